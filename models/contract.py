@@ -1,0 +1,187 @@
+"""What a federated method is (DESIGN section 3). Torch-free: both daemons read it.
+
+Tensor names are paths whose first two parts (or one) name the blob they travel in: ``encoder/accelerometer/...``,
+``head/...``, ``prototypes/accelerometer/...``. :func:`blob_of` says which.
+
+Shapes: B windows, M modalities, C channels, T samples, D features, K classes.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel
+
+from protocol.task import Task
+from protocol.tensors import Codec
+from protocol.updates import UpdateHeader
+
+FloatArray = NDArray[np.float32]
+Tensors = dict[str, FloatArray]
+Blobs = dict[str, Tensors]
+"""Global state: blob name -> tensors (full names). NumPy float32."""
+
+
+def blob_of(tensor: str) -> str:
+    """The blob that a tensor travels in: ``head/fc1.weight`` -> ``head``, ``encoder/gyroscope/...`` -> first two."""
+    parts = tensor.split("/")
+    return "/".join(parts[:-1])
+
+
+@dataclass(frozen=True)
+class WindowSet:
+    """Windows of one device (or of an evaluation set).
+
+    Attributes:
+        x: per modality ``x_BCT`` float32, in the modality's unit (the network normalises); zeros where missing.
+        present_BM: bool, columns in the task's modality order.
+        quality_BM: float32 in 0..1 from the quality indicator; 1 where it is missing or unknown.
+        y_B: int64 class index, -1 where unlabelled.
+    """
+
+    x: dict[str, FloatArray]
+    present_BM: NDArray[np.bool_]
+    quality_BM: FloatArray
+    y_B: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.y_B)
+
+
+@dataclass(frozen=True)
+class ClientContext:
+    """What a device's training step may depend on."""
+
+    task: Task
+    device: str
+    round: int
+    seed: int
+    """Same seed, windows and globals: the same bytes."""
+
+
+@dataclass
+class LocalResult:
+    """What a device sends (before quantization), and what it keeps.
+
+    Attributes:
+        tensors: to travel. Model parts are *deltas* against the base; prototypes are values.
+        codecs: per tensor; those not named use the task's uplink codec with error carry.
+        weight: integer share in the fold.
+        metrics: finite numbers for people.
+        extra: the method's own message (JSON).
+        private: stays on the device, handed back at the next round.
+    """
+
+    tensors: Tensors
+    codecs: dict[str, Codec] = field(default_factory=dict)
+    weight: int = 1
+    metrics: dict[str, float] = field(default_factory=dict)
+    extra: dict[str, Any] = field(default_factory=dict)
+    private: Tensors = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Accuracy and friends of a global version on labelled windows, and the confusion counts ``confusion_KK``
+    (row: true class, column: predicted).
+    """
+
+    metrics: dict[str, float]
+    confusion_KK: list[list[int]]
+
+
+class Client(Protocol):
+    """A device's half; lives in ``client.py`` and may import torch. Made by ``make_client()`` there."""
+
+    def initial(self, task: Task, seed: int) -> Blobs:
+        """A fresh global state."""
+
+    def train(
+        self, context: ClientContext, windows: WindowSet, state: Blobs, private: Tensors
+    ) -> LocalResult:
+        """Learn locally from ``state`` (only the blobs on this device's route)."""
+
+    def evaluate(self, task: Task, windows: WindowSet, state: Blobs) -> Evaluation:
+        """Judge a global state on labelled windows, missing modalities handled as at inference."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """A decoded, dequantized, finite update."""
+
+    header: UpdateHeader
+    tensors: Tensors
+
+
+class Fold(Protocol):
+    """One round's running aggregate: O(model) memory, order-independent to the bit."""
+
+    def fold(self, update: Update) -> None:
+        """Take one update. The caller has called ``Server.check`` and removed duplicates."""
+
+    def merge(self, other: Self) -> None:
+        """Take another fold of the same round: grouping does not matter."""
+
+    def close(self) -> Blobs:
+        """The next global state."""
+
+
+class Server(Protocol):
+    """The coordinator's half; lives in ``server.py``; NumPy only. Made by ``make_server()`` there."""
+
+    def route(self, task: Task, modalities: Iterable[str]) -> tuple[str, ...]:
+        """Names of the blobs that a device with these modalities needs."""
+
+    def check(self, task: Task, state: Blobs, update: Update) -> None:
+        """Compare an update with the model.
+
+        Raises:
+            Refused: wrong tensor names, shapes, bounds, counts or extra message; the detail names the tensor.
+        """
+
+    def open(self, task: Task, round_: int, state: Blobs) -> Fold:
+        """Begin a round on this global state."""
+
+
+@dataclass(frozen=True)
+class MethodSpec:
+    """What a method folder's ``__init__`` says about it. Torch-free."""
+
+    name: str
+    title: str
+    paper: str
+    config: type[BaseModel]
+    needs_labels: bool
+    may_miss_modality: bool
+    symbols: Mapping[str, str] = field(default_factory=dict)
+    """The paper's symbol -> our name."""
+
+    def configure(self, task: Task) -> BaseModel:
+        """The task's ``config`` table, checked.
+
+        Raises:
+            Misconfigured: an option is unknown or wrong; the message names it.
+        """
+        from pydantic import ValidationError  # noqa: PLC0415 - only on this path
+
+        from protocol.errors import Misconfigured  # noqa: PLC0415
+
+        try:
+            return self.config.model_validate(task.config)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            path = ".".join(["config", *map(str, first["loc"])])
+            raise Misconfigured(f"task {task.name!r}, method {self.name!r}: {path}: {first['msg']}") from None
+
+    def server(self) -> Server:
+        """The coordinator's half (NumPy)."""
+        made: Server = import_module(f"models.methods.{self.name}.server").make_server()
+        return made
+
+    def client(self) -> Client:
+        """The device's half (may import torch: call it in the worker only)."""
+        made: Client = import_module(f"models.methods.{self.name}.client").make_client()
+        return made

@@ -1,0 +1,53 @@
+"""Errors sorted by who must act (DESIGN section 6).
+
+``Refused``: the peer; answer, count, go on. ``Transient``: nobody; wait and try again. ``Misconfigured``: the
+operator; exit 78 and do not restart. Anything else is a fault of ours: crash and restart.
+"""
+
+from enum import StrEnum
+
+
+class LichenError(Exception):
+    """Base of all errors that lichen raises on purpose."""
+
+
+class Reason(StrEnum):
+    """Why something from a peer was refused; stable words, counted per device."""
+
+    MALFORMED = "malformed"  # not decodable: a lying length, a wrong type, an unknown codec
+    TOO_LARGE = "too_large"  # beyond a bound
+    WRONG_DIGEST = "wrong_digest"  # bytes differ from their announced SHA-256
+    UNKNOWN_TASK = "unknown_task"
+    UNKNOWN_DEVICE = "unknown_device"
+    WRONG_DEVICE = "wrong_device"  # the topic's device and the header's differ
+    WRONG_ROUND = "wrong_round"  # closed, or not yet open
+    WRONG_BASE = "wrong_base"  # trained on another version
+    NOT_SELECTED = "not_selected"
+    WRONG_MODALITY = "wrong_modality"
+    WRONG_TENSORS = "wrong_tensors"  # names or shapes differ from the model's
+    NON_FINITE = "non_finite"  # NaN or infinity
+    OUT_OF_BOUNDS = "out_of_bounds"  # finite but absurd
+    DUPLICATE = "duplicate"  # the same (round, device) with other bytes
+    FULL = "full"  # no room: storage or a bounded queue
+
+
+class Refused(LichenError):  # noqa: N818 - reads as what happened, as in DESIGN section 6
+    """Something from a peer cannot be taken.
+
+    Args:
+        reason: the stable word that travels and is counted.
+        detail: one sentence for a person, naming the culprit (field, tensor, topic).
+    """
+
+    def __init__(self, reason: Reason, detail: str) -> None:
+        super().__init__(f"{reason.value}: {detail}")
+        self.reason = reason
+        self.detail = detail
+
+
+class Transient(LichenError):  # noqa: N818 - see Refused
+    """It may work later: the network is away, the worker was killed, a disk is full."""
+
+
+class Misconfigured(LichenError):  # noqa: N818 - see Refused
+    """Only the operator can mend it. The message names the file and key, and what to write there."""

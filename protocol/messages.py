@@ -1,0 +1,204 @@
+"""Control messages: JSON of frozen pydantic models (DESIGN section 5).
+
+No message carries a wall-clock deadline: a Pi's clock may be an hour off at boot. Times are durations that start
+when the message arrives; the coordinator sends them again with the remaining time.
+"""
+
+from typing import Annotated, Final, Literal, TypeVar
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from protocol.base import Count, Digest, Label, Name, Seconds, Share, Wire
+from protocol.errors import Reason, Refused
+from protocol.task import Task
+
+MAX_MESSAGE_BYTES: Final = 128 * 1024
+"""No control message is larger; more is refused before it is parsed."""
+MAX_BLOB_BYTES: Final = 512 * 1024 * 1024
+MAX_CHUNKS: Final = 1 << 20
+
+PerClass = Annotated[tuple[Count, ...], Field(max_length=1024)]
+Metrics = Annotated[dict[Label, float], Field(max_length=128)]
+Role = Literal["observe", "prototype", "train"]
+
+
+class BlobRef(Wire):
+    """Some bytes, named by their SHA-256."""
+
+    digest: Digest
+    size: Annotated[int, Field(ge=0, le=MAX_BLOB_BYTES)]
+
+
+class ModalityState(Wire):
+    """What a device knows of one of its modalities: counts per class in its store, share missing, quality 0 to 1."""
+
+    windows: PerClass = ()
+    missing: Share = 0.0
+    quality: Share = 1.0
+    reasons: Annotated[tuple[Label, ...], Field(max_length=16)] = ()
+
+
+class State(Wire):
+    """``up/state``, retained: ``online`` at every connect, ``stopped`` on a clean exit, ``offline`` by the will."""
+
+    kind: Literal["state"] = "state"
+    status: Literal["online", "stopped", "offline"]
+    device: Name
+    roles: Annotated[tuple[Role, ...], Field(max_length=3)] = ()
+    modalities: Annotated[dict[Name, ModalityState], Field(max_length=16)] = {}
+    windows: Count = 0
+    """Labelled windows in the store."""
+    model: Digest | None = None
+    """The bundle that infers now."""
+    chunk_bytes: Annotated[int, Field(ge=1024, le=1024 * 1024)] = 65536
+    """The largest chunk this device takes."""
+    version: Label = "0"
+
+
+class TaskAnnouncement(Wire):
+    """``b/task``, retained."""
+
+    kind: Literal["task"] = "task"
+    task: Task
+
+
+class RoundAnnouncement(Wire):
+    """``b/round``, retained: for people, dashboards and the demo. Devices act on offers, never on this."""
+
+    kind: Literal["round"] = "round"
+    task: Name
+    round: Count
+    rounds: Count
+    phase: Label
+    selected: Annotated[tuple[Name, ...], Field(max_length=100_000)] = ()
+    accepted: Annotated[tuple[Name, ...], Field(max_length=100_000)] = ()
+    closes_in_s: Seconds | None = None
+    version: Count = 0
+    metrics: Metrics = {}
+    bytes_up: Annotated[int, Field(ge=0)] = 0
+    """Payload bytes received from devices since the task began."""
+    bytes_down: Annotated[int, Field(ge=0)] = 0
+    waiting_for: Annotated[str, Field(max_length=1000)] = ""
+
+
+class Offer(Wire):
+    """``down/offer``: train on this version. Sent again until the update is here or the round is over."""
+
+    kind: Literal["offer"] = "offer"
+    task: Name
+    round: Count
+    base: Digest
+    """The manifest's digest; an update must name it."""
+    base_size: Annotated[int, Field(ge=0, le=MAX_MESSAGE_BYTES)]
+    closes_in_s: Seconds
+    seed: Count = 0
+
+
+class BlobPointer(Wire):
+    """``up/update`` for an update larger than one chunk: what will come on ``up/blob``."""
+
+    kind: Literal["pointer"] = "pointer"
+    task: Name
+    round: Count
+    blob: BlobRef
+    chunk_bytes: Annotated[int, Field(ge=1024, le=1024 * 1024)]
+
+
+class Want(Wire):
+    """``down/receipt``: the answer to a pointer; ranges [first, last] of chunks that are not here yet."""
+
+    kind: Literal["want"] = "want"
+    digest: Digest
+    missing: Annotated[tuple[tuple[Count, Count], ...], Field(max_length=64)]
+
+
+class Fetch(Wire):
+    """``up/fetch``: send me chunks [first, first + count) of this blob on ``down/blob``."""
+
+    kind: Literal["fetch"] = "fetch"
+    digest: Digest
+    first: Annotated[int, Field(ge=0, lt=MAX_CHUNKS)]
+    count: Annotated[int, Field(ge=1, le=64)]
+    chunk_bytes: Annotated[int, Field(ge=1024, le=1024 * 1024)]
+
+
+class Receipt(Wire):
+    """``down/receipt``: the update is in the journal and synced, or it was refused and why. Clears the outbox."""
+
+    kind: Literal["receipt"] = "receipt"
+    task: Name
+    round: Count
+    digest: Digest
+    status: Literal["accepted", "refused"]
+    reason: Reason | None = None
+    detail: Annotated[str, Field(max_length=500)] = ""
+
+
+class ModelPointer(Wire):
+    """``b/model`` (retained) or ``down/model``: the bundle that a device should run. Devices pull it."""
+
+    kind: Literal["model"] = "model"
+    task: Name
+    version: Count
+    bundle: BlobRef
+    metrics: Metrics = {}
+
+
+class Command(Wire):
+    """``down/cmd``: a fetch that cannot be answered, for now; later, remote control."""
+
+    kind: Literal["cmd"] = "cmd"
+    command: Literal["no_such_blob", "send_state"]
+    digest: Digest | None = None
+
+
+class Metric(Wire):
+    """``up/metric``: small numbers about one finished local round, or about inference."""
+
+    kind: Literal["metric"] = "metric"
+    device: Name
+    round: Count | None = None
+    metrics: Metrics
+
+
+Control = Annotated[
+    State
+    | TaskAnnouncement
+    | RoundAnnouncement
+    | Offer
+    | BlobPointer
+    | Want
+    | Fetch
+    | Receipt
+    | ModelPointer
+    | Command
+    | Metric,
+    Field(discriminator="kind"),
+]
+_ADAPTER: Final[TypeAdapter[Control]] = TypeAdapter(Control)
+_M = TypeVar("_M", bound=Wire)
+
+
+def encode(message: Wire) -> bytes:
+    """A control message as JSON."""
+    return message.model_dump_json(exclude_none=True).encode()
+
+
+def decode(payload: bytes, *expected: type[_M]) -> _M:
+    """Read a control message that must be one of ``expected``.
+
+    Raises:
+        Refused: too large, not JSON, of another kind, or a field is wrong (the detail names its path).
+    """
+    if len(payload) > MAX_MESSAGE_BYTES:
+        raise Refused(Reason.TOO_LARGE, f"control message of {len(payload)} bytes, at most {MAX_MESSAGE_BYTES}")
+    try:
+        message = _ADAPTER.validate_json(payload)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        path = ".".join(str(part) for part in first["loc"]) or "message"
+        raise Refused(Reason.MALFORMED, f"{path}: {first['msg']}"[:500]) from None
+    if not isinstance(message, expected):
+        names = " or ".join(kind.__name__ for kind in expected)
+        raise Refused(Reason.MALFORMED, f"expected {names}, got {type(message).__name__}")
+    return message

@@ -1,0 +1,131 @@
+"""The task: what a fleet learns. Written once as ``task.toml``, announced retained on ``b/task``.
+
+The method's own options stay an opaque table here; the method that is named checks them with its config model
+(``models.registry``), so that a new method needs no change in the protocol.
+"""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, JsonValue, model_validator
+
+from protocol.base import Frozen, Label, Name, Share
+
+CodecName = Literal["float32", "float16", "int8", "int4", "int2"]
+
+
+class Modality(Frozen):
+    """One sensor stream. ``low``/``high`` bound a physically possible value, in ``unit``."""
+
+    name: Name
+    channels: Annotated[int, Field(ge=1, le=64)]
+    rate_hz: Annotated[float, Field(gt=0, le=20_000)]
+    unit: Label = "1"
+    low: float | None = None
+    high: float | None = None
+    offset: float = 0.0
+    """Subtracted before the network, in ``unit``."""
+    scale: Annotated[float, Field(gt=0)] = 1.0
+    """Divided by before the network, in ``unit``; part of the exported graph."""
+
+
+class Window(Frozen):
+    """How streams are cut. All modalities share the time axis; each has ``round(length_s * rate_hz)`` samples."""
+
+    length_s: Annotated[float, Field(gt=0, le=3600)] = 2.56
+    stride_s: Annotated[float, Field(gt=0, le=3600)] = 1.28
+    max_gap_s: Annotated[float, Field(gt=0, le=3600)] = 0.2
+    """Neighbouring samples further apart are not interpolated between: what lies in the gap is missing."""
+    min_coverage: Annotated[float, Field(gt=0, le=1)] = 0.75
+    """A modality counts as present in a window when at least this share of its grid points is covered."""
+
+
+class Encoder(Frozen):
+    """The network of one modality."""
+
+    kind: Literal["cnn1d", "lstm"] = "cnn1d"
+    width: Annotated[int, Field(ge=4, le=1024)] = 32
+    """Channels of the first convolution, or hidden units of the LSTM."""
+    depth: Annotated[int, Field(ge=1, le=8)] = 5
+    """Convolutions, or stacked LSTM layers."""
+
+
+class Network(Frozen):
+    """Encoders by modality name (absent: the default encoder), one feature size for all, one head."""
+
+    encoders: dict[Name, Encoder] = {}
+    feature_dim: Annotated[int, Field(ge=4, le=1024)] = 128
+    hidden_dim: Annotated[int, Field(ge=4, le=4096)] = 128
+
+
+class Rounds(Frozen):
+    """When a round opens and closes. Quorum is over the *set* of selected devices that have delivered."""
+
+    count: Annotated[int, Field(ge=1, le=100_000)] = 10
+    deadline_s: Annotated[float, Field(gt=0, le=7 * 86400)] = 120.0
+    devices_per_round: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    """None selects every device that is online and able."""
+    quorum: Share = 1.0
+    """The round closes early when this share of the selected devices has delivered."""
+    min_devices: Annotated[int, Field(ge=1, le=100_000)] = 1
+    """Fewer at the deadline: the round is given up and opened again."""
+    min_windows: Annotated[int, Field(ge=1, le=10_000_000)] = 32
+    """A device is able when its store holds at least this many labelled windows."""
+
+
+class Uplink(Frozen):
+    """How model deltas travel up. Prototypes have their own bits in the method's config."""
+
+    codec: CodecName = "int8"
+    error_carry: bool = True
+
+
+class Task(Frozen):
+    """One fleet's learning task."""
+
+    name: Name
+    method: Name = "qqr"
+    labels: Annotated[tuple[Label, ...], Field(min_length=2, max_length=1024)]
+    modalities: Annotated[tuple[Modality, ...], Field(min_length=1, max_length=16)]
+    window: Window = Window()
+    network: Network = Network()
+    rounds: Rounds = Rounds()
+    uplink: Uplink = Uplink()
+    config: dict[str, JsonValue] = {}
+    """Options of the method, checked by its config model."""
+    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+
+    @model_validator(mode="after")
+    def _names_are_consistent(self) -> Self:
+        names = [m.name for m in self.modalities]
+        for what, seen in (("modality", names), ("label", list(self.labels))):
+            twice = sorted({n for n in seen if seen.count(n) > 1})
+            if twice:
+                raise ValueError(f"{what} named twice: {', '.join(twice)}")
+        stray = sorted(set(self.network.encoders) - set(names))
+        if stray:
+            raise ValueError(f"network.encoders names unknown modalities: {', '.join(stray)} (known: {', '.join(names)})")
+        return self
+
+    def modality(self, name: str) -> Modality:
+        """The modality of that name.
+
+        Raises:
+            KeyError: there is none; the message lists those there are.
+        """
+        for modality in self.modalities:
+            if modality.name == name:
+                return modality
+        raise KeyError(f"task {self.name!r} has no modality {name!r}; it has {', '.join(self.modality_names)}")
+
+    @property
+    def modality_names(self) -> tuple[str, ...]:
+        """In the task's order, which is the order of columns in every availability mask."""
+        return tuple(m.name for m in self.modalities)
+
+    def samples(self, name: str) -> int:
+        """Grid points of a window of that modality (the T of ``x_BCT``)."""
+        return max(1, round(self.window.length_s * self.modality(name).rate_hz))
+
+    def encoder(self, name: str) -> Encoder:
+        """The encoder chosen for that modality."""
+        return self.network.encoders.get(name, Encoder())

@@ -1,0 +1,120 @@
+"""The MQTT topics (DESIGN section 5).
+
+``lichen/v1/<fleet>/d/<device>/up/...`` is written by that device alone, ``.../down/...`` read by it alone, and
+``lichen/v1/<fleet>/b/...`` is the coordinator's broadcast. The device has a fixed level, so that one broker
+ACL pattern binds it to its certificate's name.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from protocol.errors import Reason, Refused
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}\Z")
+_MAX_CHUNK_INDEX: Final = 1 << 20
+
+
+class Kind(StrEnum):
+    """What a topic carries; the value is its tail."""
+
+    STATE = "up/state"  # retained: messages.State
+    UPDATE = "up/update"  # a CBOR frame, or messages.BlobPointer for one that is larger than a chunk
+    UP_BLOB = "up/blob"  # raw bytes of one chunk
+    METRIC = "up/metric"  # messages.Metric
+    FETCH = "up/fetch"  # messages.Fetch: the pull of a blob (ADR 2)
+    OFFER = "down/offer"  # messages.Offer
+    RECEIPT = "down/receipt"  # messages.Receipt | messages.Want
+    DOWN_BLOB = "down/blob"  # raw bytes of one chunk
+    MODEL = "down/model"  # messages.ModelPointer for this device alone
+    CMD = "down/cmd"  # messages.Command
+    TASK = "b/task"  # retained: messages.TaskAnnouncement
+    ROUND = "b/round"  # retained: messages.RoundAnnouncement
+    FLEET_MODEL = "b/model"  # retained: messages.ModelPointer
+
+
+_DEVICE_KINDS: Final = {k.value: k for k in Kind if not k.value.startswith("b/")}
+_BROADCAST_KINDS: Final = {k.value: k for k in Kind if k.value.startswith("b/")}
+_BLOB_KINDS: Final = (Kind.UP_BLOB, Kind.DOWN_BLOB)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A parsed topic. ``device`` is None on broadcasts; ``digest`` and ``index`` are set on chunks alone."""
+
+    fleet: str
+    kind: Kind
+    device: str | None = None
+    digest: str | None = None
+    index: int | None = None
+
+
+def _checked(value: str, what: str) -> str:
+    if not _NAME.match(value):
+        raise ValueError(f"{what} {value!r} must match [A-Za-z0-9][A-Za-z0-9_.-]* and have at most 64 characters")
+    return value
+
+
+def device_topic(fleet: str, device: str, kind: Kind, digest: str | None = None, index: int | None = None) -> str:
+    """The topic of one device; chunks also name their blob's digest and their index.
+
+    Raises:
+        ValueError: a name does not fit a topic level, or ``kind`` is a broadcast.
+    """
+    if kind.value not in _DEVICE_KINDS:
+        raise ValueError(f"{kind} is a broadcast topic")
+    base = f"lichen/v1/{_checked(fleet, 'fleet')}/d/{_checked(device, 'device')}/{kind.value}"
+    return base if digest is None else f"{base}/{digest}/{index}"
+
+
+def broadcast_topic(fleet: str, kind: Kind) -> str:
+    """The coordinator's broadcast topic of a fleet.
+
+    Raises:
+        ValueError: the fleet's name does not fit a topic level, or ``kind`` belongs to a device.
+    """
+    if kind.value not in _BROADCAST_KINDS:
+        raise ValueError(f"{kind} is a device topic")
+    return f"lichen/v1/{_checked(fleet, 'fleet')}/{kind.value}"
+
+
+def device_filters(fleet: str, device: str) -> tuple[str, ...]:
+    """What an agent subscribes to."""
+    return (
+        f"lichen/v1/{_checked(fleet, 'fleet')}/d/{_checked(device, 'device')}/down/#",
+        *(broadcast_topic(fleet, kind) for kind in _BROADCAST_KINDS.values()),
+    )
+
+
+def coordinator_filters(fleet: str) -> tuple[str, ...]:
+    """What the coordinator subscribes to."""
+    return (f"lichen/v1/{_checked(fleet, 'fleet')}/d/+/up/#",)
+
+
+def parse(topic: str) -> Route:
+    """Read a topic.
+
+    Raises:
+        Refused: it is not one of lichen's topics.
+    """
+    match topic.split("/"):
+        case ["lichen", "v1", fleet, "d", device, way, what] if _NAME.match(fleet) and _NAME.match(device):
+            kind = _DEVICE_KINDS.get(f"{way}/{what}")
+            if kind is not None and kind not in _BLOB_KINDS:
+                return Route(fleet, kind, device)
+        case ["lichen", "v1", fleet, "d", device, way, "blob", digest, index] if (
+            _NAME.match(fleet) and _NAME.match(device)
+        ):
+            kind = _DEVICE_KINDS.get(f"{way}/blob")
+            number = int(index) if index.isascii() and index.isdecimal() and len(index) <= 7 else -1  # noqa: PLR2004
+            if kind is not None and _DIGEST.match(digest) and 0 <= number < _MAX_CHUNK_INDEX:
+                return Route(fleet, kind, device, digest, number)
+        case ["lichen", "v1", fleet, "b", what] if _NAME.match(fleet):
+            kind = _BROADCAST_KINDS.get(f"b/{what}")
+            if kind is not None:
+                return Route(fleet, kind)
+        case _:
+            pass
+    raise Refused(Reason.MALFORMED, f"topic {topic[:200]!r} is not one of lichen's")

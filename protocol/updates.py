@@ -1,0 +1,50 @@
+"""The header of an update and the manifest of a global version."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, JsonValue
+
+from protocol.base import Count, Digest, Name, Share, Wire
+from protocol.messages import BlobRef, Metrics, PerClass
+
+
+class UpdateHeader(Wire):
+    """Who learned what, from which base, on how much; travels in the CBOR frame before the tensors.
+
+    ``counts``: per modality, present windows per class. ``missing`` and ``quality``: per modality, 0 to 1.
+    ``extra``: the method's own message, checked by its ``messages.py``.
+    """
+
+    kind: Literal["update"] = "update"
+    task: Name
+    method: Name
+    device: Name
+    round: Count
+    base: Digest
+    weight: Annotated[int, Field(ge=1, le=1 << 20)] = 1
+    """Share of this update in the fold; a method that takes a plain mean sends 1."""
+    samples: Count
+    counts: Annotated[dict[Name, PerClass], Field(max_length=16)]
+    missing: Annotated[dict[Name, Share], Field(max_length=16)]
+    quality: Annotated[dict[Name, Share], Field(max_length=16)]
+    metrics: Metrics = {}
+    extra: Annotated[dict[str, JsonValue], Field(max_length=64)] = {}
+
+
+class BlobHeader(Wire):
+    """The header of a frame that holds one named part of a global version."""
+
+    kind: Literal["blob"] = "blob"
+    name: Annotated[str, Field(pattern=r"^[a-z_]+(/[A-Za-z0-9_.-]+)?$", max_length=128)]
+
+
+class Manifest(Wire):
+    """A global version: content-addressed blobs by name. A device fetches only those on its route."""
+
+    kind: Literal["manifest"] = "manifest"
+    task: Name
+    method: Name
+    version: Count
+    """0 is the initial model; version r is what round r made."""
+    parent: Digest | None = None
+    blobs: Annotated[dict[str, BlobRef], Field(max_length=4096)]
