@@ -1,7 +1,7 @@
 """What a federated method is (DESIGN section 3). Torch-free: both daemons read it.
 
-Tensor names are paths whose first two parts (or one) name the blob they travel in: ``encoder/accelerometer/...``,
-``head/...``, ``prototypes/accelerometer/...``. :func:`blob_of` says which.
+Tensor names are paths whose first two parts (or one) name the blob they travel in:
+``encoder/accelerometer/...``, ``head/...``, ``prototypes/accelerometer/...``. :func:`blob_of` says which.
 
 Shapes: B windows, M modalities, C channels, T samples, D features, K classes.
 """
@@ -26,7 +26,7 @@ Blobs = dict[str, Tensors]
 
 
 def blob_of(tensor: str) -> str:
-    """The blob that a tensor travels in: ``head/fc1.weight`` -> ``head``, ``encoder/gyroscope/...`` -> first two."""
+    """The blob a tensor travels in: all of its path but the last part (``head/fc1.weight`` -> ``head``)."""
     parts = tensor.split("/")
     return "/".join(parts[:-1])
 
@@ -36,7 +36,8 @@ class WindowSet:
     """Windows of one device (or of an evaluation set).
 
     Attributes:
-        x: per modality ``x_BCT`` float32, in the modality's unit (the network normalises); zeros where missing.
+        x: per modality ``x_BCT`` float32, in the modality's unit (the network normalises); zeros where
+            missing.
         present_BM: bool, columns in the task's modality order.
         quality_BM: float32 in 0..1 from the quality indicator; 1 where it is missing or unknown.
         y_B: int64 class index, -1 where unlabelled.
@@ -85,8 +86,11 @@ class LocalResult:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Accuracy and friends of a global version on labelled windows, and the confusion counts ``confusion_KK``
-    (row: true class, column: predicted).
+    """Accuracy and friends of a global version on labelled windows.
+
+    Attributes:
+        metrics: finite numbers; ``accuracy``, ``macro_f1``, ``loss`` and ``windows`` at least.
+        confusion_KK: counts; row: true class, column: predicted.
     """
 
     metrics: dict[str, float]
@@ -106,6 +110,9 @@ class Client(Protocol):
 
     def evaluate(self, task: Task, windows: WindowSet, state: Blobs) -> Evaluation:
         """Judge a global state on labelled windows, missing modalities handled as at inference."""
+
+    def inference_model(self, task: Task, state: Blobs) -> Any:
+        """The ``torch.nn.Module`` that :meth:`evaluate` runs and that export turns into ONNX."""
 
 
 @dataclass(frozen=True)

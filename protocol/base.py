@@ -16,7 +16,7 @@ class Frozen(BaseModel):
 
 
 class Wire(Frozen):
-    """A record that peers of another release may extend: unknown fields are ignored, known ones are checked."""
+    """A record that peers of another release may extend: unknown fields are ignored, known ones checked."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 

@@ -1,7 +1,7 @@
 """Control messages: JSON of frozen pydantic models (DESIGN section 5).
 
-No message carries a wall-clock deadline: a Pi's clock may be an hour off at boot. Times are durations that start
-when the message arrives; the coordinator sends them again with the remaining time.
+No message carries a wall-clock deadline: a Pi's clock may be an hour off at boot. Times are durations that
+start when the message arrives; the coordinator sends them again with the remaining time.
 """
 
 from typing import Annotated, Final, Literal, TypeVar
@@ -30,7 +30,7 @@ class BlobRef(Wire):
 
 
 class ModalityState(Wire):
-    """What a device knows of one of its modalities: counts per class in its store, share missing, quality 0 to 1."""
+    """What a device knows of one modality: counts per class in its store, share missing, quality 0 to 1."""
 
     windows: PerClass = ()
     missing: Share = 0.0
@@ -39,13 +39,13 @@ class ModalityState(Wire):
 
 
 class State(Wire):
-    """``up/state``, retained: ``online`` at every connect, ``stopped`` on a clean exit, ``offline`` by the will."""
+    """``up/state``, retained: ``online`` at each connect, ``stopped`` on clean exit, ``offline`` by will."""
 
     kind: Literal["state"] = "state"
     status: Literal["online", "stopped", "offline"]
     device: Name
     roles: Annotated[tuple[Role, ...], Field(max_length=3)] = ()
-    modalities: Annotated[dict[Name, ModalityState], Field(max_length=16)] = {}
+    modalities: Annotated[dict[Name, ModalityState], Field(max_length=16, default_factory=dict)]
     windows: Count = 0
     """Labelled windows in the store."""
     model: Digest | None = None
@@ -74,7 +74,7 @@ class RoundAnnouncement(Wire):
     accepted: Annotated[tuple[Name, ...], Field(max_length=100_000)] = ()
     closes_in_s: Seconds | None = None
     version: Count = 0
-    metrics: Metrics = {}
+    metrics: Metrics = Field(default_factory=dict)
     bytes_up: Annotated[int, Field(ge=0)] = 0
     """Payload bytes received from devices since the task began."""
     bytes_down: Annotated[int, Field(ge=0)] = 0
@@ -123,7 +123,7 @@ class Fetch(Wire):
 
 
 class Receipt(Wire):
-    """``down/receipt``: the update is in the journal and synced, or it was refused and why. Clears the outbox."""
+    """``down/receipt``: the update is in the journal and synced, or refused and why. Clears the outbox."""
 
     kind: Literal["receipt"] = "receipt"
     task: Name
@@ -141,7 +141,7 @@ class ModelPointer(Wire):
     task: Name
     version: Count
     bundle: BlobRef
-    metrics: Metrics = {}
+    metrics: Metrics = Field(default_factory=dict)
 
 
 class Command(Wire):
@@ -191,7 +191,9 @@ def decode(payload: bytes, *expected: type[_M]) -> _M:
         Refused: too large, not JSON, of another kind, or a field is wrong (the detail names its path).
     """
     if len(payload) > MAX_MESSAGE_BYTES:
-        raise Refused(Reason.TOO_LARGE, f"control message of {len(payload)} bytes, at most {MAX_MESSAGE_BYTES}")
+        raise Refused(
+            Reason.TOO_LARGE, f"control message of {len(payload)} bytes, at most {MAX_MESSAGE_BYTES}"
+        )
     try:
         message = _ADAPTER.validate_json(payload)
     except ValidationError as error:

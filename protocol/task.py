@@ -4,19 +4,23 @@ The method's own options stay an opaque table here; the method that is named che
 (``models.registry``), so that a new method needs no change in the protocol.
 """
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, JsonValue, model_validator
 
 from protocol.base import Frozen, Label, Name, Share
 
 CodecName = Literal["float32", "float16", "int8", "int4", "int2"]
+ModalityName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,31}$")]
+"""Also a part of tensor names and the name of an ONNX input: no dot."""
+RESERVED: Final = frozenset({"label", "present", "probabilities", "logits"})
+"""Words with a meaning of their own: the label track of recordings, the exported graph's inputs and outputs."""
 
 
 class Modality(Frozen):
     """One sensor stream. ``low``/``high`` bound a physically possible value, in ``unit``."""
 
-    name: Name
+    name: ModalityName
     channels: Annotated[int, Field(ge=1, le=64)]
     rate_hz: Annotated[float, Field(gt=0, le=20_000)]
     unit: Label = "1"
@@ -29,7 +33,7 @@ class Modality(Frozen):
 
 
 class Window(Frozen):
-    """How streams are cut. All modalities share the time axis; each has ``round(length_s * rate_hz)`` samples."""
+    """How streams are cut. Modalities share the time axis; each has ``round(length_s * rate_hz)`` samples."""
 
     length_s: Annotated[float, Field(gt=0, le=3600)] = 2.56
     stride_s: Annotated[float, Field(gt=0, le=3600)] = 1.28
@@ -52,7 +56,7 @@ class Encoder(Frozen):
 class Network(Frozen):
     """Encoders by modality name (absent: the default encoder), one feature size for all, one head."""
 
-    encoders: dict[Name, Encoder] = {}
+    encoders: dict[Name, Encoder] = Field(default_factory=dict)
     feature_dim: Annotated[int, Field(ge=4, le=1024)] = 128
     hidden_dim: Annotated[int, Field(ge=4, le=4096)] = 128
 
@@ -90,7 +94,7 @@ class Task(Frozen):
     network: Network = Network()
     rounds: Rounds = Rounds()
     uplink: Uplink = Uplink()
-    config: dict[str, JsonValue] = {}
+    config: dict[str, JsonValue] = Field(default_factory=dict)
     """Options of the method, checked by its config model."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
 
@@ -101,9 +105,14 @@ class Task(Frozen):
             twice = sorted({n for n in seen if seen.count(n) > 1})
             if twice:
                 raise ValueError(f"{what} named twice: {', '.join(twice)}")
+        taken = sorted(RESERVED.intersection(names))
+        if taken:
+            raise ValueError(f"modality {taken[0]!r}: the name has a meaning of its own; choose another")
         stray = sorted(set(self.network.encoders) - set(names))
         if stray:
-            raise ValueError(f"network.encoders names unknown modalities: {', '.join(stray)} (known: {', '.join(names)})")
+            raise ValueError(
+                f"network.encoders names unknown modalities: {', '.join(stray)} (known: {', '.join(names)})"
+            )
         return self
 
     def modality(self, name: str) -> Modality:
@@ -115,7 +124,9 @@ class Task(Frozen):
         for modality in self.modalities:
             if modality.name == name:
                 return modality
-        raise KeyError(f"task {self.name!r} has no modality {name!r}; it has {', '.join(self.modality_names)}")
+        raise KeyError(
+            f"task {self.name!r} has no modality {name!r}; it has {', '.join(self.modality_names)}"
+        )
 
     @property
     def modality_names(self) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
 """The MQTT topics (DESIGN section 5).
 
-``lichen/v1/<fleet>/d/<device>/up/...`` is written by that device alone, ``.../down/...`` read by it alone, and
-``lichen/v1/<fleet>/b/...`` is the coordinator's broadcast. The device has a fixed level, so that one broker
-ACL pattern binds it to its certificate's name.
+``lichen/v1/<fleet>/d/<device>/up/...`` is written by that device alone, ``.../down/...`` read by it alone,
+and ``lichen/v1/<fleet>/b/...`` is the coordinator's broadcast. The device has a fixed level, so that one
+broker ACL pattern binds it to its certificate's name.
 """
 
 import re
@@ -14,6 +14,7 @@ from protocol.errors import Reason, Refused
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}\Z")
+_INDEX: Final = re.compile(r"(0|[1-9][0-9]{0,6})\Z")
 _MAX_CHUNK_INDEX: Final = 1 << 20
 
 
@@ -53,20 +54,33 @@ class Route:
 
 def _checked(value: str, what: str) -> str:
     if not _NAME.match(value):
-        raise ValueError(f"{what} {value!r} must match [A-Za-z0-9][A-Za-z0-9_.-]* and have at most 64 characters")
+        raise ValueError(
+            f"{what} {value!r} must match [A-Za-z0-9][A-Za-z0-9_.-]* and have at most 64 characters"
+        )
     return value
 
 
-def device_topic(fleet: str, device: str, kind: Kind, digest: str | None = None, index: int | None = None) -> str:
+def device_topic(
+    fleet: str, device: str, kind: Kind, digest: str | None = None, index: int | None = None
+) -> str:
     """The topic of one device; chunks also name their blob's digest and their index.
 
     Raises:
-        ValueError: a name does not fit a topic level, or ``kind`` is a broadcast.
+        ValueError: a name does not fit a topic level, ``kind`` is a broadcast, or digest and index are
+            missing where they belong or given where they do not.
     """
     if kind.value not in _DEVICE_KINDS:
         raise ValueError(f"{kind} is a broadcast topic")
     base = f"lichen/v1/{_checked(fleet, 'fleet')}/d/{_checked(device, 'device')}/{kind.value}"
-    return base if digest is None else f"{base}/{digest}/{index}"
+    if kind not in _BLOB_KINDS:
+        if digest is not None or index is not None:
+            raise ValueError(f"{kind} names no blob")
+        return base
+    if digest is None or not _DIGEST.match(digest) or index is None or not 0 <= index < _MAX_CHUNK_INDEX:
+        raise ValueError(
+            f"{kind} needs a SHA-256 and an index below {_MAX_CHUNK_INDEX}: {digest!r}, {index!r}"
+        )
+    return f"{base}/{digest}/{index}"
 
 
 def broadcast_topic(fleet: str, kind: Kind) -> str:
@@ -104,12 +118,12 @@ def parse(topic: str) -> Route:
             kind = _DEVICE_KINDS.get(f"{way}/{what}")
             if kind is not None and kind not in _BLOB_KINDS:
                 return Route(fleet, kind, device)
-        case ["lichen", "v1", fleet, "d", device, way, "blob", digest, index] if (
-            _NAME.match(fleet) and _NAME.match(device)
-        ):
+        case ["lichen", "v1", fleet, "d", device, way, "blob", digest, index] if _NAME.match(
+            fleet
+        ) and _NAME.match(device):
             kind = _DEVICE_KINDS.get(f"{way}/blob")
-            number = int(index) if index.isascii() and index.isdecimal() and len(index) <= 7 else -1  # noqa: PLR2004
-            if kind is not None and _DIGEST.match(digest) and 0 <= number < _MAX_CHUNK_INDEX:
+            number = int(index) if _INDEX.match(index) else _MAX_CHUNK_INDEX
+            if kind is not None and _DIGEST.match(digest) and number < _MAX_CHUNK_INDEX:
                 return Route(fleet, kind, device, digest, number)
         case ["lichen", "v1", fleet, "b", what] if _NAME.match(fleet):
             kind = _BROADCAST_KINDS.get(f"b/{what}")

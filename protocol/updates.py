@@ -27,8 +27,8 @@ class UpdateHeader(Wire):
     counts: Annotated[dict[Name, PerClass], Field(max_length=16)]
     missing: Annotated[dict[Name, Share], Field(max_length=16)]
     quality: Annotated[dict[Name, Share], Field(max_length=16)]
-    metrics: Metrics = {}
-    extra: Annotated[dict[str, JsonValue], Field(max_length=64)] = {}
+    metrics: Metrics = Field(default_factory=dict)
+    extra: Annotated[dict[str, JsonValue], Field(max_length=64, default_factory=dict)]
 
 
 class BlobHeader(Wire):

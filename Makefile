@@ -1,0 +1,63 @@
+# The two commands of a fresh machine: `make demo` and `make test`. Both set up what they need.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+OBSERVER := .venv-observer
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.PHONY: demo test check format bench docs clean mosquitto
+
+demo: $(VENV)/demo.stamp $(OBSERVER)/installed.stamp ## the main job on real sensor data, with an embedded broker
+	$(BIN)/lichen demo --observer-python $(OBSERVER)/bin/python $(ARGS)
+
+test: $(VENV)/dev.stamp mosquitto ## the whole suite
+	$(BIN)/python -P -m pytest $(ARGS)
+
+check: $(VENV)/dev.stamp ## style, types and import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/dev.stamp
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/dev.stamp $(OBSERVER)/installed.stamp ## every figure of docs/benchmarks.md (ARGS=--quick: one seed)
+	$(BIN)/lichen bench all --observer-python $(OBSERVER)/bin/python $(ARGS)
+
+docs: $(VENV)/dev.stamp ## what is generated from the code
+	$(BIN)/python -P -m protocol.asyncapi > docs/protocol/asyncapi.json
+
+# torch first and alone: the exact pin is the CPU build, and no resolver may look for another.
+$(VENV)/torch.stamp:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q torch==2.13.0
+	touch $@
+
+$(VENV)/demo.stamp: $(VENV)/torch.stamp pyproject.toml
+	$(BIN)/pip install -q -e '.[demo]'
+	touch $@
+
+$(VENV)/dev.stamp: $(VENV)/torch.stamp pyproject.toml
+	$(BIN)/pip install -q -e '.[dev]'
+	touch $@ $(VENV)/demo.stamp
+
+# What a device of the observing role installs: no torch, no web parts. Not editable: as on a device.
+$(OBSERVER)/installed.stamp: pyproject.toml $(shell find protocol runtime models export edge_agent coordinator lichen -name '*.py' -newer $(OBSERVER)/installed.stamp 2>/dev/null)
+	test -x $(OBSERVER)/bin/python || $(PYTHON) -m venv $(OBSERVER)
+	$(OBSERVER)/bin/pip install -q '.[infer]'
+	$(OBSERVER)/bin/pip install -q --force-reinstall --no-deps '.'
+	touch $@
+
+# The tests against the real broker skip, loudly, where it is absent; where we may, we install it.
+mosquitto:
+	@command -v mosquitto >/dev/null 2>&1 || test -x /usr/sbin/mosquitto || { \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
+	    echo "installing mosquitto for the tests against a real broker"; \
+	    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends mosquitto; } >/dev/null 2>&1 \
+	      || echo "could not install mosquitto: those tests will be skipped"; \
+	  else echo "mosquitto is not installed: those tests will be skipped (apt-get install mosquitto)"; fi; }
+
+clean:
+	rm -rf $(VENV) $(OBSERVER) build *.egg-info demo-out bench-out .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -1,0 +1,157 @@
+"""What the coordinator says by itself: the task, the round, offers. Desired state is retained or said again."""
+
+import asyncio
+import contextlib
+from typing import Final
+
+import structlog
+
+from coordinator.deployment import Deployment
+from coordinator.links import Post
+from coordinator.registry import Registry
+from coordinator.roster import Roster
+from coordinator.rounds.driver import Driver, derive_seed
+from coordinator.rounds.states import Phase
+from coordinator.traffic import Traffic
+from protocol.errors import LichenError
+from protocol.messages import Offer, RoundAnnouncement, TaskAnnouncement
+from protocol.topics import Kind
+from runtime.clock import Clock
+
+log = structlog.get_logger(__name__)
+
+_MIN_SPACING_S: Final = 0.5
+"""Between two round announcements; what lies between is skipped, the last one is always said."""
+_NAMES: Final = 500
+"""Devices named in an announcement: it must stay far below a control message's bound."""
+
+
+class Announcer:
+    """Implements ``rounds.driver.Listener``. :meth:`watch` comes before anything else."""
+
+    def __init__(
+        self,
+        post: Post,
+        roster: Roster,
+        registry: Registry,
+        deployment: Deployment,
+        traffic: Traffic,
+        clock: Clock,
+        offer_every_s: float,
+    ) -> None:
+        self._post = post
+        self._roster = roster
+        self._registry = registry
+        self._deployment = deployment
+        self._traffic = traffic
+        self._clock = clock
+        self._offer_every_s = offer_every_s
+        self._changed = asyncio.Event()
+        self._wanted = asyncio.Event()
+        self._urgent: set[str] = set()
+        self._driver: Driver
+
+    def watch(self, driver: Driver) -> None:
+        """Say what this driver decides."""
+        self._driver = driver
+
+    def changed(self) -> None:
+        """The round machine's state is another one."""
+        self._changed.set()
+
+    def offer(self, devices: tuple[str, ...]) -> None:
+        """Offer the open round to these devices now."""
+        self._urgent.update(devices)
+        self._wanted.set()
+
+    async def greet(self) -> None:
+        """At every connect: all that is retained, said again.
+
+        Raises:
+            Transient: the broker is gone again.
+        """
+        await self._post.broadcast(Kind.TASK, TaskAnnouncement(task=self._driver.task))
+        await self._post.broadcast(Kind.ROUND, await self.announcement())
+        await self._deployment.announce()
+        self.offer(self._driver.state.missing)
+
+    async def run_rounds(self) -> None:
+        """Announce each change of the round, at a bounded rate."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            await self.say_round()
+            await self._clock.sleep(_MIN_SPACING_S)
+
+    async def say_round(self) -> bool:
+        """Publish where the round stands; whether that worked."""
+        try:
+            await self._post.broadcast(Kind.ROUND, await self.announcement())
+        except LichenError as error:
+            log.info("round_not_announced", why=str(error))  # the greeting of the next connect says it
+            return False
+        return True
+
+    async def announcement(self) -> RoundAnnouncement:
+        """Where the round stands."""
+        await asyncio.to_thread(self._traffic.save)
+        driver, state = self._driver, self._driver.state
+        up, down = self._traffic.totals()
+        version = max(0, state.version)
+        metrics = await asyncio.to_thread(self._registry.metrics, version)
+        closes = state.until is not None and state.phase is Phase.COLLECTING
+        return RoundAnnouncement(
+            task=driver.task.name,
+            round=state.round,
+            rounds=driver.rules.rounds,
+            phase=state.phase.value,
+            selected=state.selected[:_NAMES],
+            accepted=state.delivered[:_NAMES],
+            closes_in_s=max(0.0, (state.until or 0.0) - driver.now()) if closes else None,
+            version=version,
+            metrics=metrics,
+            bytes_up=up,
+            bytes_down=down,
+            waiting_for=driver.why(),
+        )
+
+    async def run_offers(self) -> None:
+        """Offer the open round to those who have not delivered: at once when asked, else every so often."""
+        while True:
+            timer = asyncio.ensure_future(self._clock.sleep(self._offer_every_s))
+            asked = asyncio.ensure_future(self._wanted.wait())
+            try:
+                await asyncio.wait({timer, asked}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in (timer, asked):
+                    task.cancel()
+            only = set(self._urgent) if self._wanted.is_set() else None
+            self._wanted.clear()
+            self._urgent.clear()
+            with contextlib.suppress(LichenError):  # the broker is away; the next turn says it again
+                await self._offer_round(only)
+
+    async def _offer_round(self, only: set[str] | None) -> None:
+        for device in self._driver.state.missing:
+            known = self._roster.get(device)
+            state = self._driver.state  # it may move while the publishes wait
+            wanted = only is None or device in only
+            if (
+                wanted
+                and known is not None
+                and known.online
+                and state.phase is Phase.COLLECTING
+                and device in state.missing
+            ):
+                await self._post.to_device(device, Kind.OFFER, self._offer(device))
+
+    def _offer(self, device: str) -> Offer:
+        driver, state = self._driver, self._driver.state
+        return Offer(
+            task=driver.task.name,
+            round=state.round,
+            base=state.manifest,
+            base_size=self._registry.size(state.manifest),
+            closes_in_s=max(0.0, (state.until or 0.0) - driver.now()),
+            seed=derive_seed(driver.task.seed, state.round, device),
+        )

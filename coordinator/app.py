@@ -1,0 +1,227 @@
+"""Puts the coordinator together and runs it: the one TaskGroup lives in ``runtime.supervise``."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final
+
+import structlog
+
+from coordinator.announcer import Announcer
+from coordinator.blobserver import BlobServer
+from coordinator.config import CoordinatorSettings, load_task
+from coordinator.deployment import Deployment
+from coordinator.ingest import LANES, Ingest
+from coordinator.jobs import Jobs, WorkerJobs
+from coordinator.journal import Journal
+from coordinator.links import Post
+from coordinator.metrics import Exporter
+from coordinator.receive import Receiver
+from coordinator.registry import Registry
+from coordinator.roster import Roster
+from coordinator.rounds.driver import Driver
+from coordinator.rounds.states import Rules
+from coordinator.rounds.work import Workshop
+from coordinator.store import Store
+from coordinator.telling import Teller
+from coordinator.traffic import Traffic
+from coordinator.uploads import Uploads
+from models.contract import Server
+from protocol.errors import Misconfigured
+from protocol.task import Task
+from protocol.topics import coordinator_filters
+from runtime import logs
+from runtime.blobs import BlobStore
+from runtime.clock import Clock, SystemClock
+from runtime.files import disk_errors
+from runtime.mqtt import Link
+from runtime.supervise import Finished, supervise
+
+log = structlog.get_logger(__name__)
+
+DATABASE: Final = "coordinator.sqlite3"
+_FINAL_WAIT_S: Final = 15.0
+_LINGER_TIMES: Final = 20
+
+
+class Coordinator:
+    """All parts of one coordinator.
+
+    Args:
+        settings: where and how.
+        task: what the fleet learns.
+        server: the method's half.
+        jobs: work for child processes; None makes the real thing.
+        clock: the time.
+
+    Raises:
+        Misconfigured: the state folder cannot be written or belongs to another task.
+    """
+
+    def __init__(
+        self,
+        settings: CoordinatorSettings,
+        task: Task,
+        server: Server,
+        jobs: Jobs | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        root = settings.state_dir
+        with disk_errors(root):
+            root.mkdir(parents=True, exist_ok=True)
+        self.settings = settings
+        self.clock = clock or SystemClock()
+        self.store = Store(root / DATABASE)
+        try:
+            own_task(self.store, task, settings)
+        except Misconfigured:
+            self.store.close()
+            raise
+        self.link = Link(
+            settings.mqtt,
+            f"coordinator-{settings.fleet}",
+            filters=[(f, 1) for f in coordinator_filters(settings.fleet)],
+            on_connect=self._on_connect,
+        )
+        self.jobs = jobs or WorkerJobs(task, root / "jobs", settings.evaluation.data, settings.worker)
+        self._assemble(task, server)
+
+    def _assemble(self, task: Task, server: Server) -> None:
+        settings, store, clock = self.settings, self.store, self.clock
+        root, post = settings.state_dir, Post(self.link, settings.fleet)
+        blobs, journal = BlobStore(root / "blobs"), Journal(store, root / "updates")
+        self.roster = Roster(store, clock.wall)
+        self.traffic = Traffic(store, self.link.counters)
+        self.teller = Teller(post, store, task.name, clock)
+        self.deployment = Deployment(store, blobs, post, task.name, clock)
+        registry = Registry(store, blobs, task)
+        self.announcer = Announcer(
+            post, self.roster, registry, self.deployment, self.traffic, clock, settings.offer_every_s
+        )
+        self.driver = Driver(
+            task, rules_of(task, settings), store, journal, self.roster, clock, self.announcer
+        )
+        self.driver.may_select = lambda: self.link.connected
+        self.announcer.watch(self.driver)
+        self.workshop = Workshop(
+            self.driver,
+            server,
+            self.jobs,
+            journal,
+            registry,
+            self.deployment,
+            self.teller,
+            self.traffic,
+            clock,
+            max_update_bytes=settings.max_update_bytes,
+            keep_versions=settings.keep_versions,
+        )
+        uploads = Uploads(root / "uploads", settings.uploads.per_device_bytes, settings.uploads.total_bytes)
+        self.receiver = Receiver(
+            task, server, self.driver, self.workshop, journal, self.roster, uploads, self.teller
+        )
+        self.server = BlobServer(blobs, post, settings.mqtt.window, clock)
+        self.ingest = Ingest(
+            settings.fleet,
+            self.link.messages,
+            self.roster,
+            self.driver,
+            self.receiver,
+            self.server,
+            self.teller,
+            store,
+        )
+
+    async def _on_connect(self) -> None:
+        await self.announcer.greet()
+
+    async def run(self) -> int:
+        """Run until a signal, or until all is done where the settings say so; the exit status."""
+        metrics = Exporter(self)
+        try:
+            await self.driver.open()
+            metrics.start()
+            return await supervise(self._services(), on_stop=self._goodbye)
+        finally:
+            metrics.stop()
+            await self.jobs.close()
+            self.store.close()
+
+    def _services(self) -> dict[str, Callable[[], Awaitable[None]]]:
+        lanes = {f"lane-{n}": partial(self.ingest.run_lane, n) for n in range(LANES)}
+        return {
+            "link": self.link.run,
+            "ingest": self.ingest.run,
+            **lanes,
+            "driver": self.driver.run,
+            "work": self.workshop.run,
+            "rounds": self.announcer.run_rounds,
+            "offers": self.announcer.run_offers,
+            "blobs": self.server.run,
+            "exit": self._leave_when_done,
+        }
+
+    async def _goodbye(self) -> None:
+        await asyncio.to_thread(self.traffic.save)
+
+    async def _leave_when_done(self) -> None:
+        """After the last round: say so, let the fleet pull the last bundle, and end with status 0."""
+        await self.driver.finished.wait()
+        if not self.settings.exit_when_done:
+            return
+        deadline = self.clock.now() + _FINAL_WAIT_S
+        while not (await self.announcer.say_round() and await self.deployment.announce()):
+            if self.clock.now() > deadline:
+                log.warning("the end could not be announced", waited_s=_FINAL_WAIT_S)
+                break
+            await self.clock.sleep(0.5)
+        await self._linger()
+        raise Finished("all rounds are over")
+
+    async def _linger(self) -> None:
+        linger, start = self.settings.exit_linger_s, self.clock.now()
+        while self.clock.now() - max(start, self.server.asked_at) < linger:
+            if self.clock.now() - start > _LINGER_TIMES * linger:
+                return
+            await self.clock.sleep(min(0.2, linger))
+
+
+def rules_of(task: Task, settings: CoordinatorSettings) -> Rules:
+    """What the round machine decides by."""
+    return Rules.of(
+        task,
+        spread_s=settings.spread_s,
+        evaluate=settings.evaluation.data is not None,
+        evaluate_every=settings.evaluation.every_rounds,
+        export=settings.export.enabled,
+        export_every=settings.export.every_rounds,
+    )
+
+
+def own_task(store: Store, task: Task, settings: CoordinatorSettings) -> None:
+    """Compare the task with the one that this state folder was begun with; rounds, uplink and seed may change.
+
+    Raises:
+        Misconfigured: it is another task; the message names the key that differs.
+    """
+    known = store.get_meta("task")
+    if known is not None:
+        old = Task.model_validate_json(known)
+        for key in ("name", "method", "labels", "modalities", "window", "network", "config"):
+            if getattr(old, key) != getattr(task, key):
+                raise Misconfigured(
+                    f"{settings.task}: {key} differs from what {settings.state_dir} was begun with; "
+                    "use another state_dir (or change it back)"
+                )
+    store.put_meta({"task": task.model_dump_json()})
+
+
+async def serve(settings: CoordinatorSettings) -> int:
+    """Run the coordinator that the settings describe.
+
+    Raises:
+        Misconfigured: the task, the method's options or the state folder.
+    """
+    logs.configure(settings.log)
+    task, spec = load_task(settings)
+    return await Coordinator(settings, task, spec.server()).run()

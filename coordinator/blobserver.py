@@ -1,0 +1,115 @@
+"""Answers ``Fetch``: chunks on ``down/blob``, fair between devices, a bounded number in flight.
+
+Rules of the queue: a device may have ``MAX_WAITING`` chunks waiting, what it asks beyond that is dropped (it asks
+again); devices take turns, one chunk each; at most ``window`` chunks are in flight to one device, and
+``window * 4`` in all. A chunk that the broker does not take is dropped as well.
+"""
+
+import asyncio
+from collections import OrderedDict, deque
+from typing import Final
+
+import structlog
+
+from coordinator.links import Post
+from protocol.chunks import chunk_count
+from protocol.errors import LichenError
+from protocol.messages import Command, Fetch
+from protocol.topics import Kind, device_topic
+from runtime.blobs import BlobStore
+from runtime.clock import Clock
+
+log = structlog.get_logger(__name__)
+
+MAX_WAITING: Final = 128
+_DEVICES_AT_ONCE: Final = 4
+_CHUNK_TIMEOUT_S: Final = 20.0
+
+Chunk = tuple[str, int, int]
+"""Digest, index, chunk size."""
+
+
+class BlobServer:
+    """Serves the blobs of one store."""
+
+    def __init__(self, blobs: BlobStore, post: Post, window: int, clock: Clock) -> None:
+        self._clock = clock
+        self.asked_at = clock.now()
+        """When a device last asked for something that is here."""
+        self._blobs = blobs
+        self._post = post
+        self._window = window
+        self._waiting: OrderedDict[str, deque[Chunk]] = OrderedDict()
+        self._in_flight: dict[str, int] = {}
+        self._more = asyncio.Event()
+        self.dropped = 0
+
+    async def request(self, device: str, fetch: Fetch) -> None:
+        """Queue what a device asks for."""
+        if not await asyncio.to_thread(self._blobs.has, fetch.digest):
+            await self._no_such_blob(device, fetch.digest)
+            return
+        self.asked_at = self._clock.now()
+        # The asked size, whatever our own link would choose: both sides must cut the blob at the same places.
+        chunk_bytes = fetch.chunk_bytes
+        size = await asyncio.to_thread(lambda: self._blobs.path(fetch.digest).stat().st_size)
+        last = min(fetch.first + fetch.count, chunk_count(size, chunk_bytes))
+        queue = self._waiting.setdefault(device, deque())
+        for index in range(fetch.first, last):
+            chunk = (fetch.digest, index, chunk_bytes)
+            if chunk in queue:
+                continue
+            if len(queue) >= MAX_WAITING:
+                self.dropped += last - index
+                break
+            queue.append(chunk)
+        self._more.set()
+
+    async def run(self) -> None:
+        """Serve for ever."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await self._more.wait()
+                self._more.clear()
+                while (turn := self._next()) is not None:
+                    device, chunk = turn
+                    self._in_flight[device] = self._in_flight.get(device, 0) + 1
+                    group.create_task(self._send(device, chunk))
+
+    def _next(self) -> tuple[str, Chunk] | None:
+        """The next device in turn that may have one more chunk in flight."""
+        if sum(self._in_flight.values()) >= self._window * _DEVICES_AT_ONCE:
+            return None
+        for device, queue in list(self._waiting.items()):
+            if not queue:
+                del self._waiting[device]
+            elif self._in_flight.get(device, 0) < self._window:
+                self._waiting.move_to_end(device)
+                return device, queue.popleft()
+        return None
+
+    async def _send(self, device: str, chunk: Chunk) -> None:
+        digest, index, chunk_bytes = chunk
+        try:
+            data = await asyncio.to_thread(self._blobs.read_chunk, digest, index, chunk_bytes)
+            topic = device_topic(self._post.fleet, device, Kind.DOWN_BLOB, digest, index)
+            await self._post.link.publish(topic, data, timeout_s=_CHUNK_TIMEOUT_S)
+        except (KeyError, OSError) as error:
+            log.warning("chunk_unreadable", device=device, digest=digest, index=index, why=str(error))
+            await self._no_such_blob(device, digest)
+        except LichenError as error:  # away, or the asked chunk is larger than a packet may be
+            self.dropped += 1
+            log.info("chunk_dropped", device=device, why=str(error))
+        finally:
+            left = self._in_flight[device] - 1
+            if left:
+                self._in_flight[device] = left
+            else:
+                del self._in_flight[device]
+            self._more.set()
+
+    async def _no_such_blob(self, device: str, digest: str) -> None:
+        try:
+            await self._post.to_device(device, Kind.CMD, Command(command="no_such_blob", digest=digest))
+        except LichenError as error:
+            log.info("not_told", device=device, why=str(error))

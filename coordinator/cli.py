@@ -1,0 +1,119 @@
+"""``lichen coordinator``: serve, check, history."""
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from coordinator.app import serve as serve_settings
+from coordinator.config import load_settings, load_task
+from coordinator.history import read
+from runtime import exit_codes
+from runtime.supervise import run
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="In the cloud: rounds, aggregation, model registry."
+)
+
+Config = Annotated[Path, typer.Option("--config", "-c", help="coordinator.toml", show_default=False)]
+
+
+class Format(StrEnum):
+    """How results are printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+FormatOption = Annotated[Format, typer.Option("--format", help="A table for people, or one JSON object.")]
+
+
+@app.command()
+def serve(config: Config) -> None:
+    """Run the coordinator until SIGTERM (or, with exit_when_done, until the last round is over)."""
+    settings = load_settings(config)
+    raise typer.Exit(run(lambda: serve_settings(settings)))
+
+
+@app.command()
+def check(config: Config, fmt: FormatOption = Format.TABLE) -> None:
+    """Read the configuration, the task and its method's options; say what is wrong, or that all is well."""
+    settings = load_settings(config)
+    task, spec = load_task(settings)
+    found = {
+        "config": str(config),
+        "fleet": settings.fleet,
+        "broker": settings.mqtt.where,
+        "state_dir": str(settings.state_dir),
+        "task": task.name,
+        "method": spec.name,
+        "rounds": task.rounds.count,
+        "modalities": list(task.modality_names),
+        "classes": len(task.labels),
+        "evaluation": None if settings.evaluation.data is None else str(settings.evaluation.data),
+    }
+    if fmt is Format.JSON:
+        typer.echo(json.dumps(found))
+        return
+    for key, value in found.items():
+        typer.echo(f"{key:11} {', '.join(value) if isinstance(value, list) else value}")
+    typer.echo("The configuration is sound.")
+
+
+@app.command()
+def history(config: Config, fmt: FormatOption = Format.TABLE) -> None:
+    """Rounds, metrics, who delivered, bytes, refusals. Works while the coordinator runs, and after."""
+    found = read(load_settings(config).state_dir)
+    if fmt is Format.JSON:
+        typer.echo(json.dumps(found))
+    else:
+        _print(found)
+    raise typer.Exit(exit_codes.OK)
+
+
+def _print(found: dict[str, Any]) -> None:
+    console = Console()
+    console.print(
+        f"task {found['task']}: {found['phase']}, round {found['round']}, version {found['version']},"
+        f" {found['bytes_up']:,} bytes up, {found['bytes_down']:,} down"
+    )
+    console.print(_rounds_table(found))
+    if found["refusals"]:
+        table = Table("device", "reason", "count", "last", title="Refused")
+        for row in found["refusals"]:
+            table.add_row(row["device"], row["reason"], str(row["count"]), row["last_detail"])
+        console.print(table)
+    if found["confusion"] is not None:
+        labels = found["confusion"]["labels"]
+        table = Table("true \\ said", *labels, title=f"Confusion of version {found['confusion']['version']}")
+        for label, row in zip(labels, found["confusion"]["matrix"], strict=True):
+            table.add_row(label, *map(str, row))
+        console.print(table)
+
+
+def _rounds_table(found: dict[str, Any]) -> Table:
+    table = Table(
+        "round", "attempts", "devices", "quality by modality", "bytes up", "metrics", title="Rounds"
+    )
+    for row in found["rounds"]:
+        table.add_row(
+            str(row["round"]),
+            ", ".join(a["outcome"] or "open" for a in row["attempts"]),
+            ", ".join(u["device"] + (" (lost)" if u["lost"] else "") for u in row["updates"]),
+            ", ".join(f"{name} {value:.2f}" for name, value in _mean_quality(row["updates"]).items()),
+            "" if row["bytes_up"] is None else f"{row['bytes_up']:,}",
+            ", ".join(f"{name} {value:.3f}" for name, value in row["metrics"].items()),
+        )
+    return table
+
+
+def _mean_quality(updates: list[dict[str, Any]]) -> dict[str, float]:
+    values: dict[str, list[float]] = {}
+    for update in updates:
+        for name, quality in update["quality"].items():
+            values.setdefault(name, []).append(quality)
+    return {name: sum(found) / len(found) for name, found in values.items()}

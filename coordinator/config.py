@@ -1,0 +1,106 @@
+"""The coordinator's settings (``coordinator.toml``) and its task (``task.toml``). Units stand in the keys."""
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from models.contract import MethodSpec
+from models.registry import method
+from protocol.base import Name
+from protocol.errors import Misconfigured
+from protocol.messages import MAX_BLOB_BYTES
+from protocol.task import Task
+from runtime.settings import ConfigPath, LogSettings, MqttSettings, Section, load, load_toml
+
+Positive = Annotated[int, Field(ge=1)]
+Timeout = Annotated[float, Field(gt=0, le=7 * 86400)]
+
+
+class EvaluationSettings(Section):
+    """Judging versions. ``data``: a labelled window set (npz), relative to the config file."""
+
+    data: ConfigPath | None = None
+    every_rounds: Positive = 1
+
+
+class ExportSettings(Section):
+    """Making bundles. ``every_rounds`` 0: only at the end."""
+
+    enabled: bool = True
+    every_rounds: Annotated[int, Field(ge=0)] = 0
+
+
+class WorkerSettings(Section):
+    """The child processes that need torch."""
+
+    timeout_s: Timeout = 600.0
+    idle_s: Timeout = 120.0
+    threads: Positive = 1
+
+
+class MetricsSettings(Section):
+    """Prometheus. Port 0: off. Served on ``address`` only."""
+
+    prometheus_port: Annotated[int, Field(ge=0, le=65535)] = 0
+    address: str = "127.0.0.1"
+
+
+class UploadSettings(Section):
+    """Bounds on what devices may leave on the coordinator's disk before it is accepted."""
+
+    per_device_bytes: Positive = 128 * 1024 * 1024
+    total_bytes: Positive = 2 * 1024 * 1024 * 1024
+
+
+class CoordinatorSettings(Section):
+    """All of ``coordinator.toml``."""
+
+    fleet: Name
+    state_dir: ConfigPath
+    task: ConfigPath
+    """``task.toml``, relative to the config file."""
+    mqtt: MqttSettings = MqttSettings()
+    log: LogSettings = LogSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
+    export: ExportSettings = ExportSettings()
+    worker: WorkerSettings = WorkerSettings()
+    metrics: MetricsSettings = MetricsSettings()
+    uploads: UploadSettings = UploadSettings()
+    exit_when_done: bool = False
+    exit_linger_s: Annotated[float, Field(ge=0, le=3600)] = 5.0
+    """After the last round, go on serving blobs until nobody fetched for this long (at most 20 times as long)."""
+    max_update_bytes: Annotated[int, Field(ge=1024, le=MAX_BLOB_BYTES)] = 64 * 1024 * 1024
+    offer_every_s: Timeout = 5.0
+    spread_s: Annotated[float, Field(ge=0, le=86400)] = 2.0
+    """Once enough devices are able, wait this long for more before a round is opened."""
+    keep_versions: Positive = 3
+    """Blobs and bundles of older versions are removed."""
+
+
+def load_settings(file: Path) -> CoordinatorSettings:
+    """Read the settings, drop-ins and environment.
+
+    Raises:
+        Misconfigured: naming the file and key.
+    """
+    return load(CoordinatorSettings, file)
+
+
+def load_task(settings: CoordinatorSettings) -> tuple[Task, MethodSpec]:
+    """Read the task and check it, its method and the method's options.
+
+    Raises:
+        Misconfigured: naming the task file and key.
+    """
+    task = load_toml(Task, settings.task)
+    try:
+        spec = method(task.method)
+        spec.configure(task)
+    except Misconfigured as error:
+        raise Misconfigured(f"{settings.task}: {error}") from None
+    if settings.evaluation.data is not None and not settings.evaluation.data.is_file():
+        raise Misconfigured(
+            f"evaluation.data: {settings.evaluation.data} is no file; name a labelled window set (npz) or leave it out"
+        )
+    return task, spec

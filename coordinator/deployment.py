@@ -1,0 +1,73 @@
+"""The bundle that the fleet should run: stored, pointed at on ``b/model`` (retained), pulled by the devices."""
+
+import asyncio
+from typing import Any
+
+import sqlalchemy as sa
+import structlog
+
+from coordinator import schema
+from coordinator.links import Post
+from coordinator.store import Store
+from protocol.errors import LichenError
+from protocol.messages import BlobRef, ModelPointer
+from protocol.topics import Kind
+from runtime.blobs import BlobStore
+from runtime.clock import Clock
+
+log = structlog.get_logger(__name__)
+
+
+class Deployment:
+    """The newest bundle and its announcement."""
+
+    def __init__(self, store: Store, blobs: BlobStore, post: Post, task: str, clock: Clock) -> None:
+        self._store = store
+        self._blobs = blobs
+        self._post = post
+        self._task = task
+        self._clock = clock
+        self._announced = -1
+
+    async def store_bundle(self, version: int, data: bytes, metrics: dict[str, float]) -> BlobRef:
+        """Keep a bundle; from now on it is the one to announce."""
+        ref = await asyncio.to_thread(self._blobs.put, data)
+        values = {"version": version, "digest": ref.digest, "size": ref.size, "metrics": metrics}
+        await asyncio.to_thread(self._store.put, schema.exports, wall=self._clock.wall(), **values)
+        log.info("exported", version=version, size=ref.size, digest=ref.digest)
+        return ref
+
+    def pointer(self) -> ModelPointer | None:
+        """What devices should run; None before the first export."""
+        table = schema.exports
+        rows: list[dict[str, Any]] = self._store.rows(
+            sa.select(table).order_by(table.c.version.desc()).limit(1)
+        )
+        if not rows:
+            return None
+        bundle = BlobRef(digest=rows[0]["digest"], size=rows[0]["size"])
+        return ModelPointer(
+            task=self._task, version=rows[0]["version"], bundle=bundle, metrics=rows[0]["metrics"]
+        )
+
+    def kept(self) -> tuple[str, ...]:
+        """Digests of bundles that must stay."""
+        pointer = self.pointer()
+        return () if pointer is None else (pointer.bundle.digest,)
+
+    async def announce(self) -> bool:
+        """Publish the pointer.
+
+        Returns:
+            Whether there is nothing left to announce; False: the broker is away, the next connect does it.
+        """
+        pointer = await asyncio.to_thread(self.pointer)
+        if pointer is None:
+            return True
+        try:
+            await self._post.broadcast(Kind.FLEET_MODEL, pointer)
+        except LichenError as error:
+            log.warning("model_not_announced", version=pointer.version, why=str(error))
+            return False
+        self._announced = pointer.version
+        return True

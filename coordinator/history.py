@@ -1,0 +1,110 @@
+"""What happened so far, read from the database alone: works while the coordinator runs, and after."""
+
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from coordinator import schema
+from coordinator.app import DATABASE
+from coordinator.rounds.driver import replay
+from coordinator.store import Store
+from protocol.errors import Misconfigured
+from protocol.task import Task
+
+
+def read(state_dir: Path) -> dict[str, Any]:
+    """The history as one JSON object.
+
+    Returns:
+        ``task``, ``phase``, ``round``, ``version``, ``bytes_up``, ``bytes_down``, and the lists ``versions``,
+        ``rounds`` (each with its attempts and its updates), ``refusals``, ``devices``, ``exports``; ``confusion`` of
+        the last judged version, rows the true class.
+
+    Raises:
+        Misconfigured: there is no coordinator's state in that folder.
+    """
+    path = state_dir / DATABASE
+    if not path.is_file():
+        raise Misconfigured(f"state_dir: {path} is not there; has this coordinator ever run?")
+    with Store(path, read_only=True) as store:
+        return _read(store)
+
+
+def _read(store: Store) -> dict[str, Any]:
+    known = store.get_meta("task")
+    task = None if known is None else Task.model_validate_json(known)
+    state, _ = replay(store.journal())
+    versions = store.rows(sa.select(schema.versions).order_by(schema.versions.c.version))
+    return {
+        "task": None if task is None else task.name,
+        "phase": state.phase.value,
+        "round": state.round,
+        "version": state.version,
+        "trouble": state.trouble,
+        "bytes_up": int(store.get_meta("bytes_up") or 0),
+        "bytes_down": int(store.get_meta("bytes_down") or 0),
+        "versions": [{k: v for k, v in row.items() if k != "confusion"} for row in versions],
+        "rounds": _rounds(store, {row["version"]: row for row in versions}),
+        "refusals": store.rows(sa.select(schema.refusals).order_by(*schema.refusals.primary_key)),
+        "devices": [
+            _device(row) for row in store.rows(sa.select(schema.devices).order_by(schema.devices.c.device))
+        ],
+        "exports": store.rows(sa.select(schema.exports).order_by(schema.exports.c.version)),
+        "confusion": _confusion(versions, task),
+    }
+
+
+def _rounds(store: Store, versions: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each round with how it was opened, who delivered what, and what came of it."""
+    attempts, updates = schema.attempts, schema.updates
+    rounds: dict[int, dict[str, Any]] = {}
+    for row in store.rows(sa.select(attempts).order_by(attempts.c.round, attempts.c.attempt)):
+        entry = rounds.setdefault(row["round"], {"round": row["round"], "attempts": [], "updates": []})
+        entry["attempts"].append({k: v for k, v in row.items() if k != "round"})
+    local = {
+        (row["round"], row["device"]): row["metrics"] for row in store.rows(sa.select(schema.device_metrics))
+    }
+    for row in store.rows(sa.select(updates).order_by(updates.c.round, updates.c.device)):
+        entry = rounds.setdefault(row["round"], {"round": row["round"], "attempts": [], "updates": []})
+        entry["updates"].append(_update(row, local.get((row["round"], row["device"]), {})))
+    for number, entry in rounds.items():
+        version = versions.get(number, {})
+        entry["metrics"] = version.get("metrics", {})
+        entry["counted"] = version.get("devices", [])
+        entry["bytes_up"], entry["bytes_down"] = _delta(versions, number)
+    return [rounds[number] for number in sorted(rounds)]
+
+
+def _update(row: dict[str, Any], local: dict[str, float]) -> dict[str, Any]:
+    header = row["header"]
+    told = {key: header[key] for key in ("samples", "weight", "counts", "missing", "quality", "metrics")}
+    return {
+        "device": row["device"],
+        "size": row["size"],
+        "wall": row["wall"],
+        "lost": row["lost"],
+        **told,
+        "local": local,
+    }
+
+
+def _delta(versions: dict[int, dict[str, Any]], number: int) -> tuple[int | None, int | None]:
+    """Bytes on the wire between two versions."""
+    now, before = versions.get(number), versions.get(number - 1)
+    if now is None or before is None:
+        return None, None
+    return now["bytes_up"] - before["bytes_up"], now["bytes_down"] - before["bytes_down"]
+
+
+def _device(row: dict[str, Any]) -> dict[str, Any]:
+    state = row["state"]
+    shown = ("status", "roles", "modalities", "windows", "version")
+    return {"device": row["device"], "wall": row["wall"], **{key: state.get(key) for key in shown}}
+
+
+def _confusion(versions: list[dict[str, Any]], task: Task | None) -> dict[str, Any] | None:
+    judged = [row for row in versions if row["confusion"] is not None]
+    if not judged or task is None:
+        return None
+    return {"version": judged[-1]["version"], "labels": list(task.labels), "matrix": judged[-1]["confusion"]}

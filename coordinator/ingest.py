@@ -1,0 +1,135 @@
+"""What devices send, from the broker to the journal. A peer can never crash the daemon.
+
+Rules of the queues: the link's inbox is bounded (un-acknowledged messages stay with the broker). States, metrics and
+fetches are handled as they come. Updates and chunks go to one of ``LANES`` queues by device, so that one device's
+messages keep their order; a full lane makes the reader wait, and the broker with it. At most ``LANES`` updates are
+decoded at a time, in threads. A message is acknowledged when its effect is durable, or when it has none.
+"""
+
+import asyncio
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Final
+
+import structlog
+from sqlalchemy.exc import OperationalError
+
+from coordinator import schema
+from coordinator.blobserver import BlobServer
+from coordinator.receive import Receiver
+from coordinator.roster import Roster
+from coordinator.rounds.driver import Driver
+from coordinator.store import Store
+from coordinator.telling import Teller
+from protocol.errors import LichenError, Reason, Refused
+from protocol.messages import Fetch, Metric, State, decode
+from protocol.topics import Kind, Route, parse
+from runtime.mqtt import Message
+
+log = structlog.get_logger(__name__)
+
+LANES: Final = 2
+_LANE_DEPTH: Final = 8
+_NOBODY: Final = "(unknown)"
+
+
+class Ingest:
+    """Dispatches messages; :meth:`run` reads them, :meth:`run_lanes` handles the heavy ones."""
+
+    def __init__(
+        self,
+        fleet: str,
+        messages: Callable[[], AsyncIterator[Message]],
+        roster: Roster,
+        driver: Driver,
+        receiver: Receiver,
+        server: BlobServer,
+        teller: Teller,
+        store: Store,
+    ) -> None:
+        self._fleet = fleet
+        self._messages = messages
+        self._roster = roster
+        self._driver = driver
+        self._receiver = receiver
+        self._server = server
+        self._teller = teller
+        self._store = store
+        self._lanes: list[asyncio.Queue[tuple[Message, Route]]] = [
+            asyncio.Queue(_LANE_DEPTH) for _ in range(LANES)
+        ]
+
+    async def run(self) -> None:
+        """Read messages for ever."""
+        async for message in self._messages():
+            await self.dispatch(message)
+
+    async def run_lane(self, lane: int) -> None:
+        """Handle one lane's updates and chunks for ever, in order."""
+        queue = self._lanes[lane]
+        while True:
+            message, route = await queue.get()
+            await self._settle(message, route, self._receiver.handle(route, message.payload))
+
+    async def dispatch(self, message: Message) -> None:
+        """Handle a light message, or queue a heavy one in its device's lane."""
+        try:
+            route = parse(message.topic)
+            if route.fleet != self._fleet or route.device is None:
+                raise Refused(Reason.MALFORMED, f"topic {message.topic[:200]!r} is not for the coordinator")
+        except Refused as refused:
+            await self._teller.refuse(_NOBODY, 0, None, refused)
+            message.ack()
+            return
+        if route.kind in (Kind.UPDATE, Kind.UP_BLOB):
+            lane = zlib.crc32(route.device.encode()) % LANES
+            await self._lanes[lane].put((message, route))
+            return
+        await self._settle(message, route, self._light(route, message.payload))
+
+    async def _settle(self, message: Message, route: Route, handling: Awaitable[None]) -> None:
+        """Wait for the effect, then acknowledge. Without effect (a full disk) the device will send again."""
+        try:
+            await handling
+        except Refused as refused:
+            await self._teller.refuse(route.device or _NOBODY, self._driver.state.round, None, refused)
+        except (LichenError, OSError, OperationalError) as error:
+            log.error("not_stored", topic=message.topic, why=str(error))
+        message.ack()
+
+    async def _light(self, route: Route, payload: bytes) -> None:
+        device = route.device or _NOBODY
+        match route.kind:
+            case Kind.STATE:
+                await self._state(device, payload)
+            case Kind.METRIC:
+                await self._metric(device, payload)
+            case Kind.FETCH:
+                await self._server.request(device, decode(payload, Fetch))
+            case _:
+                raise Refused(Reason.MALFORMED, f"{route.kind} comes from the coordinator, not to it")
+
+    async def _state(self, device: str, payload: bytes) -> None:
+        if not payload:  # a retained message was cleared: nothing is said about the device
+            return
+        state = decode(payload, State)
+        _same_device(device, state.device)
+        came = self._roster.update(state)
+        await asyncio.to_thread(self._roster.save, device)
+        if came:
+            log.info("device_online", device=device, windows=state.windows)
+        if state.status == "online":
+            await self._driver.device_online(device)
+
+    async def _metric(self, device: str, payload: bytes) -> None:
+        metric = decode(payload, Metric)
+        _same_device(device, metric.device)
+        # Rounds that never were would fill the disk.
+        if metric.round is not None and device in self._roster and metric.round <= self._driver.state.round:
+            row = {"round": metric.round, "device": device, "metrics": metric.metrics}
+            await asyncio.to_thread(self._store.put, schema.device_metrics, **row)
+
+
+def _same_device(topic: str, claimed: str) -> None:
+    if topic != claimed:
+        raise Refused(Reason.WRONG_DEVICE, f"the topic is {topic}'s, the message says {claimed}")

@@ -1,0 +1,131 @@
+"""Work that needs torch or onnx, in child processes: a fresh model, judging a version, exporting one.
+
+Every job has a folder under ``jobs/``, removed when it is over (and at the next start, after a crash).
+"""
+
+import asyncio
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from coordinator.config import WorkerSettings
+from models import jobs
+from models.contract import Blobs, Evaluation
+from protocol.errors import Transient
+from protocol.task import Task
+from runtime.workers import Worker
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """What a bundle says about where it comes from."""
+
+    version: int
+    parent: str | None
+    manifest: str
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """An exported bundle, and what the parity gate measured."""
+
+    data: bytes
+    result: dict[str, object]
+
+
+class Jobs(Protocol):
+    """What the driver needs done elsewhere. Each raises ``LichenError`` when it could not be done."""
+
+    async def initial(self) -> Blobs:
+        """Version 0."""
+
+    async def evaluate(self, state: Blobs) -> Evaluation:
+        """Judge a version on the configured windows."""
+
+    async def export(self, state: Blobs, lineage: Lineage) -> Bundle:
+        """Turn a version into a bundle."""
+
+    async def close(self) -> None:
+        """Stop the child processes."""
+
+
+class WorkerJobs:
+    """The real thing: ``models.worker`` and ``export`` as child processes."""
+
+    def __init__(self, task: Task, root: Path, windows: Path | None, settings: WorkerSettings) -> None:
+        self._task = task
+        self._root = root
+        self._windows = windows
+        self._settings = settings
+        self._learn = Worker("models.worker", idle_s=settings.idle_s)
+        self._export = Worker("export", idle_s=settings.idle_s, warm=False)
+        shutil.rmtree(root, ignore_errors=True)
+
+    async def initial(self) -> Blobs:
+        """Run an init job."""
+        with self._folder("init") as folder:
+            job = jobs.InitJob(self._task, seed=self._task.seed, threads=self._settings.threads)
+            await asyncio.to_thread(jobs.write_init, folder, job)
+            await self._learn.run(folder, self._settings.timeout_s)
+            return await asyncio.to_thread(jobs.read_state, folder)
+
+    async def evaluate(self, state: Blobs) -> Evaluation:
+        """Run an evaluate job.
+
+        Raises:
+            Transient: no labelled windows are configured, or the worker failed.
+        """
+        if self._windows is None:
+            raise Transient("there are no labelled windows to judge on: set evaluation.data")
+        with self._folder("evaluate") as folder:
+            job = jobs.EvaluateJob(self._task, threads=self._settings.threads)
+            await asyncio.to_thread(jobs.write_evaluate, folder, job, self._windows, state)
+            await self._learn.run(folder, self._settings.timeout_s)
+            return await asyncio.to_thread(jobs.read_evaluation, folder)
+
+    async def export(self, state: Blobs, lineage: Lineage) -> Bundle:
+        """Run an export job."""
+        with self._folder(f"export-{lineage.version}") as folder:
+            await asyncio.to_thread(self._write_export, folder, state, lineage)
+            await self._export.run(folder, self._settings.timeout_s)
+            return await asyncio.to_thread(_read_bundle, folder)
+
+    def _write_export(self, folder: Path, state: Blobs, lineage: Lineage) -> None:
+        jobs.write_state(folder / "state.npz", state)
+        job = {
+            "kind": "export",
+            "task": self._task.model_dump(mode="json"),
+            "version": lineage.version,
+            "round": lineage.version,
+            "parent": lineage.parent,
+            "manifest_digest": lineage.manifest,
+            "metrics": lineage.metrics,
+        }
+        (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
+
+    @contextmanager
+    def _folder(self, name: str) -> Iterator[Path]:
+        folder = self._root / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    async def close(self) -> None:
+        """Stop the child processes."""
+        await self._learn.close()
+        await self._export.close()
+
+
+def _read_bundle(folder: Path) -> Bundle:
+    try:
+        return Bundle((folder / "bundle.zip").read_bytes(), json.loads((folder / "result.json").read_bytes()))
+    except (OSError, ValueError) as error:
+        raise Transient(f"the export left no readable bundle in {folder}: {error}") from None

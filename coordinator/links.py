@@ -1,0 +1,55 @@
+"""What the coordinator needs of the MQTT link; ``runtime.mqtt.Link`` has it, tests bring their own."""
+
+from typing import Protocol
+
+from protocol.base import Wire
+from protocol.messages import encode
+from protocol.topics import Kind, broadcast_topic, device_topic
+
+
+class Counters(Protocol):
+    """Bytes on the wire since the process started."""
+
+    bytes_in: int
+    bytes_out: int
+
+
+class LinkLike(Protocol):
+    """Publishing, and how much one publish may carry."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether the broker is there now."""
+
+    @property
+    def chunk_bytes(self) -> int:
+        """The largest chunk that fits a packet."""
+
+    @property
+    def counters(self) -> Counters:
+        """Bytes so far."""
+
+    async def publish(
+        self, topic: str, payload: bytes, *, qos: int = 1, retain: bool = False, timeout_s: float = 30.0
+    ) -> None:
+        """Return at PUBACK; ``Transient`` when that does not come."""
+
+
+class Post:
+    """Sends control messages to one fleet."""
+
+    def __init__(self, link: LinkLike, fleet: str, timeout_s: float = 10.0) -> None:
+        self.link = link
+        self.fleet = fleet
+        self._timeout_s = timeout_s
+
+    async def to_device(self, device: str, kind: Kind, message: Wire) -> None:
+        """Publish to one device; ``Transient`` when the broker does not take it."""
+        await self.link.publish(
+            device_topic(self.fleet, device, kind), encode(message), timeout_s=self._timeout_s
+        )
+
+    async def broadcast(self, kind: Kind, message: Wire) -> None:
+        """Publish retained to the fleet; ``Transient`` when the broker does not take it."""
+        topic = broadcast_topic(self.fleet, kind)
+        await self.link.publish(topic, encode(message), retain=True, timeout_s=self._timeout_s)

@@ -1,0 +1,83 @@
+"""Prometheus metrics, where ``metrics.prometheus_port`` is set: read from the parts when they are scraped."""
+
+import threading
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from protocol.errors import Misconfigured
+
+if TYPE_CHECKING:
+    from coordinator.app import Coordinator
+
+
+class Exporter:
+    """Serves ``/metrics`` from a thread of its own."""
+
+    def __init__(self, app: "Coordinator") -> None:
+        self._app = app
+        self._server: Any = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Listen, if a port is set.
+
+        Raises:
+            Misconfigured: prometheus-client is not installed, or the port is taken.
+        """
+        settings = self._app.settings.metrics
+        if not settings.prometheus_port:
+            return
+        try:
+            import prometheus_client  # noqa: PLC0415 - optional: only where a port is set
+        except ImportError:
+            raise Misconfigured(
+                "metrics.prometheus_port is set, but prometheus-client is missing: pip install 'lichen[coordinator]'"
+            ) from None
+        registry = prometheus_client.CollectorRegistry()
+        registry.register(_Collector(self._app))
+        try:
+            self._server, self._thread = prometheus_client.start_http_server(
+                settings.prometheus_port, settings.address, registry
+            )
+        except OSError as error:
+            raise Misconfigured(f"metrics.prometheus_port: {settings.prometheus_port}: {error}") from None
+
+    def stop(self) -> None:
+        """Stop listening."""
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+        if self._thread is not None:
+            self._thread.join(timeout=5)
+
+
+class _Collector:
+    """What ``prometheus_client`` asks at each scrape."""
+
+    def __init__(self, app: "Coordinator") -> None:
+        self._app = app
+
+    def collect(self) -> Iterable[Any]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415 - see Exporter
+
+        app = self._app
+        state = app.driver.state
+        up, down = app.traffic.totals()
+        for name, words, value in (
+            ("lichen_round", "The round that is open", state.round),
+            ("lichen_version", "The newest version", state.version),
+            ("lichen_devices_online", "Devices that are online", len(app.roster.online())),
+            ("lichen_selected", "Devices selected in this round", len(state.selected)),
+            ("lichen_delivered", "Devices that delivered in this round", len(state.delivered)),
+        ):
+            yield GaugeMetricFamily(name, words, value=float(value))
+        for name, words, value in (
+            ("lichen_bytes_up", "Bytes received from devices since the task began", up),
+            ("lichen_bytes_down", "Bytes sent to devices since the task began", down),
+            ("lichen_updates_accepted", "Updates accepted since the start", app.teller.accepted),
+        ):
+            yield CounterMetricFamily(name, words, value=float(value))
+        refused = CounterMetricFamily("lichen_refused", "Refusals since the start", labels=["reason"])
+        for reason, count in sorted(app.teller.refused.items()):
+            refused.add_metric([reason], float(count))
+        yield refused

@@ -1,0 +1,203 @@
+"""One update from bytes to journal: verify, decode, bound, check, write and sync, and only then the receipt."""
+
+import asyncio
+
+import structlog
+
+from coordinator.journal import Journal
+from coordinator.roster import Roster
+from coordinator.rounds.driver import Driver, check_open
+from coordinator.rounds.work import Workshop
+from coordinator.telling import Teller
+from coordinator.uploads import Uploads
+from models.contract import Blobs, Server, Update
+from protocol.errors import Reason, Refused
+from protocol.frame import Limits, decode_frame, digest, is_frame
+from protocol.messages import BlobPointer, decode
+from protocol.task import Task
+from protocol.topics import Kind, Route
+from protocol.updates import UpdateHeader
+
+log = structlog.get_logger(__name__)
+
+_PARSER_FAULTS = (
+    ValueError,
+    KeyError,
+    IndexError,
+    TypeError,
+    OverflowError,
+    AttributeError,
+    MemoryError,
+    RecursionError,
+)
+
+
+class Receiver:
+    """Takes the payloads of ``up/update`` and ``up/blob``."""
+
+    def __init__(
+        self,
+        task: Task,
+        server: Server,
+        driver: Driver,
+        workshop: Workshop,
+        journal: Journal,
+        roster: Roster,
+        uploads: Uploads,
+        teller: Teller,
+    ) -> None:
+        self._task = task
+        self._server = server
+        self._driver = driver
+        self._workshop = workshop
+        self._journal = journal
+        self._roster = roster
+        self._uploads = uploads
+        self._teller = teller
+        self.stray_chunks = 0
+
+    async def handle(self, route: Route, payload: bytes) -> None:
+        """Take one message.
+
+        Raises:
+            Refused: a message that no receipt can answer (it names no blob).
+            Transient, OSError, sqlalchemy.exc.OperationalError: it could not be stored; the device sends again.
+        """
+        device = route.device or ""
+        await asyncio.to_thread(self._uploads.enter_round, self._driver.state.round)
+        if route.kind is Kind.UP_BLOB:
+            await self._chunk(device, route.digest or "", route.index or 0, payload)
+        elif is_frame(payload):
+            await self._update(device, payload, await asyncio.to_thread(digest, payload))
+        else:
+            await self._pointer(device, decode(payload, BlobPointer))
+
+    async def _pointer(self, device: str, pointer: BlobPointer) -> None:
+        mark = pointer.blob.digest
+        try:
+            if await self._again(device, mark):
+                return
+            self._check_pointer(device, pointer)
+            limits = self._workshop.limits(await self._workshop.state())
+            answer = await asyncio.to_thread(self._uploads.announce, device, pointer, limits.max_bytes)
+        except Refused as refused:
+            await self._teller.refuse(device, pointer.round, mark, refused)
+            return
+        if isinstance(answer, bytes):
+            await self._update(device, answer, mark)
+        else:
+            await self._teller.say(device, Kind.RECEIPT, answer)
+
+    def _check_pointer(self, device: str, pointer: BlobPointer) -> None:
+        """What the header will be asked as well, before any chunk is taken."""
+        if pointer.task != self._task.name:
+            raise Refused(
+                Reason.UNKNOWN_TASK, f"task {pointer.task!r}; this coordinator runs {self._task.name!r}"
+            )
+        self._check_known(device)
+        state = self._driver.state
+        claimed = UpdateHeader(
+            task=pointer.task,
+            method=self._task.method,
+            device=device,
+            round=pointer.round,
+            base=state.manifest or "0" * 64,
+            samples=0,
+            counts={},
+            missing={},
+            quality={},
+        )
+        check_open(state, claimed)
+
+    async def _chunk(self, device: str, mark: str, index: int, data: bytes) -> None:
+        try:
+            done = await asyncio.to_thread(self._uploads.add, device, mark, index, data)
+        except Refused as refused:
+            await self._teller.refuse(device, self._driver.state.round, None, refused)
+            return
+        if done is not None:
+            await self._update(device, done[1], mark)
+        elif not self._uploads.expects(device, mark):
+            self.stray_chunks += 1
+
+    async def _again(self, device: str, mark: str) -> bool:
+        """Whether exactly this was accepted before: then only the receipt was lost."""
+        round_ = await asyncio.to_thread(self._journal.find, device, mark)
+        if round_ is not None:
+            await self._teller.accept(device, round_, mark)
+        return round_ is not None
+
+    async def _update(self, device: str, payload: bytes, mark: str) -> None:
+        """Verify, decode, bound, check, journal; then tell."""
+        round_ = self._driver.state.round
+        try:
+            if await self._again(device, mark):
+                return
+            self._check_known(device)
+            state = await self._workshop.state()
+            limits = self._workshop.limits(state)
+            update = await asyncio.to_thread(self._decode, payload, limits)
+            header = update.header
+            round_ = header.round
+            await self._check_header(device, header)
+            await asyncio.to_thread(self._check_tensors, state, update)
+            del update
+            await asyncio.to_thread(self._journal.write, header.round, mark, payload)
+            await self._driver.accept(header, mark, len(payload))
+        except Refused as refused:
+            await self._teller.refuse(device, round_, mark, refused)
+            return
+        log.info("accepted", device=device, round=header.round, size=len(payload), samples=header.samples)
+        await self._teller.accept(device, header.round, mark)
+
+    def _check_known(self, device: str) -> None:
+        if device not in self._roster:
+            raise Refused(Reason.UNKNOWN_DEVICE, f"{device} has never reported a state")
+        if self._driver.state.version < 0:
+            raise Refused(Reason.WRONG_ROUND, "there is no model yet")
+
+    async def _check_header(self, device: str, header: UpdateHeader) -> None:
+        if header.device != device:
+            raise Refused(Reason.WRONG_DEVICE, f"the topic is {device}'s, the header says {header.device}")
+        if header.task != self._task.name:
+            raise Refused(
+                Reason.UNKNOWN_TASK, f"task {header.task!r}; this coordinator runs {self._task.name!r}"
+            )
+        if header.method != self._task.method:
+            raise Refused(
+                Reason.UNKNOWN_TASK, f"method {header.method!r}; the task's is {self._task.method!r}"
+            )
+        for what, names in (
+            ("counts", header.counts),
+            ("missing", header.missing),
+            ("quality", header.quality),
+        ):
+            strange = sorted(set(names) - set(self._task.modality_names))
+            if strange:
+                known = ", ".join(self._task.modality_names)
+                raise Refused(
+                    Reason.WRONG_MODALITY, f"{what}.{strange[0]}: the task's modalities are {known}"
+                )
+        if await asyncio.to_thread(self._journal.digest_of, header.round, device) is not None:
+            raise Refused(
+                Reason.DUPLICATE, f"{device} already delivered another update in round {header.round}"
+            )
+        check_open(self._driver.state, header)
+
+    def _decode(self, payload: bytes, limits: Limits) -> Update:
+        try:
+            return Update(*decode_frame(payload, UpdateHeader, limits))
+        except _PARSER_FAULTS as error:
+            raise _bulkhead("decoding", error) from error
+
+    def _check_tensors(self, state: Blobs, update: Update) -> None:
+        try:
+            self._server.check(self._task, state, update)
+        except _PARSER_FAULTS as error:
+            raise _bulkhead(f"{self._task.method}'s check", error) from error
+
+
+def _bulkhead(where: str, error: Exception) -> Refused:
+    """A fault of ours that some peer's bytes reach must not stop the fleet: log it loudly, refuse the bytes."""
+    log.error("fault_while_reading_a_peer", where=where, exc_info=error)
+    return Refused(Reason.MALFORMED, f"{where} failed: {type(error).__name__}: {error}"[:500])

@@ -1,0 +1,106 @@
+"""Who is in the fleet: the devices' own retained ``State`` messages, kept on disk as well.
+
+The broker may hand out only some of its retained messages (FACTS: 100 to a wildcard), so what was known before a
+restart stays known until a device says otherwise.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from coordinator import schema
+from coordinator.selection import Counts
+from coordinator.store import Store
+from protocol.errors import Reason, Refused
+from protocol.messages import State
+
+MAX_DEVICES: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One device as last heard of; ``wall`` is when, in unix seconds."""
+
+    state: State
+    wall: float
+
+    @property
+    def online(self) -> bool:
+        """Whether it said that it is here."""
+        return self.state.status == "online"
+
+
+class Roster:
+    """All devices that ever reported. Not thread-safe: used on the event loop; :meth:`save` may run in a thread."""
+
+    def __init__(self, store: Store, wall: Callable[[], float]) -> None:
+        self._store = store
+        self._wall = wall
+        rows: list[dict[str, Any]] = store.rows(sa.select(schema.devices))
+        self._devices = {
+            row["device"]: Device(State.model_validate(row["state"]), row["wall"]) for row in rows
+        }
+
+    def __contains__(self, device: object) -> bool:
+        return device in self._devices
+
+    def __len__(self) -> int:
+        return len(self._devices)
+
+    def get(self, device: str) -> Device | None:
+        """What is known of a device."""
+        return self._devices.get(device)
+
+    def online(self) -> tuple[str, ...]:
+        """Devices that are here, sorted."""
+        return tuple(sorted(name for name, device in self._devices.items() if device.online))
+
+    def update(self, state: State) -> bool:
+        """Take a device's report; what a will cannot know (modalities, roles) stays as it was.
+
+        Returns:
+            Whether the device has just come online.
+
+        Raises:
+            Refused: the roster is full (FULL).
+        """
+        before = self._devices.get(state.device)
+        if before is None and len(self._devices) >= MAX_DEVICES:
+            raise Refused(
+                Reason.FULL, f"the roster holds {MAX_DEVICES} devices; {state.device} is one too many"
+            )
+        if before is not None and state.status != "online" and not state.modalities:
+            state = before.state.model_copy(update={"status": state.status})
+        self._devices[state.device] = Device(state, self._wall())
+        return state.status == "online" and (before is None or not before.online)
+
+    def save(self, device: str) -> None:
+        """Write one device to disk."""
+        known = self._devices[device]
+        self._store.put(
+            schema.devices, device=device, state=known.state.model_dump(mode="json"), wall=known.wall
+        )
+
+    def able(self, min_windows: int) -> tuple[str, ...]:
+        """Devices that are online, may train, and have enough labelled windows; sorted."""
+        return tuple(
+            name
+            for name in self.online()
+            if "train" in (state := self._devices[name].state).roles and state.windows >= min_windows
+        )
+
+    def counts(self, device: str) -> Counts:
+        """Per modality, windows per class of a known device."""
+        return {name: modality.windows for name, modality in self._devices[device].state.modalities.items()}
+
+    def coverage(self, modalities: tuple[str, ...], classes: int) -> dict[str, list[int]]:
+        """Per modality, how many online devices have windows of each class."""
+        table = {name: [0] * classes for name in modalities}
+        for device in self.online():
+            for name, per_class in self.counts(device).items():
+                for k, n in enumerate(per_class[:classes]):
+                    if name in table and n > 0:
+                        table[name][k] += 1
+        return table

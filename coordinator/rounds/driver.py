@@ -1,0 +1,266 @@
+"""Acts for the round machine: keeps its state and journal, applies events one at a time, carries commands out.
+
+Order of durability: an event that changes the state is on disk before the state is used. One lock makes events
+sequential, so an update is either counted before a round closes or refused after it.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Protocol
+
+import structlog
+
+from coordinator import schema
+from coordinator.journal import Journal
+from coordinator.rounds import machine
+from coordinator.rounds.states import (
+    Aggregate,
+    Begin,
+    Checkpoint,
+    Command,
+    DeviceOnline,
+    Evaluate,
+    Event,
+    Export,
+    Finish,
+    Initialise,
+    Phase,
+    RecordAttempt,
+    Resumed,
+    RoundState,
+    Rules,
+    Select,
+    Selected,
+    SendOffers,
+    Tick,
+    UpdateAccepted,
+)
+from coordinator.rounds.why import why
+from coordinator.roster import Roster
+from coordinator.selection import select
+from coordinator.store import Store
+from protocol.errors import Reason, Refused
+from protocol.task import Task
+from protocol.updates import UpdateHeader
+from runtime.clock import Clock
+
+TICK_S: Final = 0.5
+Write = Callable[[], None]
+WorkCommand = Initialise | Aggregate | Evaluate | Export
+
+log = structlog.get_logger(__name__)
+
+
+class Listener(Protocol):
+    """Who wants to know what the driver decided; calls return at once."""
+
+    def changed(self) -> None:
+        """The state is another one."""
+
+    def offer(self, devices: tuple[str, ...]) -> None:
+        """Offer the open round to these devices now."""
+
+
+def derive_seed(*parts: object) -> int:
+    """A seed of 31 bits that is the same for the same parts."""
+    return int.from_bytes(hashlib.sha256("/".join(map(str, parts)).encode()).digest()[:4], "big") >> 1
+
+
+class Driver:
+    """The machine at work. :meth:`open` first, then :meth:`run`."""
+
+    def __init__(
+        self,
+        task: Task,
+        rules: Rules,
+        store: Store,
+        journal: Journal,
+        roster: Roster,
+        clock: Clock,
+        listener: Listener,
+    ) -> None:
+        self.task = task
+        self.rules = rules
+        self.state = RoundState()
+        self.finished = asyncio.Event()
+        self.work: asyncio.Queue[WorkCommand] = asyncio.Queue()
+        """One command at a time: the machine asks for the next only when the last is answered."""
+        self._store = store
+        self._journal = journal
+        self._roster = roster
+        self._clock = clock
+        self._listener = listener
+        self._lock = asyncio.Lock()
+        self._offset = clock.wall() - clock.now()
+        self.may_select: Callable[[], bool] = lambda: True
+        """Whether opening a round makes sense now: not without a broker."""
+
+    def now(self) -> float:
+        """Seconds on a line that starts at the wall clock and is monotonic from then on."""
+        return self._clock.now() + self._offset
+
+    def why(self) -> str:
+        """What the coordinator waits for, in words."""
+        return why(self.rules, self.state, self.now(), len(self.able()))
+
+    def able(self) -> tuple[str, ...]:
+        """Devices that a round could select now."""
+        return self._roster.able(self.task.rounds.min_windows) if self.may_select() else ()
+
+    async def open(self) -> None:
+        """Rebuild the state from the journal, and ask again for the work that was in hand."""
+        async with self._lock:
+            events = await asyncio.to_thread(self._store.journal)
+            state, rules = replay(events)
+            start: Event = Resumed() if events else Begin()
+            self.state, commands = machine.apply(self.rules, state, start, self.now())
+            # The rules of the task file may have changed: what follows is judged, and replayed, by the new ones.
+            await asyncio.to_thread(
+                self._store.append, Checkpoint(state=self.state, rules=self.rules), self.now()
+            )
+            if rules is not None and rules != self.rules:
+                log.warning("rules_changed", old=rules.model_dump(), new=self.rules.model_dump())
+            log.info(
+                "round_machine_open", phase=self.state.phase, round=self.state.round, replayed=len(events)
+            )
+            await self._carry_out(commands)
+
+    async def run(self) -> None:
+        """Let time pass."""
+        while True:
+            await self.post(Tick(able=self.able()))
+            await self._clock.sleep(TICK_S)
+
+    async def post(self, event: Event, write: Write | None = None) -> None:
+        """Something happened; ``write`` joins the transaction in which the event is journaled."""
+        async with self._lock:
+            await self._post(event, write)
+
+    async def device_online(self, device: str) -> None:
+        """A device (re)appeared: it may be owed an offer, or be the one that was lacking."""
+        async with self._lock:
+            await self._post(DeviceOnline(device=device))
+            await self._post(Tick(able=self.able()))
+
+    async def accept(self, header: UpdateHeader, digest: str, size: int) -> None:
+        """Count an update whose frame is on disk; on return it is in the journal and synced.
+
+        Raises:
+            Refused: the round closed meanwhile, or the device was never invited.
+        """
+        async with self._lock:
+            known = await asyncio.to_thread(self._journal.digest_of, header.round, header.device)
+            if known == digest:
+                return
+            if known is not None:
+                raise Refused(
+                    Reason.DUPLICATE,
+                    f"{header.device} already delivered another update in round {header.round}",
+                )
+            check_open(self.state, header)
+            event = UpdateAccepted(device=header.device, round=header.round)
+            await self._post(event, partial(self._journal.record, header, digest, size, self._clock.wall()))
+
+    async def _post(self, event: Event, write: Write | None = None) -> bool:
+        now = self.now()
+        state, commands = machine.apply(self.rules, self.state, event, now)
+        changed = state != self.state
+        if changed:
+            await asyncio.to_thread(self._persist, event, now, commands, write)
+            self.state = state
+            log.info("round", why=self.why())
+            self._listener.changed()
+        await self._carry_out(commands)
+        return changed
+
+    def _persist(self, event: Event, now: float, commands: tuple[Command, ...], write: Write | None) -> None:
+        """The event and all that belongs to it: on disk together, or not at all."""
+        with self._store.transaction():
+            self._store.append(event, now)
+            if write is not None:
+                write()
+            for command in commands:
+                if isinstance(command, RecordAttempt):
+                    self._record_outcome(command)
+
+    async def _carry_out(self, commands: tuple[Command, ...]) -> None:
+        for command in commands:
+            match command:
+                case Select():
+                    await self._select(command)
+                case SendOffers():
+                    self._listener.offer(command.devices)
+                case RecordAttempt():
+                    pass  # written with its event
+                case Finish():
+                    self.finished.set()
+                case Initialise() | Aggregate() | Evaluate() | Export():
+                    self.work.put_nowait(command)
+
+    async def _select(self, command: Select) -> None:
+        able = [device for device in self.able() if device not in self.state.delivered]
+        wanted = self.rules.devices_per_round
+        if wanted is not None:
+            wanted = max(1, wanted - len(self.state.delivered))
+        seed = derive_seed(self.task.seed, command.round, command.attempt)
+        counts = {device: self._roster.counts(device) for device in able}
+        chosen = select(counts, wanted, seed, self.task.labels)
+        reasons = {**dict.fromkeys(self.state.delivered, "delivered in an earlier attempt"), **chosen.why}
+        answer = Selected(round=command.round, attempt=command.attempt, devices=chosen.devices)
+        if await self._post(answer, partial(self._record_attempt, command, reasons)):
+            log.info("selected", round=command.round, attempt=command.attempt, why=reasons)
+
+    def _record_attempt(self, command: Select, reasons: dict[str, str]) -> None:
+        self._store.put(
+            schema.attempts,
+            round=command.round,
+            attempt=command.attempt,
+            opened_wall=self._clock.wall(),
+            closed_wall=None,
+            selected=sorted(reasons),
+            why=reasons,
+            outcome="",
+        )
+
+    def _record_outcome(self, command: RecordAttempt) -> None:
+        table = schema.attempts
+        where = (table.c.round == command.round) & (table.c.attempt == command.attempt)
+        values = {"outcome": command.outcome, "closed_wall": self._clock.wall()}
+        with self._store.transaction() as connection:
+            connection.execute(table.update().where(where).values(**values))
+
+
+def replay(events: list[tuple[float, Event | Checkpoint]]) -> tuple[RoundState, Rules | None]:
+    """The state that a journal leads to, and the rules it was made under."""
+    state, rules = RoundState(), None
+    for now, event in events:
+        if isinstance(event, Checkpoint):
+            state, rules = event.state, event.rules
+        elif rules is not None:
+            state, _ = machine.apply(rules, state, event, now)
+    return state, rules
+
+
+def check_open(state: RoundState, header: UpdateHeader) -> None:
+    """Whether an update by this device may be counted now.
+
+    Raises:
+        Refused: wrong round, wrong base, or the device was not selected.
+    """
+    taking = state.phase is Phase.COLLECTING or (state.phase is Phase.WAITING and bool(state.invited))
+    if header.round != state.round or not taking:
+        open_ = (
+            f"round {state.round} is open"
+            if taking
+            else f"no round is open ({state.phase.value}, round {state.round})"
+        )
+        raise Refused(Reason.WRONG_ROUND, f"the update is for round {header.round}; {open_}")
+    if header.base != state.manifest:
+        raise Refused(
+            Reason.WRONG_BASE,
+            f"the update is on base {header.base[:12]}, round {state.round} is on {state.manifest[:12]}",
+        )
+    if header.device not in state.invited:
+        raise Refused(Reason.NOT_SELECTED, f"{header.device} was not selected for round {state.round}")

@@ -1,0 +1,103 @@
+"""The coordinator's tables (SQLAlchemy core; SQLite in WAL mode, synchronous=FULL)."""
+
+from sqlalchemy import JSON, Column, Float, Integer, MetaData, String, Table
+
+VERSION = 1
+"""Of the tables, kept in ``PRAGMA user_version``."""
+
+metadata = MetaData()
+
+meta = Table(
+    "meta",
+    metadata,
+    Column("key", String, primary_key=True),
+    Column("value", String, nullable=False),
+)
+"""``task`` (JSON of the task this state belongs to), ``bytes_up``, ``bytes_down``."""
+
+events = Table(
+    "events",
+    metadata,
+    Column("seq", Integer, primary_key=True, autoincrement=True),
+    Column("now", Float, nullable=False),
+    Column("event", JSON, nullable=False),
+)
+"""The round machine's journal: replay from the last checkpoint gives its state."""
+
+updates = Table(
+    "updates",
+    metadata,
+    Column("round", Integer, primary_key=True),
+    Column("device", String, primary_key=True),
+    Column("digest", String, nullable=False, index=True),
+    Column("size", Integer, nullable=False),
+    Column("wall", Float, nullable=False),
+    Column("header", JSON, nullable=False),
+    Column("lost", String, nullable=False, default=""),
+)
+"""Accepted updates; the frame lies in ``updates/<round>/<digest>``. ``lost``: why it could not be folded after all."""
+
+refusals = Table(
+    "refusals",
+    metadata,
+    Column("device", String, primary_key=True),
+    Column("reason", String, primary_key=True),
+    Column("count", Integer, nullable=False),
+    Column("last_detail", String, nullable=False),
+    Column("last_wall", Float, nullable=False),
+)
+
+devices = Table(
+    "devices",
+    metadata,
+    Column("device", String, primary_key=True),
+    Column("state", JSON, nullable=False),
+    Column("wall", Float, nullable=False),
+)
+
+device_metrics = Table(
+    "device_metrics",
+    metadata,
+    Column("round", Integer, primary_key=True),
+    Column("device", String, primary_key=True),
+    Column("metrics", JSON, nullable=False),
+)
+
+attempts = Table(
+    "attempts",
+    metadata,
+    Column("round", Integer, primary_key=True),
+    Column("attempt", Integer, primary_key=True),
+    Column("opened_wall", Float, nullable=False),
+    Column("closed_wall", Float),
+    Column("selected", JSON, nullable=False),
+    Column("why", JSON, nullable=False),
+    Column("outcome", String, nullable=False, default=""),
+)
+"""Every opening of a round: who was selected and why, and how it ended."""
+
+versions = Table(
+    "versions",
+    metadata,
+    Column("version", Integer, primary_key=True),
+    Column("manifest", String, nullable=False),
+    Column("parent", String),
+    Column("wall", Float, nullable=False),
+    Column("devices", JSON, nullable=False),
+    Column("metrics", JSON, nullable=False),
+    Column("confusion", JSON(none_as_null=True)),
+    Column("bytes_up", Integer, nullable=False),
+    Column("bytes_down", Integer, nullable=False),
+    Column("trouble", String, nullable=False, default=""),
+)
+"""The registry: content-addressed versions, their parent, who made them, how good they are."""
+
+exports = Table(
+    "exports",
+    metadata,
+    Column("version", Integer, primary_key=True),
+    Column("wall", Float, nullable=False),
+    Column("digest", String, nullable=False),
+    Column("size", Integer, nullable=False),
+    Column("metrics", JSON, nullable=False),
+)

@@ -1,0 +1,151 @@
+"""The coordinator's database: one connection behind a lock; every write is a transaction synced to disk.
+
+The methods are synchronous and thread-safe; callers on the event loop go through ``asyncio.to_thread``.
+"""
+
+import sqlite3
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Self
+from urllib.parse import quote
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy.exc import DatabaseError
+from sqlalchemy.pool import StaticPool
+
+from coordinator import schema
+from coordinator.rounds.states import JOURNALED, Checkpoint, Event
+from protocol.errors import Misconfigured
+
+_OTHERS: Final = "(others)"
+_MAX_REFUSAL_ROWS: Final = 20_000
+_KEPT_EVENTS: Final = 50_000
+
+
+class Store:
+    """Open (and create, unless ``read_only``) ``coordinator.sqlite3``.
+
+    Raises:
+        Misconfigured: the file is no database, or of a newer lichen; the message names it.
+    """
+
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        self.path = path
+        self._lock = threading.RLock()
+        address = f"file:{quote(str(path))}?mode={'ro' if read_only else 'rwc'}"
+        open_file = partial(sqlite3.connect, address, uri=True, check_same_thread=False, timeout=10)
+        self._engine = sa.create_engine("sqlite://", poolclass=StaticPool, creator=open_file)
+        try:
+            self._connection = self._engine.connect()
+            self._prepare(read_only=read_only)
+        except DatabaseError as error:
+            self._engine.dispose()
+            raise Misconfigured(
+                f"{path}: cannot be used as the coordinator's database: {error.orig}"
+            ) from None
+
+    def _prepare(self, *, read_only: bool) -> None:
+        connection = self._connection
+        if not read_only:
+            connection.exec_driver_sql("PRAGMA journal_mode=WAL")
+            connection.exec_driver_sql("PRAGMA synchronous=FULL")
+        found = int(connection.exec_driver_sql("PRAGMA user_version").scalar_one())
+        if found > schema.VERSION:
+            self.close()
+            raise Misconfigured(
+                f"{self.path}: written by a newer lichen (tables {found}, known {schema.VERSION})"
+            )
+        if not read_only:
+            schema.metadata.create_all(connection)
+            connection.exec_driver_sql(f"PRAGMA user_version={schema.VERSION}")
+        connection.commit()
+
+    def close(self) -> None:
+        """Close the database."""
+        with self._lock:
+            self._connection.close()
+            self._engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[sa.Connection]:
+        """All or nothing, on disk at the end. May be nested; the outermost one commits."""
+        with self._lock:
+            if self._connection.in_transaction():
+                yield self._connection
+                return
+            with self._connection.begin():
+                yield self._connection
+
+    def rows(self, query: sa.Select[Any]) -> list[dict[str, Any]]:
+        """The rows of a query as dicts."""
+        with self.transaction() as connection:
+            return [dict(row) for row in connection.execute(query).mappings()]
+
+    def put(self, table: sa.Table, **values: Any) -> None:
+        """Insert a row, or overwrite the one with the same key."""
+        keys = [column.name for column in table.primary_key]
+        statement = insert(table).values(**values)
+        rest = {name: statement.excluded[name] for name in values if name not in keys}
+        with self.transaction() as connection:
+            connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=rest))
+
+    def get_meta(self, key: str) -> str | None:
+        """A stored word."""
+        found = self.rows(sa.select(schema.meta.c.value).where(schema.meta.c.key == key))
+        return None if not found else str(found[0]["value"])
+
+    def put_meta(self, values: Mapping[str, str]) -> None:
+        """Store words."""
+        with self.transaction():
+            for key, value in values.items():
+                self.put(schema.meta, key=key, value=value)
+
+    def append(self, event: Event | Checkpoint, now: float) -> None:
+        """Add an event to the round machine's journal; old ones go when a checkpoint makes them needless."""
+        table = schema.events
+        with self.transaction() as connection:
+            connection.execute(
+                table.insert().values(now=now, event=JOURNALED.dump_python(event, mode="json"))
+            )
+            if isinstance(event, Checkpoint):
+                newest = connection.execute(sa.select(sa.func.max(table.c.seq))).scalar_one()
+                connection.execute(table.delete().where(table.c.seq < newest - _KEPT_EVENTS))
+
+    def journal(self) -> list[tuple[float, Event | Checkpoint]]:
+        """The events since the last checkpoint, it included."""
+        table = schema.events
+        last = sa.select(sa.func.max(table.c.seq)).where(table.c.event["type"].as_string() == "checkpoint")
+        query = (
+            sa.select(table)
+            .where(table.c.seq >= sa.func.coalesce(last.scalar_subquery(), 0))
+            .order_by(table.c.seq)
+        )
+        return [(row["now"], JOURNALED.validate_python(row["event"])) for row in self.rows(query)]
+
+    def count_refusal(self, device: str, reason: str, detail: str, wall: float) -> None:
+        """Count what was refused, per device and reason; beyond a bound of rows under ``(others)``."""
+        table = schema.refusals
+        with self.transaction() as connection:
+            known = connection.execute(
+                sa.select(table.c.count).where(table.c.device == device, table.c.reason == reason)
+            ).scalar_one_or_none()
+            if known is None and device != _OTHERS and self._full(connection):
+                self.count_refusal(_OTHERS, reason, detail, wall)
+                return
+            last = {"last_detail": detail[:500], "last_wall": wall}
+            self.put(table, device=device, reason=reason, count=(known or 0) + 1, **last)
+
+    @staticmethod
+    def _full(connection: sa.Connection) -> bool:
+        rows = connection.execute(sa.select(sa.func.count()).select_from(schema.refusals)).scalar_one()
+        return int(rows) >= _MAX_REFUSAL_ROWS

@@ -1,0 +1,132 @@
+"""Large updates in chunks: only for an announced pointer, under a quota for each device and a cap for all.
+
+Partial uploads lie in a folder for each round (``uploads/<round>/``), apart from what is served to devices, and go
+with it. A chunk out of order, twice, late or never asked for does no harm.
+"""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from protocol.chunks import chunk_count
+from protocol.errors import Reason, Refused
+from protocol.messages import BlobPointer, Want
+from runtime.blobs import BlobStore, Partial
+
+_PER_DEVICE: Final = 2
+_RANGES: Final = 64
+
+
+@dataclass
+class _Upload:
+    pointer: BlobPointer
+    store: BlobStore
+    partial: Partial
+
+
+class Uploads:
+    """Uploads in progress. Synchronous (it writes files); one device's calls must come one after another.
+
+    Args:
+        root: folder for partial uploads.
+        per_device_bytes: of all uploads of one device.
+        total_bytes: of all uploads.
+    """
+
+    def __init__(self, root: Path, per_device_bytes: int, total_bytes: int) -> None:
+        self._root = root
+        self._per_device_bytes = per_device_bytes
+        self._total_bytes = total_bytes
+        self._round: int | None = None
+        self._open: dict[tuple[str, str], _Upload] = {}
+
+    @property
+    def announced_bytes(self) -> int:
+        """What all announced uploads will take on disk."""
+        return sum(upload.pointer.blob.size for upload in list(self._open.values()))
+
+    def enter_round(self, round_: int) -> None:
+        """Forget the uploads of other rounds, in memory and on disk."""
+        if round_ == self._round:
+            return
+        self._round = round_
+        self._open.clear()
+        if self._root.is_dir():
+            for folder in self._root.iterdir():
+                if folder.name != str(round_):
+                    shutil.rmtree(folder)
+
+    def announce(self, device: str, pointer: BlobPointer, max_bytes: int) -> Want | bytes:
+        """A device says what will come.
+
+        Returns:
+            What is still missing; or the whole update, where its last chunk was here already.
+
+        Raises:
+            Refused: too large, or no room.
+        """
+        key = (device, pointer.blob.digest)
+        known = self._open.get(key)
+        if known is None or known.pointer != pointer:
+            self._drop(key)
+            self._make_room(device, pointer, max_bytes)
+            # A folder for each device: one cannot spoil or finish another's upload.
+            store = BlobStore(self._root / str(pointer.round) / device)
+            partial = store.partial(pointer.blob, pointer.chunk_bytes)
+            known = self._open[key] = _Upload(pointer, store, partial)
+        if known.partial.complete:
+            return self._finish(key, known)
+        return Want(digest=pointer.blob.digest, missing=tuple(known.partial.missing(_RANGES)))
+
+    def _make_room(self, device: str, pointer: BlobPointer, max_bytes: int) -> None:
+        size = pointer.blob.size
+        if size > min(max_bytes, self._per_device_bytes):
+            most = min(max_bytes, self._per_device_bytes)
+            raise Refused(
+                Reason.TOO_LARGE, f"blob.size: an update of {size} bytes; this model's take at most {most}"
+            )
+        if chunk_count(size, pointer.chunk_bytes) == 0:
+            raise Refused(Reason.MALFORMED, "blob.size: an update cannot be empty")
+        mine = [key for key in self._open if key[0] == device]
+        while mine and (len(mine) >= _PER_DEVICE or self._bytes_of(mine) + size > self._per_device_bytes):
+            self._drop(mine.pop(0))
+        if self.announced_bytes + size > self._total_bytes:
+            raise Refused(
+                Reason.FULL, f"uploads.total_bytes: {self._total_bytes} bytes are announced already"
+            )
+
+    def _bytes_of(self, keys: list[tuple[str, str]]) -> int:
+        return sum(self._open[key].pointer.blob.size for key in keys)
+
+    def add(self, device: str, digest: str, index: int, data: bytes) -> tuple[BlobPointer, bytes] | None:
+        """A chunk arrived.
+
+        Returns:
+            The pointer and the whole update when this was the last chunk; None where more is to come, or nobody
+            announced it.
+
+        Raises:
+            Refused: the chunk does not fit its pointer, or the whole has another digest (the upload starts anew).
+        """
+        upload = self._open.get((device, digest))
+        if upload is None:
+            return None
+        upload.partial.add(index, data)
+        if not upload.partial.complete:
+            return None
+        return upload.pointer, self._finish((device, digest), upload)
+
+    def _finish(self, key: tuple[str, str], upload: _Upload) -> bytes:
+        del self._open[key]
+        ref = upload.partial.finish()
+        payload = upload.store.get(ref.digest)
+        shutil.rmtree(self._root / str(upload.pointer.round) / key[0], ignore_errors=True)
+        return payload
+
+    def expects(self, device: str, digest: str) -> bool:
+        """Whether chunks of that upload are awaited."""
+        return (device, digest) in self._open
+
+    def _drop(self, key: tuple[str, str]) -> None:
+        self._open.pop(key, None)

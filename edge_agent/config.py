@@ -1,0 +1,111 @@
+"""``agent.toml``: every key, its unit and its default. docs/agent.md explains them."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from edge_agent.quality import QualitySettings
+from protocol.base import Name, Share
+from protocol.errors import Misconfigured
+from protocol.messages import Role
+from protocol.task import Task
+from runtime.settings import ConfigPath, LogSettings, MqttSettings, Section, load, load_toml
+
+Bytes = Annotated[int, Field(ge=64 * 1024, le=2**40)]
+Positive = Annotated[float, Field(gt=0, le=86400)]
+MIB = 1024 * 1024
+
+
+class StoreSettings(Section):
+    """``[store]``: the windows on disk."""
+
+    budget_bytes: Bytes = 256 * MIB
+    commit_every_s: Positive = 5.0
+    """At most this much is lost by a power cut; longer spares the SD card."""
+
+
+class OutboxSettings(Section):
+    """``[outbox]``: updates that have no receipt yet."""
+
+    budget_bytes: Bytes = 64 * MIB
+    resend_s: Positive = 10.0
+
+
+class LearnSettings(Section):
+    """``[learn]``: training in a child process."""
+
+    timeout_s: Positive = 600.0
+    worker_idle_s: Positive = 120.0
+    threads: Annotated[int, Field(ge=1, le=256)] = 1
+    max_windows: Annotated[int, Field(ge=1, le=1_000_000)] = 4096
+    module: str = "models.worker"
+    """The worker's module; another one only in tests."""
+
+
+class InferSettings(Section):
+    """``[infer]``: ONNX Runtime on the live windows."""
+
+    enabled: bool = True
+    output: ConfigPath | None = None
+    """JSON lines, one a window; rotated to ``<name>.1`` at ``max_output_bytes``."""
+    max_output_bytes: Bytes = 16 * MIB
+    min_quality: Share = 0.0
+    """A modality of lower quality counts as missing; 0 takes all."""
+    threads: Annotated[int, Field(ge=1, le=64)] = 1
+
+
+class WindowSettings(Section):
+    """``[windows]``."""
+
+    lateness_s: Positive = 2.0
+    """A modality that has delivered nothing for this long is not waited for."""
+
+
+class AgentSettings(Section):
+    """The whole file."""
+
+    fleet: Name
+    device: Name
+    roles: Annotated[tuple[Role, ...], Field(min_length=1, max_length=3)] = ("observe", "train")
+    state_dir: ConfigPath = Path("/var/lib/lichen")
+    cache_dir: ConfigPath = Path("/var/cache/lichen")
+    task_file: ConfigPath | None = None
+    """The task until one was announced; lets a device collect before it ever reached a broker."""
+    source: tuple[dict[str, Any], ...] = ()
+    """``[[source]]`` tables; each kind checks its own keys."""
+    mqtt: MqttSettings = MqttSettings()
+    log: LogSettings = LogSettings()
+    windows: WindowSettings = WindowSettings()
+    quality: QualitySettings = QualitySettings()
+    store: StoreSettings = StoreSettings()
+    outbox: OutboxSettings = OutboxSettings()
+    learn: LearnSettings = LearnSettings()
+    infer: InferSettings = InferSettings()
+    blob_budget_bytes: Bytes = 512 * MIB
+    """Parts of global versions kept in ``cache_dir``."""
+    fetch_timeout_s: Positive = 300.0
+    state_every_s: Positive = 30.0
+    """Least time between two states; small changes wait for ``state_idle_s``."""
+    state_idle_s: Positive = 600.0
+
+
+def read(file: Path) -> AgentSettings:
+    """Read ``agent.toml`` with drop-ins and environment.
+
+    Raises:
+        Misconfigured: names file, key and what to write.
+    """
+    settings = load(AgentSettings, file)
+    if not settings.source:
+        raise Misconfigured(f"{file}: no [[source]]: the agent would have nothing to collect")
+    return settings
+
+
+def read_task(file: Path) -> Task:
+    """Read ``task.toml``.
+
+    Raises:
+        Misconfigured: names file and key.
+    """
+    return load_toml(Task, file)

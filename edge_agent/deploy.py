@@ -1,0 +1,220 @@
+"""A ``ModelPointer`` -> pull the bundle, check it, probe it, swap. The model before it stays on disk.
+
+On disk, in ``state_dir/models``: one folder a bundle, named by its digest, and ``current.json`` that names the one
+that runs and the one before. A folder appears whole or not at all; ``current.json`` changes last. An older version
+of the same task than the one that runs is refused. Only the newest pointer is kept: an older one that still waits
+is forgotten.
+"""
+
+import asyncio
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import structlog
+from pydantic import ValidationError
+
+from edge_agent.collect import Workspace
+from edge_agent.fit import require_fit
+from edge_agent.inference import Inference
+from edge_agent.model import MANIFEST_FILE, read_manifest
+from edge_agent.probe import why_not
+from protocol.base import Count, Digest, Frozen, Name
+from protocol.bundle import BundleManifest, unpack
+from protocol.errors import Reason, Refused, Transient
+from protocol.messages import ModelPointer
+from runtime.blobs import BlobStore
+from runtime.clock import Clock
+from runtime.fetch import Fetcher
+from runtime.files import write_atomic
+
+_log = structlog.get_logger("edge_agent.deploy")
+CURRENT: Final = "current.json"
+_AGAIN_S: Final = 5.0
+_AGAIN_MOST_S: Final = 300.0
+
+
+class Current(Frozen):
+    """``current.json``."""
+
+    task: Name
+    version: Count
+    digest: Digest
+    previous: Digest | None = None
+
+
+class Deployment:
+    """One service: takes pointers, keeps the newest, deploys it."""
+
+    def __init__(
+        self,
+        folder: Path,
+        blobs: BlobStore,
+        fetcher: Fetcher,
+        inference: Inference,
+        workspace: Callable[[], Workspace | None],
+        fetch_timeout_s: float,
+        clock: Clock,
+        changed: Callable[[], None],
+    ) -> None:
+        self._folder = folder
+        self._blobs = blobs
+        self._fetcher = fetcher
+        self._inference = inference
+        self._workspace = workspace
+        self._timeout_s = fetch_timeout_s
+        self._clock = clock
+        self._changed = changed
+        self._pointer: ModelPointer | None = None
+        self._news = asyncio.Event()
+        self._refused: set[str] = set()
+        self.last_refusal = ""
+        self.current = _read_current(folder)
+
+    def offer(self, pointer: ModelPointer) -> None:
+        """A model to run; the newest pointer wins."""
+        self._pointer = pointer
+        self._news.set()
+
+    def task_changed(self) -> None:
+        """Another task: what did not fit before may fit now."""
+        self._refused.clear()
+        self._news.set()
+
+    async def start(self) -> None:
+        """Probe ONNX Runtime and load the last good model; needs no network."""
+        if self._inference.off_because:
+            return
+        self._inference.off_because = await why_not()
+        if self._inference.off_because:
+            _log.error("inference is off", why=self._inference.off_because)
+            return
+        await self._load_last_good()
+
+    async def _load_last_good(self) -> None:
+        """The current model, or the one before it when that is not good any more."""
+        if self.current is None:
+            return
+        for digest in filter(None, (self.current.digest, self.current.previous)):
+            try:
+                await self._install(self._folder / digest)
+            except Refused as error:
+                _log.error("a kept model is not used", model=digest, why=error.detail)
+            else:
+                return
+
+    async def run(self) -> None:
+        """Deploy what is pointed to, for ever."""
+        await self.start()
+        wait = _AGAIN_S
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            pointer, work = self._pointer, self._workspace()
+            if self._inference.model is None and not self._inference.off_because:
+                await self._load_last_good()
+            if pointer is None or work is None or not self._wanted(pointer):
+                continue
+            try:
+                await self._deploy(pointer, work)
+                wait = _AGAIN_S
+            except Refused as error:
+                self._refused.add(pointer.bundle.digest)
+                self.last_refusal = str(error)
+                _log.error("model refused; the old one stays", version=pointer.version, why=str(error))
+            except Transient as error:
+                _log.warning("model not here yet", version=pointer.version, why=str(error), again_in_s=wait)
+                await self._pause(wait)
+                wait = min(_AGAIN_MOST_S, 2 * wait)
+                self._news.set()
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._news.wait()
+        except TimeoutError:
+            return
+
+    def _wanted(self, pointer: ModelPointer) -> bool:
+        if pointer.bundle.digest in self._refused:
+            return False
+        running = self._inference.model
+        return running is None or running.digest != pointer.bundle.digest
+
+    async def _deploy(self, pointer: ModelPointer, work: Workspace) -> None:
+        digest = pointer.bundle.digest
+        if self._inference.off_because and self._inference.model is None and self.current is None:
+            raise Refused(Reason.FULL, f"inference is off: {self._inference.off_because}")
+        self._require_newer(pointer)
+        folder = self._folder / digest
+        if not (folder / MANIFEST_FILE).is_file():
+            path = await self._fetcher.fetch(pointer.bundle, self._timeout_s)
+            await asyncio.to_thread(self._unpack, await asyncio.to_thread(path.read_bytes), folder, pointer, work)
+        why = await why_not(folder)
+        if why:
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+            raise Refused(Reason.MALFORMED, f"the model does not run here: {why}")
+        manifest = await self._install(folder)
+        previous = self.current.digest if self.current and self.current.digest != digest else None
+        self.current = Current(task=manifest.task, version=manifest.version, digest=digest, previous=previous)
+        write_atomic(self._folder / CURRENT, self.current.model_dump_json().encode())
+        await asyncio.to_thread(self._tidy)
+        self._changed()
+        _log.info("model deployed", task=manifest.task, version=manifest.version)
+
+    def _require_newer(self, pointer: ModelPointer) -> None:
+        now = self.current
+        if now is not None and now.task == pointer.task and pointer.version < now.version:
+            raise Refused(
+                Reason.WRONG_BASE,
+                f"version {pointer.version} is older than version {now.version}, which runs; "
+                f"remove {self._folder} to accept older ones",
+            )
+
+    def _unpack(self, data: bytes, folder: Path, pointer: ModelPointer, work: Workspace) -> None:
+        """Check a bundle and write its folder, whole or not at all (in a thread)."""
+        manifest, files = unpack(data)
+        require_fit(manifest, work.task, work.modalities)
+        if manifest.version != pointer.version:
+            raise Refused(
+                Reason.WRONG_BASE, f"the bundle is version {manifest.version}, announced as {pointer.version}"
+            )
+        part = folder.with_name(f"{folder.name}.part")
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        for name, content in files.items():
+            write_atomic(part / name, content)
+        write_atomic(part / MANIFEST_FILE, manifest.model_dump_json().encode())
+        shutil.rmtree(folder, ignore_errors=True)
+        part.rename(folder)
+
+    async def _install(self, folder: Path) -> BundleManifest:
+        work = self._workspace()
+        if work is None:
+            raise Refused(Reason.UNKNOWN_TASK, "no task is known yet")
+        manifest = await asyncio.to_thread(read_manifest, folder)
+        require_fit(manifest, work.task, work.modalities)
+        self._inference.install(await self._inference.load(folder))
+        self._changed()
+        return manifest
+
+    def _tidy(self) -> None:
+        """Remove folders that are neither the current model nor the one before."""
+        if self.current is None:
+            return
+        keep = {CURRENT, self.current.digest, self.current.previous}
+        for entry in self._folder.iterdir():
+            if entry.name not in keep and entry.is_dir():
+                shutil.rmtree(entry, ignore_errors=True)
+
+
+def _read_current(folder: Path) -> Current | None:
+    path = folder / CURRENT
+    try:
+        return Current.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as error:
+        _log.error("the kept model is forgotten", file=str(path), error=str(error))
+        return None

@@ -1,0 +1,54 @@
+"""Whether a bundle fits this device: pure, in words."""
+
+from collections.abc import Sequence
+
+from protocol.bundle import BundleManifest
+from protocol.errors import Reason, Refused
+from protocol.task import Task
+
+MODEL_FILE = "model.onnx"
+PRESENT = "present"
+
+
+def require_fit(manifest: BundleManifest, task: Task, modalities: Sequence[str]) -> None:
+    """Compare a bundle's inputs and outputs with what this device collects.
+
+    Args:
+        manifest: the bundle's.
+        task: the device's task; its windows feed the model.
+        modalities: those of the task that this device has.
+
+    Raises:
+        Refused: it is for another task, other modalities, channels, window or labels; the detail names which.
+    """
+    if manifest.task != task.name:
+        raise Refused(Reason.UNKNOWN_TASK, f"the model is for task {manifest.task!r}, the device runs {task.name!r}")
+    if MODEL_FILE not in manifest.files:
+        raise Refused(Reason.MALFORMED, f"the bundle has no {MODEL_FILE} (it has {', '.join(manifest.files)})")
+    names = [m.name for m in manifest.modalities]
+    foreign = sorted(set(names) - set(task.modality_names))
+    if foreign:
+        raise Refused(
+            Reason.WRONG_MODALITY,
+            f"the model reads {', '.join(foreign)}, which task {task.name!r} does not have "
+            f"(it has {', '.join(task.modality_names)})",
+        )
+    if not set(names) & set(modalities):
+        raise Refused(
+            Reason.WRONG_MODALITY,
+            f"the model reads {', '.join(names)}; this device has {', '.join(modalities) or 'none'} of them",
+        )
+    for theirs in manifest.modalities:
+        _require_same_input(manifest, task, theirs.name, theirs.channels)
+    if manifest.labels != task.labels:
+        raise Refused(Reason.WRONG_TENSORS, f"the model's labels {manifest.labels} are not the task's {task.labels}")
+
+
+def _require_same_input(manifest: BundleManifest, task: Task, name: str, channels: int) -> None:
+    ours = task.modality(name)
+    if (channels, manifest.samples.get(name)) != (ours.channels, task.samples(name)):
+        raise Refused(
+            Reason.WRONG_TENSORS,
+            f"the model's input {name!r} has {channels} channels and {manifest.samples.get(name)} samples, "
+            f"the device's windows {ours.channels} and {task.samples(name)}",
+        )

@@ -1,0 +1,166 @@
+"""Live windows -> predictions, in one worker thread, so that the event loop never waits for ONNX Runtime.
+
+Queue: at most ``MAX_BATCHES`` batches of windows wait; when full the oldest is dropped and counted, because a late
+prediction is worth less than a new one.
+"""
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import IO, Any, Final
+
+import numpy as np
+import structlog
+
+from edge_agent.collect import Judged
+from edge_agent.config import InferSettings
+from edge_agent.model import LoadedModel
+from protocol.errors import Refused
+from runtime.clock import Clock
+
+_log = structlog.get_logger("edge_agent.inference")
+MAX_BATCHES: Final = 64
+
+
+class RotatingLines:
+    """JSON lines in a file; at ``max_bytes`` it becomes ``<name>.1``, and the ``.1`` before goes."""
+
+    def __init__(self, path: Path, max_bytes: int) -> None:
+        self._path = path
+        self._max = max_bytes
+        self._file: IO[str] | None = None
+        self._size = 0
+        self.failures = 0
+
+    def write(self, lines: list[str]) -> None:
+        """Append; a disk that refuses is counted and logged once, and tried again at the next call."""
+        try:
+            if self._file is None:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = self._path.open("a", encoding="utf-8")
+                self._size = self._file.tell()
+            text = "".join(f"{line}\n" for line in lines)
+            self._file.write(text)
+            self._file.flush()
+            self._size += len(text)
+            if self._size >= self._max:
+                self.close()
+                self._path.replace(self._path.with_name(self._path.name + ".1"))
+        except OSError as error:
+            self.failures += 1
+            if self.failures == 1:
+                _log.error("predictions cannot be written", file=str(self._path), error=str(error))
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+class Inference:
+    """Runs the model that :meth:`install` gave last."""
+
+    def __init__(self, settings: InferSettings, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._waiting: deque[Judged] = deque()
+        self._wake = asyncio.Event()
+        self._thread = ThreadPoolExecutor(1, "inference")
+        self._output = None if settings.output is None else RotatingLines(settings.output, settings.max_output_bytes)
+        self._model: LoadedModel | None = None
+        self.off_because = "" if settings.enabled else "infer.enabled is false"
+        """Why there is no inference, in words; empty when there is."""
+        self.predictions = 0
+        self.dropped = 0
+        self.last: dict[str, Any] | None = None
+
+    @property
+    def model(self) -> LoadedModel | None:
+        """What runs now."""
+        return self._model
+
+    async def load(self, folder: Path) -> LoadedModel:
+        """Load a model in the worker thread, without running it yet. Raises Refused."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, LoadedModel, folder, self._settings.threads)
+
+    def install(self, model: LoadedModel | None) -> None:
+        """Run this model from the next window on."""
+        self._model = model
+        if model is not None:
+            self.off_because = ""
+
+    def offer(self, judged: Judged) -> None:
+        """Take windows as they close."""
+        if self._model is None:
+            return
+        if len(self._waiting) >= MAX_BATCHES:
+            self.dropped += len(self._waiting.popleft().windows)
+        self._waiting.append(judged)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Predict for ever."""
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                while self._waiting:
+                    judged, model = self._waiting.popleft(), self._model
+                    if model is None or model.manifest.task != judged.task.name:
+                        continue
+                    try:
+                        await loop.run_in_executor(self._thread, self._predict, model, judged)
+                    except Refused as error:
+                        self._model, self.off_because = None, str(error)
+                        _log.error("inference stopped until another model comes", error=str(error))
+        finally:
+            self._thread.shutdown(wait=True)
+            if self._output is not None:
+                self._output.close()
+
+    def _predict(self, model: LoadedModel, judged: Judged) -> None:
+        """In the thread: run and write."""
+        windows, quality_BM = judged.windows, judged.quality.quality_BM
+        columns = list(judged.task.modality_names)
+        used_BM = windows.present_BM & (quality_BM >= self._settings.min_quality)
+        some = np.flatnonzero(used_BM.any(axis=1))
+        if not len(some):
+            return
+        x = {name: x_BCT[some] for name, x_BCT in windows.x.items()}
+        probabilities_BK = model.predict(x, used_BM[some], columns)
+        lines = list(self._lines(model, judged, some, used_BM, probabilities_BK))
+        self.predictions += len(lines)
+        self.last = lines[-1]
+        if self._output is not None:
+            self._output.write([json.dumps(line) for line in lines])
+
+    def _lines(
+        self,
+        model: LoadedModel,
+        judged: Judged,
+        some: np.typing.NDArray[np.intp],
+        used_BM: np.typing.NDArray[np.bool_],
+        probabilities_BK: np.typing.NDArray[np.float32],
+    ) -> Iterator[dict[str, Any]]:
+        task, windows = judged.task, judged.windows
+        wall, latency = self._clock.wall(), self._clock.now() - judged.closed
+        for b, p_K in zip(some, probabilities_BK, strict=True):
+            truth = int(windows.y_B[b])
+            quality = judged.quality.quality_BM[b]
+            yield {
+                "t": round(float(windows.start_B[b]) + task.window.length_s, 3),
+                "wall": round(wall, 3),
+                "label": model.manifest.labels[int(p_K.argmax())],
+                "probabilities": [round(float(p), 5) for p in p_K],
+                "present": {name: bool(used_BM[b, m]) for m, name in enumerate(task.modality_names)},
+                "quality": {name: round(float(quality[m]), 3) for m, name in enumerate(task.modality_names)},
+                "truth": task.labels[truth] if truth >= 0 else None,
+                "version": model.manifest.version,
+                "latency_ms": round(1000 * latency, 2),
+            }

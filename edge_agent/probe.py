@@ -1,0 +1,76 @@
+"""Does ONNX Runtime work here, and does a model load? Asked in a child process, because it may die of a signal.
+
+``python -P -m edge_agent.probe`` imports it; with a model's folder it also runs one window of zeros.
+onnxruntime has shipped wheels that die with SIGILL on a Raspberry Pi 4.
+"""
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+from typing import Final
+
+from protocol.errors import LichenError
+
+TIMEOUT_S: Final = 60.0
+
+
+async def why_not(folder: Path | None = None, *, python: str = sys.executable) -> str:
+    """Empty when ONNX Runtime imports (and the model in ``folder`` runs), else the reason in words."""
+    args = [] if folder is None else [str(folder)]
+    process = await asyncio.create_subprocess_exec(
+        python,
+        "-P",
+        "-m",
+        "edge_agent.probe",
+        *args,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            _, said = await process.communicate()
+    except TimeoutError:
+        return f"onnxruntime did not answer in {TIMEOUT_S:g} s"
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    return words(process.returncode or 0, said.decode(errors="replace"))
+
+
+def words(status: int, said: str) -> str:
+    """What a probe's end means. ``status``: exit status, negative for a signal."""
+    if status == 0:
+        return ""
+    last = said.strip().splitlines()[-1] if said.strip() else "it said nothing"
+    if -status == signal.SIGILL:
+        return (
+            "onnxruntime dies with SIGILL: this wheel uses instructions that the processor lacks; "
+            "install another version of onnxruntime"
+        )
+    if status < 0:
+        return f"onnxruntime was killed by {signal.Signals(-status).name}: {last}"
+    if "No module named 'onnxruntime'" in said:
+        return "onnxruntime is not installed: pip install 'lichen[infer]'"
+    return last
+
+
+def main(args: list[str]) -> int:
+    """The child's side."""
+    import onnxruntime  # noqa: F401, PLC0415 - the import is what is probed
+
+    if args:
+        from edge_agent.model import LoadedModel  # noqa: PLC0415 - only in the child that loads a model
+
+        try:
+            LoadedModel(Path(args[0]), threads=1).try_once()
+        except LichenError as error:
+            sys.stderr.write(f"{error}\n")
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

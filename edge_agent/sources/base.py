@@ -1,0 +1,123 @@
+"""What a source is, and the registry that finds sources by their kind.
+
+A new kind is a new module in this folder that ends with ``REGISTRY.add(...)``; nothing else names it.
+Times are seconds as float64 on one axis for all sources of a device; values are float32 in the task's unit.
+"""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ValidationError
+
+from protocol.errors import Misconfigured
+from runtime.clock import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class SampleBatch:
+    """Samples of one modality: times ``t`` (n,) in seconds, ``values`` (n, C) in the modality's unit."""
+
+    modality: str
+    t: NDArray[np.float64]
+    values: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class LabelBatch:
+    """Labels: from ``t[i]`` until ``t[i + 1]`` the class index is ``label[i]`` (-1: none)."""
+
+    t: NDArray[np.float64]
+    label: NDArray[np.int64]
+
+
+Batch = SampleBatch | LabelBatch
+
+
+class Source(Protocol):
+    """A stream of batches.
+
+    Batches that belong together (the same span of time in several modalities) are yielded without waiting in
+    between. ``samples`` may be called again after it raised ``OSError`` or ``Transient``.
+    """
+
+    name: str
+    channels: dict[str, int]
+    """What it delivers: channels by task modality."""
+
+    def samples(self) -> AsyncIterator[Batch]:
+        """Yield batches until the stream ends.
+
+        Raises:
+            OSError: the hardware or file went away; the agent waits and calls again.
+            Transient: the same, in words.
+        """
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of source: its settings model, and how to make one from checked settings."""
+
+    settings: type[BaseModel]
+    make: Callable[[Any, Sequence[str] | None, Clock], Source]
+    """(settings, the task's modality names or None while no task is known, clock) -> source."""
+
+
+class Registry:
+    """Kinds of sources by name."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, Kind] = {}
+
+    def add(self, name: str, kind: Kind) -> None:
+        """Make a kind known."""
+        self._kinds[name] = kind
+
+    def kinds(self) -> dict[str, Kind]:
+        """All kinds, after every module of this folder was imported."""
+        package = import_module("edge_agent.sources")
+        for module in iter_modules(package.__path__):
+            import_module(f"edge_agent.sources.{module.name}")
+        return dict(sorted(self._kinds.items()))
+
+
+REGISTRY = Registry()
+
+
+def open_source(
+    table: dict[str, Any], where: str, folder: Path, modalities: Sequence[str] | None, clock: Clock
+) -> Source:
+    """Make the source that a ``[[source]]`` table of the configuration describes.
+
+    Args:
+        table: the table, ``kind`` included.
+        where: its path for messages, as ``source[0]``.
+        folder: where relative paths begin: the folder of the configuration.
+        modalities: the task's modality names; None while no task is known.
+        clock: paces the source.
+
+    Raises:
+        Misconfigured: unknown kind, unknown or wrong key, a missing or broken file, an unknown modality.
+    """
+    kinds = REGISTRY.kinds()
+    name = table.get("kind")
+    if name not in kinds:
+        raise Misconfigured(f"{where}.kind: {name!r} is not a kind of source; known: {', '.join(kinds)}")
+    kind = kinds[name]
+    options = {key: value for key, value in table.items() if key != "kind"}
+    try:
+        settings = kind.settings.model_validate(options, context={"folder": folder})
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        path = ".".join([where, *map(str, first["loc"])])
+        known = ", ".join(kind.settings.model_fields)
+        raise Misconfigured(f"{path}: {first['msg']} (keys of kind {name!r}: {known})") from None
+    try:
+        return kind.make(settings, modalities, clock)
+    except Misconfigured as error:
+        raise Misconfigured(f"{where}: {error}") from None

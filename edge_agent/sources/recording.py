@@ -1,0 +1,210 @@
+"""Recordings on disk: npz, csv and parquet.
+
+npz: ``<modality>/t`` (n,) seconds, ``<modality>/values`` (n, C), optional ``label/t`` and ``label/values`` (n,).
+csv and parquet: a column ``t``, columns ``<modality>.<channel>``, an optional column ``label``. In tables an
+empty cell is a sample that is missing: each modality keeps the rows in which all its cells are filled.
+
+Labels are class indices, -1 for none, and hold until the next one.
+"""
+
+import csv
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.errors import Misconfigured
+
+MAX_BYTES: Final = 2 * 1024**3
+"""A recording is held in memory while it is replayed; a larger file is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Samples of one modality in the order of time: ``t`` (n,) float64 s, ``values`` (n, C) float32."""
+
+    t: NDArray[np.float64]
+    values: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Streams by modality, and label changes: ``label_t`` (k,), ``label`` (k,) int64."""
+
+    streams: Mapping[str, Stream]
+    label_t: NDArray[np.float64] = field(default_factory=lambda: np.empty(0, np.float64))
+    label: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+
+    def span(self) -> tuple[float, float]:
+        """First and last time in seconds over all streams; (0, 0) where all are empty."""
+        ends = [(s.t[0], s.t[-1]) for s in self.streams.values() if len(s.t)]
+        return (min(float(a) for a, _ in ends), max(float(b) for _, b in ends)) if ends else (0.0, 0.0)
+
+
+def read(path: Path) -> Recording:
+    """Read a recording by its suffix.
+
+    Raises:
+        Misconfigured: the file is missing, too large, of an unknown kind, or broken; names file and key.
+    """
+    readers = {".npz": _read_npz, ".csv": _read_csv, ".parquet": _read_parquet}
+    if path.suffix not in readers:
+        raise Misconfigured(f"recording {path}: suffix {path.suffix!r} is none of {', '.join(readers)}")
+    try:
+        size = path.stat().st_size
+        if size > MAX_BYTES:
+            raise Misconfigured(f"recording {path}: {size} bytes, at most {MAX_BYTES}; split it")
+        return readers[path.suffix](path)
+    except OSError as error:
+        raise Misconfigured(f"recording {path}: {error.strerror or error}") from None
+
+
+def write_npz(path: Path, recording: Recording) -> None:
+    """Write a recording as npz."""
+    arrays: dict[str, NDArray[np.float64] | NDArray[np.float32] | NDArray[np.int64]] = {}
+    for name, stream in recording.streams.items():
+        arrays[f"{name}/t"], arrays[f"{name}/values"] = stream.t, stream.values
+    if len(recording.label_t):
+        arrays["label/t"], arrays["label/values"] = recording.label_t, recording.label
+    with path.open("wb") as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]  # numpy's stub takes the names for its own option
+
+
+def _read_npz(path: Path) -> Recording:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {key: archive[key] for key in archive.files}
+    except (ValueError, zipfile.BadZipFile, EOFError, KeyError) as error:
+        raise Misconfigured(f"recording {path}: not a plain npz file: {error}") from None
+    names = sorted({key.rpartition("/")[0] for key in arrays if "/" in key} - {"label"})
+    if not names:
+        found = ", ".join(sorted(arrays)[:8]) or "nothing"
+        raise Misconfigured(f"recording {path}: no key '<modality>/t' in it (found {found})")
+    streams = {}
+    for name in names:
+        for part in ("t", "values"):
+            if f"{name}/{part}" not in arrays:
+                raise Misconfigured(f"recording {path}: key '{name}/{part}' is missing")
+        streams[name] = _stream(path, name, arrays[f"{name}/t"], arrays[f"{name}/values"])
+    if ("label/t" in arrays) != ("label/values" in arrays):
+        raise Misconfigured(f"recording {path}: 'label/t' and 'label/values' come together or not at all")
+    if "label/t" not in arrays:
+        return Recording(streams)
+    return Recording(streams, *_labels(path, arrays["label/t"], arrays["label/values"]))
+
+
+def _stream(path: Path, name: str, t: NDArray[np.generic], values: NDArray[np.generic]) -> Stream:
+    """Check and sort one stream by time."""
+    if t.dtype.kind not in "fiu" or values.dtype.kind not in "fiu":
+        raise Misconfigured(f"recording {path}: '{name}' holds {t.dtype}/{values.dtype}, not numbers")
+    if values.ndim == 1:
+        values = values[:, None]
+    if t.ndim != 1 or values.ndim != 2 or len(t) != len(values):  # noqa: PLR2004 - (n, C)
+        raise Misconfigured(
+            f"recording {path}: '{name}/t' {t.shape} and '{name}/values' {values.shape} should be (n,) and (n, C)"
+        )
+    times = t.astype(np.float64)
+    if not np.isfinite(times).all():
+        raise Misconfigured(f"recording {path}: '{name}/t' holds a time that is not finite")
+    order = np.argsort(times, kind="stable")
+    return Stream(times[order], np.ascontiguousarray(values[order], np.float32))
+
+
+def _labels(
+    path: Path, t: NDArray[np.generic], label: NDArray[np.generic]
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    if t.ndim != 1 or t.shape != label.shape or t.dtype.kind not in "fiu" or label.dtype.kind not in "fiu":
+        raise Misconfigured(
+            f"recording {path}: 'label/t' {t.shape} and 'label/values' {label.shape} should be (n,)"
+        )
+    times = t.astype(np.float64)
+    if not np.isfinite(times).all():
+        raise Misconfigured(f"recording {path}: 'label/t' holds a time that is not finite")
+    classes = np.where(np.isfinite(label.astype(np.float64)), label.astype(np.float64), -1.0).astype(np.int64)
+    order = np.argsort(times, kind="stable")
+    return times[order], classes[order]
+
+
+def _from_table(path: Path, columns: Mapping[str, NDArray[np.float64]]) -> Recording:
+    if "t" not in columns:
+        raise Misconfigured(f"recording {path}: no column 't' (columns: {', '.join(list(columns)[:12])})")
+    t = columns["t"]
+    groups: dict[str, list[str]] = {}
+    for name in columns:
+        if "." in name:
+            groups.setdefault(name.partition(".")[0], []).append(name)
+    if not groups:
+        raise Misconfigured(f"recording {path}: no column '<modality>.<channel>'")
+    streams = {}
+    for modality, names in groups.items():
+        values = np.stack([columns[n] for n in names], axis=1)
+        filled = np.isfinite(values).all(axis=1)
+        streams[modality] = _stream(path, modality, t[filled], values[filled])
+    if "label" not in columns:
+        return Recording(streams)
+    times, classes = _labels(path, t, columns["label"])
+    change = np.flatnonzero(np.diff(classes, prepend=np.int64(-2)))
+    return Recording(streams, times[change], classes[change])
+
+
+def _read_csv(path: Path) -> Recording:
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = csv.reader(file)
+        header = next(rows, [])
+        table: list[list[float]] = []
+        for number, row in enumerate(rows, start=2):
+            if len(row) != len(header):
+                raise Misconfigured(
+                    f"recording {path}: line {number} has {len(row)} cells, the header {len(header)}"
+                )
+            table.append(_numbers(path, number, header, row))
+    array = np.array(table, np.float64).reshape(len(table), len(header))
+    return _from_table(path, {name: array[:, i] for i, name in enumerate(header)})
+
+
+def _numbers(path: Path, number: int, header: Sequence[str], row: Sequence[str]) -> list[float]:
+    try:
+        return [float(cell) if cell.strip() else float("nan") for cell in row]
+    except ValueError:
+        for name, cell in zip(header, row, strict=True):
+            if cell.strip() and not _is_number(cell):
+                raise Misconfigured(
+                    f"recording {path}: line {number}, column {name!r}: {cell!r} is not a number"
+                ) from None
+        raise
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _read_parquet(path: Path) -> Recording:
+    try:
+        import pyarrow.parquet as pq  # noqa: PLC0415 - an optional part
+        from pyarrow import ArrowInvalid  # noqa: PLC0415 - an optional part
+    except ImportError:
+        raise Misconfigured(
+            f"recording {path}: reading parquet needs pyarrow: pip install 'lichen[parquet]'"
+        ) from None
+    try:
+        table = pq.read_table(path)
+    except ArrowInvalid as error:
+        raise Misconfigured(f"recording {path}: not a parquet file: {error}") from None
+    columns: dict[str, NDArray[np.float64]] = {}
+    for name in table.column_names:
+        try:
+            column = table[name].to_numpy()
+            columns[name] = np.asarray(column, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise Misconfigured(
+                f"recording {path}: column {name!r} is {table[name].type}, not numbers"
+            ) from None
+    return _from_table(path, columns)

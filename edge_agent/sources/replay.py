@@ -1,0 +1,128 @@
+"""The ``replay`` source: a recording as if it came from the sensors, at recorded speed or faster."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Annotated, Final
+
+import numpy as np
+from pydantic import Field
+
+from edge_agent.sources.base import REGISTRY, Batch, Kind, LabelBatch, SampleBatch
+from edge_agent.sources.recording import Recording, read
+from protocol.errors import Misconfigured
+from runtime.clock import Clock
+from runtime.settings import ConfigPath, Section
+
+MIN_BATCH_S: Final = 0.2
+MAX_BATCH_S: Final = 1.0
+BATCH_SAMPLES: Final = 50
+"""A batch covers 0.2 s of real time, or up to 1 s where that is fewer than 50 samples: wake-ups cost CPU."""
+
+
+class ReplaySettings(Section):
+    """Keys of ``[[source]] kind = "replay"``."""
+
+    file: ConfigPath
+    speed: Annotated[float, Field(gt=0, le=10_000)] = 1.0
+    """Recorded seconds per real second."""
+    loop: bool = False
+    """Begin again at the end; time goes on, so that the windows of the second turn are new ones."""
+    loop_gap_s: Annotated[float, Field(ge=0, le=3600)] = 5.0
+    """Recorded seconds without samples between two turns: no window spans the seam."""
+    start_s: Annotated[float, Field(ge=0)] = 0.0
+    """Skip this much of the recording, at the first turn alone."""
+    modalities: dict[str, str] | None = None
+    """Task modality -> name in the recording. Absent: the same names."""
+
+
+class Replay:
+    """Plays a recording. Calling :meth:`samples` again goes on where it stopped."""
+
+    def __init__(self, settings: ReplaySettings, known: Sequence[str] | None, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+        self.recording = chosen(read(settings.file), settings, known)
+        self.name = f"replay {settings.file.name}"
+        self.channels = {name: s.values.shape[1] for name, s in self.recording.streams.items()}
+        self._first, self._last = self.recording.span()
+        self._position = self._first + settings.start_s
+        self._offset = 0.0
+
+    def _step_s(self) -> float:
+        """Real seconds per batch."""
+        rates = [
+            len(s.t) / max(1e-9, s.t[-1] - s.t[0]) for s in self.recording.streams.values() if len(s.t) > 1
+        ]
+        fastest = max(rates, default=1.0) * self._settings.speed
+        return float(np.clip(BATCH_SAMPLES / fastest, MIN_BATCH_S, MAX_BATCH_S))
+
+    async def samples(self) -> AsyncIterator[Batch]:
+        """Yield the recording; see :class:`edge_agent.sources.base.Source`."""
+        step = self._step_s()
+        due = self._clock.now()
+        while True:
+            while self._position <= self._last:
+                until = self._position + step * self._settings.speed
+                for batch in self._between(self._position, until):
+                    yield batch
+                self._position = until
+                due += step
+                await self._clock.sleep(max(0.0, due - self._clock.now()))
+                due = max(
+                    due, self._clock.now() - step
+                )  # after a stall: go on at speed, do not rush to catch up
+            end = np.array([self._last + self._offset])
+            yield LabelBatch(end, np.array([-1], np.int64))
+            if not self._settings.loop:
+                return
+            self._offset += self._last - self._first + self._settings.loop_gap_s
+            self._position = self._first
+            due += self._settings.loop_gap_s / self._settings.speed
+            await self._clock.sleep(max(0.0, due - self._clock.now()))
+
+    def _between(self, begin: float, end: float) -> list[Batch]:
+        """Batches of [begin, end), labels first so that the windows which close now know theirs."""
+        batches: list[Batch] = []
+        labels = slice(*np.searchsorted(self.recording.label_t, (begin, end)))
+        if labels.stop > labels.start:
+            batches.append(
+                LabelBatch(self.recording.label_t[labels] + self._offset, self.recording.label[labels])
+            )
+        for name, stream in self.recording.streams.items():
+            part = slice(*np.searchsorted(stream.t, (begin, end)))
+            if part.stop > part.start:
+                batches.append(SampleBatch(name, stream.t[part] + self._offset, stream.values[part]))
+        return batches
+
+
+def chosen(recording: Recording, settings: ReplaySettings, known: Sequence[str] | None) -> Recording:
+    """The recording with the task's names.
+
+    Args:
+        recording: as on disk.
+        settings: may map names.
+        known: the task's modality names; None while no task is known.
+
+    Raises:
+        Misconfigured: a name is not in the recording or not in the task, or nothing is left.
+    """
+    have = ", ".join(recording.streams)
+    mapping = settings.modalities
+    if mapping is None:
+        mapping = {name: name for name in recording.streams if known is None or name in known}
+        if not mapping:
+            raise Misconfigured(
+                f"file: {settings.file} has {have}, the task {', '.join(known or ())}: none in common; "
+                f"name them under 'modalities' (task modality = name in the recording)"
+            )
+    for ours, theirs in mapping.items():
+        if known is not None and ours not in known:
+            raise Misconfigured(
+                f"modalities.{ours}: the task has no such modality; it has {', '.join(known)}"
+            )
+        if theirs not in recording.streams:
+            raise Misconfigured(f"modalities.{ours}: {settings.file} has no {theirs!r}; it has {have}")
+    streams = {ours: recording.streams[theirs] for ours, theirs in mapping.items()}
+    return Recording(streams, recording.label_t, recording.label)
+
+
+REGISTRY.add("replay", Kind(ReplaySettings, Replay))

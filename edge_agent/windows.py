@@ -1,0 +1,239 @@
+"""Streams -> aligned windows with availability masks. Pure: time comes in as an argument.
+
+Window k spans [k * stride, k * stride + length) of stream time. A modality's values are interpolated linearly
+onto its grid, between neighbours that are at most ``max_gap_s`` apart (1.5 periods where the sensor is slower
+than that); other grid points are *not covered* and hold the nearest value. A modality is present in a window
+when ``min_coverage`` of its points are covered, else it is masked and its values are zero.
+
+A window closes when every modality that still delivers has passed its end. One that has delivered nothing for
+``lateness_s`` of real time is not waited for: a dead sensor gives masks and blocks nobody.
+
+Shapes: B windows, M task modalities, C channels, T grid points.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_agent.sources.base import Batch, LabelBatch, SampleBatch
+from edge_agent.track import Labels, Track
+from protocol.task import Task
+
+MAX_WINDOWS: Final = 256
+"""At most so many windows come out of one call."""
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Closed windows, oldest first.
+
+    Attributes:
+        start_B: start in stream seconds.
+        x: per modality of the task ``x_BCT`` float32, zeros where missing.
+        covered: per modality ``covered_BT`` bool.
+        present_BM: bool, columns in the task's order.
+        y_B: class index, -1 where no label holds for the whole window.
+    """
+
+    start_B: NDArray[np.float64]
+    x: dict[str, NDArray[np.float32]]
+    covered: dict[str, NDArray[np.bool_]]
+    present_BM: NDArray[np.bool_]
+    y_B: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.start_B)
+
+
+@dataclass
+class WindowCounters:
+    """What did not make it into a window; all in samples, except the last two."""
+
+    late: int = 0
+    not_finite: int = 0
+    ignored: int = 0
+    """Of a modality the task does not have, or with another number of channels."""
+    clock_steps: int = 0
+    empty_windows: int = 0
+
+
+@dataclass
+class Windower:
+    """Feed batches, poll windows.
+
+    Args:
+        task: the grid.
+        modalities: those that this device has; others are never waited for.
+        lateness_s: real seconds after which a silent modality is no longer waited for.
+        max_skew_s: stream seconds that one modality may run ahead of another; bounds the memory.
+        step_s: a batch this far behind its own stream means that the clock was set back: a new epoch begins.
+    """
+
+    task: Task
+    modalities: Iterable[str] = ()
+    lateness_s: float = 2.0
+    max_skew_s: float = 60.0
+    step_s: float = 5.0
+    counters: WindowCounters = field(default_factory=WindowCounters)
+
+    def __post_init__(self) -> None:
+        names = tuple(self.modalities) or self.task.modality_names
+        gap = self.task.window.max_gap_s
+        self._tracks = {name: Track(self.task.modality(name), gap) for name in names}
+        self._labels = Labels(len(self.task.labels))
+        self._next: int | None = None
+        self._closed_any = False
+        self._began: float | None = None
+        self._rescued: list[Windows] = []
+
+    def feed(self, batch: Batch, now: float) -> None:
+        """Take a batch that arrived at ``now`` (monotonic seconds)."""
+        if isinstance(batch, LabelBatch):
+            if len(batch.t) and batch.t[-1] < self._labels.mark - self.step_s:
+                self._new_epoch()
+            self._labels.add(batch)
+            return
+        track = self._tracks.get(batch.modality)
+        if track is None or batch.values.ndim != 2 or batch.values.shape[1] != track.channels:  # noqa: PLR2004 - (n, C)
+            self.counters.ignored += len(batch.t)
+            return
+        t, values = self._finite(batch)
+        if not len(t):
+            return
+        newest = float(t.max())
+        if newest < track.mark - self.step_s:
+            self._new_epoch()
+        self._anchor(float(t.min()))
+        floor = self._start() - track.gap_s
+        if t.min() < floor:
+            kept = t >= floor
+            self.counters.late += int((~kept).sum())
+            t, values = t[kept], values[kept]
+        self._began = now if self._began is None else self._began
+        track.add(t, values, newest, now)
+
+    def poll(self, now: float) -> Windows | None:
+        """Windows that can close at ``now``: at most :data:`MAX_WINDOWS`; None where there are none."""
+        if self._rescued:
+            return self._rescued.pop(0)
+        if self._next is None:
+            return None
+        began = now if self._began is None else self._began
+        head = max(track.reach for track in self._tracks.values())
+        awaited = [t.reach for t in self._tracks.values() if t.is_awaited(now, began, self.lateness_s)]
+        return self._close_until(max(min(awaited, default=head), head - self.max_skew_s))
+
+    def waiting(self) -> bool:
+        """Whether a later poll may close a window without more samples."""
+        if self._rescued:
+            return True
+        if self._next is None:
+            return False
+        head = max(track.reach for track in self._tracks.values())
+        return head >= self._start() + self.task.window.length_s
+
+    def flush(self) -> Windows | None:
+        """Close what is left at the end of a stream, windows that are covered in part included. Call until None."""
+        if self._rescued:
+            return self._rescued.pop(0)
+        if self._next is None:
+            return None
+        head = max(track.reach for track in self._tracks.values())
+        return self._close_until(head + self.task.window.length_s)
+
+    def _finite(self, batch: SampleBatch) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+        good = np.isfinite(batch.t) & np.isfinite(batch.values).all(axis=1)
+        if good.all():
+            return batch.t, batch.values
+        self.counters.not_finite += int((~good).sum())
+        return batch.t[good], batch.values[good]
+
+    def _anchor(self, t: float) -> None:
+        """The first window of an epoch: as early as the earliest sample, until a window was closed."""
+        index = int(np.floor(t / self.task.window.stride_s + 1e-9))
+        if self._next is None or (not self._closed_any and index < self._next):
+            self._next = index
+
+    def _start(self) -> float:
+        return (self._next or 0) * self.task.window.stride_s
+
+    def _new_epoch(self) -> None:
+        """The clock was set back: close what is open, forget the rest, and begin anew at the next sample."""
+        self.counters.clock_steps += 1
+        while (windows := self._flush_open()) is not None:
+            self._rescued.append(windows)
+        for track in self._tracks.values():
+            track.clear()
+        self._labels.clear()
+        self._next, self._closed_any, self._began = None, False, None
+
+    def _flush_open(self) -> Windows | None:
+        if self._next is None:
+            return None
+        head = max(track.reach for track in self._tracks.values())
+        return self._close_until(head + self.task.window.length_s)
+
+    def _close_until(self, limit: float) -> Windows | None:
+        """Close windows that end at or before ``limit`` (stream seconds); skip those in which nothing is present."""
+        window = self.task.window
+        while self._next is not None:
+            last = int(np.floor((limit - window.length_s) / window.stride_s + 1e-6))
+            if not np.isfinite(limit) or last < self._next:
+                return None
+            index = self._with_samples(self._next, last)
+            windows = self._cut(index * window.stride_s)
+            after = last + 1 if len(index) < MAX_WINDOWS else int(index[-1]) + 1
+            self.counters.empty_windows += after - self._next - len(windows)
+            self._next, self._closed_any = after, True
+            for track in self._tracks.values():
+                track.forget(self._start())
+            self._labels.forget(self._start())
+            if len(windows):
+                return windows
+        return None
+
+    def _with_samples(self, first: int, last: int) -> NDArray[np.int64]:
+        """Indices in [first, last] of windows that hold a sample, at most MAX_WINDOWS: a long gap costs nothing."""
+        if last - first < MAX_WINDOWS:
+            return np.arange(first, last + 1)
+        stride, back = (
+            self.task.window.stride_s,
+            int(np.ceil(self.task.window.length_s / self.task.window.stride_s)),
+        )
+        seen = [np.unique(np.floor(t.arrays()[0] / stride).astype(np.int64)) for t in self._tracks.values()]
+        starts = np.unique(np.concatenate(seen))
+        index = np.unique((starts[:, None] - np.arange(back + 1)).ravel())
+        return index[(index >= first) & (index <= last)][:MAX_WINDOWS]
+
+    def _cut(self, start_B: NDArray[np.float64]) -> Windows:
+        x, covered, present = {}, {}, []
+        for modality in self.task.modalities:
+            points = self.task.samples(modality.name)
+            track = self._tracks.get(modality.name)
+            if track is None:
+                x_BCT = np.zeros((len(start_B), modality.channels, points), np.float32)
+                covered_BT = np.zeros((len(start_B), points), np.bool_)
+            else:
+                x_BCT, covered_BT = track.resample(start_B[:, None] + np.arange(points) / modality.rate_hz)
+            present_B = covered_BT.mean(axis=1) >= self.task.window.min_coverage
+            x_BCT[~present_B] = 0.0
+            x[modality.name], covered[modality.name] = x_BCT, covered_BT
+            present.append(present_B)
+        present_BM = np.stack(present, axis=1)
+        y_B = self._labels.unanimous(start_B, start_B + self.task.window.length_s)
+        windows = Windows(start_B, x, covered, present_BM, y_B)
+        keep = present_BM.any(axis=1)
+        return windows if keep.all() else _select(windows, keep)
+
+
+def _select(windows: Windows, keep: NDArray[np.bool_]) -> Windows:
+    return Windows(
+        windows.start_B[keep],
+        {name: x_BCT[keep] for name, x_BCT in windows.x.items()},
+        {name: covered_BT[keep] for name, covered_BT in windows.covered.items()},
+        windows.present_BM[keep],
+        windows.y_B[keep],
+    )

@@ -1,0 +1,103 @@
+"""``lichen export``: make a bundle by hand from a coordinator's blobs."""
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import ValidationError
+
+from export.job import require_parts
+from models.contract import Blobs
+from protocol.errors import Misconfigured, Reason, Refused
+from protocol.frame import decode_frame, digest
+from protocol.task import Task
+from protocol.updates import BlobHeader, Manifest
+from runtime.files import write_atomic
+from runtime.settings import load_toml
+
+app = typer.Typer(name="export", add_completion=False, pretty_exceptions_show_locals=False)
+
+
+class Format(StrEnum):
+    """How a command speaks."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+def read_manifest(path: Path) -> tuple[Manifest, str]:
+    """A global version's manifest and its digest.
+
+    Raises:
+        Misconfigured: no such file, or it is no manifest; the message names file and field.
+    """
+    try:
+        data = path.read_bytes()
+        return Manifest.model_validate_json(data), digest(data)
+    except OSError as error:
+        raise Misconfigured(f"{path}: {error.strerror or error}; give a manifest with --manifest") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        field = ".".join(map(str, first["loc"])) or "not JSON"
+        raise Misconfigured(f"{path}: no manifest of a global version: {field}: {first['msg']}") from None
+
+
+def read_state(manifest: Manifest, blobs: Path) -> Blobs:
+    """The global state that a manifest names.
+
+    Raises:
+        Misconfigured: a blob is not there; the message names it.
+        Refused: a blob is corrupt, or holds another part.
+    """
+    if not blobs.is_dir():
+        raise Misconfigured(f"{blobs}: no such folder; give the coordinator's blobs with --blobs")
+    state: Blobs = {}
+    for name, ref in manifest.blobs.items():
+        # runtime.blobs' layout, read directly: its BlobStore cleans up as it opens and reads, which must not
+        # happen to a store that a running coordinator writes.
+        path = blobs / ref.digest[:2] / ref.digest
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            what = f"blob {name!r} of version {manifest.version}"
+            raise Misconfigured(f"{path}: {what}: {error.strerror or error}; see --blobs") from None
+        if digest(data) != ref.digest:
+            raise Refused(Reason.WRONG_DIGEST, f"{path}: blob {name!r} differs from its digest")
+        header, state[name] = decode_frame(data, BlobHeader)
+        if header.name != name:
+            raise Refused(Reason.WRONG_TENSORS, f"{path}: holds {header.name!r}, the manifest says {name!r}")
+    return state
+
+
+@app.command()
+def export(
+    blobs: Annotated[Path, typer.Option(help="The coordinator's folder of blobs.")],
+    manifest: Annotated[Path, typer.Option(help="The manifest of the version to export (JSON).")],
+    task: Annotated[Path, typer.Option(help="The task.toml that the version was trained for.")],
+    out: Annotated[Path, typer.Option(help="The bundle to write.")],
+    format_: Annotated[Format, typer.Option("--format", help="How to report.")] = Format.TEXT,
+) -> None:
+    """Turn a global version into an ONNX bundle, checked against torch before it is written."""
+    the_task = load_toml(Task, task)
+    version, base = read_manifest(manifest)
+    if version.task != the_task.name:
+        raise Misconfigured(f"{manifest} is of task {version.task!r}, {task} of {the_task.name!r}")
+    state = read_state(version, blobs)
+    require_parts()
+    from export.pack import Lineage, make_bundle  # noqa: PLC0415 - imports torch, which --help must not
+
+    lineage = Lineage(version.version, version.version, base, version.parent, {})
+    bundle, parity = make_bundle(the_task, state, lineage)
+    write_atomic(out, bundle)
+    if format_ is Format.JSON:
+        report = {"out": str(out), "size": len(bundle), "digest": digest(bundle), "parity": parity.as_dict()}
+        typer.echo(json.dumps(report))
+        return
+    typer.echo(
+        f"{out}: version {version.version} of {the_task.name}, {len(bundle)} bytes\n"
+        f"graph and torch agree: {parity.cases} cases ({parity.masks} masks, batches of "
+        f"{', '.join(map(str, parity.batches))}), largest difference {parity.max_difference:.1e}\n"
+        f"{parity.latency_ms:.2f} ms a window on one thread here"
+    )

@@ -1,0 +1,91 @@
+"""Export jobs: a folder with ``job.json`` and ``state.npz`` in, ``bundle.zip`` and ``result.json`` out.
+
+The coordinator writes the folder and starts ``python -P -m export`` on it; it never imports this package.
+Every result appears whole or not at all, ``result.json`` last.
+"""
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field, ValidationError
+
+from models.jobs import load_state
+from protocol.base import Count, Digest, Wire
+from protocol.errors import Misconfigured
+from protocol.frame import digest
+from protocol.messages import Metrics
+from protocol.task import Task
+from runtime.files import write_atomic
+
+JOB: Final = "job.json"
+STATE: Final = "state.npz"
+BUNDLE: Final = "bundle.zip"
+RESULT: Final = "result.json"
+
+
+class ExportJob(Wire):
+    """``job.json``: make a bundle of the global state beside it."""
+
+    kind: Literal["export"] = "export"
+    task: Task
+    version: Count
+    round: Count
+    manifest_digest: Digest
+    """Of the global version (``protocol.updates.Manifest``)."""
+    parent: Digest | None = None
+    metrics: Metrics = Field(default_factory=dict)
+    threads: Annotated[int, Field(ge=1, le=256)] = 1
+
+
+def read_job(job_dir: Path) -> ExportJob:
+    """What a folder asks for.
+
+    Raises:
+        Misconfigured: no job there, or a field is wrong; the message names file and field.
+    """
+    path = job_dir / JOB
+    try:
+        return ExportJob.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise Misconfigured(f"{path}: {error.strerror or error}") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise Misconfigured(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+def require_parts() -> None:
+    """Say in words what is not installed, before anything is computed.
+
+    Raises:
+        Misconfigured: a library of the ``export`` extra is not there.
+    """
+    missing = [name for name in ("torch", "onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
+    if missing:
+        raise Misconfigured(
+            f"export needs {', '.join(missing)}, not installed here: pip install 'lichen[export]'"
+        )
+
+
+def do(job_dir: Path) -> None:
+    """Do the job in this folder and leave ``bundle.zip`` and ``result.json`` there.
+
+    Raises:
+        Misconfigured: the job, its task or a library of the ``export`` extra.
+        Refused: the state is not the network's, or the graph failed its gate.
+    """
+    job = read_job(job_dir)
+    for name in (RESULT, BUNDLE):
+        (job_dir / name).unlink(missing_ok=True)
+    require_parts()
+    import torch  # noqa: PLC0415 - a wrong job is answered before the second that torch takes to load
+
+    from export.pack import Lineage, make_bundle  # noqa: PLC0415 - imports torch too
+
+    torch.set_num_threads(job.threads)
+    lineage = Lineage(job.version, job.round, job.manifest_digest, job.parent, job.metrics)
+    bundle, parity = make_bundle(job.task, load_state(job_dir / STATE), lineage)
+    write_atomic(job_dir / BUNDLE, bundle)
+    result: dict[str, Any] = {"parity": parity.as_dict(), "size": len(bundle), "digest": digest(bundle)}
+    write_atomic(job_dir / RESULT, json.dumps(result, allow_nan=False, sort_keys=True).encode())

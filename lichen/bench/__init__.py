@@ -1,0 +1,1 @@
+"""Benchmarks: one module each, found by folder. ``lichen bench NAME`` or ``lichen bench all``."""

@@ -1,0 +1,139 @@
+"""What a benchmark returns, and how it is shown: a table for people, one JSON object for programs."""
+
+import json
+import math
+import statistics
+import subprocess
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.table import Table
+
+Say = Callable[[str], None]
+"""Takes one line about what is being measured now."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured figure.
+
+    Attributes:
+        dataset: what it was measured on.
+        method: the federated method, codec or role that was measured.
+        setting: everything else that the figure depends on.
+        metric: the figure's name, with its unit.
+        mean: over ``n`` repetitions.
+        sd: sample standard deviation over the repetitions; 0 where n is 1.
+        n: repetitions.
+        seconds: wall time it took to measure.
+    """
+
+    dataset: str
+    method: str
+    setting: str
+    metric: str
+    mean: float
+    sd: float = 0.0
+    n: int = 1
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What a figure should be: the mean of every row of that metric (and setting, where one is named)."""
+
+    metric: str
+    limit: float
+    above: bool = False
+    setting: str | None = None
+
+    def concerns(self, row: Row) -> bool:
+        """Whether this goal speaks about that row."""
+        return row.metric == self.metric and self.setting in (None, row.setting)
+
+    def met(self, row: Row) -> bool:
+        """Whether the row's mean is on the right side of the limit."""
+        return row.mean > self.limit if self.above else row.mean < self.limit
+
+    def words(self, row: Row) -> str:
+        """``< 0.3 met``, or ``< 0.3 MISSED``."""
+        return f"{'>' if self.above else '<'} {self.limit:g} {'met' if self.met(row) else 'MISSED'}"
+
+
+@dataclass(frozen=True)
+class Bench:
+    """One benchmark.
+
+    Attributes:
+        name: the word after ``lichen bench``; the module's name.
+        title: what it measures, in one line.
+        run: measures; ``quick`` is one repetition and under a minute.
+        goals: what the figures should be.
+    """
+
+    name: str
+    title: str
+    run: Callable[[bool, Say], list[Row]]
+    goals: tuple[Goal, ...] = ()
+
+
+def row(
+    dataset: str, method: str, setting: str, metric: str, values: Sequence[float], *, seconds: float = 0.0
+) -> Row:
+    """A row from repeated measurements.
+
+    Raises:
+        ValueError: there is none, or one is not finite.
+    """
+    if not values or not all(math.isfinite(value) for value in values):
+        raise ValueError(f"{metric} of {method} ({setting}): no finite measurement in {list(values)}")
+    spread = statistics.stdev(values) if len(values) > 1 else 0.0
+    return Row(dataset, method, setting, metric, statistics.fmean(values), spread, len(values), seconds)
+
+
+def commit() -> str:
+    """The tree's git commit, with ``+`` when files differ from it; ``unknown`` where it is no checkout."""
+    here = Path(__file__).resolve().parents[2]
+    try:
+        head = _git(here, "rev-parse", "--short=12", "HEAD")
+        return head + ("+" if _git(here, "status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+
+
+def _git(where: Path, *words: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", str(where), *words], capture_output=True, text=True, timeout=10, check=True
+    )
+    return done.stdout.strip()
+
+
+def as_json(bench: Bench, rows: Iterable[Row]) -> str:
+    """One object: ``{"bench", "commit", "rows": [...]}``, with no number that JSON cannot hold."""
+    return json.dumps(
+        {"bench": bench.name, "commit": commit(), "rows": [asdict(one) for one in rows]}, allow_nan=False
+    )
+
+
+def as_table(bench: Bench, rows: Iterable[Row]) -> Table:
+    """The same rows for people, with the goals beside the figures they speak about."""
+    table = Table(title=f"{bench.name}: {bench.title}", title_justify="left")
+    for name in ("dataset", "method", "setting", "metric"):
+        table.add_column(name, overflow="fold")
+    for name in ("mean", "sd", "n", "goal"):
+        table.add_column(name, justify="right", overflow="fold")
+    for one in rows:
+        goal = "; ".join(goal.words(one) for goal in bench.goals if goal.concerns(one))
+        spread = _short(one.sd) if one.n > 1 else ""
+        table.add_row(
+            one.dataset, one.method, one.setting, one.metric, _short(one.mean), spread, str(one.n), goal
+        )
+    return table
+
+
+def _short(value: float) -> str:
+    """Four significant digits; whole numbers with thousands separated."""
+    if value == round(value) and abs(value) < 1e15:  # noqa: PLR2004 - beyond that a float has no units digit
+        return f"{value:,.0f}"
+    return f"{value:,.4g}" if abs(value) < 10_000 else f"{value:,.0f}"  # noqa: PLR2004 - four digits

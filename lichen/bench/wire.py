@@ -1,0 +1,137 @@
+"""Bytes of an update on the wire, by codec, and what writing and reading one costs."""
+
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Final
+
+from lichen.bench._tasks import demo_task, noise_windows
+from lichen.bench.result import Bench, Goal, Row, Say, row
+from lichen.simulate import VirtualDevice, header_of
+from lichen.streams import Fixed
+from models import registry
+from models.contract import ClientContext, LocalResult
+from models.multimodal.network import two_branch_task
+from protocol.frame import decode_frame, digest, encode_frame
+from protocol.messages import BlobPointer, BlobRef
+from protocol.messages import encode as encode_control
+from protocol.task import Task
+from protocol.tensors import Codec
+from protocol.topics import Kind, device_topic
+from protocol.updates import UpdateHeader
+
+_FLEET: Final = "demo"
+_DEVICE: Final = "watch-01"
+_CODECS: Final = (Codec.FLOAT32, Codec.FLOAT16, Codec.INT8, Codec.INT4, Codec.INT2)
+_SHARE: Final = "% of the model's float32 bytes"
+
+
+def publish_bytes(topic: str, payload: int) -> int:
+    """Bytes of one MQTT 5 PUBLISH at QoS 1 (MQTT 5.0, section 3.3): all that goes into the TCP stream.
+
+    Type byte, remaining length (1 to 4 bytes), topic with its 2-byte length, packet identifier (2), length
+    of no properties (1), payload.
+    """
+    remaining = 2 + len(topic.encode()) + 2 + 1 + payload
+    length = 1 + sum(remaining >= limit for limit in (1 << 7, 1 << 14, 1 << 21))
+    return 1 + length + remaining
+
+
+def message_bytes(frame: bytes, chunk_bytes: int = 65536) -> int:
+    """All PUBLISH bytes of one update: itself, or a pointer and chunks where it is larger than a chunk."""
+    if len(frame) <= chunk_bytes:
+        return publish_bytes(device_topic(_FLEET, _DEVICE, Kind.UPDATE), len(frame))
+    name = digest(frame)
+    pointer = BlobPointer(
+        task="demo", round=1, blob=BlobRef(digest=name, size=len(frame)), chunk_bytes=chunk_bytes
+    )
+    total = publish_bytes(device_topic(_FLEET, _DEVICE, Kind.UPDATE), len(encode_control(pointer)))
+    for index, start in enumerate(range(0, len(frame), chunk_bytes)):
+        topic = device_topic(_FLEET, _DEVICE, Kind.UP_BLOB, name, index)
+        total += publish_bytes(topic, min(chunk_bytes, len(frame) - start))
+    return total
+
+
+def _learned(task: Task, count: int = 128) -> tuple[VirtualDevice, ClientContext, LocalResult]:
+    """A device of this task after one real round of training."""
+    client = registry.method(task.method).client()
+    device = VirtualDevice(_DEVICE, Fixed(noise_windows(task, count)))
+    context = ClientContext(task, _DEVICE, 1, 0)
+    return device, context, client.train(context, device.stream.at(1), client.initial(task, 0), {})
+
+
+def _timed(work: Callable[[], object], repeats: int) -> float:
+    """Median wall milliseconds of a call."""
+    taken = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        work()
+        taken.append(1e3 * (time.perf_counter() - start))
+    return median(taken)
+
+
+def _codec_rows(dataset: str, task: Task, codec: Codec, repeats: int) -> list[Row]:
+    """One full update at that codec: bytes, share of float32, milliseconds to write and to read."""
+    started = time.perf_counter()
+    task = task.model_copy(update={"uplink": task.uplink.model_copy(update={"codec": codec.value})})
+    device, context, result = _learned(task)
+    model = sum(4 * values.size for name, values in result.tensors.items() if name not in result.codecs)
+
+    def write() -> bytes:
+        header = header_of(context, device.stream.at(1), result, digest(b"base"))
+        return encode_frame(header, device.quantize(task.uplink, result))
+
+    frame = write()
+    size = message_bytes(frame)
+    figures = {
+        "bytes on the wire": float(size),
+        _SHARE: 100 * size / model,
+        "write ms": _timed(write, repeats),
+        "read ms": _timed(lambda: decode_frame(frame, UpdateHeader), repeats),
+    }
+    seconds = time.perf_counter() - started
+    setting = f"{codec.value}, model + prototypes"
+    return [
+        row(dataset, task.method, setting, metric, [value], seconds=seconds)
+        for metric, value in figures.items()
+    ]
+
+
+def _prototype_rows(task: Task, bits: int) -> list[Row]:
+    """An upload of nothing but prototypes, all classes and modalities."""
+    started = time.perf_counter()
+    task = task.model_copy(update={"config": {**task.config, "upload": "prototypes", "prototype_bits": bits}})
+    device, context, result = _learned(task)
+    header = header_of(context, device.stream.at(1), result, digest(b"base"))
+    frame = encode_frame(header, device.quantize(task.uplink, result))
+    payload = sum(len(one.data) for one in device.quantize(task.uplink, result).values())
+    seconds, setting = time.perf_counter() - started, f"{bits} bit, prototypes only"
+    return [
+        row(task.name, task.method, setting, "bytes on the wire", [message_bytes(frame)], seconds=seconds),
+        row(task.name, task.method, setting, "bytes of the codes alone", [payload], seconds=seconds),
+    ]
+
+
+def run(quick: bool, say: Say) -> list[Row]:  # noqa: FBT001 - every benchmark's signature
+    """All codecs on both tasks, and prototype uploads."""
+    repeats = 3 if quick else 15
+    rows: list[Row] = []
+    for bits in (2, 4, 8, 32):
+        say(f"prototypes at {bits} bits")
+        rows += _prototype_rows(demo_task(), bits)
+    for task in (demo_task(), two_branch_task()):
+        for codec in _CODECS:
+            say(f"{task.name}: whole model at {codec.value}")
+            rows += _codec_rows(task.name, task, codec, repeats)
+    return rows
+
+
+BENCH: Final = Bench(
+    name="wire",
+    title="bytes of an update on the wire (MQTT PUBLISH headers and topics included), and the codec's time",
+    run=run,
+    goals=(
+        Goal("bytes on the wire", 2048, setting="4 bit, prototypes only"),
+        Goal(_SHARE, 27, setting="int8, model + prototypes"),
+    ),
+)

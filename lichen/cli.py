@@ -1,0 +1,134 @@
+"""The ``lichen`` command: finds the part that a word names, imports only that part, and says errors in words.
+
+Exit codes are sysexits (``runtime/exit_codes.py``): 0 done, 2 wrong usage, 65 refused, 75 try again later,
+78 the operator must change something; anything else that goes wrong is a fault of ours and shows a traceback.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import version
+from typing import Annotated, Any, Final, NoReturn
+
+import typer
+
+from protocol.errors import Misconfigured, Refused, Transient
+from runtime import exit_codes
+
+
+@dataclass(frozen=True)
+class Part:
+    """A subcommand: where its typer app is, and the line that ``lichen --help`` shows without importing it."""
+
+    app: str
+    help: str
+    panel: str
+
+
+_RUN: Final = "Run"
+_STUDY: Final = "Try and measure"
+_LOOK: Final = "Look"
+PARTS: Final[dict[str, Part]] = {
+    "agent": Part("edge_agent.cli:app", "On a device: collect, learn, send, infer.", _RUN),
+    "coordinator": Part("coordinator.cli:app", "In the cloud: rounds, aggregation, model registry.", _RUN),
+    "export": Part("export.cli:app", "Turn a trained version into an ONNX bundle, checked against torch.", _RUN),
+    "demo": Part("lichen.demo.cli:app", "A whole fleet on this machine, on real sensor data.", _STUDY),
+    "simulate": Part("lichen.simulate_cli:app", "Many devices in one process: the same method, no broker.", _STUDY),
+    "bench": Part("lichen.bench.cli:app", "The benchmarks, as tables or JSON.", _STUDY),
+    "data": Part("lichen.data_cli:app", "Data sets and recordings.", _STUDY),
+    "status": Part("lichen.status:app", "What a fleet does now, and what it waits for.", _LOOK),
+    "protocol": Part("lichen.protocol_cli:app", "What travels: the AsyncAPI document.", _LOOK),
+}
+
+EXTRA_OF: Final = {
+    "torch": "train",
+    "onnx": "export",
+    "onnxscript": "export",
+    "onnxruntime": "infer",
+    "sqlalchemy": "coordinator",
+    "prometheus_client": "coordinator",
+    "pyarrow": "parquet",
+    "iotcore": "demo",
+    "jinja2": "demo",
+    "matplotlib": "demo",
+    "seglearn": "demo",
+}
+"""Third-party module -> the extra that installs it."""
+
+
+def _stub() -> None:
+    """Stand in the help for a part that is not imported."""
+
+
+def _show_version(wanted: bool) -> None:  # noqa: FBT001 - typer passes an option's value by position
+    if wanted:
+        typer.echo(f"lichen {version('lichen')}")
+        raise typer.Exit
+
+
+def front() -> typer.Typer:
+    """The app that only knows the parts' names: for ``--help``, ``--version`` and words it does not know."""
+    app = typer.Typer(
+        name="lichen",
+        help="Fleets of devices that learn together on what their sensors see, and run the result.",
+        epilog="Each command has its own --help. Start with: lichen demo",
+        no_args_is_help=True,
+        add_completion=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+    @app.callback()
+    def root(
+        show_version: Annotated[  # noqa: ARG001 - its callback acts
+            bool,
+            typer.Option("--version", help="Print the version.", callback=_show_version, is_eager=True),
+        ] = False,
+    ) -> None:
+        pass
+
+    for name, part in PARTS.items():
+        app.command(name, help=part.help, rich_help_panel=part.panel)(_stub)
+    return app
+
+
+def mount(name: str) -> typer.Typer:
+    """Import the part of that name."""
+    module, _, attribute = PARTS[name].app.partition(":")
+    app: Any = getattr(import_module(module), attribute)
+    if not isinstance(app, typer.Typer):
+        raise TypeError(f"{PARTS[name].app} is not a typer app")
+    return app
+
+
+def _stop(code: int, words: str) -> NoReturn:
+    typer.echo(f"lichen: {words}", err=True)
+    raise SystemExit(code)
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line; leaves by SystemExit."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    name = words[0] if words and words[0] in PARTS else None
+    title = f"lichen {name}" if name else "lichen"
+    try:
+        app = mount(name) if name else front()
+        typer.main.get_command(app)(args=words[1:] if name else words, prog_name=title)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in EXTRA_OF:
+            raise
+        extra = EXTRA_OF[missing]
+        words_ = f"{title} needs the {extra} extra ({missing} is missing): pip install 'lichen[{extra}]'"
+        _stop(exit_codes.CONFIG, words_)
+    except Misconfigured as error:
+        _stop(exit_codes.CONFIG, str(error))
+    except Refused as error:
+        _stop(exit_codes.DATAERR, str(error))
+    except Transient as error:
+        _stop(exit_codes.TEMPFAIL, str(error))
+    raise SystemExit(exit_codes.OK)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""``lichen data``: what real data is at hand, and recordings made from it."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from lichen import spar
+
+app = typer.Typer(no_args_is_help=True, help="Data sets and recordings.", add_completion=False)
+Format = Literal["table", "json"]
+
+
+@app.command("spar")
+def show_spar(
+    output_format: Annotated[Format, typer.Option("--format", help="table or json")] = "table",
+) -> None:
+    """Where SPAR is, whether it is the published file, and what each person did."""
+    path = spar.locate()
+    series = spar.load(path)
+    rows = [
+        {
+            "person": person,
+            "series": len(own := spar.of_person(series, person)),
+            "seconds": round(sum(one.seconds for one in own), 1),
+            "labels": sorted({spar.LABELS[one.label] for one in own}),
+        }
+        for person in spar.PEOPLE
+    ]
+    if output_format == "json":
+        typer.echo(json.dumps({"file": str(path), "sha256": spar.SHA256, "people": rows}, indent=2))
+        return
+    typer.echo(f"{path}\nSHA-256 {spar.SHA256} (as published)\n\nperson  series  seconds")
+    for row in rows:
+        typer.echo(f"{row['person']:>6}  {row['series']:>6}  {row['seconds']:>7}")
+
+
+@app.command()
+def recording(
+    person: Annotated[int, typer.Argument(help="1 to 10", min=1, max=10)],
+    out: Annotated[Path, typer.Option(help="the npz to write")],
+    seed: Annotated[int | None, typer.Option(help="shuffles the order of the exercises")] = None,
+) -> None:
+    """Write one person's exercises as a recording that an agent's replay source plays."""
+    recorded = spar.recording(spar.of_person(spar.load(), person), seed=seed)
+    spar.save(out, recorded)
+    typer.echo(f"{out}: person {person}, {spar.seconds(recorded):.0f} s at {spar.RATE_HZ:g} Hz")

@@ -1,0 +1,90 @@
+"""What each device reaches alone on the windows in its own store, and what updates weigh on the wire.
+
+A child process, because it trains: ``python -P -m lichen.demo.baseline JOB.json``; one JSON line a result.
+"""
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from models.contract import ClientContext, WindowSet
+from protocol.task import Task
+
+_STORE_BYTES: Final = 256 * 1024 * 1024
+_MAX_WINDOWS: Final = 4096
+
+
+def stored(folder: Path, task: Task) -> WindowSet:
+    """The labelled windows in an agent's store; the agent must not run."""
+    from edge_agent.store import Store  # noqa: PLC0415 - only in the child
+
+    store = Store(folder, task, _STORE_BYTES)
+    try:
+        return store.recent(_MAX_WINDOWS)
+    finally:
+        store.close()
+
+
+def publish_bytes(topic: str, payload: int) -> int:
+    """The size of an MQTT 5 PUBLISH at QoS 1 without properties (MQTT 5.0, section 3.3)."""
+    rest = 2 + len(topic.encode()) + 2 + 1 + payload  # topic length, topic, packet id, property length
+    length_bytes = 1
+    while rest >= 128**length_bytes:
+        length_bytes += 1
+    return 1 + length_bytes + rest
+
+
+def frame_bytes(task: Task, windows: WindowSet, config: Mapping[str, Any], codec: str) -> int:
+    """Train once from a fresh model and write the update as a frame: its bytes as one PUBLISH."""
+    from lichen.simulate import VirtualDevice  # noqa: PLC0415 - only in the child
+    from lichen.streams import Fixed  # noqa: PLC0415 - as above
+    from models import registry  # noqa: PLC0415 - as above
+    from protocol.topics import Kind, device_topic  # noqa: PLC0415 - as above
+
+    chosen = task.model_copy(
+        update={
+            "config": {**task.config, **config},
+            "uplink": task.uplink.model_copy(update={"codec": codec}),
+        }
+    )
+    client = registry.method(task.method).client()
+    device = VirtualDevice("cladonia", Fixed(windows))
+    frame, _ = device.update(
+        ClientContext(chosen, device.name, 1, 0), client, client.initial(chosen, 0), "0" * 64
+    )
+    return publish_bytes(device_topic("demo", device.name, Kind.UPDATE), len(frame))
+
+
+def run(job: Mapping[str, Any]) -> None:
+    """One job: the sizes first, then each device."""
+    import torch  # noqa: PLC0415 - the parent never imports it
+
+    from lichen.simulate import alone  # noqa: PLC0415 - as above
+    from models import windowset  # noqa: PLC0415 - as above
+
+    torch.set_num_threads(1)
+    task = Task.model_validate(job["task"])
+    test = windowset.load(Path(job["unseen"]), task)
+    devices = {name: stored(Path(folder), task) for name, folder in job["stores"].items()}
+    usable = {name: windows for name, windows in devices.items() if np.any(windows.y_B >= 0)}
+    with Path(job["out"]).open("a") as sink:
+        if usable:
+            first = usable[min(usable)]
+            sizes = {
+                "prototypes_4bit": frame_bytes(task, first, {"upload": "prototypes", "prototype_bits": 4}, "int8"),
+                "delta_int8": frame_bytes(task, first, {}, "int8"),
+                "delta_float32": frame_bytes(task, first, {"prototype_bits": 32}, "float32"),
+            }
+            print(json.dumps({"sizes": sizes}), file=sink, flush=True)
+        for name, windows in usable.items():
+            reached = alone(task, {name: windows}, test, int(job["seed"]), rounds=int(job["rounds"]))
+            accuracy = reached[name].metrics["accuracy"]
+            print(json.dumps({"device": name, "accuracy": accuracy}), file=sink, flush=True)
+
+
+if __name__ == "__main__":
+    run(json.loads(Path(sys.argv[1]).read_text()))

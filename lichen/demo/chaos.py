@@ -1,0 +1,50 @@
+"""``--chaos``: SIGKILL for one agent and the coordinator in mid-round, and their return."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from lichen.demo.processes import Child, Nursery
+from lichen.demo.screen import Screen
+from lichen.watch import FleetView
+
+_AWAY_S: Final = 3.0
+_FROM_ROUND: Final = 3
+"""Not in the first rounds, where everybody still starts."""
+
+
+def moment(view: FleetView, rounds: int) -> str | None:
+    """The device to kill, when the round is open, one device has delivered and another has not; else None."""
+    now = view.round
+    if now is None or now.phase != "collecting" or now.round < min(_FROM_ROUND, rounds):
+        return None
+    late = sorted(set(now.selected) - set(now.accepted))
+    return late[0] if now.accepted and late else None
+
+
+async def strike(
+    nursery: Nursery,
+    agents: dict[str, Child],
+    coordinator: Child,
+    view: FleetView,
+    screen: Screen,
+    changed: Callable[[], asyncio.Event],
+) -> str:
+    """Wait for the moment, kill both, bring them back; returns the device's name."""
+    rounds = view.round.rounds if view.round else 1
+    while (victim := moment(view, rounds)) is None:
+        await changed().wait()
+        rounds = view.round.rounds if view.round else rounds
+    told = view.round
+    accepted = ", ".join(told.accepted) if told else ""
+    number = told.round if told else 0
+    await asyncio.gather(nursery.kill(coordinator), nursery.kill(agents[victim]))
+    screen.say(
+        f"chaos: SIGKILL for the coordinator and for {victim} in round {number}, "
+        f"with updates of {accepted} already accepted"
+    )
+    await asyncio.sleep(_AWAY_S)
+    await nursery.revive(coordinator)
+    await nursery.revive(agents[victim])
+    screen.say(f"chaos: the coordinator and {victim} are started again")
+    return victim

@@ -1,0 +1,117 @@
+"""The observing device: its environment, its memory, and what it says."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+from lichen.demo.story import Prediction
+from protocol.errors import Misconfigured
+
+_ENVIRONMENT: Final = Path(".venv-observer/bin/python")
+_BLOCK: Final = (
+    "import sys; sys.modules['torch'] = None; sys.modules['onnx'] = None; "
+    "from lichen.cli import main; main(sys.argv[1:])"
+)
+_PROBE_S: Final = 60.0
+_MB: Final = 1e6
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A Python that can observe and cannot train.
+
+    Attributes:
+        python: the interpreter.
+        own: True for an environment of its own, in which torch is not installed.
+        how: in words, for the report.
+    """
+
+    python: Path
+    own: bool
+    how: str
+
+    def command(self, *words: str) -> list[str]:
+        """``lichen WORDS`` in this environment."""
+        if self.own:
+            return [str(self.python), "-P", "-m", "lichen", *words]
+        return [str(self.python), "-P", "-c", _BLOCK, *words]
+
+    def torch_free(self) -> bool:
+        """Whether ``import torch`` fails there: tried, not believed."""
+        probe = "import torch" if self.own else "import sys; sys.modules['torch'] = None; import torch"
+        done = subprocess.run(
+            [str(self.python), "-P", "-c", probe], capture_output=True, timeout=_PROBE_S, check=False
+        )
+        return done.returncode != 0 and b"torch" in done.stderr
+
+
+def environment(wanted: Path | None) -> Environment:
+    """The observer's Python: the one asked for, ``.venv-observer`` where it exists, else this one.
+
+    Raises:
+        Misconfigured: the one asked for is not there or lacks lichen or onnxruntime.
+    """
+    python = wanted or (_ENVIRONMENT if _ENVIRONMENT.is_file() else None)
+    if python is None:
+        how = "this environment with torch made unimportable, for lack of .venv-observer (make demo creates it)"
+        return Environment(Path(sys.executable), own=False, how=how)
+    if not python.is_file():
+        raise Misconfigured(f"--observer-python {python}: there is no such file")
+    # Not resolved: a virtual environment's python is a link, and its place is what makes the environment.
+    chosen = Environment(python.absolute(), own=True, how=f"an environment of its own, {python}")
+    done = subprocess.run(
+        [str(chosen.python), "-P", "-c", "import lichen, onnxruntime"],
+        capture_output=True,
+        timeout=_PROBE_S,
+        check=False,
+    )
+    if done.returncode != 0:
+        last = (done.stderr.decode(errors="replace").strip().splitlines() or ["no output"])[-1]
+        raise Misconfigured(f"{python} cannot observe ({last}): install with {python} -m pip install '.[infer]'")
+    return chosen
+
+
+def memory_mb(pid: int) -> tuple[float, float]:
+    """Memory of a process and its children in MB: proportional (PSS) and resident (RSS)."""
+    pss = rss = 0.0
+    try:
+        root = psutil.Process(pid)
+        for process in (root, *root.children(recursive=True)):
+            full = process.memory_full_info()
+            pss += getattr(full, "pss", full.rss)
+            rss += full.rss
+    except psutil.Error:
+        return pss / _MB, rss / _MB
+    return pss / _MB, rss / _MB
+
+
+def parse(lines: Iterable[str]) -> list[Prediction]:
+    """The agent's JSON lines; a half-written last one is left out."""
+    found = []
+    for line in lines:
+        if not line.endswith("\n"):
+            continue
+        row: dict[str, Any] = json.loads(line)
+        found.append(
+            Prediction(
+                t=float(row["t"]),
+                label=str(row["label"]),
+                truth=row.get("truth"),
+                confidence=float(max(row["probabilities"])),
+                present={name: bool(here) for name, here in row["present"].items()},
+                latency_ms=float(row.get("latency_ms") or 0.0),
+            )
+        )
+    return found
+
+
+def predictions(path: Path) -> list[Prediction]:
+    """All that the observing device has written so far, a rotated file included."""
+    files = [path.with_name(path.name + ".1"), path]
+    return [one for file in files if file.is_file() for one in parse(file.read_text().splitlines(keepends=True))]

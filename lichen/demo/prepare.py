@@ -1,0 +1,109 @@
+"""The demo's files: recordings with faults, the unseen people's windows, and every process's configuration."""
+
+import shutil
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from lichen import spar
+from lichen.demo import plan
+from lichen.demo.story import DeviceStory, Story
+from lichen.faults import share_of
+from models import windowset
+from protocol.errors import Misconfigured
+from protocol.task import Task
+
+_OURS: Final = ("config", "state", "logs", "recordings")
+_MARK: Final = ".lichen-demo"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """All that is ready before the first process starts."""
+
+    layout: plan.Layout
+    task: Task
+    story: Story
+    lengths_s: dict[str, float]
+    """Device -> the length of its recording."""
+    fault: tuple[float, float]
+    """When the observing device's gyroscope is silent, in seconds of its stream."""
+
+
+def free_port() -> int:
+    """A TCP port on 127.0.0.1 that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def clear(root: Path) -> None:
+    """Make the output folder anew; one that the demo did not make is not touched.
+
+    Raises:
+        Misconfigured: it holds something that is not the demo's.
+    """
+    if root.exists() and any(root.iterdir()) and not (root / _MARK).is_file():
+        raise Misconfigured(f"--out {root}: it is not empty and not from an earlier demo; name another folder")
+    root.mkdir(parents=True, exist_ok=True)
+    (root / _MARK).write_text("made by lichen demo; the next run replaces what lies here\n")
+    for name in _OURS:
+        shutil.rmtree(root / name, ignore_errors=True)
+    for file in (*root.glob("*.jsonl*"), *root.glob("report.*"), *root.glob("*.npz"), *root.glob("*.json")):
+        file.unlink()
+
+
+def prepare(options: plan.Options, version: str) -> Stage:
+    """Write everything that the processes read.
+
+    Raises:
+        Misconfigured: SPAR is not here, or the output folder is somebody else's.
+    """
+    root = options.out.absolute()
+    clear(root)
+    series = spar.load()
+    layout = plan.Layout(root, free_port())
+    task = plan.task(options.rounds, seed=options.seed)
+    windowset.save(layout.unseen, labelled(plan.windows(task, plan.unseen(series))))
+    story = Story(
+        labels=task.labels,
+        modalities=task.modality_names,
+        unseen=plan.UNSEEN,
+        chaos=options.chaos,
+        version=version,
+    )
+    lengths: dict[str, float] = {}
+    for device in plan.DEVICES:
+        played = plan.played(series, device, options.seed)
+        spar.save(layout.recording(device.name), played.recorded)
+        lengths[device.name] = played.seconds
+        told = DeviceStory(device.name, device.people, device.trouble)
+        for modality in task.modality_names:
+            told.injected[modality] = {
+                kind: share_of(played.faults, kind, modality, played.seconds)
+                for kind in ("outage", "noise", "stuck")
+            }
+        story.devices.append(told)
+        plan.write_toml(layout.config(device.name), plan.agent_config(layout, device.name, options.speed))
+    watched = plan.observed(series, options.seed)
+    spar.save(layout.recording(plan.OBSERVER), watched.recorded)
+    lengths[plan.OBSERVER] = watched.seconds
+    fault = (watched.faults[0].start_s, watched.faults[0].end_s)
+    observing = plan.agent_config(layout, plan.OBSERVER, plan.OBSERVER_SPEED, observe_only=True)
+    plan.write_toml(layout.config(plan.OBSERVER), observing)
+    plan.write_toml(layout.config("coordinator"), plan.coordinator_config(layout))
+    plan.write_toml(layout.config("task"), bare(task))
+    return Stage(layout, task, story, lengths, fault)
+
+
+def labelled(windows: windowset.WindowSet) -> windowset.WindowSet:
+    """Those windows in which one exercise was done throughout."""
+    return windowset.select(windows, windows.y_B >= 0)
+
+
+def bare(task: Task) -> dict[str, Any]:
+    """A task as ``task.toml`` holds it."""
+    table: dict[str, Any] = task.model_dump(mode="json", exclude_none=True)
+    return table

@@ -1,0 +1,1 @@
+"""The demo's report: one HTML file that needs nothing else."""

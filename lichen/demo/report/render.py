@@ -1,0 +1,69 @@
+"""Story in, one self-contained HTML file out."""
+
+from importlib.resources import files
+from pathlib import Path
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from lichen.demo.report import plots, style
+from lichen.demo.story import Story
+from lichen.demo.study import spread, summarise
+from lichen.spar import LABEL_NAMES
+
+_MISSING = "–"
+
+
+def percent(value: float | None, digits: int = 0) -> str:
+    """A share in percent, or a dash."""
+    return _MISSING if value is None else f"{100 * value:.{digits}f} %"
+
+
+def points(value: float) -> str:
+    """A difference of shares in percentage points, with its sign."""
+    return f"{100 * value:+.1f}"
+
+
+def size(count: float) -> str:
+    """Bytes for people."""
+    for unit, factor in (("MB", 1e6), ("kB", 1e3)):
+        if count >= factor:
+            return f"{count / factor:.1f} {unit}"
+    return f"{count:.0f} B"
+
+
+def figures(story: Story) -> dict[str, Markup]:
+    """All figures that the story has data for, as SVG."""
+    with style.context():
+        drawn = {
+            "accuracy": plots.accuracy_by_round(story),
+            "bytes": plots.bytes_by_round(story),
+            "sensors": plots.sensors(story),
+            "coverage": plots.coverage(story),
+        }
+        if story.confusion:
+            drawn["confusion"] = plots.confusion(story)
+        if story.observer and story.observer.predictions:
+            drawn["timeline"] = plots.timeline(story.observer, story.labels)
+        if story.study:
+            drawn["study"] = plots.study(story.study)
+    return {name: Markup(text) for name, text in drawn.items()}  # noqa: S704 - matplotlib's own SVG, texts escaped
+
+
+def html(story: Story) -> str:
+    """The page."""
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters.update(percent=percent, points=points, size=size)
+    template = environment.from_string((files("lichen.demo.report") / "page.html").read_text())
+    return template.render(
+        story=story,
+        figures=figures(story),
+        table=summarise(story.study),
+        alone=spread(story.alone) if story.alone else None,
+        label_names=LABEL_NAMES,
+    )
+
+
+def write(story: Story, path: Path) -> None:
+    """Write the page."""
+    path.write_text(html(story), encoding="utf-8")

@@ -1,0 +1,71 @@
+"""How the plots look: figures become inline SVG that takes the page's colours, light or dark."""
+
+import io
+import re
+from contextlib import AbstractContextManager
+from typing import Final
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+
+# Stand-ins that the SVG text exchanges for CSS; no plot uses them as colours of its own.
+_INK: Final = "#010203"
+_FAINT: Final = "#040506"
+_CSS: Final = {_INK: "currentColor", _FAINT: "var(--line)"}
+
+GREEN: Final = "#2a9d78"
+OCHRE: Final = "#e0952f"
+BLUE: Final = "#5b8fd6"
+RED: Final = "#d1495b"
+GREY: Final = "#8a8f98"
+INK: Final = _INK
+FAINT: Final = _FAINT
+CLASSES: Final = ("#2a9d78", "#e0952f", "#5b8fd6", "#d1495b", "#8d6cc4", "#4fb3c8", "#b08a4f")
+
+SHADES: Final = LinearSegmentedColormap.from_list("lichen", ["#eef3ee", "#a9d3bd", "#2a9d78", "#14614a"])
+WARM: Final = LinearSegmentedColormap.from_list("ochre", ["#f6f1e8", "#f0c583", "#e0952f", "#9c5a10"])
+_RC: Final = {
+    "font.family": "sans-serif",
+    "font.size": 10.5,
+    "svg.fonttype": "none",
+    "text.color": _INK,
+    "axes.labelcolor": _INK,
+    "axes.edgecolor": _FAINT,
+    "xtick.color": _INK,
+    "ytick.color": _INK,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "grid.color": _FAINT,
+    "grid.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "legend.frameon": False,
+}
+
+
+def context() -> AbstractContextManager[None]:
+    """In it, every artist is made in the report's style."""
+    return mpl.rc_context(_RC)
+
+
+def figure(width: float, height: float, columns: int = 1, rows: int = 1) -> tuple[Figure, list[Axes]]:
+    """A figure (inches) and its axes, left to right."""
+    made = Figure(figsize=(width, height), layout="constrained")
+    return made, list(made.subplots(rows, columns, squeeze=False).flat)
+
+
+def svg(made: Figure, name: str) -> str:
+    """The figure as an ``<svg>`` element; ``name`` keeps its ids apart from those of other figures."""
+    sink = io.StringIO()
+    with mpl.rc_context({"svg.hashsalt": name}):
+        made.savefig(sink, format="svg", metadata={"Date": None, "Creator": None})
+    text = sink.getvalue()
+    text = text[text.index("<svg") :]
+    for stand_in, css in _CSS.items():
+        text = text.replace(stand_in, css)
+    text = re.sub(r'\bid="', f'id="{name}-', text)
+    return re.sub(r'(url\(|href=")#', rf"\1#{name}-", text)

@@ -1,0 +1,128 @@
+"""What the person in front of the demo sees: a live table on a terminal, plain lines elsewhere."""
+
+import time
+from collections import deque
+from typing import Final
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from lichen.watch import DeviceView, FleetView
+
+_KEPT: Final = 8
+_PHASES: Final = {
+    "initialising": "making the initial model",
+    "waiting_for_devices": "waiting for devices",
+    "collecting": "devices learn and send",
+    "aggregating": "aggregating",
+    "evaluating": "judging on unseen people",
+    "exporting": "exporting to ONNX, checking against torch",
+    "done": "done",
+}
+
+
+def size(count: int) -> str:
+    """Bytes for people."""
+    return f"{count / 1e6:.2f} MB" if count >= 1e6 else f"{count / 1e3:.0f} kB"  # noqa: PLR2004 - a megabyte
+
+
+class Screen:
+    """Collects events; draws them with the fleet's state. Use as a context manager."""
+
+    def __init__(self, console: Console | None = None, *, quiet: bool = False) -> None:
+        self.console = console or Console()
+        self.events: list[tuple[float, str]] = []
+        self.note = ""
+        """What happens beside the rounds (the study's progress, the observer's predictions)."""
+        self._quiet = quiet
+        self._recent: deque[str] = deque(maxlen=_KEPT)
+        self._started = time.monotonic()
+        self._live: Live | None = None
+        self._last = ""
+
+    def __enter__(self) -> "Screen":
+        if self.console.is_terminal and not self._quiet:
+            self._live = Live(console=self.console, refresh_per_second=4, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    @property
+    def seconds(self) -> float:
+        """Since the start."""
+        return time.monotonic() - self._started
+
+    def say(self, text: str) -> None:
+        """An event: kept for the report, shown at once."""
+        self.events.append((round(self.seconds, 1), text))
+        line = f"{self.seconds:6.1f} s  {text}"
+        self._recent.append(line)
+        if self._live is not None:
+            # Above the live table, so that it stays in the scroll-back.
+            self._live.console.print(line, markup=False, highlight=False)
+        elif not self._quiet:
+            self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def show(self, view: FleetView, people: dict[str, str]) -> None:
+        """Draw the state; without a terminal, a line whenever the round or its deliveries change."""
+        if self._live is not None:
+            self._live.update(self._picture(view, people))
+            return
+        line = headline(view)
+        if line and line != self._last and not self._quiet:
+            self._last = line
+            self.console.print(f"{self.seconds:6.1f} s  {line}", markup=False, highlight=False, soft_wrap=True)
+
+    def _picture(self, view: FleetView, people: dict[str, str]) -> RenderableType:
+        table = Table(expand=False, header_style="bold", box=None, padding=(0, 2, 0, 0))
+        for column in ("device", "person", "windows", *_modalities(view), "this round", "loss"):
+            table.add_column(column, justify="right" if column in {"windows", "loss"} else "left")
+        for name, person in people.items():
+            table.add_row(*_row(view, view.devices.get(name, DeviceView(name)), person))
+        parts: list[RenderableType] = [Text(headline(view) or "starting", style="bold"), table]
+        if self.note:
+            parts.append(Text(self.note, style="dim"))
+        return Group(*parts)
+
+
+def _modalities(view: FleetView) -> tuple[str, ...]:
+    return view.task.modality_names if view.task else ()
+
+
+def _row(view: FleetView, device: DeviceView, person: str) -> list[RenderableType]:
+    style = {"online": "green", "offline": "red"}.get(device.status, "dim")
+    cells: list[RenderableType] = [Text(device.name, style=style), person, str(device.windows)]
+    for name in _modalities(view):
+        state = device.modalities.get(name)
+        words = f"{100 * (1 - state.missing):3.0f} % there, quality {state.quality:.2f}" if state else "–"
+        bad = state is not None and (state.missing > 1 / 3 or state.quality < 1 / 2)
+        cells.append(Text(words, style="yellow" if bad else ""))
+    if device.name in view.delivered():
+        cells.append(Text("● delivered", style="green"))
+    elif view.round is not None and device.name in view.round.selected:
+        cells.append(Text("○ learning", style="cyan"))
+    else:
+        cells.append(Text("offline" if device.status == "offline" else "–", style=style))
+    loss = device.metrics.get("loss")
+    return [*cells, f"{loss:.2f}" if loss is not None else "–"]
+
+
+def headline(view: FleetView) -> str:
+    """Round, phase, who has delivered, bytes, accuracy: one line."""
+    if view.round is None:
+        return ""
+    now = view.round
+    parts = [f"round {now.round}/{now.rounds}", _PHASES.get(now.phase, now.phase)]
+    if now.selected and now.phase == "collecting":
+        parts.append(f"{len(now.accepted)}/{len(now.selected)} delivered")
+    parts.append(f"up {size(now.bytes_up)}, down {size(now.bytes_down)}")
+    accuracy = view.accuracy()
+    if accuracy is not None:
+        parts.append(f"accuracy on unseen people {100 * accuracy:.1f} %")
+    return " · ".join(parts)

@@ -1,0 +1,110 @@
+"""The same people and faults in simulation, over several seeds: what sharing and what prototypes are worth.
+
+Runs in a child process of low priority beside the live fleet: ``python -P -m lichen.demo.study JOB.json``. Each
+result is a line of JSON in the job's ``out`` file, so that the parent can show progress and lose nothing.
+"""
+
+import json
+import statistics
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from lichen import spar
+from lichen.demo import plan
+
+FEDERATED: Final = "prototypes (PNR)"
+ALONE: Final = "each device alone"
+VARIANTS: Final[dict[str, dict[str, Any]]] = {
+    FEDERATED: {},
+    "zero padding": {"impute": "zero_input"},
+    "complete samples only": {"impute": "complete_only"},
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One run: the accuracy on unseen people."""
+
+    seed: int
+    variant: str
+    accuracy: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One variant over the seeds, and how far the fleet with prototypes is above it, seed by seed.
+
+    Accuracies and margins are shares, not percent; ``sd`` is the sample's (n - 1), 0 for one seed.
+    """
+
+    variant: str
+    mean: float
+    sd: float
+    margin: float
+    margin_sd: float
+    seeds: int
+
+
+def spread(values: Iterable[float]) -> tuple[float, float]:
+    """Mean and sample standard deviation (0 for one value)."""
+    numbers = list(values)
+    return statistics.fmean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else 0.0
+
+
+def summarise(lines: Iterable[Line]) -> list[Summary]:
+    """The table: one row a variant. Margins are paired, over the seeds that both have finished."""
+    by_variant: dict[str, dict[int, float]] = {}
+    for line in lines:
+        by_variant.setdefault(line.variant, {})[line.seed] = line.accuracy
+    ours = by_variant.get(FEDERATED, {})
+    rows = []
+    for variant in (*VARIANTS, ALONE):
+        theirs = by_variant.get(variant)
+        shared = sorted(set(ours) & set(theirs or {}))
+        if not theirs or not shared:
+            continue
+        mean, sd = spread(theirs.values())
+        margin, margin_sd = spread(ours[seed] - theirs[seed] for seed in shared)
+        rows.append(Summary(variant, mean, sd, margin, margin_sd, len(theirs)))
+    return rows
+
+
+def read(path: Path) -> list[Line]:
+    """The lines so far; a half-written last one is left for later."""
+    if not path.is_file():
+        return []
+    text = path.read_text()
+    return [Line(**json.loads(row)) for row in text.splitlines(keepends=True) if row.endswith("\n")]
+
+
+def run(job: Mapping[str, Any]) -> None:
+    """All seeds and variants of a job; each line is written as soon as it is known."""
+    import torch  # noqa: PLC0415 - the parent reads this module's results without torch
+
+    from lichen.simulate import alone, simulate  # noqa: PLC0415 - as above
+
+    torch.set_num_threads(1)
+    series = spar.load()
+    out = Path(job["out"])
+    rounds = int(job["rounds"])
+    base = plan.task(rounds)
+    test = plan.windows(base, plan.unseen(series))
+    with out.open("a") as sink:
+        for seed in job["seeds"]:
+            devices = {d.name: plan.windows(base, plan.played(series, d, seed).recorded) for d in plan.DEVICES}
+            for variant, config in VARIANTS.items():
+                chosen = plan.task(rounds, config=config, seed=seed)
+                history = simulate(chosen, devices, test, seed, rounds=rounds, evaluate_every=rounds)
+                reached = history.evaluation.metrics["accuracy"] if history.evaluation else 0.0
+                print(json.dumps(vars(Line(seed, variant, reached, history.seconds))), file=sink, flush=True)
+            single = alone(plan.task(rounds, seed=seed), devices, test, seed, rounds=rounds)
+            mean, _ = spread(e.metrics["accuracy"] for e in single.values())
+            print(json.dumps(vars(Line(seed, ALONE, mean, 0.0))), file=sink, flush=True)
+
+
+if __name__ == "__main__":
+    run(json.loads(Path(sys.argv[1]).read_text()))

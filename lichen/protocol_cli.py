@@ -1,0 +1,20 @@
+"""``lichen protocol``: what travels, as a document that other tools read."""
+
+import json
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, help="What travels: the AsyncAPI document.", add_completion=False)
+
+
+@app.callback()
+def root() -> None:
+    """Keep the subcommand's name in the command line."""
+
+
+@app.command()
+def asyncapi() -> None:
+    """Print the AsyncAPI 3.0 document that the control messages and topics generate."""
+    from protocol.asyncapi import document  # noqa: PLC0415 - generating it is work that --help does not need
+
+    typer.echo(json.dumps(document(), indent=2, sort_keys=True))

@@ -1,0 +1,290 @@
+"""Many virtual devices in one process: the method's real client and server, real frames, no broker.
+
+Every update is quantized with error carry, written as a frame, read back and checked exactly as between an
+agent and a coordinator, so that the accuracy includes what the codec costs and the bytes are those of the
+wire. The same task, windows and seed give the same history.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from lichen.streams import Fixed, Stream
+from models import registry, windowset
+from models.contract import (
+    Blobs,
+    Client,
+    ClientContext,
+    Evaluation,
+    LocalResult,
+    Server,
+    Tensors,
+    Update,
+    WindowSet,
+    blob_of,
+)
+from protocol.errors import Misconfigured, Refused, Transient
+from protocol.frame import decode_frame, digest, encode_frame
+from protocol.quantize import with_error_carry
+from protocol.task import Task, Uplink
+from protocol.tensors import Codec, Encoded, encode
+from protocol.updates import UpdateHeader
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """One closed round.
+
+    Attributes:
+        round: counted from 1; version ``round`` came out of it.
+        metrics: of the evaluation after it; empty where none was asked for.
+        bytes_up: payload bytes by part (blob name; ``frame`` is header, names and scales).
+        accepted: device -> its metrics.
+        refused: device -> why its update was not taken, or why it could not train.
+    """
+
+    round: int
+    metrics: dict[str, float]
+    bytes_up: dict[str, int]
+    accepted: dict[str, dict[str, float]]
+    refused: dict[str, str]
+
+
+@dataclass(frozen=True)
+class History:
+    """What a simulation made.
+
+    Attributes:
+        rounds: in order.
+        state: the final global state.
+        evaluation: of the final state on the test windows; None without any.
+        seconds: wall time of it all.
+    """
+
+    rounds: tuple[RoundRecord, ...]
+    state: Blobs
+    evaluation: Evaluation | None
+    seconds: float
+
+    def curve(self, metric: str = "accuracy") -> list[float]:
+        """One metric over the evaluated rounds."""
+        return [record.metrics[metric] for record in self.rounds if metric in record.metrics]
+
+    @property
+    def bytes_up(self) -> int:
+        """Payload bytes of all updates of all rounds."""
+        return sum(sum(record.bytes_up.values()) for record in self.rounds)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """The frame that goes up, the tensors in it, and what they were made from."""
+
+    frame: bytes
+    tensors: dict[str, Encoded]
+    result: LocalResult
+
+
+@dataclass
+class VirtualDevice:
+    """A device without a process: its windows, and what stays on it between rounds.
+
+    Attributes:
+        name: as in the update's header.
+        stream: what it holds at each round.
+        private: the method's own, handed back each round.
+        carry: what quantization cut off so far, by tensor.
+    """
+
+    name: str
+    stream: Stream
+    private: Tensors = field(default_factory=dict)
+    carry: Tensors = field(default_factory=dict)
+
+    def update(self, context: ClientContext, client: Client, state: Blobs, base: str) -> Sent:
+        """Train once from ``state``.
+
+        Raises:
+            Transient: none of its windows can train this round.
+        """
+        windows = self.stream.at(context.round)
+        result = client.train(context, windows, state, self.private)
+        self.private = result.private
+        header = header_of(context, windows, result, base)
+        tensors = self.quantize(context.task.uplink, result)
+        return Sent(encode_frame(header, tensors), tensors, result)
+
+    def quantize(self, uplink: Uplink, result: LocalResult) -> dict[str, Encoded]:
+        """The tensors as they travel; those without a codec of their own have an error carry."""
+        encoded: dict[str, Encoded] = {}
+        for name, values in sorted(result.tensors.items()):
+            own = result.codecs.get(name)
+            if own is not None or not uplink.error_carry:
+                encoded[name] = encode(values, own or Codec(uplink.codec))
+            else:
+                encoded[name], self.carry[name] = with_error_carry(
+                    values, self.carry.get(name), Codec(uplink.codec), per_channel=True
+                )
+        return encoded
+
+    def modalities(self, task: Task, round_: int) -> list[str]:
+        """The modalities it has any window of in that round."""
+        present_BM = self.stream.at(round_).present_BM
+        return [name for column, name in enumerate(task.modality_names) if present_BM[:, column].any()]
+
+
+Progress = Callable[[RoundRecord], None]
+
+
+def simulate(
+    task: Task,
+    devices: Mapping[str, WindowSet | Stream],
+    test: WindowSet | None,
+    seed: int,
+    *,
+    rounds: int | None = None,
+    evaluate_every: int = 1,
+    progress: Progress | None = None,
+) -> History:
+    """Run a whole federated training.
+
+    Args:
+        task: method, network, uplink codec and the method's options.
+        devices: name -> its windows, or a stream that says what it holds at each round.
+        test: labelled windows to judge each version on.
+        seed: decides the initial model and every device's order of samples.
+        rounds: instead of ``task.rounds.count``.
+        evaluate_every: judge every so many rounds; the last one always.
+        progress: told each round as it closes.
+
+    Raises:
+        Misconfigured: an unknown method or option, or no device.
+    """
+    if not devices:
+        raise Misconfigured("a simulation needs at least one device")
+    started = time.perf_counter()
+    spec = registry.method(task.method)
+    spec.configure(task)
+    client = spec.client()
+    engine = _Engine(task, client, spec.server(), seed)
+    fleet = [
+        VirtualDevice(name, Fixed(windows) if isinstance(windows, WindowSet) else windows)
+        for name, windows in sorted(devices.items())
+    ]
+    state = client.initial(task, seed)
+    last = rounds or task.rounds.count
+    records: list[RoundRecord] = []
+    judged: Evaluation | None = None
+    for round_ in range(1, last + 1):
+        record, state = engine.round(fleet, state, round_)
+        if test is not None and (round_ % evaluate_every == 0 or round_ == last):
+            judged = client.evaluate(task, test, state)
+            record.metrics.update(judged.metrics)
+        records.append(record)
+        if progress is not None:
+            progress(record)
+    return History(tuple(records), state, judged, time.perf_counter() - started)
+
+
+def alone(
+    task: Task,
+    devices: Mapping[str, WindowSet | Stream],
+    test: WindowSet,
+    seed: int,
+    *,
+    rounds: int | None = None,
+) -> dict[str, Evaluation]:
+    """What each device reaches by itself, judged on the same windows; see :func:`each_alone`."""
+    histories = each_alone(task, devices, test, seed, rounds=rounds)
+    return {name: history.evaluation for name, history in histories.items() if history.evaluation is not None}
+
+
+def each_alone(
+    task: Task,
+    devices: Mapping[str, WindowSet | Stream],
+    test: WindowSet | None,
+    seed: int,
+    *,
+    rounds: int | None = None,
+) -> dict[str, History]:
+    """The local-only baseline: the same client and as many rounds, no aggregation.
+
+    A fleet of one is that baseline. Its "uplink" is float32, so that it is not held back by a codec it would
+    not need.
+    """
+    local = task.model_copy(update={"uplink": task.uplink.model_copy(update={"codec": "float32"})})
+    every = rounds or task.rounds.count
+    return {
+        name: simulate(local, {name: windows}, test, seed, rounds=rounds, evaluate_every=every)
+        for name, windows in sorted(devices.items())
+    }
+
+
+@dataclass(frozen=True)
+class _Engine:
+    """The coordinator of a simulation: one synchronous round at a time, everybody selected."""
+
+    task: Task
+    client: Client
+    server: Server
+    seed: int
+
+    def round(self, fleet: list[VirtualDevice], state: Blobs, round_: int) -> tuple[RoundRecord, Blobs]:
+        """Every device trains once from ``state``; returns the record and the next state."""
+        fold = self.server.open(self.task, round_, state)
+        base = digest(f"{self.task.name}/{round_ - 1}".encode())
+        record = RoundRecord(round_, {}, {}, {}, {})
+        for number, device in enumerate(fleet):
+            route = self.server.route(self.task, device.modalities(self.task, round_))
+            known = {name: tensors for name, tensors in state.items() if name in route}
+            context = ClientContext(self.task, device.name, round_, _seed_of(self.seed, round_, number))
+            try:
+                sent = device.update(context, self.client, known, base)
+                update = Update(*decode_frame(sent.frame, UpdateHeader))
+                self.server.check(self.task, state, update)
+            except (Refused, Transient) as error:
+                record.refused[device.name] = str(error)
+                continue
+            fold.fold(update)
+            record.accepted[device.name] = sent.result.metrics
+            _count(record.bytes_up, sent)
+        return record, fold.close() if record.accepted else state
+
+
+def _seed_of(*keys: int) -> int:
+    return int(np.random.SeedSequence(keys).generate_state(1)[0]) % 2**31
+
+
+def _count(bytes_up: dict[str, int], sent: Sent) -> None:
+    """Add one frame's bytes to its parts; what is no element (header, names, scales) counts as ``frame``."""
+    for name, tensor in sent.tensors.items():
+        part = blob_of(name)
+        bytes_up[part] = bytes_up.get(part, 0) + len(tensor.data)
+    elements = sum(len(tensor.data) for tensor in sent.tensors.values())
+    bytes_up["frame"] = bytes_up.get("frame", 0) + len(sent.frame) - elements
+
+
+def header_of(context: ClientContext, windows: WindowSet, result: LocalResult, base: str) -> UpdateHeader:
+    """What an agent says about its update: counts per modality and class, share missing, mean quality."""
+    task = context.task
+    missing, quality = {}, {}
+    for column, name in enumerate(task.modality_names):
+        here = windows.present_BM[:, column]
+        missing[name] = float(1 - here.mean()) if len(here) else 1.0
+        quality[name] = float(windows.quality_BM[here, column].mean()) if here.any() else 0.0
+    return UpdateHeader(
+        task=task.name,
+        method=task.method,
+        device=context.device,
+        round=context.round,
+        base=base,
+        weight=result.weight,
+        samples=int((windows.y_B >= 0).sum()),
+        counts=windowset.counts(windows, task),
+        missing=missing,
+        quality=quality,
+        metrics=result.metrics,
+        extra=result.extra,
+    )

@@ -1,0 +1,155 @@
+"""Streams of windows for simulated devices: seeded, so that the same seed is the same stream.
+
+The setting of the QQR paper (Wang et al., section VI): a pool of windows a device, drawn by a Dirichlet share
+of the classes; an evolving set into which new windows come each round and from which the oldest go; rounds in
+which part of the windows lack a modality (quantity imbalance), and rounds in which a modality is noisy
+(quality imbalance). The paper's lambda_p, lambda_r and delta_r are ``missing_share``, ``affected_rounds`` and
+``noisy_rounds`` here.
+
+Shapes: B windows, M modalities, C channels, T samples.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.contract import WindowSet
+from models.windowset import select
+
+Indices = NDArray[np.int64]
+
+
+class Stream(Protocol):
+    """What a device holds at each round (counted from 1)."""
+
+    def at(self, round_: int) -> WindowSet:
+        """The windows to train on in that round; the same for the same round."""
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """A device whose windows do not change."""
+
+    windows: WindowSet
+
+    def at(self, round_: int) -> WindowSet:  # noqa: ARG002 - a stream is asked by round
+        """Always the same windows."""
+        return self.windows
+
+
+def rng_of(*keys: int) -> np.random.Generator:
+    """A generator of its own for a tuple of non-negative integers (seed, device, round, purpose)."""
+    return np.random.default_rng(np.random.SeedSequence(keys))
+
+
+def dirichlet_pools(
+    y_B: NDArray[np.int64], devices: int, size: int, alpha: float, rng: np.random.Generator
+) -> list[Indices]:
+    """One pool of window indices a device, its class shares drawn from Dirichlet(``alpha``).
+
+    A pool repeats no window while its class has enough; pools of different devices overlap (five pools of
+    2,000 are more than the 7,352 windows of UCI-HAR).
+
+    Args:
+        y_B: the class of every window; negative ones are left out.
+        devices: how many pools.
+        size: windows in each.
+        alpha: small is uneven, large is even.
+        rng: where chance comes from.
+    """
+    classes = np.unique(y_B[y_B >= 0])
+    members = {int(c): np.flatnonzero(y_B == c) for c in classes}
+    pools = []
+    for _ in range(devices):
+        wanted = rng.multinomial(size, rng.dirichlet(np.full(len(classes), alpha)))
+        parts = [
+            rng.choice(members[int(c)], size=int(n), replace=int(n) > len(members[int(c)]))
+            for c, n in zip(classes, wanted, strict=True)
+        ]
+        pools.append(rng.permutation(np.concatenate(parts)))
+    return pools
+
+
+def without_modality(windows: WindowSet, share: float, rng: np.random.Generator) -> WindowSet:
+    """Quantity imbalance: that share of the windows loses one of the modalities it has, never its last.
+
+    Returns:
+        New windows; the values of what is missing are zeros, and its quality is 1 (unknown).
+    """
+    present_BM = windows.present_BM.copy()
+    candidates = np.flatnonzero(present_BM.sum(axis=1) > 1)
+    chosen = rng.permutation(candidates)[: round(share * len(candidates))]
+    for index in chosen:
+        present_BM[index, rng.choice(np.flatnonzero(present_BM[index]))] = False
+    return _masked(windows, present_BM)
+
+
+def _masked(windows: WindowSet, present_BM: NDArray[np.bool_]) -> WindowSet:
+    x = {
+        name: np.where(present_BM[:, column, None, None], values, np.float32(0))
+        for column, (name, values) in enumerate(windows.x.items())
+    }
+    quality_BM = np.where(present_BM, windows.quality_BM, np.float32(1))
+    return replace(windows, x=x, present_BM=present_BM, quality_BM=quality_BM)
+
+
+def with_noise(
+    windows: WindowSet, modality: str, snr_db: float, rng: np.random.Generator, *, quality: float = 0.0
+) -> WindowSet:
+    """Quality imbalance: white Gaussian noise on one modality, each channel at that signal-to-noise ratio.
+
+    Args:
+        windows: what the sensor would have seen. Its dictionary of modalities must be in the task's order.
+        modality: the noisy one.
+        snr_db: power of the signal about its mean, over the power of the noise, in decibels.
+        rng: where chance comes from.
+        quality: what the quality indicator says of it (0 to 1).
+    """
+    column = list(windows.x).index(modality)
+    values = windows.x[modality]
+    here = windows.present_BM[:, column]
+    power = values[here].var(axis=(0, 2)) if here.any() else np.zeros(values.shape[1], np.float32)
+    deviation = np.sqrt(power / 10 ** (snr_db / 10))[None, :, None]
+    noise = rng.standard_normal(values.shape).astype(np.float32) * deviation.astype(np.float32)
+    noisy = np.where(here[:, None, None], values + noise, values).astype(np.float32)
+    quality_BM = windows.quality_BM.copy()
+    quality_BM[here, column] = quality
+    return replace(windows, x={**windows.x, modality: noisy}, quality_BM=quality_BM)
+
+
+@dataclass(frozen=True)
+class Evolving:
+    """A set of fixed size over a pool: each round the newest windows come in and the oldest go out.
+
+    Attributes:
+        pool: all the windows this device will ever see, in the order of their coming; it wraps around.
+        seed: with the round, decides every fault.
+        size: windows held at a time.
+        step: new windows a round.
+        missing_share: share of the windows that lack a modality in an affected round (the paper's lambda_p).
+        affected_rounds: probability that a round is affected (lambda_r).
+        noisy_rounds: probability that one modality is noisy in a round (delta_r).
+        snr_db: signal-to-noise ratio of a noisy modality.
+    """
+
+    pool: WindowSet
+    seed: int
+    size: int = 500
+    step: int = 20
+    missing_share: float = 0.0
+    affected_rounds: float = 0.0
+    noisy_rounds: float = 0.0
+    snr_db: float = 10.0
+
+    def at(self, round_: int) -> WindowSet:
+        """The set at that round, with its faults."""
+        first = (round_ - 1) * self.step
+        held = select(self.pool, np.arange(first, first + self.size, dtype=np.int64) % len(self.pool))
+        rng = rng_of(self.seed, round_)
+        affected, noisy = rng.random(2) < (self.affected_rounds, self.noisy_rounds)
+        if noisy:
+            names = tuple(held.x)
+            held = with_noise(held, names[int(rng.integers(len(names)))], self.snr_db, rng)
+        return without_modality(held, self.missing_share, rng) if affected else held

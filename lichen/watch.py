@@ -1,0 +1,116 @@
+"""A fleet as seen from the broker: the retained state of devices and rounds, folded into one picture.
+
+``FleetView`` is pure: ``apply(topic, payload)``. The demo's screen, its report and ``lichen status`` read it.
+"""
+
+from dataclasses import dataclass, field
+
+from protocol import messages
+from protocol.errors import Refused
+from protocol.messages import Metric, ModalityState, ModelPointer, RoundAnnouncement, State, TaskAnnouncement
+from protocol.task import Task
+from protocol.topics import Kind, broadcast_topic, parse
+
+
+@dataclass
+class DeviceView:
+    """The last that a device said of itself."""
+
+    name: str
+    status: str = "unknown"
+    windows: int = 0
+    modalities: dict[str, ModalityState] = field(default_factory=dict)
+    model: str | None = None
+    round: int | None = None
+    """The last round it has measured itself in."""
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RoundMark:
+    """One finished round: its metrics, and the payload bytes until then."""
+
+    round: int
+    metrics: dict[str, float]
+    bytes_up: int
+    bytes_down: int
+    accepted: tuple[str, ...]
+
+
+@dataclass
+class FleetView:
+    """What the broker's topics say about one fleet."""
+
+    fleet: str
+    task: Task | None = None
+    round: RoundAnnouncement | None = None
+    model: ModelPointer | None = None
+    devices: dict[str, DeviceView] = field(default_factory=dict)
+    history: dict[int, RoundMark] = field(default_factory=dict)
+    """Round -> the last announcement of it that carried metrics."""
+    refused: int = 0
+    """Messages that could not be read."""
+
+    def filters(self) -> tuple[tuple[str, int], ...]:
+        """Topic filters and their QoS. Wildcards over retained messages at QoS 0: see FACTS, iotcore."""
+        root = f"lichen/v1/{self.fleet}"
+        return (
+            (broadcast_topic(self.fleet, Kind.TASK), 1),
+            (broadcast_topic(self.fleet, Kind.ROUND), 1),
+            (broadcast_topic(self.fleet, Kind.FLEET_MODEL), 1),
+            (f"{root}/d/+/up/state", 0),
+            (f"{root}/d/+/up/metric", 0),
+        )
+
+    def apply(self, topic: str, payload: bytes) -> bool:
+        """Take one message; True when the picture changed. What cannot be read is counted."""
+        try:
+            route = parse(topic)
+            message = messages.decode(
+                payload, TaskAnnouncement, RoundAnnouncement, ModelPointer, State, Metric
+            )
+        except Refused:
+            self.refused += 1
+            return False
+        if route.device is not None and isinstance(message, State | Metric):
+            self._device(route.device, message)
+        elif isinstance(message, TaskAnnouncement):
+            self.task = message.task
+        elif isinstance(message, ModelPointer):
+            self.model = message
+        elif isinstance(message, RoundAnnouncement):
+            self._round(message)
+        else:
+            self.refused += 1
+            return False
+        return True
+
+    def _device(self, name: str, message: State | Metric) -> None:
+        device = self.devices.setdefault(name, DeviceView(name))
+        if isinstance(message, Metric):
+            device.metrics = {**device.metrics, **message.metrics}
+            device.round = message.round if message.round is not None else device.round
+            return
+        device.status = message.status
+        if message.status == "online":
+            device.windows = message.windows
+            device.modalities = dict(message.modalities) or device.modalities
+            device.model = message.model
+
+    def _round(self, message: RoundAnnouncement) -> None:
+        self.round = message
+        if message.metrics:
+            self.history[message.version] = RoundMark(
+                message.version, dict(message.metrics), message.bytes_up, message.bytes_down, message.accepted
+            )
+
+    def delivered(self) -> frozenset[str]:
+        """Devices whose update of the current round is accepted."""
+        return frozenset(self.round.accepted) if self.round else frozenset()
+
+    def accuracy(self) -> float | None:
+        """The newest accuracy that was announced."""
+        for number in sorted(self.history, reverse=True):
+            if "accuracy" in self.history[number].metrics:
+                return self.history[number].metrics["accuracy"]
+        return None

@@ -1,0 +1,192 @@
+"""QQR's local training: batches, PNR, the loss of (20) to (22), plain SGD. Imports torch.
+
+Shapes: B windows, M modalities, C channels, T samples, D features, K classes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from models import training
+from models.contract import FloatArray, WindowSet
+from models.methods.qqr import QqrConfig
+from models.methods.qqr.losses import cross_entropy, imputed, prototype_cross_entropy, rebalanced
+from models.multimodal.network import MultimodalNetwork
+from models.multimodal.prototypes import normalise
+from protocol.task import Task
+
+_FEATURE_BATCH = 256
+
+
+@dataclass(frozen=True)
+class Globals:
+    """What a device knows of the fleet besides the network.
+
+    Attributes:
+        encoders: modalities that this device has an encoder for.
+        vbar: global prototypes ``vbar_KD`` by modality, of length ``feature_scale`` if so configured.
+        seen: which classes have one, ``(K,)`` bool by modality.
+        config: the method's options.
+    """
+
+    encoders: frozenset[str]
+    vbar: Mapping[str, Tensor]
+    seen: Mapping[str, Tensor]
+    config: QqrConfig
+
+    @classmethod
+    def of(
+        cls,
+        task: Task,
+        encoders: frozenset[str],
+        tables: Mapping[str, tuple[FloatArray, FloatArray]],
+        config: QqrConfig,
+    ) -> "Globals":
+        """From the global state's tables of values and rounds."""
+        seen = {name: torch.from_numpy(tables[name][1] > 0) for name in task.modality_names}
+        made = cls(encoders, {}, seen, config)
+        vbar = {name: made.scaled(torch.from_numpy(tables[name][0])) for name in task.modality_names}
+        return cls(encoders, vbar, seen, config)
+
+    def scaled(self, z: Tensor) -> Tensor:
+        """A feature or prototype at its set length; unchanged when ``normalise`` is off."""
+        return normalise(z, self.config.feature_scale) if self.config.normalise else z
+
+    def high_quality(self, quality_BM: FloatArray) -> NDArray[np.bool_]:
+        """The q of (14) and (22): all true when quality is not read."""
+        if self.config.quality == "none":
+            return np.ones(quality_BM.shape, np.bool_)
+        return quality_BM >= self.config.quality_threshold
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """One step's windows as tensors."""
+
+    x: Mapping[str, Tensor]
+    present_BM: Tensor
+    high_quality_BM: Tensor
+    y_B: Tensor
+
+
+class LocalTraining:
+    """One device's training in one round, on ``net`` in place.
+
+    Attributes:
+        trained: modalities whose encoder took part in a step.
+    """
+
+    def __init__(
+        self, net: MultimodalNetwork, known: Globals, config: QqrConfig, generator: torch.Generator
+    ) -> None:
+        self._net = net
+        self._known = known
+        self._config = config
+        self._generator = generator
+        self.trained: frozenset[str] = frozenset()
+
+    def run(self, windows: WindowSet, round_: int) -> dict[str, float]:
+        """All epochs; the metrics of the last one."""
+        config = self._config
+        lr = training.learning_rate(config.lr, config.lr_decay, config.lr_min, round_)
+        sgd = training.Sgd(self._net.parameters(), lr, config.momentum, config.weight_decay)
+        everything = _whole(windows, self._known)
+        self._net.train()
+        losses, hits, steps = [0.0], 0, 0
+        for _ in range(config.epochs):
+            losses, hits = [], 0
+            for index_B in training.batches(len(windows), config.batch, self._generator):
+                loss, right = self._step(sgd, self._batch(everything, index_B))
+                losses.append(loss * len(index_B))
+                hits += right
+                steps += 1
+        self._net.eval()
+        low_B = (everything.present_BM & ~everything.high_quality_BM).any(dim=1)
+        return {
+            "loss": sum(losses) / len(windows),
+            "accuracy": hits / len(windows),
+            "lr": lr,
+            "steps": float(steps),
+            "low_quality": float(low_B.sum()),
+        }
+
+    def _batch(self, everything: _Batch, index_B: Tensor) -> _Batch:
+        config = self._config
+        x = {name: x_BCT[index_B] for name, x_BCT in everything.x.items()}
+        return _Batch(
+            x=training.augmented(x, config.rotate_deg, config.gain, self._generator),
+            present_BM=everything.present_BM[index_B],
+            high_quality_BM=everything.high_quality_BM[index_B],
+            y_B=everything.y_B[index_B],
+        )
+
+    def _step(self, sgd: training.Sgd, batch: _Batch) -> tuple[float, int]:
+        z = self._completed(batch)
+        logits_BK = self._net.classify(z)
+        loss = rebalanced(
+            cross_entropy(logits_BK, batch.y_B),
+            self._pce(z, batch),
+            batch.high_quality_BM.T,
+            self._config.beta,
+        )
+        sgd.descend(loss)
+        return float(loss.detach()), int((logits_BK.argmax(dim=1) == batch.y_B).sum())
+
+    def _completed(self, batch: _Batch) -> dict[str, Tensor]:
+        """Each modality's ``z_BD``: encoded where it is there, else what ``impute`` says."""
+        config, known = self._config, self._known
+        z: dict[str, Tensor] = {}
+        for m, name in enumerate(self._net.names):
+            here_B = batch.present_BM[:, m]
+            # a zero input goes through the encoder, where the device has it
+            encode_B = (
+                torch.ones_like(here_B)
+                if config.impute == "zero_input" and name in known.encoders
+                else here_B
+            )
+            z_BD = torch.zeros(len(here_B), known.vbar[name].shape[1])
+            if bool(encode_B.any()):
+                self.trained |= {name}
+                z_BD[encode_B] = known.scaled(self._net.encode(name, batch.x[name][encode_B]))
+            if config.impute == "pnr":
+                # a class without prototype has a row of zeros: the zero feature
+                z_BD = imputed(z_BD, here_B, batch.y_B, known.vbar[name])
+            z[name] = z_BD
+        return z
+
+    def _pce(self, z: Mapping[str, Tensor], batch: _Batch) -> Tensor:
+        """Equation (21) as ``pce_MB``; 0 where a modality is missing. Computed only where quality is low."""
+        pce_MB = torch.zeros(len(self._net.names), len(batch.y_B))
+        for m, name in enumerate(self._net.names):
+            low_B = batch.present_BM[:, m] & ~batch.high_quality_BM[:, m]
+            if bool(low_B.any()):
+                pce_MB[m, low_B] = prototype_cross_entropy(
+                    z[name][low_B], batch.y_B[low_B], self._known.vbar[name], self._known.seen[name]
+                )
+        return pce_MB
+
+
+def _whole(windows: WindowSet, known: Globals) -> _Batch:
+    present_BM = torch.from_numpy(windows.present_BM)
+    return _Batch(
+        x={
+            name: torch.where(present_BM[:, m, None, None], torch.from_numpy(windows.x[name]), 0.0)
+            for m, name in enumerate(known.seen)
+        },
+        present_BM=present_BM,
+        high_quality_BM=torch.from_numpy(known.high_quality(windows.quality_BM)),
+        y_B=torch.from_numpy(windows.y_B),
+    )
+
+
+def features(net: MultimodalNetwork, known: Globals, name: str, x_BCT: Tensor) -> Tensor:
+    """``z_BD`` as prototypes and inference see it: no gradient, BatchNorm with its running statistics."""
+    net.eval()
+    with torch.no_grad():
+        return torch.cat(
+            [known.scaled(net.encode(name, part)) for part in torch.split(x_BCT, _FEATURE_BATCH)]
+        )

@@ -1,0 +1,66 @@
+"""The device's equations, one pure function each; the coordinator's are in ``prototypes.py`` (NumPy).
+
+Shapes: B windows, D features, K classes; ``y_B`` true classes. Gradient never flows into a prototype.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from models.multimodal.prototypes import negative_distances
+
+
+def class_means(z_BD: Tensor, y_B: Tensor, keep_B: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """Local prototypes, equations (13) and (14).
+
+    The denominator is the number of contributing windows *of that class*.
+
+    Args:
+        z_BD: features.
+        y_B: true classes.
+        keep_B: bool: present, of good quality (14).
+        classes: K.
+
+    Returns:
+        ``v_KD`` (zeros where a class has no window) and ``count_K`` (int64).
+    """
+    chosen_KB = torch.stack([keep_B & (y_B == c) for c in range(classes)])
+    count_K = chosen_KB.sum(dim=1)
+    v_KD = chosen_KB.to(z_BD.dtype) @ z_BD / count_K.clamp(min=1).unsqueeze(1)
+    return v_KD, count_K
+
+
+def imputed(z_BD: Tensor, present_B: Tensor, y_B: Tensor, vbar_KD: Tensor) -> Tensor:
+    """PNR, equations (18) and (19): a missing feature becomes the global prototype of the window's class."""
+    return torch.where(present_B.unsqueeze(1), z_BD, vbar_KD.detach()[y_B])
+
+
+def cross_entropy(logits_BK: Tensor, y_B: Tensor) -> Tensor:
+    """The task's loss on completed features, equation (20): mean over windows."""
+    return functional.cross_entropy(logits_BK, y_B)
+
+
+def prototype_cross_entropy(z_BD: Tensor, y_B: Tensor, vbar_KD: Tensor, seen_K: Tensor) -> Tensor:
+    """PCE, equation (21), for each window: ``-log softmax_c(-||z - vbar_c||_2)`` at the true class, (B,).
+
+    Only classes with a prototype take part; a window whose class has none gets 0.
+    """
+    scores_BK = negative_distances(z_BD, vbar_KD.detach()).masked_fill(~seen_K, -torch.inf)
+    seen_B = seen_K[y_B]
+    if not bool(seen_B.any()):
+        return z_BD.new_zeros(len(z_BD))
+    # rows without a prototype of their class are taken out before the softmax: 0 * inf would be NaN
+    loss_S = functional.cross_entropy(scores_BK[seen_B], y_B[seen_B], reduction="none")
+    return z_BD.new_zeros(len(z_BD)).masked_scatter(seen_B, loss_S)
+
+
+def rebalanced(ce: Tensor, pce_MB: Tensor, high_quality_MB: Tensor, beta: float) -> Tensor:
+    """PLR, equation (22): ``CE + beta * sum_m (1 - q_m) PCE_m``, with one q for each window and modality.
+
+    Args:
+        ce: scalar, mean over windows.
+        pce_MB: equation (21) for each modality and window; 0 where the modality is missing.
+        high_quality_MB: q, bool.
+        beta: weight.
+    """
+    return ce + beta * (pce_MB * (~high_quality_MB).to(pce_MB.dtype)).sum(dim=0).mean()

@@ -1,0 +1,53 @@
+"""What travels besides weights: the classes an update has prototypes of, and their counts. Torch-free."""
+
+from typing import Annotated, Any, Self
+
+from pydantic import Field, ValidationError, model_validator
+
+from protocol.base import Count, Name, Wire
+from protocol.errors import Reason, Refused
+
+_PerRow = Annotated[tuple[Count, ...], Field(min_length=1, max_length=1024)]
+
+
+class PrototypeRows(Wire):
+    """The rows of ``prototypes/<modality>/values``: only classes that occurred are sent."""
+
+    classes: _PerRow
+    """Class indices, strictly increasing; one for each row of the tensor."""
+    counts: _PerRow
+    """Windows that made the row: present, of good quality, of this class (14)."""
+
+    @model_validator(mode="after")
+    def _rows_agree(self) -> Self:
+        if len(self.classes) != len(self.counts):
+            raise ValueError(f"{len(self.classes)} classes but {len(self.counts)} counts")
+        if any(a >= b for a, b in zip(self.classes, self.classes[1:], strict=False)):
+            raise ValueError("classes must be strictly increasing")
+        if 0 in self.counts:
+            raise ValueError("a prototype made from no window must not be sent")
+        return self
+
+
+class QqrMessage(Wire):
+    """``UpdateHeader.extra`` of a QQR update."""
+
+    prototypes: Annotated[dict[Name, PrototypeRows], Field(max_length=16)] = {}  # noqa: RUF012 - pydantic copies defaults
+
+    def extra(self) -> dict[str, Any]:
+        """As JSON values, for the header."""
+        return self.model_dump(mode="json")
+
+
+def parse(extra: dict[str, Any]) -> QqrMessage:
+    """Read ``UpdateHeader.extra``.
+
+    Raises:
+        Refused: MALFORMED; the detail names the field.
+    """
+    try:
+        return QqrMessage.model_validate(extra)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        path = ".".join(["extra", *map(str, first["loc"])])
+        raise Refused(Reason.MALFORMED, f"{path}: {first['msg']}"[:500]) from None

@@ -1,0 +1,160 @@
+"""The coordinator's half of QQR: plain mean of the models (5), global prototypes (15, 16). NumPy only."""
+
+from collections.abc import Iterable
+from typing import Final, Self, cast
+
+import numpy as np
+
+from models.aggregate import MAX_ABS, FixedPointSum, RowSum
+from models.contract import Blobs, Tensors, Update
+from models.methods.qqr import METHOD, QqrConfig
+from models.methods.qqr.messages import PrototypeRows, QqrMessage, parse
+from models.methods.qqr.prototypes import blob_name, cumulative, rounds_name, table, values_name
+from models.params import apply, check_names, check_tensor, flatten, shapes, unflatten
+from protocol.errors import Reason, Refused
+from protocol.task import Task
+from protocol.updates import UpdateHeader
+
+_ROUNDING: Final = 1.001
+"""Room for float32 and the quantizer above a prototype's largest possible value."""
+
+
+def _config(task: Task) -> QqrConfig:
+    return cast("QqrConfig", METHOD.configure(task))
+
+
+def _model(state: Blobs) -> Tensors:
+    """The tensors that travel as deltas."""
+    return {name: tensor for name, tensor in flatten(state).items() if not name.startswith("prototypes/")}
+
+
+class QqrServer:
+    """See :class:`models.contract.Server`."""
+
+    def route(self, task: Task, modalities: Iterable[str]) -> tuple[str, ...]:
+        """The device's encoders, the head, and all prototypes: they stand in for modalities it lacks."""
+        own = set(task.modality_names if _config(task).impute == "zero_input" else modalities)
+        encoders = [f"encoder/{name}" for name in task.modality_names if name in own]
+        return (*encoders, "head", *(blob_name(name) for name in task.modality_names))
+
+    def check(self, task: Task, state: Blobs, update: Update) -> None:
+        """Compare an update with the model; see :class:`models.contract.Server`.
+
+        Raises:
+            Refused: the detail names the tensor, the modality or the field of the extra message.
+        """
+        if update.header.weight != 1:
+            raise Refused(
+                Reason.OUT_OF_BOUNDS,
+                f"header.weight is {update.header.weight}; QQR takes a plain mean (5): 1",
+            )
+        _check_counts(task, update.header)
+        message = parse(update.header.extra)
+        prototypes = {name for name in update.tensors if name.startswith("prototypes/")}
+        check_names(
+            prototypes, map(values_name, message.prototypes), "prototypes and header.extra.prototypes"
+        )
+        model = {name: tensor for name, tensor in update.tensors.items() if name not in prototypes}
+        if not update.tensors:
+            raise Refused(Reason.WRONG_TENSORS, "the update has neither model tensors nor prototypes")
+        config = _config(task)
+        if model:
+            _check_model(_model(state), model, config.max_delta)
+        for name, rows in message.prototypes.items():
+            _check_prototypes(task, state, update, name, rows)
+
+    def open(self, task: Task, round_: int, state: Blobs) -> "QqrFold":
+        """Begin a round on this state. (16) counts rounds per class, so ``round_`` itself is not read."""
+        del round_
+        return QqrFold(task, state)
+
+
+class QqrFold:
+    """One round's running aggregate; see :class:`models.contract.Fold`."""
+
+    def __init__(self, task: Task, state: Blobs) -> None:
+        self._config = _config(task)
+        self._state = state
+        self._deltas = FixedPointSum(shapes(_model(state)), MAX_ABS)
+        self._prototypes = {
+            name: RowSum(len(task.labels), task.network.feature_dim, MAX_ABS) for name in task.modality_names
+        }
+
+    def fold(self, update: Update) -> None:
+        """Take one update that :meth:`QqrServer.check` has passed."""
+        message = parse(update.header.extra)
+        self._deltas.add(
+            {n: t for n, t in update.tensors.items() if not n.startswith("prototypes/")}, update.header.weight
+        )
+        for modality, rows in message.prototypes.items():
+            name = values_name(modality)
+            self._prototypes[modality].add(name, np.array(rows.classes), update.tensors[name])
+
+    def merge(self, other: Self) -> None:
+        """Take another fold of the same round."""
+        self._deltas.merge(other._deltas)
+        for name, rows in self._prototypes.items():
+            rows.merge(other._prototypes[name])
+
+    def close(self) -> Blobs:
+        """The next global state: base + mean delta (5); prototypes by (15) and (16)."""
+        new = apply(flatten(self._state), self._deltas.mean())
+        for name, rows in self._prototypes.items():
+            vbar_KD, rounds_K = table(self._state, name)
+            new[values_name(name)], new[rounds_name(name)] = cumulative(
+                vbar_KD, rounds_K, rows.mean(), rows.count_K > 0, self._config
+            )
+        return unflatten(new)
+
+
+def _check_counts(task: Task, header: UpdateHeader) -> None:
+    """header.counts: known modalities, one number a class, no more than there are samples."""
+    for name, per_class in header.counts.items():
+        if name not in task.modality_names:
+            raise Refused(
+                Reason.WRONG_MODALITY,
+                f"header.counts: the task has no modality {name!r} (it has {', '.join(task.modality_names)})",
+            )
+        if len(per_class) != len(task.labels) or sum(per_class) > header.samples:
+            raise Refused(
+                Reason.OUT_OF_BOUNDS,
+                f"header.counts.{name}: {len(per_class)} classes with {sum(per_class)} windows in all; the "
+                f"task has {len(task.labels)} classes, the update {header.samples} samples",
+            )
+
+
+def _check_model(base: Tensors, deltas: Tensors, bound: float) -> None:
+    """The head is whole, each encoder whole or absent; shapes and values fit."""
+    encoders = {name.rsplit("/", 1)[0] for name in deltas if name.startswith("encoder/")}
+    wanted = {name for name in base if name.rsplit("/", 1)[0] in {*encoders, "head"}}
+    check_names(deltas, wanted, "model")
+    for name, delta in deltas.items():
+        check_tensor(name, delta, base[name].shape, bound)
+
+
+def _check_prototypes(task: Task, state: Blobs, update: Update, modality: str, rows: PrototypeRows) -> None:
+    """Rows of known classes, made from no more windows than the header counts, of possible size."""
+    if modality not in task.modality_names:
+        raise Refused(Reason.WRONG_MODALITY, f"extra.prototypes: the task has no modality {modality!r}")
+    config = _config(task)
+    name, (classes, columns) = values_name(modality), table(state, modality)[0].shape
+    present = update.header.counts.get(modality, (0,) * classes)
+    for index, count in zip(rows.classes, rows.counts, strict=True):
+        if index >= classes:
+            raise Refused(Reason.OUT_OF_BOUNDS, f"tensor {name!r}: class {index} of {classes}")
+        if count > present[index]:
+            raise Refused(
+                Reason.OUT_OF_BOUNDS,
+                f"tensor {name!r}: class {index} made from {count} windows, but "
+                f"header.counts.{modality} has {present[index]}",
+            )
+    bound = config.feature_scale * _ROUNDING if config.normalise else MAX_ABS
+    check_tensor(name, update.tensors[name], (len(rows.classes), columns), bound)
+
+
+def make_server() -> QqrServer:
+    """The coordinator's half."""
+    return QqrServer()
+
+
+__all__ = ["QqrFold", "QqrMessage", "QqrServer", "make_server"]

@@ -1,0 +1,1 @@
+"""Networks of several sensor modalities: one encoder each, features of one size, one head."""

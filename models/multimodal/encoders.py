@@ -1,0 +1,114 @@
+"""Encoders of one modality: a window ``x_BCT`` (batch, channels, time) to a feature ``z_BD``.
+
+Both hold BatchNorm: with the plain SGD that federated methods use (learning rate .08) they stay at chance
+without it.
+"""
+
+from typing import Final
+
+from torch import Tensor, nn
+
+from protocol.task import Encoder
+
+_KERNEL: Final = 5
+_MIN_SAMPLES: Final = 8
+"""Pooling stops before the time axis gets shorter than this."""
+
+
+def widths_of(width: int, depth: int) -> tuple[int, ...]:
+    """Channels of each convolution: two layers of ``width``, three of twice that, then four times.
+
+    >>> widths_of(32, 5)
+    (32, 32, 64, 64, 64)
+    """
+    return tuple(width * (1 if i < 2 else 2 if i < 5 else 4) for i in range(depth))  # noqa: PLR2004 - the rule above
+
+
+def poolings_of(samples: int, depth: int) -> int:
+    """How many of the first layers halve the time axis: as many as leave eight samples or more.
+
+    16 samples are halved once, 128 four times, 1024 seven times where there are as many layers.
+    """
+    return max(0, min(depth, (samples // _MIN_SAMPLES).bit_length() - 1))
+
+
+class BatchNorm(nn.BatchNorm1d):
+    """BatchNorm that trains on a single value per channel too, where torch's raises: by its statistics.
+
+    The last batch of a device's few windows may well be one window.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``x`` normalised per channel (axis 1)."""
+        if self.training and x.numel() == x.shape[1]:
+            return nn.functional.batch_norm(
+                x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps
+            )
+        return super().forward(x)
+
+
+class Cnn1d(nn.Module):
+    """Convolutions (kernel 5, BatchNorm, ReLU, halving), the mean over time, a linear layer.
+
+    Args:
+        channels: C of the input.
+        samples: T of the input; fixes how often the time axis is halved.
+        width: channels of the first convolution; see :func:`widths_of`.
+        depth: number of convolutions.
+        feature_dim: D of the output.
+    """
+
+    def __init__(self, channels: int, samples: int, width: int, depth: int, feature_dim: int) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        halved = poolings_of(samples, depth)
+        before = channels
+        for i, after in enumerate(widths_of(width, depth)):
+            # No bias: the BatchNorm that follows has one.
+            layers += [nn.Conv1d(before, after, _KERNEL, padding=_KERNEL // 2, bias=False)]
+            layers += [BatchNorm(after), nn.ReLU()]
+            if i < halved:
+                layers.append(nn.MaxPool1d(2))
+            before = after
+        self.convolutions = nn.Sequential(*layers)
+        self.fc = nn.Linear(before, feature_dim)
+
+    def forward(self, x_BCT: Tensor) -> Tensor:
+        """The feature ``z_BD``."""
+        z: Tensor = self.fc(self.convolutions(x_BCT).mean(dim=2))
+        return z
+
+
+class Lstm(nn.Module):
+    """BatchNorm of the input, stacked LSTM layers, the mean over time, BatchNorm, a linear layer.
+
+    The mean over time, rather than the last hidden state, lets plain SGD reach every time step: on UCI-HAR's
+    gyroscope alone ten epochs over 2,000 windows gave 0.48 accuracy against 0.38. BatchNorm after it, rather
+    than on every time step, gave 0.48 against 0.43, for less work.
+
+    Args:
+        channels: C of the input.
+        width: hidden units of every layer.
+        depth: number of stacked layers.
+        feature_dim: D of the output.
+    """
+
+    def __init__(self, channels: int, width: int, depth: int, feature_dim: int) -> None:
+        super().__init__()
+        self.norm_in = BatchNorm(channels)
+        self.lstm = nn.LSTM(channels, width, num_layers=depth, batch_first=True)
+        self.norm_out = BatchNorm(width)
+        self.fc = nn.Linear(width, feature_dim)
+
+    def forward(self, x_BCT: Tensor) -> Tensor:
+        """The feature ``z_BD``."""
+        hidden_BTH, _ = self.lstm(self.norm_in(x_BCT).transpose(1, 2))
+        z: Tensor = self.fc(self.norm_out(hidden_BTH.mean(dim=1)))
+        return z
+
+
+def make_encoder(encoder: Encoder, channels: int, samples: int, feature_dim: int) -> nn.Module:
+    """The encoder that a task asks for, with torch's own initial values (set the seed before)."""
+    if encoder.kind == "cnn1d":
+        return Cnn1d(channels, samples, encoder.width, encoder.depth, feature_dim)
+    return Lstm(channels, encoder.width, encoder.depth, feature_dim)

@@ -1,0 +1,137 @@
+"""The network of a task, and its way to and from the blobs of a global version."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+from models.contract import Blobs
+from models.multimodal.encoders import make_encoder
+from models.multimodal.fusion import Head
+from protocol.errors import Reason, Refused
+from protocol.task import Encoder, Modality, Network, Task
+
+_NOT_SENT: Final = "num_batches_tracked"
+"""BatchNorm's step counter: an integer that nothing reads while its momentum is fixed."""
+
+
+class MultimodalNetwork(nn.Module):
+    """One encoder for each modality of the task, one head.
+
+    Attributes:
+        names: modality names in the task's order.
+        encoders: name -> encoder.
+        head: see :class:`models.multimodal.fusion.Head`.
+    """
+
+    def __init__(self, task: Task) -> None:
+        super().__init__()
+        self.names = task.modality_names
+        self.affine = {m.name: (m.offset, m.scale) for m in task.modalities}
+        dim = task.network.feature_dim
+        self.encoders = nn.ModuleDict(
+            {
+                m.name: make_encoder(task.encoder(m.name), m.channels, task.samples(m.name), dim)
+                for m in task.modalities
+            }
+        )
+        self.head = Head(len(self.names), dim, task.network.hidden_dim, len(task.labels))
+
+    def encode(self, name: str, x_BCT: Tensor) -> Tensor:
+        """The feature ``z_BD`` of a modality's windows, given in its raw unit."""
+        offset, scale = self.affine[name]
+        z: Tensor = self.encoders[name]((x_BCT - offset) / scale)
+        return z
+
+    def classify(self, z: Mapping[str, Tensor]) -> Tensor:
+        """``logits_BK`` of one feature ``z_BD`` for every modality of the task."""
+        logits: Tensor = self.head([z[name] for name in self.names])
+        return logits
+
+    def forward(self, *x: Tensor) -> Tensor:
+        """``logits_BK`` of windows with all modalities, one ``x_BCT`` each in the task's order."""
+        return self.classify(
+            {name: self.encode(name, x_BCT) for name, x_BCT in zip(self.names, x, strict=True)}
+        )
+
+
+def build(task: Task) -> MultimodalNetwork:
+    """The network of a task with fresh parameters from torch's global random generator."""
+    return MultimodalNetwork(task)
+
+
+def _named(net: MultimodalNetwork) -> dict[str, Tensor]:
+    """The tensors that travel, by full name. They share memory with the network."""
+    parts: dict[str, nn.Module] = {f"encoder/{name}": encoder for name, encoder in net.encoders.items()}
+    parts["head"] = net.head
+    return {
+        f"{blob}/{path}": tensor
+        for blob, part in parts.items()
+        for path, tensor in part.state_dict().items()
+        if not path.endswith(_NOT_SENT)
+    }
+
+
+def to_blobs(net: MultimodalNetwork) -> Blobs:
+    """A copy of the parameters and BatchNorm statistics: blobs ``encoder/<modality>`` and ``head``."""
+    blobs: Blobs = {}
+    for name, tensor in _named(net).items():
+        blobs.setdefault(name.rpartition("/")[0], {})[name] = tensor.detach().cpu().numpy().copy()
+    return blobs
+
+
+def load_blobs(net: MultimodalNetwork, blobs: Blobs, *, partial: bool = False) -> None:
+    """Copy blobs into the network. Blobs of other parts (prototypes) are passed over.
+
+    Args:
+        net: changed in place.
+        blobs: as :func:`to_blobs` makes them.
+        partial: leave encoders alone whose blob is not there (a device that lacks the modality).
+
+    Raises:
+        Refused: a tensor is not there, has another shape, or belongs to the network's parts but not to it.
+    """
+    own = _named(net)
+    given = {
+        name: x
+        for blob, tensors in blobs.items()
+        if blob.split("/")[0] in {"encoder", "head"}
+        for name, x in tensors.items()
+    }
+    stray = sorted(given.keys() - own.keys())
+    if stray:
+        raise Refused(Reason.WRONG_TENSORS, f"tensor {stray[0]!r} is not the network's ({len(stray)} such)")
+    with torch.no_grad():
+        for name, tensor in own.items():
+            value = given.get(name)
+            if value is None and partial and name.rpartition("/")[0] not in blobs:
+                continue
+            if value is None or tuple(value.shape) != tuple(tensor.shape):
+                got = "nothing" if value is None else f"shape {tuple(value.shape)}"
+                raise Refused(
+                    Reason.WRONG_TENSORS, f"tensor {name!r} has shape {tuple(tensor.shape)}, got {got}"
+                )
+            tensor.copy_(torch.from_numpy(value))
+
+
+def parameter_count(net: nn.Module) -> int:
+    """Trainable numbers (BatchNorm statistics are not among them)."""
+    return sum(p.numel() for p in net.parameters())
+
+
+def two_branch_task(name: str = "two-branch") -> Task:
+    """The reference task of the benchmarks: exactly 223,622 parameters.
+
+    UCI-HAR's setting: accelerometer through five convolutions, gyroscope through one LSTM layer, 50 Hz,
+    2.56 s windows (T = 128), six activities.
+    """
+    accelerometer = Modality(name="accelerometer", channels=3, rate_hz=50.0, unit="g")
+    gyroscope = Modality(name="gyroscope", channels=3, rate_hz=50.0, unit="rad/s")
+    labels = ("walking", "walking upstairs", "walking downstairs", "sitting", "standing", "laying")
+    encoders = {
+        "accelerometer": Encoder(kind="cnn1d", width=32, depth=5),
+        "gyroscope": Encoder(kind="lstm", width=128, depth=1),
+    }
+    network = Network(encoders=encoders, feature_dim=128, hidden_dim=278)
+    return Task(name=name, labels=labels, modalities=(accelerometer, gyroscope), network=network)

@@ -1,0 +1,87 @@
+"""Class prototypes as a stand-in for a missing modality when there is no label.
+
+The posterior over classes comes from the modalities that are present, the missing feature is the
+posterior-weighted prototype (methods/qqr, "beyond the paper"). Written for ``torch.onnx``: no branch depends
+on data, so the same functions serve evaluation and the exported graph.
+
+Shapes: B windows, M modalities, K classes, D features. ``seen_K`` is true where a class has a prototype.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+from torch import Tensor
+
+_EPSILON: Final = 1e-12
+_EXCLUDED: Final = -1e9
+"""Stands for minus infinity: it survives a difference of itself, where the true one gives NaN."""
+
+
+def normalise(z: Tensor, scale: float) -> Tensor:
+    """``scale * z / ||z||`` along the last axis; a zero vector stays zero."""
+    return z * (scale / z.square().sum(dim=-1, keepdim=True).clamp(min=_EPSILON).sqrt())
+
+
+def negative_distances(z_BD: Tensor, values_KD: Tensor) -> Tensor:
+    """``-||z - v_c||_2`` for every class, (B, K)."""
+    gap_BKD = z_BD.unsqueeze(1) - values_KD.unsqueeze(0)
+    return -gap_BKD.square().sum(dim=2).clamp(min=_EPSILON).sqrt()
+
+
+def log_votes(z_BD: Tensor, values_KD: Tensor, seen_K: Tensor) -> Tensor:
+    """One modality's log softmax over the classes that have a prototype in it, (B, K).
+
+    A class without one gets the vote of indifference, ``-log`` of the number of classes that have one:
+    the modality knows nothing about it, for or against.
+    """
+    scores_BK = torch.where(seen_K, negative_distances(z_BD, values_KD), _EXCLUDED)
+    count = seen_K.to(z_BD.dtype).sum().clamp(min=1.0)
+    return torch.where(seen_K, torch.log_softmax(scores_BK, dim=1), -torch.log(count))
+
+
+def posterior(
+    z: Sequence[Tensor], present_BM: Tensor, values: Sequence[Tensor], seen: Sequence[Tensor]
+) -> Tensor:
+    """Class probabilities ``p_BK`` from the prototypes of the modalities that are present.
+
+    The log votes of the present modalities are summed. Classes that no present modality has a prototype of
+    get probability zero, unless that holds for all of them (nothing is present): then all are equal.
+
+    Args:
+        z: M features ``z_BD``; those of missing modalities must be finite, and count for nothing.
+        present_BM: bool.
+        values: M prototype tables ``values_KD``.
+        seen: M bool vectors ``seen_K``.
+    """
+    total_BK = torch.zeros_like(negative_distances(z[0], values[0]))
+    known_BK = torch.zeros_like(total_BK, dtype=torch.bool)
+    for m, (z_BD, values_KD, seen_K) in enumerate(zip(z, values, seen, strict=True)):
+        here_B1 = present_BM[:, m : m + 1]
+        total_BK = total_BK + torch.where(here_B1, log_votes(z_BD, values_KD, seen_K), 0.0)
+        known_BK = known_BK | (here_B1 & seen_K)
+    return torch.softmax(torch.where(known_BK, total_BK, _EXCLUDED), dim=1)
+
+
+def expected(p_BK: Tensor, values_KD: Tensor, seen_K: Tensor) -> Tensor:
+    """The posterior-weighted prototype ``z_BD`` of one modality, over the classes that have one in it.
+
+    Where none of the probable classes has one: the plain mean of those there are; zero if there are none.
+    """
+    seen = seen_K.to(p_BK.dtype)
+    # The floor spreads a vanishing weight evenly and is far below any probability that matters.
+    weight_BK = (p_BK + _EPSILON) * seen
+    return (weight_BK / weight_BK.sum(dim=1, keepdim=True).clamp(min=_EPSILON / 2)) @ (
+        values_KD * seen.unsqueeze(1)
+    )
+
+
+def complete(
+    z: Sequence[Tensor], present_BM: Tensor, values: Sequence[Tensor], seen: Sequence[Tensor]
+) -> list[Tensor]:
+    """The M features, each missing one replaced by its posterior-weighted prototype."""
+    p_BK = posterior(z, present_BM, values, seen)
+    return [
+        torch.where(present_BM[:, m : m + 1], z_BD, expected(p_BK, values_KD, seen_K))
+        for m, (z_BD, values_KD, seen_K) in enumerate(zip(z, values, seen, strict=True))
+    ]

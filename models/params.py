@@ -1,0 +1,114 @@
+"""Named tensors: between blobs, files, deltas and torch modules. Torch-free (modules are duck-typed).
+
+A name is a path such as ``encoder/gyroscope/lstm.weight_ih_l0``; :func:`models.contract.blob_of` says which
+blob of the global state it travels in.
+"""
+
+import io
+import os
+import zipfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.contract import Blobs, FloatArray, Tensors, blob_of
+from protocol.errors import Misconfigured, Reason, Refused
+
+_NEVER_NEGATIVE: Final = "running_var"
+
+
+def flatten(blobs: Blobs) -> Tensors:
+    """All tensors of a global state by full name, sorted."""
+    flat = {name: tensor for tensors in blobs.values() for name, tensor in tensors.items()}
+    return {name: flat[name] for name in sorted(flat)}
+
+
+def unflatten(tensors: Mapping[str, FloatArray]) -> Blobs:
+    """Tensors by full name, sorted into their blobs."""
+    blobs: Blobs = {}
+    for name in sorted(tensors):
+        blobs.setdefault(blob_of(name), {})[name] = tensors[name]
+    return blobs
+
+
+def shapes(tensors: Mapping[str, FloatArray]) -> dict[str, tuple[int, ...]]:
+    """Name -> shape."""
+    return {name: tensor.shape for name, tensor in tensors.items()}
+
+
+def difference(new: Mapping[str, FloatArray], base: Mapping[str, FloatArray]) -> Tensors:
+    """``new - base`` for every tensor of ``new``."""
+    return {name: np.subtract(tensor, base[name], dtype=np.float32) for name, tensor in new.items()}
+
+
+def apply(base: Mapping[str, FloatArray], delta: Mapping[str, FloatArray]) -> Tensors:
+    """``base + delta``; a tensor without delta stays. A running variance never falls below zero."""
+    new = dict(base)
+    for name, change in delta.items():
+        moved = np.add(base[name], change, dtype=np.float32)
+        new[name] = np.maximum(moved, np.float32(0)) if name.endswith(_NEVER_NEGATIVE) else moved
+    return new
+
+
+def check_tensor(name: str, tensor: FloatArray, shape: tuple[int, ...], bound: float) -> None:
+    """Compare one tensor of a peer with what the model has.
+
+    Raises:
+        Refused: WRONG_TENSORS (shape), NON_FINITE or OUT_OF_BOUNDS (beyond ``bound``); the detail names the
+            tensor.
+    """
+    if tensor.shape != shape:
+        raise Refused(
+            Reason.WRONG_TENSORS, f"tensor {name!r} has shape {tensor.shape}, the model's is {shape}"
+        )
+    if tensor.size == 0:
+        return
+    # min and max pass NaN through and need no temporary of the tensor's size
+    low, high = float(tensor.min()), float(tensor.max())
+    if not (np.isfinite(low) and np.isfinite(high)):
+        raise Refused(Reason.NON_FINITE, f"tensor {name!r} holds NaN or infinity")
+    if max(-low, high) > bound:
+        raise Refused(
+            Reason.OUT_OF_BOUNDS,
+            f"tensor {name!r} reaches {max(-low, high):.6g}, at most {bound:.6g} is taken",
+        )
+
+
+def check_names(given: Iterable[str], wanted: Iterable[str], what: str) -> None:
+    """Compare tensor names with those that must be there, neither fewer nor more.
+
+    Raises:
+        Refused: WRONG_TENSORS, naming the first that is missing or foreign.
+    """
+    given, wanted = set(given), set(wanted)
+    for name in sorted(wanted - given):
+        raise Refused(Reason.WRONG_TENSORS, f"{what}: tensor {name!r} is missing")
+    for name in sorted(given - wanted):
+        raise Refused(Reason.WRONG_TENSORS, f"{what}: tensor {name!r} is not in the model")
+
+
+def write_npz(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write arrays as npz, whole or not at all: equal arrays give equal bytes (zip times are fixed)."""
+    part = path.with_name(path.name + ".part")
+    with zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
+        for key in sorted(arrays):
+            buffer = io.BytesIO()
+            np.lib.format.write_array(buffer, np.ascontiguousarray(arrays[key]), allow_pickle=False)
+            archive.writestr(zipfile.ZipInfo(f"{key}.npy"), buffer.getbuffer())
+    os.replace(part, path)  # noqa: PTH105 - Path.replace is the same call; os.replace says that it is atomic
+
+
+def read_npz(path: Path) -> Tensors:
+    """Read named float32 tensors.
+
+    Raises:
+        Misconfigured: no such file, or no npz; the message names it.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as data:
+            return {name: np.asarray(data[name], np.float32) for name in sorted(data.files)}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise Misconfigured(f"{path}: cannot be read as named tensors (npz): {error}") from None

@@ -1,0 +1,55 @@
+"""Finds the methods: every folder of ``models/methods`` whose ``__init__`` has a ``METHOD``. Torch-free.
+
+Nothing else in lichen names a method, so a new one is a new folder and no other change.
+"""
+
+import difflib
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from models import methods as _folder
+from models.contract import MethodSpec
+from protocol.errors import Misconfigured
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@cache
+def methods() -> "Mapping[str, MethodSpec]":
+    """All methods by name, sorted.
+
+    Raises:
+        TypeError: a folder's METHOD is no MethodSpec, or is named differently from its folder (a fault of
+            ours).
+    """
+    found: dict[str, MethodSpec] = {}
+    for entry in sorted(iter_modules(_folder.__path__), key=lambda entry: entry.name):
+        if not entry.ispkg:
+            continue
+        spec = getattr(import_module(f"{_folder.__name__}.{entry.name}"), "METHOD", None)
+        if spec is None:
+            continue
+        if not isinstance(spec, MethodSpec) or spec.name != entry.name:
+            raise TypeError(f"models/methods/{entry.name}: METHOD must be a MethodSpec named {entry.name!r}")
+        found[spec.name] = spec
+    return MappingProxyType(found)
+
+
+def method(name: str) -> MethodSpec:
+    """The method of that name.
+
+    Raises:
+        Misconfigured: there is none; the message names those there are.
+    """
+    known = methods()
+    if name in known:
+        return known[name]
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise Misconfigured(
+        f"task key 'method': {name!r} is no method of this lichen (known: {', '.join(known)}){hint}"
+    )

@@ -1,0 +1,147 @@
+"""Sets of windows on disk and in hand: save, load, select, join. Torch-free.
+
+One npz file holds ``x/<modality>`` (``x_BCT`` float32), ``present`` (B, M), ``quality`` (B, M) and ``y``
+(B,). Columns of ``present`` and ``quality`` stand in the task's modality order.
+"""
+
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from models.contract import WindowSet
+from models.params import write_npz
+from protocol.errors import Misconfigured
+from protocol.task import Task
+
+_X = "x/"
+
+
+def empty(task: Task) -> WindowSet:
+    """No windows, in the task's shapes."""
+    count = len(task.modalities)
+    return WindowSet(
+        x={m.name: np.zeros((0, m.channels, task.samples(m.name)), np.float32) for m in task.modalities},
+        present_BM=np.zeros((0, count), np.bool_),
+        quality_BM=np.ones((0, count), np.float32),
+        y_B=np.zeros(0, np.int64),
+    )
+
+
+def check(windows: WindowSet, task: Task, where: str = "windows") -> WindowSet:
+    """Compare a set with the task it is meant for, and return it.
+
+    Raises:
+        Misconfigured: a modality is missing or foreign, a shape or a class index does not fit, a value is not
+            finite; the message names ``where`` and the array.
+    """
+    names, count = task.modality_names, len(windows)
+    if set(windows.x) != set(names):
+        raise Misconfigured(
+            f"{where}: it has modalities {', '.join(sorted(windows.x)) or 'none'}, "
+            f"task {task.name!r} has {', '.join(names)}"
+        )
+    shapes: dict[str, tuple[int, ...]] = {
+        f"{_X}{m.name}": (count, m.channels, task.samples(m.name)) for m in task.modalities
+    }
+    shapes |= {"present": (count, len(names)), "quality": (count, len(names))}
+    arrays: dict[str, NDArray[Any]] = {f"{_X}{name}": x for name, x in windows.x.items()}
+    arrays |= {"present": windows.present_BM, "quality": windows.quality_BM}
+    for key, array in arrays.items():
+        if array.shape != shapes[key]:
+            raise Misconfigured(
+                f"{where}: {key} has shape {array.shape}, task {task.name!r} needs {shapes[key]}"
+            )
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise Misconfigured(
+                f"{where}: {key} holds NaN or infinite values; missing data is zeros with present=0"
+            )
+    if count and not (windows.y_B.min() >= -1 and windows.y_B.max() < len(task.labels)):
+        raise Misconfigured(
+            f"{where}: y goes from {windows.y_B.min()} to {windows.y_B.max()}; task {task.name!r} has "
+            f"classes 0 to {len(task.labels) - 1}, and -1 means unlabelled"
+        )
+    return windows
+
+
+def save(path: Path, windows: WindowSet) -> None:
+    """Write a set as npz: whole or not at all."""
+    arrays: dict[str, NDArray[Any]] = {f"{_X}{name}": x for name, x in windows.x.items()}
+    arrays |= {"present": windows.present_BM, "quality": windows.quality_BM, "y": windows.y_B}
+    write_npz(Path(path), arrays)
+
+
+def load(path: Path, task: Task | None = None) -> WindowSet:
+    """Read a set; with a task, also compare it with the task.
+
+    Raises:
+        Misconfigured: no such file, not an npz, a key is missing, of the wrong type or (with a task) shape;
+            the message names the file and the key.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as data:
+            windows = WindowSet(
+                x={
+                    key.removeprefix(_X): np.asarray(data[key], np.float32)
+                    for key in data.files
+                    if key.startswith(_X)
+                },
+                present_BM=np.asarray(data["present"], np.bool_),
+                quality_BM=np.asarray(data["quality"], np.float32),
+                y_B=np.asarray(data["y"], np.int64),
+            )
+    except KeyError as error:
+        raise Misconfigured(
+            f"{path}: key {error} is not in it; a window set has x/<modality>, present, quality, y"
+        ) from None
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise Misconfigured(f"{path}: cannot be read as a window set (npz): {error}") from None
+    if windows.y_B.ndim != 1 or any(len(x) != len(windows) for x in windows.x.values()):
+        raise Misconfigured(f"{path}: y and the x/<modality> arrays must hold the same number of windows")
+    return windows if task is None else check(windows, task, str(path))
+
+
+def select(windows: WindowSet, index: ArrayLike) -> WindowSet:
+    """The windows at these places (indices or a boolean mask), copied."""
+    at = np.asarray(index)
+    return WindowSet(
+        x={name: x[at] for name, x in windows.x.items()},
+        present_BM=windows.present_BM[at],
+        quality_BM=windows.quality_BM[at],
+        y_B=windows.y_B[at],
+    )
+
+
+def concat(sets: Sequence[WindowSet]) -> WindowSet:
+    """Several sets of one task after each other.
+
+    Raises:
+        ValueError: there are none, or their modalities differ.
+    """
+    if not sets:
+        raise ValueError(
+            "concat needs at least one window set; models.windowset.empty(task) makes an empty one"
+        )
+    if any(set(s.x) != set(sets[0].x) for s in sets):
+        raise ValueError("the window sets have different modalities")
+    return WindowSet(
+        x={name: np.concatenate([s.x[name] for s in sets]) for name in sets[0].x},
+        present_BM=np.concatenate([s.present_BM for s in sets]),
+        quality_BM=np.concatenate([s.quality_BM for s in sets]),
+        y_B=np.concatenate([s.y_B for s in sets]),
+    )
+
+
+def counts(windows: WindowSet, task: Task) -> dict[str, tuple[int, ...]]:
+    """Per modality, labelled windows in which it is present, by class: an update header's ``counts``."""
+    classes = len(task.labels)
+    labelled = windows.y_B >= 0
+    return {
+        name: tuple(
+            int(n) for n in np.bincount(windows.y_B[labelled & windows.present_BM[:, m]], minlength=classes)
+        )
+        for m, name in enumerate(task.modality_names)
+    }

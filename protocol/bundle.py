@@ -1,0 +1,150 @@
+"""The bundle: an exported model with all that a device needs to run it, in one file.
+
+A ZIP of stored (never compressed) entries: ``manifest.json`` first, then the files it lists, each with size
+and SHA-256. The same content gives the same bytes, so that a bundle's digest names its content. The manifest
+says what goes in (modalities, window, order of inputs) and what comes out (labels), and where the model comes
+from.
+"""
+
+import io
+import re
+import struct
+import zipfile
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Final, Literal
+
+from pydantic import Field, JsonValue, ValidationError
+
+from protocol.base import Count, Digest, Label, Name, Wire
+from protocol.errors import Reason, Refused
+from protocol.frame import digest
+from protocol.messages import MAX_MESSAGE_BYTES, BlobRef, Metrics
+from protocol.task import Modality, Window
+
+MANIFEST_NAME: Final = "manifest.json"
+MAX_BUNDLE_BYTES: Final = 256 * 1024 * 1024
+MAX_FILES: Final = 64
+_FILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
+_EPOCH: Final = (1980, 1, 1, 0, 0, 0)  # the earliest a ZIP can say: a bundle has no time of its own
+_UNIX: Final = 3
+_PLAIN_FILE: Final = 0o100644 << 16
+_ENCRYPTED: Final = 1
+# What zipfile raises on bytes that are not an archive, or claim a feature or a place that is not there.
+_ZIP_ERRORS: Final = (zipfile.BadZipFile, RuntimeError, EOFError, ValueError, struct.error, OverflowError)
+
+FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+"""One path level: a bundle has no folders, and its files cannot name a place outside of it."""
+
+
+class BundleManifest(Wire):
+    """What a bundle is. ``files`` is filled in by :func:`pack`."""
+
+    format: Literal[1] = 1
+    task: Name
+    method: Name
+    version: Count
+    """Of the global model; 0 is the initial one."""
+    labels: Annotated[tuple[Label, ...], Field(min_length=2, max_length=1024)]
+    """In the order of the outputs' columns."""
+    modalities: Annotated[tuple[Modality, ...], Field(min_length=1, max_length=16)]
+    """In the order of the columns of the input ``present``."""
+    window: Window
+    samples: Annotated[dict[Name, Annotated[int, Field(ge=1)]], Field(max_length=16)]
+    """Per modality, samples of a window (the T of ``x_BCT``)."""
+    inputs: Annotated[tuple[Label, ...], Field(max_length=32)]
+    """Names of the graph's inputs."""
+    outputs: Annotated[tuple[Label, ...], Field(max_length=32)]
+    round: Count
+    """The round that made this version."""
+    base: Digest
+    """The global version's manifest (``protocol.updates.Manifest``)."""
+    parent: Digest | None = None
+    """The manifest of the version before; None for the initial model."""
+    metrics: Metrics = Field(default_factory=dict)
+    files: Annotated[dict[FileName, BlobRef], Field(max_length=MAX_FILES, default_factory=dict)]
+    parity: Annotated[dict[str, JsonValue], Field(max_length=64, default_factory=dict)]
+    """What the parity gate measured: the graph against the network it was made from."""
+
+
+def pack(manifest: BundleManifest, files: Mapping[str, bytes]) -> bytes:
+    """Write a bundle; the same manifest and files give the same bytes.
+
+    Args:
+        manifest: its ``files`` is replaced by sizes and digests of ``files``.
+        files: content by name.
+
+    Raises:
+        ValueError: a name is ``manifest.json`` or no plain file name, or there are too many files.
+    """
+    wrong = [name for name in files if name == MANIFEST_NAME or not _FILE_NAME.match(name)]
+    if wrong or len(files) > MAX_FILES:
+        raise ValueError(f"a bundle holds at most {MAX_FILES} files with plain names; wrong: {wrong}")
+    ordered = sorted(files.items())
+    refs = {name: BlobRef(digest=digest(content), size=len(content)) for name, content in ordered}
+    text = manifest.model_copy(update={"files": refs}).model_dump_json(exclude_none=True, indent=1)
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
+        for name, content in [(MANIFEST_NAME, text.encode()), *ordered]:
+            info = zipfile.ZipInfo(name, _EPOCH)
+            info.create_system, info.external_attr = _UNIX, _PLAIN_FILE
+            archive.writestr(info, content)
+    return out.getvalue()
+
+
+def unpack(data: bytes, max_bytes: int = MAX_BUNDLE_BYTES) -> tuple[BundleManifest, dict[str, bytes]]:
+    """Read a bundle: manifest, and content by name with sizes and digests checked.
+
+    Raises:
+        Refused: not a bundle, too large, a file is missing, unlisted, named twice, or differs from its
+        digest.
+    """
+    if len(data) > max_bytes:
+        raise Refused(Reason.TOO_LARGE, f"bundle of {len(data)} bytes, at most {max_bytes}")
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            entries = _entries(archive.infolist(), len(data))
+            manifest = _manifest(archive.read(MANIFEST_NAME))
+            _require_listed(manifest, entries)
+            files = {name: archive.read(name) for name in sorted(manifest.files)}
+    except _ZIP_ERRORS as error:
+        raise Refused(Reason.MALFORMED, f"bundle: not a readable archive: {error}"[:500]) from None
+    for name, content in files.items():
+        if digest(content) != manifest.files[name].digest:
+            raise Refused(Reason.WRONG_DIGEST, f"bundle file {name!r} differs from its digest")
+    return manifest, files
+
+
+def _entries(infos: Iterable[zipfile.ZipInfo], total: int) -> dict[str, int]:
+    """Size by name, checked before any content is read: the sizes of stored entries fit into the archive."""
+    entries: dict[str, int] = {}
+    for info in infos:
+        name = info.filename
+        if not _FILE_NAME.match(name) or name in entries:
+            raise Refused(Reason.MALFORMED, f"bundle file {name[:100]!r}: not a plain name, or named twice")
+        if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & _ENCRYPTED:
+            raise Refused(Reason.MALFORMED, f"bundle file {name!r} is compressed or encrypted")
+        if info.compress_size != info.file_size:
+            raise Refused(Reason.MALFORMED, f"bundle file {name!r} claims two sizes")
+        entries[name] = info.file_size
+    if len(entries) > MAX_FILES + 1 or sum(entries.values()) > total:
+        raise Refused(Reason.TOO_LARGE, f"bundle: {len(entries)} files claim {sum(entries.values())} bytes")
+    if not 0 < entries.get(MANIFEST_NAME, 0) <= MAX_MESSAGE_BYTES:
+        raise Refused(Reason.MALFORMED, f"bundle: {MANIFEST_NAME} is missing, empty or too large")
+    return entries
+
+
+def _manifest(text: bytes) -> BundleManifest:
+    try:
+        return BundleManifest.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        path = ".".join([MANIFEST_NAME, *map(str, first["loc"])])
+        raise Refused(Reason.MALFORMED, f"bundle: {path}: {first['msg']}"[:500]) from None
+
+
+def _require_listed(manifest: BundleManifest, entries: Mapping[str, int]) -> None:
+    listed = {name: ref.size for name, ref in manifest.files.items()}
+    present = {name: size for name, size in entries.items() if name != MANIFEST_NAME}
+    if listed != present:
+        differing = ", ".join(sorted({name for name, _ in listed.items() ^ present.items()}))
+        raise Refused(Reason.MALFORMED, f"bundle: files differ from the manifest: {differing}"[:500])

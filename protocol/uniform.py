@@ -1,0 +1,110 @@
+"""The uniform scalar quantizer: equal steps between a group's least and greatest element, as packed codes.
+
+G groups (equal runs of elements in C order) of N elements each. Float64 inside: the span of float32 numbers
+can exceed float32's range, and its subnormals have no precision to lose.
+"""
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.errors import Reason, Refused
+
+FloatArray = NDArray[np.float32]
+
+F4: Final = np.dtype("<f4")
+_FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
+
+
+def quantize(
+    rows_GN: FloatArray, bits: int, top: int, rng: np.random.Generator | None
+) -> tuple[bytes, bytes, bytes]:
+    """Write each row with codes 0 to ``top`` between its least and greatest element.
+
+    Args:
+        rows_GN: finite, not empty.
+        bits: of one code in the packed bytes.
+        top: the highest code, below ``2**bits``.
+        rng: rounds stochastically where given, to the nearest code otherwise.
+
+    Returns:
+        The packed codes, and low and step of each row as little-endian float32.
+    """
+    low_G = rows_GN.min(axis=1)
+    step_G = _steps(low_G, rows_GN.max(axis=1), top)
+    scaled_GN = np.subtract(rows_GN, low_G[:, None], dtype=np.float64)
+    scaled_GN /= np.where(step_G > 0, step_G, 1).astype(np.float64)[:, None]
+    if rng is None:
+        np.rint(scaled_GN, out=scaled_GN)
+    else:
+        scaled_GN += rng.random(scaled_GN.shape, dtype=np.float32)
+        np.floor(scaled_GN, out=scaled_GN)
+    np.minimum(scaled_GN, top, out=scaled_GN)
+    data = pack(scaled_GN.astype(np.uint8).reshape(-1), bits)
+    return data, low_G.astype(F4).tobytes(), step_G.astype(F4).tobytes()
+
+
+def _steps(low_G: FloatArray, high_G: FloatArray, top: int) -> FloatArray:
+    """(high - low) / top, rounded up to float32 unless the top level would then leave float32's range."""
+    low64_G = low_G.astype(np.float64)
+    span_G = high_G.astype(np.float64) - low64_G
+    step_G: FloatArray = (span_G / top).astype(np.float32)
+    short_G = step_G.astype(np.float64) * top < span_G
+    step_G = np.where(short_G, np.nextafter(step_G, np.float32(np.inf)), step_G)
+    beyond_G = low64_G + step_G.astype(np.float64) * top > _FLOAT32_MAX
+    return np.where(beyond_G, np.nextafter(step_G, np.float32(0)), step_G)
+
+
+def dequantize(data: bytes, low: bytes, step: bytes, size: int, bits: int) -> FloatArray:
+    """Read ``size`` elements (a multiple of the number of groups, above 0); the byte lengths were checked.
+
+    Raises:
+        Refused: ``NON_FINITE`` for a scale that is not finite, a negative step or a value beyond float32's
+            range, ``MALFORMED`` for bits that belong to no element.
+    """
+    low_G = np.frombuffer(low, F4).astype(np.float64)
+    step_G = np.frombuffer(step, F4).astype(np.float64)
+    ends_G = low_G + step_G * ((1 << bits) - 1)
+    if not (np.isfinite(ends_G).all() and (step_G >= 0).all()):
+        raise Refused(Reason.NON_FINITE, "low or step is not a finite number, or step is negative")
+    codes_GN = unpack(data, size, bits).reshape(len(low_G), -1)
+    values_GN = codes_GN * step_G[:, None]
+    values_GN += low_G[:, None]
+    if (ends_G > _FLOAT32_MAX).any() and (values_GN > _FLOAT32_MAX).any():
+        raise Refused(Reason.NON_FINITE, "a value is beyond float32's range")
+    decoded: FloatArray = values_GN.astype(np.float32)
+    return decoded
+
+
+def pack(codes: NDArray[np.uint8], bits: int) -> bytes:
+    """Codes below ``2**bits`` to bytes, little end first; unused bits of the last byte are zero."""
+    per_byte = 8 // bits
+    if per_byte == 1:
+        return codes.tobytes()
+    padded = np.zeros(-(-codes.size // per_byte) * per_byte, np.uint8)
+    padded[: codes.size] = codes
+    lanes = padded.reshape(-1, per_byte)
+    packed = lanes[:, 0].copy()
+    for lane in range(1, per_byte):
+        packed |= lanes[:, lane] << (bits * lane)
+    return packed.tobytes()
+
+
+def unpack(data: bytes, size: int, bits: int) -> NDArray[np.uint8]:
+    """The inverse of :func:`pack`; the length was checked before.
+
+    Raises:
+        Refused: bits after the last code are set.
+    """
+    packed = np.frombuffer(data, np.uint8)
+    per_byte = 8 // bits
+    if per_byte == 1:
+        return packed
+    lanes = np.empty((packed.size, per_byte), np.uint8)
+    for lane in range(per_byte):
+        np.bitwise_and(packed >> (bits * lane), (1 << bits) - 1, out=lanes[:, lane])
+    codes = lanes.reshape(-1)
+    if codes[size:].any():
+        raise Refused(Reason.MALFORMED, "unused bits of the last byte are not zero")
+    return codes[:size]

@@ -1,0 +1,1 @@
+"""What both daemons share: MQTT link, durable files, child processes, supervision, settings, clock, logs."""

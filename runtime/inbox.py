@@ -1,0 +1,87 @@
+"""The bounded handover of messages from paho's network thread to the event loop."""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+
+_ACK_LOCK = threading.Lock()
+
+
+@dataclass(slots=True)
+class Message:
+    """Something that arrived.
+
+    Every message must be acknowledged at last, also one that is refused: acknowledgements go out in the order
+    of arrival (MQTT 5, 4.6), so one that never comes holds up all later ones.
+    """
+
+    topic: str
+    payload: bytes
+    retain: bool = False
+    _acknowledge: Callable[[], None] | None = field(default=None, repr=False, compare=False)
+    _again: Callable[[], bool] | None = field(default=None, repr=False, compare=False)
+
+    def ack(self) -> None:
+        """Say that it is durably handled; the broker may forget it. Idempotent, from any thread."""
+        with _ACK_LOCK:
+            acknowledge, self._acknowledge = self._acknowledge, None
+        if acknowledge is not None:
+            acknowledge()
+
+    @property
+    def comes_again(self) -> bool:
+        """True when its connection is gone before the acknowledgement: the broker will deliver it again."""
+        return self._again is not None and self._again()
+
+
+class Inbox:
+    """At most ``limit`` messages; when it is full, :meth:`offer` says no and the caller drops without ack."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._items: deque[Message] = deque()
+        self._lock = threading.Lock()
+        self._filled = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def offer(self, message: Message, loop: asyncio.AbstractEventLoop) -> bool:
+        """Take a message from the network thread; False when there is no room."""
+        with self._lock:
+            if len(self._items) >= self.limit:
+                return False
+            self._items.append(message)
+        post(loop, self._filled.set)
+        return True
+
+    def forget_repeated(self) -> int:
+        """Drop what the broker delivers again on the new connection of a kept session; returns how many."""
+        with self._lock:
+            kept = [m for m in self._items if not m.comes_again]
+            gone = len(self._items) - len(kept)
+            self._items = deque(kept)
+        return gone
+
+    async def stream(self) -> AsyncIterator[Message]:
+        """Messages in order of arrival, for ever. One consumer."""
+        while True:
+            self._filled.clear()
+            while True:
+                with self._lock:
+                    message = self._items.popleft() if self._items else None
+                if message is None:
+                    break
+                yield message
+            await self._filled.wait()
+
+
+def post(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *args: object) -> None:
+    """``call_soon_threadsafe``; a loop that is closed already is no error of the calling thread."""
+    try:
+        loop.call_soon_threadsafe(callback, *args)
+    except RuntimeError:
+        if not loop.is_closed():
+            raise

@@ -1,0 +1,264 @@
+"""The MQTT link: one stable client id, connected for ever, from asyncio (DESIGN section 5, shared/FACTS.md).
+
+Promises: a broker that is not there is no error; every wait is bounded; a publish returns at PUBACK or
+raises; nothing is sent again from memory; a message is acknowledged only after the consumer handled it.
+"""
+
+import asyncio
+import random
+import ssl
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+import structlog
+
+from protocol.errors import Misconfigured, Refused, Transient
+from runtime.inbox import Inbox, Message
+from runtime.mqtt_session import TOPIC_ROOM, LinkCounters, Session, Will
+from runtime.mqtt_words import ConnectFailed
+from runtime.settings import MqttSettings
+
+__all__ = ["Link", "LinkCounters", "Message", "Will"]
+
+_log = structlog.get_logger("runtime.mqtt")
+_STABLE_S = 5.0
+"""A connection that held this long starts the back-off anew."""
+_SUSPICIOUS = 3
+"""This many connections in a row that broke at once: say what is likely."""
+_LOOK_S = 1.0
+"""How often a healthy connection is looked at for withheld messages and a dead thread."""
+
+
+class Link:
+    """A connection to the broker that comes back.
+
+    Args:
+        settings: where, and how hard to lean on it.
+        client_id: stable; the broker keeps the session under it.
+        filters: (topic filter, QoS 0 or 1); subscribed at every connect.
+        will: published by the broker when we vanish.
+        on_connect: awaited after every connect and its SUBACKs (birth messages). A ``Transient`` from it
+            makes the link connect anew; a ``Refused`` is logged.
+        max_queued: bound of the inbound queue, told to MQTT 5 brokers as our Receive Maximum. When it is full
+            all the same (QoS 0, or MQTT 3.1.1), a message is dropped without acknowledgement, counted and
+            logged; for QoS 1 the link connects anew once there is room, so that the broker delivers it again.
+    """
+
+    def __init__(
+        self,
+        settings: MqttSettings,
+        client_id: str,
+        *,
+        filters: Sequence[tuple[str, int]],
+        will: Will | None = None,
+        on_connect: Callable[[], Awaitable[None]] | None = None,
+        max_queued: int = 256,
+    ) -> None:
+        if any(qos not in (0, 1) for _, qos in filters):
+            raise ValueError("filters take QoS 0 or 1")
+        self._settings = settings
+        self._client_id = client_id
+        self._filters = tuple(filters)
+        self._will = will
+        self._on_connect = on_connect
+        self._inbox = Inbox(max_queued)
+        self._session: Session | None = None
+        self._up = asyncio.Event()
+        self._stop = asyncio.Event()
+        self._said = ""
+        self._was_up = False
+        self._dropped_said = 0
+        self._random = random.Random()  # noqa: S311 - jitter
+        self.counters = LinkCounters()
+        self.why = "not started"
+        """In words, what it is doing; for ``status``."""
+
+    @property
+    def connected(self) -> bool:
+        """True from the SUBACKs to the end of the connection."""
+        return self._up.is_set()
+
+    @property
+    def chunk_bytes(self) -> int:
+        """The largest chunk that fits one packet: the setting, or what the broker's limit leaves."""
+        limit = self._settings.max_packet_bytes if self._session is None else self._session.max_packet_bytes
+        return max(1024, min(self._settings.chunk_bytes, limit - TOPIC_ROOM))
+
+    async def wait_connected(self) -> None:
+        """Return once connected; bound it with ``asyncio.timeout``."""
+        await self._up.wait()
+
+    def messages(self) -> AsyncIterator[Message]:
+        """What arrives, in order, for ever; one consumer, which acknowledges every message."""
+        return self._inbox.stream()
+
+    async def publish(
+        self, topic: str, payload: bytes, *, qos: int = 1, retain: bool = False, timeout_s: float = 30.0
+    ) -> None:
+        """Send and return at PUBACK. A PUBACK is not a receipt (DESIGN section 5).
+
+        Raises:
+            Refused: TOO_LARGE, above the packet limit.
+            Transient: not connected, the connection ended, or no PUBACK in ``timeout_s``.
+        """
+        session = self._session
+        if session is None or not self.connected:
+            raise Transient(f"{topic} was not published: {self.why}")
+        await session.publish(topic, payload, qos=qos, retain=retain, timeout_s=timeout_s)
+
+    async def close(self) -> None:
+        """Make :meth:`run` say goodbye to the broker and return."""
+        self._stop.set()
+        if self._session is not None:
+            self._session.end("closed")
+
+    async def run(self) -> None:
+        """Keep connected until cancelled (or :meth:`close`); then disconnect in order.
+
+        Raises:
+            Misconfigured: a password or TLS file is missing or wrong.
+        """
+        tls = tls_context(self._settings)
+        credentials = (self._settings.username, read_password(self._settings))
+        failures = 0
+        while not self._stop.is_set():
+            session = Session(
+                self._settings,
+                self._client_id,
+                will=self._will,
+                credentials=credentials,
+                tls=tls,
+                inbox=self._inbox,
+                counters=self.counters,
+            )
+            started = time.monotonic()
+            patient = False
+            try:
+                await self._live(session)
+                patient = session.taken_over
+            except ConnectFailed as error:
+                session.end(str(error))
+                patient = error.patient or session.taken_over
+            finally:
+                self._up.clear()
+                self._session = None
+                await session.close()
+            if self._stop.is_set():
+                break
+            held_s = time.monotonic() - started
+            failures = failures + 1 if held_s < _STABLE_S or patient else 0
+            await self._pause(self._because(session, failures), failures, patient=patient)
+        self._say("info", "disconnected", f"disconnected from {self._settings.where}")
+
+    async def _live(self, session: Session) -> None:
+        """One connection, from dialling to its end."""
+        if not self._said:
+            self.why = f"connecting to {self._settings.where}"
+        await session.open()
+        if session.session_present:
+            self._inbox.forget_repeated()
+        for words in await session.subscribe(self._filters):
+            _log.error(f"{self._settings.where} refuses the subscription to {words}; check its access list")
+        self._session = session
+        self._up.set()
+        self.counters.reconnects += self._was_up
+        self._was_up = True
+        self._say("info", "connected", f"connected to {self._settings.where}")
+        greeting = asyncio.ensure_future(self._greet(session))
+        try:
+            while not await session.wait_ended(_LOOK_S):
+                if greeting.done():
+                    greeting.result()
+                self._say_dropped()
+                self._ask_again(session)
+        finally:
+            greeting.cancel()
+            await asyncio.wait([greeting])
+        if not greeting.cancelled():
+            greeting.result()
+
+    async def _greet(self, session: Session) -> None:
+        if self._on_connect is None:
+            return
+        try:
+            await self._on_connect()
+        except Refused as error:
+            _log.error("a message of the greeting was refused", error=str(error))
+        except Transient as error:
+            session.end(f"the greeting failed: {error}")
+
+    def _because(self, session: Session, failures: int) -> str:
+        if session.was_open and not session.taken_over and failures >= _SUSPICIOUS:
+            # MQTT 3.1.1 has no word for a session that another client took.
+            return (
+                f"{session.ended_because}; again and again: does another process use id {self._client_id!r}?"
+            )
+        return session.ended_because
+
+    def _say_dropped(self) -> None:
+        new = self.counters.dropped - self._dropped_said
+        if new:
+            self._dropped_said += new
+            _log.warning(
+                "messages were dropped: no room in the inbound queue", count=new, limit=self._inbox.limit
+            )
+
+    def _ask_again(self, session: Session) -> None:
+        if session.withheld and len(self._inbox) <= self._inbox.limit // 2:
+            session.end(f"{session.withheld} messages had no room; the broker is asked to deliver them again")
+
+    async def _pause(self, because: str, failures: int, *, patient: bool) -> None:
+        """Exponential back-off with full jitter; at its slowest where only a person can help."""
+        slowest = self._settings.backoff_max_s
+        ceiling = min(slowest, self._settings.backoff_min_s * 2.0 ** min(failures, 30))
+        wait = self._random.uniform(slowest / 2, slowest) if patient else self._random.uniform(0, ceiling)
+        self._say("warning", because, because)
+        _log.debug("next attempt", in_s=round(wait, 2))
+        try:
+            async with asyncio.timeout(wait):
+                await self._stop.wait()
+        except TimeoutError:
+            return
+
+    def _say(self, level: str, state: str, words: str) -> None:
+        """Log a state once, however often it is tried."""
+        self.why = words
+        if state != self._said:
+            self._said = state
+            getattr(_log, level)(words, client_id=self._client_id)
+
+
+def tls_context(settings: MqttSettings) -> ssl.SSLContext | None:
+    """The context of ``[mqtt.tls]``, or None.
+
+    Raises:
+        Misconfigured: a file is missing or is not what it should be; the message names the key.
+    """
+    tls = settings.tls
+    if tls is None:
+        return None
+    key, file = "ca_file", tls.ca_file
+    try:
+        context = ssl.create_default_context(cafile=tls.ca_file)
+        if tls.cert_file is not None:
+            key, file = "cert_file and key_file", tls.cert_file
+            context.load_cert_chain(tls.cert_file, tls.key_file)
+    except (OSError, ssl.SSLError) as error:
+        raise Misconfigured(f"mqtt.tls.{key}: {file}: {error}") from None
+    return context
+
+
+def read_password(settings: MqttSettings) -> str | None:
+    """The first line of ``mqtt.password_file``, or None.
+
+    Raises:
+        Misconfigured: the file cannot be read.
+    """
+    file = settings.password_file
+    if file is None:
+        return None
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Misconfigured(f"mqtt.password_file: {file}: {error}") from None
+    return lines[0] if lines else ""

@@ -1,0 +1,206 @@
+"""Settings: a TOML file, drop-ins beside it, environment variables; every error names file and key.
+
+Order, later wins: ``agent.toml``, then ``agent.d/*.toml`` in name order (tables merge, other values and lists
+are replaced), then ``LICHEN_MQTT__HOST`` and the like. A variable without ``__`` counts only where it names a
+top-level key (``LICHEN_FLEET``); an unknown one with ``__`` is an error, as an unknown key is.
+"""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
+from pydantic_settings import EnvSettingsSource
+
+from protocol.errors import Misconfigured
+from runtime.settings_errors import Origins, explain
+
+
+class Section(BaseModel):
+    """One table of a settings file: immutable, unknown keys refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+S = TypeVar("S", bound=BaseModel)
+
+
+def _beside_the_file(path: Path, info: ValidationInfo) -> Path:
+    path = path.expanduser()
+    base = (info.context or {}).get("folder")
+    return path if base is None else Path(base) / path
+
+
+ConfigPath = Annotated[Path, AfterValidator(_beside_the_file)]
+"""A path in a settings file: ``~`` is expanded; a relative one starts at the folder of the (main) file."""
+
+
+class TlsSettings(Section):
+    """``[mqtt.tls]``: PEM files. Without ``ca_file`` the system's authorities are trusted."""
+
+    ca_file: ConfigPath | None = None
+    cert_file: ConfigPath | None = None
+    key_file: ConfigPath | None = None
+
+    @model_validator(mode="after")
+    def _pair(self) -> Self:
+        if (self.cert_file is None) != (self.key_file is None):
+            raise ValueError("cert_file and key_file go together: give both or neither")
+        return self
+
+
+class MqttSettings(Section):
+    """``[mqtt]``: where the broker is and how hard to lean on it (shared/FACTS.md has the measurements)."""
+
+    host: Annotated[str, Field(min_length=1, max_length=253)] = "127.0.0.1"
+    port: Annotated[int, Field(ge=1, le=65535)] = 1883
+    protocol: Literal["5", "3.1.1"] = "5"
+    username: str | None = None
+    password_file: ConfigPath | None = None
+    """The first line is the password."""
+    tls: TlsSettings | None = None
+    keepalive_s: Annotated[int, Field(ge=1, le=65535)] = 30
+    max_packet_bytes: Annotated[int, Field(ge=4096, le=256 * 1024 * 1024)] = 256 * 1024
+    """Largest packet that is sent, where the broker's CONNACK names no Maximum Packet Size."""
+    chunk_bytes: Annotated[int, Field(ge=1024, le=1024 * 1024)] = 65536
+    window: Annotated[int, Field(ge=1, le=64)] = 4
+    """Publishes, and so chunks, in flight."""
+    session_expiry_s: Annotated[int, Field(ge=0, le=2**32 - 1)] = 3600
+    """How long the broker keeps what was queued for us while we are away (MQTT 5)."""
+    connect_timeout_s: Annotated[float, Field(gt=0, le=300)] = 10.0
+    backoff_min_s: Annotated[float, Field(gt=0, le=3600)] = 1.0
+    backoff_max_s: Annotated[float, Field(gt=0, le=3600)] = 60.0
+    """The n-th wait before a new attempt is drawn from 0 to min(backoff_max_s, backoff_min_s * 2^n)."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.backoff_max_s < self.backoff_min_s:
+            raise ValueError("backoff_max_s is below backoff_min_s")
+        if self.password_file is not None and self.username is None:
+            raise ValueError("password_file is given without username")
+        return self
+
+    @property
+    def where(self) -> str:
+        """``host:port``, for messages."""
+        return f"{self.host}:{self.port}"
+
+
+class LogSettings(Section):
+    """``[log]``: ``auto`` is ``console`` at a terminal, else ``json``."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["json", "console", "auto"] = "auto"
+
+
+class _Environment(EnvSettingsSource):
+    """pydantic-settings' reading of variables, over a mapping that is handed in."""
+
+    def __init__(self, model: type[BaseModel], prefix: str, environ: Mapping[str, str]) -> None:
+        self._given = {key.lower(): value for key, value in environ.items()}
+        # It reads only model_fields and model_config of the class, which a Section has.
+        super().__init__(
+            model,  # type: ignore[arg-type]
+            case_sensitive=False,
+            env_prefix=prefix,
+            env_nested_delimiter="__",
+        )
+
+    def _load_env_vars(self) -> Mapping[str, str | None]:
+        return self._given
+
+
+def load(
+    model: type[S], file: Path, *, env_prefix: str = "LICHEN_", environ: Mapping[str, str] | None = None
+) -> S:
+    """Read a daemon's settings: file, drop-ins in ``<stem>.d/*.toml``, environment.
+
+    Raises:
+        Misconfigured: a file is missing, unreadable or not TOML; a key is unknown, missing or wrong. The
+            message has a line for every wrong key, with the file (or variable) that it came from.
+    """
+    values: dict[str, Any] = {}
+    origins = Origins(str(file))
+    for path in (file, *sorted(file.with_name(f"{file.stem}.d").glob("*.toml"))):
+        _merge(values, _read(path), str(path), origins, ())
+    env = os.environ if environ is None else environ
+    _check_variables(model, env_prefix, env)
+    for path_, value in _leaves(_Environment(model, env_prefix, env)()):
+        _put(values, path_, value)
+        origins.note(path_, env_prefix + "__".join(path_).upper())
+    return _validate(model, values, file, origins)
+
+
+def load_toml(model: type[S], file: Path) -> S:
+    """Read one TOML file (no drop-ins, no environment); errors as :func:`load`."""
+    return _validate(model, _read(file), file, Origins(str(file)))
+
+
+def _validate(model: type[S], values: dict[str, Any], file: Path, origins: Origins) -> S:
+    try:
+        return model.model_validate(values, context={"folder": file.absolute().parent})
+    except ValidationError as error:
+        raise Misconfigured(explain(model, values, error, origins)) from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise Misconfigured(f"{path}: no such file; give the settings file with --config") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise Misconfigured(f"{path}: cannot be read: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise Misconfigured(f"{path}: not valid TOML: {error}") from None
+
+
+def _merge(
+    into: dict[str, Any], new: Mapping[str, Any], source: str, origins: Origins, at: tuple[str, ...]
+) -> None:
+    for key, value in new.items():
+        path = (*at, key)
+        if isinstance(value, dict) and isinstance(into.get(key), dict):
+            _merge(into[key], value, source, origins, path)
+        else:
+            into[key] = value
+            origins.note(path, source)
+
+
+def _leaves(values: Mapping[str, Any], at: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
+    found: list[tuple[tuple[str, ...], Any]] = []
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            found += _leaves(value, (*at, key))
+        else:
+            found.append(((*at, key), value))
+    return found
+
+
+def _put(values: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    for part in path[:-1]:
+        inner = values.get(part)
+        if not isinstance(inner, dict):
+            inner = values[part] = {}
+        values = inner
+    values[path[-1]] = value
+
+
+def _check_variables(model: type[BaseModel], prefix: str, environ: Mapping[str, str]) -> None:
+    """A misspelt section in a variable is an error too; pydantic-settings would pass over it."""
+    for name in environ:
+        if not name.upper().startswith(prefix) or "__" not in name[len(prefix) :]:
+            continue
+        section = name[len(prefix) :].split("__")[0].lower()
+        if section not in model.model_fields:
+            known = ", ".join(sorted(model.model_fields))
+            raise Misconfigured(f"environment variable {name}: no section {section!r}; there are {known}")

@@ -1,0 +1,118 @@
+"""Words for what is wrong in a settings file: file, key path, what is expected, the nearest known key."""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+
+class Origins:
+    """Which file or variable a key's value came from."""
+
+    def __init__(self, default: str) -> None:
+        self._default = default
+        self._by_path: dict[tuple[str, ...], str] = {}
+
+    def note(self, path: tuple[str, ...], source: str) -> None:
+        """Remember that ``path`` (and what is below it) was last set by ``source``."""
+        self._by_path = {p: s for p, s in self._by_path.items() if p[: len(path)] != path}
+        self._by_path[path] = source
+
+    def of(self, path: Iterable[str | int]) -> str:
+        """The source of the nearest enclosing key."""
+        names = tuple(part for part in path if isinstance(part, str))
+        for end in range(len(names), 0, -1):
+            if names[:end] in self._by_path:
+                return self._by_path[names[:end]]
+        return self._default
+
+
+def explain(
+    model: type[BaseModel], values: Mapping[str, Any], error: ValidationError, origins: Origins
+) -> str:
+    """One line for every wrong key."""
+    lines = []
+    for one in error.errors(include_url=False, include_context=False):
+        path = _data_path(values, one["loc"])
+        where = f"{origins.of(path)}: {_dotted(path)}" if path else origins.of(())
+        lines.append(f"{where}: {_words(model, path, one)}")
+    return "\n".join(lines)
+
+
+def _words(model: type[BaseModel], path: tuple[str | int, ...], one: Any) -> str:
+    if one["type"] == "extra_forbidden":
+        return f"unknown key{_hint(model, path)}"
+    if one["type"] == "missing":
+        return "missing; it has no default"
+    message = str(one["msg"]).removeprefix("Value error, ")
+    given = one.get("input")
+    if isinstance(given, str | int | float | bool):
+        return f"{message} (found {given!r})"
+    return message
+
+
+def _data_path(values: Any, loc: tuple[str | int, ...]) -> tuple[str | int, ...]:
+    """The error's location without the tags that pydantic adds for members of a union."""
+    path: list[str | int] = []
+    current = values
+    for position, part in enumerate(loc):
+        last = position == len(loc) - 1
+        if isinstance(current, Mapping) and isinstance(part, str):
+            if part in current or last:
+                path.append(part)
+                current = current.get(part)
+        elif isinstance(current, list) and isinstance(part, int):
+            path.append(part)
+            current = current[part] if part < len(current) else None
+    return tuple(path)
+
+
+def _dotted(path: Iterable[str | int]) -> str:
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [found for inner in get_args(annotation) for found in _models(inner)]
+
+
+def _below(models: Iterable[type[BaseModel]], part: str) -> list[type[BaseModel]]:
+    return [
+        m
+        for model in models
+        if part in model.model_fields
+        for m in _models(model.model_fields[part].annotation)
+    ]
+
+
+def _all_keys(models: Iterable[type[BaseModel]], at: str = "", depth: int = 4) -> dict[str, str]:
+    """Dotted path -> last key, of every known key."""
+    found: dict[str, str] = {}
+    for model in models:
+        for name, field in model.model_fields.items():
+            found[f"{at}{name}"] = name
+            if depth:
+                found.update(_all_keys(_models(field.annotation), f"{at}{name}.", depth - 1))
+    return found
+
+
+def _hint(model: type[BaseModel], path: tuple[str | int, ...]) -> str:
+    """The nearest key at the same level, else the same key elsewhere, else the list of this level's keys."""
+    models: list[type[BaseModel]] = [model]
+    for part in path[:-1]:
+        if isinstance(part, str):
+            models = _below(models, part) or models
+    key = str(path[-1])
+    here = sorted({name for m in models for name in m.model_fields})
+    near = difflib.get_close_matches(key, here, 1, 0.6)
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    elsewhere = [full for full, name in _all_keys([model]).items() if name == key]
+    if elsewhere:
+        return f"; did you mean {elsewhere[0]!r}?"
+    return f"; known here: {', '.join(here)}" if here else ""

@@ -1,0 +1,217 @@
+"""The life and death of a daemon: one TaskGroup, signals, a true exit status, systemd's watchdog."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from typing import Any, Final
+
+import structlog
+
+from protocol.errors import Misconfigured
+from runtime import exit_codes
+from runtime.notify import Notifier
+
+_log = structlog.get_logger("runtime.supervise")
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_EXIT_GRACE_S: Final = 5.0
+
+
+class Finished(Exception):  # noqa: N818 - not an error: a service says that the daemon's work is done
+    """Raised by a service: stop everything in order, exit status 0."""
+
+
+class Progress:
+    """Counts what was achieved; the watchdog is fed only when the count moved."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def tick(self) -> None:
+        """Something real was achieved: a message handled, a window cut, a round stepped."""
+        self.count += 1
+
+
+async def supervise(
+    services: Mapping[str, Callable[[], Awaitable[None]]],
+    *,
+    on_stop: Callable[[], Awaitable[None]] | None = None,
+    stop_timeout_s: float = 10.0,
+    notify: Notifier | None = None,
+    progress: Progress | None = None,
+) -> int:
+    """Run services until a signal, until all have returned, or until one fails.
+
+    Args:
+        services: name -> ``run``. One that returns is done and the others go on; one that raises
+            :class:`Finished` ends the daemon in order.
+        on_stop: awaited first at an orderly stop (say goodbye, flush), for at most half of
+            ``stop_timeout_s``; a second signal cuts it short.
+        stop_timeout_s: within it everything has ended, or the exit status is not 0.
+        notify: where systemd is told.
+        progress: feeds the watchdog. Without it the turning of the event loop counts as progress.
+
+    Returns:
+        0 after an orderly stop; 78 when a service raised ``Misconfigured``; 70 after any other error, and
+        when services did not end in time.
+    """
+    notify = notify or Notifier()
+    stop, hurry = asyncio.Event(), asyncio.Event()
+    with _signals(stop, hurry):
+        group = asyncio.ensure_future(_run_group(services, stop, notify, progress))
+        stopping = asyncio.ensure_future(stop.wait())
+        try:
+            await asyncio.wait([group, stopping], return_when=asyncio.FIRST_COMPLETED)
+            notify.stopping()
+            if not group.done():
+                _log.info("stopping")
+                await _bounded(on_stop, hurry, stop_timeout_s / 2)
+        finally:
+            stopping.cancel()
+            group.cancel()
+            await asyncio.wait([group], timeout=stop_timeout_s / 2)
+    if not group.done():
+        _log.error("services did not stop in time", seconds=stop_timeout_s)
+        return exit_codes.SOFTWARE
+    return _status(group)
+
+
+async def _run_group(
+    services: Mapping[str, Callable[[], Awaitable[None]]],
+    stop: asyncio.Event,
+    notify: Notifier,
+    progress: Progress | None,
+) -> None:
+    """The daemon's only TaskGroup."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(_service(name, run, stop), name=name) for name, run in services.items()]
+        await asyncio.sleep(0)
+        notify.ready()
+        watchdog = group.create_task(_watchdog(notify, progress), name="watchdog")
+        await asyncio.wait(tasks)
+        watchdog.cancel()
+
+
+async def _service(name: str, run: Callable[[], Awaitable[None]], stop: asyncio.Event) -> None:
+    try:
+        await run()
+    except Finished as done:
+        _log.info("finished", service=name, words=str(done))
+        stop.set()
+    except Exception as error:
+        error.add_note(f"in service {name!r}")
+        raise
+
+
+async def _watchdog(notify: Notifier, progress: Progress | None) -> None:
+    if notify.watchdog_s is None:
+        return
+    notify.watchdog()
+    seen = None if progress is None else progress.count
+    while True:
+        await asyncio.sleep(notify.watchdog_s / 4)
+        if progress is None or progress.count != seen:
+            seen = None if progress is None else progress.count
+            notify.watchdog()
+
+
+async def _bounded(
+    on_stop: Callable[[], Awaitable[None]] | None, hurry: asyncio.Event, seconds: float
+) -> None:
+    """Await ``on_stop``: at most ``seconds``, and not after a second signal. Its errors are only logged."""
+    if on_stop is None:
+        return
+    task, cut = asyncio.ensure_future(on_stop()), asyncio.ensure_future(hurry.wait())
+    await asyncio.wait([task, cut], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    cut.cancel()
+    if not task.done():
+        _log.warning("the goodbye was cut short", after_s=seconds)
+        task.cancel()
+        await asyncio.wait([task], timeout=1.0)
+    elif not task.cancelled() and task.exception() is not None:
+        _log.warning("the goodbye failed", error=str(task.exception()))
+
+
+@contextlib.contextmanager
+def _signals(stop: asyncio.Event, hurry: asyncio.Event) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+
+    def asked(number: signal.Signals) -> None:
+        _log.info("signal", name=number.name)
+        (hurry if stop.is_set() else stop).set()
+
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, asked, number)
+    try:
+        yield
+    finally:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+def _status(group: "asyncio.Task[None]") -> int:
+    if group.cancelled():
+        return exit_codes.OK
+    return exit_codes.OK if (error := group.exception()) is None else report(error)
+
+
+def report(error: BaseException) -> int:
+    """Log an error, or each one of a group, and return the exit status it means."""
+    errors = list(_flat(error))
+    wrong = [e for e in errors if isinstance(e, Misconfigured)]
+    for mistake in wrong:
+        _log.error("misconfigured", error=str(mistake))
+    if wrong:
+        return exit_codes.CONFIG
+    for one in errors:
+        _log.error("failed", error=f"{type(one).__name__}: {one}", exc_info=one)
+    return exit_codes.SOFTWARE
+
+
+def _flat(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for one in error.exceptions:
+            yield from _flat(one)
+    else:
+        yield error
+
+
+def run(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
+    """Run a daemon's main coroutine (on uvloop where it is installed) and return its exit status.
+
+    ``Misconfigured`` from it gives 78, any other error is logged and gives 70. Should a thread hang
+    afterwards, the process ends all the same after a few seconds, with that status.
+    """
+    guard: threading.Timer | None = None
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            try:
+                status = runner.run(main())
+            except KeyboardInterrupt:
+                status = exit_codes.OK
+            except Exception as error:  # noqa: BLE001 - the last place: it becomes words and an exit status
+                status = report(error)
+            guard = threading.Timer(_EXIT_GRACE_S, _leave, (status,))
+            guard.daemon = True
+            guard.start()
+    finally:
+        if guard is not None:
+            guard.cancel()
+    return status
+
+
+def _leave(status: int) -> None:
+    _log.error("a thread did not end; leaving without it")
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop  # noqa: PLC0415 - it has no armv7 wheel
+    except ImportError:
+        return None
+    return uvloop.new_event_loop

@@ -1,0 +1,1 @@
+"""Tests. The only package file among them: see the architecture tests."""

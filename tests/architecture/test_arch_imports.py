@@ -1,0 +1,41 @@
+"""The import contracts of pyproject.toml, as a test."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("protocol", "runtime", "models", "export", "edge_agent", "coordinator", "lichen")
+
+
+def test_arch_every_contract_is_kept() -> None:
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))",
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    assert " 0 broken" in done.stdout
+
+
+def test_arch_the_contracts_still_say_what_the_design_says() -> None:
+    linter = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    assert set(linter["root_packages"]) == set(PACKAGES)
+    layers = [c["layers"] for c in linter["contracts"] if c["type"] == "layers"]
+    assert layers == [["lichen", "edge_agent | coordinator | export", "models | runtime", "protocol"]]
+    forbidden = {
+        source: set(c["forbidden_modules"])
+        for c in linter["contracts"]
+        if c["type"] == "forbidden" and not c.get("allow_indirect_imports", False)
+        for source in c["source_modules"]
+    }
+    for daemon in ("edge_agent", "coordinator"):
+        assert {"torch", "onnx", "onnxscript"} <= forbidden[daemon]

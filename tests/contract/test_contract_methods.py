@@ -1,0 +1,346 @@
+"""One suite over every method that the registry finds (DESIGN section 3); a new one needs no new test."""
+
+import itertools
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models import windowset
+from models.contract import Blobs, ClientContext, LocalResult, MethodSpec, Update, WindowSet
+from models.params import flatten
+from models.registry import methods
+from protocol.errors import Misconfigured, Reason, Refused, Transient
+from protocol.frame import decode_frame, digest, encode_frame
+from protocol.task import Encoder, Modality, Network, Task, Window
+from protocol.tensors import Codec, encode
+from protocol.updates import UpdateHeader
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.parametrize("spec", methods().values(), ids=list(methods()))
+
+
+def task_of(spec: MethodSpec) -> Task:
+    small = Encoder(width=4, depth=2)
+    return Task(
+        name="contract",
+        method=spec.name,
+        labels=("rest", "slow", "fast"),
+        modalities=(
+            Modality(name="accelerometer", channels=3, rate_hz=32, unit="g"),
+            Modality(name="microphone", channels=2, rate_hz=64, unit="Pa"),
+        ),
+        window=Window(length_s=1, stride_s=0.5),
+        network=Network(encoders={"accelerometer": small, "microphone": small}, feature_dim=8, hidden_dim=8),
+    )
+
+
+def windows_of(task: Task, seed: int, count: int = 24, missing: float = 0.0) -> WindowSet:
+    """Sines whose frequency is the class: learnable from either modality."""
+    rng = np.random.default_rng(seed)
+    y_B = np.arange(count) % len(task.labels)
+    present_BM = np.ones((count, 2), np.bool_)
+    present_BM[:, 1] = rng.random(count) >= missing
+    x = {}
+    for m, modality in enumerate(task.modalities):
+        t_T = np.arange(task.samples(modality.name)) / modality.rate_hz
+        phase_BC1 = rng.uniform(0, 2 * np.pi, (count, modality.channels, 1))
+        wave_BCT = np.sin(2 * np.pi * 4 * y_B[:, None, None] * t_T + phase_BC1)
+        noisy_BCT = wave_BCT + rng.normal(0, 0.1, wave_BCT.shape)
+        x[modality.name] = (noisy_BCT * present_BM[:, m, None, None]).astype(np.float32)
+    return WindowSet(x, present_BM, np.ones((count, 2), np.float32), y_B.astype(np.int64))
+
+
+def context(task: Task, device: str = "d0", round_: int = 1) -> ClientContext:
+    return ClientContext(task=task, device=device, round=round_, seed=5)
+
+
+def header_of(task: Task, device: str, windows: WindowSet, result: LocalResult) -> UpdateHeader:
+    present = windows.present_BM.mean(axis=0)
+    return UpdateHeader(
+        task=task.name,
+        method=task.method,
+        device=device,
+        round=1,
+        base="0" * 64,
+        weight=result.weight,
+        samples=len(windows),
+        counts=windowset.counts(windows, task),
+        missing={name: float(1 - p) for name, p in zip(task.modality_names, present, strict=True)},
+        quality=dict.fromkeys(task.modality_names, 1.0),
+        metrics=result.metrics,
+        extra=result.extra,
+    )
+
+
+def frame_of(task: Task, device: str, windows: WindowSet, result: LocalResult) -> bytes:
+    encoded = {
+        name: encode(tensor, result.codecs.get(name, Codec(task.uplink.codec)))
+        for name, tensor in result.tensors.items()
+    }
+    return encode_frame(header_of(task, device, windows, result), encoded)
+
+
+def received(frame: bytes) -> Update:
+    return Update(*decode_frame(frame, UpdateHeader))
+
+
+def learnt(spec: MethodSpec, task: Task, state: Blobs, device: str, windows: WindowSet) -> Update:
+    result = spec.client().train(context(task, device), windows, state, {})
+    return received(frame_of(task, device, windows, result))
+
+
+@pytest.fixture(scope="module")
+def fleets() -> dict[str, tuple[Task, Blobs, list[Update]]]:
+    """Per method: a task, its initial state and five devices' updates, one of them without a microphone."""
+    made = {}
+    for spec in methods().values():
+        task = task_of(spec)
+        state = spec.client().initial(task, seed=3)
+        updates = [
+            learnt(spec, task, state, f"d{i}", windows_of(task, seed=i, missing=0.3 * (i % 2)))
+            for i in range(4)
+        ]
+        updates.append(learnt(spec, task, on_route(spec, task, state), "d4", deaf(windows_of(task, seed=4))))
+        made[spec.name] = (task, state, updates)
+    return made
+
+
+def on_route(spec: MethodSpec, task: Task, state: Blobs) -> Blobs:
+    return {name: state[name] for name in spec.server().route(task, ["accelerometer"])}
+
+
+def deaf(windows: WindowSet) -> WindowSet:
+    x = windows.x | {"microphone": np.zeros_like(windows.x["microphone"])}
+    return replace(windows, x=x, present_BM=windows.present_BM & np.array([True, False]))
+
+
+def folded(spec: MethodSpec, task: Task, state: Blobs, updates: list[Update]) -> dict[str, bytes]:
+    fold = spec.server().open(task, 1, state)
+    for update in updates:
+        fold.fold(update)
+    return as_bytes(fold.close())
+
+
+def as_bytes(state: Blobs) -> dict[str, bytes]:
+    return {name: tensor.tobytes() for name, tensor in flatten(state).items()}
+
+
+def test_the_initial_state_travels_by_blobs_and_the_route_names_them(spec, fleets):
+    task, state, _ = fleets[spec.name]
+    route = spec.server().route(task, task.modality_names)
+    assert set(route) == set(state)
+    assert all(name.startswith(f"{blob}/") for blob, tensors in state.items() for name in tensors)
+    assert all(t.dtype == np.float32 and np.isfinite(t).all() for t in flatten(state).values())
+
+
+def test_an_update_survives_the_codec_and_is_taken(spec, fleets):
+    task, state, updates = fleets[spec.name]
+    for update in updates:
+        again = received(
+            encode_frame(update.header, {n: encode(t, Codec.FLOAT32) for n, t in update.tensors.items()})
+        )
+        assert again.header == update.header
+        assert {n: t.tobytes() for n, t in again.tensors.items()} == {
+            n: t.tobytes() for n, t in update.tensors.items()
+        }
+        spec.server().check(task, state, again)
+
+
+def test_folding_in_any_order_agrees_to_the_bit(spec, fleets):
+    task, state, updates = fleets[spec.name]
+    results = {
+        tuple(sorted(folded(spec, task, state, list(order)).items()))
+        for order in itertools.islice(itertools.permutations(updates), 0, 120, 7)
+    }
+    assert len(results) == 1
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3, 4])
+def test_folding_in_any_grouping_agrees_to_the_bit(spec, fleets, cut):
+    task, state, updates = fleets[spec.name]
+    left, right = (spec.server().open(task, 1, state) for _ in range(2))
+    for i, update in enumerate(updates):
+        (left if i < cut else right).fold(update)
+    right.merge(left)
+    assert as_bytes(right.close()) == folded(spec, task, state, updates)
+
+
+def test_folding_leaves_the_base_alone_and_changes_the_model(spec, fleets):
+    task, state, updates = fleets[spec.name]
+    before = as_bytes(state)
+    after = folded(spec, task, state, updates)
+    assert as_bytes(state) == before
+    assert after.keys() == before.keys()
+    assert after != before
+
+
+def test_a_round_without_updates_changes_nothing(spec, fleets):
+    task, state, _ = fleets[spec.name]
+    assert folded(spec, task, state, []) == as_bytes(state)
+
+
+def test_a_duplicate_changes_nothing_in_a_journal_keyed_by_round_and_device(spec, fleets):
+    task, state, updates = fleets[spec.name]
+    journal = {(u.header.round, u.header.device): u for u in [*updates, updates[0], *reversed(updates)]}
+    assert folded(spec, task, state, list(journal.values())) == folded(spec, task, state, updates)
+
+
+def test_the_same_seed_gives_the_same_bytes_so_that_a_retrained_update_is_a_recognisable_duplicate(
+    spec, fleets
+):
+    task, state, _ = fleets[spec.name]
+    windows = windows_of(task, seed=1, missing=0.3)
+    frames = [
+        frame_of(task, "d0", windows, spec.client().train(context(task), windows, state, {}))
+        for _ in range(2)
+    ]
+    assert digest(frames[0]) == digest(frames[1])
+    first, other = (spec.client().initial(task, seed) for seed in (3, 4))
+    assert as_bytes(first) == as_bytes(state) != as_bytes(other)
+
+
+def test_windows_that_lack_a_modality_still_train(spec, fleets):
+    if not spec.may_miss_modality:
+        pytest.skip(f"{spec.name} says that it needs every modality")
+    task, state, updates = fleets[spec.name]
+    without = updates[-1]
+    assert without.tensors
+    assert not any(name.startswith("encoder/microphone/") for name in without.tensors)
+    after = folded(spec, task, state, [without])
+    before = as_bytes(state)
+    microphone = [name for name in before if name.startswith("encoder/microphone/")]
+    assert microphone
+    assert all(after[name] == before[name] for name in microphone)
+    assert any(after[name] != before[name] for name in before if name.startswith("encoder/accelerometer/"))
+
+
+def test_without_a_labelled_window_training_says_so(spec, fleets):
+    if not spec.needs_labels:
+        pytest.skip(f"{spec.name} says that it learns without labels")
+    task, state, _ = fleets[spec.name]
+    windows = windows_of(task, seed=1)
+    for nothing in (windowset.empty(task), replace(windows, y_B=np.full(len(windows), -1))):
+        with pytest.raises(Transient, match=r"d0.*no labelled windows"):
+            spec.client().train(context(task), nothing, state, {})
+
+
+def _poisoned(update: Update, value: float) -> tuple[str, Update]:
+    name = min(update.tensors)
+    tensor = update.tensors[name].copy()
+    tensor.flat[tensor.size // 2] = value
+    return name, Update(update.header, update.tensors | {name: tensor})
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [(np.nan, Reason.NON_FINITE), (np.inf, Reason.NON_FINITE), (-1e30, Reason.OUT_OF_BOUNDS)],
+)
+def test_a_value_that_cannot_be_is_refused_with_the_tensor_named(spec, fleets, value, reason):
+    task, state, updates = fleets[spec.name]
+    for name in updates[0].tensors:
+        tensor = updates[0].tensors[name].copy()
+        tensor.flat[-1] = value
+        poisoned = Update(updates[0].header, updates[0].tensors | {name: tensor})
+        with pytest.raises(Refused) as caught:
+            spec.server().check(task, state, poisoned)
+        assert caught.value.reason is reason
+        assert name in caught.value.detail
+
+
+def test_wrong_tensors_are_refused_with_the_tensor_named(spec, fleets):
+    task, state, updates = fleets[spec.name]
+    good = updates[0].tensors
+    for name in good:
+        cases = [
+            good | {name: good[name][..., None]},  # wrong shape
+            {n: t for n, t in good.items() if n != name},  # one is missing
+        ]
+        for tensors in cases:
+            with pytest.raises(Refused) as caught:
+                spec.server().check(task, state, Update(updates[0].header, tensors))
+            assert caught.value.reason is Reason.WRONG_TENSORS
+            assert name in caught.value.detail
+    for stray in ("encoder/accelerometer/extra", "encoder/nose/fc.weight", "prototypes/nose/values", "x"):
+        with pytest.raises(Refused) as caught:
+            spec.server().check(
+                task, state, Update(updates[0].header, good | {stray: np.ones(3, np.float32)})
+            )
+        assert caught.value.reason in {Reason.WRONG_TENSORS, Reason.WRONG_MODALITY}
+        assert stray in caught.value.detail
+    with pytest.raises(Refused):
+        spec.server().check(task, state, Update(updates[0].header, {}))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"samples": 1},
+        {"counts": {"accelerometer": (1, 2)}},
+        {"counts": {"nose": (1, 2, 3)}},
+    ],
+    ids=["fewer samples than counted", "classes that the task has not", "unknown modality"],
+)
+def test_a_header_that_contradicts_the_task_is_refused(spec, fleets, change):
+    task, state, updates = fleets[spec.name]
+    header = updates[0].header.model_copy(update=change)
+    with pytest.raises(Refused, match="counts"):
+        spec.server().check(task, state, Update(header, updates[0].tensors))
+
+
+def test_an_extra_message_of_the_wrong_form_is_refused_or_ignored_but_never_crashes(spec, fleets):
+    task, state, updates = fleets[spec.name]
+    for extra in (
+        {"prototypes": 3},
+        {"prototypes": {"accelerometer": {"classes": [9], "counts": [1]}}},
+        {"x": [None]},
+    ):
+        header = updates[0].header.model_copy(update={"extra": extra})
+        try:
+            spec.server().check(task, state, Update(header, updates[0].tensors))
+        except Refused as error:
+            assert error.detail  # noqa: PT017 - either outcome is right, any other exception is not
+
+
+def test_federated_rounds_learn(spec, fleets):
+    task, state, _ = fleets[spec.name]
+    client, server = spec.client(), spec.server()
+    test = windows_of(task, seed=99, count=60)
+    for round_ in range(1, 9):
+        fold = server.open(task, round_, state)
+        for i in range(3):
+            windows = windows_of(task, seed=10 * round_ + i, count=384, missing=0.3)
+            result = client.train(context(task, f"d{i}", round_), windows, state, {})
+            fold.fold(received(frame_of(task, f"d{i}", windows, result)))
+        state = fold.close()
+    judged = client.evaluate(task, test, state)
+    assert np.sum(judged.confusion_KK) == len(test)
+    assert judged.metrics["accuracy"] > 0.6  # chance is 0.33
+    half = client.evaluate(task, deaf(test), state)
+    assert half.metrics["accuracy"] > 0.5
+
+
+def test_evaluation_without_labels_says_so(spec, fleets):
+    task, state, _ = fleets[spec.name]
+    windows = windows_of(task, seed=1)
+    with pytest.raises(Misconfigured, match="no labelled window"):
+        spec.client().evaluate(task, replace(windows, y_B=np.full(len(windows), -1)), state)
+
+
+def test_an_unknown_option_is_named(spec):
+    task = task_of(spec).model_copy(update={"config": {"no_such_option": 1}})
+    with pytest.raises(Misconfigured, match=r"config\.no_such_option"):
+        spec.configure(task)
+
+
+def test_method_messages_and_server_import_without_torch(spec):
+    code = (
+        "import sys; sys.modules['torch'] = None; sys.modules['onnx'] = None\n"
+        f"import models.registry, models.methods.{spec.name} as m\n"
+        f"import models.methods.{spec.name}.messages, models.methods.{spec.name}.server as s\n"
+        "assert m.METHOD.server() is not None and s.make_server() is not None"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)

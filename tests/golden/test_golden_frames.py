@@ -1,0 +1,117 @@
+"""Frames and a bundle as format 1 wrote them: they are read for ever, and written the same to the byte.
+
+A new case is free: add it to ``cases`` and run this file (``python tests/golden/test_golden_frames.py``), which
+writes what is missing. A changed file means another format number and a line in the changelog.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from protocol.bundle import BundleManifest, pack, unpack
+from protocol.frame import decode_frame, encode_frame
+from protocol.task import Modality, Window
+from protocol.tensors import Codec, decode, encode
+from protocol.updates import BlobHeader, UpdateHeader
+
+FILES = Path(__file__).parent / "frames"
+HEADER = UpdateHeader(
+    task="gestures",
+    method="qqr",
+    device="wrist-1",
+    round=3,
+    base="0f" * 32,
+    samples=120,
+    counts={"accelerometer": (60, 60), "gyroscope": (0, 58)},
+    missing={"accelerometer": 0.0, "gyroscope": 0.5},
+    quality={"accelerometer": 1.0, "gyroscope": 0.75},
+    metrics={"loss": 0.3},
+    extra={"note": ["b", 4]},
+)
+# Halves and quarters: every operation on them is exact, on any machine.
+X = (np.arange(-40, 56, dtype=np.float32) * np.float32(0.25)).reshape(2, 48) ** 2
+MANIFEST = BundleManifest(
+    task="gestures",
+    method="qqr",
+    version=3,
+    labels=("rest", "wave"),
+    modalities=(Modality(name="accelerometer", channels=3, rate_hz=50, unit="m/s2", low=-160, high=160),),
+    window=Window(),
+    samples={"accelerometer": 128},
+    inputs=("accelerometer", "present"),
+    outputs=("probabilities", "logits"),
+    round=3,
+    base="0f" * 32,
+    metrics={"accuracy": 0.875},
+)
+
+
+def cases():
+    """Content of each golden frame: header and encoded tensors."""
+    made = {
+        f"v1_{codec}.frame": (HEADER, {"head/fc.weight": encode(X, codec, keep=0.1, per_channel=True)})
+        for codec in Codec
+    }
+    made["v1_mixed.frame"] = (
+        HEADER,
+        {
+            "encoder/accelerometer/conv.0.weight": encode(X, Codec.INT8),
+            "prototypes/accelerometer/values": encode(X, Codec.INT4, per_channel=True),
+            "prototypes/accelerometer/rounds": encode(np.array([3.0, 0.0]), Codec.FLOAT32),
+            "scalar": encode(2.5, Codec.INT2),
+            "empty": encode(np.zeros((0, 4)), Codec.INT8),
+        },
+    )
+    made["v1_blob.frame"] = (BlobHeader(name="encoder/accelerometer"), {"w": encode(X, Codec.FLOAT32)})
+    return made
+
+
+CASES = cases()
+BUNDLED = {"model.onnx": bytes(range(64)), "labels.txt": b"rest\nwave\n"}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_golden_frame_is_still_read(name):
+    header, tensors = CASES[name]
+    read, decoded = decode_frame((FILES / name).read_bytes(), type(header))
+    assert read == header
+    assert decoded.keys() == tensors.keys()
+    for key, tensor in tensors.items():
+        np.testing.assert_array_equal(decoded[key], decode(tensor))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_golden_frame_is_still_written_to_the_byte(name):
+    assert encode_frame(*CASES[name]) == (FILES / name).read_bytes()
+
+
+def test_no_golden_file_is_without_its_case():
+    assert {path.name for path in FILES.iterdir()} == {*CASES, "v1.bundle"}
+
+
+def test_the_golden_bundle_is_still_read():
+    manifest, files = unpack((FILES / "v1.bundle").read_bytes())
+    assert files == BUNDLED
+    assert manifest.model_copy(update={"files": {}}) == MANIFEST
+
+
+def test_the_golden_values_do_not_depend_on_our_decoder():
+    # int4, per channel, read by hand from the layout in docs/protocol/README.md
+    data = (FILES / "v1_int4.frame").read_bytes()
+    low, step = (np.frombuffer(data[at : at + 8], "<f4") for at in (len(data) - 17, len(data) - 8))
+    at = len(data) - 17 - 1 - 48
+    codes = np.array([nibble for byte in data[at : at + 48] for nibble in (byte & 15, byte >> 4)]).reshape(
+        2, 48
+    )
+    values = decode_frame(data, UpdateHeader)[1]["head/fc.weight"]
+    np.testing.assert_allclose(values, low[:, None] + codes * step[:, None], rtol=1e-6)
+    assert np.abs(values - X).max() <= step.max() / 2 * 1.000001
+
+
+if __name__ == "__main__":
+    FILES.mkdir(exist_ok=True)
+    frames = {name: encode_frame(*case) for name, case in CASES.items()}
+    for file, content in (frames | {"v1.bundle": pack(MANIFEST, BUNDLED)}).items():
+        if not (FILES / file).exists():
+            (FILES / file).write_bytes(content)
