@@ -14,7 +14,7 @@ from coordinator.deployment import Deployment
 from coordinator.ingest import LANES, Ingest
 from coordinator.jobs import Jobs, WorkerJobs
 from coordinator.journal import Journal
-from coordinator.links import Post
+from coordinator.links import Post, Running
 from coordinator.metrics import Exporter
 from coordinator.receive import Receiver
 from coordinator.registry import Registry
@@ -53,6 +53,7 @@ class Coordinator:
         server: the method's half.
         jobs: work for child processes; None makes the real thing.
         clock: the time.
+        link: the broker; None makes the real thing.
 
     Raises:
         Misconfigured: the state folder cannot be written or belongs to another task.
@@ -65,6 +66,7 @@ class Coordinator:
         server: Server,
         jobs: Jobs | None = None,
         clock: Clock | None = None,
+        link: Running | None = None,
     ) -> None:
         root = settings.state_dir
         with disk_errors(root):
@@ -77,7 +79,7 @@ class Coordinator:
         except Misconfigured:
             self.store.close()
             raise
-        self.link = Link(
+        self.link: Running = link or Link(
             settings.mqtt,
             f"coordinator-{settings.fleet}",
             filters=[(f, 1) for f in coordinator_filters(settings.fleet)],

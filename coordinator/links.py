@@ -1,10 +1,12 @@
 """What the coordinator needs of the MQTT link; ``runtime.mqtt.Link`` has it, tests bring their own."""
 
+from collections.abc import AsyncIterator
 from typing import Protocol
 
 from protocol.base import Wire
 from protocol.messages import encode
 from protocol.topics import Kind, broadcast_topic, device_topic
+from runtime.mqtt import Message
 
 
 class Counters(Protocol):
@@ -33,6 +35,16 @@ class LinkLike(Protocol):
         self, topic: str, payload: bytes, *, qos: int = 1, retain: bool = False, timeout_s: float = 30.0
     ) -> None:
         """Return at PUBACK; ``Transient`` when that does not come."""
+
+
+class Running(LinkLike, Protocol):
+    """A link as the app runs it."""
+
+    async def run(self) -> None:
+        """Keep connected for ever."""
+
+    def messages(self) -> AsyncIterator[Message]:
+        """What arrives; every message must be acknowledged."""
 
 
 class Post:

@@ -55,6 +55,7 @@ class Receiver:
         self._uploads = uploads
         self._teller = teller
         self.stray_chunks = 0
+        self._spoiled: dict[str, str] = {}
 
     async def handle(self, route: Route, payload: bytes) -> None:
         """Take one message.
@@ -95,25 +96,17 @@ class Receiver:
                 Reason.UNKNOWN_TASK, f"task {pointer.task!r}; this coordinator runs {self._task.name!r}"
             )
         self._check_known(device)
-        state = self._driver.state
-        claimed = UpdateHeader(
-            task=pointer.task,
-            method=self._task.method,
-            device=device,
-            round=pointer.round,
-            base=state.manifest or "0" * 64,
-            samples=0,
-            counts={},
-            missing={},
-            quality={},
-        )
-        check_open(state, claimed)
+        check_open(self._driver.state, device, pointer.round, None)
 
     async def _chunk(self, device: str, mark: str, index: int, data: bytes) -> None:
         try:
             done = await asyncio.to_thread(self._uploads.add, device, mark, index, data)
         except Refused as refused:
-            await self._teller.refuse(device, self._driver.state.round, None, refused)
+            # Wrong bytes may be our disk's fault: once, the device is only asked for them again.
+            final = refused.reason is Reason.WRONG_DIGEST and self._spoiled.get(device) == mark
+            if refused.reason is Reason.WRONG_DIGEST:
+                self._spoiled[device] = mark
+            await self._teller.refuse(device, self._driver.state.round, mark if final else None, refused)
             return
         if done is not None:
             await self._update(device, done[1], mark)
@@ -182,7 +175,7 @@ class Receiver:
             raise Refused(
                 Reason.DUPLICATE, f"{device} already delivered another update in round {header.round}"
             )
-        check_open(self._driver.state, header)
+        check_open(self._driver.state, device, header.round, header.base)
 
     def _decode(self, payload: bytes, limits: Limits) -> Update:
         try:

@@ -69,15 +69,24 @@ class Uploads:
         key = (device, pointer.blob.digest)
         known = self._open.get(key)
         if known is None or known.pointer != pointer:
-            self._drop(key)
+            self._open.pop(key, None)
             self._make_room(device, pointer, max_bytes)
-            # A folder for each device: one cannot spoil or finish another's upload.
-            store = BlobStore(self._root / str(pointer.round) / device)
-            partial = store.partial(pointer.blob, pointer.chunk_bytes)
-            known = self._open[key] = _Upload(pointer, store, partial)
+            known = self._begin(device, pointer)
         if known.partial.complete:
-            return self._finish(key, known)
+            try:
+                return self._finish(key, known)
+            except (
+                Refused
+            ):  # a power cut left a map that promised too much: what was here is gone, begin anew
+                known = self._begin(device, pointer)
         return Want(digest=pointer.blob.digest, missing=tuple(known.partial.missing(_RANGES)))
+
+    def _begin(self, device: str, pointer: BlobPointer) -> _Upload:
+        # A folder for each device: one cannot spoil or finish another's upload.
+        store = BlobStore(self._root / str(pointer.round) / device)
+        upload = _Upload(pointer, store, store.partial(pointer.blob, pointer.chunk_bytes))
+        self._open[device, pointer.blob.digest] = upload
+        return upload
 
     def _make_room(self, device: str, pointer: BlobPointer, max_bytes: int) -> None:
         size = pointer.blob.size
@@ -90,7 +99,7 @@ class Uploads:
             raise Refused(Reason.MALFORMED, "blob.size: an update cannot be empty")
         mine = [key for key in self._open if key[0] == device]
         while mine and (len(mine) >= _PER_DEVICE or self._bytes_of(mine) + size > self._per_device_bytes):
-            self._drop(mine.pop(0))
+            del self._open[mine.pop(0)]
         if self.announced_bytes + size > self._total_bytes:
             raise Refused(
                 Reason.FULL, f"uploads.total_bytes: {self._total_bytes} bytes are announced already"
@@ -118,15 +127,15 @@ class Uploads:
         return upload.pointer, self._finish((device, digest), upload)
 
     def _finish(self, key: tuple[str, str], upload: _Upload) -> bytes:
+        """The whole update; the device's folder goes, with whatever else it had begun to send."""
         del self._open[key]
         ref = upload.partial.finish()
         payload = upload.store.get(ref.digest)
+        for other in [other for other in self._open if other[0] == key[0]]:
+            del self._open[other]
         shutil.rmtree(self._root / str(upload.pointer.round) / key[0], ignore_errors=True)
         return payload
 
     def expects(self, device: str, digest: str) -> bool:
         """Whether chunks of that upload are awaited."""
         return (device, digest) in self._open
-
-    def _drop(self, key: tuple[str, str]) -> None:
-        self._open.pop(key, None)

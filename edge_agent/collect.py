@@ -1,7 +1,7 @@
 """From sources to judged windows: the store gets them, and whoever listens.
 
-Sources feed the windower directly (it bounds what it keeps); one loop cuts, judges and stores. When the task's
-grid changes, windower, meter and store are replaced together, between two windows.
+Sources feed the windower directly (it bounds what it keeps); one loop cuts, judges and stores. When the
+task's grid changes, windower, meter and store are replaced together, between two windows.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ class Workspace:
 
 
 def offered(task: Task, sources: Iterable[Source]) -> tuple[str, ...]:
-    """The task's modalities that the sources deliver with the right number of channels, in the task's order."""
+    """The task's modalities that the sources deliver with the right channels, in the task's order."""
     have: dict[str, int] = {}
     for source in sources:
         have |= source.channels
@@ -82,10 +82,14 @@ def misfits(task: Task, sources: Iterable[Source]) -> list[str]:
         for name, channels in source.channels.items():
             if name not in task.modality_names:
                 known = ", ".join(task.modality_names)
-                words.append(f"{source.name}: modality {name!r} is not in task {task.name!r} (it has {known})")
+                words.append(
+                    f"{source.name}: modality {name!r} is not in task {task.name!r} (it has {known})"
+                )
             elif channels != task.modality(name).channels:
                 wanted = task.modality(name).channels
-                words.append(f"{source.name}: modality {name!r} has {channels} channels, the task says {wanted}")
+                words.append(
+                    f"{source.name}: modality {name!r} has {channels} channels, the task says {wanted}"
+                )
     return words
 
 
@@ -96,6 +100,7 @@ class Collector:
         self,
         settings: AgentSettings,
         sources: Sequence[Source],
+        *,
         clock: Clock,
         listener: Callable[[Judged], None],
         progress: Progress,

@@ -1,9 +1,9 @@
 """A ``ModelPointer`` -> pull the bundle, check it, probe it, swap. The model before it stays on disk.
 
-On disk, in ``state_dir/models``: one folder a bundle, named by its digest, and ``current.json`` that names the one
-that runs and the one before. A folder appears whole or not at all; ``current.json`` changes last. An older version
-of the same task than the one that runs is refused. Only the newest pointer is kept: an older one that still waits
-is forgotten.
+On disk, in ``state_dir/models``: one folder a bundle, named by its digest, and ``current.json`` that names
+the one that runs and the one before. A folder appears whole or not at all; ``current.json`` changes last.
+An older version of the same task than the one that runs is refused. Only the newest pointer is kept: an
+older one that still waits is forgotten.
 """
 
 import asyncio
@@ -24,8 +24,6 @@ from protocol.base import Count, Digest, Frozen, Name
 from protocol.bundle import BundleManifest, unpack
 from protocol.errors import Reason, Refused, Transient
 from protocol.messages import ModelPointer
-from runtime.blobs import BlobStore
-from runtime.clock import Clock
 from runtime.fetch import Fetcher
 from runtime.files import write_atomic
 
@@ -50,21 +48,18 @@ class Deployment:
     def __init__(
         self,
         folder: Path,
-        blobs: BlobStore,
         fetcher: Fetcher,
         inference: Inference,
         workspace: Callable[[], Workspace | None],
+        *,
         fetch_timeout_s: float,
-        clock: Clock,
         changed: Callable[[], None],
     ) -> None:
         self._folder = folder
-        self._blobs = blobs
         self._fetcher = fetcher
         self._inference = inference
         self._workspace = workspace
         self._timeout_s = fetch_timeout_s
-        self._clock = clock
         self._changed = changed
         self._pointer: ModelPointer | None = None
         self._news = asyncio.Event()
@@ -80,15 +75,22 @@ class Deployment:
     def task_changed(self) -> None:
         """Another task: what did not fit before may fit now."""
         self._refused.clear()
+        model, work = self._inference.model, self._workspace()
+        if model is not None and work is not None:
+            try:
+                require_fit(model.manifest, work.task, work.modalities)
+            except Refused as error:
+                self._inference.install(None)
+                self._inference.off_because = f"no model for the new task: {error.detail}"
         self._news.set()
 
     async def start(self) -> None:
         """Probe ONNX Runtime and load the last good model; needs no network."""
-        if self._inference.off_because:
+        if not self._inference.available:
             return
-        self._inference.off_because = await why_not()
-        if self._inference.off_because:
-            _log.error("inference is off", why=self._inference.off_because)
+        if why := await why_not():
+            self._inference.available, self._inference.off_because = False, why
+            _log.error("inference is off", why=why)
             return
         await self._load_last_good()
 
@@ -112,7 +114,7 @@ class Deployment:
             await self._news.wait()
             self._news.clear()
             pointer, work = self._pointer, self._workspace()
-            if self._inference.model is None and not self._inference.off_because:
+            if self._inference.model is None and self._inference.available:
                 await self._load_last_good()
             if pointer is None or work is None or not self._wanted(pointer):
                 continue
@@ -137,20 +139,20 @@ class Deployment:
             return
 
     def _wanted(self, pointer: ModelPointer) -> bool:
-        if pointer.bundle.digest in self._refused:
+        if pointer.bundle.digest in self._refused or not self._inference.available:
             return False
         running = self._inference.model
         return running is None or running.digest != pointer.bundle.digest
 
     async def _deploy(self, pointer: ModelPointer, work: Workspace) -> None:
         digest = pointer.bundle.digest
-        if self._inference.off_because and self._inference.model is None and self.current is None:
-            raise Refused(Reason.FULL, f"inference is off: {self._inference.off_because}")
         self._require_newer(pointer)
         folder = self._folder / digest
         if not (folder / MANIFEST_FILE).is_file():
             path = await self._fetcher.fetch(pointer.bundle, self._timeout_s)
-            await asyncio.to_thread(self._unpack, await asyncio.to_thread(path.read_bytes), folder, pointer, work)
+            await asyncio.to_thread(
+                self._unpack, await asyncio.to_thread(path.read_bytes), folder, pointer, work
+            )
         why = await why_not(folder)
         if why:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)

@@ -22,9 +22,13 @@ def require_fit(manifest: BundleManifest, task: Task, modalities: Sequence[str])
         Refused: it is for another task, other modalities, channels, window or labels; the detail names which.
     """
     if manifest.task != task.name:
-        raise Refused(Reason.UNKNOWN_TASK, f"the model is for task {manifest.task!r}, the device runs {task.name!r}")
+        raise Refused(
+            Reason.UNKNOWN_TASK, f"the model is for task {manifest.task!r}, the device runs {task.name!r}"
+        )
     if MODEL_FILE not in manifest.files:
-        raise Refused(Reason.MALFORMED, f"the bundle has no {MODEL_FILE} (it has {', '.join(manifest.files)})")
+        raise Refused(
+            Reason.MALFORMED, f"the bundle has no {MODEL_FILE} (it has {', '.join(manifest.files)})"
+        )
     names = [m.name for m in manifest.modalities]
     foreign = sorted(set(names) - set(task.modality_names))
     if foreign:
@@ -41,7 +45,9 @@ def require_fit(manifest: BundleManifest, task: Task, modalities: Sequence[str])
     for theirs in manifest.modalities:
         _require_same_input(manifest, task, theirs.name, theirs.channels)
     if manifest.labels != task.labels:
-        raise Refused(Reason.WRONG_TENSORS, f"the model's labels {manifest.labels} are not the task's {task.labels}")
+        raise Refused(
+            Reason.WRONG_TENSORS, f"the model's labels {manifest.labels} are not the task's {task.labels}"
+        )
 
 
 def _require_same_input(manifest: BundleManifest, task: Task, name: str, channels: int) -> None:

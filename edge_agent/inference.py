@@ -1,7 +1,7 @@
 """Live windows -> predictions, in one worker thread, so that the event loop never waits for ONNX Runtime.
 
-Queue: at most ``MAX_BATCHES`` batches of windows wait; when full the oldest is dropped and counted, because a late
-prediction is worth less than a new one.
+Queue: at most ``MAX_BATCHES`` batches of windows wait; when full the oldest is dropped and counted, because
+a late prediction is worth less than a new one.
 """
 
 import asyncio
@@ -70,9 +70,13 @@ class Inference:
         self._waiting: deque[Judged] = deque()
         self._wake = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, "inference")
-        self._output = None if settings.output is None else RotatingLines(settings.output, settings.max_output_bytes)
+        self._output = (
+            None if settings.output is None else RotatingLines(settings.output, settings.max_output_bytes)
+        )
         self._model: LoadedModel | None = None
-        self.off_because = "" if settings.enabled else "infer.enabled is false"
+        self.available = settings.enabled
+        """Whether a model could run here; False once the probe has failed."""
+        self.off_because = "no model yet" if settings.enabled else "infer.enabled is false"
         """Why there is no inference, in words; empty when there is."""
         self.predictions = 0
         self.dropped = 0

@@ -68,11 +68,15 @@ class LoadedModel:
         expected[PRESENT] = [len(self._names)]
         found = {i.name: list(i.shape[1:]) for i in self._session.get_inputs()}
         if set(found) != set(expected):
-            raise Refused(Reason.WRONG_TENSORS, f"the graph's inputs are {sorted(found)}, not {sorted(expected)}")
+            raise Refused(
+                Reason.WRONG_TENSORS, f"the graph's inputs are {sorted(found)}, not {sorted(expected)}"
+            )
         for name, dims in expected.items():
             pairs = zip(found[name], dims, strict=False)
             if len(found[name]) != len(dims) or any(isinstance(a, int) and a != b for a, b in pairs):
-                raise Refused(Reason.WRONG_TENSORS, f"the graph's input {name!r} is {found[name]}, not {dims}")
+                raise Refused(
+                    Reason.WRONG_TENSORS, f"the graph's input {name!r} is {found[name]}, not {dims}"
+                )
 
     def predict(
         self, x: Mapping[str, NDArray[np.float32]], present_BM: NDArray[np.bool_], columns: list[str]
@@ -108,7 +112,9 @@ class LoadedModel:
         }
         answer = self.predict(x, np.ones((1, len(self._names)), np.bool_), self._names)
         if answer.shape != (1, len(self.manifest.labels)) or not np.isfinite(answer).all():
-            raise Refused(Reason.WRONG_TENSORS, f"one window gave probabilities of shape {answer.shape}, or not finite")
+            raise Refused(
+                Reason.WRONG_TENSORS, f"one window gave probabilities of shape {answer.shape}, or not finite"
+            )
 
 
 def _onnx_errors() -> tuple[type[Exception], ...]:

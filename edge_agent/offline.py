@@ -29,7 +29,8 @@ def windows_of(task: Task, recording: Recording, quality: QualitySettings | None
     names = [name for name in recording.streams if name in task.modality_names]
     if not names:
         raise Misconfigured(
-            f"the recording has {', '.join(recording.streams)}, task {task.name!r} {', '.join(task.modality_names)}"
+            f"the recording has {', '.join(recording.streams)}, task {task.name!r} "
+            f"{', '.join(task.modality_names)}"
         )
     windower, meter = Windower(task, names), QualityMeter(task, quality)
     if len(recording.label_t):

@@ -1,8 +1,9 @@
 """Sends spooled updates until a ``Receipt`` clears them. A PUBACK is not a receipt (DESIGN section 5).
 
-A frame of at most one chunk goes to ``up/update`` as it is. A larger one is announced by a ``BlobPointer``; the
-coordinator's ``Want`` names the chunks that it lacks. Frame or pointer are sent again every ``resend_s`` (with
-jitter), and at every connect. What waits is on disk, under the spool's budget: when it is full, the oldest goes.
+A frame of at most one chunk goes to ``up/update`` as it is. A larger one is announced by a ``BlobPointer``;
+the coordinator's ``Want`` names the chunks that it lacks. Frame or pointer are sent again every
+``resend_s`` (with jitter), and at every connect. What waits is on disk, under the spool's budget: when it
+is full, the oldest goes.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ from typing import Final
 
 import structlog
 
+from edge_agent.config import AgentSettings
 from edge_agent.ports import Publisher
 from protocol.chunks import chunk_at, chunk_count
 from protocol.errors import Refused, Transient
@@ -21,20 +23,18 @@ from runtime.spool import Spool, SpoolEntry
 
 _log = structlog.get_logger("edge_agent.outbox")
 MAX_WANTS: Final = 16
-"""Answers kept while chunks are on their way, the newest of each update; more are dropped, they come again."""
+"""Answers kept while chunks are on their way, the newest of each update; more are dropped and come again."""
 
 
 class Outbox:
     """One service: look at what waits, send what is due, wait for news."""
 
-    def __init__(
-        self, link: Publisher, spool: Spool, fleet: str, device: str, resend_s: float, window: int, clock: Clock
-    ) -> None:
+    def __init__(self, link: Publisher, spool: Spool, settings: AgentSettings, clock: Clock) -> None:
         self._link = link
         self._spool = spool
-        self._fleet, self._device = fleet, device
-        self._resend_s = resend_s
-        self._window = window
+        self._fleet, self._device = settings.fleet, settings.device
+        self._resend_s = settings.outbox.resend_s
+        self._window = settings.mqtt.window
         self._clock = clock
         self._due: dict[str, float] = {}
         self._chunk_bytes: dict[str, int] = {}
@@ -78,7 +78,7 @@ class Outbox:
         """Send for ever."""
         while True:
             self._news.clear()
-            entries = await asyncio.to_thread(self._spool.pending)
+            entries = await self._pending()
             self.waiting = len(entries)
             pause = self._resend_s
             for entry in entries:
@@ -90,6 +90,14 @@ class Outbox:
                     await self._news.wait()
             except TimeoutError:
                 continue
+
+    async def _pending(self) -> list[SpoolEntry]:
+        while True:
+            try:
+                return await asyncio.to_thread(self._spool.pending)
+            except Transient as error:
+                _log.warning("the spool cannot be read now", why=str(error))
+                await self._clock.sleep(self._resend_s)
 
     async def _attend(self, entry: SpoolEntry) -> float:
         """Send what is due of one update. Returns the seconds until it is due again."""
@@ -135,8 +143,15 @@ class Outbox:
         for at in range(0, len(indices), self._window):
             if entry.digest not in self._chunk_bytes:
                 return
-            sends = [self._send(entry.digest, n, chunk_at(payload, n, chunk)) for n in indices[at : at + self._window]]
-            failed = [r for r in await asyncio.gather(*sends, return_exceptions=True) if isinstance(r, BaseException)]
+            sends = [
+                self._send(entry.digest, n, chunk_at(payload, n, chunk))
+                for n in indices[at : at + self._window]
+            ]
+            failed = [
+                r
+                for r in await asyncio.gather(*sends, return_exceptions=True)
+                if isinstance(r, BaseException)
+            ]
             if failed:
                 raise failed[0]
 

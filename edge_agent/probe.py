@@ -1,4 +1,4 @@
-"""Does ONNX Runtime work here, and does a model load? Asked in a child process, because it may die of a signal.
+"""Does ONNX Runtime work here, and does a model load? Asked in a child process: it may die of a signal.
 
 ``python -P -m edge_agent.probe`` imports it; with a model's folder it also runs one window of zeros.
 onnxruntime has shipped wheels that die with SIGILL on a Raspberry Pi 4.

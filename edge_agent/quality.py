@@ -1,22 +1,26 @@
 """The quality indicator: per modality and window a score from 0 to 1, and reasons in words. Pure NumPy.
 
-score = product over the five checks of (1 - penalty); a check that *finds* its fault has a penalty of at least
+score = product over five checks of (1 - penalty); a check that *finds* its fault has a penalty of at least
 0.55, so that one fault alone brings the score under one half. The checks, per window ``x_CT``:
 
-gaps        g = share of grid points not covered; penalty g / gap_bad * 0.55 (at most 1), a reason from ``gap_bad`` on.
-stuck       the longest run of equal neighbours, in all channels at once (from ``stuck_share`` of the window on) or in
-            one channel (from ``stuck_channel_share`` on). Needs 16 grid points: slow readings may well be constant.
-clipped     a flat top: one channel is at its window's maximum or minimum in runs of 3 or more for ``clip_share`` of
-            its points, while its range is over 16 times its smallest step (a sensor at rest is not clipped).
-range       share of points outside the task's ``low``/``high``; found from ``range_share`` on.
-noise       s = median of squared 4th differences / (70 * 0.4549), mean over channels: the variance of white noise
-            (the weights 1 -4 6 -4 1 have 70 as sum of squares; 0.4549 is the median of chi-squared with 1 degree of
-            freedom; under 8 of 50 Hz signal hardly passes). v = variance in the window. The sensor's own history
-            says what is normal: floor = median s of its quieter half (by v), slope = median (s - floor) / v of the
-            livelier half; excess e = s / (floor + slope * v). Found at e >= ``noise_excess``, penalty 0.55 + 0.45 * log(e / noise_excess) / log(10). A noisy window enters the history only every
-            fourth time, so that a long fault becomes normal late.
+gaps     g = share of grid points not covered; penalty 0.55 * g / gap_bad, at most 1.
+stuck    the longest run of equal neighbours, in all channels at once (found from ``stuck_share`` of the
+         window on) or in one channel (from ``stuck_channel_share`` on). Needs 16 grid points: slow readings
+         may well be constant.
+clipped  a flat top: one channel is at its window's maximum or minimum in runs of 3 or more for
+         ``clip_share`` of its points, while its range is over 16 times its smallest step (a sensor at rest
+         is not clipped).
+range    share of points outside the task's ``low``/``high``; found from ``range_share`` on.
+noise    s = median of squared 4th differences / (70 * 0.4549), mean over channels: the variance of white
+         noise (the weights 1 -4 6 -4 1 have 70 as sum of squares; 0.4549 is the median of chi-squared with 1
+         degree of freedom; under 8 Hz of a 50 Hz signal hardly passes). v = variance in the window. The
+         sensor's own history says what is normal: floor = median s of its quieter half (by v), slope =
+         median (s - floor) / v of the livelier half; excess e = s / (floor + slope * v). Found at e >=
+         ``noise_excess``, penalty 0.55 + 0.45 * log10(e / noise_excess). A noisy window enters the history
+         only every fourth time, so that a long fault becomes normal late.
 
-Measured on SPAR (watch, 50 Hz): under 2 % of clean windows are found noisy; see tests/property.
+Measured with white noise at 10 dB in every other minute: HAPT (phone, 50 Hz) 99 % and 88 % of noisy windows
+found (accelerometer, gyroscope) with 0.3 % of clean ones; SPAR (watch) 99.8 % with 1 to 2 %.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,7 +52,7 @@ REASONS: Final = ("gaps", "stuck", "clipped", "out of range", "noisy")
 class QualitySettings(Section):
     """Thresholds; the module's text says what they mean."""
 
-    gap_bad: Share = 0.2
+    gap_bad: float = Field(default=0.2, gt=0, le=1)
     stuck_share: Share = 0.5
     stuck_channel_share: Share = 0.9
     clip_share: Share = 0.06
@@ -62,7 +66,7 @@ class QualitySettings(Section):
 
 @dataclass(frozen=True)
 class Quality:
-    """Scores ``quality_BM`` float32 (1 where the modality is missing), and reasons per window and modality."""
+    """Scores ``quality_BM`` float32 (1 where the modality is missing), and reasons ``found_BMR``."""
 
     quality_BM: NDArray[np.float32]
     found_BMR: Bools
@@ -103,7 +107,7 @@ class NoiseHistory:
         return excess
 
     def _fit(self) -> tuple[float, float]:
-        """Floor: median noise of the quieter half; slope: median of (noise - floor) / variance of the livelier half."""
+        """Floor: median noise of the quieter half; slope: of the livelier half."""
         noise, variance = np.array(self._noise), np.array(self._variance)
         lively = variance > np.median(variance)
         floor = float(np.median(noise[~lively]))
@@ -159,18 +163,16 @@ class QualityMeter:
 
 
 def noise_floor(x_BCT: NDArray[np.float32]) -> tuple[Floats, Floats]:
-    """Variance of the white noise in each window, and the window's variance, both as means over channels: (B,), (B,)."""
+    """Per window the variance of its white noise, and its variance, as means over channels: (B,), (B,)."""
     x = x_BCT.astype(np.float64)
     fourth_BCT = np.diff(x, n=4, axis=2)
     noise_BC = np.median(np.square(fourth_BCT), axis=2) / _WHITE
-    return noise_BC.mean(axis=1), x.var(axis=2).mean(axis=1)
+    return np.asarray(noise_BC.mean(axis=1)), np.asarray(x.var(axis=2).mean(axis=1))
 
 
 def _gaps(covered_BT: Bools, settings: QualitySettings) -> Floats:
-    gap_B = 1.0 - covered_BT.mean(axis=1)
-    if settings.gap_bad <= 0:
-        return (gap_B > 0).astype(np.float64)
-    return np.minimum(1.0, gap_B / settings.gap_bad * FOUND)
+    gap_B: Floats = 1.0 - np.asarray(covered_BT.mean(axis=1), np.float64)
+    return np.asarray(np.minimum(1.0, gap_B / settings.gap_bad * FOUND), np.float64)
 
 
 def _stuck(x_BCT: NDArray[np.float32], covered_BT: Bools, settings: QualitySettings) -> Floats:

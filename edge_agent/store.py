@@ -1,8 +1,8 @@
 """The windows on disk: a SQLite file under a byte budget, written in batches to spare the SD card.
 
 A window is kept in memory until the next commit: SIGKILL or a power cut loses at most that batch. When the
-budget is full, the oldest windows of the most frequent class go, so that rare classes stay; drops are counted by
-class. A full disk is counted and logged, and the agent goes on.
+budget is full, the oldest windows of the most frequent class go, so that rare classes stay; drops are counted
+by class. A full disk is counted and logged, and the agent goes on.
 
 Shapes: B windows, M modalities, C channels, T samples.
 """
@@ -59,21 +59,21 @@ class Tally:
     count_K: NDArray[np.int64] = field(init=False)
     present_MK: NDArray[np.int64] = field(init=False)
     quality_M: NDArray[np.float64] = field(init=False)
-    bytes: int = 0
+    size: int = 0
 
     def __post_init__(self) -> None:
         self.count_K = np.zeros(self.classes + 1, np.int64)
         self.present_MK = np.zeros((self.modalities, self.classes + 1), np.int64)
         self.quality_M = np.zeros(self.modalities)
 
-    def add(self, y: int, present: bytes, quality: bytes, x_bytes: int, sign: int = 1) -> None:
+    def add(self, y: int, present: bytes, quality: bytes, x_bytes: int, *, sign: int = 1) -> None:
         """Count a window in, or out with ``sign`` -1."""
         k = y if y >= 0 else self.classes
         here = np.frombuffer(present, np.bool_)
         self.count_K[k] += sign
         self.present_MK[:, k] += sign * here
         self.quality_M += sign * np.where(here, np.frombuffer(quality, np.float32), 0.0)
-        self.bytes += sign * (x_bytes + len(present) + len(quality) + _ROW_BYTES)
+        self.size += sign * (x_bytes + len(present) + len(quality) + _ROW_BYTES)
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class Store:
             self._lost += len(excess)
 
     def commit(self) -> bool:
-        """Write what waits, evict what is over the budget, in one transaction. False when the disk refuses."""
+        """Write what waits and evict what is over the budget, at once. False when the disk refuses."""
         with self._lock:
             if not self._pending or self._db is None:
                 return True
@@ -198,7 +198,7 @@ class Store:
             tally = Tally(len(self._shapes), len(self._task.labels))
             for name in ("count_K", "present_MK", "quality_M"):
                 setattr(tally, name, getattr(self._tally, name).copy())
-            tally.bytes = self._tally.bytes
+            tally.size = self._tally.size
             for row in self._pending:
                 tally.add(row.y, row.present, row.quality, len(row.x))
             total, seen_M = int(tally.count_K.sum()), tally.present_MK.sum(axis=1)
@@ -206,7 +206,7 @@ class Store:
             return Stock(
                 labelled=int(tally.count_K[:-1].sum()),
                 total=total,
-                bytes=tally.bytes,
+                bytes=tally.size,
                 counts={n: tuple(int(c) for c in tally.present_MK[m, :-1]) for m, n in enumerate(names)},
                 missing={n: float(1 - seen_M[m] / total) if total else 1.0 for m, n in enumerate(names)},
                 quality={n: _mean(tally.quality_M[m], seen_M[m]) for m, n in enumerate(names)},
@@ -228,9 +228,9 @@ class Store:
         return self._db
 
     def _evict(self, db: sqlite3.Connection) -> None:
-        """Delete the oldest windows of the most frequent class until the budget holds (inside a transaction)."""
+        """Inside a transaction: delete the oldest of the most frequent class until the budget holds."""
         gone: dict[int, int] = {}
-        while self._tally.bytes > self._budget:
+        while self._tally.size > self._budget:
             k = int(self._tally.count_K.argmax())
             y = k if k < len(self._task.labels) else -1
             ids = []
@@ -238,9 +238,9 @@ class Store:
                 "SELECT id, y, present, quality, length(x) FROM windows WHERE y = ? ORDER BY id LIMIT 16",
                 (y,),
             ):
-                if self._tally.bytes <= self._budget:
+                if self._tally.size <= self._budget:
                     break
-                self._tally.add(*row, -1)
+                self._tally.add(*row, sign=-1)
                 ids.append((row_id,))
             db.executemany("DELETE FROM windows WHERE id = ?", ids)
             gone[y] = gone.get(y, 0) + len(ids)

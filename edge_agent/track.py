@@ -133,7 +133,7 @@ class Labels:
         self._t, self._label = self._t[first:], self._label[first:]
 
     def unanimous(self, start_B: NDArray[np.float64], end_B: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Per window [start, end) its class where one label holds throughout, else -1. Returns ``y_B`` int64."""
+        """``y_B``: per window [start, end) its class where one label holds throughout, else -1."""
         if not len(self._t):
             return np.full(len(start_B), -1, np.int64)
         first = np.searchsorted(self._t, start_B + 1e-9, side="right") - 1

@@ -136,7 +136,7 @@ class Windower:
         return head >= self._start() + self.task.window.length_s
 
     def flush(self) -> Windows | None:
-        """Close what is left at the end of a stream, windows that are covered in part included. Call until None."""
+        """Close what is left at the end of a stream, windows covered in part too. Call until None."""
         if self._rescued:
             return self._rescued.pop(0)
         if self._next is None:
@@ -177,14 +177,14 @@ class Windower:
         return self._close_until(head + self.task.window.length_s)
 
     def _close_until(self, limit: float) -> Windows | None:
-        """Close windows that end at or before ``limit`` (stream seconds); skip those in which nothing is present."""
+        """Close windows that end by ``limit`` (stream seconds); skip those in which nothing is present."""
         window = self.task.window
         while self._next is not None:
             last = int(np.floor((limit - window.length_s) / window.stride_s + 1e-6))
             if not np.isfinite(limit) or last < self._next:
                 return None
             index = self._with_samples(self._next, last)
-            windows = self._cut(index * window.stride_s)
+            windows = self._cut(index.astype(np.float64) * window.stride_s)
             after = last + 1 if len(index) < MAX_WINDOWS else int(index[-1]) + 1
             self.counters.empty_windows += after - self._next - len(windows)
             self._next, self._closed_any = after, True
@@ -196,7 +196,7 @@ class Windower:
         return None
 
     def _with_samples(self, first: int, last: int) -> NDArray[np.int64]:
-        """Indices in [first, last] of windows that hold a sample, at most MAX_WINDOWS: a long gap costs nothing."""
+        """Indices in [first, last] of windows with a sample, at most MAX_WINDOWS: long gaps cost nothing."""
         if last - first < MAX_WINDOWS:
             return np.arange(first, last + 1)
         stride, back = (
@@ -225,8 +225,8 @@ class Windower:
         present_BM = np.stack(present, axis=1)
         y_B = self._labels.unanimous(start_B, start_B + self.task.window.length_s)
         windows = Windows(start_B, x, covered, present_BM, y_B)
-        keep = present_BM.any(axis=1)
-        return windows if keep.all() else _select(windows, keep)
+        keep_B: NDArray[np.bool_] = np.any(present_BM, axis=1)
+        return windows if keep_B.all() else _select(windows, keep_B)
 
 
 def _select(windows: Windows, keep: NDArray[np.bool_]) -> Windows:

@@ -86,8 +86,11 @@ def export(
         raise Misconfigured(f"{manifest} is of task {version.task!r}, {task} of {the_task.name!r}")
     state = read_state(version, blobs)
     require_parts()
-    from export.pack import Lineage, make_bundle  # noqa: PLC0415 - imports torch, which --help must not
+    import torch  # noqa: PLC0415 - it takes a second to load, and --help must not wait for it
 
+    from export.pack import Lineage, make_bundle  # noqa: PLC0415 - imports torch too
+
+    torch.set_num_threads(1)  # networks this small only wait for each other's threads
     lineage = Lineage(version.version, version.version, base, version.parent, {})
     bundle, parity = make_bundle(the_task, state, lineage)
     write_atomic(out, bundle)

@@ -19,7 +19,7 @@ from runtime import exit_codes
 
 @dataclass(frozen=True)
 class Part:
-    """A subcommand: where its typer app is, and the line that ``lichen --help`` shows without importing it."""
+    """A subcommand: where its typer app is, and the line that ``lichen --help`` shows unimported."""
 
     app: str
     help: str
@@ -32,9 +32,11 @@ _LOOK: Final = "Look"
 PARTS: Final[dict[str, Part]] = {
     "agent": Part("edge_agent.cli:app", "On a device: collect, learn, send, infer.", _RUN),
     "coordinator": Part("coordinator.cli:app", "In the cloud: rounds, aggregation, model registry.", _RUN),
-    "export": Part("export.cli:app", "Turn a trained version into an ONNX bundle, checked against torch.", _RUN),
+    "export": Part("export.cli:app", "A trained version into an ONNX bundle, checked against torch.", _RUN),
     "demo": Part("lichen.demo.cli:app", "A whole fleet on this machine, on real sensor data.", _STUDY),
-    "simulate": Part("lichen.simulate_cli:app", "Many devices in one process: the same method, no broker.", _STUDY),
+    "simulate": Part(
+        "lichen.simulate_cli:app", "Many devices in one process: the same method, no broker.", _STUDY
+    ),
     "bench": Part("lichen.bench.cli:app", "The benchmarks, as tables or JSON.", _STUDY),
     "data": Part("lichen.data_cli:app", "Data sets and recordings.", _STUDY),
     "status": Part("lichen.status:app", "What a fleet does now, and what it waits for.", _LOOK),
@@ -80,7 +82,8 @@ def front() -> typer.Typer:
 
     @app.callback()
     def root(
-        show_version: Annotated[  # noqa: ARG001 - its callback acts
+        *,
+        show_version: Annotated[
             bool,
             typer.Option("--version", help="Print the version.", callback=_show_version, is_eager=True),
         ] = False,

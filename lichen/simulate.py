@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from edge_agent.packing import pack_update
 from lichen.streams import Fixed, Stream
 from models import registry, windowset
 from models.contract import (
@@ -26,10 +27,9 @@ from models.contract import (
     blob_of,
 )
 from protocol.errors import Misconfigured, Refused, Transient
-from protocol.frame import decode_frame, digest, encode_frame
-from protocol.quantize import with_error_carry
-from protocol.task import Task, Uplink
-from protocol.tensors import Codec, Encoded, encode
+from protocol.frame import decode_frame, digest, open_frame
+from protocol.messages import Offer
+from protocol.task import Task
 from protocol.updates import UpdateHeader
 
 
@@ -78,15 +78,6 @@ class History:
         return sum(sum(record.bytes_up.values()) for record in self.rounds)
 
 
-@dataclass(frozen=True)
-class Sent:
-    """The frame that goes up, the tensors in it, and what they were made from."""
-
-    frame: bytes
-    tensors: dict[str, Encoded]
-    result: LocalResult
-
-
 @dataclass
 class VirtualDevice:
     """A device without a process: its windows, and what stays on it between rounds.
@@ -103,31 +94,35 @@ class VirtualDevice:
     private: Tensors = field(default_factory=dict)
     carry: Tensors = field(default_factory=dict)
 
-    def update(self, context: ClientContext, client: Client, state: Blobs, base: str) -> Sent:
-        """Train once from ``state``.
+    def update(
+        self, context: ClientContext, client: Client, state: Blobs, base: str
+    ) -> tuple[bytes, LocalResult]:
+        """Train once from ``state``: the frame that goes up, and what it was made from.
 
         Raises:
             Transient: none of its windows can train this round.
+            Refused: training gave a value that is not finite.
         """
-        windows = self.stream.at(context.round)
+        windows = self.labelled(context.round)
         result = client.train(context, windows, state, self.private)
         self.private = result.private
-        header = header_of(context, windows, result, base)
-        tensors = self.quantize(context.task.uplink, result)
-        return Sent(encode_frame(header, tensors), tensors, result)
+        return self.pack(context, windows, result, base), result
 
-    def quantize(self, uplink: Uplink, result: LocalResult) -> dict[str, Encoded]:
-        """The tensors as they travel; those without a codec of their own have an error carry."""
-        encoded: dict[str, Encoded] = {}
-        for name, values in sorted(result.tensors.items()):
-            own = result.codecs.get(name)
-            if own is not None or not uplink.error_carry:
-                encoded[name] = encode(values, own or Codec(uplink.codec))
-            else:
-                encoded[name], self.carry[name] = with_error_carry(
-                    values, self.carry.get(name), Codec(uplink.codec), per_channel=True
-                )
-        return encoded
+    def pack(self, context: ClientContext, windows: WindowSet, result: LocalResult, base: str) -> bytes:
+        """Quantize with error carry and write the frame: the agent's own code."""
+        task = context.task
+        offer = Offer(
+            task=task.name, round=context.round, base=base, base_size=0, closes_in_s=0, seed=context.seed
+        )
+        who = (self.name, self.modalities(task, context.round))
+        frame, carry = pack_update(offer, task, who, windows, result, carry=self.carry)
+        self.carry = carry if carry is not None else {}
+        return frame
+
+    def labelled(self, round_: int) -> WindowSet:
+        """What it can learn from in that round: an agent's store keeps labelled windows alone."""
+        windows = self.stream.at(round_)
+        return windowset.select(windows, windows.y_B >= 0)
 
     def modalities(self, task: Task, round_: int) -> list[str]:
         """The modalities it has any window of in that round."""
@@ -241,15 +236,15 @@ class _Engine:
             known = {name: tensors for name, tensors in state.items() if name in route}
             context = ClientContext(self.task, device.name, round_, _seed_of(self.seed, round_, number))
             try:
-                sent = device.update(context, self.client, known, base)
-                update = Update(*decode_frame(sent.frame, UpdateHeader))
+                frame, result = device.update(context, self.client, known, base)
+                update = Update(*decode_frame(frame, UpdateHeader))
                 self.server.check(self.task, state, update)
             except (Refused, Transient) as error:
                 record.refused[device.name] = str(error)
                 continue
             fold.fold(update)
-            record.accepted[device.name] = sent.result.metrics
-            _count(record.bytes_up, sent)
+            record.accepted[device.name] = result.metrics
+            _count(record.bytes_up, frame)
         return record, fold.close() if record.accepted else state
 
 
@@ -257,34 +252,11 @@ def _seed_of(*keys: int) -> int:
     return int(np.random.SeedSequence(keys).generate_state(1)[0]) % 2**31
 
 
-def _count(bytes_up: dict[str, int], sent: Sent) -> None:
+def _count(bytes_up: dict[str, int], frame: bytes) -> None:
     """Add one frame's bytes to its parts; what is no element (header, names, scales) counts as ``frame``."""
-    for name, tensor in sent.tensors.items():
+    _, tensors = open_frame(frame, UpdateHeader)
+    for name, tensor in tensors.items():
         part = blob_of(name)
         bytes_up[part] = bytes_up.get(part, 0) + len(tensor.data)
-    elements = sum(len(tensor.data) for tensor in sent.tensors.values())
-    bytes_up["frame"] = bytes_up.get("frame", 0) + len(sent.frame) - elements
-
-
-def header_of(context: ClientContext, windows: WindowSet, result: LocalResult, base: str) -> UpdateHeader:
-    """What an agent says about its update: counts per modality and class, share missing, mean quality."""
-    task = context.task
-    missing, quality = {}, {}
-    for column, name in enumerate(task.modality_names):
-        here = windows.present_BM[:, column]
-        missing[name] = float(1 - here.mean()) if len(here) else 1.0
-        quality[name] = float(windows.quality_BM[here, column].mean()) if here.any() else 0.0
-    return UpdateHeader(
-        task=task.name,
-        method=task.method,
-        device=context.device,
-        round=context.round,
-        base=base,
-        weight=result.weight,
-        samples=int((windows.y_B >= 0).sum()),
-        counts=windowset.counts(windows, task),
-        missing=missing,
-        quality=quality,
-        metrics=result.metrics,
-        extra=result.extra,
-    )
+    elements = sum(len(tensor.data) for tensor in tensors.values())
+    bytes_up["frame"] = bytes_up.get("frame", 0) + len(frame) - elements

@@ -28,13 +28,12 @@ class DeviceView:
 
 @dataclass(frozen=True)
 class RoundMark:
-    """One finished round: its metrics, and the payload bytes until then."""
+    """A judged version: its metrics, and the payload bytes until then."""
 
     round: int
     metrics: dict[str, float]
     bytes_up: int
     bytes_down: int
-    accepted: tuple[str, ...]
 
 
 @dataclass
@@ -47,7 +46,7 @@ class FleetView:
     model: ModelPointer | None = None
     devices: dict[str, DeviceView] = field(default_factory=dict)
     history: dict[int, RoundMark] = field(default_factory=dict)
-    """Round -> the last announcement of it that carried metrics."""
+    """Version -> the first announcement of it that carried metrics."""
     refused: int = 0
     """Messages that could not be read."""
 
@@ -100,8 +99,9 @@ class FleetView:
     def _round(self, message: RoundAnnouncement) -> None:
         self.round = message
         if message.metrics:
-            self.history[message.version] = RoundMark(
-                message.version, dict(message.metrics), message.bytes_up, message.bytes_down, message.accepted
+            self.history.setdefault(
+                message.version,
+                RoundMark(message.version, dict(message.metrics), message.bytes_up, message.bytes_down),
             )
 
     def delivered(self) -> frozenset[str]:

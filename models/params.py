@@ -101,14 +101,25 @@ def write_npz(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     os.replace(part, path)  # noqa: PTH105 - Path.replace is the same call; os.replace says that it is atomic
 
 
+def read_arrays(path: Path, what: str) -> dict[str, NDArray[Any]]:
+    """Read all arrays of an npz. Nothing in it can run: pickled objects are refused.
+
+    Raises:
+        Misconfigured: no such file, or not an npz; the message names it, and ``what`` it should have been.
+    """
+    try:
+        # opened here: where the file is no zip, numpy forgets to close it
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as data:
+            return {name: data[name] for name in sorted(data.files)}
+    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        raise Misconfigured(f"{path}: cannot be read as {what} (npz): {error}") from None
+
+
 def read_npz(path: Path) -> Tensors:
     """Read named float32 tensors.
 
     Raises:
-        Misconfigured: no such file, or no npz; the message names it.
+        Misconfigured: no such file, or not an npz; the message names it.
     """
-    try:
-        with np.load(path, allow_pickle=False) as data:
-            return {name: np.asarray(data[name], np.float32) for name in sorted(data.files)}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise Misconfigured(f"{path}: cannot be read as named tensors (npz): {error}") from None
+    arrays = read_arrays(path, "named tensors")
+    return {name: np.asarray(array, np.float32) for name, array in arrays.items()}

@@ -1,7 +1,7 @@
 """Pieces of local training that methods share. Imports torch: for the worker only.
 
-Determinism: everything random comes from generators seeded by :func:`derive_seed`, on one thread, with
-torch's deterministic algorithms; the same seed, windows and globals give the same bytes.
+Determinism: everything random comes from generators seeded by :func:`derive_seed`, with torch's
+deterministic algorithms; the same seed, windows, globals and number of threads give the same bytes.
 """
 
 import hashlib
@@ -22,7 +22,8 @@ def derive_seed(*parts: int | str) -> int:
 
 def start_deterministic(seed: int) -> torch.Generator:
     """Seed torch's own generator (initial values, dropout); return a generator for shuffles and noise."""
-    torch.use_deterministic_algorithms(mode=True)
+    # use_deterministic_algorithms does the same and loads torch's compiler besides: a second and 76 MB
+    torch.set_deterministic_debug_mode("error")
     torch.manual_seed(seed)
     return torch.Generator().manual_seed(seed)
 
@@ -35,7 +36,7 @@ def learning_rate(initial: float, decay: float, floor: float, round_: int) -> fl
 class Sgd:
     """Stochastic gradient descent with momentum and weight decay, as ``torch.optim.SGD`` does it.
 
-    That one loads torch's compiler on first use: a second of CPU and 76 MB that a device does not have to spare.
+    That one loads torch's compiler on first use: a second of CPU and 76 MB, too much on a device.
 
     Args:
         parameters: changed in place by :meth:`step`.

@@ -4,7 +4,6 @@ One npz file holds ``x/<modality>`` (``x_BCT`` float32), ``present`` (B, M), ``q
 (B,). Columns of ``present`` and ``quality`` stand in the task's modality order.
 """
 
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from models.contract import WindowSet
-from models.params import write_npz
+from models.params import read_arrays, write_npz
 from protocol.errors import Misconfigured
 from protocol.task import Task
 
@@ -81,24 +80,18 @@ def load(path: Path, task: Task | None = None) -> WindowSet:
         Misconfigured: no such file, not an npz, a key is missing, of the wrong type or (with a task) shape;
             the message names the file and the key.
     """
-    try:
-        with np.load(path, allow_pickle=False) as data:
-            windows = WindowSet(
-                x={
-                    key.removeprefix(_X): np.asarray(data[key], np.float32)
-                    for key in data.files
-                    if key.startswith(_X)
-                },
-                present_BM=np.asarray(data["present"], np.bool_),
-                quality_BM=np.asarray(data["quality"], np.float32),
-                y_B=np.asarray(data["y"], np.int64),
+    data = read_arrays(Path(path), "a window set")
+    for key in ("present", "quality", "y"):
+        if key not in data:
+            raise Misconfigured(
+                f"{path}: key {key!r} is not in it; a window set has x/<modality>, present, quality, y"
             )
-    except KeyError as error:
-        raise Misconfigured(
-            f"{path}: key {error} is not in it; a window set has x/<modality>, present, quality, y"
-        ) from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise Misconfigured(f"{path}: cannot be read as a window set (npz): {error}") from None
+    windows = WindowSet(
+        x={key.removeprefix(_X): np.asarray(x, np.float32) for key, x in data.items() if key.startswith(_X)},
+        present_BM=np.asarray(data["present"], np.bool_),
+        quality_BM=np.asarray(data["quality"], np.float32),
+        y_B=np.asarray(data["y"], np.int64),
+    )
     if windows.y_B.ndim != 1 or any(len(x) != len(windows) for x in windows.x.values()):
         raise Misconfigured(f"{path}: y and the x/<modality> arrays must hold the same number of windows")
     return windows if task is None else check(windows, task, str(path))

@@ -14,7 +14,7 @@ CodecName = Literal["float32", "float16", "int8", "int4", "int2"]
 ModalityName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,31}$")]
 """Also a part of tensor names and the name of an ONNX input: no dot."""
 RESERVED: Final = frozenset({"label", "present", "probabilities", "logits"})
-"""Words with a meaning of their own: the label track of recordings, the exported graph's inputs and outputs."""
+"""Words with a meaning of their own: recordings' label track, the exported graph's inputs and outputs."""
 
 
 class Modality(Frozen):

@@ -32,8 +32,6 @@ _U4: Final = np.dtype("<u4")
 _TINY: Final = np.float32(1.401298464324817e-45)  # the smallest float32 above zero
 _HALF_EXPONENT: Final = 15
 _HALF_TOP: Final = 32752.0  # the largest float16 below 2**15: the product with the scale stays finite
-_SCALE_SHARE: Final = 4  # per channel only where codes take at least 4 times the bytes of low and step
-_SCALE_BYTES: Final = 8
 
 
 class Codec(StrEnum):
@@ -49,6 +47,9 @@ class Codec(StrEnum):
 
 BITS: Final = {Codec.INT8: 8, Codec.INT4: 4, Codec.INT2: 2}
 """Bits an element of the uniform quantizers."""
+CHANNEL_ELEMENTS: Final = {Codec.INT8: 128, Codec.INT4: 64, Codec.INT2: 128}
+"""Smaller channels share one range: their ``low`` and ``step`` (8 bytes) would cost more than 1/16 of int8's
+codes, or 1/4 of int4's and int2's."""
 _ELEMENT_BITS: Final = {Codec.FLOAT32: 32, Codec.FLOAT16: 16, **BITS}
 
 
@@ -101,12 +102,12 @@ def encode(
     Args:
         x: any shape, finite; taken as float32.
         codec: how.
-        per_channel: quantize every index of axis 0 on its own range, where the channels are so large that
-            their ``low`` and ``step`` cost at most a quarter of the codes; else the whole tensor has one
-            range.
+        per_channel: quantize every index of axis 0 on its own range, where a channel has at least
+            ``CHANNEL_ELEMENTS``; else the whole tensor has one range.
         rng: rounds stochastically when given (unbiased), to the nearest level otherwise.
         keep: share of elements that ``topk`` keeps (at least one element).
-        levels: use this many levels rather than all the codec has (a 3-bit quantizer: 8 levels of int4).
+        levels: use this many levels rather than all the codec has (3 or more; a 3-bit quantizer has 8
+            levels of int4).
 
     Raises:
         ValueError: an element is not finite, or ``keep`` or ``levels`` is out of range.
@@ -123,8 +124,8 @@ def encode(
     if codec is Codec.TOPK:
         return _encode_topk(values, shape, keep)
     top = (levels or 1 << BITS[codec]) - 1
-    if not 1 <= top < 1 << BITS[codec]:
-        raise ValueError(f"levels must be 2 to {1 << BITS[codec]} for {codec.value}, got {levels}")
+    if not 2 <= top < 1 << BITS[codec]:  # noqa: PLR2004 - half of float32's span is a float32, the whole is not
+        raise ValueError(f"levels must be 3 to {1 << BITS[codec]} for {codec.value}, got {levels}")
     groups = _group_count(shape, codec, per_channel=per_channel)
     if groups == 0:
         return Encoded(codec, shape, b"")
@@ -221,8 +222,7 @@ def _group_count(shape: tuple[int, ...], codec: Codec, *, per_channel: bool) -> 
         return 0
     if not per_channel or not shape:
         return 1
-    codes = size * BITS[codec] // 8
-    return shape[0] if codes >= _SCALE_SHARE * _SCALE_BYTES * shape[0] else 1
+    return shape[0] if size >= shape[0] * CHANNEL_ELEMENTS[codec] else 1
 
 
 def _decode_uniform(encoded: Encoded) -> FloatArray:

@@ -25,7 +25,7 @@ def quantize(
     Args:
         rows_GN: finite, not empty.
         bits: of one code in the packed bytes.
-        top: the highest code, below ``2**bits``.
+        top: the highest code, from 2 to ``2**bits - 1``.
         rng: rounds stochastically where given, to the nearest code otherwise.
 
     Returns:
@@ -51,7 +51,8 @@ def _steps(low_G: FloatArray, high_G: FloatArray, top: int) -> FloatArray:
     span_G = high_G.astype(np.float64) - low64_G
     step_G: FloatArray = (span_G / top).astype(np.float32)
     short_G = step_G.astype(np.float64) * top < span_G
-    step_G = np.where(short_G, np.nextafter(step_G, np.float32(np.inf)), step_G)
+    with np.errstate(over="ignore"):  # a step of float32's maximum is never short: its next one is not chosen
+        step_G = np.where(short_G, np.nextafter(step_G, np.float32(np.inf)), step_G)
     beyond_G = low64_G + step_G.astype(np.float64) * top > _FLOAT32_MAX
     return np.where(beyond_G, np.nextafter(step_G, np.float32(0)), step_G)
 

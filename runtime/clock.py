@@ -14,7 +14,7 @@ class Clock(Protocol):
         """Monotonic seconds; only differences mean something."""
 
     def wall(self) -> float:
-        """Unix seconds; for logs and people, never for protocol decisions: a Pi's clock may be an hour off."""
+        """Unix seconds; for logs and people, never for the protocol: a Pi's clock may be an hour off."""
 
     async def sleep(self, seconds: float) -> None:
         """Return after ``seconds`` of :meth:`now`."""

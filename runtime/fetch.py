@@ -171,7 +171,7 @@ class Fetcher:
             while end + 1 <= last and end + 1 not in waiting and end + 1 - start < room:
                 end += 1
             request = messages.Fetch(
-                digest=partial.ref.digest, first=start, count=end - start + 1, chunk_bytes=self._chunk_bytes()
+                digest=partial.ref.digest, first=start, count=end - start + 1, chunk_bytes=partial.chunk_bytes
             )
             try:
                 await self._publish(self._topic, messages.encode(request))

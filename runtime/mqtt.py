@@ -14,15 +14,16 @@ import structlog
 
 from protocol.errors import Misconfigured, Refused, Transient
 from runtime.inbox import Inbox, Message
-from runtime.mqtt_session import TOPIC_ROOM, LinkCounters, Session, Will
+from runtime.mqtt_paho import Identity, Will
+from runtime.mqtt_session import TOPIC_ROOM, LinkCounters, Session
 from runtime.mqtt_words import ConnectFailed
 from runtime.settings import MqttSettings
 
 __all__ = ["Link", "LinkCounters", "Message", "Will"]
 
 _log = structlog.get_logger("runtime.mqtt")
-_STABLE_S = 5.0
-"""A connection that held this long starts the back-off anew."""
+_STABLE_S = 10.0
+"""A connection that held this long, and twice the wait before it, starts the back-off anew."""
 _SUSPICIOUS = 3
 """This many connections in a row that broke at once: say what is likely."""
 _LOOK_S = 1.0
@@ -118,19 +119,14 @@ class Link:
         Raises:
             Misconfigured: a password or TLS file is missing or wrong.
         """
-        tls = tls_context(self._settings)
-        credentials = (self._settings.username, read_password(self._settings))
-        failures = 0
+        password = read_password(self._settings)
+        identity = Identity(
+            self._client_id, self._will, self._settings.username, password, tls_context(self._settings)
+        )
+        failures = broken = 0  # in a row: attempts in vain, connections that did not last
+        waited_s = 0.0
         while not self._stop.is_set():
-            session = Session(
-                self._settings,
-                self._client_id,
-                will=self._will,
-                credentials=credentials,
-                tls=tls,
-                inbox=self._inbox,
-                counters=self.counters,
-            )
+            session = Session(self._settings, identity, self._inbox, self.counters)
             started = time.monotonic()
             patient = False
             try:
@@ -145,9 +141,13 @@ class Link:
                 await session.close()
             if self._stop.is_set():
                 break
-            held_s = time.monotonic() - started
-            failures = failures + 1 if held_s < _STABLE_S or patient else 0
-            await self._pause(self._because(session, failures), failures, patient=patient)
+            if session.was_open:
+                lasted = time.monotonic() - started > max(_STABLE_S, 2 * waited_s)
+                failures, broken = 0, 0 if lasted else broken + 1
+            else:
+                failures += 1
+            because = self._because(session, broken)
+            waited_s = await self._pause(because, failures + broken, patient=patient)
         self._say("info", "disconnected", f"disconnected from {self._settings.where}")
 
     async def _live(self, session: Session) -> None:
@@ -187,9 +187,9 @@ class Link:
         except Transient as error:
             session.end(f"the greeting failed: {error}")
 
-    def _because(self, session: Session, failures: int) -> str:
-        if session.was_open and not session.taken_over and failures >= _SUSPICIOUS:
-            # MQTT 3.1.1 has no word for a session that another client took.
+    def _because(self, session: Session, broken: int) -> str:
+        if session.was_open and not session.taken_over and broken >= _SUSPICIOUS:
+            # MQTT 3.1.1 (and Mosquitto 2.0.11) has no word for a session that another client took.
             return (
                 f"{session.ended_because}; again and again: does another process use id {self._client_id!r}?"
             )
@@ -207,8 +207,8 @@ class Link:
         if session.withheld and len(self._inbox) <= self._inbox.limit // 2:
             session.end(f"{session.withheld} messages had no room; the broker is asked to deliver them again")
 
-    async def _pause(self, because: str, failures: int, *, patient: bool) -> None:
-        """Exponential back-off with full jitter; at its slowest where only a person can help."""
+    async def _pause(self, because: str, failures: int, *, patient: bool) -> float:
+        """Exponential back-off with full jitter; at its slowest where only a person can help. Seconds."""
         slowest = self._settings.backoff_max_s
         ceiling = min(slowest, self._settings.backoff_min_s * 2.0 ** min(failures, 30))
         wait = self._random.uniform(slowest / 2, slowest) if patient else self._random.uniform(0, ceiling)
@@ -218,7 +218,8 @@ class Link:
             async with asyncio.timeout(wait):
                 await self._stop.wait()
         except TimeoutError:
-            return
+            pass
+        return wait
 
     def _say(self, level: str, state: str, words: str) -> None:
         """Log a state once, however often it is tried."""
@@ -226,6 +227,17 @@ class Link:
         if state != self._said:
             self._said = state
             getattr(_log, level)(words, client_id=self._client_id)
+
+
+class _TlsSocket(ssl.SSLSocket):
+    """paho leaves the socket open when the handshake fails."""
+
+    def do_handshake(self, block: bool = False) -> None:  # noqa: FBT001, FBT002 - the standard library's signature
+        try:
+            super().do_handshake(block)
+        except BaseException:
+            self.close()
+            raise
 
 
 def tls_context(settings: MqttSettings) -> ssl.SSLContext | None:
@@ -240,6 +252,7 @@ def tls_context(settings: MqttSettings) -> ssl.SSLContext | None:
     key, file = "ca_file", tls.ca_file
     try:
         context = ssl.create_default_context(cafile=tls.ca_file)
+        context.sslsocket_class = _TlsSocket
         if tls.cert_file is not None:
             key, file = "cert_file and key_file", tls.cert_file
             context.load_cert_chain(tls.cert_file, tls.key_file)

@@ -1,8 +1,9 @@
 """Child processes for what must not live in a daemon: training, server halves that train, export.
 
 Serve protocol, JSON lines: in ``{"job": "<folder>"}``, out ``{"ok": true}`` or ``{"ok": false, "error":
-"...", "kind": KIND}`` with KIND one of Misconfigured, Refused, Transient, Fault. The child ends when its
-standard input ends, so it does not outlive a daemon that was killed.
+"...", "kind": KIND}`` with KIND one of Misconfigured, Refused (with its ``reason``), Transient, Fault. The
+child ends when its standard input ends, so it does not outlive a daemon that was killed. A child for one job
+alone answers with the same line, or with its exit status.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from typing import Any, Final
 import structlog
 
 from protocol.errors import Misconfigured, Reason, Refused, Transient
+from runtime import exit_codes
 
 _log = structlog.get_logger("runtime.workers")
 _STDERR_BYTES: Final = 4096
@@ -178,7 +180,7 @@ class Worker:
             self._module,
             *args,
             stdin=asyncio.subprocess.PIPE if self._warm else asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE if self._warm else asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             env=self._env,
             start_new_session=True,
@@ -189,26 +191,40 @@ class Worker:
         return _Child(process, self._module)
 
     async def _ask(self, child: _Child, job: str) -> dict[str, Any]:
-        reader, writer = child.process.stdout, child.process.stdin
-        if reader is None or writer is None:
-            raise RuntimeError("a warm worker has pipes")
-        with contextlib.suppress(ConnectionError):  # it died between two jobs: reading tells
-            writer.write(json.dumps({"job": job}).encode() + b"\n")
-            await writer.drain()
-        while line := await _line(reader):
+        """Give a warm child its job; its next answer is ours."""
+        writer = child.process.stdin
+        if writer is not None:
+            with contextlib.suppress(ConnectionError):  # it died between two jobs: reading tells
+                writer.write(json.dumps({"job": job}).encode() + b"\n")
+                await writer.drain()
+        answer = await self._read(child)
+        if answer is not None:
+            return answer
+        words = status_words(await child.process.wait())
+        raise WorkerFailed(f"{self._module} {words}", await child.last_words())
+
+    async def _wait(self, child: _Child) -> dict[str, Any]:
+        """A child for one job: its answer, or what its exit status says."""
+        answer = await self._read(child)
+        status = await child.process.wait()
+        words = await child.last_words()
+        if answer is not None:
+            return answer
+        if status == exit_codes.OK:
+            return {"ok": True}
+        if status == exit_codes.CONFIG:
+            return {"ok": False, "kind": "Misconfigured", "error": words or self._module}
+        raise WorkerFailed(f"{self._module} {status_words(status)}", words)
+
+    async def _read(self, child: _Child) -> dict[str, Any] | None:
+        """The next answer on standard output; None at its end. Whatever libraries print is passed over."""
+        reader = child.process.stdout
+        while reader is not None and (line := await _line(reader)):
             answer = _answer(line)
             if answer is not None:
                 return answer
             _log.debug("worker printed", module=self._module, text=line.decode(errors="replace").rstrip())
-        raise WorkerFailed(f"{self._module} {await self._ended(child)}", await child.last_words())
-
-    async def _wait(self, child: _Child) -> dict[str, Any]:
-        if await child.process.wait() == 0:
-            return {"ok": True}
-        raise WorkerFailed(f"{self._module} {await self._ended(child)}", await child.last_words())
-
-    async def _ended(self, child: _Child) -> str:
-        return status_words(await child.process.wait())
+        return None
 
     async def _words_so_far(self, child: _Child, answer: Mapping[str, Any]) -> str:
         if answer.get("ok") is True:
@@ -226,7 +242,7 @@ class Worker:
             case "Misconfigured":
                 raise Misconfigured(error)
             case "Refused":
-                raise _refused(error)
+                raise _refused(answer.get("reason"), error)
             case _:
                 raise WorkerFailed(f"{self._module}: {error}", stderr)
 
@@ -277,9 +293,6 @@ def _answer(line: bytes) -> dict[str, Any] | None:
     return found if isinstance(found, dict) and "ok" in found else None
 
 
-def _refused(error: str) -> Refused:
-    """``str(Refused)`` is ``reason: detail``; a worker sends that."""
-    word, _, detail = error.partition(": ")
-    if word in set(Reason):
-        return Refused(Reason(word), detail)
-    return Refused(Reason.MALFORMED, error)
+def _refused(reason: object, error: str) -> Refused:
+    """The worker names the reason; an unknown one is MALFORMED."""
+    return Refused(Reason(reason) if reason in set(Reason) else Reason.MALFORMED, error)

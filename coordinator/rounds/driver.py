@@ -159,7 +159,7 @@ class Driver:
                     Reason.DUPLICATE,
                     f"{header.device} already delivered another update in round {header.round}",
                 )
-            check_open(self.state, header)
+            check_open(self.state, header.device, header.round, header.base)
             event = UpdateAccepted(device=header.device, round=header.round)
             await self._post(event, partial(self._journal.record, header, digest, size, self._clock.wall()))
 
@@ -243,24 +243,17 @@ def replay(events: list[tuple[float, Event | Checkpoint]]) -> tuple[RoundState, 
     return state, rules
 
 
-def check_open(state: RoundState, header: UpdateHeader) -> None:
-    """Whether an update by this device may be counted now.
+def check_open(state: RoundState, device: str, round_: int, base: str | None) -> None:
+    """Whether an update by this device may be counted now. ``base`` None: not known yet.
 
     Raises:
         Refused: wrong round, wrong base, or the device was not selected.
     """
     taking = state.phase is Phase.COLLECTING or (state.phase is Phase.WAITING and bool(state.invited))
-    if header.round != state.round or not taking:
-        open_ = (
-            f"round {state.round} is open"
-            if taking
-            else f"no round is open ({state.phase.value}, round {state.round})"
-        )
-        raise Refused(Reason.WRONG_ROUND, f"the update is for round {header.round}; {open_}")
-    if header.base != state.manifest:
-        raise Refused(
-            Reason.WRONG_BASE,
-            f"the update is on base {header.base[:12]}, round {state.round} is on {state.manifest[:12]}",
-        )
-    if header.device not in state.invited:
-        raise Refused(Reason.NOT_SELECTED, f"{header.device} was not selected for round {state.round}")
+    if round_ != state.round or not taking:
+        here = f"round {state.round} is {'open' if taking else state.phase.value}"
+        raise Refused(Reason.WRONG_ROUND, f"the update is for round {round_}; {here}")
+    if base is not None and base != state.manifest:
+        raise Refused(Reason.WRONG_BASE, f"base {base[:12]}; round {round_} is on {state.manifest[:12]}")
+    if device not in state.invited:
+        raise Refused(Reason.NOT_SELECTED, f"{device} was not selected for round {round_}")

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from coordinator.rounds.machine import needed
+from coordinator.rounds.steps import needed
 from coordinator.rounds.states import Phase, RoundState, Rules
 
 

@@ -1,8 +1,9 @@
 """Recordings on disk: npz, csv and parquet.
 
-npz: ``<modality>/t`` (n,) seconds, ``<modality>/values`` (n, C), optional ``label/t`` and ``label/values`` (n,).
-csv and parquet: a column ``t``, columns ``<modality>.<channel>``, an optional column ``label``. In tables an
-empty cell is a sample that is missing: each modality keeps the rows in which all its cells are filled.
+npz: ``<modality>/t`` (n,) seconds, ``<modality>/values`` (n, C), optional ``label/t`` and ``label/values``
+(n,). csv and parquet: a column ``t``, columns ``<modality>.<channel>``, an optional column ``label``. In
+tables an empty cell is a sample that is missing: each modality keeps the rows in which all its cells are
+filled.
 
 Labels are class indices, -1 for none, and hold until the next one.
 """
@@ -105,7 +106,8 @@ def _stream(path: Path, name: str, t: NDArray[np.generic], values: NDArray[np.ge
         values = values[:, None]
     if t.ndim != 1 or values.ndim != 2 or len(t) != len(values):  # noqa: PLR2004 - (n, C)
         raise Misconfigured(
-            f"recording {path}: '{name}/t' {t.shape} and '{name}/values' {values.shape} should be (n,) and (n, C)"
+            f"recording {path}: '{name}/t' {t.shape} and '{name}/values' {values.shape} "
+            "should be (n,) and (n, C)"
         )
     times = t.astype(np.float64)
     if not np.isfinite(times).all():

@@ -1,6 +1,7 @@
 """The ``system`` source: readings of the machine itself through psutil and hwmon. Works on any Linux.
 
-A modality is a list of readings, its channels. The default is the modality ``cpu``: ``cpu.percent``, ``load.1``.
+A modality is a list of readings, its channels. The default is the modality ``cpu``: ``cpu.percent``,
+``load.1``.
 """
 
 import time
@@ -24,9 +25,10 @@ class SystemSettings(Section):
     """Keys of ``[[source]] kind = "system"``."""
 
     interval_s: Annotated[float, Field(ge=0.02, le=3600)] = 1.0
-    modalities: Annotated[dict[str, tuple[str, ...]], Field(min_length=1)] = {
-        "cpu": ("cpu.percent", "load.1")
-    }
+    modalities: Annotated[
+        dict[str, tuple[str, ...]],
+        Field(min_length=1, default_factory=lambda: {"cpu": ("cpu.percent", "load.1")}),
+    ]
     """Task modality -> names of readings, one a channel."""
 
 
@@ -91,7 +93,8 @@ class SystemSource:
             for name in names:
                 if name not in available:
                     raise Misconfigured(
-                        f"modalities.{modality}: this machine has no reading {name!r}; it has {', '.join(available)}"
+                        f"modalities.{modality}: this machine has no reading {name!r}; "
+                        f"it has {', '.join(available)}"
                     )
         self.name = "system"
         self.channels = {modality: len(names) for modality, names in settings.modalities.items()}

@@ -15,7 +15,7 @@ from coordinator.store import Store
 from lichen.bench import _fold_child as child
 from lichen.bench._tasks import noise_windows
 from lichen.bench.result import Bench, Goal, Row, Say, row
-from lichen.simulate import VirtualDevice, header_of
+from lichen.simulate import VirtualDevice
 from lichen.streams import Fixed, rng_of
 from models import registry
 from models.contract import Blobs, ClientContext, LocalResult
@@ -23,8 +23,9 @@ from models.jobs import write_state
 from models.multimodal.network import two_branch_task
 from models.params import flatten
 from protocol.errors import Transient
-from protocol.frame import digest, encode_frame
+from protocol.frame import digest, open_frame
 from protocol.task import Task
+from protocol.updates import UpdateHeader
 
 _FEW: Final = 20
 _MANY: Final = 200
@@ -56,8 +57,8 @@ def fill_journal(root: Path, task: Task, count: int) -> Blobs:
             context = ClientContext(task, child.device_name(number), 1, number)
             device = VirtualDevice(context.device, Fixed(windows))
             result = _varied(trained, number)
-            header = header_of(context, windows, result, digest(b"base"))
-            frame = encode_frame(header, device.quantize(task.uplink, result))
+            frame = device.pack(context, windows, result, digest(b"base"))
+            header, _ = open_frame(frame, UpdateHeader)
             journal.write(1, digest(frame), frame)
             journal.record(header, digest(frame), len(frame), 0.0)
     return state

@@ -7,12 +7,12 @@ from typing import Final
 
 from lichen.bench._tasks import demo_task, noise_windows
 from lichen.bench.result import Bench, Goal, Row, Say, row
-from lichen.simulate import VirtualDevice, header_of
+from lichen.simulate import VirtualDevice
 from lichen.streams import Fixed
 from models import registry
 from models.contract import ClientContext, LocalResult
 from models.multimodal.network import two_branch_task
-from protocol.frame import decode_frame, digest, encode_frame
+from protocol.frame import decode_frame, digest, open_frame
 from protocol.messages import BlobPointer, BlobRef
 from protocol.messages import encode as encode_control
 from protocol.task import Task
@@ -78,8 +78,7 @@ def _codec_rows(dataset: str, task: Task, codec: Codec, repeats: int) -> list[Ro
     model = sum(4 * values.size for name, values in result.tensors.items() if name not in result.codecs)
 
     def write() -> bytes:
-        header = header_of(context, device.stream.at(1), result, digest(b"base"))
-        return encode_frame(header, device.quantize(task.uplink, result))
+        return device.pack(context, device.labelled(1), result, digest(b"base"))
 
     frame = write()
     size = message_bytes(frame)
@@ -102,9 +101,8 @@ def _prototype_rows(task: Task, bits: int) -> list[Row]:
     started = time.perf_counter()
     task = task.model_copy(update={"config": {**task.config, "upload": "prototypes", "prototype_bits": bits}})
     device, context, result = _learned(task)
-    header = header_of(context, device.stream.at(1), result, digest(b"base"))
-    frame = encode_frame(header, device.quantize(task.uplink, result))
-    payload = sum(len(one.data) for one in device.quantize(task.uplink, result).values())
+    frame = device.pack(context, device.labelled(1), result, digest(b"base"))
+    payload = sum(len(tensor.data) for tensor in open_frame(frame, UpdateHeader)[1].values())
     seconds, setting = time.perf_counter() - started, f"{bits} bit, prototypes only"
     return [
         row(task.name, task.method, setting, "bytes on the wire", [message_bytes(frame)], seconds=seconds),

@@ -1,1 +1,1 @@
-"""``lichen demo``: a broker, a coordinator, six training agents and one observing agent, all real processes."""
+"""``lichen demo``: a broker, a coordinator, six training agents and an observing one, all real processes."""

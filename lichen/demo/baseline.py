@@ -75,7 +75,9 @@ def run(job: Mapping[str, Any]) -> None:
         if usable:
             first = usable[min(usable)]
             sizes = {
-                "prototypes_4bit": frame_bytes(task, first, {"upload": "prototypes", "prototype_bits": 4}, "int8"),
+                "prototypes_4bit": frame_bytes(
+                    task, first, {"upload": "prototypes", "prototype_bits": 4}, "int8"
+                ),
                 "delta_int8": frame_bytes(task, first, {}, "int8"),
                 "delta_float32": frame_bytes(task, first, {"prototype_bits": 32}, "float32"),
             }

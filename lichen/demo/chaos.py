@@ -1,7 +1,6 @@
 """``--chaos``: SIGKILL for one agent and the coordinator in mid-round, and their return."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Final
 
 from lichen.demo.processes import Child, Nursery
@@ -24,16 +23,19 @@ def moment(view: FleetView, rounds: int) -> str | None:
 
 async def strike(
     nursery: Nursery,
+    *,
     agents: dict[str, Child],
     coordinator: Child,
     view: FleetView,
     screen: Screen,
-    changed: Callable[[], asyncio.Event],
+    changed: asyncio.Event,
 ) -> str:
     """Wait for the moment, kill both, bring them back; returns the device's name."""
     rounds = view.round.rounds if view.round else 1
     while (victim := moment(view, rounds)) is None:
-        await changed().wait()
+        await changed.wait()
+        # The picture is drawn from the same event, which clears it.
+        await asyncio.sleep(0)
         rounds = view.round.rounds if view.round else rounds
     told = view.round
     accepted = ", ".join(told.accepted) if told else ""

@@ -59,7 +59,9 @@ def environment(wanted: Path | None) -> Environment:
     """
     python = wanted or (_ENVIRONMENT if _ENVIRONMENT.is_file() else None)
     if python is None:
-        how = "this environment with torch made unimportable, for lack of .venv-observer (make demo creates it)"
+        how = (
+            "this environment with torch made unimportable, for lack of .venv-observer (make demo creates it)"
+        )
         return Environment(Path(sys.executable), own=False, how=how)
     if not python.is_file():
         raise Misconfigured(f"--observer-python {python}: there is no such file")
@@ -73,7 +75,9 @@ def environment(wanted: Path | None) -> Environment:
     )
     if done.returncode != 0:
         last = (done.stderr.decode(errors="replace").strip().splitlines() or ["no output"])[-1]
-        raise Misconfigured(f"{python} cannot observe ({last}): install with {python} -m pip install '.[infer]'")
+        raise Misconfigured(
+            f"{python} cannot observe ({last}): install with {python} -m pip install '.[infer]'"
+        )
     return chosen
 
 
@@ -114,4 +118,6 @@ def parse(lines: Iterable[str]) -> list[Prediction]:
 def predictions(path: Path) -> list[Prediction]:
     """All that the observing device has written so far, a rotated file included."""
     files = [path.with_name(path.name + ".1"), path]
-    return [one for file in files if file.is_file() for one in parse(file.read_text().splitlines(keepends=True))]
+    return [
+        one for file in files if file.is_file() for one in parse(file.read_text().splitlines(keepends=True))
+    ]

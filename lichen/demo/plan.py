@@ -14,13 +14,14 @@ from models.contract import WindowSet
 from protocol.task import Encoder, Network, Rounds, Task, Uplink, Window
 
 FLEET: Final = "demo"
+ROUNDS: Final = 24
 OBSERVER: Final = "physcia"
 TASK_NAME: Final = "spar-exercises"
 
 # People 8, 9 and 10 judge the fleet, person 7 wears the observing device, the others wear the training ones.
 UNSEEN: Final = (8, 9, 10)
 OBSERVED: Final = 7
-OBSERVER_SPEED: Final = 12.0
+OBSERVER_SPEED: Final = 15.0
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Options:
     """What the command line asks for."""
 
     out: Path
-    rounds: int = 12
+    rounds: int = ROUNDS
     speed: float = 20.0
     seed: int = 0
     chaos: bool = False
@@ -90,9 +91,11 @@ def task(rounds: int, *, config: Mapping[str, Any] | None = None, seed: int = 0)
             feature_dim=64,
             hidden_dim=64,
         ),
-        rounds=Rounds(count=rounds, deadline_s=40.0, quorum=1.0, min_devices=len(DEVICES) - 1, min_windows=40),
+        rounds=Rounds(
+            count=rounds, deadline_s=40.0, quorum=1.0, min_devices=len(DEVICES) - 1, min_windows=40
+        ),
         uplink=Uplink(codec="int8", error_carry=True),
-        config={"epochs": 2, "batch": 32, **dict(config or {})},
+        config={"epochs": 1, "batch": 128, **dict(config or {})},
         seed=seed,
     )
 
@@ -125,7 +128,7 @@ def unseen(series: tuple[spar.Series, ...]) -> spar.Recording:
 
 
 def observed(series: tuple[spar.Series, ...], seed: int) -> Played:
-    """The observing device's recording: each exercise for some seconds, the gyroscope silent in the middle."""
+    """The observing device's recording: some seconds an exercise, the gyroscope silent in the middle."""
     clean = spar.recording(spar.of_person(series, OBSERVED), seed=seed, limit_s=20.0)
     length = spar.seconds(clean)
     fault = Fault("outage", "gyroscope", length / 3, 2 * length / 3, "unplugged")
@@ -235,5 +238,5 @@ def coordinator_config(layout: Layout) -> dict[str, Any]:
         "evaluation": {"data": str(layout.unseen), "every_rounds": 1},
         "export": {"enabled": True, "every_rounds": 0},
         "offer_every_s": 2.0,
-        "spread_s": 3.0,
+        "spread_s": 0.5,
     }

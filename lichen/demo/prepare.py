@@ -1,16 +1,17 @@
-"""The demo's files: recordings with faults, the unseen people's windows, and every process's configuration."""
+"""The demo's files: recordings with faults, the unseen people's windows, every process's configuration."""
 
 import shutil
-import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from lichen import spar
+from lichen.broker import free_port
 from lichen.demo import plan
 from lichen.demo.story import DeviceStory, Story
 from lichen.faults import share_of
 from models import windowset
+from models.contract import WindowSet
 from protocol.errors import Misconfigured
 from protocol.task import Task
 
@@ -31,14 +32,6 @@ class Stage:
     """When the observing device's gyroscope is silent, in seconds of its stream."""
 
 
-def free_port() -> int:
-    """A TCP port on 127.0.0.1 that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def clear(root: Path) -> None:
     """Make the output folder anew; one that the demo did not make is not touched.
 
@@ -46,7 +39,9 @@ def clear(root: Path) -> None:
         Misconfigured: it holds something that is not the demo's.
     """
     if root.exists() and any(root.iterdir()) and not (root / _MARK).is_file():
-        raise Misconfigured(f"--out {root}: it is not empty and not from an earlier demo; name another folder")
+        raise Misconfigured(
+            f"--out {root}: it is not empty and not from an earlier demo; name another folder"
+        )
     root.mkdir(parents=True, exist_ok=True)
     (root / _MARK).write_text("made by lichen demo; the next run replaces what lies here\n")
     for name in _OURS:
@@ -98,7 +93,7 @@ def prepare(options: plan.Options, version: str) -> Stage:
     return Stage(layout, task, story, lengths, fault)
 
 
-def labelled(windows: windowset.WindowSet) -> windowset.WindowSet:
+def labelled(windows: WindowSet) -> WindowSet:
     """Those windows in which one exercise was done throughout."""
     return windowset.select(windows, windows.y_B >= 0)
 

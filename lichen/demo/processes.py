@@ -1,4 +1,4 @@
-"""Child processes of the demo: each in a process group of its own, logged, restarted, and stopped in order."""
+"""Child processes of the demo: each in its own process group, logged, restarted, and stopped in order."""
 
 import asyncio
 import contextlib
@@ -103,7 +103,7 @@ class Child:
 
 
 class Nursery:
-    """The demo's children, in the order of their start; they are stopped in the reverse order."""
+    """The demo's children: started, kept alive, killed on purpose, stopped."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
@@ -154,13 +154,11 @@ class Nursery:
             self._keepers[child.name] = asyncio.create_task(self._keep(child), name=f"keep {child.name}")
 
     async def stop(self, *names: str) -> None:
-        """Stop these children (all: none named), the latest first."""
+        """Stop these children side by side (all: none named)."""
         chosen = [c for c in self._children if not names or c.name in names]
         self._expected.update(c.name for c in chosen)
-        for child in reversed(chosen):
-            await child.stop()
-            keeper = self._keepers.pop(child.name, None)
-            if keeper is not None:
-                keeper.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await keeper
+        keepers = [self._keepers.pop(c.name) for c in chosen if c.name in self._keepers]
+        for keeper in keepers:
+            keeper.cancel()
+        await asyncio.gather(*keepers, return_exceptions=True)
+        await asyncio.gather(*(child.stop() for child in chosen))

@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from typing import Final
+from typing import Final, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -42,7 +42,7 @@ class Screen:
         self._live: Live | None = None
         self._last = ""
 
-    def __enter__(self) -> "Screen":
+    def __enter__(self) -> Self:
         if self.console.is_terminal and not self._quiet:
             self._live = Live(console=self.console, refresh_per_second=4, transient=True)
             self._live.start()
@@ -77,7 +77,9 @@ class Screen:
         line = headline(view)
         if line and line != self._last and not self._quiet:
             self._last = line
-            self.console.print(f"{self.seconds:6.1f} s  {line}", markup=False, highlight=False, soft_wrap=True)
+            self.console.print(
+                f"{self.seconds:6.1f} s  {line}", markup=False, highlight=False, soft_wrap=True
+            )
 
     def _picture(self, view: FleetView, people: dict[str, str]) -> RenderableType:
         table = Table(expand=False, header_style="bold", box=None, padding=(0, 2, 0, 0))
@@ -100,7 +102,8 @@ def _row(view: FleetView, device: DeviceView, person: str) -> list[RenderableTyp
     cells: list[RenderableType] = [Text(device.name, style=style), person, str(device.windows)]
     for name in _modalities(view):
         state = device.modalities.get(name)
-        words = f"{100 * (1 - state.missing):3.0f} % there, quality {state.quality:.2f}" if state else "–"
+        there = 100 * (1 - state.missing) if state else 0.0
+        words = f"{there:3.0f} % there, quality {state.quality:.2f}" if state else "-"
         bad = state is not None and (state.missing > 1 / 3 or state.quality < 1 / 2)
         cells.append(Text(words, style="yellow" if bad else ""))
     if device.name in view.delivered():
@@ -108,9 +111,9 @@ def _row(view: FleetView, device: DeviceView, person: str) -> list[RenderableTyp
     elif view.round is not None and device.name in view.round.selected:
         cells.append(Text("○ learning", style="cyan"))
     else:
-        cells.append(Text("offline" if device.status == "offline" else "–", style=style))
+        cells.append(Text("offline" if device.status == "offline" else "-", style=style))
     loss = device.metrics.get("loss")
-    return [*cells, f"{loss:.2f}" if loss is not None else "–"]
+    return [*cells, f"{loss:.2f}" if loss is not None else "-"]
 
 
 def headline(view: FleetView) -> str:

@@ -101,11 +101,12 @@ class Sizes:
 
 @dataclass
 class Check:
-    """One thing that must hold for the demo to have worked."""
+    """One thing that was looked at; ``must`` says that the demo has failed without it."""
 
     what: str
     ok: bool
     detail: str
+    must: bool = True
 
 
 @dataclass
@@ -140,8 +141,8 @@ class Story:
 
     @property
     def worked(self) -> bool:
-        """Everything that was checked holds."""
-        return bool(self.checks) and all(check.ok for check in self.checks)
+        """Everything that must hold holds."""
+        return bool(self.checks) and all(check.ok for check in self.checks if check.must)
 
     def save(self, path: Path) -> None:
         """Write it as JSON."""

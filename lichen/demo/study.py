@@ -1,7 +1,7 @@
-"""The same people and faults in simulation, over several seeds: what sharing and what prototypes are worth.
+"""The same people and faults simulated over several seeds: what sharing and what prototypes are worth.
 
-Runs in a child process of low priority beside the live fleet: ``python -P -m lichen.demo.study JOB.json``. Each
-result is a line of JSON in the job's ``out`` file, so that the parent can show progress and lose nothing.
+Runs in a child process of low priority beside the live fleet: ``python -P -m lichen.demo.study JOB.json``.
+Each result is a line of JSON in the job's ``out`` file: the parent can show progress and loses nothing.
 """
 
 import json
@@ -95,7 +95,9 @@ def run(job: Mapping[str, Any]) -> None:
     test = plan.windows(base, plan.unseen(series))
     with out.open("a") as sink:
         for seed in job["seeds"]:
-            devices = {d.name: plan.windows(base, plan.played(series, d, seed).recorded) for d in plan.DEVICES}
+            devices = {
+                d.name: plan.windows(base, plan.played(series, d, seed).recorded) for d in plan.DEVICES
+            }
             for variant, config in VARIANTS.items():
                 chosen = plan.task(rounds, config=config, seed=seed)
                 history = simulate(chosen, devices, test, seed, rounds=rounds, evaluate_every=rounds)

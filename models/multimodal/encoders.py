@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from protocol.task import Encoder
 
 _KERNEL: Final = 5
+_MOMENTUM: Final = 0.3
 _MIN_SAMPLES: Final = 8
 """Pooling stops before the time axis gets shorter than this."""
 
@@ -33,10 +34,18 @@ def poolings_of(samples: int, depth: int) -> int:
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """BatchNorm that trains on a single value per channel too, where torch's raises: by its statistics.
+    """BatchNorm for federated rounds of few batches.
 
-    The last batch of a device's few windows may well be one window.
+    Its running statistics follow the newest batches faster than torch's (momentum .3, not .1): a device takes
+    some four steps a round, and with .1 they lag so far behind the weights that after eight rounds of five
+    devices on UCI-HAR the evaluated accuracy was .38 instead of .55.
+
+    A single value per channel (a batch may be one window) is normalised by the running statistics, where
+    torch's raises.
     """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels, momentum=_MOMENTUM)
 
     def forward(self, x: Tensor) -> Tensor:
         """``x`` normalised per channel (axis 1)."""

@@ -87,7 +87,7 @@ def flipped(data, changes):
 
 
 def survives(read, data, spare_bytes):
-    """``read`` gives a value or Refused, within 1,024 bytes for each byte of input (Limits) and some to spare."""
+    """``read`` gives a value or Refused, within Limits.max_expansion bytes for each of the input."""
     detail = "fine"
     tracemalloc.start()
     try:

@@ -1,3 +1,5 @@
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,15 @@ from models.multimodal.network import (
 )
 from protocol.errors import Refused
 from protocol.task import Encoder, Modality, Network, Task, Window
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """As the worker runs it; with more, torch's threads wait for each other on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def small_task(samples: int = 16) -> Task:
@@ -54,6 +65,13 @@ def test_a_batch_of_one_window_trains(encoder: torch.nn.Module) -> None:
     z = encoder.train()(torch.randn(1, 2, 1))
     z.sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in encoder.parameters())
+
+
+def test_four_batches_of_one_round_move_the_statistics_most_of_the_way() -> None:
+    encoder = Lstm(2, 4, 1, 5).train()
+    for _ in range(4):
+        encoder(10 + torch.randn(64, 2, 8))
+    assert encoder.norm_in.running_mean.min() > 7
 
 
 def test_plain_sgd_at_the_papers_rate_leaves_chance() -> None:

@@ -59,6 +59,13 @@ def test_subnormal_numbers_keep_the_bound(codec):
     assert np.abs(x - decode(encoded)).astype(np.float64).max() <= step / 2 + float(TINY) / 2
 
 
+def test_three_levels_hold_the_widest_span():
+    x = np.array([-FLOAT32_MAX, 1.0, FLOAT32_MAX], np.float32)
+    np.testing.assert_array_equal(
+        decode(encode(x, Codec.INT2, levels=3)), x * np.array([1, 0, 1], np.float32)
+    )
+
+
 def test_float16_keeps_tiny_deltas_and_huge_values():
     for x in (some() * np.float32(1e-12), some() * np.float32(1e30), np.array([FLOAT32_MAX, -FLOAT32_MAX])):
         y = decode(encode(x, Codec.FLOAT16))
@@ -77,7 +84,7 @@ def test_int2_puts_element_0_in_the_low_bits():
 
 
 def test_a_channel_has_its_own_range():
-    x = np.stack([some((64,)), 1000 * some((64,), 1)])
+    x = np.stack([some((128,)), 1000 * some((128,), 1)])
     whole, channels = encode(x, Codec.INT8), encode(x, Codec.INT8, per_channel=True)
     assert (whole.groups, channels.groups) == (1, 2)
     assert np.abs(x - decode(channels))[0].max() < np.abs(x - decode(whole))[0].max() / 100
@@ -93,10 +100,10 @@ def test_fewer_levels_than_the_codec_has():
     x = some((256,))
     y = decode(encode(x, Codec.INT4, levels=8))
     assert len(np.unique(y)) == 8
-    with pytest.raises(ValueError, match="levels must be 2 to 16"):
+    with pytest.raises(ValueError, match="levels must be 3 to 16"):
         encode(x, Codec.INT4, levels=17)
-    with pytest.raises(ValueError, match="levels must be 2 to 16"):
-        encode(x, Codec.INT4, levels=1)
+    with pytest.raises(ValueError, match="levels must be 3 to 16"):
+        encode(x, Codec.INT4, levels=2)
 
 
 def test_topk_keeps_the_largest_and_nothing_else():
@@ -224,3 +231,13 @@ def test_an_empty_tensor_has_no_groups():
 def test_unused_bits_must_be_zero():
     assert refused(Encoded(Codec.INT4, (1,), b"\x10", f4(0), f4(1), 1))[0] is Reason.MALFORMED
     assert refused(Encoded(Codec.INT2, (3,), b"\x40", f4(0), f4(1), 1))[0] is Reason.MALFORMED
+
+
+@pytest.mark.parametrize("codec", QUANTIZERS)
+@pytest.mark.parametrize("low", [0.0, 1.0, -1e31, 1e38])
+@pytest.mark.parametrize("seed", [None, 1])
+def test_the_top_level_stays_within_float32(codec, low, seed):
+    x = np.array([low] + [FLOAT32_MAX] * 50, np.float32)
+    encoded = encode(x, codec, rng=None if seed is None else np.random.default_rng(seed))
+    step = float(np.frombuffer(encoded.step, "<f4")[0])
+    assert np.abs(decode(encoded).astype(np.float64) - x).max() <= step * 1e-4

@@ -1,4 +1,5 @@
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -7,7 +8,7 @@ import torch
 from lichen import simulate as simulation
 from lichen.simulate import History, alone, each_alone, simulate
 from lichen.streams import Evolving, rng_of, without_modality
-from models.contract import LocalResult, WindowSet
+from models.contract import WindowSet
 from protocol.errors import Misconfigured
 from protocol.task import Encoder, Modality, Network, Task, Uplink, Window
 
@@ -143,21 +144,24 @@ def test_simulate_a_device_without_a_modality_sends_no_encoder_of_it() -> None:
 
 
 def test_simulate_a_nan_or_idle_device_is_named_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = simulation.VirtualDevice.quantize
+    real = simulation.pack_update
 
-    def poisoned(self: simulation.VirtualDevice, uplink: Uplink, result: LocalResult) -> object:
-        if self.name == "d0":
+    def poisoned(*given: Any, **more: Any) -> object:
+        (device, _), result = given[2], given[4]
+        if device == "d0":
             result.tensors["head/fc2.bias"] = np.full(5, 1.0, np.float32)
-        return real(self, uplink, result)
+        if device == "d3":
+            result.tensors["head/fc2.bias"][0] = np.nan
+        return real(*given, **more)
 
-    monkeypatch.setattr(simulation.VirtualDevice, "quantize", poisoned)
+    monkeypatch.setattr(simulation, "pack_update", poisoned)
     unlabelled = windows(20, 2)
     unlabelled.y_B[:] = -1
-    history = simulate(
-        task(), {"d0": windows(40, 0), "d1": windows(40, 1), "d2": unlabelled}, None, 0, rounds=1
-    )
+    some = {"d0": windows(40, 0), "d1": windows(40, 1), "d2": unlabelled, "d3": windows(40, 3)}
+    history = simulate(task(), some, None, 0, rounds=1)
     record = history.rounds[0]
     assert "head/fc2.bias" in record.refused["d0"]
+    assert "head/fc2.bias" in record.refused["d3"]
     assert "no labelled window" in record.refused["d2"]
     assert list(record.accepted) == ["d1"]
 

@@ -23,11 +23,15 @@ def accuracy_by_round(story: Story) -> str:
     if story.alone:
         mean, sd = spread(_PERCENT * a for a in story.alone)
         axes.axhspan(mean - sd, mean + sd, color=style.OCHRE, alpha=0.18, lw=0)
-        axes.axhline(mean, color=style.OCHRE, lw=1.6, ls="--", label=f"a device alone: {mean:.0f} ± {sd:.0f} %")
+        axes.axhline(
+            mean, color=style.OCHRE, lw=1.6, ls="--", label=f"a device alone: {mean:.0f} ± {sd:.0f} %"
+        )
     if known:
         rounds, values = zip(*known, strict=True)
         axes.plot(rounds, values, color=style.GREEN, lw=2.4, marker="o", ms=4.5, label="the fleet's model")
-        axes.annotate(f"{values[-1]:.0f} %", (rounds[-1], values[-1]), xytext=(6, 4), textcoords="offset points")
+        axes.annotate(
+            f"{values[-1]:.0f} %", (rounds[-1], values[-1]), xytext=(6, 4), textcoords="offset points"
+        )
         axes.set_xlim(min(rounds) - 0.4, max(rounds) + 0.9)
         axes.set_xticks(rounds)
     axes.set_ylim(0, 100)
@@ -57,7 +61,13 @@ def bytes_by_round(story: Story) -> str:
 
 
 def _heat(
-    axes: Axes, values: NDArray[np.float64], rows: Sequence[str], columns: Sequence[str], shades: Colormap, text: str
+    axes: Axes,
+    values: NDArray[np.float64],
+    *,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    shades: Colormap,
+    text: str,
 ) -> None:
     """One heat map with its numbers in the cells; ``text`` formats them."""
     top = float(np.nanmax(values)) if np.isfinite(values).any() else 1.0
@@ -80,10 +90,20 @@ def sensors(story: Story) -> str:
     made, (left, right) = style.figure(7.4, height, columns=2)
     names = [d.name for d in story.devices]
     table = [[_PERCENT * d.missing.get(m, 0.0) for m in story.modalities] for d in story.devices]
-    _heat(left, np.array(table, float), names, story.modalities, style.WARM, "{:.0f} %")
+    _heat(
+        left, np.array(table, float), rows=names, columns=story.modalities, shades=style.WARM, text="{:.0f} %"
+    )
     left.set_title("windows without this modality", fontsize=11)
     table = [[d.quality.get(m, np.nan) for m in story.modalities] for d in story.devices]
-    _heat(right, np.array(table, float), [""] * len(names), story.modalities, style.SHADES, "{:.2f}")
+    blank = [""] * len(names)
+    _heat(
+        right,
+        np.array(table, float),
+        rows=blank,
+        columns=story.modalities,
+        shades=style.SHADES,
+        text="{:.2f}",
+    )
     right.set_title("quality of the rest", fontsize=11)
     return style.svg(made, "sensors")
 
@@ -91,12 +111,12 @@ def sensors(story: Story) -> str:
 def coverage(story: Story) -> str:
     """Per device and class: windows that hold each modality."""
     height = 1.0 + 0.38 * max(1, len(story.devices))
-    made, all_axes = style.figure(7.4 if len(story.modalities) < 3 else 9.5, height, columns=len(story.modalities))  # noqa: PLR2004 - three maps need a wider page
+    made, all_axes = style.figure(2.0 + 2.7 * len(story.modalities), height, columns=len(story.modalities))
     for place, (axes, modality) in enumerate(zip(all_axes, story.modalities, strict=True)):
         empty = [0] * len(story.labels)
         table = np.array([d.counts.get(modality) or empty for d in story.devices], float)
         names = [d.name if place == 0 else "" for d in story.devices]
-        _heat(axes, table, names, story.labels, style.SHADES, "{:.0f}")
+        _heat(axes, table, rows=names, columns=story.labels, shades=style.SHADES, text="{:.0f}")
         axes.set_title(modality, fontsize=11)
         axes.tick_params(axis="x", labelsize=8.5)
     return style.svg(made, "coverage")
@@ -107,7 +127,8 @@ def confusion(story: Story) -> str:
     made, (axes,) = style.figure(5.2, 4.4)
     counts = np.array(story.confusion, float)
     share = _PERCENT * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    _heat(axes, np.where(counts > 0, share, np.nan), story.labels, story.labels, style.SHADES, "{:.0f}")
+    shown = np.where(counts > 0, share, np.nan)
+    _heat(axes, shown, rows=story.labels, columns=story.labels, shades=style.SHADES, text="{:.0f}")
     axes.set_xlabel("the model said")
     axes.set_ylabel("was done")
     return style.svg(made, "confusion")
@@ -125,7 +146,9 @@ def timeline(observer: ObserverStory, labels: Sequence[str]) -> str:
         if p.right is False:
             axes.plot(p.t - width / 2, 1.92, marker="x", color=style.RED, ms=4, mew=1.4)
     times = [p.t for p in observer.predictions]
-    axes.fill_between(times, 0, [0.8 * p.confidence for p in observer.predictions], color=style.GREY, alpha=0.5, lw=0)
+    axes.fill_between(
+        times, 0, [0.8 * p.confidence for p in observer.predictions], color=style.GREY, alpha=0.5, lw=0
+    )
     if observer.fault is not None:
         axes.axvspan(*observer.fault, color=style.RED, alpha=0.10, lw=0)
         axes.text(sum(observer.fault) / 2, 2.92, "gyroscope silent", ha="center", va="bottom", fontsize=9.5)
@@ -135,8 +158,12 @@ def timeline(observer: ObserverStory, labels: Sequence[str]) -> str:
         axes.set_xlim(min(times) - width, max(times))
     axes.set_xlabel("seconds of the stream")
     axes.spines["left"].set_visible(False)
-    colours = [Patch(color=style.CLASSES[i % len(style.CLASSES)], label=name) for i, name in enumerate(labels)]
-    axes.legend(handles=colours, ncols=len(labels), loc="upper center", bbox_to_anchor=(0.5, -0.22), handlelength=1)
+    colours = [
+        Patch(color=style.CLASSES[i % len(style.CLASSES)], label=name) for i, name in enumerate(labels)
+    ]
+    axes.legend(
+        handles=colours, ncols=len(labels), loc="upper center", bbox_to_anchor=(0.5, -0.22), handlelength=1
+    )
     return style.svg(made, "timeline")
 
 

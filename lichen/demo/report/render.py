@@ -11,7 +11,7 @@ from lichen.demo.story import Story
 from lichen.demo.study import spread, summarise
 from lichen.spar import LABEL_NAMES
 
-_MISSING = "–"
+_MISSING = "\N{EN DASH}"
 
 
 def percent(value: float | None, digits: int = 0) -> str:
@@ -52,7 +52,9 @@ def figures(story: Story) -> dict[str, Markup]:
 
 def html(story: Story) -> str:
     """The page."""
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     environment.filters.update(percent=percent, points=points, size=size)
     template = environment.from_string((files("lichen.demo.report") / "page.html").read_text())
     return template.render(

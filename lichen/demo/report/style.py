@@ -3,7 +3,7 @@
 import io
 import re
 from contextlib import AbstractContextManager
-from typing import Final
+from typing import Any, Final
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -26,7 +26,7 @@ CLASSES: Final = ("#2a9d78", "#e0952f", "#5b8fd6", "#d1495b", "#8d6cc4", "#4fb3c
 
 SHADES: Final = LinearSegmentedColormap.from_list("lichen", ["#eef3ee", "#a9d3bd", "#2a9d78", "#14614a"])
 WARM: Final = LinearSegmentedColormap.from_list("ochre", ["#f6f1e8", "#f0c583", "#e0952f", "#9c5a10"])
-_RC: Final = {
+_RC: Final[Any] = {
     "font.family": "sans-serif",
     "font.size": 10.5,
     "svg.fonttype": "none",

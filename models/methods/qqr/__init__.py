@@ -1,8 +1,15 @@
 """QQR: class prototypes against missing and noisy modalities, learned online (Wang et al.). Torch-free.
 
 OGPC builds global prototypes per (modality, class), PNR puts them where a modality is missing, PLR pulls the
-features of a noisy modality towards them. ``docs/methods`` lists where the paper leaves a choice and what was
-chosen.
+features of a noisy modality towards them. Where the paper leaves a choice:
+
+- (13) divides by the number of contributing windows of that class; (15) is a mean over the devices that hold the
+  class; t of (16) counts, per (modality, class), the rounds in which it was seen.
+- q is one per window and modality, from the stream's quality indicator.
+- One update carries model and prototypes: training uses the global prototypes of earlier rounds, and those sent
+  come from the encoders just trained, with BatchNorm's running statistics.
+- (5) is a plain mean, so every weight is 1. BatchNorm statistics travel and are averaged like parameters. A device
+  without a modality sends no encoder of it, and the whole head, trained on completed features.
 """
 
 from typing import Annotated, Literal

@@ -1,0 +1,249 @@
+"""The steps of the round machine: one pure function an event, each giving the state after and what to do."""
+
+import math
+from typing import Any, Final
+
+from coordinator.rounds.states import (
+    Aggregate,
+    Begin,
+    Command,
+    DeviceOnline,
+    Evaluate,
+    EvaluationDone,
+    Export,
+    ExportDone,
+    Finish,
+    Initialise,
+    Phase,
+    RecordAttempt,
+    Resumed,
+    RoundState,
+    Rules,
+    Select,
+    Selected,
+    SendOffers,
+    Tick,
+    UpdateAccepted,
+    UpdatesLost,
+    VersionMade,
+    WorkFailed,
+)
+
+Outcome = tuple[RoundState, tuple[Command, ...]]
+
+_RETRY_S: Final = 2.0
+_RETRY_MAX_S: Final = 300.0
+
+
+def needed(rules: Rules, selected: int) -> int:
+    """How many of the selected devices must have delivered for the round to close early."""
+    return max(1, rules.min_devices, math.ceil(rules.quorum * selected - 1e-9))
+
+
+def pending(state: RoundState) -> tuple[Command, ...]:
+    """The work that the present phase waits for; asked for again after a restart or a failure."""
+    work: dict[Phase, Command] = {
+        Phase.INITIALISING: Initialise(),
+        Phase.COLLECTING: SendOffers(devices=state.missing),
+        Phase.AGGREGATING: Aggregate(round=state.round, devices=state.delivered),
+        Phase.EVALUATING: Evaluate(version=state.version),
+        Phase.EXPORTING: Export(version=state.version),
+        Phase.DONE: Finish(),
+    }
+    return (work[state.phase],) if state.phase in work else ()
+
+
+def _sorted(*groups: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(sorted({d for group in groups for d in group}))
+
+
+def _enter(state: RoundState, phase: Phase, now: float, **changes: Any) -> Outcome:
+    """The state in its next phase, and the work of that phase."""
+    fresh = {"since": now, "until": None, "enough_since": None, "failures": 0, "retry_at": None}
+    entered = state.model_copy(update={**fresh, "phase": phase, **changes})
+    return entered, pending(entered)
+
+
+def begin(_rules: Rules, state: RoundState, _: Begin, now: float) -> Outcome:
+    """Make the initial model."""
+    return _enter(state, Phase.INITIALISING, now)
+
+
+def resume(rules: Rules, state: RoundState, _: Resumed, now: float) -> Outcome:
+    """Clamp times to what they can honestly be: the clock may have jumped while the machine was off."""
+    until = None if state.until is None else min(state.until, now + rules.deadline_s)
+    changes = {"since": min(state.since, now), "until": until, "enough_since": None, "retry_at": None}
+    resumed = state.model_copy(update=changes)
+    if state.phase is Phase.DONE and state.version < rules.rounds:  # the task was given more rounds
+        return _next_round(rules, resumed, now)
+    return resumed, pending(resumed)
+
+
+def wait(rules: Rules, state: RoundState, event: Tick, now: float) -> Outcome:
+    """Wait until enough devices are able, then ``spread_s`` for more, then ask for a selection."""
+    able = len(set(event.able) | set(state.delivered))
+    if able < max(1, rules.min_devices) or not event.able:
+        return (
+            (state, ())
+            if state.enough_since is None
+            else (state.model_copy(update={"enough_since": None}), ())
+        )
+    if state.enough_since is None:
+        state = state.model_copy(update={"enough_since": now})
+    since = now if state.enough_since is None else state.enough_since
+    all_wanted = rules.devices_per_round is not None and able >= rules.devices_per_round
+    if all_wanted or now - since >= rules.spread_s:
+        return state, (Select(round=state.round, attempt=state.attempt),)
+    return state, ()
+
+
+def open_round(rules: Rules, state: RoundState, event: Selected, now: float) -> Outcome:
+    """Who delivered in an attempt that was given up stays counted: same round, same base, same update."""
+    selected = _sorted(event.devices, state.delivered)
+    if (event.round, event.attempt) != (state.round, state.attempt) or len(selected) < max(
+        1, rules.min_devices
+    ):
+        return state, ()
+    opened, commands = _enter(
+        state,
+        Phase.COLLECTING,
+        now,
+        selected=selected,
+        invited=_sorted(state.invited, selected),
+        until=now + rules.deadline_s,
+        trouble="",
+    )
+    closed = _close_on_quorum(rules, opened, now)
+    return (opened, commands) if closed is None else closed
+
+
+def _close_on_quorum(rules: Rules, state: RoundState, now: float) -> Outcome | None:
+    if len(state.delivered) < needed(rules, len(state.selected)):
+        return None
+    return _close(state, now, "quorum")
+
+
+def _close(state: RoundState, now: float, by: str) -> Outcome:
+    closed, work = _enter(state, Phase.AGGREGATING, now, closed_by=by)
+    record = RecordAttempt.model_validate({"round": state.round, "attempt": state.attempt, "outcome": by})
+    return closed, (record, *work)
+
+
+def accept(rules: Rules, state: RoundState, event: UpdateAccepted, now: float) -> Outcome:
+    """Count a device once. One that was invited in an earlier attempt joins the selected."""
+    if event.round != state.round or event.device not in state.invited or event.device in state.delivered:
+        return state, ()
+    one = (event.device,)
+    changes = {"selected": _sorted(state.selected, one), "delivered": _sorted(state.delivered, one)}
+    counted = state.model_copy(update=changes)
+    return _close_on_quorum(rules, counted, now) or (counted, ())
+
+
+def accept_late(rules: Rules, state: RoundState, event: UpdateAccepted, now: float) -> Outcome:
+    """Between two attempts: an invited device's update still counts, and may be the one that was lacking."""
+    if event.round != state.round or event.device not in state.invited or event.device in state.delivered:
+        return state, ()
+    delivered = _sorted(state.delivered, (event.device,))
+    counted = state.model_copy(update={"delivered": delivered})
+    if len(delivered) < max(1, rules.min_devices):
+        return counted, ()
+    return _close(counted.model_copy(update={"selected": delivered}), now, "deadline")
+
+
+def collect(rules: Rules, state: RoundState, _: Tick, now: float) -> Outcome:
+    """Look at the deadline."""
+    if state.until is None or now < state.until:
+        return state, ()
+    if len(state.delivered) >= max(1, rules.min_devices):
+        return _close(state, now, "deadline")
+    least = max(1, rules.min_devices)
+    few = f"attempt {state.attempt} got {len(state.delivered)} of at least {least} updates in time"
+    return _give_up(state, now, few)
+
+
+def _give_up(state: RoundState, now: float, trouble: str) -> Outcome:
+    record = RecordAttempt(round=state.round, attempt=state.attempt, outcome="given_up")
+    changes = {"attempt": state.attempt + 1, "selected": (), "closed_by": "", "trouble": trouble}
+    reopened, work = _enter(state, Phase.WAITING, now, **changes)
+    return reopened, (record, *work)
+
+
+def reoffer(_: Rules, state: RoundState, event: DeviceOnline, _now: float) -> Outcome:
+    """Offer the open round again to a device that lacks."""
+    return state, ((SendOffers(devices=(event.device,)),) if event.device in state.missing else ())
+
+
+def lose(rules: Rules, state: RoundState, event: UpdatesLost, now: float) -> Outcome:
+    """Fold again without the unusable ones, or open the round again when too few are left."""
+    lost = set(event.devices) & set(state.delivered)
+    if event.round != state.round or not lost:
+        return state, ()
+    rest = tuple(d for d in state.delivered if d not in lost)
+    left = state.model_copy(update={"delivered": rest})
+    trouble = f"unusable updates of {', '.join(sorted(lost))}"
+    if len(rest) < max(1, rules.min_devices):
+        return _give_up(left, now, trouble)
+    return _enter(left, Phase.AGGREGATING, now, trouble=trouble)
+
+
+def made(rules: Rules, state: RoundState, event: VersionMade, now: float) -> Outcome:
+    """A version is in the registry: judge it, export it, or go on."""
+    if event.version != state.round:
+        return state, ()
+    new = state.model_copy(update={"version": event.version, "manifest": event.manifest, "trouble": ""})
+    if rules.evaluates(event.version):
+        return _enter(new, Phase.EVALUATING, now)
+    return _after_evaluation(rules, new, now)
+
+
+def _after_evaluation(rules: Rules, state: RoundState, now: float) -> Outcome:
+    if rules.exports(state.version):
+        return _enter(state, Phase.EXPORTING, now)
+    return _next_round(rules, state, now)
+
+
+def _next_round(rules: Rules, state: RoundState, now: float) -> Outcome:
+    if state.version >= rules.rounds:
+        return _enter(state, Phase.DONE, now, selected=(), invited=(), delivered=())
+    changes = {
+        "round": state.version + 1,
+        "attempt": 1,
+        "invited": (),
+        "selected": (),
+        "delivered": (),
+        "closed_by": "",
+    }
+    return _enter(state, Phase.WAITING, now, **changes)
+
+
+def judged(rules: Rules, state: RoundState, event: EvaluationDone, now: float) -> Outcome:
+    """Go on after the evaluation."""
+    return _after_evaluation(rules, state, now) if event.version == state.version else (state, ())
+
+
+def exported(rules: Rules, state: RoundState, event: ExportDone, now: float) -> Outcome:
+    """Go on after the export."""
+    return _next_round(rules, state, now) if event.version == state.version else (state, ())
+
+
+def failed(rules: Rules, state: RoundState, event: WorkFailed, now: float) -> Outcome:
+    """Without a model nothing can go on: try again. Judging and exporting are not worth a halt."""
+    of = state.version if state.phase in (Phase.EVALUATING, Phase.EXPORTING) else state.round
+    if event.phase is not state.phase or event.version != of:
+        return state, ()
+    trouble = event.detail[:500]
+    if state.phase is Phase.EVALUATING:
+        return _after_evaluation(rules, state.model_copy(update={"trouble": f"evaluation: {trouble}"}), now)
+    if state.phase is Phase.EXPORTING:
+        return _next_round(rules, state.model_copy(update={"trouble": f"export: {trouble}"}), now)
+    wait_s = min(_RETRY_MAX_S, _RETRY_S * 2 ** min(state.failures, 16))
+    changes = {"failures": state.failures + 1, "retry_at": now + wait_s, "trouble": trouble}
+    return state.model_copy(update=changes), ()
+
+
+def retry(_rules: Rules, state: RoundState, _: Tick, now: float) -> Outcome:
+    """Ask again for work that failed, when its wait is over."""
+    if state.retry_at is None or now < state.retry_at:
+        return state, ()
+    again = state.model_copy(update={"retry_at": None})
+    return again, pending(again)

@@ -1,0 +1,291 @@
+"""The parts of one agent, wired; and where each message goes.
+
+Queues: the link's inbox is bounded by the link; offers, pointers and wants keep the newest; chunks and
+windows have the bounds that their services state. A message is acknowledged after it was handled.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from edge_agent.collect import Collector, Judged, Workspace
+from edge_agent.config import AgentSettings
+from edge_agent.deploy import Deployment
+from edge_agent.inference import Inference
+from edge_agent.learner import Learner
+from edge_agent.ledger import Ledger
+from edge_agent.outbox import Outbox
+from edge_agent.session import Session, first_task, offline, state_topic
+from edge_agent.sources.base import Source, open_source
+from protocol.errors import Refused, Transient
+from protocol.messages import Command, ModelPointer, Offer, Receipt, TaskAnnouncement, Want, decode
+from protocol.task import Task
+from protocol.topics import Kind, Route, device_filters, parse
+from runtime.blobs import BlobStore
+from runtime.clock import Clock
+from runtime.fetch import Fetcher
+from runtime.mqtt import Link, Message, Will
+from runtime.spool import Spool
+from runtime.supervise import Progress
+
+_log = structlog.get_logger("edge_agent")
+STATUS_FILE: Final = "status.json"
+_STATUS_EVERY_S: Final = 5.0
+
+
+def open_sources(settings: AgentSettings, folder: Path, task: Task | None, clock: Clock) -> list[Source]:
+    """All sources of the configuration.
+
+    Raises:
+        Misconfigured: names the table and key.
+    """
+    names = None if task is None else task.modality_names
+    return [
+        open_source(table, f"source[{i}]", folder, names, clock) for i, table in enumerate(settings.source)
+    ]
+
+
+class Agent:
+    """One device.
+
+    Args:
+        settings: checked.
+        sources: opened.
+        clock: of all services.
+    """
+
+    def __init__(self, settings: AgentSettings, sources: list[Source], clock: Clock) -> None:
+        self.settings = settings
+        self.sources = sources
+        self._clock = clock
+        self.progress = Progress()
+        self._first_task = first_task(settings, sources)
+        self.refused: dict[str, int] = {}
+        """Messages that were refused, by reason."""
+        will = Will(state_topic(settings), offline(settings))
+        self.link = Link(
+            settings.mqtt,
+            f"agent-{settings.fleet}-{settings.device}",
+            filters=[(topic, 1) for topic in device_filters(settings.fleet, settings.device)],
+            will=will,
+            on_connect=self._connected,
+        )
+        self.blobs = BlobStore(settings.cache_dir / "blobs")
+        self.spool = Spool(settings.state_dir / "spool.sqlite3", settings.outbox.budget_bytes)
+        ledger = Ledger(settings.state_dir / "rounds.json", clock)
+        link, fleet, device = self.link, settings.fleet, settings.device
+        self.fetcher = Fetcher(
+            link.publish, fleet, device, self.blobs, lambda: link.chunk_bytes, window=settings.mqtt.window
+        )
+        self.inference = Inference(settings.infer, clock)
+        self.collector = Collector(
+            settings, sources, clock=clock, listener=self._on_windows, progress=self.progress
+        )
+        self.session = Session(
+            settings, sources, link, clock=clock, workspace=self.workspace, model_digest=self._model_digest
+        )
+        self.outbox = Outbox(link, self.spool, settings, clock)
+        self.learner = Learner(
+            settings,
+            self.workspace,
+            blobs=self.blobs,
+            fetcher=self.fetcher,
+            spool=self.spool,
+            ledger=ledger,
+            clock=clock,
+            on_spooled=self._on_spooled,
+        )
+        self.deployment = Deployment(
+            settings.state_dir / "models",
+            self.fetcher,
+            self.inference,
+            self.workspace,
+            fetch_timeout_s=settings.fetch_timeout_s,
+            changed=self.session.touch,
+        )
+        self._metrics: asyncio.Queue[tuple[int | None, dict[str, float]]] = asyncio.Queue(16)
+
+    def workspace(self) -> Workspace | None:
+        """What belongs to the present task."""
+        return self.collector.workspace
+
+    def services(self) -> dict[str, Callable[[], Awaitable[None]]]:
+        """Name -> run, for the one TaskGroup."""
+        services: dict[str, Callable[[], Awaitable[None]]] = {
+            "link": self.link.run,
+            "router": self._route,
+            "collector": self.collector.run,
+            "outbox": self.outbox.run,
+            "session": self.session.run,
+            "inference": self.inference.run,
+            "learner": self.learner.run,
+            "deployment": self.deployment.run,
+            "metrics": self._send_metrics,
+            "status": self._keep_status,
+        }
+        for i, source in enumerate(self.sources):
+            services[f"source[{i}]"] = partial(self.collector.run_source, source)
+        return services
+
+    async def start(self) -> None:
+        """Begin with the task that is known, if any."""
+        if self._first_task is not None:
+            await self.collector.use(self._first_task)
+
+    async def stop(self) -> None:
+        """Say goodbye while the link is up."""
+        await self.session.goodbye()
+
+    def close(self) -> None:
+        """After all services have ended."""
+        self.spool.close()
+        if (work := self.workspace()) is not None:
+            work.store.close()
+
+    def _model_digest(self) -> str | None:
+        return None if self.inference.model is None else self.inference.model.digest
+
+    def _on_windows(self, judged: Judged) -> None:
+        self.inference.offer(judged)
+        self.session.touch()
+
+    def _on_spooled(self, offer: Offer, metrics: dict[str, float]) -> None:
+        self.outbox.kick()
+        if not self._metrics.full():  # numbers for people: when the queue is full the new ones are dropped
+            self._metrics.put_nowait((offer.round, metrics))
+
+    async def _send_metrics(self) -> None:
+        while True:
+            await self.session.metric(*await self._metrics.get())
+
+    async def _connected(self) -> None:
+        await self.session.greet()
+        self.outbox.kick()
+
+    async def _route(self) -> None:
+        async for message in self.link.messages():
+            try:
+                await self.handle(message)
+            except Refused as error:
+                self.refused[error.reason] = self.refused.get(error.reason, 0) + 1
+                _log.warning("a message was refused", topic=message.topic, why=str(error))
+            except Transient as error:  # the peer sends again what matters
+                _log.warning("a message could not be handled", topic=message.topic, why=str(error))
+            message.ack()
+            self.progress.tick()
+
+    async def handle(self, message: Message) -> None:
+        """Give one message to whom it concerns.
+
+        Raises:
+            Refused: it is not for us, or malformed.
+            Transient: the disk is full.
+        """
+        route = parse(message.topic)
+        if not message.payload and message.retain:
+            return  # a retained topic that was cleared
+        match route.kind:
+            case Kind.DOWN_BLOB:
+                self.fetcher.on_chunk(route.digest or "", route.index or 0, message.payload)
+            case Kind.RECEIPT:
+                await self._on_receipt(message.payload)
+            case Kind.OFFER:
+                self.learner.offer(decode(message.payload, Offer))
+            case Kind.TASK:
+                await self._on_task(decode(message.payload, TaskAnnouncement))
+            case Kind.MODEL | Kind.FLEET_MODEL:
+                self.deployment.offer(decode(message.payload, ModelPointer))
+            case Kind.CMD:
+                self._on_command(decode(message.payload, Command))
+            case _:
+                _ignore(route)
+
+    async def _on_receipt(self, payload: bytes) -> None:
+        answer = decode(payload, Receipt, Want)
+        if isinstance(answer, Want):
+            self.outbox.on_want(answer)
+        elif isinstance(answer, Receipt) and await self.outbox.on_receipt(answer):
+            await asyncio.to_thread(self.learner.settled, answer)
+
+    async def _on_task(self, announcement: TaskAnnouncement) -> None:
+        work = self.workspace()
+        if work is not None and work.task != announcement.task:
+            self.learner.cancel()
+        if await self.session.on_task(announcement, self.collector.use):
+            self.deployment.task_changed()
+
+    def _on_command(self, command: Command) -> None:
+        if command.command == "no_such_blob" and command.digest is not None:
+            self.fetcher.on_no_such_blob(command.digest)
+        elif command.command == "send_state":
+            self.session.send_soon()
+
+    async def _keep_status(self) -> None:
+        """Write what ``lichen agent status`` shows, when it changed; the cache may live in memory."""
+        path, last = self.settings.cache_dir / STATUS_FILE, ""
+        while True:
+            text = json.dumps(self.status(), indent=1, default=str)
+            if text != last:
+                await asyncio.to_thread(_write_plain, path, text)
+                last = text
+            await self._clock.sleep(_STATUS_EVERY_S)
+
+    def status(self) -> dict[str, Any]:
+        """What it does, and what it waits for."""
+        work, counters = self.workspace(), self.link.counters
+        stock = None if work is None else work.store.stock()
+        return {
+            "device": self.settings.device,
+            "link": self.link.why,
+            "task": None if work is None else work.task.name,
+            "waiting_for": [] if work is not None else ["a task: none is announced, and no task_file is set"],
+            "modalities": [] if work is None else list(work.modalities),
+            "labelled_windows": 0 if stock is None else stock.labelled,
+            "windows": 0 if stock is None else stock.total,
+            "store_bytes": 0 if stock is None else stock.bytes,
+            "dropped_by_class": {} if stock is None else stock.dropped,
+            "lost_windows": 0 if stock is None else stock.lost,
+            "reasons": {} if work is None else dict(work.reasons()),
+            "samples": {} if work is None else vars(work.windower.counters),
+            "source_failures": self.collector.restarts,
+            "sources_ended": sorted(self.collector.finished),
+            "learning": self.learner.why,
+            "rounds_trained": self.learner.trained,
+            "outbox": {
+                "waiting": self.outbox.waiting,
+                "accepted": self.outbox.accepted,
+                "refused": self.outbox.refused,
+                "last_refusal": self.outbox.last_refusal,
+                "dropped": self.spool.dropped,
+            },
+            "inference": self.inference.off_because or "running",
+            "model_version": None if self.inference.model is None else self.inference.model.manifest.version,
+            "model_refused": self.deployment.last_refusal,
+            "predictions": self.inference.predictions,
+            "last_prediction": self.inference.last,
+            "refused_messages": self.refused,
+            "bytes_out": counters.bytes_out,
+            "bytes_in": counters.bytes_in,
+            "reconnects": counters.reconnects,
+        }
+
+
+def _ignore(route: Route) -> None:
+    _log.debug("nothing to do", topic=route.kind)
+
+
+def _write_plain(path: Path, text: str) -> None:
+    """Atomic for readers, not synced: it is written again in a moment."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f"{path.name}.part")
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        _log.debug("status not written", file=str(path), error=str(error), at=time.time())

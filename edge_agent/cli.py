@@ -1,0 +1,91 @@
+"""``lichen agent``: run, check, status."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from edge_agent import app as daemon
+from edge_agent.agent import STATUS_FILE, open_sources
+from edge_agent.collect import misfits
+from edge_agent.config import read, read_task
+from edge_agent.session import check_task
+from protocol.errors import Misconfigured
+from runtime import exit_codes
+from runtime.clock import SystemClock
+
+app = typer.Typer(
+    no_args_is_help=True, help="The agent on a device: collect, judge, learn, send, infer, deploy."
+)
+Config = Annotated[Path, typer.Option("--config", "-c", help="agent.toml")]
+Format = Annotated[Literal["table", "json"], typer.Option("--format", help="table for people, or json")]
+
+
+@app.command()
+def run(config: Config = Path("/etc/lichen/agent.toml")) -> None:
+    """Run the agent until SIGTERM. Exit status 78: the configuration is wrong."""
+    raise typer.Exit(daemon.run(config))
+
+
+@app.command()
+def check(config: Config = Path("/etc/lichen/agent.toml"), output: Format = "table") -> None:
+    """Read the configuration, the task and the sources' files, and say what is wrong. Touches nothing."""
+    try:
+        found = _checked(config)
+    except Misconfigured as error:
+        _fail(str(error), output)
+    _show(found, output)
+
+
+def _checked(config: Path) -> dict[str, Any]:
+    settings = read(config)
+    task = None if settings.task_file is None else read_task(settings.task_file)
+    sources = open_sources(settings, config.absolute().parent, task, SystemClock())
+    if task is not None:
+        check_task(task, sources)
+        if wrong := misfits(task, sources):
+            raise Misconfigured(f"{settings.task_file}: " + "; ".join(wrong))
+    return {
+        "config": str(config),
+        "fleet": settings.fleet,
+        "device": settings.device,
+        "roles": list(settings.roles),
+        "broker": settings.mqtt.where,
+        "task": None if task is None else task.name,
+        "sources": {source.name: source.channels for source in sources},
+    }
+
+
+@app.command()
+def status(config: Config = Path("/etc/lichen/agent.toml"), output: Format = "table") -> None:
+    """Show what the running agent does and what it waits for."""
+    try:
+        settings = read(config)
+    except Misconfigured as error:
+        _fail(str(error), output)
+    path = settings.cache_dir / STATUS_FILE
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        _fail(f"{path}: {error}; is the agent running?", output, exit_codes.UNAVAILABLE)
+    _show(found, output)
+
+
+def _fail(words: str, output: str, code: int = exit_codes.CONFIG) -> Any:
+    if output == "json":
+        typer.echo(json.dumps({"error": words}))
+    typer.echo(f"lichen agent: {words}", err=True)
+    raise typer.Exit(code)
+
+
+def _show(found: dict[str, Any], output: str) -> None:
+    if output == "json":
+        typer.echo(json.dumps(found, indent=1))
+        return
+    table = Table(show_header=False, box=None)
+    for key, value in found.items():
+        table.add_row(key, value if isinstance(value, str) else json.dumps(value))
+    Console().print(table)

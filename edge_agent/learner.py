@@ -1,0 +1,299 @@
+"""Offer -> fetch the blobs on the route -> train in the worker -> quantize -> spool.
+
+One offer at a time. The same offer again changes nothing; an offer for another round, base or task that is
+not older cancels the one at work. What fails is logged and waits, longer each time: the offer comes again.
+"""
+
+import asyncio
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import structlog
+from pydantic import ValidationError
+
+from edge_agent.collect import Workspace
+from edge_agent.config import AgentSettings
+from edge_agent.ledger import Ledger
+from edge_agent.packing import pack_update
+from models import jobs, registry
+from models.contract import Blobs, LocalResult, Tensors, WindowSet
+from models.params import read_npz, write_npz
+from protocol.errors import LichenError, Misconfigured, Reason, Refused, Transient
+from protocol.frame import decode_frame, digest
+from protocol.messages import BlobRef, Offer, Receipt
+from protocol.updates import BlobHeader, Manifest
+from runtime.blobs import BlobStore
+from runtime.clock import Clock
+from runtime.fetch import Fetcher
+from runtime.files import disk_errors
+from runtime.spool import Spool
+from runtime.workers import Worker
+
+_log = structlog.get_logger("edge_agent.learner")
+_FIRST_PAUSE_S: Final = 2.0
+_LAST_PAUSE_S: Final = 120.0
+
+
+class Learner:
+    """One service. ``on_spooled(offer, metrics)`` is called when an update is safe in the spool."""
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        workspace: Callable[[], Workspace | None],
+        *,
+        blobs: BlobStore,
+        fetcher: Fetcher,
+        spool: Spool,
+        ledger: Ledger,
+        clock: Clock,
+        on_spooled: Callable[[Offer, dict[str, float]], None],
+    ) -> None:
+        self._settings = settings
+        self._workspace = workspace
+        self._blobs = blobs
+        self._fetcher = fetcher
+        self._spool = spool
+        self._ledger = ledger
+        self._clock = clock
+        self._on_spooled = on_spooled
+        self._worker = Worker(settings.learn.module, idle_s=settings.learn.worker_idle_s)
+        self._next: Offer | None = None
+        self._current: Offer | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._news = asyncio.Event()
+        self._not_before: dict[tuple[str, int, str], tuple[float, float]] = {}
+        self.trained = 0
+        self.failures = 0
+        self.why = "no offer yet"
+        """What it does or waits for, in words."""
+
+    def offer(self, offer: Offer) -> None:
+        """An offer came. The newest waits; it replaces the one that waited."""
+        current = self._current
+        if current is not None:
+            if _same(current, offer):
+                return
+            if current.task == offer.task and offer.round < current.round:
+                return
+            _log.info("a newer offer cancels training", round=current.round, newer=offer.round)
+            self.cancel()
+        self._next = offer
+        self._news.set()
+
+    def cancel(self) -> None:
+        """Stop the training at work, if any."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def run(self) -> None:
+        """Work on offers, for ever."""
+        try:
+            while True:
+                await self._news.wait()
+                self._news.clear()
+                offer, self._next = self._next, None
+                if offer is not None and await self._is_wanted(offer):
+                    await self._attempt(offer)
+        finally:
+            self.cancel()
+            await self._worker.close()
+
+    async def _is_wanted(self, offer: Offer) -> bool:
+        work = self._workspace()
+        if work is None or work.task.name != offer.task:
+            self.why = f"the offer is for task {offer.task!r}, which is not announced here"
+            return False
+        if "train" not in self._settings.roles:
+            self.why = "this device does not have the role 'train'"
+            return False
+        if self._clock.now() < self._not_before.get(_key(offer), (0.0, 0.0))[0]:
+            return False
+        stock = work.store.stock()
+        have = stock.labelled if registry.method(work.task.method).needs_labels else stock.total
+        if have < work.task.rounds.min_windows:
+            self.why = (
+                f"{have} windows in the store to learn from, the task wants {work.task.rounds.min_windows}"
+            )
+            return False
+        entry = self._ledger.find(offer)
+        if entry is not None and entry.status == "spooled":
+            pending = await asyncio.to_thread(self._spool.pending)
+            if any(e.digest == entry.digest for e in pending):
+                self.why = f"the update for round {offer.round} waits for its receipt"
+                return False
+        return not self._ledger.is_done(offer)
+
+    async def _attempt(self, offer: Offer) -> None:
+        """Train in a task of its own, so that a newer offer can cancel it."""
+        self._current = offer
+        self._task = asyncio.create_task(self._learn(offer))
+        try:
+            await asyncio.wait([self._task])
+        finally:
+            task, self._task, self._current = self._task, None, None
+            if not task.done():  # we are stopping: the worker ends with us
+                task.cancel()
+                await asyncio.wait([task])
+        if task.cancelled():
+            self.why = "training was cancelled"
+            return
+        error = task.exception()
+        if error is None:
+            self._not_before.pop(_key(offer), None)
+        elif isinstance(error, LichenError):
+            self._failed(offer, error)
+        else:
+            raise error
+
+    def _failed(self, offer: Offer, error: LichenError) -> None:
+        pause = min(_LAST_PAUSE_S, 2 * self._not_before.get(_key(offer), (0.0, _FIRST_PAUSE_S / 2))[1])
+        self._not_before = {_key(offer): (self._clock.now() + pause, pause)}
+        self.failures += 1
+        self.why = f"round {offer.round} failed: {error}"
+        _log.error(
+            "local round failed; the offer comes again", round=offer.round, error=str(error), pause_s=pause
+        )
+
+    async def _learn(self, offer: Offer) -> None:
+        work = self._workspace()
+        if work is None:
+            raise Transient("no task is known")
+        task, modalities = work.task, work.modalities
+        spec = registry.method(task.method)
+        windows = await asyncio.to_thread(
+            work.store.recent, self._settings.learn.max_windows, labelled=spec.needs_labels
+        )
+        self.why = f"fetching version {offer.base[:12]} for round {offer.round}"
+        state = await self._state(offer, spec.server().route(task, modalities))
+        self.why = f"training round {offer.round} on {len(windows)} windows"
+        job = jobs.TrainJob(
+            task, self._settings.device, offer.round, offer.seed, threads=self._settings.learn.threads
+        )
+        started = time.perf_counter()
+        result = await self._train(job, windows, state)
+        metrics = {**result.metrics, "train_s": time.perf_counter() - started, "windows": float(len(windows))}
+        await self._spool_update(offer, work, windows, result, metrics)
+
+    async def _state(self, offer: Offer, route: tuple[str, ...]) -> Blobs:
+        """The global state on this device's route; blobs that did not change are here already."""
+        timeout = self._settings.fetch_timeout_s
+        base = BlobRef(digest=offer.base, size=offer.base_size)
+        path = await self._fetcher.fetch(base, timeout)
+        manifest = _manifest(await asyncio.to_thread(path.read_bytes), offer)
+        missing = [name for name in route if name not in manifest.blobs]
+        if missing:
+            raise Refused(Reason.WRONG_TENSORS, f"version {offer.base} lacks the blob {missing[0]!r}")
+        for name in route:
+            await self._fetcher.fetch(manifest.blobs[name], timeout)
+        state = await asyncio.to_thread(self._read_state, manifest, route)
+        keep = {offer.base, *(manifest.blobs[name].digest for name in route)}
+        await asyncio.to_thread(self._blobs.collect, keep, self._settings.blob_budget_bytes)
+        return state
+
+    def _read_state(self, manifest: Manifest, route: tuple[str, ...]) -> Blobs:
+        state: Blobs = {}
+        for name in route:
+            try:
+                data = self._blobs.get(manifest.blobs[name].digest)
+            except KeyError:
+                raise Transient(f"the blob {name!r} has vanished from {self._settings.cache_dir}") from None
+            header, tensors = decode_frame(data, BlobHeader)
+            if header.name != name:
+                raise Refused(Reason.WRONG_TENSORS, f"the blob {name!r} says that it is {header.name!r}")
+            state[name] = tensors
+        return state
+
+    async def _train(self, job: jobs.TrainJob, windows: WindowSet, state: Blobs) -> LocalResult:
+        folder = self._settings.cache_dir / "jobs" / f"{job.task.name}-{job.round}"
+        private = await asyncio.to_thread(self._read_private, job.task.name)
+        try:
+            await asyncio.to_thread(_write_job, folder, job, windows, state, private)
+            await self._worker.run(folder, self._settings.learn.timeout_s)
+            return await asyncio.to_thread(jobs.read_result, folder)
+        except OSError as error:
+            raise Transient(f"{folder}: {error}") from None
+        finally:
+            await asyncio.shield(asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True))
+
+    async def _spool_update(
+        self,
+        offer: Offer,
+        work: Workspace,
+        windows: WindowSet,
+        result: LocalResult,
+        metrics: dict[str, float],
+    ) -> None:
+        carry = await asyncio.to_thread(self._spool.carry, offer.task)
+        started = time.perf_counter()
+        who = (self._settings.device, work.modalities)
+        frame, new_carry = await asyncio.to_thread(
+            pack_update, offer, work.task, who, windows, result, carry=carry
+        )
+        metrics["quantize_s"] = time.perf_counter() - started
+        metrics["update_bytes"] = float(len(frame))
+        name = digest(frame)
+        # The ledger first: between the two it claims an update that the spool lacks, and training runs again.
+        await asyncio.to_thread(self._ledger.spooled, offer, name)
+        await asyncio.to_thread(
+            self._spool.put, task=offer.task, round_=offer.round, digest=name, payload=frame, carry=new_carry
+        )
+        self.trained += 1
+        self.why = f"the update for round {offer.round} waits for its receipt"
+        _log.info("update spooled", round=offer.round, bytes=len(frame), windows=len(windows))
+        finite = {key: value for key, value in metrics.items() if np.isfinite(value)}
+        self._on_spooled(offer, finite)
+        await asyncio.to_thread(self._write_private, offer.task, result.private)
+
+    def settled(self, receipt: Receipt) -> None:
+        """The receipt of an update came (touches the disk)."""
+        self._ledger.settled(receipt)
+        self.why = f"round {receipt.round} was {receipt.status}; waiting for the next offer"
+
+    def _private_path(self, task: str) -> Path:
+        return self._settings.state_dir / "private" / f"{task}.npz"
+
+    def _read_private(self, task: str) -> Tensors:
+        path = self._private_path(task)
+        if not path.exists():
+            return {}
+        try:
+            return read_npz(path)
+        except Misconfigured as error:
+            _log.error("private tensors are lost; training begins without them", error=str(error))
+            path.unlink(missing_ok=True)
+            return {}
+
+    def _write_private(self, task: str, private: Tensors) -> None:
+        path = self._private_path(task)
+        with disk_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_npz(path, dict(private))
+
+
+def _write_job(folder: Path, job: jobs.TrainJob, windows: WindowSet, state: Blobs, private: Tensors) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    jobs.write_train(folder, job, windows, state, private)
+
+
+def _manifest(data: bytes, offer: Offer) -> Manifest:
+    try:
+        manifest = Manifest.model_validate_json(data)
+    except ValidationError as error:
+        raise Refused(Reason.MALFORMED, f"manifest {offer.base}: {error}"[:500]) from None
+    if manifest.task != offer.task:
+        raise Refused(Reason.UNKNOWN_TASK, f"manifest {offer.base} is of task {manifest.task!r}")
+    return manifest
+
+
+def _key(offer: Offer) -> tuple[str, int, str]:
+    return offer.task, offer.round, offer.base
+
+
+def _same(a: Offer, b: Offer) -> bool:
+    return _key(a) == _key(b)

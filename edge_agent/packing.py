@@ -1,0 +1,86 @@
+"""A local result -> the frame that travels and the error carry that stays. Pure."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models import windowset
+from models.contract import LocalResult, WindowSet
+from protocol.errors import Reason, Refused
+from protocol.frame import encode_frame
+from protocol.messages import Offer
+from protocol.quantize import with_error_carry
+from protocol.task import Task
+from protocol.tensors import Codec, Encoded, encode
+from protocol.updates import UpdateHeader
+
+Carry = dict[str, NDArray[np.float32]]
+
+
+def pack_update(
+    offer: Offer,
+    task: Task,
+    who: tuple[str, Sequence[str]],
+    windows: WindowSet,
+    result: LocalResult,
+    *,
+    carry: Mapping[str, NDArray[np.float32]],
+) -> tuple[bytes, Carry | None]:
+    """Quantize and frame an update.
+
+    Args:
+        offer: names round and base.
+        task: its uplink says how tensors travel that the method named no codec for, with error carry.
+        who: the device's name, and those of the task's modalities that it has.
+        windows: what was trained on.
+        result: the worker's.
+        carry: what earlier rounds lost to quantization, by tensor.
+
+    Returns:
+        The frame, and the new carry (tensors that did not travel keep theirs); None if the task has none.
+
+    Raises:
+        Refused: a tensor is not finite; the detail names it.
+    """
+    tensors: dict[str, Encoded] = {}
+    new_carry: Carry = dict(carry)
+    for name, tensor in result.tensors.items():
+        if not np.isfinite(tensor).all():
+            raise Refused(Reason.NON_FINITE, f"training gave a value that is not finite in tensor {name!r}")
+        if name in result.codecs:
+            tensors[name] = encode(tensor, result.codecs[name])
+            continue
+        before = carry.get(name) if task.uplink.error_carry else None
+        if before is not None and before.shape != tensor.shape:
+            before = None  # the network has changed since
+        tensors[name], new_carry[name] = with_error_carry(tensor, before, Codec(task.uplink.codec))
+    frame = encode_frame(_header(offer, task, who, windows, result), tensors)
+    return frame, new_carry if task.uplink.error_carry else None
+
+
+def _header(
+    offer: Offer, task: Task, who: tuple[str, Sequence[str]], windows: WindowSet, result: LocalResult
+) -> UpdateHeader:
+    device, modalities = who
+    counts = windowset.counts(windows, task)
+    columns = {name: m for m, name in enumerate(task.modality_names)}
+    here = {name: windows.present_BM[:, columns[name]] for name in modalities}
+    return UpdateHeader(
+        task=task.name,
+        method=task.method,
+        device=device,
+        round=offer.round,
+        base=offer.base,
+        weight=result.weight,
+        samples=len(windows),
+        counts={name: counts[name] for name in modalities},
+        missing={name: float(1.0 - p.mean()) if len(p) else 1.0 for name, p in here.items()},
+        quality={name: _mean(windows.quality_BM[p, columns[name]]) for name, p in here.items()},
+        metrics=result.metrics,
+        extra=result.extra,
+    )
+
+
+def _mean(values: NDArray[np.float32]) -> float:
+    return float(np.clip(values.mean(), 0.0, 1.0)) if len(values) else 1.0

@@ -1,0 +1,240 @@
+"""What the device says about itself, and which task it has.
+
+``up/state`` is retained: ``online`` at every connect, ``stopped`` on a clean exit, ``offline`` by the will.
+It is sent when it changed, at most every ``state_every_s``. What matters to the coordinator (status, model,
+roles, modalities, enough windows to train, a quarter more windows) is sent then; small changes wait
+``state_idle_s``. An idle device with two modalities and seven classes sends about 700 bytes every 10
+minutes: 101 KB a day, and 6 KB of MQTT pings at a 30 s keepalive.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+import structlog
+from pydantic import ValidationError
+
+from edge_agent.collect import Workspace, misfits, offered
+from edge_agent.config import AgentSettings, read_task
+from edge_agent.ports import Publisher
+from edge_agent.sources.base import Source
+from models import registry
+from protocol.errors import Misconfigured, Reason, Refused, Transient
+from protocol.messages import Metric, ModalityState, State, TaskAnnouncement, encode
+from protocol.task import Task
+from protocol.topics import Kind, device_topic
+from runtime.clock import Clock
+from runtime.files import write_atomic
+
+_log = structlog.get_logger("edge_agent.session")
+TASK_FILE: Final = "task.json"
+_GROWTH: Final = 1.25
+_TRIES: Final = 5
+
+
+def state_topic(settings: AgentSettings) -> str:
+    """Where this device's state is."""
+    return device_topic(settings.fleet, settings.device, Kind.STATE)
+
+
+def offline(settings: AgentSettings) -> bytes:
+    """The will."""
+    return encode(State(status="offline", device=settings.device, roles=settings.roles, modalities={}))
+
+
+def check_task(task: Task, sources: list[Source]) -> None:
+    """Whether this device can do the task at all.
+
+    Raises:
+        Misconfigured: unknown method, wrong option of the method, or no modality in common.
+    """
+    registry.method(task.method).configure(task)
+    if not offered(task, sources):
+        words = "; ".join(misfits(task, sources)) or "there is no source"
+        raise Misconfigured(f"task {task.name!r}: this device delivers none of its modalities: {words}")
+
+
+def first_task(settings: AgentSettings, sources: list[Source]) -> Task | None:
+    """The task that was announced last, else that of ``task_file``, else None.
+
+    Raises:
+        Misconfigured: ``task_file`` is missing or wrong, or a source does not fit it.
+    """
+    kept = settings.state_dir / TASK_FILE
+    from_file = None if settings.task_file is None else read_task(settings.task_file)
+    if from_file is not None:
+        check_task(from_file, sources)
+        if wrong := misfits(from_file, sources):
+            raise Misconfigured(f"{settings.task_file}: " + "; ".join(wrong))
+    announced = _read_kept(kept)
+    if announced is None:
+        return from_file
+    try:
+        check_task(announced, sources)
+    except Misconfigured as error:
+        _log.warning("the task announced last does not fit any more", why=str(error))
+        return from_file
+    return announced
+
+
+def _read_kept(path: Path) -> Task | None:
+    try:
+        return Task.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as error:
+        _log.warning(
+            "the kept task is forgotten; it will be announced again", file=str(path), error=str(error)
+        )
+        return None
+
+
+class Session:
+    """Keeps task and state."""
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        sources: list[Source],
+        link: Publisher,
+        *,
+        clock: Clock,
+        workspace: Callable[[], Workspace | None],
+        model_digest: Callable[[], str | None],
+    ) -> None:
+        self._settings = settings
+        self._sources = sources
+        self._link = link
+        self._clock = clock
+        self._workspace = workspace
+        self._model_digest = model_digest
+        self._sent: State | None = None
+        self._sent_at = 0.0
+        self._news = asyncio.Event()
+        self.states_sent = 0
+
+    async def on_task(self, announcement: TaskAnnouncement, use: Callable[[Task], Awaitable[None]]) -> bool:
+        """A task is announced: check it, keep it, use it. True when it is another one than before.
+
+        Raises:
+            Refused: this device cannot do it; the one before stays.
+        """
+        task, work = announcement.task, self._workspace()
+        if work is not None and work.task == task:
+            return False
+        try:
+            check_task(task, self._sources)
+        except Misconfigured as error:
+            raise Refused(Reason.UNKNOWN_TASK, str(error)) from None
+        for words in misfits(task, self._sources):
+            _log.warning("a source is not used", why=words)
+        path = self._settings.state_dir / TASK_FILE
+        try:
+            await asyncio.to_thread(write_atomic, path, task.model_dump_json().encode())
+        except Transient as error:  # until the next start it is known all the same
+            _log.error("the task could not be kept", why=str(error))
+        await use(task)
+        _log.info("task", name=task.name, method=task.method)
+        self.touch()
+        return True
+
+    def touch(self) -> None:
+        """Something may have changed."""
+        self._news.set()
+
+    def send_soon(self) -> None:
+        """The coordinator asks for the state."""
+        self._sent = None
+        self._news.set()
+
+    def state(self) -> State:
+        """What is true now."""
+        settings, work = self._settings, self._workspace()
+        modalities: dict[str, ModalityState] = {}
+        labelled = 0
+        if work is not None:
+            stock, reasons = work.store.stock(), work.reasons()
+            labelled = stock.labelled
+            modalities = {
+                name: ModalityState(
+                    windows=stock.counts[name],
+                    missing=round(stock.missing[name], 3),
+                    quality=round(stock.quality[name], 3),
+                    reasons=reasons.get(name, ()),
+                )
+                for name in work.modalities
+            }
+        return State(
+            status="online",
+            device=settings.device,
+            roles=settings.roles,
+            modalities=modalities,
+            windows=labelled,
+            model=self._model_digest(),
+            chunk_bytes=self._link.chunk_bytes,
+            version=metadata.version("lichen"),
+        )
+
+    async def greet(self) -> None:
+        """At every connect. Raises Transient."""
+        await self._send(self.state())
+
+    async def goodbye(self) -> None:
+        """On a clean exit; the link is still up."""
+        if not self._link.connected:
+            return
+        state = self.state().model_copy(update={"status": "stopped"})
+        try:
+            await self._link.publish(state_topic(self._settings), encode(state), retain=True, timeout_s=2.0)
+        except Transient as error:
+            _log.info("the goodbye was not sent", why=str(error))
+
+    async def metric(self, round_: int | None, metrics: dict[str, float]) -> None:
+        """Small numbers for people; not sent again when it fails."""
+        message = Metric(device=self._settings.device, round=round_, metrics=metrics)
+        try:
+            topic = device_topic(self._settings.fleet, self._settings.device, Kind.METRIC)
+            await self._link.publish(topic, encode(message))
+        except (Transient, Refused) as error:
+            _log.debug("metrics were not sent", why=str(error))
+
+    async def run(self) -> None:
+        """Send the state when it has changed enough."""
+        while True:
+            try:
+                async with asyncio.timeout(self._settings.state_every_s):
+                    await self._news.wait()
+            except TimeoutError:
+                pass
+            self._news.clear()
+            if self._link.connected and self.is_due(state := self.state()):
+                try:
+                    await self._send(state)
+                except (Transient, Refused) as error:
+                    _log.debug("state not sent", why=str(error))
+                    self._sent = None
+            await self._clock.sleep(min(1.0, self._settings.state_every_s / _TRIES))
+
+    def is_due(self, state: State) -> bool:
+        """Whether a state should be sent now."""
+        before, age = self._sent, self._clock.now() - self._sent_at
+        if before is None:
+            return True
+        if state == before:
+            return False
+        work = self._workspace()
+        enough = 0 if work is None else work.task.rounds.min_windows
+        if before.windows < enough <= state.windows or before.model != state.model:
+            return True
+        if age < self._settings.state_every_s:
+            return False
+        grown = state.windows >= _GROWTH * max(1, before.windows)
+        other = set(before.modalities) != set(state.modalities) or before.chunk_bytes != state.chunk_bytes
+        return grown or other or age >= self._settings.state_idle_s
+
+    async def _send(self, state: State) -> None:
+        await self._link.publish(state_topic(self._settings), encode(state), retain=True)
+        self._sent, self._sent_at = state, self._clock.now()
+        self.states_sent += 1

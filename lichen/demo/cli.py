@@ -1,0 +1,123 @@
+"""``lichen demo``."""
+
+import asyncio
+import json
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from lichen.demo import course, plan
+from lichen.demo.screen import Screen
+from lichen.demo.story import Story
+from lichen.demo.study import FEDERATED, summarise
+from runtime import exit_codes
+from runtime.logs import configure
+from runtime.settings import LogSettings
+
+app = typer.Typer(add_completion=False)
+_STOPPED = 130
+"""What shells expect of a program that was ended by Ctrl-C."""
+
+
+class Format(StrEnum):
+    """How the result is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+@app.command()
+def demo(
+    *,
+    out: Annotated[Path, typer.Option(help="Where everything is written.")] = Path("demo-out"),
+    rounds: Annotated[int, typer.Option(help="Rounds of learning.", min=1, max=200)] = plan.ROUNDS,
+    speed: Annotated[float, typer.Option(help="Replay so many times faster than recorded.", min=1)] = 20.0,
+    seed: Annotated[int, typer.Option(help="Decides faults, order of exercises, initial model.", min=0)] = 0,
+    chaos: Annotated[
+        bool, typer.Option("--chaos", help="Kill one agent and the coordinator in mid-round.")
+    ] = False,
+    study: Annotated[
+        bool, typer.Option(help="Beside it, simulate several seeds and the alternatives.")
+    ] = True,
+    study_seeds: Annotated[int, typer.Option(help="Seeds of the simulation.", min=1, max=20)] = 3,
+    observer_python: Annotated[
+        Path | None,
+        typer.Option(
+            help="Python of the observing device; it has only lichen[infer]. Default: .venv-observer"
+        ),
+    ] = None,
+    timeout_s: Annotated[float, typer.Option(help="Give up after so long, and say why.", min=10)] = 420.0,
+    output_format: Annotated[
+        Format, typer.Option("--format", help="A table for people, or one JSON object.")
+    ] = Format.TABLE,
+) -> None:
+    """A whole fleet on this machine, on real sensor data: learn over MQTT, end with ONNX on a device.
+
+    Starts an embedded broker, a coordinator, six training agents and one observing agent as processes, with
+    sensors that really fail. Exit code 0 only when every check holds.
+    """
+    options = plan.Options(
+        out=out,
+        rounds=rounds,
+        speed=speed,
+        seed=seed,
+        chaos=chaos,
+        study=study,
+        study_seeds=study_seeds,
+        observer_python=observer_python,
+        timeout_s=timeout_s,
+    )
+    as_json = output_format is Format.JSON
+    # Links and settings log as they do in the daemons; here the screen tells.
+    configure(LogSettings(level="error"))
+    try:
+        with Screen(Console(), quiet=as_json) as screen:
+            story = asyncio.run(course.run(options, screen))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        typer.echo("lichen demo: stopped; all of its processes are ended", err=True)
+        raise typer.Exit(_STOPPED) from None
+    except ExceptionGroup as group:
+        # From the two things that run side by side: the first one tells.
+        raise _first(group) from None
+    if as_json:
+        typer.echo(json.dumps(asdict(story)))
+    else:
+        print_result(story, Console(), out / "report.html")
+    if not story.worked:
+        raise typer.Exit(exit_codes.SOFTWARE)
+
+
+def _first(group: ExceptionGroup[Exception]) -> Exception:
+    found = group.exceptions[0]
+    return _first(found) if isinstance(found, ExceptionGroup) else found
+
+
+def print_result(story: Story, console: Console, page: Path) -> None:
+    """The table of alternatives, the checks and where the report is."""
+    rows = summarise(story.study)
+    if rows:
+        table = Table("the same people and kinds of faults, simulated", box=None, padding=(0, 2, 0, 0))
+        for column in ("accuracy %", "± sd", "prototypes minus this", "± sd", "seeds"):
+            table.add_column(column, justify="right")
+        for row in rows:
+            own = row.variant == FEDERATED
+            table.add_row(
+                row.variant,
+                f"{100 * row.mean:.1f}",
+                f"{100 * row.sd:.1f}",
+                "" if own else f"{100 * row.margin:+.1f}",
+                "" if own else f"{100 * row.margin_sd:.1f}",
+                str(row.seeds),
+            )
+        console.print()
+        console.print(table)
+    console.print()
+    for check in story.checks:
+        mark = "[green]✓[/]" if check.ok else "[red]✗[/]" if check.must else "[yellow]○[/]"
+        console.print(f"{mark} {check.what}: {check.detail}", highlight=False, soft_wrap=True)
+    console.print(f"\n{story.seconds:.0f} s. Report: {page}", highlight=False, soft_wrap=True)

@@ -1,0 +1,181 @@
+"""One demo run from the first file to the report, and the checks that say whether it worked."""
+
+import asyncio
+import json
+import signal
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from lichen.demo import plan, study
+from lichen.demo.fleet import Fleet
+from lichen.demo.prepare import Stage, prepare
+from lichen.demo.screen import Screen
+from lichen.demo.story import Check, DeviceStory, RoundStory, Sizes, Story
+from lichen.demo.study import ALONE, spread
+from protocol.errors import Transient
+
+PROTOTYPE_LIMIT_BYTES = 2048
+DELTA_LIMIT = 0.27
+
+
+async def run(options: plan.Options, screen: Screen) -> Story:
+    """The whole demo.
+
+    Raises:
+        Misconfigured: data, environment or output folder are not as they must be.
+        Transient: something did not happen in time; the message says what was waited for.
+    """
+    stage = await asyncio.to_thread(prepare, options, version("lichen"))
+    screen.say(f"recordings, faults and configurations are in {stage.layout.root}")
+    story = stage.story
+    fleet = Fleet(stage, options, screen)
+    try:
+        async with asyncio.timeout(options.timeout_s):
+            await _interruptible(_live(fleet, story))
+    except TimeoutError:
+        raise Transient(
+            f"the demo was not over after {options.timeout_s:.0f} s; it waited for {fleet.doing} "
+            f"(logs: {stage.layout.root / 'logs'}; --timeout-s sets the time)"
+        ) from None
+    finally:
+        story.events, story.seconds = screen.events, screen.seconds
+    story.checks = checks(story, options)
+    finish(story, stage)
+    return story
+
+
+async def _interruptible(course: Any) -> None:
+    """SIGINT and SIGTERM cancel the course, so that every child is stopped in order."""
+    task = asyncio.ensure_future(course)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, task.cancel)
+    try:
+        await task
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+async def _live(fleet: Fleet, story: Story) -> None:
+    async with fleet.running():
+        await fleet.learn()
+        tell_history(story, await fleet.history())
+        await fleet.stop_agents()
+        stores = {d.name: store_folder(fleet.stage.layout, d.name) for d in plan.DEVICES}
+        # The observing device's stream takes its time; the baseline uses the idle processor meanwhile.
+        async with asyncio.TaskGroup() as both:
+            observing = both.create_task(fleet.observe())
+            judging = both.create_task(fleet.baseline(stores))
+        story.observer = observing.result()
+        tell_baseline(story, judging.result())
+        fleet.screen.say("what each device reaches alone is known")
+        story.study = await fleet.finish_study()
+
+
+def store_folder(layout: plan.Layout, name: str) -> Path:
+    """Where an agent keeps its windows."""
+    return layout.state(name) / "store"
+
+
+def tell_history(story: Story, history: dict[str, Any]) -> None:
+    """Take rounds, devices and the confusion matrix from the coordinator's database."""
+    up = down = 0
+    for row in history["rounds"]:
+        up += row["bytes_up"] or 0
+        down += row["bytes_down"] or 0
+        if row["metrics"] or row["bytes_up"]:
+            accepted = tuple(u["device"] for u in row["updates"] if not u["lost"])
+            accuracy = row["metrics"].get("accuracy")
+            story.rounds.append(RoundStory(row["round"], accuracy, up, down, accepted))
+    story.confusion = (history["confusion"] or {}).get("matrix", [])
+    last: dict[str, dict[str, Any]] = {u["device"]: u for row in history["rounds"] for u in row["updates"]}
+    states = {row["device"]: row for row in history["devices"]}
+    for device in story.devices:
+        _tell_device(device, last.get(device.name), states.get(device.name))
+
+
+def _tell_device(device: DeviceStory, update: dict[str, Any] | None, state: dict[str, Any] | None) -> None:
+    if update is not None:
+        device.windows = int(update["samples"])
+        device.counts = {m: list(c) for m, c in update["counts"].items()}
+        device.quality = dict(update["quality"])
+        device.missing = dict(update["missing"])
+    for modality, known in ((state or {}).get("modalities") or {}).items():
+        device.reasons[modality] = list(known.get("reasons") or [])
+
+
+def tell_baseline(story: Story, rows: list[dict[str, Any]]) -> None:
+    """Take what each device reaches alone, and the sizes."""
+    alone = {row["device"]: float(row["accuracy"]) for row in rows if "device" in row}
+    for device in story.devices:
+        device.alone = alone.get(device.name)
+    for row in rows:
+        if "sizes" in row:
+            story.sizes = Sizes(**row["sizes"])
+
+
+def checks(story: Story, options: plan.Options) -> list[Check]:
+    """What must hold for the demo to have worked."""
+    found = [
+        Check(
+            "all rounds were finished",
+            len(story.rounds) == options.rounds,
+            f"{len(story.rounds)} of {options.rounds}, with {_mean_accepted(story):.1f} devices a round",
+        )
+    ]
+    observer = story.observer
+    if observer is not None:
+        live = observer.accuracy()
+        detail = f"version {observer.version}, {len(observer.predictions)} windows, {_percent(live)} right"
+        found.append(Check("the ONNX model predicts on the observing device", live is not None, detail))
+        found.append(
+            Check("torch is absent there", observer.torch_free, f"import torch fails in {observer.how}")
+        )
+    if story.accuracy is not None and story.alone:
+        mean, sd = spread(story.alone)
+        detail = (
+            f"{_percent(story.accuracy)} against {_percent(mean)} ± {100 * sd:.1f} over devices: "
+            f"{100 * (story.accuracy - mean):+.1f} points"
+        )
+        found.append(Check("the fleet is above its devices alone", story.accuracy > mean, detail))
+    for row in study.summarise(story.study):
+        if row.variant == study.FEDERATED:
+            continue
+        detail = f"{100 * row.margin:+.1f} ± {100 * row.margin_sd:.1f} points over {row.seeds} seeds"
+        title = "sharing beats a device alone" if row.variant == ALONE else f"prototypes beat {row.variant}"
+        # Which way of imputing is better is a finding, with its spread; that sharing helps is a promise.
+        found.append(Check(f"in simulation, {title}", row.margin > 0, detail, must=row.variant == ALONE))
+    if story.sizes is not None:
+        sizes = story.sizes
+        small = sizes.prototypes_4bit < PROTOTYPE_LIMIT_BYTES
+        found.append(
+            Check(
+                "a 4-bit prototype upload is under 2 KB on the wire", small, f"{sizes.prototypes_4bit} bytes"
+            )
+        )
+        detail = f"{sizes.delta_int8} of {sizes.delta_float32} bytes, {100 * sizes.ratio:.1f} %"
+        found.append(
+            Check("an int8 update is under 27 % of its float32 size", sizes.ratio < DELTA_LIMIT, detail)
+        )
+    return found
+
+
+def _mean_accepted(story: Story) -> float:
+    return sum(len(r.accepted) for r in story.rounds) / max(1, len(story.rounds))
+
+
+def _percent(value: float | None) -> str:
+    return "nothing" if value is None else f"{100 * value:.1f} %"
+
+
+def finish(story: Story, stage: Stage) -> Path:
+    """Write ``report.json`` and ``report.html``; returns the page's path."""
+    from lichen.demo.report.render import write  # noqa: PLC0415 - matplotlib takes a second to import
+
+    root = stage.layout.root
+    story.save(root / "report.json")
+    (root / "faults.json").write_text(json.dumps({d.name: d.injected for d in story.devices}, indent=1))
+    write(story, root / "report.html")
+    return root / "report.html"

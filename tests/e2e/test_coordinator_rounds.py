@@ -1,0 +1,41 @@
+import asyncio
+from contextlib import AsyncExitStack
+
+from coordinator.app import Coordinator
+from coordinator.history import read
+from tests.support.brokers import BrokerProcess, broker  # noqa: F401 - a fixture
+from tests.support.coordinator_fake import FakeDevice, TinyJobs, TinyServer, settings_for, tiny_task
+
+
+async def run_fleet(tmp_path, port, task, jobs=None, devices=(), **settings):
+    chosen = settings_for(tmp_path, port, exit_when_done=True, **settings)
+    coordinator = Coordinator(chosen, task, TinyServer(), jobs or TinyJobs())
+    async with AsyncExitStack() as stack, asyncio.timeout(40):
+        running = asyncio.create_task(coordinator.run())
+        for device in devices:
+            await stack.enter_async_context(device)
+        return await running
+
+
+async def test_a_fleet_finishes_all_rounds_and_the_model_is_announced(tmp_path, broker) -> None:  # noqa: F811
+    devices = [FakeDevice(broker.port, f"d{i}", value=float(i)) for i in range(1, 4)]
+    jobs = TinyJobs()
+    (tmp_path / "w.npz").touch()
+    evaluation = {"data": tmp_path / "w.npz"}
+    task = tiny_task(count=2, min_devices=3)
+    status = await run_fleet(tmp_path, broker.port, task, jobs, devices, evaluation=evaluation)
+    assert status == 0
+    found = read(tmp_path / "coordinator")
+    assert found["phase"] == "done"
+    assert [v["metrics"]["accuracy"] for v in found["versions"]] == [0.0, 2.0, 4.0]
+    assert [v["devices"] for v in found["versions"]] == [[], ["d1", "d2", "d3"], ["d1", "d2", "d3"]]
+    assert found["confusion"]["version"] == 2
+    assert found["exports"][0]["version"] == 2
+    assert jobs.done == ["initial", "evaluate", "evaluate", "evaluate", "export", "close"]
+    assert devices[0].pointers[-1].version == 2
+    assert devices[0].rounds[-1].phase == "done"
+    assert devices[0].rounds[-1].bytes_up > 0
+    assert devices[0].tasks[0].task == task
+    assert {r.status for d in devices for r in d.receipts} == {"accepted"}
+    assert found["rounds"][0]["updates"][0]["quality"] == {"acc": 0.5}
+    assert found["rounds"][0]["bytes_up"] > 0

@@ -1,0 +1,70 @@
+"""Stored values of every method's equations: a changed number is a changed method (a CHANGELOG line).
+
+``losses/<method>.json`` holds what :func:`_qqr` and its like computed when the file was made. To add one,
+add its function to ``COMPUTED`` and run ``python -m tests.golden.test_golden_losses`` once.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from models.methods.qqr import QqrConfig, losses, prototypes
+from models.registry import methods
+
+FOLDER = Path(__file__).parent / "losses"
+
+
+def _fixed(*shape: int, step: float) -> torch.Tensor:
+    """Numbers without a generator: the same on every machine and release."""
+    index = torch.arange(int(np.prod(shape)), dtype=torch.float64)
+    return torch.sin(index * step + step).to(torch.float32).reshape(shape)
+
+
+def _qqr() -> dict[str, list[float]]:
+    z_BD, vbar_KD = _fixed(5, 4, step=0.7), _fixed(3, 4, step=1.3)
+    y_B = torch.tensor([0, 2, 1, 2, 0])
+    present_B = torch.tensor([True, True, False, True, False])
+    seen_K = torch.tensor([True, False, True])
+    logits_BK = _fixed(5, 3, step=2.1)
+    v_KD, count_K = losses.class_means(z_BD, y_B, present_B, 3)
+    pce_B = losses.prototype_cross_entropy(z_BD, y_B, vbar_KD, seen_K)
+    pce_MB = torch.stack([pce_B, 2 * pce_B])
+    quality_MB = torch.stack([present_B, ~present_B])
+    ce = losses.cross_entropy(logits_BK, y_B)
+    rounds_K = np.float32([0, 2, 5])
+    arguments = (vbar_KD.numpy(), rounds_K, v_KD.numpy(), (count_K > 0).numpy())
+    mean_KD, mean_rounds_K = prototypes.cumulative(*arguments, QqrConfig())
+    fading = QqrConfig(forgetting="exponential", forgetting_rate=0.5)
+    tensors = {
+        "13 class_means": v_KD,
+        "13 counts": count_K,
+        "16 cumulative": torch.from_numpy(mean_KD),
+        "16 rounds": torch.from_numpy(mean_rounds_K),
+        "16 exponential": torch.from_numpy(prototypes.cumulative(*arguments, fading)[0]),
+        "18 imputed": losses.imputed(z_BD, present_B, y_B, vbar_KD),
+        "20 cross_entropy": ce,
+        "21 prototype_cross_entropy": pce_B,
+        "22 rebalanced": losses.rebalanced(ce, pce_MB, quality_MB, 0.5),
+    }
+    return {name: [round(float(v), 9) for v in tensor.flatten()] for name, tensor in tensors.items()}
+
+
+COMPUTED = {"qqr": _qqr}
+
+
+@pytest.mark.parametrize("name", methods())
+def test_the_losses_are_the_stored_ones(name):
+    stored = json.loads((FOLDER / f"{name}.json").read_text())
+    computed = COMPUTED[name]()
+    assert computed.keys() == stored.keys()
+    for equation, values in stored.items():
+        np.testing.assert_allclose(computed[equation], values, rtol=1e-5, atol=1e-6, err_msg=equation)
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for method_name, compute in COMPUTED.items():
+        (FOLDER / f"{method_name}.json").write_text(json.dumps(compute(), indent=1) + "\n")

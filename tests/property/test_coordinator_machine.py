@@ -1,0 +1,187 @@
+"""The round machine under any sequence of events."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from coordinator.rounds.driver import replay
+from coordinator.rounds.machine import TABLE, apply
+from coordinator.rounds.states import (
+    JOURNALED,
+    Aggregate,
+    Begin,
+    Checkpoint,
+    DeviceOnline,
+    EvaluationDone,
+    ExportDone,
+    Phase,
+    Resumed,
+    RoundState,
+    Rules,
+    Select,
+    Selected,
+    Tick,
+    UpdateAccepted,
+    UpdatesLost,
+    VersionMade,
+    WorkFailed,
+)
+from coordinator.rounds.steps import needed
+from coordinator.rounds.why import why
+
+NAMES = ("a", "b", "c", "d", "e")
+DEVICE = st.sampled_from((*NAMES, "stranger"))
+DEVICES = st.lists(st.sampled_from(NAMES), unique=True).map(lambda d: tuple(sorted(d)))
+SMALL = st.integers(0, 4)
+EVENTS = st.one_of(
+    st.just(Begin()),
+    st.just(Resumed()),
+    st.builds(Tick, able=DEVICES),
+    st.builds(DeviceOnline, device=DEVICE),
+    st.builds(Selected, round=SMALL, attempt=SMALL, devices=DEVICES),
+    st.builds(UpdateAccepted, device=DEVICE, round=SMALL),
+    st.builds(UpdatesLost, round=SMALL, devices=DEVICES),
+    st.builds(VersionMade, version=SMALL, manifest=st.just("f" * 64)),
+    st.builds(EvaluationDone, version=SMALL),
+    st.builds(ExportDone, version=SMALL),
+    st.builds(WorkFailed, phase=st.sampled_from(Phase), version=SMALL, detail=st.just("it broke")),
+)
+RULES = st.builds(
+    Rules,
+    rounds=st.integers(1, 3),
+    deadline_s=st.floats(1, 20),
+    devices_per_round=st.none() | st.integers(1, 5),
+    quorum=st.floats(0, 1),
+    min_devices=st.integers(1, 4),
+    spread_s=st.floats(0, 5),
+    evaluate=st.booleans(),
+    evaluate_every=st.integers(1, 2),
+    export=st.booleans(),
+    export_every=st.integers(0, 2),
+)
+
+
+class Machine(RuleBasedStateMachine):
+    """Plays events at the machine and keeps its own, simple books."""
+
+    @initialize(rules=RULES)
+    def begin(self, rules: Rules) -> None:
+        self.rules = rules
+        self.now = 100.0
+        self.state = RoundState()
+        self.journal = [(self.now, Checkpoint(state=self.state, rules=rules))]
+        self.counted: set[str] = set()
+        self.round = 0
+        self.send(Begin())
+
+    def send(self, event) -> None:
+        before = self.state
+        self.state, commands = apply(self.rules, before, event, self.now)
+        if self.state != before:
+            self.journal.append((self.now, event))
+        self.check_step(before, event, commands)
+
+    def check_step(self, before: RoundState, event, commands) -> None:
+        after = self.state
+        if after.round != self.round:
+            self.round, self.counted = after.round, set()
+        if after.phase is not before.phase:
+            edges = {phase for phase, _ in TABLE[before.phase, type(event)].to}
+            assert after.phase in edges, "the diagram would not show this step"
+        if isinstance(event, UpdateAccepted) and after.delivered != before.delivered:
+            assert event.device not in self.counted, "a device was counted twice"
+            assert event.device in before.invited
+            self.counted.add(event.device)
+        if isinstance(event, UpdatesLost) and after.delivered != before.delivered:
+            self.counted -= set(event.devices)
+        if after.phase is Phase.AGGREGATING and before.phase in (Phase.COLLECTING, Phase.WAITING):
+            enough = len(after.delivered) >= needed(self.rules, len(after.selected))
+            late = after.closed_by == "deadline" and len(after.delivered) >= max(1, self.rules.min_devices)
+            due = before.phase is Phase.WAITING or (before.until is not None and self.now >= before.until)
+            assert enough or (late and due), "a round closed without quorum or deadline"
+        for command in commands:
+            if isinstance(command, Aggregate):
+                assert command.devices == after.delivered
+                assert len(command.devices) >= max(1, self.rules.min_devices)
+            if isinstance(command, Select):
+                assert after.phase is Phase.WAITING
+
+    @rule(event=EVENTS)
+    def anything(self, event) -> None:
+        self.send(event)
+
+    @rule(seconds=st.floats(0, 30), able=DEVICES)
+    def time(self, seconds: float, able: tuple[str, ...]) -> None:
+        self.now += seconds
+        self.send(Tick(able=able))
+
+    @precondition(lambda self: self.state.phase is Phase.WAITING)
+    @rule(devices=DEVICES)
+    def select(self, devices: tuple[str, ...]) -> None:
+        self.send(Selected(round=self.state.round, attempt=self.state.attempt, devices=devices))
+
+    @precondition(lambda self: bool(self.state.invited))
+    @rule(data=st.data())
+    def deliver(self, data: st.DataObject) -> None:
+        device = data.draw(st.sampled_from(self.state.invited))
+        self.send(UpdateAccepted(device=device, round=self.state.round))
+
+    @precondition(lambda self: self.state.phase is not Phase.DONE)
+    @rule(ok=st.booleans())
+    def finish_work(self, ok: bool) -> None:
+        phase = self.state.phase
+        if not ok:
+            version = self.state.version if phase in (Phase.EVALUATING, Phase.EXPORTING) else self.state.round
+            self.send(WorkFailed(phase=phase, version=version))
+        elif phase in (Phase.INITIALISING, Phase.AGGREGATING):
+            self.send(VersionMade(version=self.state.round, manifest=f"{self.state.round:064x}"))
+        elif phase is Phase.EVALUATING:
+            self.send(EvaluationDone(version=self.state.version))
+        elif phase is Phase.EXPORTING:
+            self.send(ExportDone(version=self.state.version))
+
+    @rule(back=st.floats(-1e6, 1e6))
+    def restart_with_another_clock(self, back: float) -> None:
+        self.now = max(0.0, self.now + back)
+        self.send(Resumed())
+        if self.state.phase is Phase.COLLECTING:
+            assert self.state.until is not None
+            assert self.state.until - self.now <= self.rules.deadline_s + 1e-6
+
+    @invariant()
+    def books_agree(self) -> None:
+        state = self.state
+        assert set(state.delivered) == self.counted or state.phase is Phase.DONE
+        assert set(state.selected) <= set(state.invited) or state.phase is Phase.AGGREGATING
+        assert set(state.delivered) <= set(state.invited)
+        assert list(state.delivered) == sorted(set(state.delivered))
+        assert state.version in (state.round, state.round - 1)
+        assert state.version <= self.rules.rounds
+        assert (state.until is not None) == (state.phase is Phase.COLLECTING)
+
+    @invariant()
+    def it_says_why(self) -> None:
+        assert len(why(self.rules, self.state, self.now, 2)) > 20
+
+    @invariant()
+    def replay_gives_the_same_state(self) -> None:
+        stored = [
+            (now, JOURNALED.validate_python(JOURNALED.dump_python(e, mode="json"))) for now, e in self.journal
+        ]
+        assert replay(stored) == (self.state, self.rules)
+
+
+TestMachine = Machine.TestCase
+TestMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+@given(rules=RULES, events=st.lists(EVENTS, max_size=30))
+@settings(max_examples=60, deadline=None)
+def test_an_event_twice_is_as_good_as_once_where_devices_deliver(rules: Rules, events: list) -> None:
+    state = RoundState()
+    for now, event in enumerate(events):
+        state, _ = apply(rules, state, event, float(now))
+        if isinstance(event, UpdateAccepted | VersionMade | EvaluationDone | ExportDone | Selected):
+            again, commands = apply(rules, state, event, float(now))
+            assert again == state
+            assert commands == ()

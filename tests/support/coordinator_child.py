@@ -1,0 +1,68 @@
+"""The coordinator with the tiny method as a process of its own: ``-m tests.support.coordinator_child ARGS.json``.
+
+``slow``: a step (initial, fold, evaluate, export) that takes longer than any test, so that it can be killed there.
+"""
+
+import asyncio
+import json
+import sys
+import time
+from pathlib import Path
+
+from coordinator.app import Coordinator
+from protocol.task import Task
+from runtime import logs
+from runtime.supervise import run
+from tests.support.coordinator_fake import TinyFold, TinyJobs, TinyServer, settings_for
+
+LONG_S = 60.0
+
+
+class SlowFold(TinyFold):
+    def fold(self, update) -> None:
+        time.sleep(LONG_S)
+
+
+class SlowServer(TinyServer):
+    def open(self, task, round_, state):
+        return SlowFold(state)
+
+
+class SlowJobs(TinyJobs):
+    def __init__(self, slow: str) -> None:
+        super().__init__()
+        self.slow = slow
+
+    async def initial(self):
+        await self._wait("initial")
+        return await super().initial()
+
+    async def evaluate(self, state):
+        await self._wait("evaluate")
+        return await super().evaluate(state)
+
+    async def export(self, state, lineage):
+        await self._wait("export")
+        return await super().export(state, lineage)
+
+    async def _wait(self, step: str) -> None:
+        if step == self.slow:
+            await asyncio.sleep(LONG_S)
+
+
+def main(file: str) -> int:
+    args = json.loads(Path(file).read_text())
+    root = Path(args["root"])
+    settings = settings_for(root, args["port"], **args["settings"])
+    logs.configure(settings.log)
+    server = SlowServer() if args["slow"] == "fold" else TinyServer()
+
+    async def start() -> int:
+        task = Task.model_validate(args["task"])
+        return await Coordinator(settings, task, server, SlowJobs(args["slow"])).run()
+
+    return run(start)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,128 @@
+"""A broker that misbehaves on demand: enough of MQTT to answer, refuse, withhold, repeat and cut."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+CONNECT, PUBLISH, PUBACK, SUBSCRIBE, PINGREQ, DISCONNECT = 1, 3, 4, 8, 12, 14
+
+
+@dataclass
+class FakeBroker:
+    """What it does is set by its attributes; what it saw is in its lists."""
+
+    mqtt5: bool = True
+    connack: bytes | None = b"\x00\x00\x00"  # flags, reason, length of properties; None: it never answers
+    suback: int = 1
+    puback: bool = True
+    accept: bool = True
+    port: int = 0
+    connects: int = 0
+    connect_packets: list[bytes] = field(default_factory=list)
+    published: list[tuple[str, bytes, int]] = field(default_factory=list)  # topic, properties, packet id
+    pubacks: list[int] = field(default_factory=list)
+    unacked: int = 0
+    most_unacked: int = 0
+    writers: list[asyncio.StreamWriter] = field(default_factory=list)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.writers.append(writer)
+        try:
+            while True:
+                head = (await reader.readexactly(1))[0]
+                body = await reader.readexactly(await _length(reader))
+                await self._handle(head >> 4, head & 15, body, writer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            self.writers.remove(writer)
+            writer.close()
+
+    async def _handle(self, kind: int, flags: int, body: bytes, writer: asyncio.StreamWriter) -> None:
+        if kind == CONNECT:
+            self.connects += 1
+            self.connect_packets.append(body)
+            self.unacked = 0
+            if self.connack is not None:
+                await _send(writer, 0x20, self.connack)
+        elif kind == SUBSCRIBE:
+            properties = b"\x00" if self.mqtt5 else b""
+            await _send(writer, 0x90, body[:2] + properties + bytes([self.suback]))
+        elif kind == PUBLISH:
+            await self._publish(flags, body, writer)
+        elif kind == PUBACK:
+            self.pubacks.append(int.from_bytes(body[:2]))
+        elif kind == PINGREQ:
+            await _send(writer, 0xD0, b"")
+
+    async def _publish(self, flags: int, body: bytes, writer: asyncio.StreamWriter) -> None:
+        end = 2 + int.from_bytes(body[:2])
+        mid = int.from_bytes(body[end : end + 2])
+        properties = body[end + 2 : end + 3 + body[end + 2]] if self.mqtt5 else b""
+        self.published.append((body[2:end].decode(), properties, mid))
+        if flags & 6:
+            self.unacked += 1
+            self.most_unacked = max(self.most_unacked, self.unacked)
+            if self.puback:
+                await self.acknowledge(mid, writer)
+
+    async def acknowledge(self, mid: int, writer: asyncio.StreamWriter | None = None) -> None:
+        self.unacked -= 1
+        await _send(writer or self.writers[-1], 0x40, mid.to_bytes(2))
+
+    async def deliver(self, topic: bytes, payload: bytes, mid: int | None) -> None:
+        """PUBLISH to the last client; QoS 1 when it has a packet id."""
+        properties = b"\x00" if self.mqtt5 else b""
+        middle = b"" if mid is None else mid.to_bytes(2)
+        body = len(topic).to_bytes(2) + topic + middle + properties + payload
+        await _send(self.writers[-1], 0x30 if mid is None else 0x32, body)
+
+    async def disconnect(self, reason: int) -> None:
+        """DISCONNECT of MQTT 5, and close."""
+        writer = self.writers[-1]
+        await _send(writer, 0xE0, bytes([reason, 0]))
+        writer.close()
+
+    async def send_raw(self, data: bytes) -> None:
+        self.writers[-1].write(data)
+        await self.writers[-1].drain()
+
+    def cut(self) -> None:
+        """Close every connection without a word."""
+        for writer in self.writers:
+            writer.transport.abort()
+
+
+async def _length(reader: asyncio.StreamReader) -> int:
+    value, shift = 0, 0
+    while True:
+        byte = (await reader.readexactly(1))[0]
+        value |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            return value
+
+
+async def _send(writer: asyncio.StreamWriter, head: int, body: bytes) -> None:
+    size, length = len(body), b""
+    while True:
+        size, low = size >> 7, size & 127
+        length += bytes([low | (128 if size else 0)])
+        if not size:
+            break
+    writer.write(bytes([head]) + length + body)
+    await writer.drain()
+
+
+@asynccontextmanager
+async def fake_broker(fake: FakeBroker) -> AsyncIterator[FakeBroker]:
+    server = await asyncio.start_server(fake.serve, "127.0.0.1", 0)
+    fake.port = server.sockets[0].getsockname()[1]
+    try:
+        yield fake
+    finally:
+        server.close()
+        fake.cut()
+        await server.wait_closed()
+        await asyncio.sleep(0.01)

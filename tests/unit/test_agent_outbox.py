@@ -1,0 +1,150 @@
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from edge_agent.config import AgentSettings, OutboxSettings
+from edge_agent.ledger import GRACE_S, Ledger
+from edge_agent.outbox import Outbox
+from protocol.errors import Reason
+from protocol.frame import digest
+from protocol.messages import BlobPointer, Offer, Receipt, Want
+from runtime.clock import ManualClock, SystemClock
+from runtime.spool import Spool
+from tests.support.agent_link import FakeLink, until
+
+SMALL = b"\xd9\xd9\xf7" + b"s" * 500
+LARGE = bytes(range(256)) * 40
+
+
+def settings(**outbox) -> AgentSettings:
+    return AgentSettings(fleet="f", device="d", source=({},), outbox=OutboxSettings(**outbox))
+
+
+def put(spool: Spool, payload: bytes, round_: int = 1) -> str:
+    spool.put(task="t", round_=round_, digest=digest(payload), payload=payload, carry=None)
+    return digest(payload)
+
+
+def receipt(name: str, **kwargs) -> Receipt:
+    return Receipt(**{"task": "t", "round": 1, "digest": name, "status": "accepted", **kwargs})
+
+
+@asynccontextmanager
+async def running(link, spool, resend_s=0.05):
+    outbox = Outbox(link, spool, settings(resend_s=resend_s), SystemClock())
+    task = asyncio.create_task(outbox.run())
+    yield outbox
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+
+
+@pytest.fixture
+def spool(tmp_path):
+    spool = Spool(tmp_path / "spool.sqlite3", 1_000_000)
+    yield spool
+    spool.close()
+
+
+async def test_a_small_frame_goes_as_it_is_again_and_again_until_its_receipt(spool):
+    link, name = FakeLink(), put(spool, SMALL)
+    async with running(link, spool) as outbox:
+        await until(lambda: len(link.on("up/update")) >= 3)
+        assert set(link.on("up/update")) == {SMALL}
+        assert await outbox.on_receipt(receipt(name))
+        await until(lambda: outbox.waiting == 0)
+        count = len(link.sent)
+        await asyncio.sleep(0.15)
+        assert len(link.sent) == count
+    assert outbox.accepted == 1
+    assert spool.pending() == []
+
+
+async def test_a_refusal_clears_too_and_is_told(spool):
+    link, name = FakeLink(), put(spool, SMALL)
+    async with running(link, spool) as outbox:
+        refused = receipt(name, status="refused", reason=Reason.WRONG_ROUND, detail="round 1 is closed")
+        assert await outbox.on_receipt(refused)
+        assert not await outbox.on_receipt(refused), "twice does no harm"
+    assert outbox.refused == 1
+    assert "round 1 is closed" in outbox.last_refusal
+    assert spool.pending() == []
+
+
+async def test_a_large_one_is_announced_and_only_wanted_chunks_go_with_a_window_in_flight(spool):
+    link, name = FakeLink(chunk_bytes=1024), put(spool, LARGE)
+    async with running(link, spool, resend_s=5) as outbox:
+        await until(lambda: link.on("up/update"))
+        pointer = link.messages("up/update", BlobPointer)[0]
+        assert (pointer.blob.digest, pointer.blob.size, pointer.chunk_bytes) == (name, len(LARGE), 1024)
+        outbox.on_want(Want(digest=name, missing=((1, 3), (5, 99))))
+        await until(lambda: len(link.sent) == 9)
+        await asyncio.sleep(0.02)
+    chunks = {topic.rsplit("/", 1)[1]: payload for topic, payload, _ in link.sent if "/blob/" in topic}
+    assert chunks == {str(i): LARGE[i * 1024 : (i + 1) * 1024] for i in (1, 2, 3, 5, 6, 7, 8, 9)}
+    assert link.most_in_flight == 4
+
+
+async def test_what_could_not_be_sent_goes_at_the_next_connect(spool):
+    link = FakeLink()
+    link.connected = False
+    put(spool, SMALL)
+    async with running(link, spool, resend_s=60) as outbox:
+        await asyncio.sleep(0.05)
+        assert link.sent == []
+        link.connected = True
+        outbox.kick()
+        await until(lambda: link.on("up/update"))
+
+
+async def test_a_want_from_before_a_restart_is_answered_with_a_new_pointer(spool):
+    link, name = FakeLink(chunk_bytes=1024), put(spool, LARGE)
+    outbox = Outbox(link, spool, settings(resend_s=60), SystemClock())
+    outbox._due[name] = 1e18
+    outbox.on_want(Want(digest=name, missing=((0, 1),)))
+    task = asyncio.create_task(outbox.run())
+    await until(lambda: link.sent)
+    assert link.messages("up/update", BlobPointer)
+    task.cancel()
+    await asyncio.wait([task])
+
+
+OFFER = Offer(task="t", round=3, base="a" * 64, base_size=10, closes_in_s=60)
+
+
+def settled(tmp_path, clock, **kwargs) -> Ledger:
+    ledger = Ledger(tmp_path / "rounds.json", clock)
+    ledger.spooled(OFFER, "b" * 64)
+    assert not ledger.is_done(OFFER)
+    ledger.settled(receipt("b" * 64, round=3, **kwargs))
+    return ledger
+
+
+async def test_a_settled_round_is_not_trained_again_also_after_a_restart(tmp_path):
+    clock = ManualClock(100)
+    ledger = settled(tmp_path, clock)
+    assert ledger.is_done(OFFER)
+    assert Ledger(tmp_path / "rounds.json", clock).is_done(OFFER)
+    assert not ledger.is_done(OFFER.model_copy(update={"base": "c" * 64})), "another base is another question"
+    await clock.advance(GRACE_S + 1)
+    assert not ledger.is_done(OFFER), "the coordinator keeps asking: it has lost the update"
+
+
+async def test_what_was_refused_for_good_is_not_tried_again(tmp_path):
+    clock = ManualClock(100)
+    ledger = settled(tmp_path, clock, status="refused", reason=Reason.OUT_OF_BOUNDS)
+    await clock.advance(GRACE_S + 1)
+    assert ledger.is_done(OFFER)
+
+
+async def test_what_found_no_room_is_tried_again(tmp_path):
+    clock = ManualClock(100)
+    ledger = settled(tmp_path, clock, status="refused", reason=Reason.FULL)
+    await clock.advance(GRACE_S + 1)
+    assert not ledger.is_done(OFFER)
+
+
+def test_a_broken_ledger_is_forgotten(tmp_path):
+    (tmp_path / "rounds.json").write_text("{half")
+    assert Ledger(tmp_path / "rounds.json", ManualClock()).find(OFFER) is None

@@ -1,0 +1,87 @@
+"""Configuration errors name file and key; check and history speak JSON and tables."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from coordinator.cli import app
+from coordinator.config import load_settings, load_task
+from protocol.errors import Misconfigured
+from protocol.topics import Kind
+from tests.support.coordinator_bench import bench
+from tests.support.coordinator_fake import frame, header, tiny_task
+
+CONFIG = 'fleet = "test"\nstate_dir = "coordinator"\ntask = "task.toml"\n'
+TASK = """
+name = "tiny"
+method = "qqr"
+labels = ["a", "b"]
+[[modalities]]
+name = "acc"
+channels = 3
+rate_hz = 10
+"""
+
+
+def write(folder, config: str = CONFIG, task: str = TASK):
+    (folder / "task.toml").write_text(task)
+    (folder / "coordinator.toml").write_text(config)
+    return folder / "coordinator.toml"
+
+
+def test_paths_are_relative_to_the_config_file(tmp_path) -> None:
+    settings = load_settings(write(tmp_path))
+    assert settings.state_dir == tmp_path / "coordinator"
+    assert load_task(settings)[0].name == "tiny"
+
+
+@pytest.mark.parametrize(
+    ("config", "task", "words"),
+    [
+        (CONFIG + "offer_evry_s = 3\n", TASK, ["coordinator.toml", "offer_evry_s", "offer_every_s"]),
+        (CONFIG + "[worker]\ntimeout_s = 0\n", TASK, ["coordinator.toml", "worker.timeout_s"]),
+        (CONFIG + '[evaluation]\ndata = "none.npz"\n', TASK, ["evaluation.data", "none.npz"]),
+        (CONFIG, TASK.replace("rate_hz = 10", 'rate_hz = "fast"'), ["task.toml", "rate_hz"]),
+        (CONFIG, TASK.replace('"qqr"', '"qrr"'), ["task.toml", "qrr", "qqr"]),
+        (CONFIG, TASK + "[config]\nprototype_bitz = 4\n", ["task.toml", "prototype_bitz"]),
+    ],
+)
+def test_a_wrong_key_is_named_with_its_file(tmp_path, config: str, task: str, words: list[str]) -> None:
+    file = write(tmp_path, config, task)
+    with pytest.raises(Misconfigured) as found:
+        load_task(load_settings(file))
+    for word in words:
+        assert word in str(found.value)
+
+
+def test_check_says_what_was_understood(tmp_path) -> None:
+    done = CliRunner().invoke(app, ["check", "--config", str(write(tmp_path)), "--format", "json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["method"] == "qqr"
+    assert "sound" in CliRunner().invoke(app, ["check", "-c", str(write(tmp_path))]).stdout
+
+
+async def test_history_shows_rounds_refusals_and_confusion(tmp_path) -> None:
+    (tmp_path / "w.npz").touch()
+    async with bench(tmp_path, tiny_task(count=1), evaluation={"data": tmp_path / "w.npz"}) as made:
+        await made.online("a")
+        await made.phase("collecting")
+        await made.give("a", Kind.UPDATE, b"\xd9\xd9\xf7nonsense")
+        await made.give("a", Kind.UPDATE, frame(header("a", 1, made.app.driver.state.manifest)))
+        await made.phase("done")
+    file = str(write(tmp_path))
+    found = json.loads(CliRunner().invoke(app, ["history", "-c", file, "--format", "json"]).stdout)
+    assert found["confusion"] == {"version": 1, "labels": ["a", "b"], "matrix": [[1, 0], [0, 1]]}
+    update = found["rounds"][0]["updates"][0]
+    assert (update["missing"], update["quality"]) == ({"acc": 0.25, "gyro": 1.0}, {"acc": 0.5})
+    assert found["devices"][0]["status"] == "online"
+    table = CliRunner().invoke(app, ["history", "-c", file]).stdout
+    assert "malformed" in table
+    assert "accuracy" in table
+
+
+def test_history_without_state_says_where_it_looked(tmp_path) -> None:
+    done = CliRunner().invoke(app, ["history", "-c", str(write(tmp_path))])
+    assert isinstance(done.exception, Misconfigured)
+    assert "coordinator.sqlite3" in str(done.exception)

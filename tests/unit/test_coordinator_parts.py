@@ -1,0 +1,203 @@
+"""Selection, roster, uploads, blob server, store, registry: each by itself."""
+
+import asyncio
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+
+from coordinator import schema
+from coordinator.blobserver import MAX_WAITING, BlobServer
+from coordinator.links import Post
+from coordinator.registry import Registry
+from coordinator.roster import Roster
+from coordinator.selection import cells, select
+from coordinator.store import Store
+from coordinator.uploads import Uploads
+from protocol import messages
+from protocol.errors import Misconfigured, Reason, Refused
+from protocol.frame import digest
+from protocol.messages import BlobPointer, BlobRef, Fetch, ModalityState, State
+from protocol.topics import Kind, parse
+from runtime.blobs import BlobStore
+from runtime.clock import ManualClock
+from tests.support.coordinator_bench import FakeLink
+from tests.support.coordinator_fake import FLEET, tiny_task
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store(tmp_path / "c.sqlite3") as made:
+        yield made
+
+
+def test_selection_covers_every_cell_before_it_draws_at_random() -> None:
+    candidates = {f"rich{i}": {"acc": (5, 0), "gyro": (5, 0)} for i in range(20)}
+    candidates |= {"rare": {"acc": (0, 1)}, "other": {"gyro": (0, 2)}}
+    for seed in range(10):
+        chosen = select(candidates, 4, seed, ("walk", "run"))
+        assert {"rare", "other"} <= set(chosen.devices)
+        assert len(chosen.devices) == 4
+        covered = frozenset().union(*(cells(candidates[d]) for d in chosen.devices))
+        assert covered == {("acc", 0), ("acc", 1), ("gyro", 0), ("gyro", 1)}
+        assert chosen.why["rare"] == "covers acc x run"
+    assert chosen == select(dict(reversed(candidates.items())), 4, 9, ("walk", "run")), (
+        "the seed alone decides"
+    )
+    assert len({select(candidates, 4, seed).devices for seed in range(10)}) > 1
+    assert set(select(candidates, None, 0).devices) == set(candidates)
+    assert select({}, 3, 0).devices == ()
+
+
+def state_of(device: str, status: str = "online", **changes: object) -> State:
+    modalities = {"acc": ModalityState(windows=(3, 0))}
+    given = {"status": status, "device": device, "roles": ("train",), "windows": 3, "modalities": modalities}
+    return State.model_validate(given | changes)
+
+
+def test_the_roster_survives_a_restart_and_a_will_erases_nothing(store) -> None:
+    roster = Roster(store, lambda: 7.0)
+    assert roster.update(state_of("a"))
+    assert not roster.update(state_of("a")), "online again is no news"
+    roster.update(state_of("watcher", roles=("observe",)))
+    roster.update(state_of("poor", windows=1))
+    roster.update(State(status="offline", device="a"))
+    assert roster.able(2) == ()
+    for device in ("a", "watcher", "poor"):
+        roster.save(device)
+    again = Roster(store, lambda: 8.0)
+    assert again.online() == ("poor", "watcher")
+    assert again.counts("a") == {"acc": (3, 0)}
+    assert again.update(state_of("a"))
+    assert again.able(2) == ("a",)
+    assert again.coverage(("acc", "gyro"), 2) == {"acc": [3, 0], "gyro": [0, 0]}
+
+
+def pointer(size: int, mark: str = "0", round_: int = 1) -> BlobPointer:
+    ref = BlobRef(digest=digest(mark.encode()), size=size)
+    return BlobPointer(task="tiny", round=round_, blob=ref, chunk_bytes=1024)
+
+
+def test_uploads_stay_under_their_bounds(tmp_path) -> None:
+    uploads = Uploads(tmp_path / "u", per_device_bytes=4000, total_bytes=9000)
+    uploads.enter_round(1)
+    for mark in "abcdef":
+        uploads.announce("d1", pointer(3000, mark), 10_000)
+    assert uploads.announced_bytes == 3000, "a device's newest upload replaces its older ones"
+    with pytest.raises(Refused) as refused:
+        uploads.announce("d1", pointer(5000), 10_000)
+    assert refused.value.reason is Reason.TOO_LARGE
+    uploads.announce("d2", pointer(3000), 10_000)
+    uploads.announce("d3", pointer(3000), 10_000)
+    with pytest.raises(Refused) as refused:
+        uploads.announce("d4", pointer(3000), 10_000)
+    assert refused.value.reason is Reason.FULL
+    with pytest.raises(Refused):
+        uploads.announce("d5", pointer(0), 10_000)
+    uploads.add("d2", pointer(3000).blob.digest, 0, b"x" * 1024)
+    uploads.enter_round(2)
+    assert uploads.announced_bytes == 0
+    assert not list((tmp_path / "u").rglob("*.part")), "what nobody finished goes with its round"
+
+
+async def serve(tmp_path, link: FakeLink, window: int = 2):
+    blobs = BlobStore(tmp_path / "blobs")
+    server = BlobServer(blobs, Post(link, FLEET), window, ManualClock())
+    return blobs, server, asyncio.create_task(server.run())
+
+
+async def test_blobs_are_served_fairly_and_a_bounded_number_in_flight(tmp_path) -> None:
+    link = FakeLink()
+    link.hold = asyncio.Event()
+    blobs, server, task = await serve(tmp_path, link)
+    ref = blobs.put(bytes(range(256)) * 400)
+    for first in range(0, 100, 50):
+        await server.request("greedy", Fetch(digest=ref.digest, first=first, count=50, chunk_bytes=1024))
+    await server.request("small", Fetch(digest=ref.digest, first=0, count=3, chunk_bytes=1024))
+    await asyncio.sleep(0.05)
+    link.hold.set()
+    async with asyncio.timeout(10):
+        while len(link.sent) < 103:
+            await asyncio.sleep(0.01)
+    assert max(link.most_in_flight.values()) == 2
+    places = [i for i, (topic, _, _) in enumerate(link.sent) if parse(topic).device == "small"]
+    assert max(places) < 12, "who asks for little does not wait for who asks for much"
+    got = {parse(t).index: data for t, data, _ in link.sent if parse(t).device == "greedy"}
+    assert b"".join(got[i] for i in range(100)) == blobs.get(ref.digest)
+    task.cancel()
+
+
+async def test_the_blob_server_bounds_its_queue_and_names_what_it_has_not(tmp_path) -> None:
+    link = FakeLink()
+    link.hold = asyncio.Event()
+    blobs, server, task = await serve(tmp_path, link)
+    ref = blobs.put(b"x" * 1024 * 1000)
+    for first in range(0, 960, 64):
+        await server.request("d", Fetch(digest=ref.digest, first=first, count=64, chunk_bytes=1024))
+        await server.request("d", Fetch(digest=ref.digest, first=first, count=64, chunk_bytes=1024))
+    assert server.dropped > 0
+    assert sum(len(q) for q in server._waiting.values()) <= MAX_WAITING
+    link.hold.set()
+    await server.request("d", Fetch(digest="0" * 64, first=0, count=1, chunk_bytes=1024))
+    assert link.to("d", Kind.CMD)[0].digest == "0" * 64
+    link.connected = False
+    await server.request("d", Fetch(digest=ref.digest, first=0, count=9, chunk_bytes=1024))
+    await asyncio.sleep(0.05)
+    assert not task.done(), "a broker that is away costs the chunk alone"
+    task.cancel()
+
+
+def test_a_transaction_is_all_or_nothing(store) -> None:
+    def half() -> None:
+        with store.transaction():
+            store.put_meta({"a": "1"})
+            raise RuntimeError("power cut")
+
+    with pytest.raises(RuntimeError):
+        half()
+    assert store.get_meta("a") is None
+    assert store.rows(sa.text("PRAGMA synchronous").columns(sa.column("synchronous")))[0]["synchronous"] == 2
+
+
+def test_refusals_of_endless_names_do_not_fill_the_disk(store, monkeypatch) -> None:
+    monkeypatch.setattr("coordinator.store._MAX_REFUSAL_ROWS", 10)
+    for number in range(30):
+        store.count_refusal(f"d{number}", "malformed", "x" * 9000, 1.0)
+    rows = store.rows(sa.select(schema.refusals))
+    assert len(rows) == 11
+    assert sum(row["count"] for row in rows) == 30
+    assert max(len(row["last_detail"]) for row in rows) == 500
+
+
+def test_a_file_that_is_no_database_is_named(tmp_path) -> None:
+    path = tmp_path / "c.sqlite3"
+    path.write_bytes(b"this is not a database" * 100)
+    with pytest.raises(Misconfigured, match=r"c\.sqlite3"):
+        Store(path)
+
+
+def test_an_unchanged_blob_keeps_its_digest_and_old_versions_go(tmp_path, store) -> None:
+    blobs = BlobStore(tmp_path / "blobs")
+    registry = Registry(store, blobs, tiny_task())
+    rng = np.random.default_rng(1)
+    still = {"head/w": rng.normal(size=5).astype(np.float32)}
+    parent, manifests = None, []
+    for version in range(4):
+        state = {"head": still, "encoder/acc": {"encoder/acc/w": np.full((2, 3), version, np.float32)}}
+        mark, manifest = registry.publish(version, state, parent)
+        assert registry.publish(version, state, parent)[0] == mark, "made again after a crash, it is the same"
+        registry.record(version, mark, parent, ("b", "a"), wall=1.0, traffic=(1, 2))
+        parent = mark
+        manifests.append(manifest)
+    assert len({m.blobs["head"].digest for m in manifests}) == 1
+    assert len({m.blobs["encoder/acc"].digest for m in manifests}) == 4
+    loaded = registry.state(parent)
+    np.testing.assert_array_equal(loaded["head"]["head/w"], still["head/w"])
+    assert loaded["encoder/acc"]["encoder/acc/w"].shape == (2, 3)
+    bundle = blobs.put(b"bundle")
+    assert registry.collect(3, 2, [bundle.digest]) > 0
+    assert registry.state(parent).keys() == loaded.keys()
+    assert blobs.has(bundle.digest)
+    assert blobs.has(manifests[2].blobs["encoder/acc"].digest)
+    assert not blobs.has(manifests[1].blobs["encoder/acc"].digest)
+    assert messages.encode(manifests[3]) == blobs.get(parent)

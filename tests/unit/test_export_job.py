@@ -1,0 +1,144 @@
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from export import job as export_job
+from export.cli import app, read_state
+from export.job import do, read_job
+from protocol.errors import Misconfigured, Reason, Refused
+from protocol.frame import encode_frame
+from protocol.tensors import Codec, encode
+from protocol.updates import BlobHeader, Manifest
+from runtime.blobs import BlobStore
+
+JOB = {
+    "kind": "export",
+    "task": {"name": "t", "labels": ["a", "b"], "modalities": [{"name": "m", "channels": 1, "rate_hz": 10}]},
+    "version": 3,
+    "round": 3,
+    "manifest_digest": "0" * 64,
+    "metrics": {"accuracy": 0.5},
+}
+
+
+def blob(store: BlobStore, name: str, value: float = 1.0):
+    tensors = {f"{name}/w": encode(np.full((2, 2), value, np.float32), Codec.FLOAT32)}
+    return store.put(encode_frame(BlobHeader(name=name), tensors))
+
+
+def test_a_job_is_read_with_its_defaults(tmp_path: Path) -> None:
+    (tmp_path / "job.json").write_text(json.dumps(JOB))
+    job = read_job(tmp_path)
+    assert (job.version, job.parent, job.threads) == (3, None, 1)
+    assert job.task.modality_names == ("m",)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"manifest_digest": "abc"}, "manifest_digest"),
+        ({"task": {"name": "t"}}, r"task\.labels"),
+        ({"kind": "x"}, "kind"),
+    ],
+)
+def test_a_wrong_job_names_file_and_field(tmp_path: Path, change, words: str) -> None:
+    (tmp_path / "job.json").write_text(json.dumps(JOB | change))
+    with pytest.raises(Misconfigured, match=rf"job\.json: {words}"):
+        do(tmp_path)
+
+
+def test_a_missing_job_is_named(tmp_path: Path) -> None:
+    with pytest.raises(Misconfigured, match=r"job\.json: No such file"):
+        do(tmp_path)
+
+
+def test_an_old_result_does_not_outlive_a_job_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "job.json").write_text(json.dumps(JOB))
+    for name in ("bundle.zip", "result.json"):
+        (tmp_path / name).write_text("of the job before")
+    monkeypatch.setattr(
+        export_job, "find_spec", lambda name: None if name == "onnxscript" else find_spec(name)
+    )
+    with pytest.raises(Misconfigured, match=r"needs onnxscript.*pip install 'lichen\[export\]'"):
+        do(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["job.json"]
+
+
+def test_state_is_read_from_a_stores_blobs_without_touching_it(tmp_path: Path) -> None:
+    store = BlobStore(tmp_path)
+    ref = blob(store, "head", 7.0)
+    cut_off = tmp_path / ref.digest[:2] / ".tmp-being-written"
+    cut_off.write_bytes(b"by a running coordinator")
+    manifest = Manifest(task="t", method="qqr", version=1, blobs={"head": ref})
+    state = read_state(manifest, tmp_path)
+    assert np.array_equal(state["head"]["head/w"], np.full((2, 2), 7.0))
+    assert cut_off.exists()
+
+
+def test_missing_corrupt_and_swapped_blobs_are_named(tmp_path: Path) -> None:
+    store = BlobStore(tmp_path)
+    ref = blob(store, "head")
+    swapped = Manifest(task="t", method="qqr", version=1, blobs={"encoder/m": ref})
+    with pytest.raises(Refused, match="holds 'head', the manifest says 'encoder/m'"):
+        read_state(swapped, tmp_path)
+    manifest = Manifest(task="t", method="qqr", version=1, blobs={"head": ref})
+    store.path(ref.digest).write_bytes(b"rotten")
+    with pytest.raises(Refused, match="'head' differs from its digest") as info:
+        read_state(manifest, tmp_path)
+    assert info.value.reason is Reason.WRONG_DIGEST
+    store.path(ref.digest).unlink()
+    with pytest.raises(Misconfigured, match=r"'head' of version 1.*--blobs"):
+        read_state(manifest, tmp_path)
+    with pytest.raises(Misconfigured, match=r"no such folder.*--blobs"):
+        read_state(manifest, tmp_path / "elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "No such file.*--manifest"),
+        ("not json", "no manifest"),
+        ('{"task": "t"}', "method: Field required"),
+    ],
+)
+def test_a_wrong_manifest_is_named(tmp_path: Path, text: str | None, words: str) -> None:
+    task = tmp_path / "task.toml"
+    task.write_text(
+        'name = "t"\nlabels = ["a", "b"]\n[[modalities]]\nname = "m"\nchannels = 1\nrate_hz = 10\n'
+    )
+    manifest = tmp_path / "manifest.json"
+    if text is not None:
+        manifest.write_text(text)
+    options = {"blobs": tmp_path, "manifest": manifest, "task": task, "out": tmp_path / "b.zip"}
+    arguments = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    result = CliRunner().invoke(app, arguments)
+    assert isinstance(result.exception, Misconfigured)
+    with pytest.raises(Misconfigured, match=words):
+        raise result.exception
+
+
+def test_a_version_of_another_task_is_not_exported(tmp_path: Path) -> None:
+    task, manifest = tmp_path / "task.toml", tmp_path / "manifest.json"
+    task.write_text(
+        'name = "t"\nlabels = ["a", "b"]\n[[modalities]]\nname = "m"\nchannels = 1\nrate_hz = 10\n'
+    )
+    manifest.write_text(Manifest(task="other", method="qqr", version=1, blobs={}).model_dump_json())
+    words = [
+        "--blobs",
+        str(tmp_path),
+        "--manifest",
+        str(manifest),
+        "--task",
+        str(task),
+        "--out",
+        str(tmp_path / "b"),
+    ]
+    result = CliRunner().invoke(app, words)
+    assert isinstance(result.exception, Misconfigured)
+    assert "'other'" in str(result.exception)

@@ -1,0 +1,348 @@
+"""QQR against hand-made numbers; what every method must hold is in tests/contract."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from models.contract import ClientContext, Update, WindowSet
+from models.methods.qqr import QqrConfig, losses
+from models.methods.qqr.client import make_client
+from models.methods.qqr.messages import PrototypeRows, QqrMessage, parse
+from models.methods.qqr.prototypes import rounds_name, values_name
+from models.methods.qqr.server import make_server
+from models.params import flatten
+from protocol.errors import Misconfigured, Reason, Refused, Transient
+from protocol.task import Encoder, Modality, Network, Task, Window
+from protocol.tensors import Codec
+from protocol.updates import UpdateHeader
+
+SMALL = Encoder(width=4, depth=1)
+
+
+def task(**config) -> Task:
+    return Task(
+        name="t",
+        labels=("a", "b", "c"),
+        modalities=(
+            Modality(name="acc", channels=2, rate_hz=16),
+            Modality(name="gyro", channels=2, rate_hz=16),
+        ),
+        window=Window(length_s=1),
+        network=Network(encoders={"acc": SMALL, "gyro": SMALL}, feature_dim=4, hidden_dim=4),
+        config=config,
+    )
+
+
+def windows(count: int = 12) -> WindowSet:
+    rng = np.random.default_rng(0)
+    x = {name: rng.normal(size=(count, 2, 16)).astype(np.float32) for name in ("acc", "gyro")}
+    return WindowSet(x, np.ones((count, 2), bool), np.ones((count, 2), np.float32), np.arange(count) % 3)
+
+
+def without(windows: WindowSet, modality: int, where) -> WindowSet:
+    present_BM = windows.present_BM.copy()
+    present_BM[where, modality] = False
+    x = {n: x * present_BM[:, m, None, None] for m, (n, x) in enumerate(windows.x.items())}
+    return replace(windows, x=x, present_BM=present_BM)
+
+
+def train(task: Task, windows: WindowSet, state=None, round_: int = 1):
+    client = make_client()
+    state = state or client.initial(task, 0)
+    return client.train(ClientContext(task, "d", round_, 0), windows, state, {})
+
+
+def with_prototypes(task: Task):
+    state = make_client().initial(task, 0)
+    for name in task.modality_names:
+        blob = state[f"prototypes/{name}"]
+        blob[values_name(name)] = np.eye(3, 4, dtype=np.float32) * 8
+        blob[rounds_name(name)] = np.ones(3, np.float32)
+    return state
+
+
+# --- equations
+
+
+def test_13_the_denominator_is_the_number_of_contributing_windows_of_that_class():
+    z_BD = torch.tensor([[1.0, 0], [3, 0], [5, 5], [100, 100]])
+    v_KD, count_K = losses.class_means(
+        z_BD, torch.tensor([0, 0, 2, 2]), torch.tensor([True, True, True, False]), 3
+    )
+    assert v_KD.tolist() == [[2, 0], [0, 0], [5, 5]]
+    assert count_K.tolist() == [2, 0, 1]
+
+
+def test_18_a_missing_feature_is_its_class_prototype_and_no_gradient_flows_into_it():
+    z_BD = torch.ones(2, 2, requires_grad=True)
+    vbar_KD = torch.tensor([[7.0, 7], [9, 9]], requires_grad=True)
+    filled = losses.imputed(z_BD, torch.tensor([True, False]), torch.tensor([0, 1]), vbar_KD)
+    assert filled.tolist() == [[1, 1], [9, 9]]
+    filled.sum().backward()
+    assert z_BD.grad.tolist() == [[1, 1], [0, 0]]
+    assert vbar_KD.grad is None
+
+
+def test_21_is_the_log_softmax_of_negative_distances_over_classes_that_have_a_prototype():
+    z_BD = torch.tensor([[0.0, 0], [0, 0]], requires_grad=True)
+    vbar_KD = torch.tensor([[3.0, 4], [0, 1], [0, 0]], requires_grad=True)
+    seen_K = torch.tensor([True, True, False])
+    loss_B = losses.prototype_cross_entropy(z_BD, torch.tensor([0, 2]), vbar_KD, seen_K)
+    assert loss_B[0].item() == pytest.approx(5 + np.log(np.exp(-5) + np.exp(-1)), rel=1e-5)
+    assert loss_B[1].item() == 0  # its class has none
+    loss_B.sum().backward()
+    assert torch.isfinite(z_BD.grad).all()
+    assert z_BD.grad[0].any()
+    assert vbar_KD.grad is None
+
+
+def test_22_adds_only_low_quality_modalities():
+    pce_MB = torch.tensor([[1.0, 2], [10, 20]])
+    quality_MB = torch.tensor([[True, False], [True, True]])
+    assert losses.rebalanced(torch.tensor(0.5), pce_MB, quality_MB, 0.5).item() == pytest.approx(
+        0.5 + 0.5 * 2 / 2
+    )
+
+
+# --- the device
+
+
+def test_prototypes_are_of_the_set_length_and_of_classes_that_occur_with_their_counts():
+    some = windows(12)
+    some = replace(some, y_B=np.where(some.y_B == 1, 2, some.y_B))
+    result = train(task(), without(some, 1, [0, 3]))
+    assert result.extra["prototypes"]["acc"] == {"classes": [0, 2], "counts": [4, 8]}
+    assert result.extra["prototypes"]["gyro"] == {"classes": [0, 2], "counts": [2, 8]}
+    lengths = np.linalg.norm(result.tensors[values_name("acc")], axis=1)
+    np.testing.assert_allclose(lengths, 8, rtol=1e-5)
+
+
+def test_windows_of_low_quality_make_no_prototypes_unless_quality_is_not_read():
+    noisy = windows()
+    noisy.quality_BM[:, 1] = 0.2
+    noisy.quality_BM[0, 1] = 0.9
+    result = train(task(), noisy)
+    assert result.extra["prototypes"]["gyro"] == {"classes": [0], "counts": [1]}
+    assert result.metrics["low_quality"] == 11
+    bare = train(task(quality="none"), noisy)
+    assert bare.extra["prototypes"]["gyro"]["counts"] == [4, 4, 4]
+    assert bare.metrics["low_quality"] == 0
+
+
+def test_plr_trains_towards_prototypes_only_where_quality_is_low():
+    state = with_prototypes(task())
+    noisy = windows()
+    noisy.quality_BM[:, 1] = 0.2
+    good, plr, bare = (
+        train(task(quality=q), w, state) for q, w in (("plr", windows()), ("plr", noisy), ("none", noisy))
+    )
+    name = "encoder/gyro/fc.weight"
+    assert np.array_equal(good.tensors[name], bare.tensors[name])
+    assert not np.array_equal(plr.tensors[name], bare.tensors[name])
+    assert np.array_equal(train(task(beta=0.0), noisy, state).tensors[name], bare.tensors[name])
+
+
+@pytest.mark.parametrize(
+    ("impute", "trained", "set_aside"),
+    [("pnr", 12, 0), ("zero_feature", 12, 0), ("zero_input", 12, 0), ("complete_only", 6, 6)],
+)
+def test_how_many_windows_train_with_half_of_them_incomplete(impute, trained, set_aside):
+    result = train(task(impute=impute), without(windows(), 1, np.arange(12) < 6))
+    assert result.metrics["windows"] == trained
+    assert result.metrics["set_aside"] == set_aside
+
+
+def test_the_four_ways_to_complete_a_window_train_differently():
+    state, some = with_prototypes(task()), without(windows(), 1, np.arange(12) < 6)
+    heads = {
+        impute: train(task(impute=impute), some, state).tensors["head/fc1.weight"].tobytes()
+        for impute in ("pnr", "zero_feature", "zero_input", "complete_only")
+    }
+    assert len(set(heads.values())) == 4
+
+
+def test_a_class_without_prototype_waits_or_is_padded_as_set_and_is_counted():
+    some = without(windows(), 1, np.arange(12) < 6)
+    state = with_prototypes(task())
+    state["prototypes/gyro"][rounds_name("gyro")] = np.float32([1, 0, 1])
+    waiting = train(task(missing_prototype="wait"), some, state)
+    assert (waiting.metrics["waiting"], waiting.metrics["windows"], waiting.metrics["imputed"]) == (2, 10, 4)
+    assert waiting.extra["prototypes"]["acc"]["counts"] == [
+        4,
+        4,
+        4,
+    ]  # what waits makes prototypes of what it has
+    padded = train(task(missing_prototype="zero_feature"), some, state)
+    assert (padded.metrics["waiting"], padded.metrics["windows"]) == (0, 12)
+
+
+def test_where_every_window_waits_only_prototypes_are_sent():
+    result = train(task(missing_prototype="wait"), without(windows(), 1, np.arange(12) >= 0))
+    assert set(result.tensors) == {values_name("acc")}
+    assert result.metrics["windows"] == 0
+
+
+def test_windows_of_which_every_modality_is_gone_and_unlabelled_ones_are_left_out():
+    gone = without(without(windows(), 0, [0, 1]), 1, [0, 1])
+    result = train(task(), replace(gone, y_B=np.where(np.arange(12) == 5, -1, gone.y_B)))
+    assert (result.metrics["windows"], result.metrics["set_aside"], result.metrics["unlabelled"]) == (9, 2, 1)
+    with pytest.raises(Transient, match="set_aside 12"):
+        train(task(impute="complete_only"), without(windows(), 0, np.arange(12) >= 0))
+
+
+def test_prototype_upload_trains_nothing():
+    result = train(task(upload="prototypes"), windows())
+    assert set(result.tensors) == {values_name("acc"), values_name("gyro")}
+    assert "loss" not in result.metrics
+
+
+@pytest.mark.parametrize(
+    ("bits", "codec", "levels"),
+    [
+        (2, Codec.INT2, None),
+        (3, Codec.INT4, 8),
+        (4, Codec.INT4, None),
+        (8, Codec.INT8, None),
+        (32, Codec.FLOAT32, None),
+    ],
+)
+def test_prototypes_travel_at_the_set_bits(bits, codec, levels):
+    result = train(task(prototype_bits=bits), windows())
+    assert {result.codecs[values_name(m)] for m in ("acc", "gyro")} == {codec}
+    assert not any(name.startswith(("encoder", "head")) for name in result.codecs)
+    if levels:
+        assert len(np.unique(result.tensors[values_name("acc")])) <= levels
+
+
+def test_the_learning_rate_follows_the_round():
+    assert train(task(), windows(), round_=1).metrics["lr"] == pytest.approx(0.08)
+    assert train(task(), windows(), round_=3).metrics["lr"] == pytest.approx(0.08 * 0.95**2)
+    assert train(task(), windows(), round_=500).metrics["lr"] == pytest.approx(0.001)
+
+
+@pytest.mark.parametrize("impute", ["pnr", "zero_input", "zero_feature", "complete_only"])
+def test_evaluation_takes_missing_modalities_and_garbage_where_they_would_be(impute):
+    client, the_task = make_client(), task(impute=impute)
+    state = with_prototypes(the_task)
+    some = without(windows(), 1, np.arange(12) < 6)
+    judged = client.evaluate(the_task, some, state)
+    some.x["gyro"][:6] = 1e6
+    assert client.evaluate(the_task, some, state) == judged
+
+
+# --- the coordinator
+
+
+def update(the_task: Task, tensors, rows=None, **header) -> Update:
+    extra = QqrMessage(prototypes=rows or {}).extra()
+    base = UpdateHeader(
+        task="t", method="qqr", device="d", round=1, base="0" * 64, samples=100,
+        counts=dict.fromkeys(the_task.modality_names, (9, 9, 9)), missing={}, quality={}, extra=extra,
+    )  # fmt: skip
+    return Update(base.model_copy(update=header), tensors)
+
+
+def rows_of(classes, counts=None):
+    return PrototypeRows(classes=tuple(classes), counts=tuple(counts or [1] * len(classes)))
+
+
+def test_5_and_15_plain_means_over_those_who_sent_and_16_over_rounds():
+    the_task, server = task(), make_server()
+    state = make_client().initial(the_task, 0)
+    name, rounds = values_name("acc"), rounds_name("acc")
+    one = np.ones((1, 4), np.float32)
+    for round_, updates in enumerate(
+        [[([0], one), ([0, 2], np.concatenate([3 * one, one]))], [([0], 5 * one)]], start=1
+    ):
+        fold = server.open(the_task, round_, state)
+        for classes, values in updates:
+            sent = update(the_task, {name: values}, {"acc": rows_of(classes)})
+            server.check(the_task, state, sent)
+            fold.fold(sent)
+        state = fold.close()
+    assert state["prototypes/acc"][rounds].tolist() == [2, 0, 1]
+    # round 1: (1 + 3) / 2 for class 0; round 2: (2 + 5) / 2
+    np.testing.assert_allclose(state["prototypes/acc"][name][:, 0], [3.5, 0, 1], rtol=1e-6)
+    assert state["prototypes/gyro"][rounds_name("gyro")].tolist() == [0, 0, 0]
+
+
+def test_a_weight_is_refused_since_the_mean_is_plain():
+    the_task = task()
+    state = make_client().initial(the_task, 0)
+    delta = {n: np.zeros_like(t) for n, t in flatten(state).items() if n.startswith("head/")}
+    make_server().check(the_task, state, update(the_task, delta))
+    with pytest.raises(Refused, match="weight is 7"):
+        make_server().check(the_task, state, update(the_task, delta, weight=7))
+
+
+@pytest.mark.parametrize(
+    ("rows", "values", "reason", "words"),
+    [
+        ({"acc": rows_of([3])}, np.ones((1, 4)), Reason.OUT_OF_BOUNDS, "class 3 of 3"),
+        ({"acc": rows_of([0], [10])}, np.ones((1, 4)), Reason.OUT_OF_BOUNDS, "made from 10 windows"),
+        ({"acc": rows_of([0])}, np.ones((2, 4)), Reason.WRONG_TENSORS, "shape"),
+        ({"acc": rows_of([0])}, np.full((1, 4), 9), Reason.OUT_OF_BOUNDS, "at most 8.008"),
+        ({"gyro": rows_of([0])}, np.ones((1, 4)), Reason.WRONG_TENSORS, "prototypes/gyro/values"),
+        ({}, np.ones((1, 4)), Reason.WRONG_TENSORS, "prototypes/acc/values"),
+    ],
+)
+def test_prototypes_that_cannot_be_are_refused(rows, values, reason, words):
+    the_task = task()
+    state = make_client().initial(the_task, 0)
+    sent = update(the_task, {values_name("acc"): values.astype(np.float32)}, rows)
+    with pytest.raises(Refused, match=words) as caught:
+        make_server().check(the_task, state, sent)
+    assert caught.value.reason is reason
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        ({"prototypes": {"acc": {"classes": [1, 0], "counts": [1, 1]}}}, "increasing"),
+        ({"prototypes": {"acc": {"classes": [1, 1], "counts": [1, 1]}}}, "increasing"),
+        ({"prototypes": {"acc": {"classes": [1], "counts": [0]}}}, "no window"),
+        ({"prototypes": {"acc": {"classes": [1], "counts": [1, 2]}}}, "1 classes but 2 counts"),
+        ({"prototypes": {"acc": {"classes": [-1], "counts": [1]}}}, r"extra\.prototypes\.acc\.classes\.0"),
+        ({"prototypes": []}, r"extra\.prototypes"),
+    ],
+)
+def test_a_message_of_the_wrong_form_is_refused_with_its_field(extra, words):
+    with pytest.raises(Refused, match=words) as caught:
+        parse(extra)
+    assert caught.value.reason is Reason.MALFORMED
+
+
+def test_the_route_names_own_encoders_and_all_prototypes():
+    server = make_server()
+    own = server.route(task(), ["gyro"])
+    assert own == ("encoder/gyro", "head", "prototypes/acc", "prototypes/gyro")
+    assert "encoder/acc" in server.route(task(impute="zero_input"), ["gyro"])
+
+
+@pytest.mark.parametrize(
+    "config", [{"bits": 4}, {"prototype_bits": 5}, {"beta": -1}, {"feature_scale": 0}, {"impute": "x"}]
+)
+def test_wrong_options_are_named(config):
+    from models.registry import method  # noqa: PLC0415 - only this test goes through the registry
+
+    with pytest.raises(Misconfigured, match=rf"config\.{next(iter(config))}"):
+        method("qqr").configure(task(**config))
+
+
+def test_the_default_options_are_the_papers():
+    config = QqrConfig()
+    assert (config.lr, config.lr_decay, config.lr_min, config.batch, config.epochs) == (
+        0.08,
+        0.95,
+        0.001,
+        128,
+        1,
+    )
+    assert (config.beta, config.forgetting, config.impute, config.quality) == (
+        0.5,
+        "cumulative",
+        "pnr",
+        "plr",
+    )
