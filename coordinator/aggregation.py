@@ -58,7 +58,7 @@ def read_update(entry: Entry, limits: Limits) -> Update:
     return Update(header, tensors)
 
 
-def fold_journal(
+def fold_journal(  # noqa: PLR0917 - the method's own order, and then what is folded
     server: Server, task: Task, round_: int, state: Blobs, entries: Iterable[Entry], limits: Limits
 ) -> Blobs:
     """Fold updates into the next global state.

@@ -1,4 +1,4 @@
-"""What the coordinator says by itself: the task, the round, offers. Desired state is retained or said again."""
+"""What the coordinator says by itself: task, round, offers. Desired state is retained or said again."""
 
 import asyncio
 import contextlib
@@ -31,6 +31,7 @@ class Announcer:
 
     def __init__(
         self,
+        *,
         post: Post,
         roster: Roster,
         registry: Registry,
@@ -94,7 +95,8 @@ class Announcer:
 
     async def announcement(self) -> RoundAnnouncement:
         """Where the round stands."""
-        await asyncio.to_thread(self._traffic.save)
+        with contextlib.suppress(LichenError):  # a full disk: the count is saved another time
+            await asyncio.to_thread(self._traffic.save)
         driver, state = self._driver, self._driver.state
         up, down = self._traffic.totals()
         version = max(0, state.version)
@@ -128,8 +130,10 @@ class Announcer:
             only = set(self._urgent) if self._wanted.is_set() else None
             self._wanted.clear()
             self._urgent.clear()
-            with contextlib.suppress(LichenError):  # the broker is away; the next turn says it again
+            try:
                 await self._offer_round(only)
+            except (LichenError, OSError) as error:  # the next turn says it again
+                log.info("not_offered", why=str(error))
 
     async def _offer_round(self, only: set[str] | None) -> None:
         for device in self._driver.state.missing:

@@ -64,6 +64,7 @@ class Coordinator:
         settings: CoordinatorSettings,
         task: Task,
         server: Server,
+        *,
         jobs: Jobs | None = None,
         clock: Clock | None = None,
         link: Running | None = None,
@@ -98,40 +99,60 @@ class Coordinator:
         self.deployment = Deployment(store, blobs, post, task.name, clock)
         registry = Registry(store, blobs, task)
         self.announcer = Announcer(
-            post, self.roster, registry, self.deployment, self.traffic, clock, settings.offer_every_s
+            post=post,
+            roster=self.roster,
+            registry=registry,
+            deployment=self.deployment,
+            traffic=self.traffic,
+            clock=clock,
+            offer_every_s=settings.offer_every_s,
         )
         self.driver = Driver(
-            task, rules_of(task, settings), store, journal, self.roster, clock, self.announcer
+            task=task,
+            rules=rules_of(task, settings),
+            store=store,
+            journal=journal,
+            roster=self.roster,
+            clock=clock,
+            listener=self.announcer,
         )
         self.driver.may_select = lambda: self.link.connected
         self.announcer.watch(self.driver)
         self.workshop = Workshop(
-            self.driver,
-            server,
-            self.jobs,
-            journal,
-            registry,
-            self.deployment,
-            self.teller,
-            self.traffic,
-            clock,
+            driver=self.driver,
+            server=server,
+            jobs=self.jobs,
+            journal=journal,
+            registry=registry,
+            deployment=self.deployment,
+            teller=self.teller,
+            traffic=self.traffic,
+            clock=clock,
             max_update_bytes=settings.max_update_bytes,
             keep_versions=settings.keep_versions,
         )
-        uploads = Uploads(root / "uploads", settings.uploads.per_device_bytes, settings.uploads.total_bytes)
         self.receiver = Receiver(
-            task, server, self.driver, self.workshop, journal, self.roster, uploads, self.teller
+            task=task,
+            server=server,
+            driver=self.driver,
+            workshop=self.workshop,
+            journal=journal,
+            roster=self.roster,
+            uploads=Uploads(
+                root / "uploads", settings.uploads.per_device_bytes, settings.uploads.total_bytes
+            ),
+            teller=self.teller,
         )
         self.server = BlobServer(blobs, post, settings.mqtt.window, clock)
         self.ingest = Ingest(
-            settings.fleet,
-            self.link.messages,
-            self.roster,
-            self.driver,
-            self.receiver,
-            self.server,
-            self.teller,
-            store,
+            fleet=settings.fleet,
+            messages=self.link.messages,
+            roster=self.roster,
+            driver=self.driver,
+            receiver=self.receiver,
+            server=self.server,
+            teller=self.teller,
+            store=store,
         )
 
     async def _on_connect(self) -> None:
@@ -201,7 +222,7 @@ def rules_of(task: Task, settings: CoordinatorSettings) -> Rules:
 
 
 def own_task(store: Store, task: Task, settings: CoordinatorSettings) -> None:
-    """Compare the task with the one that this state folder was begun with; rounds, uplink and seed may change.
+    """Compare the task with the one this folder was begun with; rounds, uplink and seed may change.
 
     Raises:
         Misconfigured: it is another task; the message names the key that differs.

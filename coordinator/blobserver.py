@@ -1,7 +1,7 @@
 """Answers ``Fetch``: chunks on ``down/blob``, fair between devices, a bounded number in flight.
 
-Rules of the queue: a device may have ``MAX_WAITING`` chunks waiting, what it asks beyond that is dropped (it asks
-again); devices take turns, one chunk each; at most ``window`` chunks are in flight to one device, and
+Rules of the queue: a device may have ``MAX_WAITING`` chunks waiting, what it asks beyond that is dropped (it
+asks again); devices take turns, one chunk each; at most ``window`` chunks are in flight to one device, and
 ``window * 4`` in all. A chunk that the broker does not take is dropped as well.
 """
 

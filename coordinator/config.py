@@ -69,7 +69,7 @@ class CoordinatorSettings(Section):
     uploads: UploadSettings = UploadSettings()
     exit_when_done: bool = False
     exit_linger_s: Annotated[float, Field(ge=0, le=3600)] = 5.0
-    """After the last round, go on serving blobs until nobody fetched for this long (at most 20 times as long)."""
+    """After the last round, serve blobs until nobody fetched for this long (at most 20 times as long)."""
     max_update_bytes: Annotated[int, Field(ge=1024, le=MAX_BLOB_BYTES)] = 64 * 1024 * 1024
     offer_every_s: Timeout = 5.0
     spread_s: Annotated[float, Field(ge=0, le=86400)] = 2.0
@@ -101,6 +101,7 @@ def load_task(settings: CoordinatorSettings) -> tuple[Task, MethodSpec]:
         raise Misconfigured(f"{settings.task}: {error}") from None
     if settings.evaluation.data is not None and not settings.evaluation.data.is_file():
         raise Misconfigured(
-            f"evaluation.data: {settings.evaluation.data} is no file; name a labelled window set (npz) or leave it out"
+            f"evaluation.data: {settings.evaluation.data} is no file; "
+            "name a labelled window set (npz) or leave it out"
         )
     return task, spec

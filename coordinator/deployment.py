@@ -1,4 +1,4 @@
-"""The bundle that the fleet should run: stored, pointed at on ``b/model`` (retained), pulled by the devices."""
+"""The bundle the fleet should run: stored, pointed at on ``b/model`` (retained), pulled by the devices."""
 
 import asyncio
 from typing import Any

@@ -18,8 +18,8 @@ def read(state_dir: Path) -> dict[str, Any]:
 
     Returns:
         ``task``, ``phase``, ``round``, ``version``, ``bytes_up``, ``bytes_down``, and the lists ``versions``,
-        ``rounds`` (each with its attempts and its updates), ``refusals``, ``devices``, ``exports``; ``confusion`` of
-        the last judged version, rows the true class.
+        ``rounds`` (each with its attempts and its updates), ``refusals``, ``devices``, ``exports``; and
+        ``confusion`` of the last judged version, rows the true class.
 
     Raises:
         Misconfigured: there is no coordinator's state in that folder.

@@ -1,9 +1,10 @@
 """What devices send, from the broker to the journal. A peer can never crash the daemon.
 
-Rules of the queues: the link's inbox is bounded (un-acknowledged messages stay with the broker). States, metrics and
-fetches are handled as they come. Updates and chunks go to one of ``LANES`` queues by device, so that one device's
-messages keep their order; a full lane makes the reader wait, and the broker with it. At most ``LANES`` updates are
-decoded at a time, in threads. A message is acknowledged when its effect is durable, or when it has none.
+Rules of the queues: the link's inbox is bounded (un-acknowledged messages stay with the broker). States,
+metrics and fetches are handled as they come. Updates and chunks go to one of ``LANES`` queues by device, so
+that one device's messages keep their order; a full lane makes the reader wait, and the broker with it. At
+most ``LANES`` updates are decoded at a time, in threads. A message is acknowledged when its effect is
+durable, or when it has none.
 """
 
 import asyncio
@@ -12,7 +13,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
 import structlog
-from sqlalchemy.exc import OperationalError
 
 from coordinator import schema
 from coordinator.blobserver import BlobServer
@@ -38,6 +38,7 @@ class Ingest:
 
     def __init__(
         self,
+        *,
         fleet: str,
         messages: Callable[[], AsyncIterator[Message]],
         roster: Roster,
@@ -74,18 +75,22 @@ class Ingest:
     async def dispatch(self, message: Message) -> None:
         """Handle a light message, or queue a heavy one in its device's lane."""
         try:
-            route = parse(message.topic)
-            if route.fleet != self._fleet or route.device is None:
-                raise Refused(Reason.MALFORMED, f"topic {message.topic[:200]!r} is not for the coordinator")
+            route = self._route(message.topic)
         except Refused as refused:
             await self._teller.refuse(_NOBODY, 0, None, refused)
             message.ack()
             return
         if route.kind in (Kind.UPDATE, Kind.UP_BLOB):
-            lane = zlib.crc32(route.device.encode()) % LANES
+            lane = zlib.crc32((route.device or "").encode()) % LANES
             await self._lanes[lane].put((message, route))
             return
         await self._settle(message, route, self._light(route, message.payload))
+
+    def _route(self, topic: str) -> Route:
+        route = parse(topic)
+        if route.fleet != self._fleet or route.device is None:
+            raise Refused(Reason.MALFORMED, f"topic {topic[:200]!r} is not for the coordinator")
+        return route
 
     async def _settle(self, message: Message, route: Route, handling: Awaitable[None]) -> None:
         """Wait for the effect, then acknowledge. Without effect (a full disk) the device will send again."""
@@ -93,8 +98,8 @@ class Ingest:
             await handling
         except Refused as refused:
             await self._teller.refuse(route.device or _NOBODY, self._driver.state.round, None, refused)
-        except (LichenError, OSError, OperationalError) as error:
-            log.error("not_stored", topic=message.topic, why=str(error))
+        except (LichenError, OSError) as error:
+            log.warning("not_stored", topic=message.topic, why=str(error))
         message.ack()
 
     async def _light(self, route: Route, payload: bytes) -> None:

@@ -1,4 +1,4 @@
-"""The journal of accepted updates: a frame on disk and synced, then a row in one transaction with the machine's event.
+"""The journal of accepted updates: a frame synced to disk, then a row in one transaction with its event.
 
 Promise 1 rests here: a ``Receipt`` goes out only after that transaction is on disk.
 """

@@ -1,12 +1,13 @@
 """Prometheus metrics, where ``metrics.prometheus_port`` is set: read from the parts when they are scraped."""
 
-import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from protocol.errors import Misconfigured
 
 if TYPE_CHECKING:
+    import threading
+
     from coordinator.app import Coordinator
 
 
@@ -31,7 +32,8 @@ class Exporter:
             import prometheus_client  # noqa: PLC0415 - optional: only where a port is set
         except ImportError:
             raise Misconfigured(
-                "metrics.prometheus_port is set, but prometheus-client is missing: pip install 'lichen[coordinator]'"
+                "metrics.prometheus_port is set, but prometheus-client is missing: "
+                "pip install 'lichen[coordinator]'"
             ) from None
         registry = prometheus_client.CollectorRegistry()
         registry.register(_Collector(self._app))
@@ -81,3 +83,16 @@ class _Collector:
         for reason, count in sorted(app.teller.refused.items()):
             refused.add_metric([reason], float(count))
         yield refused
+        yield self._coverage()
+
+    def _coverage(self) -> Any:
+        from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415 - see Exporter
+
+        task = self._app.driver.task
+        family = GaugeMetricFamily(
+            "lichen_coverage", "Online devices with data", labels=["modality", "label"]
+        )
+        for name, per_class in self._app.roster.coverage(task.modality_names, len(task.labels)).items():
+            for label, devices in zip(task.labels, per_class, strict=True):
+                family.add_metric([name, label], float(devices))
+        return family

@@ -1,4 +1,4 @@
-"""One update from bytes to journal: verify, decode, bound, check, write and sync, and only then the receipt."""
+"""One update from bytes to journal: verify, decode, bound, check, write and sync; only then the receipt."""
 
 import asyncio
 
@@ -37,6 +37,7 @@ class Receiver:
 
     def __init__(
         self,
+        *,
         task: Task,
         server: Server,
         driver: Driver,
@@ -62,7 +63,7 @@ class Receiver:
 
         Raises:
             Refused: a message that no receipt can answer (it names no blob).
-            Transient, OSError, sqlalchemy.exc.OperationalError: it could not be stored; the device sends again.
+            Transient, OSError: not stored; the device sends again.
         """
         device = route.device or ""
         await asyncio.to_thread(self._uploads.enter_round, self._driver.state.round)
@@ -191,6 +192,6 @@ class Receiver:
 
 
 def _bulkhead(where: str, error: Exception) -> Refused:
-    """A fault of ours that some peer's bytes reach must not stop the fleet: log it loudly, refuse the bytes."""
+    """A fault of ours that a peer's bytes reach must not stop the fleet: log it loudly, refuse them."""
     log.error("fault_while_reading_a_peer", where=where, exc_info=error)
     return Refused(Reason.MALFORMED, f"{where} failed: {type(error).__name__}: {error}"[:500])

@@ -1,7 +1,7 @@
 """The registry: versions of the global model as manifests of content-addressed blobs.
 
-An unchanged blob keeps its digest, so a device fetches only what changed. All work here is idempotent: making the
-same version again after a crash gives the same digests.
+An unchanged blob keeps its digest, so a device fetches only what changed. All work here is idempotent: making
+the same version again after a crash gives the same digests.
 """
 
 import json

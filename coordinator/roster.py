@@ -1,7 +1,7 @@
 """Who is in the fleet: the devices' own retained ``State`` messages, kept on disk as well.
 
-The broker may hand out only some of its retained messages (FACTS: 100 to a wildcard), so what was known before a
-restart stays known until a device says otherwise.
+The broker may hand out only some of its retained messages (iotcore: 100 to a wildcard), so what was known
+before a restart stays known until a device says otherwise.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ class Device:
 
 
 class Roster:
-    """All devices that ever reported. Not thread-safe: used on the event loop; :meth:`save` may run in a thread."""
+    """All devices that ever reported. Used on the event loop; :meth:`save` may run in a thread."""
 
     def __init__(self, store: Store, wall: Callable[[], float]) -> None:
         self._store = store

@@ -35,7 +35,7 @@ updates = Table(
     Column("header", JSON, nullable=False),
     Column("lost", String, nullable=False, default=""),
 )
-"""Accepted updates; the frame lies in ``updates/<round>/<digest>``. ``lost``: why it could not be folded after all."""
+"""Accepted updates; the frame lies in ``updates/<round>/<digest>``. ``lost``: why it was not folded."""
 
 refusals = Table(
     "refusals",

@@ -1,7 +1,7 @@
 """Which devices take part in a round: pure and seeded.
 
-First a greedy cover of the cells modality x class that some able device has data for; then, at random, as many as
-the task asks for. Every choice is explained in words.
+First a greedy cover of the cells modality x class that some able device has data for; then, at random, as
+many as the task asks for. Every choice is explained in words.
 """
 
 import random

@@ -14,12 +14,12 @@ from urllib.parse import quote
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
-from sqlalchemy.exc import DatabaseError
+from sqlalchemy.exc import DatabaseError, OperationalError
 from sqlalchemy.pool import StaticPool
 
 from coordinator import schema
 from coordinator.rounds.states import JOURNALED, Checkpoint, Event
-from protocol.errors import Misconfigured
+from protocol.errors import Misconfigured, Transient
 
 _OTHERS: Final = "(others)"
 _MAX_REFUSAL_ROWS: Final = 20_000
@@ -78,13 +78,20 @@ class Store:
 
     @contextmanager
     def transaction(self) -> Iterator[sa.Connection]:
-        """All or nothing, on disk at the end. May be nested; the outermost one commits."""
+        """All or nothing, on disk at the end. May be nested; the outermost one commits.
+
+        Raises:
+            Transient: the disk is full or cannot be written now; nothing was changed.
+        """
         with self._lock:
             if self._connection.in_transaction():
                 yield self._connection
                 return
-            with self._connection.begin():
-                yield self._connection
+            try:
+                with self._connection.begin():
+                    yield self._connection
+            except OperationalError as error:
+                raise Transient(f"{self.path}: {error.orig}") from error
 
     def rows(self, query: sa.Select[Any]) -> list[dict[str, Any]]:
         """The rows of a query as dicts."""

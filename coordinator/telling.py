@@ -35,11 +35,16 @@ class Teller:
         )
 
     async def refuse(self, device: str, round_: int, digest: str | None, refused: Refused) -> None:
-        """Count a refusal, and tell the device where it can know what is meant (by the digest of what it sent)."""
+        """Count a refusal; tell the device where it can know what is meant (by the digest it sent)."""
         self.refused[refused.reason.value] += 1
         log.warning("refused", device=device, reason=refused.reason.value, detail=refused.detail)
         wall = self._clock.wall()
-        await asyncio.to_thread(self._store.count_refusal, device, refused.reason.value, refused.detail, wall)
+        try:
+            await asyncio.to_thread(
+                self._store.count_refusal, device, refused.reason.value, refused.detail, wall
+            )
+        except LichenError as error:
+            log.warning("not_counted", device=device, why=str(error))
         if digest is not None:
             receipt = Receipt(
                 task=self._task,

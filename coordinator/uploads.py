@@ -1,7 +1,7 @@
 """Large updates in chunks: only for an announced pointer, under a quota for each device and a cap for all.
 
-Partial uploads lie in a folder for each round (``uploads/<round>/``), apart from what is served to devices, and go
-with it. A chunk out of order, twice, late or never asked for does no harm.
+Partial uploads lie in a folder for each round (``uploads/<round>/``), apart from what is served to devices,
+and go with it. A chunk out of order, twice, late or never asked for does no harm.
 """
 
 import shutil
@@ -112,11 +112,11 @@ class Uploads:
         """A chunk arrived.
 
         Returns:
-            The pointer and the whole update when this was the last chunk; None where more is to come, or nobody
-            announced it.
+            The pointer and the whole update when this was the last chunk; None where more is to come, or
+            nobody announced it.
 
         Raises:
-            Refused: the chunk does not fit its pointer, or the whole has another digest (the upload starts anew).
+            Refused: the chunk does not fit its pointer, or the whole has another digest (it starts anew).
         """
         upload = self._open.get((device, digest))
         if upload is None:

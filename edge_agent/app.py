@@ -7,6 +7,7 @@ from edge_agent.config import AgentSettings, read, read_task
 from runtime import logs, supervise
 from runtime.clock import SystemClock
 from runtime.files import disk_errors
+from runtime.settings import LogSettings
 
 
 def load(config: Path) -> tuple[AgentSettings, Agent]:
@@ -38,4 +39,5 @@ async def main(config: Path) -> int:
 
 def run(config: Path) -> int:
     """``lichen agent run``."""
+    logs.configure(LogSettings())  # until the file was read; what is wrong with it goes to stderr too
     return supervise.run(lambda: main(config))

@@ -67,8 +67,8 @@ def _listening(port: int) -> bool:
         return sock.connect_ex((HOST, port)) == 0
 
 
-def serve(port: int, port_v3: int | None = None) -> int:
-    """Run the broker until SIGTERM or SIGINT; returns the exit status."""
+def serve(port: int, port_v3: int | None = None, state: Path | None = None) -> int:
+    """Run until SIGTERM or SIGINT; returns the exit status. ``state``: folder for the broker's TOML."""
     from iotcore import IotCoreBroker  # noqa: PLC0415 - an extra
 
     # rumqttd reports every packet as an error record.
@@ -77,7 +77,8 @@ def serve(port: int, port_v3: int | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: asked.set())
     with tempfile.TemporaryDirectory(prefix="lichen-broker-") as folder:
-        file = Path(folder, "broker.toml")
+        file = (state or Path(folder)) / "broker.toml"
+        file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(config(port, port_v3), encoding="utf-8")
         broker = IotCoreBroker(config_path=str(file))
         try:
@@ -104,8 +105,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="lichen.broker", description=__doc__)
     parser.add_argument("--port", type=int, default=1883, help="MQTT 5; 0 takes a free one")
     parser.add_argument("--port-v3", type=int, default=None, help="MQTT 3.1.1 as well, on this port")
+    parser.add_argument("--state", type=Path, default=None, help="keep the broker's own TOML in this folder")
     options = parser.parse_args()
-    status = serve(options.port or free_port(), options.port_v3)
+    status = serve(options.port or free_port(), options.port_v3, options.state)
     sys.stdout.flush()
     os._exit(status)  # rumqttd has no way to stop; its threads end with the process
 

@@ -10,7 +10,7 @@ import hashlib
 import io
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -113,6 +113,16 @@ def load(path: Path | None = None) -> tuple[Series, ...]:
         Series(int(person), int(side), int(label), np.asarray(x, dtype=np.float32))
         for x, person, side, label in rows
     )
+
+
+def on_one_wrist(series: Sequence[Series]) -> list[Series]:
+    """All series as if worn on the same arm: a watch knows its wrist, and mirrors what the other measures.
+
+    The mirror is the plane across the forearm's x axis: of the accelerometer (a vector) x changes its sign,
+    of the gyroscope (an axial vector) y and z do.
+    """
+    mirror_C = np.array([-1, 1, 1, 1, -1, -1], np.float32)
+    return [replace(one, side=0, values=one.values * mirror_C) if one.side == 1 else one for one in series]
 
 
 def of_person(series: Sequence[Series], *people: int) -> list[Series]:

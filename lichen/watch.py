@@ -4,12 +4,27 @@
 """
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from protocol import messages
+from protocol.base import Wire
 from protocol.errors import Refused
 from protocol.messages import Metric, ModalityState, ModelPointer, RoundAnnouncement, State, TaskAnnouncement
 from protocol.task import Task
 from protocol.topics import Kind, broadcast_topic, parse
+
+
+class _Nothing(Wire):
+    """No message is one."""
+
+
+_CARRIES: Final[dict[Kind, type[Wire]]] = {
+    Kind.STATE: State,
+    Kind.METRIC: Metric,
+    Kind.TASK: TaskAnnouncement,
+    Kind.ROUND: RoundAnnouncement,
+    Kind.FLEET_MODEL: ModelPointer,
+}
 
 
 @dataclass
@@ -47,6 +62,8 @@ class FleetView:
     devices: dict[str, DeviceView] = field(default_factory=dict)
     history: dict[int, RoundMark] = field(default_factory=dict)
     """Version -> the first announcement of it that carried metrics."""
+    delivered_in: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    """Round -> the devices whose update was accepted in it."""
     refused: int = 0
     """Messages that could not be read."""
 
@@ -65,9 +82,8 @@ class FleetView:
         """Take one message; True when the picture changed. What cannot be read is counted."""
         try:
             route = parse(topic)
-            message = messages.decode(
-                payload, TaskAnnouncement, RoundAnnouncement, ModelPointer, State, Metric
-            )
+            # What the other topics carry is not for onlookers.
+            message = messages.decode(payload, _CARRIES.get(route.kind, _Nothing))
         except Refused:
             self.refused += 1
             return False
@@ -79,9 +95,6 @@ class FleetView:
             self.model = message
         elif isinstance(message, RoundAnnouncement):
             self._round(message)
-        else:
-            self.refused += 1
-            return False
         return True
 
     def _device(self, name: str, message: State | Metric) -> None:
@@ -98,6 +111,8 @@ class FleetView:
 
     def _round(self, message: RoundAnnouncement) -> None:
         self.round = message
+        if message.accepted:
+            self.delivered_in[message.round] = message.accepted
         if message.metrics:
             self.history.setdefault(
                 message.version,

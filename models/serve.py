@@ -29,6 +29,7 @@ _USAGE: Final = 2
 def shed_memory() -> None:
     """Give freed pages back to the system: a warm worker should be small between jobs."""
     gc.collect()
+    gc.freeze()  # what outlives a job is libraries: the next collection need not walk them (90 ms for torch)
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, musl has not
         if trim is not None:
@@ -46,8 +47,6 @@ def answer(do: Do, job_dir: Path) -> dict[str, Any]:
     except Exception as error:  # noqa: BLE001 - outermost border: the parent gets the words, stderr the trace
         traceback.print_exc()
         return {"ok": False, "kind": "Fault", "error": f"{type(error).__name__}: {error}"}
-    finally:
-        shed_memory()
     return {"ok": True}
 
 
@@ -70,6 +69,7 @@ def serve(do: Do, requests: TextIO, answers: TextIO) -> None:
             said = answer(do, job_dir)
         answers.write(json.dumps(said) + "\n")
         answers.flush()
+        shed_memory()
 
 
 def main(do: Do, module: str, arguments: list[str]) -> int:

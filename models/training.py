@@ -6,10 +6,10 @@ deterministic algorithms; the same seed, windows, globals and number of threads 
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from models.contract import WindowSet
 
@@ -73,6 +73,30 @@ class Sgd:
             gradient = gradient + self._momentum * self._velocity[i]
         self._velocity[i] = gradient
         return gradient
+
+
+def remeasure_norms(part: nn.Module, passes: Iterable[Callable[[], object]]) -> None:
+    """Set BatchNorm's running statistics to those of the parameters as they are now.
+
+    A round has few steps, so statistics that move by a tenth a step lag far behind, and features at inference
+    (and prototypes made of them) differ from those that training sees.
+
+    Args:
+        part: an encoder; in evaluation mode afterwards.
+        passes: each runs ``part`` on a batch; their statistics are averaged.
+    """
+    norms = [module for module in part.modules() if isinstance(module, nn.BatchNorm1d)]
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # torch's word for a plain mean over all batches
+    part.train()
+    with torch.no_grad():
+        for run in passes:
+            run()
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+    part.eval()
 
 
 def batches(count: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:

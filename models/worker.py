@@ -7,24 +7,15 @@ answers each job with one line on its standard output: ``{"ok": true}``, or ``{"
 prints goes to standard error.
 """
 
-import ctypes
-import gc
-import json
-import os
 import sys
-import traceback
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Any
 
-from models import jobs, windowset
+from models import jobs, serve, windowset
 from models.params import flatten, read_npz
 from models.registry import method
-from protocol.errors import Misconfigured, Refused, Transient
-
-EXIT: Final = {"Misconfigured": 78, "Refused": 65, "Transient": 75, "Fault": 70}
-"""Exit status of a one-job run, by the kind of failure (sysexits)."""
-_USAGE: Final = 2
+from protocol.errors import Misconfigured
 
 
 def _prepare(threads: int) -> None:
@@ -36,16 +27,6 @@ def _prepare(threads: int) -> None:
     import torch  # noqa: PLC0415 - a wrong job is answered before the second that torch takes to load
 
     torch.set_num_threads(threads)
-
-
-def _shed_memory() -> None:
-    """Give freed pages back to the system: a warm worker should be small between rounds."""
-    gc.collect()
-    gc.freeze()  # what outlives a job is libraries: the next collection need not walk them (90 ms for torch)
-    if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, musl has not
-        if trim is not None:
-            trim(0)
 
 
 def do(job_dir: Path) -> None:
@@ -76,53 +57,8 @@ def do(job_dir: Path) -> None:
 
 def answer(job_dir: Path) -> dict[str, Any]:
     """Do a job; say in one JSON object how it went."""
-    try:
-        do(job_dir)
-    except Refused as error:
-        return {"ok": False, "kind": "Refused", "reason": error.reason.value, "error": error.detail}
-    except (Misconfigured, Transient) as error:
-        return {"ok": False, "kind": type(error).__name__, "error": str(error)}
-    except Exception as error:  # noqa: BLE001 - the process's outermost border: the parent gets the words, stderr the trace
-        traceback.print_exc()
-        return {"ok": False, "kind": "Fault", "error": f"{type(error).__name__}: {error}"}
-    return {"ok": True}
-
-
-def _claim_stdout() -> TextIO:
-    """The real standard output, for answers alone; file descriptor 1 becomes standard error."""
-    sys.stdout.flush()
-    mine = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    return mine
-
-
-def serve(requests: TextIO, answers: TextIO) -> None:
-    """Answer jobs until the requests end."""
-    for line in requests:
-        try:
-            job_dir = Path(json.loads(line)["job"])
-        except (ValueError, KeyError, TypeError):
-            said: dict[str, Any] = {"ok": False, "kind": "Fault", "error": f"not a job line: {line[:200]!r}"}
-        else:
-            said = answer(job_dir)
-        answers.write(json.dumps(said) + "\n")
-        answers.flush()
-        _shed_memory()
-
-
-def main(arguments: list[str]) -> int:
-    """Run from the command line; the exit status says who must act."""
-    if len(arguments) != 1:
-        sys.stderr.write("usage: python -P -m models.worker JOBDIR | --serve\n")
-        return _USAGE
-    with _claim_stdout() as answers:
-        if arguments[0] == "--serve":
-            serve(sys.stdin, answers)
-            return 0
-        said = answer(Path(arguments[0]))
-        answers.write(json.dumps(said) + "\n")
-        return 0 if said["ok"] else EXIT[said["kind"]]
+    return serve.answer(do, job_dir)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(serve.main(do, "models.worker", sys.argv[1:]))

@@ -112,7 +112,7 @@ def encode(
     Raises:
         ValueError: an element is not finite, or ``keep`` or ``levels`` is out of range.
     """
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         values = np.ascontiguousarray(x, dtype=np.float32)
     shape = np.shape(x)
     if not np.isfinite(values).all():

@@ -64,9 +64,10 @@ def dequantize(data: bytes, low: bytes, step: bytes, size: int, bits: int) -> Fl
         Refused: ``NON_FINITE`` for a scale that is not finite, a negative step or a value beyond float32's
             range, ``MALFORMED`` for bits that belong to no element.
     """
-    low_G = np.frombuffer(low, F4).astype(np.float64)
-    step_G = np.frombuffer(step, F4).astype(np.float64)
-    ends_G = low_G + step_G * ((1 << bits) - 1)
+    with np.errstate(invalid="ignore"):  # a signalling NaN warns already when it is cast
+        low_G = np.frombuffer(low, F4).astype(np.float64)
+        step_G = np.frombuffer(step, F4).astype(np.float64)
+        ends_G = low_G + step_G * ((1 << bits) - 1)
     if not (np.isfinite(ends_G).all() and (step_G >= 0).all()):
         raise Refused(Reason.NON_FINITE, "low or step is not a finite number, or step is negative")
     codes_GN = unpack(data, size, bits).reshape(len(low_G), -1)

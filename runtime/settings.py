@@ -20,7 +20,7 @@ from pydantic import (
     ValidationInfo,
     model_validator,
 )
-from pydantic_settings import EnvSettingsSource
+from pydantic_settings import EnvSettingsSource, SettingsError
 
 from protocol.errors import Misconfigured
 from runtime.settings_errors import Origins, explain
@@ -135,7 +135,7 @@ def load(
         _merge(values, _read(path), str(path), origins, ())
     env = os.environ if environ is None else environ
     _check_variables(model, env_prefix, env)
-    for path_, value in _leaves(_Environment(model, env_prefix, env)()):
+    for path_, value in _leaves(_variables(model, env_prefix, env)):
         _put(values, path_, value)
         origins.note(path_, env_prefix + "__".join(path_).upper())
     return _validate(model, values, file, origins)
@@ -193,6 +193,17 @@ def _put(values: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
             inner = values[part] = {}
         values = inner
     values[path[-1]] = value
+
+
+def _variables(model: type[BaseModel], prefix: str, environ: Mapping[str, str]) -> dict[str, Any]:
+    try:
+        return _Environment(model, prefix, environ)()
+    except SettingsError as error:
+        field = str(error).split('"')[1] if '"' in str(error) else "?"
+        name = prefix + field.upper()
+        raise Misconfigured(
+            f"environment variable {name} (or below): not valid JSON: {error.__cause__}"
+        ) from None
 
 
 def _check_variables(model: type[BaseModel], prefix: str, environ: Mapping[str, str]) -> None:

@@ -63,7 +63,7 @@ class Spool:
         self._wall = wall
         self._lock = threading.Lock()
         self.dropped = 0
-        """Frames dropped for room, or with a corrupt file, since the start."""
+        """Frames dropped for room since the start."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._db = self._open_or_replace()

@@ -17,7 +17,6 @@ from runtime.notify import Notifier
 
 _log = structlog.get_logger("runtime.supervise")
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-_EXIT_GRACE_S: Final = 5.0
 
 
 class Finished(Exception):  # noqa: N818 - not an error: a service says that the daemon's work is done
@@ -66,7 +65,7 @@ async def supervise(
         try:
             await asyncio.wait([group, stopping], return_when=asyncio.FIRST_COMPLETED)
             notify.stopping()
-            if not group.done():
+            if not group.done() or (not group.cancelled() and group.exception() is None):
                 _log.info("stopping")
                 await _bounded(on_stop, hurry, stop_timeout_s / 2)
         finally:
@@ -179,11 +178,11 @@ def _flat(error: BaseException) -> Iterator[BaseException]:
         yield error
 
 
-def run(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
+def run(main: Callable[[], Coroutine[Any, Any, int]], *, exit_grace_s: float = 5.0) -> int:
     """Run a daemon's main coroutine (on uvloop where it is installed) and return its exit status.
 
     ``Misconfigured`` from it gives 78, any other error is logged and gives 70. Should a thread hang
-    afterwards, the process ends all the same after a few seconds, with that status.
+    afterwards, the process ends all the same after ``exit_grace_s``, with that status.
     """
     guard: threading.Timer | None = None
     try:
@@ -194,7 +193,7 @@ def run(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
                 status = exit_codes.OK
             except Exception as error:  # noqa: BLE001 - the last place: it becomes words and an exit status
                 status = report(error)
-            guard = threading.Timer(_EXIT_GRACE_S, _leave, (status,))
+            guard = threading.Timer(exit_grace_s, _leave, (status,))
             guard.daemon = True
             guard.start()
     finally:

@@ -295,4 +295,4 @@ def _answer(line: bytes) -> dict[str, Any] | None:
 
 def _refused(reason: object, error: str) -> Refused:
     """The worker names the reason; an unknown one is MALFORMED."""
-    return Refused(Reason(reason) if reason in set(Reason) else Reason.MALFORMED, error)
+    return Refused(Reason(str(reason)) if reason in set(Reason) else Reason.MALFORMED, error)

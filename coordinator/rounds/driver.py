@@ -1,7 +1,7 @@
-"""Acts for the round machine: keeps its state and journal, applies events one at a time, carries commands out.
+"""Acts for the round machine: keeps its state and journal, applies events one by one, carries commands out.
 
-Order of durability: an event that changes the state is on disk before the state is used. One lock makes events
-sequential, so an update is either counted before a round closes or refused after it.
+Order of durability: an event that changes the state is on disk before the state is used. One lock makes
+events sequential, so an update is either counted before a round closes or refused after it.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ import structlog
 
 from coordinator import schema
 from coordinator.journal import Journal
+from coordinator.roster import Roster
 from coordinator.rounds import machine
 from coordinator.rounds.states import (
     Aggregate,
@@ -38,10 +39,9 @@ from coordinator.rounds.states import (
     UpdateAccepted,
 )
 from coordinator.rounds.why import why
-from coordinator.roster import Roster
 from coordinator.selection import select
 from coordinator.store import Store
-from protocol.errors import Reason, Refused
+from protocol.errors import Reason, Refused, Transient
 from protocol.task import Task
 from protocol.updates import UpdateHeader
 from runtime.clock import Clock
@@ -73,6 +73,7 @@ class Driver:
 
     def __init__(
         self,
+        *,
         task: Task,
         rules: Rules,
         store: Store,
@@ -94,6 +95,8 @@ class Driver:
         self._listener = listener
         self._lock = asyncio.Lock()
         self._offset = clock.wall() - clock.now()
+        self._seen: set[str] = set()
+        self._joined_at = self.now()
         self.may_select: Callable[[], bool] = lambda: True
         """Whether opening a round makes sense now: not without a broker."""
 
@@ -116,7 +119,7 @@ class Driver:
             state, rules = replay(events)
             start: Event = Resumed() if events else Begin()
             self.state, commands = machine.apply(self.rules, state, start, self.now())
-            # The rules of the task file may have changed: what follows is judged, and replayed, by the new ones.
+            # The task file's rules may have changed: what follows is judged, and replayed, by the new ones.
             await asyncio.to_thread(
                 self._store.append, Checkpoint(state=self.state, rules=self.rules), self.now()
             )
@@ -130,8 +133,18 @@ class Driver:
     async def run(self) -> None:
         """Let time pass."""
         while True:
-            await self.post(Tick(able=self.able()))
+            try:
+                await self.post(self._tick())
+            except Transient as error:
+                log.warning("not_journaled", why=str(error))
             await self._clock.sleep(TICK_S)
+
+    def _tick(self) -> Tick:
+        able = self.able()
+        if set(able) - self._seen:
+            self._joined_at = self.now()
+        self._seen = set(able)
+        return Tick(able=able, settled=self.now() - self._joined_at >= self.rules.spread_s)
 
     async def post(self, event: Event, write: Write | None = None) -> None:
         """Something happened; ``write`` joins the transaction in which the event is journaled."""
@@ -142,7 +155,7 @@ class Driver:
         """A device (re)appeared: it may be owed an offer, or be the one that was lacking."""
         async with self._lock:
             await self._post(DeviceOnline(device=device))
-            await self._post(Tick(able=self.able()))
+            await self._post(self._tick())
 
     async def accept(self, header: UpdateHeader, digest: str, size: int) -> None:
         """Count an update whose frame is on disk; on return it is in the journal and synced.
@@ -173,6 +186,8 @@ class Driver:
             log.info("round", why=self.why())
             self._listener.changed()
         await self._carry_out(commands)
+        if changed and state.phase is Phase.WAITING and not isinstance(event, Tick):
+            await self._post(self._tick())  # the next round need not wait for the clock
         return changed
 
     def _persist(self, event: Event, now: float, commands: tuple[Command, ...], write: Write | None) -> None:
@@ -205,7 +220,11 @@ class Driver:
         if wanted is not None:
             wanted = max(1, wanted - len(self.state.delivered))
         seed = derive_seed(self.task.seed, command.round, command.attempt)
-        counts = {device: self._roster.counts(device) for device in able}
+        names = self.task.modality_names
+        counts = {
+            device: {name: n for name, n in self._roster.counts(device).items() if name in names}
+            for device in able
+        }
         chosen = select(counts, wanted, seed, self.task.labels)
         reasons = {**dict.fromkeys(self.state.delivered, "delivered in an earlier attempt"), **chosen.why}
         answer = Selected(round=command.round, attempt=command.attempt, devices=chosen.devices)

@@ -112,10 +112,14 @@ class Resumed(Frozen):
 
 
 class Tick(Frozen):
-    """Time passed. ``able``: devices that are online and have data enough."""
+    """Time passed.
+
+    ``able``: devices that are online and have data enough. ``settled``: none joined for ``spread_s``.
+    """
 
     type: Literal["tick"] = "tick"
     able: tuple[str, ...] = ()
+    settled: bool = False
 
 
 class DeviceOnline(Frozen):

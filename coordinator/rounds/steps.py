@@ -92,7 +92,7 @@ def wait(rules: Rules, state: RoundState, event: Tick, now: float) -> Outcome:
         state = state.model_copy(update={"enough_since": now})
     since = now if state.enough_since is None else state.enough_since
     all_wanted = rules.devices_per_round is not None and able >= rules.devices_per_round
-    if all_wanted or now - since >= rules.spread_s:
+    if all_wanted or event.settled or now - since >= rules.spread_s:
         return state, (Select(round=state.round, attempt=state.attempt),)
     return state, ()
 

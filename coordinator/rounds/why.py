@@ -4,8 +4,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from coordinator.rounds.steps import needed
 from coordinator.rounds.states import Phase, RoundState, Rules
+from coordinator.rounds.steps import needed
+
+_NAMES: Final = 8
+"""Devices named in the sentence."""
 
 
 def why(rules: Rules, state: RoundState, now: float, able: int | None = None) -> str:
@@ -19,18 +22,17 @@ def why(rules: Rules, state: RoundState, now: float, able: int | None = None) ->
 
 def _why_waiting(rules: Rules, state: RoundState, now: float, able: int | None) -> str:
     of = "" if able is None else f", {able} are"
-    least = max(1, rules.min_devices)
+    least, where = max(1, rules.min_devices), f"round {state.round} attempt {state.attempt}"
     if state.enough_since is not None:
         left = max(0.0, state.enough_since + rules.spread_s - now)
-        return f"round {state.round} attempt {state.attempt}: enough devices are able{of}; selecting in {left:.0f} s"
-    return f"round {state.round} attempt {state.attempt}: waiting until {least} devices are online with data enough{of}"
+        return f"{where}: enough devices are able{of}; selecting in {left:.0f} s"
+    return f"{where}: waiting until {least} devices are online with data enough{of}"
 
 
 def _why_collecting(rules: Rules, state: RoundState, now: float, _: int | None) -> str:
     left = max(0.0, (state.until or now) - now)
-    names = ", ".join(state.missing[:8]) + (
-        f" and {len(state.missing) - 8} more" if len(state.missing) > 8 else ""
-    )  # noqa: PLR2004 - as many names as fit a line
+    more = len(state.missing) - _NAMES
+    names = ", ".join(state.missing[:_NAMES]) + (f" and {more} more" if more > 0 else "")
     need = needed(rules, len(state.selected))
     return (
         f"round {state.round}: {len(state.delivered)} of {len(state.selected)} updates here, closes at {need}"

@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 from functools import partial
+from math import isfinite
+from typing import Final
 
 import structlog
 
@@ -26,10 +28,14 @@ from coordinator.rounds.states import (
 )
 from coordinator.telling import Teller
 from coordinator.traffic import Traffic
-from models.contract import Blobs, Server
+from models.contract import Blobs, Evaluation, Server
 from protocol.errors import LichenError, Misconfigured, Refused, Transient
 from protocol.frame import Limits
 from runtime.clock import Clock
+
+_JOURNAL_RETRY_S: Final = 5.0
+_NAME: Final = 64
+_METRICS: Final = 128
 
 log = structlog.get_logger(__name__)
 
@@ -39,6 +45,7 @@ class Workshop:
 
     def __init__(
         self,
+        *,
         driver: Driver,
         server: Server,
         jobs: Jobs,
@@ -48,7 +55,6 @@ class Workshop:
         teller: Teller,
         traffic: Traffic,
         clock: Clock,
-        *,
         max_update_bytes: int,
         keep_versions: int,
     ) -> None:
@@ -106,7 +112,14 @@ class Workshop:
         recorded: Write | None = None
         if phase in (Phase.EVALUATING, Phase.EXPORTING):
             recorded = partial(self._registry.record_trouble, version, f"{phase.value}: {detail}")
-        await self._driver.post(WorkFailed(phase=phase, version=version, detail=detail), recorded)
+        while True:
+            try:
+                await self._driver.post(WorkFailed(phase=phase, version=version, detail=detail), recorded)
+            except Transient as error:  # the journal cannot be written either
+                log.warning("not_journaled", why=str(error))
+                await self._clock.sleep(_JOURNAL_RETRY_S)
+            else:
+                return
 
     async def _do(self, command: WorkCommand) -> None:
         match command:
@@ -116,15 +129,19 @@ class Workshop:
                 await self._aggregate(command)
             case Evaluate():
                 evaluation = await self._jobs.evaluate(await self.state())
-                record = partial(self._registry.record_evaluation, command.version, evaluation)
-                log.info("judged", version=command.version, metrics=evaluation.metrics)
+                judged = Evaluation(_sound(evaluation.metrics), evaluation.confusion_KK)
+                record = partial(self._registry.record_evaluation, command.version, judged)
+                log.info("judged", version=command.version, metrics=judged.metrics)
                 await self._driver.post(EvaluationDone(version=command.version), record)
             case Export():
                 await self._export(command)
 
     async def _made(self, version: int, state: Blobs, devices: tuple[str, ...]) -> None:
         parent = self._driver.state.manifest or None
-        digest, _ = await asyncio.to_thread(self._registry.publish, version, state, parent)
+        try:
+            digest, _ = await asyncio.to_thread(self._registry.publish, version, state, parent)
+        except ValueError as error:
+            raise Transient(f"version {version} cannot be written as frames: {error}") from error
         traffic, wall = self._traffic.totals(), self._clock.wall()
         record = partial(self._registry.record, version, digest, parent, devices, wall=wall, traffic=traffic)
         await self._driver.post(VersionMade(version=version, manifest=digest), record)
@@ -171,10 +188,18 @@ class Workshop:
         await self._deployment.announce()
 
     def _tidy(self, version: int) -> None:
-        """Frames of folded rounds and blobs of old versions go; a failure to tidy is no failure of the round."""
+        """Frames of folded rounds and blobs of old versions go; failing to tidy fails no round."""
         with contextlib.suppress(OSError):
             self._journal.forget_before(version)
             self._registry.collect(version, self._keep_versions, self._deployment.kept())
+
+
+def _sound(metrics: dict[str, float]) -> dict[str, float]:
+    """The metrics that an announcement may carry: finite, not too many, with names that fit."""
+    fit = [
+        (name, float(value)) for name, value in metrics.items() if 0 < len(name) <= _NAME and isfinite(value)
+    ]
+    return dict(fit[:_METRICS])
 
 
 def _identity(command: WorkCommand) -> tuple[Phase, int]:

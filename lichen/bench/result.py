@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from rich.markup import escape
 from rich.table import Table
 
 Say = Callable[[str], None]
@@ -126,9 +127,8 @@ def as_table(bench: Bench, rows: Iterable[Row]) -> Table:
     for one in rows:
         goal = "; ".join(goal.words(one) for goal in bench.goals if goal.concerns(one))
         spread = _short(one.sd) if one.n > 1 else ""
-        table.add_row(
-            one.dataset, one.method, one.setting, one.metric, _short(one.mean), spread, str(one.n), goal
-        )
+        words = (one.dataset, one.method, one.setting, one.metric)
+        table.add_row(*map(escape, words), _short(one.mean), spread, str(one.n), goal)
     return table
 
 

@@ -7,8 +7,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from lichen.demo import plan, study
+from lichen.demo import beside, observer, plan, study
 from lichen.demo.fleet import Fleet
+from lichen.demo.observing import observe
 from lichen.demo.prepare import Stage, prepare
 from lichen.demo.screen import Screen
 from lichen.demo.story import Check, DeviceStory, RoundStory, Sizes, Story
@@ -26,10 +27,11 @@ async def run(options: plan.Options, screen: Screen) -> Story:
         Misconfigured: data, environment or output folder are not as they must be.
         Transient: something did not happen in time; the message says what was waited for.
     """
+    place = await asyncio.to_thread(observer.environment, options.observer_python)
     stage = await asyncio.to_thread(prepare, options, version("lichen"))
     screen.say(f"recordings, faults and configurations are in {stage.layout.root}")
     story = stage.story
-    fleet = Fleet(stage, options, screen)
+    fleet = Fleet(stage, options, place, screen)
     try:
         async with asyncio.timeout(options.timeout_s):
             await _interruptible(_live(fleet, story))
@@ -61,17 +63,17 @@ async def _interruptible(course: Any) -> None:
 async def _live(fleet: Fleet, story: Story) -> None:
     async with fleet.running():
         await fleet.learn()
-        tell_history(story, await fleet.history())
+        tell_history(story, await beside.history(fleet))
         await fleet.stop_agents()
         stores = {d.name: store_folder(fleet.stage.layout, d.name) for d in plan.DEVICES}
         # The observing device's stream takes its time; the baseline uses the idle processor meanwhile.
         async with asyncio.TaskGroup() as both:
-            observing = both.create_task(fleet.observe())
-            judging = both.create_task(fleet.baseline(stores))
+            observing = both.create_task(observe(fleet))
+            judging = both.create_task(beside.baseline(fleet, stores))
         story.observer = observing.result()
         tell_baseline(story, judging.result())
         fleet.screen.say("what each device reaches alone is known")
-        story.study = await fleet.finish_study()
+        story.study = await beside.finish_study(fleet)
 
 
 def store_folder(layout: plan.Layout, name: str) -> Path:
@@ -125,13 +127,13 @@ def checks(story: Story, options: plan.Options) -> list[Check]:
             f"{len(story.rounds)} of {options.rounds}, with {_mean_accepted(story):.1f} devices a round",
         )
     ]
-    observer = story.observer
-    if observer is not None:
-        live = observer.accuracy()
-        detail = f"version {observer.version}, {len(observer.predictions)} windows, {_percent(live)} right"
+    watched = story.observer
+    if watched is not None:
+        live = watched.accuracy()
+        detail = f"version {watched.version}, {len(watched.predictions)} windows, {_percent(live)} right"
         found.append(Check("the ONNX model predicts on the observing device", live is not None, detail))
         found.append(
-            Check("torch is absent there", observer.torch_free, f"import torch fails in {observer.how}")
+            Check("torch is absent there", watched.torch_free, f"import torch fails in {watched.how}")
         )
     if story.accuracy is not None and story.alone:
         mean, sd = spread(story.alone)

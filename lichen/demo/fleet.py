@@ -10,14 +10,12 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, Final
 
-from lichen.demo import chaos, observer, plan, study
+from lichen.demo import beside, chaos, observer, plan, study
 from lichen.demo.prepare import Stage
 from lichen.demo.processes import Child, Nursery
 from lichen.demo.screen import Screen
-from lichen.demo.story import ObserverStory
 from lichen.watch import FleetView
 from protocol.errors import Transient
 from runtime.mqtt import Link
@@ -26,14 +24,17 @@ from runtime.settings import MqttSettings
 _LOOK_S: Final = 0.25
 _LOW: Final = 19
 """Niceness of what runs beside the fleet."""
-_ONE_THREAD: Final = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+ONE_THREAD: Final = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 class Fleet:
     """The processes of one demo run, and the picture of them."""
 
-    def __init__(self, stage: Stage, options: plan.Options, screen: Screen) -> None:
+    def __init__(
+        self, stage: Stage, options: plan.Options, place: observer.Environment, screen: Screen
+    ) -> None:
         self.stage = stage
+        self.place = place
         self.options = options
         self.screen = screen
         self.view = FleetView(plan.FLEET)
@@ -42,11 +43,13 @@ class Fleet:
         """What is waited for: said when the time is over."""
         self._nursery = Nursery(screen.say)
         self._changed = asyncio.Event()
-        self._beside: dict[str, Child] = {}
+        self.beside: dict[str, Child] = {}
+        """Computations at low priority, by name."""
         self._coordinator: Child | None = None
 
     @property
-    def _layout(self) -> plan.Layout:
+    def layout(self) -> plan.Layout:
+        """Where things lie."""
         return self.stage.layout
 
     @asynccontextmanager
@@ -56,7 +59,7 @@ class Fleet:
         try:
             await self._start_broker()
             if self.options.study:
-                await self._start_study()
+                await beside.start_study(self)
             link = asyncio.create_task(self._watch(), name="watch")
             self._coordinator = await self._start("coordinator", "coordinator", "serve")
             for device in plan.DEVICES:
@@ -71,26 +74,27 @@ class Fleet:
 
     async def _stop_in_order(self) -> None:
         """Agents first, then the coordinator, the broker last."""
-        await self._nursery.stop(*self._beside, plan.OBSERVER, *self.agents)
+        await self._nursery.stop(*self.beside, plan.OBSERVER, *self.agents)
         await self._nursery.stop("coordinator")
         await self._nursery.stop("broker")
 
-    def _command(self, *words: str) -> list[str]:
+    def command(self, *words: str) -> list[str]:
+        """``python -P -m WORDS``."""
         return [sys.executable, "-P", "-m", *words]
 
     async def _start(self, name: str, *words: str) -> Child:
-        argv = self._command("lichen", *words, "--config", str(self._layout.config(name)))
-        return await self._nursery.start(Child(name, argv, self._layout.log(name), _ONE_THREAD))
+        argv = self.command("lichen", *words, "--config", str(self.layout.config(name)))
+        return await self._nursery.start(Child(name, argv, self.layout.log(name), ONE_THREAD))
 
     async def _start_broker(self) -> None:
-        argv = self._command("lichen.broker", "--port", str(self._layout.port))
-        child = Child("broker", argv, self._layout.log("broker"))
+        argv = self.command("lichen.broker", "--port", str(self.layout.port))
+        child = Child("broker", argv, self.layout.log("broker"))
         # Not kept: its retained messages and sessions die with it, so that a restart would hide a failure.
         await self._nursery.start(child, keep=False)
 
         async def listening() -> bool:
             with contextlib.suppress(OSError):
-                _, writer = await asyncio.open_connection("127.0.0.1", self._layout.port)
+                _, writer = await asyncio.open_connection("127.0.0.1", self.layout.port)
                 writer.close()
                 await writer.wait_closed()
                 return True
@@ -105,30 +109,27 @@ class Fleet:
         def go_on() -> None:
             """A restarted device's sensors have not waited: its recording goes on where time is now."""
             passed = min((time.monotonic() - started) * speed, self.stage.lengths_s[name])
-            self._layout.start_s[name] = round(passed, 2)
-            plan.write_toml(self._layout.config(name), plan.agent_config(self._layout, name, speed))
+            self.layout.start_s[name] = round(passed, 2)
+            plan.write_toml(self.layout.config(name), plan.agent_config(self.layout, name, speed))
 
         self._nursery.before_restart[name] = go_on
         self.agents[name] = await self._start(name, "agent", "run")
 
-    async def _start_study(self) -> None:
-        job = {
-            "out": str(self._layout.root / "study.jsonl"),
-            "rounds": self.options.rounds,
-            "seeds": list(range(self.options.seed + 1, self.options.seed + 1 + self.options.study_seeds)),
-        }
-        await self._start_beside("study", "lichen.demo.study", job)
+    async def keep(self, child: Child) -> Child:
+        """Start a process that is started again when it dies."""
+        return await self._nursery.start(child)
 
-    async def _start_beside(self, name: str, module: str, job: dict[str, Any]) -> Child:
-        file = self._layout.root / f"{name}-job.json"
+    async def start_beside(self, name: str, module: str, job: dict[str, Any]) -> Child:
+        """Start a computation of low priority that reads its job from a file; it ends by itself."""
+        file = self.layout.root / f"{name}-job.json"
         file.write_text(json.dumps(job))
-        child = Child(name, self._command(module, str(file)), self._layout.log(name), _ONE_THREAD, _LOW)
-        self._beside[name] = child
+        child = Child(name, self.command(module, str(file)), self.layout.log(name), ONE_THREAD, _LOW)
+        self.beside[name] = child
         return await self._nursery.start(child, keep=False)
 
     async def _watch(self) -> None:
         """Fold what the broker says into the view."""
-        settings = MqttSettings(host="127.0.0.1", port=self._layout.port)
+        settings = MqttSettings(host="127.0.0.1", port=self.layout.port)
         link = Link(settings, f"demo-{plan.FLEET}", filters=self.view.filters())
         running = asyncio.create_task(link.run(), name="watch link")
         try:
@@ -168,11 +169,11 @@ class Fleet:
     def _why(self) -> str:
         told = self.view.round
         words = told.waiting_for if told and told.waiting_for else "the broker has said nothing of it"
-        return f"{words} (logs: {self._layout.root / 'logs'})"
+        return f"{words} (logs: {self.layout.root / 'logs'})"
 
     def _tell(self) -> None:
-        if "study" in self._beside:
-            finished = len(study.read(self._layout.root / "study.jsonl"))
+        if "study" in self.beside:
+            finished = len(study.read(self.layout.root / "study.jsonl"))
             total = self.options.study_seeds * (len(study.VARIANTS) + 1)
             self.screen.note = f"study beside it, at low priority: {finished}/{total} simulated fleets"
         people = {d.name: ", ".join(map(str, d.people)) for d in plan.DEVICES}
@@ -212,97 +213,6 @@ class Fleet:
                 f"version {model.version} is exported: an ONNX bundle of {model.bundle.size} bytes"
             )
 
-    async def observe(self) -> ObserverStory:
-        """Deploy to the observing device, and listen to what it says of its live stream."""
-        place = await asyncio.to_thread(observer.environment, self.options.observer_python)
-        free = await asyncio.to_thread(place.torch_free)
-        told = ObserverStory(
-            plan.OBSERVER,
-            plan.OBSERVED,
-            str(place.python),
-            torch_free=free,
-            how=place.how,
-            fault=self.stage.fault,
-        )
-        self.screen.say(
-            f"{plan.OBSERVER} observes in {place.how}; torch there: {'absent' if free else 'PRESENT'}"
-        )
-        argv = place.command("agent", "run", "--config", str(self._layout.config(plan.OBSERVER)))
-        child = Child(plan.OBSERVER, argv, self._layout.log(plan.OBSERVER), _ONE_THREAD)
-        await self._nursery.start(child)
-        path = self._layout.predictions
-        await self.wait(
-            f"{plan.OBSERVER} to fetch the model and predict", lambda: bool(observer.predictions(path)), 60.0
-        )
-        if child.pid is not None:
-            told.memory_mb, told.rss_mb = await asyncio.to_thread(observer.memory_mb, child.pid)
-            self.screen.say(
-                f"{plan.OBSERVER} predicts: {told.memory_mb:.0f} MB (PSS), {told.rss_mb:.0f} MB (RSS)"
-            )
-        length = self.stage.lengths_s[plan.OBSERVER]
-        last = length - 2 * self.stage.task.window.length_s
-
-        def over() -> bool:
-            told.predictions = observer.predictions(path)
-            known = told.accuracy()
-            if known is not None:
-                self.screen.note = (
-                    f"{plan.OBSERVER}, live: {100 * known:.0f} % of {len(told.predictions)} windows right"
-                )
-            return bool(told.predictions) and told.predictions[-1].t >= last
-
-        bound = length / plan.OBSERVER_SPEED + 30.0
-        await self.wait(f"the end of {plan.OBSERVER}'s stream ({length:.0f} s of it)", over, bound)
-        told.version = self.view.model.version if self.view.model else None
-        return told
-
     async def stop_agents(self) -> None:
         """The training devices' work is done; their stores can be read."""
         await self._nursery.stop(*self.agents)
-
-    async def history(self) -> dict[str, Any]:
-        """What the coordinator's database says."""
-        config = str(self._layout.config("coordinator"))
-        argv = self._command("lichen", "coordinator", "history", "--config", config, "--format", "json")
-        process = await asyncio.create_subprocess_exec(
-            *argv, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-        )
-        try:
-            out, err = await asyncio.wait_for(process.communicate(), 60.0)
-        except TimeoutError:
-            process.kill()
-            await process.wait()
-            raise Transient("lichen coordinator history took more than 60 s") from None
-        if process.returncode != 0:
-            raise Transient(f"lichen coordinator history: {err.decode(errors='replace')[-500:]}")
-        found: dict[str, Any] = json.loads(out)
-        return found
-
-    async def baseline(self, stores: dict[str, Path]) -> list[dict[str, Any]]:
-        """What each device reaches alone, and the sizes on the wire."""
-        out = self._layout.root / "alone.jsonl"
-        job = {
-            "out": str(out),
-            "task": self.stage.task.model_dump(mode="json"),
-            "unseen": str(self._layout.unseen),
-            "stores": {name: str(folder) for name, folder in stores.items()},
-            "rounds": self.options.rounds,
-            "seed": self.options.seed,
-        }
-        child = await self._start_beside("alone", "lichen.demo.baseline", job)
-        await self._finish(child, "what each device reaches alone")
-        return [json.loads(line) for line in out.read_text().splitlines()]
-
-    async def finish_study(self) -> list[study.Line]:
-        """Wait for the simulated fleets."""
-        if "study" in self._beside:
-            await self._finish(self._beside["study"], "the simulated fleets")
-        return study.read(self._layout.root / "study.jsonl")
-
-    async def _finish(self, child: Child, what: str) -> None:
-        await self.wait(what, lambda: child.pid is None, self.options.timeout_s)
-        code = child.process.returncode if child.process else None
-        if code != 0:
-            raise Transient(
-                f"{what}: the process ended with exit status {code}; its log ends:\n{child.tail()}"
-            )

@@ -14,7 +14,7 @@ from models.contract import WindowSet
 from protocol.task import Encoder, Network, Rounds, Task, Uplink, Window
 
 FLEET: Final = "demo"
-ROUNDS: Final = 24
+ROUNDS: Final = 20
 OBSERVER: Final = "physcia"
 TASK_NAME: Final = "spar-exercises"
 
@@ -95,7 +95,7 @@ def task(rounds: int, *, config: Mapping[str, Any] | None = None, seed: int = 0)
             count=rounds, deadline_s=40.0, quorum=1.0, min_devices=len(DEVICES) - 1, min_windows=40
         ),
         uplink=Uplink(codec="int8", error_carry=True),
-        config={"epochs": 1, "batch": 128, **dict(config or {})},
+        config={"epochs": 1, "batch": 128, "lr": 0.16, **dict(config or {})},
         seed=seed,
     )
 
@@ -116,7 +116,7 @@ class Played:
 def played(series: tuple[spar.Series, ...], device: Device, seed: int) -> Played:
     """A device's recording with its faults; the seed decides the order of exercises and the faults."""
     number = [d.name for d in DEVICES].index(device.name)
-    own = spar.of_person(series, *device.people)
+    own = spar.on_one_wrist(spar.of_person(series, *device.people))
     clean = spar.recording(own, seed=seed * 100 + number)
     faults = plan_faults(clean, device.faults, seed * 100 + number)
     return Played(inject(clean, faults, seed * 100 + number), tuple(faults))
@@ -124,12 +124,13 @@ def played(series: tuple[spar.Series, ...], device: Device, seed: int) -> Played
 
 def unseen(series: tuple[spar.Series, ...]) -> spar.Recording:
     """What the fleet is judged on: whole sensors, people no training device has met."""
-    return spar.recording(spar.of_person(series, *UNSEEN))
+    return spar.recording(spar.on_one_wrist(spar.of_person(series, *UNSEEN)))
 
 
 def observed(series: tuple[spar.Series, ...], seed: int) -> Played:
     """The observing device's recording: some seconds an exercise, the gyroscope silent in the middle."""
-    clean = spar.recording(spar.of_person(series, OBSERVED), seed=seed, limit_s=20.0)
+    own = spar.on_one_wrist(spar.of_person(series, OBSERVED))
+    clean = spar.recording(own, seed=seed, limit_s=20.0)
     length = spar.seconds(clean)
     fault = Fault("outage", "gyroscope", length / 3, 2 * length / 3, "unplugged")
     return Played(inject(clean, [fault], seed), (fault,))

@@ -70,11 +70,11 @@ class Screen:
             self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def show(self, view: FleetView, people: dict[str, str]) -> None:
-        """Draw the state; without a terminal, a line whenever the round or its deliveries change."""
+        """Draw the state; without a terminal, a line for each finished round."""
         if self._live is not None:
             self._live.update(self._picture(view, people))
             return
-        line = headline(view)
+        line = round_line(view)
         if line and line != self._last and not self._quiet:
             self._last = line
             self.console.print(
@@ -114,6 +114,24 @@ def _row(view: FleetView, device: DeviceView, person: str) -> list[RenderableTyp
         cells.append(Text("offline" if device.status == "offline" else "-", style=style))
     loss = device.metrics.get("loss")
     return [*cells, f"{loss:.2f}" if loss is not None else "-"]
+
+
+def round_line(view: FleetView) -> str:
+    """One line for each judged version: who delivered, bytes, accuracy."""
+    if not view.history or view.round is None:
+        return ""
+    last = view.history[max(view.history)]
+    if last.round == 0:
+        return f"round 0/{view.round.rounds} · the initial model"
+    names = view.delivered_in.get(last.round, ())
+    accuracy = last.metrics.get("accuracy")
+    parts = [
+        f"round {last.round}/{view.round.rounds}",
+        f"from {', '.join(names)}",
+        f"up {size(last.bytes_up)}, down {size(last.bytes_down)}",
+        f"accuracy on unseen people {100 * accuracy:.1f} %" if accuracy is not None else "not judged",
+    ]
+    return " · ".join(parts)
 
 
 def headline(view: FleetView) -> str:

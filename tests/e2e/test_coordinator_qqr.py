@@ -1,4 +1,4 @@
-"""The real method, the real workers and a real broker: devices pull the base, learn, and a bundle comes out."""
+"""The real method, workers and broker: devices pull the base, learn, and a bundle comes out."""
 
 import asyncio
 from contextlib import AsyncExitStack

@@ -9,7 +9,7 @@ from tests.support.coordinator_fake import FakeDevice, TinyJobs, TinyServer, set
 
 async def run_fleet(tmp_path, port, task, jobs=None, devices=(), **settings):
     chosen = settings_for(tmp_path, port, exit_when_done=True, **settings)
-    coordinator = Coordinator(chosen, task, TinyServer(), jobs or TinyJobs())
+    coordinator = Coordinator(chosen, task, TinyServer(), jobs=jobs or TinyJobs())
     async with AsyncExitStack() as stack, asyncio.timeout(40):
         running = asyncio.create_task(coordinator.run())
         for device in devices:

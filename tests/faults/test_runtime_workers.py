@@ -87,7 +87,7 @@ async def test_killed_while_idle_costs_nothing(warm, job):
 
 async def test_a_timeout_kills_the_whole_process_group(worker, job):
     hang = job("hang")
-    with pytest.raises(WorkerFailed, match="did not finish in 1.5 s and was killed"):
+    with pytest.raises(WorkerFailed, match=r"did not finish in 1\.5 s and was killed"):
         await worker.run(hang, 1.5)
     for name in ("pid", "grandchild"):
         pid = int((hang / name).read_text())
@@ -139,8 +139,8 @@ async def test_it_inherits_no_socket_no_notify_and_no_current_folder(worker, job
     await worker.run(look, 20)
     server.close()
     found = json.loads((look / "found.json").read_text())
-    # asyncio gives a child its standard input as one half of a socket pair.
-    assert sum(fd.startswith("socket:") for fd in found["fds"]) == (1 if worker.pid is not None else 0)
+    assert len(found["fds"]) >= 3  # its standard streams
+    assert not [fd for fd in found["fds"] if fd.startswith("socket:")]
     assert found["flags"]
     assert str(ROOT / "tests") not in found["path"]
 

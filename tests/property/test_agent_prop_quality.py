@@ -8,7 +8,9 @@ from edge_agent.sources.recording import Recording, Stream
 from protocol.task import Modality, Task
 from tests.support.agent_data import motion, real_data, toy_task
 
-ACC = Task(name="t", labels=("a", "b"), modalities=(Modality(name="acc", channels=3, rate_hz=50, low=-40, high=40),))
+ACC = Task(
+    name="t", labels=("a", "b"), modalities=(Modality(name="acc", channels=3, rate_hz=50, low=-40, high=40),)
+)
 
 
 def quality(values: np.ndarray, t: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:

@@ -36,7 +36,7 @@ SMALL = st.integers(0, 4)
 EVENTS = st.one_of(
     st.just(Begin()),
     st.just(Resumed()),
-    st.builds(Tick, able=DEVICES),
+    st.builds(Tick, able=DEVICES, settled=st.booleans()),
     st.builds(DeviceOnline, device=DEVICE),
     st.builds(Selected, round=SMALL, attempt=SMALL, devices=DEVICES),
     st.builds(UpdateAccepted, device=DEVICE, round=SMALL),
@@ -128,7 +128,7 @@ class Machine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.state.phase is not Phase.DONE)
     @rule(ok=st.booleans())
-    def finish_work(self, ok: bool) -> None:
+    def finish_work(self, *, ok: bool) -> None:
         phase = self.state.phase
         if not ok:
             version = self.state.version if phase in (Phase.EVALUATING, Phase.EXPORTING) else self.state.round

@@ -1,6 +1,7 @@
-"""A scripted coordinator for tests of the agent: answers pulls of blobs, records what comes, sends what it is told."""
+"""A scripted coordinator for tests of the agent: serves blobs, records what comes, sends what it is told."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from models.contract import Blobs
@@ -64,10 +65,10 @@ class FakeCoordinator:
             message.ack()
             self.news.set()
 
-    async def until(self, true: "object", seconds: float = 20.0) -> None:
+    async def until(self, true: Callable[[], object], seconds: float = 20.0) -> None:
         """Wait until ``true()`` holds; looked at whenever something came, and often."""
         async with asyncio.timeout(seconds):
-            while not true():  # type: ignore[operator]
+            while not true():
                 self.news.clear()
                 try:
                     async with asyncio.timeout(0.05):
@@ -147,7 +148,6 @@ class FakeCoordinator:
             return
         assembly, buffer = self._assemblies[digest_]
         assembly.add(index, len(data))
-        buffer[index * assembly.chunk_bytes :][: len(data)] = data
         start = index * assembly.chunk_bytes
         buffer[start : start + len(data)] = data
         if assembly.complete and digest(bytes(buffer)) == digest_:

@@ -37,9 +37,7 @@ def motion(seconds: float, rate: float, channels: int, seed: int = 0) -> Stream:
 def toy_recording(seconds: float = 120.0, label_s: float = 20.0) -> Recording:
     label_t = np.arange(0, seconds, label_s)
     label = (np.arange(len(label_t)) % 3).astype(np.int64)
-    return Recording(
-        {"acc": motion(seconds, 50, 3, 1), "gyr": motion(seconds, 25, 2, 2)}, label_t, label
-    )
+    return Recording({"acc": motion(seconds, 50, 3, 1), "gyr": motion(seconds, 25, 2, 2)}, label_t, label)
 
 
 def write_toy(folder: Path, seconds: float = 120.0) -> Path:

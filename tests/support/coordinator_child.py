@@ -1,6 +1,6 @@
-"""The coordinator with the tiny method as a process of its own: ``-m tests.support.coordinator_child ARGS.json``.
+"""The coordinator with the tiny method as a process: ``-m tests.support.coordinator_child ARGS.json``.
 
-``slow``: a step (initial, fold, evaluate, export) that takes longer than any test, so that it can be killed there.
+``slow``: a step (initial, fold, evaluate, export) that takes longer than any test, to be killed there.
 """
 
 import asyncio
@@ -19,12 +19,12 @@ LONG_S = 60.0
 
 
 class SlowFold(TinyFold):
-    def fold(self, update) -> None:
+    def fold(self, _) -> None:
         time.sleep(LONG_S)
 
 
 class SlowServer(TinyServer):
-    def open(self, task, round_, state):
+    def open(self, _task, _round, state):
         return SlowFold(state)
 
 
@@ -59,7 +59,7 @@ def main(file: str) -> int:
 
     async def start() -> int:
         task = Task.model_validate(args["task"])
-        return await Coordinator(settings, task, server, SlowJobs(args["slow"])).run()
+        return await Coordinator(settings, task, server, jobs=SlowJobs(args["slow"])).run()
 
     return run(start)
 

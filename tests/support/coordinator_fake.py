@@ -1,9 +1,10 @@
-"""A tiny method in NumPy, jobs without child processes, and scripted devices: for tests of the coordinator."""
+"""A tiny method in NumPy, jobs without child processes, scripted devices: for tests of the coordinator."""
 
 import asyncio
 import contextlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
@@ -70,16 +71,16 @@ class TinyFold:
 
 
 class TinyServer:
-    def route(self, task: Task, modalities: Iterable[str]) -> tuple[str, ...]:
+    def route(self, _task: Task, _modalities: Iterable[str]) -> tuple[str, ...]:
         return ("head",)
 
-    def check(self, task: Task, state: Blobs, update: Update) -> None:
+    def check(self, _task: Task, state: Blobs, update: Update) -> None:
         model = flatten(state)
         check_names(update.tensors, model, "update")
         for name, tensor in update.tensors.items():
             check_tensor(name, tensor, model[name].shape, 1e3)
 
-    def open(self, task: Task, round_: int, state: Blobs) -> TinyFold:
+    def open(self, _task: Task, _round: int, state: Blobs) -> TinyFold:
         return TinyFold(state)
 
 
@@ -173,7 +174,7 @@ class FakeDevice:
         filters = [(f, 1) for f in device_filters(FLEET, name)]
         self.link = Link(settings, f"agent-{FLEET}-{name}", filters=filters, on_connect=self.hello)
 
-    async def __aenter__(self) -> "FakeDevice":
+    async def __aenter__(self) -> Self:
         self._tasks = [asyncio.create_task(job()) for job in (self.link.run, self._listen, self._resend)]
         async with asyncio.timeout(15):
             await self.link.wait_connected()

@@ -45,7 +45,12 @@ def do(folder: Path) -> None:
     elif what == "look":
         # Read through the listing: its own descriptor is gone when the link is read.
         links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
-        found = {"fds": [str(link.readlink()) for link in links if link.is_symlink()], "path": sys.path, "env": dict(os.environ), "flags": sys.flags.safe_path}
+        found = {
+            "fds": [str(link.readlink()) for link in links if link.is_symlink()],
+            "path": sys.path,
+            "env": dict(os.environ),
+            "flags": sys.flags.safe_path,
+        }
         (folder / "found.json").write_text(json.dumps(found))
         answer(ok=True)
 

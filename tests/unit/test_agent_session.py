@@ -18,7 +18,7 @@ from protocol.updates import UpdateHeader
 from runtime.clock import ManualClock, SystemClock
 from runtime.mqtt import Message
 from tests.support.agent_data import toy_recording, toy_task, write_toy
-from tests.support.agent_link import FakeLink
+from tests.support.agent_link import FakeLink, until
 
 BASIC = 'fleet = "f"\ndevice = "d"\n[[source]]\nkind = "replay"\nfile = "toy.npz"\n'
 
@@ -34,7 +34,8 @@ def config(folder, text=BASIC, **keys):
 def write_task(folder, **changes):
     task = toy_task(**changes)
     names = "\n".join(
-        f'[[modalities]]\nname = "{m.name}"\nchannels = {m.channels}\nrate_hz = {m.rate_hz}' for m in task.modalities
+        f'[[modalities]]\nname = "{m.name}"\nchannels = {m.channels}\nrate_hz = {m.rate_hz}'
+        for m in task.modalities
     )
     labels = ", ".join(f'"{label}"' for label in task.labels)
     (folder / "task.toml").write_text(f'name = "{task.name}"\nlabels = [{labels}]\n{names}\n')
@@ -68,7 +69,7 @@ def test_a_task_file_with_a_modality_no_source_has_is_named(tmp_path):
     source = open_sources(settings, tmp_path, None, SystemClock())
     assert first_task(settings, source).name == "toy"
     source[0].channels = {"acc": 3, "wind": 1}
-    with pytest.raises(Misconfigured, match="task.toml: .*'wind' is not in task 'toy'"):
+    with pytest.raises(Misconfigured, match=r"task.toml: .*'wind' is not in task 'toy'"):
         first_task(settings, source)
     source[0].channels = {"acc": 2}
     with pytest.raises(Misconfigured, match="'acc' has 2 channels, the task says 3"):
@@ -133,7 +134,12 @@ async def test_an_idle_device_sends_under_250_kb_a_day():
     settings = AgentSettings(fleet="f", device="d", source=({},))
     link, clock = FakeLink(), ManualClock()
     session = Stub(settings, [], link, clock=clock, workspace=lambda: None, model_digest=lambda: None)
-    per_modality = {"windows": (10_000,) * 7, "missing": 0.123, "quality": 0.912, "reasons": ("noisy", "gaps")}
+    per_modality = {
+        "windows": (10_000,) * 7,
+        "missing": 0.123,
+        "quality": 0.912,
+        "reasons": ("noisy", "gaps"),
+    }
     modalities = {"accelerometer": per_modality, "gyroscope": per_modality}
     minutes = 24 * 60
     for minute in range(minutes):  # one window more every minute, and the quality flickers
@@ -214,7 +220,10 @@ def test_nan_is_not_sent():
 
 async def test_the_agent_collects_with_no_broker_at_all(tmp_path):
     write_task(tmp_path)
-    text = BASIC + "speed = 60\n[mqtt]\nport = 1\nbackoff_min_s = 0.05\nbackoff_max_s = 0.1\n[infer]\nenabled = false\n"
+    text = (
+        BASIC
+        + "speed = 60\n[mqtt]\nport = 1\nbackoff_min_s = 0.05\nbackoff_max_s = 0.1\n[infer]\nenabled = false\n"
+    )
     settings = read(config(tmp_path, text, task_file="task.toml"))
     for path in (settings.state_dir, settings.cache_dir):
         path.mkdir(exist_ok=True)
@@ -222,13 +231,11 @@ async def test_the_agent_collects_with_no_broker_at_all(tmp_path):
     await agent.start()
     with capture_logs():
         tasks = [asyncio.create_task(run()) for run in agent.services().values()]
-        async with asyncio.timeout(10):
-            while agent.workspace().store.stock().labelled < 15:
-                await asyncio.sleep(0.02)
+        await until(lambda: agent.workspace().store.stock().labelled >= 15)
         status = agent.status()
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
     assert "connect" in status["link"]
-    assert [t.exception() for t in tasks if not t.cancelled()] == [None]  # the source that has ended
+    assert all(t.cancelled() or t.exception() is None for t in tasks)
     agent.close()

@@ -13,6 +13,7 @@ from protocol.errors import Misconfigured
 from runtime.clock import ManualClock, SystemClock
 from runtime.supervise import Progress
 from tests.support.agent_data import toy_recording, toy_task, write_toy
+from tests.support.agent_link import until
 
 
 def replay(folder, known=("acc", "gyr"), clock=None, **options):
@@ -47,8 +48,7 @@ async def test_a_replay_keeps_recorded_speed(tmp_path):
 
     async def collect():
         async for batch in source.samples():
-            if isinstance(batch, SampleBatch):
-                seen.append(float(batch.t[-1]))
+            seen.extend([float(batch.t[-1])] if isinstance(batch, SampleBatch) else [])
 
     task = asyncio.create_task(collect())
     for _ in range(50):
@@ -88,7 +88,10 @@ async def test_names_are_mapped(tmp_path):
         ({"speed": -1}, r"source\[0\].speed"),
         ({"kind": "radar"}, r"source\[0\].kind: 'radar' .*replay, system"),
         ({"modalities": {"acc": "akk"}}, r"modalities.acc: .*has no 'akk'; it has acc, gyr"),
-        ({"modalities": {"wrist": "acc"}}, r"modalities.wrist: the task has no such modality; it has acc, gyr"),
+        (
+            {"modalities": {"wrist": "acc"}},
+            r"modalities.wrist: the task has no such modality; it has acc, gyr",
+        ),
     ],
 )
 def test_a_wrong_table_names_the_culprit(tmp_path, options, words):
@@ -167,7 +170,11 @@ def test_npz_with_a_missing_key_or_a_wrong_shape_names_it(tmp_path):
 
 
 async def test_the_system_source_reads_this_machine():
-    table = {"kind": "system", "interval_s": 0.02, "modalities": {"cpu": ["cpu.percent", "load.1", "memory.percent"]}}
+    table = {
+        "kind": "system",
+        "interval_s": 0.02,
+        "modalities": {"cpu": ["cpu.percent", "load.1", "memory.percent"]},
+    }
     source = open_source(table, "source[0]", None, ("cpu",), SystemClock())
     batches = []
     async for batch in source.samples():
@@ -210,8 +217,7 @@ async def test_a_source_that_fails_comes_back_and_the_agent_goes_on(tmp_path):
     async with asyncio.timeout(5):
         while "flaky" not in collector.finished:
             await clock.advance(0.5)
-        while not seen:
-            await asyncio.sleep(0.01)
+    await until(lambda: seen)
     assert collector.restarts == {"flaky": 2}
     for task in tasks:
         task.cancel()
@@ -221,7 +227,9 @@ async def test_a_source_that_fails_comes_back_and_the_agent_goes_on(tmp_path):
 async def test_another_grid_leaves_the_old_windows_behind_and_the_same_grid_keeps_them(tmp_path):
     settings = AgentSettings(fleet="f", device="d", state_dir=tmp_path, cache_dir=tmp_path, source=({},))
     source = Flaky()
-    collector = Collector(settings, [source], clock=ManualClock(), listener=lambda _: None, progress=Progress())
+    collector = Collector(
+        settings, [source], clock=ManualClock(), listener=lambda _: None, progress=Progress()
+    )
     await collector.use(toy_task())
     first = collector.workspace
     await collector.use(toy_task(seed=5))

@@ -91,7 +91,9 @@ def test_out_of_order_and_double_samples_change_nothing():
         mixed = np.concatenate([rng.permutation(part), part[:20]])
         shaken.feed(SampleBatch("acc", stream.t[mixed], stream.values[mixed]), 0.0)
     a, b = drain(plain, 0.0), drain(shaken, 0.0)
-    np.testing.assert_array_equal(np.concatenate([w.x["acc"] for w in a]), np.concatenate([w.x["acc"] for w in b]))
+    np.testing.assert_array_equal(
+        np.concatenate([w.x["acc"] for w in a]), np.concatenate([w.x["acc"] for w in b])
+    )
 
 
 def test_nan_samples_are_gaps_and_are_counted():

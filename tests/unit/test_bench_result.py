@@ -17,7 +17,7 @@ def bench(**changes: Any) -> Bench:
     )
 
 
-ROW = Row("none", "toy", "small", "bytes", 1234567.0, 2.5, 3, 0.5)
+ROW = Row("none", "toy[infer]", "small", "bytes", 1234567.0, 2.5, 3, 0.5)
 
 
 def shown(made: Bench, rows: list[Row]) -> str:
@@ -47,6 +47,7 @@ def test_bench_json_has_exactly_the_documented_keys() -> None:
 def test_bench_a_missed_goal_is_said_beside_the_figure_it_speaks_about() -> None:
     goals = (Goal("bytes", 2048, setting="small"), Goal("bytes", 1, setting="other"))
     text = shown(bench(goals=goals), [ROW])
+    assert "toy[infer]" in text
     assert "< 2048 MISSED" in text
     assert "< 1 " not in text
     assert "< 2e+06 met" in shown(bench(goals=(Goal("bytes", 2e6),)), [ROW])

@@ -11,6 +11,7 @@ from coordinator.app import Coordinator
 from coordinator.history import read
 from coordinator.metrics import Exporter
 from coordinator.rounds.machine import diagram, listing
+from models.contract import Blobs, Evaluation
 from protocol import messages
 from protocol.errors import Misconfigured
 from protocol.messages import Offer, RoundAnnouncement, State
@@ -86,6 +87,22 @@ async def test_failing_evaluation_and_export_are_shown_and_stop_nothing(tmp_path
     assert found["versions"][1]["metrics"] == {}
 
 
+async def test_metrics_that_cannot_travel_are_left_out(tmp_path) -> None:
+    class Odd(TinyJobs):
+        async def evaluate(self, _state: Blobs) -> Evaluation:
+            many = {f"m{i}": 1.0 for i in range(200)}
+            return Evaluation({"accuracy": 0.5, "f1": float("nan"), "x" * 90: 1.0, **many}, [[1]])
+
+    (tmp_path / "w.npz").touch()
+    async with bench(tmp_path, jobs=Odd(), evaluation={"data": tmp_path / "w.npz"}) as made:
+        await made.phase("waiting_for_devices")
+        await made.until(lambda: rounds_said(made.link)[-1].phase == "waiting_for_devices")
+        metrics = rounds_said(made.link)[-1].metrics
+        assert metrics["accuracy"] == 0.5
+        assert "f1" not in metrics
+        assert len(metrics) == 128
+
+
 async def test_a_worker_that_cannot_make_the_model_is_tried_again_and_it_says_so(
     tmp_path, monkeypatch
 ) -> None:
@@ -105,6 +122,44 @@ async def test_nothing_is_selected_without_a_broker(tmp_path) -> None:
         assert made.app.driver.state.phase == "waiting_for_devices"
         made.link.connected = True
         await made.phase("collecting")
+
+
+async def test_a_full_disk_stops_nothing_and_the_update_comes_again(tmp_path) -> None:
+    async with bench(tmp_path, tiny_task(count=1)) as made:
+        await made.online("a")
+        await made.phase("collecting")
+        update = frame(header("a", 1, made.app.driver.state.manifest))
+        with made.app.store.transaction() as connection:
+            connection.exec_driver_sql("PRAGMA query_only=ON")
+        await made.give("a", Kind.UPDATE, update)
+        await made.give("a", Kind.UPDATE, b"{}")
+        await made.online("b")
+        await asyncio.sleep(0.6)
+        assert made.link.receipts("a") == []
+        assert made.app.driver.state.delivered == ()
+        with made.app.store.transaction() as connection:
+            connection.exec_driver_sql("PRAGMA query_only=OFF")
+        await made.give("a", Kind.UPDATE, update)
+        assert made.link.receipts("a")[0].status == "accepted"
+        await made.phase("done")
+
+
+async def test_only_new_devices_make_a_round_wait_for_more(tmp_path) -> None:
+    async with bench(tmp_path, tiny_task(count=3), spread_s=1000.0) as made:
+        await made.online("a")
+        await made.until(lambda: made.app.driver.state.enough_since is not None)
+        assert made.app.driver.state.phase == "waiting_for_devices"
+        made.app.driver._joined_at -= 1000.0
+        for round_ in (1, 2):
+            await made.phase("collecting")
+            await made.give("a", Kind.UPDATE, frame(header("a", round_, made.app.driver.state.manifest)))
+            await made.until(lambda known=round_: made.app.driver.state.round == known + 1)
+            if round_ == 1:
+                await made.phase("collecting")
+                await made.online("b")
+        await made.until(lambda: made.app.driver.state.enough_since is not None)
+        assert made.app.driver.state.phase == "waiting_for_devices"
+        assert made.app.driver.state.round == 3
 
 
 async def test_announcements_are_bounded_in_rate_and_say_why(tmp_path) -> None:
@@ -142,7 +197,7 @@ async def test_another_task_in_the_same_state_folder_is_refused_by_key(tmp_path)
         pass
     other = tiny_task().model_copy(update={"labels": ("a", "c")})
     with pytest.raises(Misconfigured, match="labels differs"):
-        Coordinator(settings_for(tmp_path, 1), other, TinyServer(), TinyJobs(), link=FakeLink())
+        Coordinator(settings_for(tmp_path, 1), other, TinyServer(), jobs=TinyJobs(), link=FakeLink())
 
 
 async def test_prometheus_shows_rounds_bytes_and_refusals(tmp_path) -> None:
@@ -163,6 +218,7 @@ async def test_prometheus_shows_rounds_bytes_and_refusals(tmp_path) -> None:
         finally:
             await asyncio.to_thread(exporter.stop)
     assert "lichen_devices_online 1.0" in page
+    assert 'lichen_coverage{label="a",modality="acc"} 1.0' in page
     assert 'lichen_refused_total{reason="malformed"} 1.0' in page
 
 

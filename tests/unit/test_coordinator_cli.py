@@ -1,8 +1,10 @@
 """Configuration errors name file and key; check and history speak JSON and tables."""
 
 import json
+from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 from typer.testing import CliRunner
 
 from coordinator.cli import app
@@ -12,6 +14,7 @@ from protocol.topics import Kind
 from tests.support.coordinator_bench import bench
 from tests.support.coordinator_fake import frame, header, tiny_task
 
+ROOT = Path(__file__).resolve().parents[2]
 CONFIG = 'fleet = "test"\nstate_dir = "coordinator"\ntask = "task.toml"\n'
 TASK = """
 name = "tiny"
@@ -85,3 +88,15 @@ def test_history_without_state_says_where_it_looked(tmp_path) -> None:
     done = CliRunner().invoke(app, ["history", "-c", str(write(tmp_path))])
     assert isinstance(done.exception, Misconfigured)
     assert "coordinator.sqlite3" in str(done.exception)
+
+
+def test_the_example_is_sound_and_the_docs_name_every_key() -> None:
+    settings = load_settings(ROOT / "examples/coordinator.toml")
+    assert settings.task == ROOT / "examples/task.toml"
+    page = (ROOT / "docs/coordinator.md").read_text()
+    for name, value in settings:
+        inner = (
+            [f"{name}.{key}" for key in type(value).model_fields] if isinstance(value, BaseModel) else [name]
+        )
+        for key in [f"{name}.*"] if name in ("mqtt", "log") else inner:
+            assert f"`{key}`" in page, f"docs/coordinator.md does not name {key}"

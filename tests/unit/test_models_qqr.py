@@ -216,6 +216,16 @@ def test_prototypes_travel_at_the_set_bits(bits, codec, levels):
         assert len(np.unique(result.tensors[values_name("acc")])) <= levels
 
 
+def test_remeasured_norms_make_inference_see_what_training_saw():
+    lagging, current = (train(task(remeasure_norms=on), windows()) for on in (False, True))
+    norm = "encoder/acc/convolutions.1.running_var"
+    assert not np.array_equal(lagging.tensors[norm], current.tensors[norm])
+    weight = "encoder/acc/convolutions.0.weight"
+    assert np.array_equal(lagging.tensors[weight], current.tensors[weight])
+    missing = train(task(), without(windows(), 1, np.arange(12) >= 0))
+    assert "encoder/gyro/convolutions.1.running_var" not in missing.tensors
+
+
 def test_the_learning_rate_follows_the_round():
     assert train(task(), windows(), round_=1).metrics["lr"] == pytest.approx(0.08)
     assert train(task(), windows(), round_=3).metrics["lr"] == pytest.approx(0.08 * 0.95**2)

@@ -85,3 +85,17 @@ def test_augmentation_turns_three_axis_modalities_together_and_keeps_missing_at_
     assert len(set(factors_B.tolist())) == 4
     untouched = training.augmented(x, 0, 0, generator)
     assert all(torch.equal(untouched[name], x[name]) for name in x)
+
+
+def test_remeasured_statistics_are_those_of_the_parameters_as_they_are():
+    torch.manual_seed(0)
+    part = torch.nn.Sequential(torch.nn.Conv1d(2, 3, 3), torch.nn.BatchNorm1d(3))
+    x_BCT = torch.randn(64, 2, 20) * 3 + 5
+    for parameter in part.parameters():
+        parameter.data += 1  # as if one large step had been taken: running statistics know nothing of it
+    training.remeasure_norms(part, [lambda: part(x_BCT[:32]), lambda: part(x_BCT[32:])])
+    assert not part.training
+    assert part[1].momentum == 0.1
+    before_BCT = part[0](x_BCT)
+    assert torch.allclose(part[1].running_mean, before_BCT.mean(dim=(0, 2)), rtol=1e-3)
+    assert torch.allclose(part[1].running_var, before_BCT.var(dim=(0, 2)), rtol=0.05)

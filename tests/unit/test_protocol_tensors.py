@@ -184,6 +184,33 @@ def test_bad_scales_are_refused(codec, low, step):
     assert refused(replace(encoded, low=f4(low), step=f4(step)))[0] is Reason.NON_FINITE
 
 
+SIGNALLING = b"\1\0\x80\x7f"  # a NaN that raises a flag wherever it is touched
+
+
+@pytest.mark.parametrize("codec", QUANTIZERS)
+@pytest.mark.parametrize(
+    ("low", "step"), [(SIGNALLING, f4(1)), (f4(0), SIGNALLING), (f4(-np.inf), f4(np.inf))]
+)
+def test_scales_that_make_numpy_warn_are_refused(codec, low, step):
+    assert refused(replace(encode(some((4,)), codec), low=low, step=step))[0] is Reason.NON_FINITE
+
+
+def test_a_signalling_nan_of_float64_cannot_be_encoded():
+    x = np.frombuffer(b"\1\0\0\0\0\0\xf0\x7f", "<f8")
+    with pytest.raises(ValueError, match="NaN or an infinity"):
+        encode(x, Codec.INT8)
+
+
+def test_signalling_nans_in_data_and_scale_are_refused():
+    for encoded in (
+        Encoded(Codec.FLOAT32, (1,), SIGNALLING),
+        Encoded(Codec.FLOAT16, (1,), b"\1\x7c", step=f4(1)),
+        Encoded(Codec.FLOAT16, (1,), b"\1\0", step=SIGNALLING),
+        Encoded(Codec.TOPK, (1,), bytes(4) + SIGNALLING),
+    ):
+        assert refused(encoded)[0] is Reason.NON_FINITE
+
+
 @pytest.mark.parametrize("codec", QUANTIZERS)
 def test_a_level_beyond_float32_is_refused(codec):
     encoded = encode(np.array([0.0, 1.0]), codec)

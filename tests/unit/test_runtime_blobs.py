@@ -136,9 +136,9 @@ def test_collect_frees_the_oldest_and_keeps_what_is_named(store):
     assert store.collect({r.digest for r in refs}, 0) == 0
 
 
-def test_what_a_crash_left_is_swept_at_the_start(store, tmp_path):
+def test_what_a_crash_left_is_swept_at_the_start(tmp_path):
     stray = tmp_path / "blobs" / "ab"
-    stray.mkdir()
+    stray.mkdir(parents=True)
     (stray / ".tmp-123").write_bytes(b"x")
     assert BlobStore(tmp_path / "blobs").total_bytes() == 0
 

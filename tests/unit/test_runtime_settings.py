@@ -21,11 +21,11 @@ class System(Section):
 
 class Daemon(Section):
     fleet: str
-    roles: list[str] = []
+    roles: tuple[str, ...] = ()
     state_dir: ConfigPath = Path("state")
     mqtt: MqttSettings = MqttSettings()
     log: LogSettings = LogSettings()
-    source: list[Annotated[Replay | System, Field(discriminator="kind")]] = []
+    source: tuple[Annotated[Replay | System, Field(discriminator="kind")], ...] = ()
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_environment_reads_numbers_lists_and_top_level_keys_and_passes_over_stra
         "PATH": "/bin",
     }
     settings = load(Daemon, file, environ=environ)
-    assert (settings.mqtt.port, settings.roles, settings.fleet) == (8883, ["observe"], "g")
+    assert (settings.mqtt.port, settings.roles, settings.fleet) == (8883, ("observe",), "g")
 
 
 def test_relative_paths_start_at_the_file_and_a_tilde_is_home(file):
@@ -102,7 +102,10 @@ def test_an_absolute_path_stays(file):
         ("[mqtt]\npassword_file = 'p'\n", "mqtt: password_file is given without username"),
         ("[mqtt.tls]\nkey_file = 'k'\n", "mqtt.tls: cert_file and key_file go together"),
         ("mqtt = 3\n", "mqtt: Input should be a valid dictionary"),
-        ("[[source]]\nkind = 'replay'\nfile = 'x'\nsped = 2\n", "source[0].sped: unknown key; did you mean 'speed'?"),
+        (
+            "[[source]]\nkind = 'replay'\nfile = 'x'\nsped = 2\n",
+            "source[0].sped: unknown key; did you mean 'speed'?",
+        ),
         ("[[source]]\nkind = 'replay'\n", "source[0].file: missing; it has no default"),
         ("[[source]]\nkind = 'replai'\n", "source[0]: Input tag 'replai'"),
         ("[mqtt]\nbackoff_min_s = nan\n", "mqtt.backoff_min_s"),

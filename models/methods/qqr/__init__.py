@@ -3,13 +3,13 @@
 OGPC builds global prototypes per (modality, class), PNR puts them where a modality is missing, PLR pulls the
 features of a noisy modality towards them. Where the paper leaves a choice:
 
-- (13) divides by the number of contributing windows of that class; (15) is a mean over the devices that hold the
-  class; t of (16) counts, per (modality, class), the rounds in which it was seen.
+- (13) divides by the number of contributing windows of that class; (15) is a mean over the devices that hold
+  the class; t of (16) counts, per (modality, class), the rounds in which it was seen.
 - q is one per window and modality, from the stream's quality indicator.
-- One update carries model and prototypes: training uses the global prototypes of earlier rounds, and those sent
-  come from the encoders just trained, with BatchNorm's running statistics.
-- (5) is a plain mean, so every weight is 1. BatchNorm statistics travel and are averaged like parameters. A device
-  without a modality sends no encoder of it, and the whole head, trained on completed features.
+- One update carries model and prototypes: training uses the global prototypes of earlier rounds, and those
+  sent come from the encoders just trained, with BatchNorm's running statistics.
+- (5) is a plain mean, so every weight is 1. BatchNorm statistics travel and are averaged like parameters. A
+  device without a modality sends no encoder of it, and the whole head, trained on completed features.
 """
 
 from typing import Annotated, Literal
@@ -64,6 +64,8 @@ class QqrConfig(Frozen):
     weight_decay: Annotated[float, Field(ge=0, lt=1)] = 0.0
     batch: Annotated[int, Field(ge=2, le=65536)] = 128
     epochs: Annotated[int, Field(ge=1, le=1000)] = 1
+    remeasure_norms: bool = True
+    """After training, BatchNorm's statistics are measured anew on the round's windows (a forward pass)."""
     rotate_deg: Annotated[float, Field(ge=0, le=180)] = 0.0
     """Augmentation: each training window is turned about a random axis by up to this angle, its three-channel
     modalities together (sensors in one housing). 0 is off."""

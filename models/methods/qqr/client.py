@@ -1,6 +1,6 @@
 """A device's half of QQR: local training with PNR and PLR, then its prototypes (OGPC). Imports torch.
 
-Order within a round. The paper sends prototypes, waits for the global ones and then trains. Here one update
+Order within a round: the paper sends prototypes, waits for the global ones and then trains. Here one update
 carries both: training uses the global prototypes of the rounds before, and the prototypes sent are those of
 the encoders just trained, so they fit the model that the coordinator makes of them.
 """

@@ -3,8 +3,10 @@
 Shapes: B windows, M modalities, C channels, T samples, D features, K classes.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -105,6 +107,8 @@ class LocalTraining:
                 hits += right
                 steps += 1
         self._net.eval()
+        if config.remeasure_norms:
+            self._remeasure(everything)
         low_B = (everything.present_BM & ~everything.high_quality_BM).any(dim=1)
         return {
             "loss": sum(losses) / len(windows),
@@ -113,6 +117,22 @@ class LocalTraining:
             "steps": float(steps),
             "low_quality": float(low_B.sum()),
         }
+
+    def _remeasure(self, everything: _Batch) -> None:
+        """BatchNorm statistics of the trained encoders, on the windows as inference will see them."""
+        for m, name in enumerate(self._net.names):
+            if name in self.trained:
+                encode_B = self._encoded(name, everything.present_BM[:, m])
+                parts = torch.tensor_split(
+                    everything.x[name][encode_B], math.ceil(int(encode_B.sum()) / _FEATURE_BATCH)
+                )
+                passes = (partial(self._net.encode, name, part) for part in parts)
+                training.remeasure_norms(self._net.encoders[name], passes)
+
+    def _encoded(self, name: str, here_B: Tensor) -> Tensor:
+        """Which windows go through an encoder: with ``zero_input``, where the device has it, all."""
+        everywhere = self._config.impute == "zero_input" and name in self._known.encoders
+        return torch.ones_like(here_B) if everywhere else here_B
 
     def _batch(self, everything: _Batch, index_B: Tensor) -> _Batch:
         config = self._config
@@ -142,12 +162,7 @@ class LocalTraining:
         z: dict[str, Tensor] = {}
         for m, name in enumerate(self._net.names):
             here_B = batch.present_BM[:, m]
-            # a zero input goes through the encoder, where the device has it
-            encode_B = (
-                torch.ones_like(here_B)
-                if config.impute == "zero_input" and name in known.encoders
-                else here_B
-            )
+            encode_B = self._encoded(name, here_B)
             z_BD = torch.zeros(len(here_B), known.vbar[name].shape[1])
             if bool(encode_B.any()):
                 self.trained |= {name}

@@ -1,0 +1,80 @@
+"""What runs beside the fleet: the simulated seeds, the baseline, the look into the coordinator's database."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from lichen.demo import study
+from protocol.errors import Transient
+
+if TYPE_CHECKING:
+    from lichen.demo.fleet import Fleet
+    from lichen.demo.processes import Child
+
+_HISTORY_S: Final = 60.0
+STUDY_FILE: Final = "study.jsonl"
+
+
+async def start_study(fleet: "Fleet") -> None:
+    """Begin to simulate the seeds and variants."""
+    first = fleet.options.seed + 1
+    job = {
+        "out": str(fleet.layout.root / STUDY_FILE),
+        "rounds": fleet.options.rounds,
+        "seeds": list(range(first, first + fleet.options.study_seeds)),
+    }
+    await fleet.start_beside("study", "lichen.demo.study", job)
+
+
+async def finish_study(fleet: "Fleet") -> list[study.Line]:
+    """Wait for the simulated fleets; an empty list where there are none."""
+    if "study" in fleet.beside:
+        await _finish(fleet, fleet.beside["study"], "the simulated fleets")
+    return study.read(fleet.layout.root / STUDY_FILE)
+
+
+async def baseline(fleet: "Fleet", stores: dict[str, Path]) -> list[dict[str, Any]]:
+    """What each device reaches alone on the windows in its store, and the sizes on the wire."""
+    out = fleet.layout.root / "alone.jsonl"
+    job = {
+        "out": str(out),
+        "task": fleet.stage.task.model_dump(mode="json"),
+        "unseen": str(fleet.layout.unseen),
+        "stores": {name: str(folder) for name, folder in stores.items()},
+        "rounds": fleet.options.rounds,
+        "seed": fleet.options.seed,
+    }
+    child = await fleet.start_beside("alone", "lichen.demo.baseline", job)
+    await _finish(fleet, child, "what each device reaches alone")
+    return [json.loads(line) for line in out.read_text().splitlines()]
+
+
+async def _finish(fleet: "Fleet", child: "Child", what: str) -> None:
+    await fleet.wait(what, lambda: child.pid is None, fleet.options.timeout_s)
+    code = child.process.returncode if child.process else None
+    if code != 0:
+        raise Transient(f"{what}: the process ended with exit status {code}; its log ends:\n{child.tail()}")
+
+
+async def history(fleet: "Fleet") -> dict[str, Any]:
+    """What the coordinator's database says, by its own command.
+
+    Raises:
+        Transient: the command failed or took more than a minute.
+    """
+    config = str(fleet.layout.config("coordinator"))
+    argv = fleet.command("lichen", "coordinator", "history", "--config", config, "--format", "json")
+    process = await asyncio.create_subprocess_exec(
+        *argv, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        out, err = await asyncio.wait_for(process.communicate(), _HISTORY_S)
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        raise Transient(f"lichen coordinator history took more than {_HISTORY_S:g} s") from None
+    if process.returncode != 0:
+        raise Transient(f"lichen coordinator history: {err.decode(errors='replace')[-500:]}")
+    found: dict[str, Any] = json.loads(out)
+    return found

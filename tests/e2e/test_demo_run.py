@@ -1,0 +1,96 @@
+"""``lichen demo`` for real: processes, broker, chaos, the observing device, the report; and Ctrl-C."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from lichen import spar
+from lichen.demo.story import load
+from protocol.errors import Misconfigured
+
+pytest.importorskip("iotcore", reason="the demo extra's broker")
+RUN_S = 240
+
+
+@pytest.fixture(autouse=True)
+def data_is_here() -> None:
+    try:
+        spar.locate()
+    except Misconfigured as error:
+        pytest.skip(str(error))
+
+
+def command(out: Path, *words: str) -> list[str]:
+    return [sys.executable, "-P", "-m", "lichen", "demo", "--out", str(out), "--no-study", *words]
+
+
+def left_over(out: Path) -> list[str]:
+    """Processes that still work for this demo: their command line names its folder."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        words = " ".join(process.info["cmdline"] or [])
+        if str(out) in words and process.pid != os.getpid():
+            found.append(words)
+    return found
+
+
+@pytest.mark.timeout(RUN_S + 30)
+def test_the_whole_way_with_chaos(tmp_path: Path) -> None:
+    out = tmp_path / "demo"
+    done = subprocess.run(
+        command(out, "--chaos", "--rounds", "4", "--speed", "100", "--timeout-s", str(RUN_S - 20)),
+        capture_output=True,
+        text=True,
+        timeout=RUN_S,
+        check=False,
+        cwd=tmp_path,
+    )
+    told = done.stdout + done.stderr
+    assert (out / "report.json").is_file(), told
+    story = load(out / "report.json")
+    # Four rounds are too few to promise that the fleet is above its devices; all else must hold.
+    failed = [c for c in story.checks if c.must and not c.ok and "above its devices alone" not in c.what]
+    assert failed == [], told
+    assert [r.round for r in story.rounds] == [1, 2, 3, 4]
+    assert any("SIGKILL" in text for _, text in story.events), told
+    assert story.observer is not None
+    assert story.observer.torch_free
+    assert story.observer.predictions[-1].t > 100
+    assert {p.present["gyroscope"] for p in story.observer.predictions} == {True, False}
+    assert len(story.alone) == len(story.devices)
+    assert sum(map(sum, story.confusion)) > 1000
+    assert "<svg" in (out / "report.html").read_text()
+    assert left_over(out) == []
+
+
+@pytest.mark.timeout(90)
+def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
+    out = tmp_path / "demo"
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(command(out), stdout=log, stderr=log, cwd=tmp_path)
+    try:
+        end = time.monotonic() + 40
+        while "agents are running" not in (tmp_path / "log").read_text():
+            assert time.monotonic() < end, (tmp_path / "log").read_text()
+            time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+    finally:
+        process.kill()
+        process.wait()
+    assert "stopped" in (tmp_path / "log").read_text()
+    assert left_over(out) == []
+
+
+def test_a_folder_of_somebody_else_is_refused_in_words(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    done = subprocess.run(command(tmp_path), capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 78
+    assert "name another folder" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,47 @@
+"""Stands in for ``models.worker`` where a test is about the agent: no torch, answers at once.
+
+The delta of every tensor is 0.01; ``private`` counts the rounds. A seed of 13 dies of SIGKILL, one of 14
+sleeps.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from models import jobs
+from models.contract import LocalResult
+from models.params import flatten, read_npz
+from models.windowset import load
+
+
+def work(folder: Path) -> None:
+    job = jobs.read_job(folder)
+    assert isinstance(job, jobs.TrainJob)
+    windows = load(folder / jobs.WINDOWS, job.task)
+    with (folder.parent.parent / "trained.txt").open("a") as file:
+        file.write(f"{job.round} {job.seed} {len(windows)}\n")
+    if job.seed == 13:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if job.seed == 14:
+        time.sleep(60)
+    state = flatten(jobs.load_state(folder / jobs.STATE))
+    rounds = read_npz(folder / jobs.PRIVATE).get("rounds", np.zeros(1, np.float32)) + 1
+    deltas = {name: np.full_like(x, 0.01) for name, x in state.items() if not name.startswith("prototypes/")}
+    metrics = {"loss": 1.0, "rounds": float(rounds[0])}
+    jobs.save_local_result(folder, LocalResult(deltas, metrics=metrics, private={"rounds": rounds}))
+
+
+def main() -> None:
+    for line in sys.stdin:
+        work(Path(json.loads(line)["job"]))
+        sys.stdout.write('{"ok": true}\n')
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""The front door: cheap to open, finds its parts, and says errors in words with stable exit codes."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lichen import cli
+from protocol.errors import Misconfigured, Reason, Refused, Transient
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as left:
+        cli.main(words)
+    told = capsys.readouterr()
+    return int(left.value.code or 0), told.out, told.err
+
+
+def test_the_help_names_every_part_and_imports_none() -> None:
+    probe = (
+        "import sys\n"
+        "from lichen.cli import main\n"
+        "try:\n    main(['--help'])\n"
+        "except SystemExit:\n    pass\n"
+        "heavy = {'torch', 'numpy', 'onnxruntime', 'edge_agent', 'coordinator', 'export', 'models'}\n"
+        "print('HEAVY', sorted(heavy & set(sys.modules)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", probe], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "HEAVY []" in done.stdout
+    assert all(name in done.stdout for name in cli.PARTS)
+
+
+@pytest.mark.parametrize("name", sorted(cli.PARTS))
+def test_every_part_mounts_and_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, name, "--help")
+    assert code == 0
+    assert f"lichen {name}" in out
+
+
+def test_the_version_is_the_distributions(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "--version")
+    assert (code, out.split()[0]) == (0, "lichen")
+
+
+def test_an_unknown_word_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "agnet")
+    assert code == 2
+    assert "agnet" in err
+
+
+def test_a_missing_config_is_the_operators_and_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    code, _, err = run(capsys, "coordinator", "serve", "--config", str(tmp_path / "no.toml"))
+    assert code == 78
+    assert "no.toml" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (Misconfigured("agent.toml: mqtt.hosst"), 78),
+        (Refused(Reason.TOO_LARGE, "frame of 9 GB"), 65),
+        (Transient("waited 60 s for the broker"), 75),
+    ],
+)
+def test_each_kind_of_error_has_its_exit_code_and_its_words(
+    error: Exception, code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: str) -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "mount", broken)
+    got, _, err = run(capsys, "demo")
+    assert got == code
+    assert str(error) in err
+
+
+def test_a_missing_extra_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lacking(_: str) -> None:
+        raise ModuleNotFoundError("No module named 'sqlalchemy'", name="sqlalchemy.orm")
+
+    monkeypatch.setattr(cli, "mount", lacking)
+    code, _, err = run(capsys, "coordinator")
+    assert code == 78
+    assert "pip install 'lichen[coordinator]'" in err
+
+
+def test_a_missing_module_of_ours_is_a_fault_and_not_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lacking(_: str) -> None:
+        raise ModuleNotFoundError("No module named 'lichen.gone'", name="lichen.gone")
+
+    monkeypatch.setattr(cli, "mount", lacking)
+    with pytest.raises(ModuleNotFoundError):
+        cli.main(["demo"])
+
+
+def test_the_asyncapi_document_is_printed_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    import json  # noqa: PLC0415 - only here
+
+    code, out, _ = run(capsys, "protocol", "asyncapi")
+    assert code == 0
+    assert json.loads(out)["asyncapi"].startswith("3.")

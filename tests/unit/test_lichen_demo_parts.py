@@ -1,0 +1,181 @@
+"""The demo's pieces that need no process: its plan, its study's table, its observer's reading, its screen."""
+
+import io
+import json
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from coordinator.config import load_settings
+from edge_agent import config as agent_config
+from lichen import spar
+from lichen.demo import chaos, observer, plan, prepare, study
+from lichen.demo.baseline import publish_bytes
+from lichen.demo.screen import Screen, headline, round_line
+from lichen.demo.story import ObserverStory, Prediction
+from lichen.demo.study import ALONE, FEDERATED, Line, summarise
+from lichen.watch import FleetView
+from protocol.errors import Misconfigured
+from protocol.messages import RoundAnnouncement, encode
+from protocol.task import Task
+from protocol.topics import Kind, broadcast_topic
+from runtime.settings import load_toml
+
+
+def test_no_person_is_on_both_sides() -> None:
+    training = [person for device in plan.DEVICES for person in device.people]
+    everybody = [*training, *plan.UNSEEN, plan.OBSERVED]
+    assert len(everybody) == len(set(everybody))
+    assert set(everybody) <= set(spar.PEOPLE)
+    assert len(plan.DEVICES) >= 5
+
+
+def test_the_written_configurations_are_what_the_daemons_read(tmp_path: Path) -> None:
+    layout = plan.Layout(tmp_path, 1884, {"usnea": 12.5})
+    plan.write_toml(layout.config("usnea"), plan.agent_config(layout, "usnea", 20.0))
+    plan.write_toml(layout.config("physcia"), plan.agent_config(layout, "physcia", 9.0, observe_only=True))
+    plan.write_toml(layout.config("coordinator"), plan.coordinator_config(layout))
+    plan.write_toml(layout.config("task"), prepare.bare(plan.task(7)))
+    agent = agent_config.read(layout.config("usnea"))
+    assert agent.source[0]["start_s"] == 12.5
+    assert agent.mqtt.port == 1884
+    assert agent_config.read(layout.config("physcia")).roles == ("observe",)
+    assert load_settings(layout.config("coordinator")).mqtt.port == 1884
+    assert load_toml(Task, layout.config("task")) == plan.task(7)
+
+
+def test_toml_survives_quotes_and_nesting() -> None:
+    table = {"a": 'say "hi" \\ é', "b": {"c": [1, 2.5], "d": {"e": True}}, "f": [{"g": 1}, {"g": 2}]}
+    assert tomllib.loads(plan.toml(table)) == table
+
+
+def test_somebody_elses_folder_is_not_cleared(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(Misconfigured, match="not from an earlier demo"):
+        prepare.clear(tmp_path)
+    assert (tmp_path / "thesis.tex").exists()
+
+
+def test_an_earlier_demos_folder_is(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    prepare.clear(out)
+    (out / "predictions.jsonl").write_text("{}")
+    (out / "state").mkdir()
+    prepare.clear(out)
+    assert not (out / "predictions.jsonl").exists()
+    assert not (out / "state").exists()
+
+
+def test_margins_are_paired_by_seed() -> None:
+    lines = [
+        Line(1, FEDERATED, 0.80, 1.0),
+        Line(2, FEDERATED, 0.60, 1.0),
+        Line(1, ALONE, 0.50, 1.0),
+        Line(2, ALONE, 0.30, 1.0),
+        Line(3, ALONE, 0.99, 1.0),
+    ]
+    rows = {row.variant: row for row in summarise(lines)}
+    assert rows[ALONE].margin == pytest.approx(0.30)
+    assert rows[ALONE].margin_sd == pytest.approx(0.0)
+    assert rows[ALONE].seeds == 3
+    assert rows[FEDERATED].sd == pytest.approx(0.1414, abs=1e-4)
+
+
+def test_a_half_written_line_waits(tmp_path: Path) -> None:
+    file = tmp_path / "study.jsonl"
+    whole = json.dumps(vars(Line(1, FEDERATED, 0.5, 1.0)))
+    file.write_text(f"{whole}\n{whole[:20]}")
+    assert study.read(file) == [Line(1, FEDERATED, 0.5, 1.0)]
+    assert study.read(tmp_path / "none.jsonl") == []
+
+
+def _row(t: float, label: str, truth: str | None) -> str:
+    told = {"t": t, "label": label, "probabilities": [0.25, 0.75], "present": {"gyroscope": False}}
+    return json.dumps({**told, "truth": truth, "latency_ms": 2.0}) + "\n"
+
+
+def test_predictions_are_read_and_judged_inside_and_outside_the_fault(tmp_path: Path) -> None:
+    file = tmp_path / "p.jsonl"
+    (tmp_path / "p.jsonl.1").write_text(_row(1.0, "PEN", "PEN"))
+    file.write_text(_row(11.0, "PEN", "ABD") + _row(12.0, "PEN", None) + _row(21.0, "ABD", "ABD") + '{"t":')
+    told = ObserverStory("o", 7, "python", torch_free=True, how="", fault=(10.0, 20.0))
+    told.predictions = observer.predictions(file)
+    assert [p.right for p in told.predictions] == [True, False, None, True]
+    assert told.accuracy() == pytest.approx(2 / 3)
+    assert told.accuracy(failing=True) == 0.0
+    assert told.accuracy(failing=False) == 1.0
+    assert told.latency_ms() == 2.0
+
+
+def test_nothing_known_is_no_accuracy() -> None:
+    told = ObserverStory("o", 7, "python", torch_free=True, how="")
+    told.predictions = [Prediction(1.0, "PEN", None, 0.5, {})]
+    assert told.accuracy() is None
+
+
+def test_a_missing_observer_python_is_named(tmp_path: Path) -> None:
+    with pytest.raises(Misconfigured, match="no-such-python"):
+        observer.environment(tmp_path / "no-such-python")
+
+
+def test_without_an_environment_torch_is_blocked_and_it_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    place = observer.environment(None)
+    assert place.python == Path(sys.executable)
+    assert "unimportable" in place.how
+    assert place.torch_free()
+
+
+def test_publish_bytes_counts_what_mqtt_adds() -> None:
+    # MQTT 5.0, 3.3: 1 type byte, 1 length byte, 2 + 1 topic, 2 packet id, 1 property length, 5 payload
+    assert publish_bytes("t", 5) == 13
+    assert publish_bytes("t", 200) == 209  # the remaining length takes two bytes from 128 on
+
+
+def _view(*announced: RoundAnnouncement) -> FleetView:
+    view = FleetView("f")
+    for one in announced:
+        view.apply(broadcast_topic("f", Kind.ROUND), encode(one))
+    return view
+
+
+def _announced(**more: object) -> RoundAnnouncement:
+    base = {"task": "t", "round": 4, "rounds": 9, "phase": "collecting", "selected": ("a", "b")}
+    return RoundAnnouncement.model_validate({**base, **more})
+
+
+def test_chaos_strikes_only_in_mid_round() -> None:
+    assert chaos.moment(_view(), 9) is None
+    assert chaos.moment(_view(_announced()), 9) is None, "nothing is accepted yet"
+    assert chaos.moment(_view(_announced(accepted=("a", "b"))), 9) is None, "nobody is left to kill"
+    assert chaos.moment(_view(_announced(accepted=("a",), round=1)), 9) is None, "everybody still starts"
+    assert chaos.moment(_view(_announced(accepted=("a",))), 9) == "b"
+
+
+def test_the_screen_tells_rounds_without_a_terminal() -> None:
+    sink = io.StringIO()
+    view = _view(_announced(accepted=("a", "b")), _announced(round=5, version=4, metrics={"accuracy": 0.5}))
+    with Screen(Console(file=sink, width=200)) as screen:
+        screen.say("started")
+        screen.show(view, {"a": "1", "b": "2"})
+        screen.show(view, {"a": "1", "b": "2"})
+    lines = sink.getvalue().splitlines()
+    assert len(lines) == 2, "the same state is told once"
+    assert "round 4/9 · from a, b" in lines[1]
+    assert "50.0 %" in lines[1]
+    assert "0/2 delivered" in headline(view)
+    assert round_line(FleetView("f")) == ""
+
+
+def test_the_screen_draws_a_table_on_a_terminal() -> None:
+    sink = io.StringIO()
+    console = Console(file=sink, force_terminal=True, width=160)
+    with Screen(console) as screen:
+        screen.show(_view(_announced(accepted=("a",))), {"a": "1", "b": "2"})
+    assert "delivered" in sink.getvalue()
+    assert "learning" in sink.getvalue()
