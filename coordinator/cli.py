@@ -22,6 +22,10 @@ app = typer.Typer(
 Config = Annotated[Path, typer.Option("--config", "-c", help="coordinator.toml", show_default=False)]
 
 
+_SHOWN = ("accuracy", "macro_f1", "loss")
+"""Metrics in the table; the JSON has all."""
+
+
 class Format(StrEnum):
     """How results are printed."""
 
@@ -79,7 +83,8 @@ def _print(found: dict[str, Any]) -> None:
     console = Console()
     console.print(
         f"task {found['task']}: {found['phase']}, round {found['round']}, version {found['version']},"
-        f" {found['bytes_up']:,} bytes up, {found['bytes_down']:,} down"
+        f" {found['bytes_up']:,} bytes up, {found['bytes_down']:,} down",
+        soft_wrap=True,
     )
     console.print(_rounds_table(found))
     if found["refusals"]:
@@ -103,12 +108,20 @@ def _rounds_table(found: dict[str, Any]) -> Table:
         table.add_row(
             str(row["round"]),
             ", ".join(a["outcome"] or "open" for a in row["attempts"]),
-            ", ".join(u["device"] + (" (lost)" if u["lost"] else "") for u in row["updates"]),
-            ", ".join(f"{name} {value:.2f}" for name, value in _mean_quality(row["updates"]).items()),
+            _who(row),
+            "\n".join(f"{name} {value:.2f}" for name, value in _mean_quality(row["updates"]).items()),
             "" if row["bytes_up"] is None else f"{row['bytes_up']:,}",
-            ", ".join(f"{name} {value:.3f}" for name, value in row["metrics"].items()),
+            "\n".join(f"{name} {row['metrics'][name]:.3f}" for name in _SHOWN if name in row["metrics"]),
         )
     return table
+
+
+def _who(row: dict[str, Any]) -> str:
+    """How many delivered, and who did not."""
+    here = {u["device"] for u in row["updates"] if not u["lost"]}
+    asked = {d for attempt in row["attempts"] for d in attempt["selected"]} | here
+    missing = sorted(asked - here)
+    return f"{len(here)} of {len(asked)}" + (f", not {', '.join(missing)}" if missing else "")
 
 
 def _mean_quality(updates: list[dict[str, Any]]) -> dict[str, float]:

@@ -3,6 +3,8 @@
 The methods are synchronous and thread-safe; callers on the event loop go through ``asyncio.to_thread``.
 """
 
+import fcntl
+import os
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
@@ -26,6 +28,21 @@ _MAX_REFUSAL_ROWS: Final = 20_000
 _KEPT_EVENTS: Final = 50_000
 
 
+def _own(path: Path) -> int:
+    """Lock the database for this process, until the returned handle is closed or the process ends.
+
+    Raises:
+        Misconfigured: another process has it.
+    """
+    handle = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise Misconfigured(f"{path}: another coordinator runs on this state_dir; stop it first") from None
+    return handle
+
+
 class Store:
     """Open (and create, unless ``read_only``) ``coordinator.sqlite3``.
 
@@ -36,6 +53,7 @@ class Store:
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path = path
         self._lock = threading.RLock()
+        self._alone = -1 if read_only else _own(path)
         address = f"file:{quote(str(path))}?mode={'ro' if read_only else 'rwc'}"
         open_file = partial(sqlite3.connect, address, uri=True, check_same_thread=False, timeout=10)
         self._engine = sa.create_engine("sqlite://", poolclass=StaticPool, creator=open_file)
@@ -44,6 +62,7 @@ class Store:
             self._prepare(read_only=read_only)
         except DatabaseError as error:
             self._engine.dispose()
+            self._let_go()
             raise Misconfigured(
                 f"{path}: cannot be used as the coordinator's database: {error.orig}"
             ) from None
@@ -69,6 +88,12 @@ class Store:
         with self._lock:
             self._connection.close()
             self._engine.dispose()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        if self._alone >= 0:
+            os.close(self._alone)
+            self._alone = -1
 
     def __enter__(self) -> Self:
         return self

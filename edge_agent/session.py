@@ -113,6 +113,8 @@ class Session:
         self._sent: State | None = None
         self._sent_at = 0.0
         self._news = asyncio.Event()
+        self._leaving = False
+        self._one_at_a_time = asyncio.Lock()
         self.states_sent = 0
 
     async def on_task(self, announcement: TaskAnnouncement, use: Callable[[Task], Awaitable[None]]) -> bool:
@@ -183,11 +185,15 @@ class Session:
 
     async def goodbye(self) -> None:
         """On a clean exit; the link is still up."""
+        self._leaving = True
         if not self._link.connected:
             return
         state = self.state().model_copy(update={"status": "stopped"})
         try:
-            await self._link.publish(state_topic(self._settings), encode(state), retain=True, timeout_s=2.0)
+            async with self._one_at_a_time:  # an `online` that is on its way must not come after it
+                await self._link.publish(
+                    state_topic(self._settings), encode(state), retain=True, timeout_s=2.0
+                )
         except Transient as error:
             _log.info("the goodbye was not sent", why=str(error))
 
@@ -235,6 +241,9 @@ class Session:
         return grown or other or age >= self._settings.state_idle_s
 
     async def _send(self, state: State) -> None:
-        await self._link.publish(state_topic(self._settings), encode(state), retain=True)
+        async with self._one_at_a_time:
+            if self._leaving:
+                return
+            await self._link.publish(state_topic(self._settings), encode(state), retain=True)
         self._sent, self._sent_at = state, self._clock.now()
         self.states_sent += 1

@@ -13,6 +13,8 @@ from protocol.messages import Metric, ModalityState, ModelPointer, RoundAnnounce
 from protocol.task import Task
 from protocol.topics import Kind, broadcast_topic, parse
 
+_UNJUDGED: Final = frozenset({"initialising", "aggregating", "evaluating"})
+
 
 class _Nothing(Wire):
     """No message is one."""
@@ -62,8 +64,8 @@ class FleetView:
     devices: dict[str, DeviceView] = field(default_factory=dict)
     history: dict[int, RoundMark] = field(default_factory=dict)
     """Version -> the first announcement of it that carried metrics."""
-    delivered_in: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    """Round -> the devices whose update was accepted in it."""
+    learned_in: dict[int, set[str]] = field(default_factory=dict)
+    """Round -> the devices that told of their training in it (announcements may skip the last deliveries)."""
     refused: int = 0
     """Messages that could not be read."""
 
@@ -101,7 +103,9 @@ class FleetView:
         device = self.devices.setdefault(name, DeviceView(name))
         if isinstance(message, Metric):
             device.metrics = {**device.metrics, **message.metrics}
-            device.round = message.round if message.round is not None else device.round
+            if message.round is not None:
+                device.round = message.round
+                self.learned_in.setdefault(message.round, set()).add(name)
             return
         device.status = message.status
         if message.status == "online":
@@ -111,9 +115,8 @@ class FleetView:
 
     def _round(self, message: RoundAnnouncement) -> None:
         self.round = message
-        if message.accepted:
-            self.delivered_in[message.round] = message.accepted
-        if message.metrics:
+        # While a new version is being made and judged, the metrics are still those of an older one.
+        if message.metrics and message.phase not in _UNJUDGED:
             self.history.setdefault(
                 message.version,
                 RoundMark(message.version, dict(message.metrics), message.bytes_up, message.bytes_down),

@@ -20,6 +20,7 @@ from runtime.logs import configure
 from runtime.settings import LogSettings
 
 app = typer.Typer(add_completion=False)
+_LOG_WIDTH = 140
 _STOPPED = 130
 """What shells expect of a program that was ended by Ctrl-C."""
 
@@ -87,7 +88,11 @@ def demo(
     if as_json:
         typer.echo(json.dumps(asdict(story)))
     else:
-        print_result(story, Console(), out / "report.html")
+        console = Console()
+        # Without a terminal nothing is known of the width, and a log can be wide.
+        print_result(
+            story, console if console.is_terminal else Console(width=_LOG_WIDTH), out / "report.html"
+        )
     if not story.worked:
         raise typer.Exit(exit_codes.SOFTWARE)
 

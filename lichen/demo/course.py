@@ -5,7 +5,7 @@ import json
 import signal
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from lichen.demo import beside, observer, plan, study
 from lichen.demo.fleet import Fleet
@@ -16,8 +16,9 @@ from lichen.demo.story import Check, DeviceStory, RoundStory, Sizes, Story
 from lichen.demo.study import ALONE, spread
 from protocol.errors import Transient
 
-PROTOTYPE_LIMIT_BYTES = 2048
-DELTA_LIMIT = 0.27
+PROTOTYPE_LIMIT_BYTES: Final = 2048
+DELTA_LIMIT: Final = 0.27
+MEMORY_GOAL_MB: Final = 90.0
 
 
 async def run(options: plan.Options, screen: Screen) -> Story:
@@ -37,8 +38,8 @@ async def run(options: plan.Options, screen: Screen) -> Story:
             await _interruptible(_live(fleet, story))
     except TimeoutError:
         raise Transient(
-            f"the demo was not over after {options.timeout_s:.0f} s; it waited for {fleet.doing} "
-            f"(logs: {stage.layout.root / 'logs'}; --timeout-s sets the time)"
+            f"the demo was not over after {options.timeout_s:.0f} s; it waited for {fleet.doing}; "
+            f"{fleet.why()}; --timeout-s sets the time"
         ) from None
     finally:
         story.events, story.seconds = screen.events, screen.seconds
@@ -63,17 +64,21 @@ async def _interruptible(course: Any) -> None:
 async def _live(fleet: Fleet, story: Story) -> None:
     async with fleet.running():
         await fleet.learn()
-        tell_history(story, await beside.history(fleet))
-        await fleet.stop_agents()
-        stores = {d.name: store_folder(fleet.stage.layout, d.name) for d in plan.DEVICES}
         # The observing device's stream takes its time; the baseline uses the idle processor meanwhile.
         async with asyncio.TaskGroup() as both:
             observing = both.create_task(observe(fleet))
-            judging = both.create_task(beside.baseline(fleet, stores))
+            both.create_task(_judge(fleet, story))
         story.observer = observing.result()
-        tell_baseline(story, judging.result())
-        fleet.screen.say("what each device reaches alone is known")
         story.study = await beside.finish_study(fleet)
+
+
+async def _judge(fleet: Fleet, story: Story) -> None:
+    """Read the coordinator's history, end the training agents, and see what each reaches alone."""
+    tell_history(story, await beside.history(fleet))
+    await fleet.stop_agents()
+    stores = {d.name: store_folder(fleet.stage.layout, d.name) for d in plan.DEVICES}
+    tell_baseline(story, await beside.baseline(fleet, stores))
+    fleet.screen.say("what each device reaches alone on the windows in its own store is known")
 
 
 def store_folder(layout: plan.Layout, name: str) -> Path:
@@ -119,29 +124,49 @@ def tell_baseline(story: Story, rows: list[dict[str, Any]]) -> None:
 
 
 def checks(story: Story, options: plan.Options) -> list[Check]:
-    """What must hold for the demo to have worked."""
-    found = [
-        Check(
-            "all rounds were finished",
-            len(story.rounds) == options.rounds,
-            f"{len(story.rounds)} of {options.rounds}, with {_mean_accepted(story):.1f} devices a round",
-        )
-    ]
+    """What must hold for the demo to have worked, and what was found besides."""
+    detail = f"{len(story.rounds)} of {options.rounds}, with {_mean_accepted(story):.1f} devices a round"
+    finished = Check("all rounds were finished", len(story.rounds) == options.rounds, detail)
+    return [finished, *_deployed(story), _above_alone(story), *_simulated(story), *_sizes(story)]
+
+
+def _deployed(story: Story) -> list[Check]:
     watched = story.observer
-    if watched is not None:
-        live = watched.accuracy()
-        detail = f"version {watched.version}, {len(watched.predictions)} windows, {_percent(live)} right"
-        found.append(Check("the ONNX model predicts on the observing device", live is not None, detail))
-        found.append(
-            Check("torch is absent there", watched.torch_free, f"import torch fails in {watched.how}")
-        )
-    if story.accuracy is not None and story.alone:
-        mean, sd = spread(story.alone)
-        detail = (
-            f"{_percent(story.accuracy)} against {_percent(mean)} ± {100 * sd:.1f} over devices: "
-            f"{100 * (story.accuracy - mean):+.1f} points"
-        )
-        found.append(Check("the fleet is above its devices alone", story.accuracy > mean, detail))
+    predicts, free = "the ONNX model predicts on the observing device", "torch is absent there"
+    if watched is None:
+        return [
+            Check(predicts, ok=False, detail="it never ran"),
+            Check(free, ok=False, detail="it never ran"),
+        ]
+    live = watched.accuracy()
+    detail = f"version {watched.version}, {len(watched.predictions)} windows, {_percent(live)} right"
+    return [
+        Check(predicts, live is not None, detail),
+        Check(free, watched.torch_free, f"import torch fails in {watched.how}"),
+        Check(
+            "the observing agent takes under 90 MB after start",
+            (watched.memory_mb or 0.0) < MEMORY_GOAL_MB,
+            f"{watched.memory_mb or 0:.0f} MB (PSS), {watched.rss_mb or 0:.0f} MB (RSS)",
+            must=False,
+        ),
+    ]
+
+
+def _above_alone(story: Story) -> Check:
+    what = "the fleet is above its devices alone"
+    if story.accuracy is None or not story.alone:
+        return Check(what, ok=False, detail="one of them was not judged")
+    mean, sd = spread(story.alone)
+    margin = story.accuracy - mean
+    detail = (
+        f"{_percent(story.accuracy)} against {_percent(mean)} ± {100 * sd:.1f} over devices: "
+        f"{100 * margin:+.1f} points"
+    )
+    return Check(what, margin > 0, detail)
+
+
+def _simulated(story: Story) -> list[Check]:
+    found = []
     for row in study.summarise(story.study):
         if row.variant == study.FEDERATED:
             continue
@@ -149,19 +174,19 @@ def checks(story: Story, options: plan.Options) -> list[Check]:
         title = "sharing beats a device alone" if row.variant == ALONE else f"prototypes beat {row.variant}"
         # Which way of imputing is better is a finding, with its spread; that sharing helps is a promise.
         found.append(Check(f"in simulation, {title}", row.margin > 0, detail, must=row.variant == ALONE))
-    if story.sizes is not None:
-        sizes = story.sizes
-        small = sizes.prototypes_4bit < PROTOTYPE_LIMIT_BYTES
-        found.append(
-            Check(
-                "a 4-bit prototype upload is under 2 KB on the wire", small, f"{sizes.prototypes_4bit} bytes"
-            )
-        )
-        detail = f"{sizes.delta_int8} of {sizes.delta_float32} bytes, {100 * sizes.ratio:.1f} %"
-        found.append(
-            Check("an int8 update is under 27 % of its float32 size", sizes.ratio < DELTA_LIMIT, detail)
-        )
     return found
+
+
+def _sizes(story: Story) -> list[Check]:
+    sizes = story.sizes
+    if sizes is None:
+        return [Check("sizes on the wire", ok=False, detail="they were not measured")]
+    small = sizes.prototypes_4bit < PROTOTYPE_LIMIT_BYTES
+    detail = f"{sizes.delta_int8} of {sizes.delta_float32} bytes, {100 * sizes.ratio:.1f} %"
+    return [
+        Check("a 4-bit prototype upload is under 2 KB on the wire", small, f"{sizes.prototypes_4bit} bytes"),
+        Check("an int8 update is under 27 % of its float32 size", sizes.ratio < DELTA_LIMIT, detail),
+    ]
 
 
 def _mean_accepted(story: Story) -> float:

@@ -22,7 +22,7 @@ from runtime.mqtt import Link
 from runtime.settings import MqttSettings
 
 _LOOK_S: Final = 0.25
-_LOW: Final = 19
+_LOW: Final = 10
 """Niceness of what runs beside the fleet."""
 ONE_THREAD: Final = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
@@ -160,13 +160,14 @@ class Fleet:
             if self._nursery.failed.done():
                 raise self._nursery.failed.result()
             if time.monotonic() > end:
-                raise Transient(f"waited {timeout_s:.0f} s for {what}; {self._why()}")
+                raise Transient(f"waited {timeout_s:.0f} s for {what}; {self.why()}")
             self._tell()
             self._changed.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), _LOOK_S)
 
-    def _why(self) -> str:
+    def why(self) -> str:
+        """What the round waits for, and where to read more."""
         told = self.view.round
         words = told.waiting_for if told and told.waiting_for else "the broker has said nothing of it"
         return f"{words} (logs: {self.layout.root / 'logs'})"

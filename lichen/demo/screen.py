@@ -123,11 +123,12 @@ def round_line(view: FleetView) -> str:
     last = view.history[max(view.history)]
     if last.round == 0:
         return f"round 0/{view.round.rounds} · the initial model"
-    names = view.delivered_in.get(last.round, ())
+    names = sorted(view.learned_in.get(last.round, ()))
+    everybody = len(names) == len(view.round.selected) > 0
     accuracy = last.metrics.get("accuracy")
     parts = [
         f"round {last.round}/{view.round.rounds}",
-        f"from {', '.join(names)}",
+        f"from all {len(names)}" if everybody else f"from {', '.join(names)}",
         f"up {size(last.bytes_up)}, down {size(last.bytes_down)}",
         f"accuracy on unseen people {100 * accuracy:.1f} %" if accuracy is not None else "not judged",
     ]

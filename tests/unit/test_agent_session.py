@@ -1,15 +1,17 @@
 import asyncio
+from pathlib import Path
 
 import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
 from edge_agent.agent import Agent, open_sources
-from edge_agent.config import AgentSettings, read
+from edge_agent.config import AgentSettings, read, read_task
 from edge_agent.packing import pack_update
 from edge_agent.session import Session, first_task
 from models import windowset
 from models.contract import LocalResult
+from models.registry import method
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.frame import decode_frame
 from protocol.messages import Offer, State, TaskAnnouncement, encode
@@ -222,7 +224,8 @@ async def test_the_agent_collects_with_no_broker_at_all(tmp_path):
     write_task(tmp_path)
     text = (
         BASIC
-        + "speed = 60\n[mqtt]\nport = 1\nbackoff_min_s = 0.05\nbackoff_max_s = 0.1\n[infer]\nenabled = false\n"
+    text = BASIC + "speed = 60\n[mqtt]\nport = 1\nbackoff_max_s = 1.0\n"
+    text += "[infer]\nenabled = false\n"
     )
     settings = read(config(tmp_path, text, task_file="task.toml"))
     for path in (settings.state_dir, settings.cache_dir):
@@ -239,3 +242,24 @@ async def test_the_agent_collects_with_no_broker_at_all(tmp_path):
     assert "connect" in status["link"]
     assert all(t.cancelled() or t.exception() is None for t in tasks)
     agent.close()
+
+
+async def test_nothing_is_said_after_the_goodbye():
+    settings = AgentSettings(fleet="f", device="d", source=({},))
+    link = FakeLink()
+    session = Stub(settings, [], link, clock=SystemClock(), workspace=lambda: None, model_digest=lambda: None)
+    session.now_true = state(1)
+    online = asyncio.create_task(session.greet())
+    await asyncio.sleep(0)
+    await session.goodbye()
+    await session.greet()
+    await online
+    assert [s.status for s in link.messages("up/state", State)] == ["online", "stopped"]
+
+
+def test_the_examples_are_valid():
+    examples = Path(__file__).parents[2] / "examples"
+    settings = read(examples / "agent.toml")
+    task = read_task(settings.task_file)
+    method(task.method).configure(task)
+    assert task.modality_names == ("accelerometer", "gyroscope")

@@ -169,6 +169,15 @@ def test_refusals_of_endless_names_do_not_fill_the_disk(store, monkeypatch) -> N
     assert max(len(row["last_detail"]) for row in rows) == 500
 
 
+def test_two_coordinators_do_not_share_a_state_folder(tmp_path) -> None:
+    with Store(tmp_path / "c.sqlite3"):
+        with pytest.raises(Misconfigured, match="another coordinator"):
+            Store(tmp_path / "c.sqlite3")
+        with Store(tmp_path / "c.sqlite3", read_only=True) as watching:
+            assert watching.get_meta("task") is None
+    Store(tmp_path / "c.sqlite3").close()
+
+
 def test_a_file_that_is_no_database_is_named(tmp_path) -> None:
     path = tmp_path / "c.sqlite3"
     path.write_bytes(b"this is not a database" * 100)

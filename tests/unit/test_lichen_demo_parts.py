@@ -19,9 +19,9 @@ from lichen.demo.story import ObserverStory, Prediction
 from lichen.demo.study import ALONE, FEDERATED, Line, summarise
 from lichen.watch import FleetView
 from protocol.errors import Misconfigured
-from protocol.messages import RoundAnnouncement, encode
+from protocol.messages import Metric, RoundAnnouncement, encode
 from protocol.task import Task
-from protocol.topics import Kind, broadcast_topic
+from protocol.topics import Kind, broadcast_topic, device_topic
 from runtime.settings import load_toml
 
 
@@ -159,14 +159,18 @@ def test_chaos_strikes_only_in_mid_round() -> None:
 
 def test_the_screen_tells_rounds_without_a_terminal() -> None:
     sink = io.StringIO()
-    view = _view(_announced(accepted=("a", "b")), _announced(round=5, version=4, metrics={"accuracy": 0.5}))
+    stale = _announced(phase="evaluating", version=4, metrics={"accuracy": 0.25})
+    view = _view(stale, _announced(round=5, version=4, metrics={"accuracy": 0.5}))
+    view.apply(
+        device_topic("f", "b", Kind.METRIC), encode(Metric(device="b", round=4, metrics={"loss": 1.0}))
+    )
     with Screen(Console(file=sink, width=200)) as screen:
         screen.say("started")
         screen.show(view, {"a": "1", "b": "2"})
         screen.show(view, {"a": "1", "b": "2"})
     lines = sink.getvalue().splitlines()
     assert len(lines) == 2, "the same state is told once"
-    assert "round 4/9 · from a, b" in lines[1]
+    assert "round 4/9 · from b" in lines[1]
     assert "50.0 %" in lines[1]
     assert "0/2 delivered" in headline(view)
     assert round_line(FleetView("f")) == ""
