@@ -11,14 +11,14 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 import structlog
-from numpy.typing import NDArray
 
+from edge_agent.tally import Stock, Tally
 from models import windowset
 from models.contract import WindowSet
 from protocol.errors import Transient
@@ -32,8 +32,6 @@ CREATE TABLE IF NOT EXISTS windows (
 CREATE INDEX IF NOT EXISTS by_class ON windows (y, id);
 CREATE TABLE IF NOT EXISTS dropped (y INTEGER PRIMARY KEY, n INTEGER NOT NULL);
 """
-_ROW_BYTES: Final = 96
-"""What a row costs beyond its values: key, index, masks, page slack."""
 MAX_PENDING: Final = 2048
 """Windows that wait for a commit. When full (the disk is), the oldest of them is dropped and counted."""
 _SLICE: Final = 16
@@ -48,51 +46,6 @@ class _Row:
     present: bytes
     quality: bytes
     x: bytes
-
-
-@dataclass
-class Tally:
-    """Sums over what the store holds; K classes, column K is unlabelled."""
-
-    modalities: int
-    classes: int
-    count_K: NDArray[np.int64] = field(init=False)
-    present_MK: NDArray[np.int64] = field(init=False)
-    quality_M: NDArray[np.float64] = field(init=False)
-    size: int = 0
-
-    def __post_init__(self) -> None:
-        self.count_K = np.zeros(self.classes + 1, np.int64)
-        self.present_MK = np.zeros((self.modalities, self.classes + 1), np.int64)
-        self.quality_M = np.zeros(self.modalities)
-
-    def add(self, y: int, present: bytes, quality: bytes, x_bytes: int, *, sign: int = 1) -> None:
-        """Count a window in, or out with ``sign`` -1."""
-        k = y if y >= 0 else self.classes
-        here = np.frombuffer(present, np.bool_)
-        self.count_K[k] += sign
-        self.present_MK[:, k] += sign * here
-        self.quality_M += sign * np.where(here, np.frombuffer(quality, np.float32), 0.0)
-        self.size += sign * (x_bytes + len(present) + len(quality) + _ROW_BYTES)
-
-
-@dataclass(frozen=True)
-class Stock:
-    """What the store holds, for the state message.
-
-    ``counts``: per modality, present labelled windows per class. ``missing`` and ``quality``: per modality,
-    share of windows without it, and mean quality of those with it.
-    """
-
-    labelled: int
-    total: int
-    bytes: int
-    counts: dict[str, tuple[int, ...]]
-    missing: dict[str, float]
-    quality: dict[str, float]
-    dropped: dict[int, int]
-    lost: int
-    """Windows that never reached the disk because it was full."""
 
 
 def grid_digest(task: Task) -> str:

@@ -6,12 +6,11 @@ training, and those of the whole process until then.
 
 import json
 import os
-import sys
+import runpy
 import time
 from pathlib import Path
 from typing import Any, Final
 
-from models import worker
 from models.contract import (
     Client,
     ClientContext,
@@ -43,4 +42,4 @@ def _client(spec: MethodSpec) -> Client:
 
 if __name__ == "__main__":
     type.__setattr__(MethodSpec, "client", _client)  # the worker finds the timed one
-    sys.exit(worker.main(sys.argv[1:]))
+    runpy.run_module("models.worker", run_name="__main__", alter_sys=True)

@@ -222,11 +222,7 @@ def test_nan_is_not_sent():
 
 async def test_the_agent_collects_with_no_broker_at_all(tmp_path):
     write_task(tmp_path)
-    text = (
-        BASIC
-    text = BASIC + "speed = 60\n[mqtt]\nport = 1\nbackoff_max_s = 1.0\n"
-    text += "[infer]\nenabled = false\n"
-    )
+    text = BASIC + "speed = 60\n[mqtt]\nport = 1\nbackoff_max_s = 1.0\n[infer]\nenabled = false\n"
     settings = read(config(tmp_path, text, task_file="task.toml"))
     for path in (settings.state_dir, settings.cache_dir):
         path.mkdir(exist_ok=True)

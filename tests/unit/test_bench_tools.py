@@ -3,11 +3,13 @@ import os
 import socket
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
+from paho.mqtt import client as paho
 
 from edge_agent.offline import windows_of
 from edge_agent.sources.recording import read
@@ -42,13 +44,16 @@ def test_bench_publish_bytes_are_those_of_the_standard(payload: int, length_byte
     assert wire.publish_bytes("a/b", payload) == 1 + length_bytes + 2 + 3 + 2 + 1 + payload
 
 
-def test_bench_publish_bytes_agree_with_paho() -> None:
-    from paho.mqtt import client as paho
+def _keep(sent: list[bytes], _kind: int, packet: bytes, *_: object) -> int:
+    sent.append(bytes(packet))
+    return 0
 
+
+def test_bench_publish_bytes_agree_with_paho() -> None:
     for payload in (b"", b"x" * 127, b"x" * 70_000):
         link = paho.Client(paho.CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
         sent: list[bytes] = []
-        link._packet_queue = lambda _kind, packet, *_: sent.append(bytes(packet)) or 0  # type: ignore[method-assign,func-returns-value]
+        link._packet_queue = partial(_keep, sent)  # type: ignore[method-assign]
         link._sock = socket.socket()
         link._send_publish(1, b"lichen/v1/f/d/x/up/update", payload, 1)
         link._sock.close()
@@ -138,7 +143,7 @@ def test_bench_fleet_names_the_program_that_failed_and_stops_what_it_started() -
 
 
 def test_bench_fleet_waits_no_longer_than_said() -> None:
-    with Fleet(small_task()) as fleet, pytest.raises(Transient, match="waited 0.2 s until pigs fly"):
+    with Fleet(small_task()) as fleet, pytest.raises(Transient, match=r"waited 0\.2 s until pigs fly"):
         fleet.until(lambda: False, 0.2, "pigs fly")
     assert lichen("agent", "run")[-3:] == ["lichen", "agent", "run"]
 

@@ -64,8 +64,8 @@ class QqrClient:
         Where every window waits for a prototype, only prototypes are sent.
 
         Raises:
-            Transient: there is nothing to send: no window is labelled and has a modality that the device has an
-                encoder for (all modalities, with ``complete_only``).
+            Transient: there is nothing to send: no window is labelled and has a modality that the device has
+                an encoder for (all modalities, with ``complete_only``).
         """
         del private
         config, task = cast("QqrConfig", METHOD.configure(context.task)), context.task
