@@ -9,7 +9,15 @@ from typing import Final
 from protocol import messages
 from protocol.base import Wire
 from protocol.errors import Refused
-from protocol.messages import Metric, ModalityState, ModelPointer, RoundAnnouncement, State, TaskAnnouncement
+from protocol.messages import (
+    Metric,
+    ModalityState,
+    ModelPointer,
+    Receipt,
+    RoundAnnouncement,
+    State,
+    TaskAnnouncement,
+)
 from protocol.task import Task
 from protocol.topics import Kind, broadcast_topic, parse
 
@@ -26,6 +34,7 @@ _CARRIES: Final[dict[Kind, type[Wire]]] = {
     Kind.TASK: TaskAnnouncement,
     Kind.ROUND: RoundAnnouncement,
     Kind.FLEET_MODEL: ModelPointer,
+    Kind.RECEIPT: Receipt,
 }
 
 
@@ -64,8 +73,8 @@ class FleetView:
     devices: dict[str, DeviceView] = field(default_factory=dict)
     history: dict[int, RoundMark] = field(default_factory=dict)
     """Version -> the first announcement of it that carried metrics."""
-    learned_in: dict[int, set[str]] = field(default_factory=dict)
-    """Round -> the devices that told of their training in it (announcements may skip the last deliveries)."""
+    receipts: dict[int, set[str]] = field(default_factory=dict)
+    """Round -> the devices whose update was receipted (announcements may skip the last ones)."""
     refused: int = 0
     """Messages that could not be read."""
 
@@ -78,6 +87,7 @@ class FleetView:
             (broadcast_topic(self.fleet, Kind.FLEET_MODEL), 1),
             (f"{root}/d/+/up/state", 0),
             (f"{root}/d/+/up/metric", 0),
+            (f"{root}/d/+/down/receipt", 0),
         )
 
     def apply(self, topic: str, payload: bytes) -> bool:
@@ -91,6 +101,9 @@ class FleetView:
             return False
         if route.device is not None and isinstance(message, State | Metric):
             self._device(route.device, message)
+        elif route.device is not None and isinstance(message, Receipt):
+            if message.status == "accepted":
+                self.receipts.setdefault(message.round, set()).add(route.device)
         elif isinstance(message, TaskAnnouncement):
             self.task = message.task
         elif isinstance(message, ModelPointer):
@@ -105,7 +118,6 @@ class FleetView:
             device.metrics = {**device.metrics, **message.metrics}
             if message.round is not None:
                 device.round = message.round
-                self.learned_in.setdefault(message.round, set()).add(name)
             return
         device.status = message.status
         if message.status == "online":
@@ -124,7 +136,9 @@ class FleetView:
 
     def delivered(self) -> frozenset[str]:
         """Devices whose update of the current round is accepted."""
-        return frozenset(self.round.accepted) if self.round else frozenset()
+        if self.round is None:
+            return frozenset()
+        return frozenset(self.round.accepted) | self.receipts.get(self.round.round, set())
 
     def accuracy(self) -> float | None:
         """The newest accuracy that was announced."""

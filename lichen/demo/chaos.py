@@ -17,8 +17,8 @@ def moment(view: FleetView, rounds: int) -> str | None:
     now = view.round
     if now is None or now.phase != "collecting" or now.round < min(_FROM_ROUND, rounds):
         return None
-    late = sorted(set(now.selected) - set(now.accepted))
-    return late[0] if now.accepted and late else None
+    late = sorted(set(now.selected) - view.delivered())
+    return late[0] if len(late) < len(now.selected) and late else None
 
 
 async def strike(
@@ -37,9 +37,8 @@ async def strike(
         # The picture is drawn from the same event, which clears it.
         await asyncio.sleep(0)
         rounds = view.round.rounds if view.round else rounds
-    told = view.round
-    accepted = ", ".join(told.accepted) if told else ""
-    number = told.round if told else 0
+    accepted = ", ".join(sorted(view.delivered()))
+    number = view.round.round if view.round else 0
     await asyncio.gather(nursery.kill(coordinator), nursery.kill(agents[victim]))
     screen.say(
         f"chaos: SIGKILL for the coordinator and for {victim} in round {number}, "

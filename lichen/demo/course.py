@@ -64,6 +64,7 @@ async def _interruptible(course: Any) -> None:
 async def _live(fleet: Fleet, story: Story) -> None:
     async with fleet.running():
         await fleet.learn()
+        story.struck = fleet.struck
         # The observing device's stream takes its time; the baseline uses the idle processor meanwhile.
         async with asyncio.TaskGroup() as both:
             observing = both.create_task(observe(fleet))
@@ -127,7 +128,13 @@ def checks(story: Story, options: plan.Options) -> list[Check]:
     """What must hold for the demo to have worked, and what was found besides."""
     detail = f"{len(story.rounds)} of {options.rounds}, with {_mean_accepted(story):.1f} devices a round"
     finished = Check("all rounds were finished", len(story.rounds) == options.rounds, detail)
-    return [finished, *_deployed(story), _above_alone(story), *_simulated(story), *_sizes(story)]
+    found = [finished, *_deployed(story), _above_alone(story), *_simulated(story), *_sizes(story)]
+    if story.chaos:
+        detail = f"the coordinator and {story.struck or 'nobody'}, SIGKILL in mid-round"
+        found.insert(
+            1, Check("killed processes came back and the rounds went on", bool(story.struck), detail)
+        )
+    return found
 
 
 def _deployed(story: Story) -> list[Check]:

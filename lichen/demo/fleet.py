@@ -41,6 +41,8 @@ class Fleet:
         self.agents: dict[str, Child] = {}
         self.doing = "starting"
         """What is waited for: said when the time is over."""
+        self.struck = ""
+        """The device that chaos killed together with the coordinator."""
         self._nursery = Nursery(screen.say)
         self._changed = asyncio.Event()
         self.beside: dict[str, Child] = {}
@@ -198,9 +200,8 @@ class Fleet:
 
         def finished() -> bool:
             if striking is not None and striking.done():
-                striking.result()
-            deployed = self.view.model is not None and self.view.model.version == self.options.rounds
-            return deployed and (striking is None or striking.done())
+                self.struck = striking.result()
+            return self.view.model is not None and self.view.model.version == self.options.rounds
 
         try:
             await self.wait("the last round's model to be announced", finished, self.options.timeout_s)
@@ -208,6 +209,9 @@ class Fleet:
             if striking is not None and not striking.done():
                 striking.cancel()
                 await asyncio.wait([striking])
+                self.screen.say(
+                    "chaos: no moment was found in which one device had delivered and another had not"
+                )
         model = self.view.model
         if model is not None:
             self.screen.say(

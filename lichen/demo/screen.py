@@ -123,7 +123,7 @@ def round_line(view: FleetView) -> str:
     last = view.history[max(view.history)]
     if last.round == 0:
         return f"round 0/{view.round.rounds} · the initial model"
-    names = sorted(view.learned_in.get(last.round, ()))
+    names = sorted(view.receipts.get(last.round, ()))
     everybody = len(names) == len(view.round.selected) > 0
     accuracy = last.metrics.get("accuracy")
     parts = [
@@ -142,7 +142,7 @@ def headline(view: FleetView) -> str:
     now = view.round
     parts = [f"round {now.round}/{now.rounds}", _PHASES.get(now.phase, now.phase)]
     if now.selected and now.phase == "collecting":
-        parts.append(f"{len(now.accepted)}/{len(now.selected)} delivered")
+        parts.append(f"{len(view.delivered())}/{len(now.selected)} delivered")
     parts.append(f"up {size(now.bytes_up)}, down {size(now.bytes_down)}")
     accuracy = view.accuracy()
     if accuracy is not None:

@@ -125,6 +125,8 @@ class Story:
     events: list[tuple[float, str]] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
     chaos: bool = False
+    struck: str = ""
+    """The device that was killed together with the coordinator."""
     seconds: float = 0.0
     version: str = ""
 

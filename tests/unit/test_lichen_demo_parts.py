@@ -19,7 +19,7 @@ from lichen.demo.story import ObserverStory, Prediction
 from lichen.demo.study import ALONE, FEDERATED, Line, summarise
 from lichen.watch import FleetView
 from protocol.errors import Misconfigured
-from protocol.messages import Metric, RoundAnnouncement, encode
+from protocol.messages import Receipt, RoundAnnouncement, encode
 from protocol.task import Task
 from protocol.topics import Kind, broadcast_topic, device_topic
 from runtime.settings import load_toml
@@ -161,9 +161,8 @@ def test_the_screen_tells_rounds_without_a_terminal() -> None:
     sink = io.StringIO()
     stale = _announced(phase="evaluating", version=4, metrics={"accuracy": 0.25})
     view = _view(stale, _announced(round=5, version=4, metrics={"accuracy": 0.5}))
-    view.apply(
-        device_topic("f", "b", Kind.METRIC), encode(Metric(device="b", round=4, metrics={"loss": 1.0}))
-    )
+    receipt = Receipt(task="t", round=4, digest="0" * 64, status="accepted")
+    view.apply(device_topic("f", "b", Kind.RECEIPT), encode(receipt))
     with Screen(Console(file=sink, width=200)) as screen:
         screen.say("started")
         screen.show(view, {"a": "1", "b": "2"})

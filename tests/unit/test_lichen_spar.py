@@ -92,3 +92,13 @@ def test_the_published_file_agrees_with_the_independent_copy() -> None:
         assert np.abs(together - other["x"]).max() < 1e-6
         assert [s.label for s in series] == other["y"].tolist()
         assert [s.person for s in series] == other["subject"].tolist()
+
+
+def test_the_other_wrist_is_mirrored_and_this_one_untouched() -> None:
+    left, right = _series(1), spar.Series(1, 1, 2, _series(2).values)
+    ours, mirrored = spar.on_one_wrist([left, right])
+    assert ours is left
+    assert mirrored.side == 0
+    # a vector changes its sign across the mirror, an axial vector along it
+    assert np.array_equal(mirrored.values[:, [0, 4, 5]], -right.values[:, [0, 4, 5]])
+    assert np.array_equal(mirrored.values[:, 1:4], right.values[:, 1:4])

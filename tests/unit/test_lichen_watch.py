@@ -1,7 +1,7 @@
 """The fleet's picture is folded from topics; what cannot be read is counted and changes nothing."""
 
 from lichen.watch import FleetView
-from protocol.messages import Metric, ModalityState, RoundAnnouncement, State, encode
+from protocol.messages import Metric, ModalityState, Receipt, RoundAnnouncement, State, encode
 from protocol.topics import Kind, broadcast_topic, device_topic
 
 
@@ -34,6 +34,15 @@ def test_rounds_keep_their_first_bytes_and_who_delivered() -> None:
     assert view.history[1].bytes_up == 100
     assert view.accuracy() == 0.6
     assert view.delivered() == {"b"}
+
+
+def test_a_receipt_counts_before_the_announcement_says_so() -> None:
+    view = FleetView("f")
+    view.apply(broadcast_topic("f", Kind.ROUND), announce(1, round_=2, accepted=("a",)))
+    for device, status in (("b", "accepted"), ("c", "refused")):
+        receipt = Receipt(task="t", round=2, digest="0" * 64, status=status)
+        view.apply(device_topic("f", device, Kind.RECEIPT), encode(receipt))
+    assert view.delivered() == {"a", "b"}
 
 
 def test_a_will_keeps_what_the_device_had_said() -> None:
