@@ -24,7 +24,7 @@ format: $(VENV)/dev.stamp
 	$(BIN)/ruff check --fix .
 
 bench: $(VENV)/dev.stamp $(OBSERVER)/installed.stamp ## every figure of docs/benchmarks.md (ARGS=--quick: one seed)
-	$(BIN)/lichen bench all --observer-python $(OBSERVER)/bin/python $(ARGS)
+	$(BIN)/lichen bench all $(ARGS)
 
 docs: $(VENV)/dev.stamp ## what is generated from the code
 	$(BIN)/python -P -m protocol.asyncapi > docs/protocol/asyncapi.json

@@ -5,8 +5,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from edge_agent import app as daemon
 from edge_agent.agent import STATUS_FILE, open_sources
@@ -85,6 +83,9 @@ def _show(found: dict[str, Any], output: str) -> None:
     if output == "json":
         typer.echo(json.dumps(found, indent=1))
         return
+    from rich.console import Console  # noqa: PLC0415 - `lichen agent run` prints no table and needs no rich
+    from rich.table import Table  # noqa: PLC0415
+
     table = Table(show_header=False, box=None)
     for key, value in found.items():
         table.add_row(key, value if isinstance(value, str) else json.dumps(value))

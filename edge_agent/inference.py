@@ -18,6 +18,7 @@ import structlog
 from edge_agent.collect import Judged
 from edge_agent.config import InferSettings
 from edge_agent.model import LoadedModel
+from models.serve import shed_memory
 from protocol.errors import Refused
 from runtime.clock import Clock
 
@@ -90,7 +91,9 @@ class Inference:
     async def load(self, folder: Path) -> LoadedModel:
         """Load a model in the worker thread, without running it yet. Raises Refused."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, LoadedModel, folder, self._settings.threads)
+        model = await loop.run_in_executor(self._thread, LoadedModel, folder, self._settings.threads)
+        shed_memory()  # what fetching, unpacking and parsing it left behind
+        return model
 
     def install(self, model: LoadedModel | None) -> None:
         """Run this model from the next window on."""

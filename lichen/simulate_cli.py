@@ -37,7 +37,7 @@ Threads = Annotated[int, typer.Option("--threads", min=1, help="Of torch.")]
 Shape = Annotated[Format, typer.Option("--format", help="A table for people, or one JSON object.")]
 
 
-@app.callback(invoke_without_command=True)
+@app.command()
 def simulate(
     task: TaskFile,
     data: Data,
@@ -56,6 +56,8 @@ def simulate(
     """
     from runtime.settings import load_toml  # noqa: PLC0415 - the help is shown without it
 
+    if not task.is_file():
+        raise Misconfigured(f"--task {task}: there is no such file")
     chosen = load_toml(Task, task)
     devices = {file.stem: read_windows(file, chosen) for file in device_files(data, test)}
     judged = None if test is None else labelled(read_windows(test, chosen), test)

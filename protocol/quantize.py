@@ -5,10 +5,16 @@ however few bits a round has. The carry stays on the device, saved in the same t
 (``runtime.spool``).
 """
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from protocol.tensors import Codec, Encoded, decode, encode
+
+if TYPE_CHECKING:
+    # numpy loads its random part on first use: an observing agent saves 3 MB
+    from numpy.random import Generator
 
 
 def with_error_carry(
@@ -17,7 +23,7 @@ def with_error_carry(
     codec: Codec,
     *,
     per_channel: bool = False,
-    rng: np.random.Generator | None = None,
+    rng: "Generator | None" = None,
     keep: float = 0.01,
 ) -> tuple[Encoded, NDArray[np.float32]]:
     """Encode ``x + carry``; the new carry is what the encoding lost.

@@ -18,7 +18,7 @@ group's minimum, exactly. ``step`` is rounded upwards, so that the levels always
 import math
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -26,6 +26,10 @@ from numpy.typing import ArrayLike
 from protocol import uniform
 from protocol.errors import Reason, Refused
 from protocol.uniform import F4, FloatArray
+
+if TYPE_CHECKING:
+    # numpy loads its random part on first use: an observing agent saves 3 MB
+    from numpy.random import Generator
 
 _F2: Final = np.dtype("<f2")
 _U4: Final = np.dtype("<u4")
@@ -89,7 +93,7 @@ def encode(
     codec: Codec,
     *,
     per_channel: bool = False,
-    rng: np.random.Generator | None = None,
+    rng: "Generator | None" = None,
     keep: float = 0.01,
     levels: int | None = None,
 ) -> Encoded:

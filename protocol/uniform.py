@@ -4,12 +4,16 @@ G groups (equal runs of elements in C order) of N elements each. Float64 inside:
 can exceed float32's range, and its subnormals have no precision to lose.
 """
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from protocol.errors import Reason, Refused
+
+if TYPE_CHECKING:
+    # numpy loads its random part on first use: an observing agent saves 3 MB
+    from numpy.random import Generator
 
 FloatArray = NDArray[np.float32]
 
@@ -17,9 +21,7 @@ F4: Final = np.dtype("<f4")
 _FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
 
 
-def quantize(
-    rows_GN: FloatArray, bits: int, top: int, rng: np.random.Generator | None
-) -> tuple[bytes, bytes, bytes]:
+def quantize(rows_GN: FloatArray, bits: int, top: int, rng: "Generator | None") -> tuple[bytes, bytes, bytes]:
     """Write each row with codes 0 to ``top`` between its least and greatest element.
 
     Args:

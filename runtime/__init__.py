@@ -1,1 +1,12 @@
 """What both daemons share: MQTT link, durable files, child processes, supervision, settings, clock, logs."""
+
+import sys
+
+if "rich" not in sys.modules:
+    # structlog imports rich wherever it is installed, for tracebacks no daemon prints: 50 modules and 4 MB
+    # on a device. Hidden while structlog loads; a command that prints tables imports it afterwards as usual.
+    sys.modules["rich"] = None  # type: ignore[assignment]
+    try:
+        import structlog  # noqa: F401 - loaded here first, for the reason above
+    finally:
+        del sys.modules["rich"]

@@ -21,7 +21,7 @@ from models import registry
 from models.contract import Blobs, WindowSet
 from protocol.task import Task
 
-PROTOTYPES: Final = "prototypes (PNR)"
+PROTOTYPES: Final = "prototypes"
 ALONE: Final = "each device alone"
 VARIANTS: Final[Mapping[str, Mapping[str, Any]]] = {
     PROTOTYPES: {},
@@ -133,13 +133,13 @@ def rows_of(outcomes: Iterable[Outcome]) -> list[Row]:
 
 
 def run(quick: bool, say: Say) -> list[Row]:  # noqa: FBT001 - every benchmark's signature
-    """Three seeds in both settings; quick: one seed of the demo's people and fewer rounds."""
+    """Three seeds in both settings; quick: one seed of the demo's people, a quarter of the rounds."""
     import torch  # noqa: PLC0415 - heavy, and only needed here
 
     torch.set_num_threads(1)
     series = spar.load()
     if quick:
-        return rows_of(study(series, (0,), _ROUNDS // 2, say))
+        return rows_of(study(series, (0,), _ROUNDS // 4, say))
     outcomes = study(series, range(3), _ROUNDS, say)
     return rows_of(outcomes + study(series, range(3), _ROUNDS, say, shuffle_people=True))
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from lichen.bench._tasks import demo_task, noise_windows
 from lichen.bench.result import Bench, Goal, Row, Say, row
+from lichen.demo import plan
 from lichen.simulate import VirtualDevice
 from lichen.streams import Fixed
 from models import registry
@@ -23,6 +24,7 @@ from protocol.updates import UpdateHeader
 _FLEET: Final = "demo"
 _DEVICE: Final = "watch-01"
 _CODECS: Final = (Codec.FLOAT32, Codec.FLOAT16, Codec.INT8, Codec.INT4, Codec.INT2)
+_PROTOTYPES_OF: Final = "spar, 128-d"
 _SHARE: Final = "% of the model's float32 bytes"
 
 
@@ -105,8 +107,10 @@ def _prototype_rows(task: Task, bits: int) -> list[Row]:
     payload = sum(len(tensor.data) for tensor in open_frame(frame, UpdateHeader)[1].values())
     seconds, setting = time.perf_counter() - started, f"{bits} bit, prototypes only"
     return [
-        row(task.name, task.method, setting, "bytes on the wire", [message_bytes(frame)], seconds=seconds),
-        row(task.name, task.method, setting, "bytes of the codes alone", [payload], seconds=seconds),
+        row(
+            _PROTOTYPES_OF, task.method, setting, "bytes on the wire", [message_bytes(frame)], seconds=seconds
+        ),
+        row(_PROTOTYPES_OF, task.method, setting, "bytes of the codes alone", [payload], seconds=seconds),
     ]
 
 
@@ -117,10 +121,11 @@ def run(quick: bool, say: Say) -> list[Row]:  # noqa: FBT001 - every benchmark's
     for bits in (2, 4, 8, 32):
         say(f"prototypes at {bits} bits")
         rows += _prototype_rows(demo_task(), bits)
-    for task in (demo_task(), two_branch_task()):
+    tasks = {"spar, 128-d": demo_task(), "two-branch": two_branch_task(), "the demo's network": plan.task(1)}
+    for dataset, task in tasks.items():
         for codec in _CODECS:
-            say(f"{task.name}: whole model at {codec.value}")
-            rows += _codec_rows(task.name, task, codec, repeats)
+            say(f"{dataset}: whole model at {codec.value}")
+            rows += _codec_rows(dataset, task, codec, repeats)
     return rows
 
 

@@ -13,25 +13,36 @@ if TYPE_CHECKING:
     from lichen.demo.processes import Child
 
 _HISTORY_S: Final = 60.0
-STUDY_FILE: Final = "study.jsonl"
+STUDY_FILE: Final = "study-{}.jsonl"
+_STUDIES: Final = 3
+"""Processes that simulate, side by side."""
 
 
 async def start_study(fleet: "Fleet") -> None:
-    """Begin to simulate the seeds and variants."""
+    """Begin to simulate the seeds and variants: some processes, that idle processors take from each other."""
     first = fleet.options.seed + 1
-    job = {
-        "out": str(fleet.layout.root / STUDY_FILE),
-        "rounds": fleet.options.rounds,
-        "seeds": list(range(first, first + fleet.options.study_seeds)),
-    }
-    await fleet.start_beside("study", "lichen.demo.study", job)
+    seeds = range(first, first + fleet.options.study_seeds)
+    for number in range(min(_STUDIES, len(seeds))):
+        job = {
+            "out": str(fleet.layout.root / STUDY_FILE.format(number)),
+            "rounds": fleet.options.rounds,
+            "seeds": list(seeds[number::_STUDIES]),
+        }
+        await fleet.start_beside(f"study-{number}", "lichen.demo.study", job)
+
+
+def study_lines(fleet: "Fleet") -> list[study.Line]:
+    """What the simulations have found so far."""
+    files = sorted(fleet.layout.root.glob(STUDY_FILE.format("*")))
+    return sorted((line for file in files for line in study.read(file)), key=lambda line: line.seed)
 
 
 async def finish_study(fleet: "Fleet") -> list[study.Line]:
     """Wait for the simulated fleets; an empty list where there are none."""
-    if "study" in fleet.beside:
-        await _finish(fleet, fleet.beside["study"], "the simulated fleets")
-    return study.read(fleet.layout.root / STUDY_FILE)
+    for name, child in fleet.beside.items():
+        if name.startswith("study-"):
+            await _finish(fleet, child, "the simulated fleets")
+    return study_lines(fleet)
 
 
 async def baseline(fleet: "Fleet", stores: dict[str, Path]) -> list[dict[str, Any]]:

@@ -175,8 +175,8 @@ class Fleet:
         return f"{words} (logs: {self.layout.root / 'logs'})"
 
     def _tell(self) -> None:
-        if "study" in self.beside:
-            finished = len(study.read(self.layout.root / "study.jsonl"))
+        if self.options.study:
+            finished = len(beside.study_lines(self))
             total = self.options.study_seeds * (len(study.VARIANTS) + 1)
             self.screen.note = f"study beside it, at low priority: {finished}/{total} simulated fleets"
         people = {d.name: ", ".join(map(str, d.people)) for d in plan.DEVICES}

@@ -31,14 +31,15 @@ async def observe(fleet: Fleet) -> ObserverStory:
     await fleet.wait(
         f"{plan.OBSERVER} to fetch the model and predict", lambda: bool(observer.predictions(path)), _DEPLOY_S
     )
-    if child.pid is not None:
-        told.memory_mb, told.rss_mb = await asyncio.to_thread(observer.memory_mb, child.pid)
-        screen.say(f"{plan.OBSERVER} predicts: {told.memory_mb:.0f} MB (PSS), {told.rss_mb:.0f} MB (RSS)")
+    screen.say(f"{plan.OBSERVER} has its model and predicts")
+    sampled: list[tuple[float, float]] = []
     length = fleet.stage.lengths_s[plan.OBSERVER]
     last = length - 2 * fleet.stage.task.window.length_s
 
     def over() -> bool:
         told.predictions = observer.predictions(path)
+        if child.pid is not None:
+            sampled.append(observer.memory_mb(child.pid))
         known = told.accuracy()
         if known is not None:
             right = f"{100 * known:.0f} % of {len(told.predictions)} windows right"
@@ -47,10 +48,14 @@ async def observe(fleet: Fleet) -> ObserverStory:
 
     bound = length / plan.OBSERVER_SPEED + _SLACK_S
     await fleet.wait(f"the end of {plan.OBSERVER}'s stream ({length:.0f} s of it)", over, bound)
+    if sampled:
+        # The median: a short-lived helper process does not count as the agent's size.
+        told.memory_mb, told.rss_mb = sorted(sampled)[len(sampled) // 2]
     told.version = fleet.view.model.version if fleet.view.model else None
     whole, failing = told.accuracy() or 0.0, told.accuracy(failing=True) or 0.0
     screen.say(
         f"{plan.OBSERVER}, live on person {plan.OBSERVED}: {100 * whole:.0f} % of {len(told.predictions)} "
-        f"windows right; {100 * failing:.0f} % while its gyroscope was silent"
+        f"windows right; {100 * failing:.0f} % while its gyroscope was silent; "
+        f"memory {told.memory_mb or 0:.0f} MB (PSS), {told.rss_mb or 0:.0f} MB (RSS)"
     )
     return told

@@ -40,7 +40,7 @@ class Screen:
         self._recent: deque[str] = deque(maxlen=_KEPT)
         self._started = time.monotonic()
         self._live: Live | None = None
-        self._last = ""
+        self._last = -1
 
     def __enter__(self) -> Self:
         if self.console.is_terminal and not self._quiet:
@@ -75,8 +75,9 @@ class Screen:
             self._live.update(self._picture(view, people))
             return
         line = round_line(view)
-        if line and line != self._last and not self._quiet:
-            self._last = line
+        judged = max(view.history, default=-1)
+        if line and judged != self._last and not self._quiet:
+            self._last = judged
             self.console.print(
                 f"{self.seconds:6.1f} s  {line}", markup=False, highlight=False, soft_wrap=True
             )

@@ -20,10 +20,15 @@ from protocol.tensors import Codec, encode
 from protocol.updates import UpdateHeader
 
 ROOT = Path(__file__).resolve().parents[2]
+OPTIONS = {
+    "defaults": {},
+    "incomplete windows": {"qqr": {"impute": "pnr_posterior", "pce_on_incomplete": True}},
+}
+"""The suite's fleets learn with each of these: options by method, its defaults where it is not named."""
 pytestmark = pytest.mark.parametrize("spec", methods().values(), ids=list(methods()))
 
 
-def task_of(spec: MethodSpec) -> Task:
+def task_of(spec: MethodSpec, options: str = "defaults") -> Task:
     small = Encoder(width=4, depth=2)
     return Task(
         name="contract",
@@ -35,6 +40,7 @@ def task_of(spec: MethodSpec) -> Task:
         ),
         window=Window(length_s=1, stride_s=0.5),
         network=Network(encoders={"accelerometer": small, "microphone": small}, feature_dim=8, hidden_dim=8),
+        config=OPTIONS[options].get(spec.name, {}),
     )
 
 
@@ -93,12 +99,12 @@ def learnt(spec: MethodSpec, task: Task, state: Blobs, device: str, windows: Win
     return received(frame_of(task, device, windows, result))
 
 
-@pytest.fixture(scope="module")
-def fleets() -> dict[str, tuple[Task, Blobs, list[Update]]]:
+@pytest.fixture(scope="module", params=OPTIONS)
+def fleets(request) -> dict[str, tuple[Task, Blobs, list[Update]]]:
     """Per method: a task, its initial state and five devices' updates, one of them without a microphone."""
     made = {}
     for spec in methods().values():
-        task = task_of(spec)
+        task = task_of(spec, request.param)
         state = spec.client().initial(task, seed=3)
         updates = [
             learnt(spec, task, state, f"d{i}", windows_of(task, seed=i, missing=0.3 * (i % 2)))

@@ -27,6 +27,7 @@ def _qqr() -> dict[str, list[float]]:
     z_BD, vbar_KD = _fixed(5, 4, step=0.7), _fixed(3, 4, step=1.3)
     y_B = torch.tensor([0, 2, 1, 2, 0])
     present_B = torch.tensor([True, True, False, True, False])
+    present_BM = torch.stack([present_B, torch.ones(5, dtype=torch.bool)], dim=1)
     seen_K = torch.tensor([True, False, True])
     logits_BK = _fixed(5, 3, step=2.1)
     v_KD, count_K = losses.class_means(z_BD, y_B, present_B, 3)
@@ -45,6 +46,9 @@ def _qqr() -> dict[str, list[float]]:
         "16 rounds": torch.from_numpy(mean_rounds_K),
         "16 exponential": torch.from_numpy(prototypes.cumulative(*arguments, fading)[0]),
         "18 imputed": losses.imputed(z_BD, present_B, y_B, vbar_KD),
+        "18 imputed_by_posterior": torch.stack(
+            losses.imputed_by_posterior([z_BD, -z_BD], present_BM, [vbar_KD, 2 * vbar_KD], [seen_K, seen_K])
+        ),
         "20 cross_entropy": ce,
         "21 prototype_cross_entropy": pce_B,
         "22 rebalanced": losses.rebalanced(ce, pce_MB, quality_MB, 0.5),

@@ -6,62 +6,18 @@ import numpy as np
 import pytest
 import torch
 
-from models.contract import ClientContext, Update, WindowSet
+from models.contract import Update
 from models.methods.qqr import QqrConfig, losses
 from models.methods.qqr.client import make_client
 from models.methods.qqr.messages import PrototypeRows, QqrMessage, parse
 from models.methods.qqr.prototypes import rounds_name, values_name
 from models.methods.qqr.server import make_server
 from models.params import flatten
-from protocol.errors import Misconfigured, Reason, Refused, Transient
-from protocol.task import Encoder, Modality, Network, Task, Window
+from protocol.errors import Misconfigured, Reason, Refused
+from protocol.task import Task
 from protocol.tensors import Codec
 from protocol.updates import UpdateHeader
-
-SMALL = Encoder(width=4, depth=1)
-
-
-def task(**config) -> Task:
-    return Task(
-        name="t",
-        labels=("a", "b", "c"),
-        modalities=(
-            Modality(name="acc", channels=2, rate_hz=16),
-            Modality(name="gyro", channels=2, rate_hz=16),
-        ),
-        window=Window(length_s=1),
-        network=Network(encoders={"acc": SMALL, "gyro": SMALL}, feature_dim=4, hidden_dim=4),
-        config=config,
-    )
-
-
-def windows(count: int = 12) -> WindowSet:
-    rng = np.random.default_rng(0)
-    x = {name: rng.normal(size=(count, 2, 16)).astype(np.float32) for name in ("acc", "gyro")}
-    return WindowSet(x, np.ones((count, 2), bool), np.ones((count, 2), np.float32), np.arange(count) % 3)
-
-
-def without(windows: WindowSet, modality: int, where) -> WindowSet:
-    present_BM = windows.present_BM.copy()
-    present_BM[where, modality] = False
-    x = {n: x * present_BM[:, m, None, None] for m, (n, x) in enumerate(windows.x.items())}
-    return replace(windows, x=x, present_BM=present_BM)
-
-
-def train(task: Task, windows: WindowSet, state=None, round_: int = 1):
-    client = make_client()
-    state = state or client.initial(task, 0)
-    return client.train(ClientContext(task, "d", round_, 0), windows, state, {})
-
-
-def with_prototypes(task: Task):
-    state = make_client().initial(task, 0)
-    for name in task.modality_names:
-        blob = state[f"prototypes/{name}"]
-        blob[values_name(name)] = np.eye(3, 4, dtype=np.float32) * 8
-        blob[rounds_name(name)] = np.ones(3, np.float32)
-    return state
-
+from tests.support.qqr_cases import task, train, windows, with_prototypes, without
 
 # --- equations
 
@@ -144,54 +100,6 @@ def test_plr_trains_towards_prototypes_only_where_quality_is_low():
     assert np.array_equal(train(task(beta=0.0), noisy, state).tensors[name], bare.tensors[name])
 
 
-@pytest.mark.parametrize(
-    ("impute", "trained", "set_aside"),
-    [("pnr", 12, 0), ("zero_feature", 12, 0), ("zero_input", 12, 0), ("complete_only", 6, 6)],
-)
-def test_how_many_windows_train_with_half_of_them_incomplete(impute, trained, set_aside):
-    result = train(task(impute=impute), without(windows(), 1, np.arange(12) < 6))
-    assert result.metrics["windows"] == trained
-    assert result.metrics["set_aside"] == set_aside
-
-
-def test_the_four_ways_to_complete_a_window_train_differently():
-    state, some = with_prototypes(task()), without(windows(), 1, np.arange(12) < 6)
-    heads = {
-        impute: train(task(impute=impute), some, state).tensors["head/fc1.weight"].tobytes()
-        for impute in ("pnr", "zero_feature", "zero_input", "complete_only")
-    }
-    assert len(set(heads.values())) == 4
-
-
-def test_a_class_without_prototype_waits_or_is_padded_as_set_and_is_counted():
-    some = without(windows(), 1, np.arange(12) < 6)
-    state = with_prototypes(task())
-    state["prototypes/gyro"][rounds_name("gyro")] = np.float32([1, 0, 1])
-    waiting = train(task(missing_prototype="wait"), some, state)
-    assert (waiting.metrics["waiting"], waiting.metrics["windows"], waiting.metrics["imputed"]) == (2, 10, 4)
-    assert waiting.extra["prototypes"]["acc"]["counts"] == [
-        4,
-        4,
-        4,
-    ]  # what waits makes prototypes of what it has
-    padded = train(task(missing_prototype="zero_feature"), some, state)
-    assert (padded.metrics["waiting"], padded.metrics["windows"]) == (0, 12)
-
-
-def test_where_every_window_waits_only_prototypes_are_sent():
-    result = train(task(missing_prototype="wait"), without(windows(), 1, np.arange(12) >= 0))
-    assert set(result.tensors) == {values_name("acc")}
-    assert result.metrics["windows"] == 0
-
-
-def test_windows_of_which_every_modality_is_gone_and_unlabelled_ones_are_left_out():
-    gone = without(without(windows(), 0, [0, 1]), 1, [0, 1])
-    result = train(task(), replace(gone, y_B=np.where(np.arange(12) == 5, -1, gone.y_B)))
-    assert (result.metrics["windows"], result.metrics["set_aside"], result.metrics["unlabelled"]) == (9, 2, 1)
-    with pytest.raises(Transient, match="set_aside 12"):
-        train(task(impute="complete_only"), without(windows(), 0, np.arange(12) >= 0))
-
-
 def test_prototype_upload_trains_nothing():
     result = train(task(upload="prototypes"), windows())
     assert set(result.tensors) == {values_name("acc"), values_name("gyro")}
@@ -230,16 +138,6 @@ def test_the_learning_rate_follows_the_round():
     assert train(task(), windows(), round_=1).metrics["lr"] == pytest.approx(0.08)
     assert train(task(), windows(), round_=3).metrics["lr"] == pytest.approx(0.08 * 0.95**2)
     assert train(task(), windows(), round_=500).metrics["lr"] == pytest.approx(0.001)
-
-
-@pytest.mark.parametrize("impute", ["pnr", "zero_input", "zero_feature", "complete_only"])
-def test_evaluation_takes_missing_modalities_and_garbage_where_they_would_be(impute):
-    client, the_task = make_client(), task(impute=impute)
-    state = with_prototypes(the_task)
-    some = without(windows(), 1, np.arange(12) < 6)
-    judged = client.evaluate(the_task, some, state)
-    some.x["gyro"][:6] = 1e6
-    assert client.evaluate(the_task, some, state) == judged
 
 
 # --- the coordinator

@@ -85,6 +85,7 @@ def test_simulate_cli_prints_a_table(place: Path) -> None:
         (["--alone"], "--test"),
         (["--test", "nowhere.npz"], "nowhere.npz"),
         (["--data", "nowhere"], "nowhere"),
+        (["--task", "nowhere.toml"], "--task nowhere.toml"),
     ],
 )
 def test_simulate_cli_names_what_is_wrong(place: Path, more: list[str], culprit: str) -> None:

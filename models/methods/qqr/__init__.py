@@ -20,19 +20,25 @@ from models.contract import MethodSpec
 from protocol.base import Frozen, Share
 
 Rate = Annotated[float, Field(gt=0, le=10)]
-Impute = Literal["pnr", "zero_input", "zero_feature", "complete_only"]
+Impute = Literal["pnr", "pnr_posterior", "zero_input", "zero_feature", "complete_only"]
 
 
 class QqrConfig(Frozen):
     """Options of the task's ``config`` table."""
 
     impute: Impute = "pnr"
-    """What stands for a missing modality: the prototype of the sample's class (18, 19); an input of zeros; a
-    feature of zeros; or nothing, and only samples with all modalities train. The last three are the paper's
-    baselines."""
+    """What stands for a missing modality while training: ``pnr``, the paper's literal rule, the prototype of
+    the sample's true class (18, 19); ``pnr_posterior``, the prototypes weighted by the posterior of the
+    modalities that are there, which is what both do at inference and shows the head no label; an input of
+    zeros; a feature of zeros; or nothing, and only samples with all modalities train. The last three are the
+    paper's baselines."""
+    pce_on_incomplete: bool = False
+    """Not in the paper: (22) pulls the modalities that are there towards their prototypes also where another
+    is missing, whatever the quality. The head can read the class from an imputed prototype; this makes the
+    encoders learn from such samples too."""
     missing_prototype: Literal["wait", "zero_feature"] = "zero_feature"
-    """PNR, a class without prototype: a feature of zeros, or the sample waits for a later round (it is
-    counted; and waits for ever where no device has the modality)."""
+    """PNR, a class (by posterior: every class) without prototype: a feature of zeros, or the sample waits for
+    a later round (it is counted; and waits for ever where no device has the modality)."""
     quality: Literal["plr", "none"] = "plr"
     """``plr``: windows of low quality make no prototypes (14) and get the loss of (22). ``none``: quality is
     not read."""

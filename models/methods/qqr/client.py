@@ -33,6 +33,7 @@ from protocol.tensors import Codec, decode, encode
 _CODEC = {2: Codec.INT2, 3: Codec.INT4, 4: Codec.INT4, 8: Codec.INT8, 32: Codec.FLOAT32}
 _AT_INFERENCE: dict[str, InferenceImpute] = {
     "pnr": "prototype",
+    "pnr_posterior": "prototype",
     "zero_input": "zero_input",
     "zero_feature": "zero_feature",
     "complete_only": "zero_feature",
@@ -138,10 +139,7 @@ def _usable(
         present_BM.all(axis=1) if config.impute == "complete_only" else present_BM.any(axis=1)
     )
     seen = replace(select(windows, use_B), present_BM=present_BM[use_B])
-    waits_B = np.zeros(len(seen), np.bool_)
-    if config.impute == "pnr" and config.missing_prototype == "wait":
-        has_prototype_KM = np.stack([known.seen[name].numpy() for name in names], axis=1)
-        waits_B = (~seen.present_BM & ~has_prototype_KM[seen.y_B]).any(axis=1)
+    waits_B = _waiting(known, names, seen, config)
     metrics = {
         "windows": float((~waits_B).sum()),
         "unlabelled": float((~labelled_B).sum()),
@@ -152,6 +150,21 @@ def _usable(
     if not len(seen):
         raise _nothing_to_learn(context, metrics)
     return seen, ~waits_B, metrics
+
+
+def _waiting(
+    known: Globals, names: tuple[str, ...], windows: WindowSet, config: QqrConfig
+) -> NDArray[np.bool_]:
+    """PNR: which windows lack a modality that has no prototype to stand for it, and wait if so configured."""
+    waits_B = np.zeros(len(windows), np.bool_)
+    if config.missing_prototype == "wait":
+        for m, name in enumerate(names):
+            has_prototype_K = known.seen[name].numpy()
+            if config.impute == "pnr":
+                waits_B |= ~windows.present_BM[:, m] & ~has_prototype_K[windows.y_B]
+            elif config.impute == "pnr_posterior" and not has_prototype_K.any():
+                waits_B |= ~windows.present_BM[:, m]
+    return waits_B
 
 
 def _nothing_to_learn(context: ClientContext, metrics: dict[str, float]) -> Transient:

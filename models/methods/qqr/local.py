@@ -16,7 +16,13 @@ from torch import Tensor
 from models import training
 from models.contract import FloatArray, WindowSet
 from models.methods.qqr import QqrConfig
-from models.methods.qqr.losses import cross_entropy, imputed, prototype_cross_entropy, rebalanced
+from models.methods.qqr.losses import (
+    cross_entropy,
+    imputed,
+    imputed_by_posterior,
+    prototype_cross_entropy,
+    rebalanced,
+)
 from models.multimodal.network import MultimodalNetwork
 from models.multimodal.prototypes import normalise
 from protocol.task import Task
@@ -59,19 +65,25 @@ class Globals:
         return normalise(z, self.config.feature_scale) if self.config.normalise else z
 
     def high_quality(self, quality_BM: FloatArray) -> NDArray[np.bool_]:
-        """The q of (14) and (22): all true when quality is not read."""
+        """The q of (14): all true when quality is not read."""
         if self.config.quality == "none":
             return np.ones(quality_BM.shape, np.bool_)
         return quality_BM >= self.config.quality_threshold
 
+    def q(self, windows: WindowSet) -> NDArray[np.bool_]:
+        """The q of (22), (B, M): false where a feature is pulled towards its prototype."""
+        high_BM = self.high_quality(windows.quality_BM)
+        complete_B1 = windows.present_BM.all(axis=1, keepdims=True)
+        return high_BM & complete_B1 if self.config.pce_on_incomplete else high_BM
+
 
 @dataclass(frozen=True)
 class _Batch:
-    """One step's windows as tensors."""
+    """One step's windows as tensors; ``q_BM`` is that of (22)."""
 
     x: Mapping[str, Tensor]
     present_BM: Tensor
-    high_quality_BM: Tensor
+    q_BM: Tensor
     y_B: Tensor
 
 
@@ -109,7 +121,7 @@ class LocalTraining:
         self._net.eval()
         if config.remeasure_norms:
             self._remeasure(everything)
-        low_B = (everything.present_BM & ~everything.high_quality_BM).any(dim=1)
+        low_B = (windows.present_BM & ~self._known.high_quality(windows.quality_BM)).any(axis=1)
         return {
             "loss": sum(losses) / len(windows),
             "accuracy": hits / len(windows),
@@ -140,7 +152,7 @@ class LocalTraining:
         return _Batch(
             x=training.augmented(x, config.rotate_deg, config.gain, self._generator),
             present_BM=everything.present_BM[index_B],
-            high_quality_BM=everything.high_quality_BM[index_B],
+            q_BM=everything.q_BM[index_B],
             y_B=everything.y_B[index_B],
         )
 
@@ -150,7 +162,7 @@ class LocalTraining:
         loss = rebalanced(
             cross_entropy(logits_BK, batch.y_B),
             self._pce(z, batch),
-            batch.high_quality_BM.T,
+            batch.q_BM.T,
             self._config.beta,
         )
         sgd.descend(loss)
@@ -171,13 +183,17 @@ class LocalTraining:
                 # a class without prototype has a row of zeros: the zero feature
                 z_BD = imputed(z_BD, here_B, batch.y_B, known.vbar[name])
             z[name] = z_BD
+        if config.impute == "pnr_posterior":
+            tables = [(known.vbar[name], known.seen[name]) for name in z]
+            filled = imputed_by_posterior(list(z.values()), batch.present_BM, *zip(*tables, strict=True))
+            return dict(zip(z, filled, strict=True))
         return z
 
     def _pce(self, z: Mapping[str, Tensor], batch: _Batch) -> Tensor:
-        """Equation (21) as ``pce_MB``; 0 where a modality is missing. Computed only where quality is low."""
+        """Equation (21) as ``pce_MB``; 0 where a modality is missing. Computed only where q is false."""
         pce_MB = torch.zeros(len(self._net.names), len(batch.y_B))
         for m, name in enumerate(self._net.names):
-            low_B = batch.present_BM[:, m] & ~batch.high_quality_BM[:, m]
+            low_B = batch.present_BM[:, m] & ~batch.q_BM[:, m]
             if bool(low_B.any()):
                 pce_MB[m, low_B] = prototype_cross_entropy(
                     z[name][low_B], batch.y_B[low_B], self._known.vbar[name], self._known.seen[name]
@@ -193,7 +209,7 @@ def _whole(windows: WindowSet, known: Globals) -> _Batch:
             for m, name in enumerate(known.seen)
         },
         present_BM=present_BM,
-        high_quality_BM=torch.from_numpy(known.high_quality(windows.quality_BM)),
+        q_BM=torch.from_numpy(known.q(windows)),
         y_B=torch.from_numpy(windows.y_B),
     )
 

@@ -3,11 +3,13 @@
 Shapes: B windows, D features, K classes; ``y_B`` true classes. Gradient never flows into a prototype.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from models.multimodal.prototypes import negative_distances
+from models.multimodal.prototypes import complete, negative_distances
 
 
 def class_means(z_BD: Tensor, y_B: Tensor, keep_B: Tensor, classes: int) -> tuple[Tensor, Tensor]:
@@ -35,6 +37,29 @@ def imputed(z_BD: Tensor, present_B: Tensor, y_B: Tensor, vbar_KD: Tensor) -> Te
     return torch.where(present_B.unsqueeze(1), z_BD, vbar_KD.detach()[y_B])
 
 
+def imputed_by_posterior(
+    z: Sequence[Tensor], present_BM: Tensor, vbar: Sequence[Tensor], seen: Sequence[Tensor]
+) -> list[Tensor]:
+    """PNR without the label: a missing feature becomes the posterior-weighted prototype, as at inference.
+
+    Stands in for (18) and (19). No gradient flows into a prototype, nor into the posterior.
+
+    Args:
+        z: M features ``z_BD``; those of missing modalities must be finite.
+        present_BM: bool.
+        vbar: M tables of global prototypes ``vbar_KD``.
+        seen: M bool vectors, which classes have one ``(K,)``.
+
+    Returns:
+        M completed features ``z_BD``.
+    """
+    filled = complete([z_BD.detach() for z_BD in z], present_BM, [v_KD.detach() for v_KD in vbar], seen)
+    return [
+        torch.where(present_BM[:, m : m + 1], z_BD, filled_BD)
+        for m, (z_BD, filled_BD) in enumerate(zip(z, filled, strict=True))
+    ]
+
+
 def cross_entropy(logits_BK: Tensor, y_B: Tensor) -> Tensor:
     """The task's loss on completed features, equation (20): mean over windows."""
     return functional.cross_entropy(logits_BK, y_B)
@@ -54,13 +79,13 @@ def prototype_cross_entropy(z_BD: Tensor, y_B: Tensor, vbar_KD: Tensor, seen_K: 
     return z_BD.new_zeros(len(z_BD)).masked_scatter(seen_B, loss_S)
 
 
-def rebalanced(ce: Tensor, pce_MB: Tensor, high_quality_MB: Tensor, beta: float) -> Tensor:
+def rebalanced(ce: Tensor, pce_MB: Tensor, q_MB: Tensor, beta: float) -> Tensor:
     """PLR, equation (22): ``CE + beta * sum_m (1 - q_m) PCE_m``, with one q for each window and modality.
 
     Args:
         ce: scalar, mean over windows.
         pce_MB: equation (21) for each modality and window; 0 where the modality is missing.
-        high_quality_MB: q, bool.
+        q_MB: bool.
         beta: weight.
     """
-    return ce + beta * (pce_MB * (~high_quality_MB).to(pce_MB.dtype)).sum(dim=0).mean()
+    return ce + beta * (pce_MB * (~q_MB).to(pce_MB.dtype)).sum(dim=0).mean()
