@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict
 from enum import StrEnum
 from typing import Annotated, Any
+from uuid import uuid4
 
 import typer
 from rich.console import Console
@@ -35,7 +36,10 @@ async def look(settings: MqttSettings, fleet: str, listen_s: float) -> FleetView
         Transient: no connection in 10 seconds; the message says why.
     """
     view = FleetView(fleet)
-    link = Link(settings, f"status-{fleet}", filters=view.filters())
+    # A name of its own and a session that ends with it: a broker that finds an old session of ours would not
+    # send what is retained once more.
+    passing = settings.model_copy(update={"session_expiry_s": 0})
+    link = Link(passing, f"status-{uuid4().hex}", filters=view.filters())
     running = asyncio.create_task(link.run())
     connected = asyncio.create_task(link.wait_connected())
     try:
