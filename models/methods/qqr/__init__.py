@@ -35,7 +35,7 @@ class QqrConfig(Frozen):
     pce_on_incomplete: bool = False
     """Not in the paper: (22) pulls the modalities that are there towards their prototypes also where another
     is missing, whatever the quality. The head can read the class from an imputed prototype; this makes the
-    encoders learn from such samples too."""
+    encoders learn from such samples too. ``False`` is literal; what it gains is in docs/methods/qqr.md."""
     missing_prototype: Literal["wait", "zero_feature"] = "zero_feature"
     """PNR, a class (by posterior: every class) without prototype: a feature of zeros, or the sample waits for
     a later round (it is counted; and waits for ever where no device has the modality)."""
