@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Final
 
+from coordinator.bulkhead import bulkhead
 from coordinator.journal import Entry
 from models.contract import Blobs, Server, Update
 from models.params import flatten
@@ -73,8 +74,8 @@ def fold_journal(  # noqa: PLR0917 - the method's own order, and then what is fo
     lost: dict[str, Refused] = {}
     for entry in entries:
         try:
-            update = read_update(entry, limits)
-            fold.fold(update)
+            with bulkhead(f"{task.method}'s fold of {entry.device}"):
+                fold.fold(read_update(entry, limits))
         except Refused as refused:
             lost[entry.device] = refused
     if lost:

@@ -14,6 +14,7 @@ from coordinator.deployment import Deployment
 from coordinator.ingest import LANES, Ingest
 from coordinator.jobs import Jobs, WorkerJobs
 from coordinator.journal import Journal
+from coordinator.ledger import Ledger
 from coordinator.links import Post, Running
 from coordinator.metrics import Exporter
 from coordinator.receive import Receiver
@@ -23,11 +24,11 @@ from coordinator.rounds.driver import Driver
 from coordinator.rounds.states import Rules
 from coordinator.rounds.work import Workshop
 from coordinator.store import Store
-from coordinator.telling import Teller
+from coordinator.telling import SENDERS, Teller
 from coordinator.traffic import Traffic
 from coordinator.uploads import Uploads
 from models.contract import Server
-from protocol.errors import Misconfigured
+from protocol.errors import LichenError, Misconfigured
 from protocol.task import Task
 from protocol.topics import coordinator_filters
 from runtime import logs
@@ -95,7 +96,8 @@ class Coordinator:
         blobs, journal = BlobStore(root / "blobs"), Journal(store, root / "updates")
         self.roster = Roster(store, clock.wall)
         self.traffic = Traffic(store, self.link.counters)
-        self.teller = Teller(post, store, task.name, clock)
+        self.ledger = Ledger(store, clock)
+        self.teller = Teller(post, self.ledger, task.name)
         self.deployment = Deployment(store, blobs, post, task.name, clock)
         registry = Registry(store, blobs, task)
         self.announcer = Announcer(
@@ -143,7 +145,7 @@ class Coordinator:
             ),
             teller=self.teller,
         )
-        self.server = BlobServer(blobs, post, settings.mqtt.window, clock)
+        self.server = BlobServer(blobs, post, self.teller.say, settings.mqtt.window, clock)
         self.ingest = Ingest(
             fleet=settings.fleet,
             messages=self.link.messages,
@@ -152,7 +154,7 @@ class Coordinator:
             receiver=self.receiver,
             server=self.server,
             teller=self.teller,
-            store=store,
+            ledger=self.ledger,
         )
 
     async def _on_connect(self) -> None:
@@ -168,7 +170,15 @@ class Coordinator:
         finally:
             metrics.stop()
             await self.jobs.close()
-            self.store.close()
+            self.close()
+
+    def close(self) -> None:
+        """Write what waits, and let the database go."""
+        try:
+            self.ledger.save()
+        except LichenError as error:
+            log.warning("not_written", why=str(error))
+        self.store.close()
 
     def _services(self) -> dict[str, Callable[[], Awaitable[None]]]:
         lanes = {f"lane-{n}": partial(self.ingest.run_lane, n) for n in range(LANES)}
@@ -176,6 +186,8 @@ class Coordinator:
             "link": self.link.run,
             "ingest": self.ingest.run,
             **lanes,
+            **{f"teller-{n}": self.teller.run for n in range(SENDERS)},
+            "ledger": self.ledger.run,
             "driver": self.driver.run,
             "work": self.workshop.run,
             "rounds": self.announcer.run_rounds,

@@ -7,11 +7,13 @@ asks again); devices take turns, one chunk each; at most ``window`` chunks are i
 
 import asyncio
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from typing import Final
 
 import structlog
 
 from coordinator.links import Post
+from protocol.base import Wire
 from protocol.chunks import chunk_count
 from protocol.errors import LichenError
 from protocol.messages import Command, Fetch
@@ -32,12 +34,15 @@ Chunk = tuple[str, int, int]
 class BlobServer:
     """Serves the blobs of one store."""
 
-    def __init__(self, blobs: BlobStore, post: Post, window: int, clock: Clock) -> None:
+    def __init__(
+        self, blobs: BlobStore, post: Post, say: Callable[[str, Kind, Wire], None], window: int, clock: Clock
+    ) -> None:
         self._clock = clock
         self.asked_at = clock.now()
         """When a device last asked for something that is here."""
         self._blobs = blobs
         self._post = post
+        self._say = say
         self._window = window
         self._waiting: OrderedDict[str, deque[Chunk]] = OrderedDict()
         self._in_flight: dict[str, int] = {}
@@ -47,7 +52,7 @@ class BlobServer:
     async def request(self, device: str, fetch: Fetch) -> None:
         """Queue what a device asks for."""
         if not await asyncio.to_thread(self._blobs.has, fetch.digest):
-            await self._no_such_blob(device, fetch.digest)
+            self._no_such_blob(device, fetch.digest)
             return
         self.asked_at = self._clock.now()
         # The asked size, whatever our own link would choose: both sides must cut the blob at the same places.
@@ -96,7 +101,7 @@ class BlobServer:
             await self._post.link.publish(topic, data, timeout_s=_CHUNK_TIMEOUT_S)
         except (KeyError, OSError) as error:
             log.warning("chunk_unreadable", device=device, digest=digest, index=index, why=str(error))
-            await self._no_such_blob(device, digest)
+            self._no_such_blob(device, digest)
         except LichenError as error:  # away, or the asked chunk is larger than a packet may be
             self.dropped += 1
             log.info("chunk_dropped", device=device, why=str(error))
@@ -108,8 +113,5 @@ class BlobServer:
                 del self._in_flight[device]
             self._more.set()
 
-    async def _no_such_blob(self, device: str, digest: str) -> None:
-        try:
-            await self._post.to_device(device, Kind.CMD, Command(command="no_such_blob", digest=digest))
-        except LichenError as error:
-            log.info("not_told", device=device, why=str(error))
+    def _no_such_blob(self, device: str, digest: str) -> None:
+        self._say(device, Kind.CMD, Command(command="no_such_blob", digest=digest))

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from coordinator.app import serve as serve_settings
@@ -85,18 +86,23 @@ def _print(found: dict[str, Any]) -> None:
         f"task {found['task']}: {found['phase']}, round {found['round']}, version {found['version']},"
         f" {found['bytes_up']:,} bytes up, {found['bytes_down']:,} down",
         soft_wrap=True,
+        markup=False,
     )
     console.print(_rounds_table(found))
     if found["refusals"]:
         table = Table("device", "reason", "count", "last", title="Refused")
         for row in found["refusals"]:
-            table.add_row(row["device"], row["reason"], str(row["count"]), row["last_detail"])
+            table.add_row(row["device"], row["reason"], str(row["count"]), escape(row["last_detail"]))
         console.print(table)
     if found["confusion"] is not None:
         labels = found["confusion"]["labels"]
-        table = Table("true \\ said", *labels, title=f"Confusion of version {found['confusion']['version']}")
+        table = Table(
+            "true \\ said",
+            *map(escape, labels),
+            title=f"Confusion of version {found['confusion']['version']}",
+        )
         for label, row in zip(labels, found["confusion"]["matrix"], strict=True):
-            table.add_row(label, *map(str, row))
+            table.add_row(escape(label), *map(str, row))
         console.print(table)
 
 

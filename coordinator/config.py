@@ -5,6 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from models import windowset
 from models.contract import MethodSpec
 from models.registry import method
 from protocol.base import Name
@@ -99,9 +100,21 @@ def load_task(settings: CoordinatorSettings) -> tuple[Task, MethodSpec]:
         spec.configure(task)
     except Misconfigured as error:
         raise Misconfigured(f"{settings.task}: {error}") from None
-    if settings.evaluation.data is not None and not settings.evaluation.data.is_file():
-        raise Misconfigured(
-            f"evaluation.data: {settings.evaluation.data} is no file; "
-            "name a labelled window set (npz) or leave it out"
-        )
+    _check_evaluation(settings.evaluation.data, task)
     return task, spec
+
+
+def _check_evaluation(data: Path | None, task: Task) -> None:
+    """Now, and not after the worker has made a model that nothing can judge."""
+    if data is None:
+        return
+    if not data.is_file():
+        raise Misconfigured(
+            f"evaluation.data: {data} is no file; name a labelled window set (npz) or leave it out"
+        )
+    try:
+        windows = windowset.load(data, task)
+    except Misconfigured as error:
+        raise Misconfigured(f"evaluation.data: {error}") from None
+    if not (windows.y_B >= 0).any():
+        raise Misconfigured(f"evaluation.data: {data}: none of its {len(windows)} windows is labelled")

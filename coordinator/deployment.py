@@ -27,7 +27,6 @@ class Deployment:
         self._post = post
         self._task = task
         self._clock = clock
-        self._announced = -1
 
     async def store_bundle(self, version: int, data: bytes, metrics: dict[str, float]) -> BlobRef:
         """Keep a bundle; from now on it is the one to announce."""
@@ -69,5 +68,4 @@ class Deployment:
         except LichenError as error:
             log.warning("model_not_announced", version=pointer.version, why=str(error))
             return False
-        self._announced = pointer.version
         return True

@@ -3,8 +3,8 @@
 Rules of the queues: the link's inbox is bounded (un-acknowledged messages stay with the broker). States,
 metrics and fetches are handled as they come. Updates and chunks go to one of ``LANES`` queues by device, so
 that one device's messages keep their order; a full lane makes the reader wait, and the broker with it. At
-most ``LANES`` updates are decoded at a time, in threads. A message is acknowledged when its effect is
-durable, or when it has none.
+most ``LANES`` updates are decoded at a time, in threads. An update or chunk is acknowledged when its effect
+is durable, or when it has none; a state or metric when the ledger has it.
 """
 
 import asyncio
@@ -16,10 +16,10 @@ import structlog
 
 from coordinator import schema
 from coordinator.blobserver import BlobServer
+from coordinator.ledger import Ledger
 from coordinator.receive import Receiver
 from coordinator.roster import Roster
 from coordinator.rounds.driver import Driver
-from coordinator.store import Store
 from coordinator.telling import Teller
 from protocol.errors import LichenError, Reason, Refused
 from protocol.messages import Fetch, Metric, State, decode
@@ -34,7 +34,7 @@ _NOBODY: Final = "(unknown)"
 
 
 class Ingest:
-    """Dispatches messages; :meth:`run` reads them, :meth:`run_lanes` handles the heavy ones."""
+    """Dispatches messages; :meth:`run` reads them, :meth:`run_lane` handles the heavy ones."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Ingest:
         receiver: Receiver,
         server: BlobServer,
         teller: Teller,
-        store: Store,
+        ledger: Ledger,
     ) -> None:
         self._fleet = fleet
         self._messages = messages
@@ -55,7 +55,7 @@ class Ingest:
         self._receiver = receiver
         self._server = server
         self._teller = teller
-        self._store = store
+        self._ledger = ledger
         self._lanes: list[asyncio.Queue[tuple[Message, Route]]] = [
             asyncio.Queue(_LANE_DEPTH) for _ in range(LANES)
         ]
@@ -77,7 +77,7 @@ class Ingest:
         try:
             route = self._route(message.topic)
         except Refused as refused:
-            await self._teller.refuse(_NOBODY, 0, None, refused)
+            self._teller.refuse(_NOBODY, 0, None, refused)
             message.ack()
             return
         if route.kind in (Kind.UPDATE, Kind.UP_BLOB):
@@ -97,7 +97,7 @@ class Ingest:
         try:
             await handling
         except Refused as refused:
-            await self._teller.refuse(route.device or _NOBODY, self._driver.state.round, None, refused)
+            self._teller.refuse(route.device or _NOBODY, self._driver.state.round, None, refused)
         except (LichenError, OSError) as error:
             log.warning("not_stored", topic=message.topic, why=str(error))
         message.ack()
@@ -120,7 +120,7 @@ class Ingest:
         state = decode(payload, State)
         _same_device(device, state.device)
         came = self._roster.update(state)
-        await asyncio.to_thread(self._roster.save, device)
+        await self._ledger.put(schema.devices, **self._roster.row(device))
         if came:
             log.info("device_online", device=device, windows=state.windows)
         if state.status == "online":
@@ -132,7 +132,7 @@ class Ingest:
         # Rounds that never were would fill the disk.
         if metric.round is not None and device in self._roster and metric.round <= self._driver.state.round:
             row = {"round": metric.round, "device": device, "metrics": metric.metrics}
-            await asyncio.to_thread(self._store.put, schema.device_metrics, **row)
+            await self._ledger.put(schema.device_metrics, **row)
 
 
 def _same_device(topic: str, claimed: str) -> None:

@@ -4,6 +4,7 @@ import asyncio
 
 import structlog
 
+from coordinator.bulkhead import bulkhead
 from coordinator.journal import Journal
 from coordinator.roster import Roster
 from coordinator.rounds.driver import Driver, check_open
@@ -19,17 +20,6 @@ from protocol.topics import Kind, Route
 from protocol.updates import UpdateHeader
 
 log = structlog.get_logger(__name__)
-
-_PARSER_FAULTS = (
-    ValueError,
-    KeyError,
-    IndexError,
-    TypeError,
-    OverflowError,
-    AttributeError,
-    MemoryError,
-    RecursionError,
-)
 
 
 class Receiver:
@@ -62,17 +52,24 @@ class Receiver:
         """Take one message.
 
         Raises:
-            Refused: a message that no receipt can answer (it names no blob).
+            Refused: a chunk that its topic names no blob for.
             Transient, OSError: not stored; the device sends again.
         """
         device = route.device or ""
         await asyncio.to_thread(self._uploads.enter_round, self._driver.state.round)
         if route.kind is Kind.UP_BLOB:
             await self._chunk(device, route.digest or "", route.index or 0, payload)
-        elif is_frame(payload):
-            await self._update(device, payload, await asyncio.to_thread(digest, payload))
-        else:
-            await self._pointer(device, decode(payload, BlobPointer))
+            return
+        mark = await asyncio.to_thread(digest, payload)
+        if is_frame(payload):
+            await self._update(device, payload, mark)
+            return
+        try:
+            pointer = decode(payload, BlobPointer)
+        except Refused as refused:  # neither a frame nor a pointer: its own digest says what is meant
+            self._teller.refuse(device, self._driver.state.round, mark, refused)
+            return
+        await self._pointer(device, pointer)
 
     async def _pointer(self, device: str, pointer: BlobPointer) -> None:
         mark = pointer.blob.digest
@@ -83,12 +80,12 @@ class Receiver:
             limits = self._workshop.limits(await self._workshop.state())
             answer = await asyncio.to_thread(self._uploads.announce, device, pointer, limits.max_bytes)
         except Refused as refused:
-            await self._teller.refuse(device, pointer.round, mark, refused)
+            self._teller.refuse(device, pointer.round, mark, refused)
             return
         if isinstance(answer, bytes):
             await self._update(device, answer, mark)
         else:
-            await self._teller.say(device, Kind.RECEIPT, answer)
+            self._teller.say(device, Kind.RECEIPT, answer)
 
     def _check_pointer(self, device: str, pointer: BlobPointer) -> None:
         """What the header will be asked as well, before any chunk is taken."""
@@ -107,10 +104,10 @@ class Receiver:
             final = refused.reason is Reason.WRONG_DIGEST and self._spoiled.get(device) == mark
             if refused.reason is Reason.WRONG_DIGEST:
                 self._spoiled[device] = mark
-            await self._teller.refuse(device, self._driver.state.round, mark if final else None, refused)
+            self._teller.refuse(device, self._driver.state.round, mark if final else None, refused)
             return
         if done is not None:
-            await self._update(device, done[1], mark)
+            await self._update(device, done, mark)
         elif not self._uploads.expects(device, mark):
             self.stray_chunks += 1
 
@@ -118,7 +115,7 @@ class Receiver:
         """Whether exactly this was accepted before: then only the receipt was lost."""
         round_ = await asyncio.to_thread(self._journal.find, device, mark)
         if round_ is not None:
-            await self._teller.accept(device, round_, mark)
+            self._teller.accept(device, round_, mark)
         return round_ is not None
 
     async def _update(self, device: str, payload: bytes, mark: str) -> None:
@@ -139,10 +136,10 @@ class Receiver:
             await asyncio.to_thread(self._journal.write, header.round, mark, payload)
             await self._driver.accept(header, mark, len(payload))
         except Refused as refused:
-            await self._teller.refuse(device, round_, mark, refused)
+            self._teller.refuse(device, round_, mark, refused)
             return
         log.info("accepted", device=device, round=header.round, size=len(payload), samples=header.samples)
-        await self._teller.accept(device, header.round, mark)
+        self._teller.accept(device, header.round, mark)
 
     def _check_known(self, device: str) -> None:
         if device not in self._roster:
@@ -179,19 +176,9 @@ class Receiver:
         check_open(self._driver.state, device, header.round, header.base)
 
     def _decode(self, payload: bytes, limits: Limits) -> Update:
-        try:
+        with bulkhead("decoding"):
             return Update(*decode_frame(payload, UpdateHeader, limits))
-        except _PARSER_FAULTS as error:
-            raise _bulkhead("decoding", error) from error
 
     def _check_tensors(self, state: Blobs, update: Update) -> None:
-        try:
+        with bulkhead(f"{self._task.method}'s check"):
             self._server.check(self._task, state, update)
-        except _PARSER_FAULTS as error:
-            raise _bulkhead(f"{self._task.method}'s check", error) from error
-
-
-def _bulkhead(where: str, error: Exception) -> Refused:
-    """A fault of ours that a peer's bytes reach must not stop the fleet: log it loudly, refuse them."""
-    log.error("fault_while_reading_a_peer", where=where, exc_info=error)
-    return Refused(Reason.MALFORMED, f"{where} failed: {type(error).__name__}: {error}"[:500])

@@ -33,10 +33,9 @@ class Device:
 
 
 class Roster:
-    """All devices that ever reported. Used on the event loop; :meth:`save` may run in a thread."""
+    """All devices that ever reported. Changed on the event loop alone; scrapes read it from a thread."""
 
     def __init__(self, store: Store, wall: Callable[[], float]) -> None:
-        self._store = store
         self._wall = wall
         rows: list[dict[str, Any]] = store.rows(sa.select(schema.devices))
         self._devices = {
@@ -55,7 +54,7 @@ class Roster:
 
     def online(self) -> tuple[str, ...]:
         """Devices that are here, sorted."""
-        return tuple(sorted(name for name, device in self._devices.items() if device.online))
+        return tuple(sorted(name for name, device in list(self._devices.items()) if device.online))
 
     def update(self, state: State) -> bool:
         """Take a device's report; what a will cannot know (modalities, roles) stays as it was.
@@ -76,12 +75,10 @@ class Roster:
         self._devices[state.device] = Device(state, self._wall())
         return state.status == "online" and (before is None or not before.online)
 
-    def save(self, device: str) -> None:
-        """Write one device to disk."""
+    def row(self, device: str) -> dict[str, Any]:
+        """One device as a row of ``schema.devices``."""
         known = self._devices[device]
-        self._store.put(
-            schema.devices, device=device, state=known.state.model_dump(mode="json"), wall=known.wall
-        )
+        return {"device": device, "state": known.state.model_dump(mode="json"), "wall": known.wall}
 
     def able(self, min_windows: int) -> tuple[str, ...]:
         """Devices that are online, may train, and have enough labelled windows; sorted."""

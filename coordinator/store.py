@@ -23,9 +23,10 @@ from coordinator import schema
 from coordinator.rounds.states import JOURNALED, Checkpoint, Event
 from protocol.errors import Misconfigured, Transient
 
-_OTHERS: Final = "(others)"
+OTHERS: Final = "(others)"
+"""The device under which refusals are counted when there are too many names."""
 _MAX_REFUSAL_ROWS: Final = 20_000
-_KEPT_EVENTS: Final = 50_000
+_KEPT_EVENTS: Final = 5_000
 
 
 def _own(path: Path) -> int:
@@ -164,18 +165,18 @@ class Store:
         )
         return [(row["now"], JOURNALED.validate_python(row["event"])) for row in self.rows(query)]
 
-    def count_refusal(self, device: str, reason: str, detail: str, wall: float) -> None:
-        """Count what was refused, per device and reason; beyond a bound of rows under ``(others)``."""
+    def count_refusals(self, device: str, reason: str, count: int, detail: str, wall: float) -> None:
+        """Add to what was refused, per device and reason; beyond a bound of rows under ``(others)``."""
         table = schema.refusals
         with self.transaction() as connection:
             known = connection.execute(
                 sa.select(table.c.count).where(table.c.device == device, table.c.reason == reason)
             ).scalar_one_or_none()
-            if known is None and device != _OTHERS and self._full(connection):
-                self.count_refusal(_OTHERS, reason, detail, wall)
+            if known is None and device != OTHERS and self._full(connection):
+                self.count_refusals(OTHERS, reason, count, detail, wall)
                 return
-            last = {"last_detail": detail[:500], "last_wall": wall}
-            self.put(table, device=device, reason=reason, count=(known or 0) + 1, **last)
+            last = {"last_detail": detail, "last_wall": wall}
+            self.put(table, device=device, reason=reason, count=(known or 0) + count, **last)
 
     @staticmethod
     def _full(connection: sa.Connection) -> bool:

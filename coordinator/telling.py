@@ -1,50 +1,56 @@
-"""Answers to devices: receipts and refusals, counted. A lost answer costs a delay: the device asks again."""
+"""Answers to devices: receipts and refusals, counted. A lost answer costs a delay: the device asks again.
+
+Nobody waits here for a broker: an answer is queued and ``SENDERS`` services publish it. Were a message's
+handling to wait for the PUBACK of its answer, a broker that has many messages under way to us and sends no
+PUBACK before some of them are acknowledged (rumqttd) would bring both sides to a halt. Rules of the queue: at
+most ``PER_DEVICE`` answers wait for one device and ``MOST`` in all; what comes then is dropped and counted.
+"""
 
 import asyncio
 from collections import Counter
+from typing import Final
 
 import structlog
 
+from coordinator.ledger import Ledger
 from coordinator.links import Post
-from coordinator.store import Store
 from protocol.base import Wire
 from protocol.errors import LichenError, Refused
 from protocol.messages import Receipt
 from protocol.topics import Kind
-from runtime.clock import Clock
 
 log = structlog.get_logger(__name__)
+
+SENDERS: Final = 4
+PER_DEVICE: Final = 128
+MOST: Final = 4096
 
 
 class Teller:
     """Sends receipts; ``accepted`` and ``refused`` count them (by reason) since the process started."""
 
-    def __init__(self, post: Post, store: Store, task: str, clock: Clock) -> None:
+    def __init__(self, post: Post, ledger: Ledger, task: str) -> None:
         self._post = post
-        self._store = store
+        self._ledger = ledger
         self._task = task
-        self._clock = clock
         self.accepted = 0
         self.refused: Counter[str] = Counter()
+        self.dropped = 0
+        self._queue: asyncio.Queue[tuple[str, Kind, Wire]] = asyncio.Queue(MOST)
+        self._waiting: Counter[str] = Counter()
 
-    async def accept(self, device: str, round_: int, digest: str) -> None:
+    def accept(self, device: str, round_: int, digest: str) -> None:
         """Tell a device that its update is in the journal and synced."""
         self.accepted += 1
-        await self.say(
+        self.say(
             device, Kind.RECEIPT, Receipt(task=self._task, round=round_, digest=digest, status="accepted")
         )
 
-    async def refuse(self, device: str, round_: int, digest: str | None, refused: Refused) -> None:
+    def refuse(self, device: str, round_: int, digest: str | None, refused: Refused) -> None:
         """Count a refusal; tell the device where it can know what is meant (by the digest it sent)."""
         self.refused[refused.reason.value] += 1
         log.warning("refused", device=device, reason=refused.reason.value, detail=refused.detail)
-        wall = self._clock.wall()
-        try:
-            await asyncio.to_thread(
-                self._store.count_refusal, device, refused.reason.value, refused.detail, wall
-            )
-        except LichenError as error:
-            log.warning("not_counted", device=device, why=str(error))
+        self._ledger.refused(device, refused)
         if digest is not None:
             receipt = Receipt(
                 task=self._task,
@@ -54,11 +60,30 @@ class Teller:
                 reason=refused.reason,
                 detail=refused.detail[:500],
             )
-            await self.say(device, Kind.RECEIPT, receipt)
+            self.say(device, Kind.RECEIPT, receipt)
 
-    async def say(self, device: str, kind: Kind, message: Wire) -> None:
-        """Send, or log that it could not be sent."""
-        try:
-            await self._post.to_device(device, kind, message)
-        except LichenError as error:
-            log.warning("not_told", device=device, topic=kind.value, why=str(error))
+    def say(self, device: str, kind: Kind, message: Wire) -> None:
+        """Send soon; drop it where too much waits already."""
+        if self._waiting[device] >= PER_DEVICE or self._queue.full():
+            self.dropped += 1
+            return
+        self._waiting[device] += 1
+        self._queue.put_nowait((device, kind, message))
+
+    async def run(self) -> None:
+        """Send what is queued, for ever."""
+        while True:
+            device, kind, message = await self._queue.get()
+            try:
+                await self._post.to_device(device, kind, message)
+            except LichenError as error:
+                log.warning("not_told", device=device, topic=kind.value, why=str(error))
+            finally:
+                self._waiting[device] -= 1
+                if not self._waiting[device]:
+                    del self._waiting[device]
+                self._queue.task_done()
+
+    async def drained(self) -> None:
+        """Wait until all that was queued is sent, or could not be."""
+        await self._queue.join()

@@ -5,6 +5,7 @@ and go with it. A chunk out of order, twice, late or never asked for does no har
 """
 
 import shutil
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -26,7 +27,7 @@ class _Upload:
 
 
 class Uploads:
-    """Uploads in progress. Synchronous (it writes files); one device's calls must come one after another.
+    """Uploads in progress. Synchronous (it writes files) and thread-safe: one call at a time.
 
     Args:
         root: folder for partial uploads.
@@ -40,22 +41,24 @@ class Uploads:
         self._total_bytes = total_bytes
         self._round: int | None = None
         self._open: dict[tuple[str, str], _Upload] = {}
+        self._lock = threading.Lock()
 
     @property
     def announced_bytes(self) -> int:
         """What all announced uploads will take on disk."""
-        return sum(upload.pointer.blob.size for upload in list(self._open.values()))
+        return sum(upload.pointer.blob.size for upload in self._open.values())
 
     def enter_round(self, round_: int) -> None:
         """Forget the uploads of other rounds, in memory and on disk."""
-        if round_ == self._round:
-            return
-        self._round = round_
-        self._open.clear()
-        if self._root.is_dir():
-            for folder in self._root.iterdir():
-                if folder.name != str(round_):
-                    shutil.rmtree(folder)
+        with self._lock:
+            if round_ == self._round:
+                return
+            self._open.clear()
+            if self._root.is_dir():
+                for folder in self._root.iterdir():
+                    if folder.name != str(round_):
+                        shutil.rmtree(folder)
+            self._round = round_
 
     def announce(self, device: str, pointer: BlobPointer, max_bytes: int) -> Want | bytes:
         """A device says what will come.
@@ -67,25 +70,29 @@ class Uploads:
             Refused: too large, or no room.
         """
         key = (device, pointer.blob.digest)
-        known = self._open.get(key)
-        if known is None or known.pointer != pointer:
-            self._open.pop(key, None)
-            self._make_room(device, pointer, max_bytes)
-            known = self._begin(device, pointer)
-        if known.partial.complete:
-            try:
-                return self._finish(key, known)
-            except (
-                Refused
-            ):  # a power cut left a map that promised too much: what was here is gone, begin anew
+        with self._lock:
+            known = self._open.get(key)
+            if known is None or known.pointer != pointer:
+                self._open.pop(key, None)
+                self._make_room(device, pointer, max_bytes)
                 known = self._begin(device, pointer)
-        return Want(digest=pointer.blob.digest, missing=tuple(known.partial.missing(_RANGES)))
+            if known.partial.complete:
+                try:
+                    return self._finish(key, known)
+                except Refused:  # a power cut left a map that promised too much: begin anew
+                    known = self._begin(device, pointer)
+            return Want(digest=pointer.blob.digest, missing=tuple(known.partial.missing(_RANGES)))
 
     def _begin(self, device: str, pointer: BlobPointer) -> _Upload:
         # A folder for each device: one cannot spoil or finish another's upload.
-        store = BlobStore(self._root / str(pointer.round) / device)
+        folder = self._root / str(pointer.round) / device
+        store = BlobStore(folder)
         upload = _Upload(pointer, store, store.partial(pointer.blob, pointer.chunk_bytes))
         self._open[device, pointer.blob.digest] = upload
+        # Only what is open counts against the quotas: bytes of an upload that was given up go.
+        for file in (folder / "partial").iterdir():
+            if (device, file.name.split(".")[0]) not in self._open:
+                file.unlink()
         return upload
 
     def _make_room(self, device: str, pointer: BlobPointer, max_bytes: int) -> None:
@@ -108,23 +115,23 @@ class Uploads:
     def _bytes_of(self, keys: list[tuple[str, str]]) -> int:
         return sum(self._open[key].pointer.blob.size for key in keys)
 
-    def add(self, device: str, digest: str, index: int, data: bytes) -> tuple[BlobPointer, bytes] | None:
+    def add(self, device: str, digest: str, index: int, data: bytes) -> bytes | None:
         """A chunk arrived.
 
         Returns:
-            The pointer and the whole update when this was the last chunk; None where more is to come, or
-            nobody announced it.
+            The whole update when this was the last chunk; None where more is to come, or nobody announced it.
 
         Raises:
             Refused: the chunk does not fit its pointer, or the whole has another digest (it starts anew).
         """
-        upload = self._open.get((device, digest))
-        if upload is None:
-            return None
-        upload.partial.add(index, data)
-        if not upload.partial.complete:
-            return None
-        return upload.pointer, self._finish((device, digest), upload)
+        with self._lock:
+            upload = self._open.get((device, digest))
+            if upload is None:
+                return None
+            upload.partial.add(index, data)
+            if not upload.partial.complete:
+                return None
+            return self._finish((device, digest), upload)
 
     def _finish(self, key: tuple[str, str], upload: _Upload) -> bytes:
         """The whole update; the device's folder goes, with whatever else it had begun to send."""

@@ -135,6 +135,7 @@ class Agent:
 
     async def start(self) -> None:
         """Begin with the task that is known, if any."""
+        await asyncio.to_thread(self.blobs.collect, (), self.settings.blob_budget_bytes)
         if self._first_task is not None:
             await self.collector.use(self._first_task)
 
@@ -167,6 +168,7 @@ class Agent:
     async def _connected(self) -> None:
         await self.session.greet()
         self.outbox.kick()
+        self.fetcher.on_connected()
 
     async def _route(self) -> None:
         async for message in self.link.messages():

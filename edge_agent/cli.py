@@ -14,6 +14,7 @@ from edge_agent.session import check_task
 from protocol.errors import Misconfigured
 from runtime import exit_codes
 from runtime.clock import SystemClock
+from runtime.mqtt import read_password, tls_context
 
 app = typer.Typer(
     no_args_is_help=True, help="The agent on a device: collect, judge, learn, send, infer, deploy."
@@ -42,6 +43,8 @@ def _checked(config: Path) -> dict[str, Any]:
     settings = read(config)
     task = None if settings.task_file is None else read_task(settings.task_file)
     sources = open_sources(settings, config.absolute().parent, task, SystemClock())
+    tls_context(settings.mqtt)
+    read_password(settings.mqtt)
     if task is not None:
         check_task(task, sources)
         if wrong := misfits(task, sources):

@@ -7,8 +7,9 @@ older one that still waits is forgotten.
 """
 
 import asyncio
+import contextlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -25,12 +26,13 @@ from protocol.bundle import BundleManifest, unpack
 from protocol.errors import Reason, Refused, Transient
 from protocol.messages import ModelPointer
 from runtime.fetch import Fetcher
-from runtime.files import write_atomic
+from runtime.files import disk_errors, write_atomic
 
 _log = structlog.get_logger("edge_agent.deploy")
 CURRENT: Final = "current.json"
 _AGAIN_S: Final = 5.0
 _AGAIN_MOST_S: Final = 300.0
+_DAMAGED: Final = frozenset({Reason.MALFORMED, Reason.WRONG_DIGEST})
 
 
 class Current(Frozen):
@@ -64,6 +66,7 @@ class Deployment:
         self._pointer: ModelPointer | None = None
         self._news = asyncio.Event()
         self._refused: set[str] = set()
+        self._pulling: str | None = None
         self.last_refusal = ""
         self.current = _read_current(folder)
 
@@ -96,13 +99,15 @@ class Deployment:
 
     async def _load_last_good(self) -> None:
         """The current model, or the one before it when that is not good any more."""
-        if self.current is None:
+        if self.current is None or self._workspace() is None:
             return
         for digest in filter(None, (self.current.digest, self.current.previous)):
             try:
                 await self._install(self._folder / digest)
             except Refused as error:
                 _log.error("a kept model is not used", model=digest, why=error.detail)
+                if error.reason in _DAMAGED:  # so that it is pulled again
+                    await asyncio.to_thread(shutil.rmtree, self._folder / digest, ignore_errors=True)
             else:
                 return
 
@@ -119,7 +124,8 @@ class Deployment:
             if pointer is None or work is None or not self._wanted(pointer):
                 continue
             try:
-                await self._deploy(pointer, work)
+                with disk_trouble(self._folder):
+                    await self._deploy(pointer, work)
                 wait = _AGAIN_S
             except Refused as error:
                 self._refused.add(pointer.bundle.digest)
@@ -149,21 +155,32 @@ class Deployment:
         self._require_newer(pointer)
         folder = self._folder / digest
         if not (folder / MANIFEST_FILE).is_file():
-            path = await self._fetcher.fetch(pointer.bundle, self._timeout_s)
-            await asyncio.to_thread(
-                self._unpack, await asyncio.to_thread(path.read_bytes), folder, pointer, work
-            )
+            await self._pull(pointer, folder, work)
         why = await why_not(folder)
         if why:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
             raise Refused(Reason.MALFORMED, f"the model does not run here: {why}")
         manifest = await self._install(folder)
-        previous = self.current.digest if self.current and self.current.digest != digest else None
+        before, previous = self.current, None
+        if before is not None:  # the same bundle again (its files were damaged) keeps the one before it
+            previous = before.previous if before.digest == digest else before.digest
         self.current = Current(task=manifest.task, version=manifest.version, digest=digest, previous=previous)
-        write_atomic(self._folder / CURRENT, self.current.model_dump_json().encode())
+        await asyncio.to_thread(write_atomic, self._folder / CURRENT, self.current.model_dump_json().encode())
         await asyncio.to_thread(self._tidy)
         self._changed()
         _log.info("model deployed", task=manifest.task, version=manifest.version)
+
+    async def _pull(self, pointer: ModelPointer, folder: Path, work: Workspace) -> None:
+        """Fetch and unpack. The bundle is not kept, nor what came of one that is not wanted any more."""
+        digest = pointer.bundle.digest
+        if self._pulling not in {None, digest}:
+            await asyncio.to_thread(self._fetcher.forget, self._pulling)
+        self._pulling = digest
+        path = await self._fetcher.fetch(pointer.bundle, self._timeout_s)
+        try:
+            await asyncio.to_thread(self._unpack, path, folder, pointer, work)
+        finally:
+            await asyncio.to_thread(self._fetcher.forget, digest)
 
     def _require_newer(self, pointer: ModelPointer) -> None:
         now = self.current
@@ -174,9 +191,9 @@ class Deployment:
                 f"remove {self._folder} to accept older ones",
             )
 
-    def _unpack(self, data: bytes, folder: Path, pointer: ModelPointer, work: Workspace) -> None:
+    def _unpack(self, bundle: Path, folder: Path, pointer: ModelPointer, work: Workspace) -> None:
         """Check a bundle and write its folder, whole or not at all (in a thread)."""
-        manifest, files = unpack(data)
+        manifest, files = unpack(bundle.read_bytes())
         require_fit(manifest, work.task, work.modalities)
         if manifest.version != pointer.version:
             raise Refused(
@@ -209,6 +226,16 @@ class Deployment:
         for entry in self._folder.iterdir():
             if entry.name not in keep and entry.is_dir():
                 shutil.rmtree(entry, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def disk_trouble(folder: Path) -> Iterator[None]:
+    """A disk that fails while a model is deployed: the old one stays, and it is tried again."""
+    try:
+        with disk_errors(folder):
+            yield
+    except OSError as error:
+        raise Transient(f"{folder}: {error}") from None
 
 
 def _read_current(folder: Path) -> Current | None:

@@ -5,6 +5,7 @@ a late prediction is worth less than a new one.
 """
 
 import asyncio
+import contextlib
 import json
 from collections import deque
 from collections.abc import Iterator
@@ -54,12 +55,14 @@ class RotatingLines:
             self.failures += 1
             if self.failures == 1:
                 _log.error("predictions cannot be written", file=str(self._path), error=str(error))
+            self.close()
 
     def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        """Close the file; what a full disk did not take is given up."""
+        file, self._file = self._file, None
+        if file is not None:
+            with contextlib.suppress(OSError):
+                file.close()
 
 
 class Inference:

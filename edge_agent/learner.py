@@ -19,17 +19,16 @@ from edge_agent.collect import Workspace
 from edge_agent.config import AgentSettings
 from edge_agent.ledger import Ledger
 from edge_agent.packing import pack_update
+from edge_agent.private import PrivateTensors
 from models import jobs, registry
 from models.contract import Blobs, LocalResult, Tensors, WindowSet
-from models.params import read_npz, write_npz
-from protocol.errors import LichenError, Misconfigured, Reason, Refused, Transient
+from protocol.errors import LichenError, Reason, Refused, Transient
 from protocol.frame import decode_frame, digest
 from protocol.messages import BlobRef, Offer, Receipt
 from protocol.updates import BlobHeader, Manifest
 from runtime.blobs import BlobStore
 from runtime.clock import Clock
 from runtime.fetch import Fetcher
-from runtime.files import disk_errors
 from runtime.spool import Spool
 from runtime.workers import Worker
 
@@ -61,6 +60,8 @@ class Learner:
         self._ledger = ledger
         self._clock = clock
         self._on_spooled = on_spooled
+        self._jobs = settings.cache_dir / "jobs"
+        self._private = PrivateTensors(settings.state_dir / "private")
         self._worker = Worker(settings.learn.module, idle_s=settings.learn.worker_idle_s)
         self._next: Offer | None = None
         self._current: Offer | None = None
@@ -92,12 +93,20 @@ class Learner:
 
     async def run(self) -> None:
         """Work on offers, for ever."""
+        await asyncio.to_thread(shutil.rmtree, self._jobs, ignore_errors=True)  # of a life that was cut off
         try:
             while True:
                 await self._news.wait()
                 self._news.clear()
                 offer, self._next = self._next, None
-                if offer is not None and await self._is_wanted(offer):
+                if offer is None:
+                    continue
+                try:
+                    wanted = await self._is_wanted(offer)
+                except Transient as error:  # the spool cannot be read now
+                    self._failed(offer, error)
+                    continue
+                if wanted:
                     await self._attempt(offer)
         finally:
             self.cancel()
@@ -183,8 +192,8 @@ class Learner:
         """The global state on this device's route; blobs that did not change are here already."""
         timeout = self._settings.fetch_timeout_s
         base = BlobRef(digest=offer.base, size=offer.base_size)
-        path = await self._fetcher.fetch(base, timeout)
-        manifest = _manifest(await asyncio.to_thread(path.read_bytes), offer)
+        await self._fetcher.fetch(base, timeout)
+        manifest = _manifest(await asyncio.to_thread(self._blob, "manifest", offer.base), offer)
         missing = [name for name in route if name not in manifest.blobs]
         if missing:
             raise Refused(Reason.WRONG_TENSORS, f"version {offer.base} lacks the blob {missing[0]!r}")
@@ -195,22 +204,25 @@ class Learner:
         await asyncio.to_thread(self._blobs.collect, keep, self._settings.blob_budget_bytes)
         return state
 
+    def _blob(self, name: str, digest: str) -> bytes:
+        """A verified blob; a damaged one is removed, so that the next attempt pulls it again."""
+        try:
+            return self._blobs.get(digest)
+        except KeyError:
+            raise Transient(f"the blob {name!r} has vanished from {self._settings.cache_dir}") from None
+
     def _read_state(self, manifest: Manifest, route: tuple[str, ...]) -> Blobs:
         state: Blobs = {}
         for name in route:
-            try:
-                data = self._blobs.get(manifest.blobs[name].digest)
-            except KeyError:
-                raise Transient(f"the blob {name!r} has vanished from {self._settings.cache_dir}") from None
-            header, tensors = decode_frame(data, BlobHeader)
+            header, tensors = decode_frame(self._blob(name, manifest.blobs[name].digest), BlobHeader)
             if header.name != name:
                 raise Refused(Reason.WRONG_TENSORS, f"the blob {name!r} says that it is {header.name!r}")
             state[name] = tensors
         return state
 
     async def _train(self, job: jobs.TrainJob, windows: WindowSet, state: Blobs) -> LocalResult:
-        folder = self._settings.cache_dir / "jobs" / f"{job.task.name}-{job.round}"
-        private = await asyncio.to_thread(self._read_private, job.task.name)
+        folder = self._jobs / f"{job.task.name}-{job.round}"
+        private = await asyncio.to_thread(self._private.read, job.task.name)
         try:
             await asyncio.to_thread(_write_job, folder, job, windows, state, private)
             await self._worker.run(folder, self._settings.learn.timeout_s)
@@ -247,32 +259,12 @@ class Learner:
         _log.info("update spooled", round=offer.round, bytes=len(frame), windows=len(windows))
         finite = {key: value for key, value in metrics.items() if np.isfinite(value)}
         self._on_spooled(offer, finite)
-        await asyncio.to_thread(self._write_private, offer.task, result.private)
+        await asyncio.to_thread(self._private.write, offer.task, result.private)
 
     def settled(self, receipt: Receipt) -> None:
         """The receipt of an update came (touches the disk)."""
         self._ledger.settled(receipt)
         self.why = f"round {receipt.round} was {receipt.status}; waiting for the next offer"
-
-    def _private_path(self, task: str) -> Path:
-        return self._settings.state_dir / "private" / f"{task}.npz"
-
-    def _read_private(self, task: str) -> Tensors:
-        path = self._private_path(task)
-        if not path.exists():
-            return {}
-        try:
-            return read_npz(path)
-        except Misconfigured as error:
-            _log.error("private tensors are lost; training begins without them", error=str(error))
-            path.unlink(missing_ok=True)
-            return {}
-
-    def _write_private(self, task: str, private: Tensors) -> None:
-        path = self._private_path(task)
-        with disk_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_npz(path, dict(private))
 
 
 def _write_job(folder: Path, job: jobs.TrainJob, windows: WindowSet, state: Blobs, private: Tensors) -> None:

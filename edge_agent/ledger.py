@@ -1,5 +1,6 @@
 """Which rounds this device has dealt with, on disk: the same offer twice trains once, whatever restarts."""
 
+import threading
 from pathlib import Path
 from typing import Final, Literal
 
@@ -34,9 +35,10 @@ class _File(Frozen):
 
 
 class Ledger:
-    """The last rounds, newest last."""
+    """The last rounds, newest last. Thread-safe."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
+        self._lock = threading.Lock()  # a receipt may come while the next update is spooled
         self._path = path
         self._clock = clock
         self._entries = list(_read(path).entries)
@@ -60,20 +62,22 @@ class Ledger:
 
     def spooled(self, offer: Offer, digest: str) -> None:
         """An update for this offer is in the spool."""
-        kept = [e for e in self._entries if (e.task, e.round) != (offer.task, offer.round)]
-        new = Entry(task=offer.task, round=offer.round, base=offer.base, digest=digest)
-        self._entries = [*kept, new][-KEPT:]
-        self._write()
+        with self._lock:
+            kept = [e for e in self._entries if (e.task, e.round) != (offer.task, offer.round)]
+            new = Entry(task=offer.task, round=offer.round, base=offer.base, digest=digest)
+            self._entries = [*kept, new][-KEPT:]
+            self._write()
 
     def settled(self, receipt: Receipt) -> None:
         """The receipt of an update came."""
         update = {"status": receipt.status, "reason": receipt.reason}
-        self._entries = [
-            e.model_copy(update=update) if e.digest == receipt.digest else e for e in self._entries
-        ]
-        self._settled[receipt.digest] = self._clock.now()
-        self._settled = {e.digest: self._settled.get(e.digest, self._clock.now()) for e in self._entries}
-        self._write()
+        with self._lock:
+            self._entries = [
+                e.model_copy(update=update) if e.digest == receipt.digest else e for e in self._entries
+            ]
+            self._settled[receipt.digest] = self._clock.now()
+            self._settled = {e.digest: self._settled.get(e.digest, self._clock.now()) for e in self._entries}
+            self._write()
 
     def _write(self) -> None:
         write_atomic(self._path, _File(entries=tuple(self._entries)).model_dump_json().encode())

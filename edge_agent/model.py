@@ -14,21 +14,28 @@ from pydantic import ValidationError
 from edge_agent.fit import MODEL_FILE, PRESENT
 from protocol.bundle import BundleManifest
 from protocol.errors import Reason, Refused
+from protocol.frame import digest
 
 MANIFEST_FILE: Final = "manifest.json"
 
 
 def read_manifest(folder: Path) -> BundleManifest:
-    """The manifest of an unpacked bundle.
+    """The manifest of an unpacked bundle whose files are what it says.
 
     Raises:
-        Refused: it is not there or not readable.
+        Refused: it is not there or not readable, or a file was damaged since.
     """
     path = folder / MANIFEST_FILE
     try:
-        return BundleManifest.model_validate_json(path.read_bytes())
+        manifest = BundleManifest.model_validate_json(path.read_bytes())
+        damaged = [
+            name for name, ref in manifest.files.items() if digest((folder / name).read_bytes()) != ref.digest
+        ]
     except (OSError, ValidationError) as error:
         raise Refused(Reason.MALFORMED, f"{path}: {error}"[:500]) from None
+    if damaged:
+        raise Refused(Reason.WRONG_DIGEST, f"{folder / damaged[0]} is not what its manifest says")
+    return manifest
 
 
 class LoadedModel:

@@ -80,6 +80,7 @@ class Outbox:
             self._news.clear()
             entries = await self._pending()
             self.waiting = len(entries)
+            self._forget_all_but({entry.digest for entry in entries})
             pause = self._resend_s
             for entry in entries:
                 pause = min(pause, await self._attend(entry))
@@ -90,6 +91,12 @@ class Outbox:
                     await self._news.wait()
             except TimeoutError:
                 continue
+
+    def _forget_all_but(self, waiting: set[str]) -> None:
+        """An update that was dropped or replaced in the spool: answers about it would hold up others."""
+        for known in (self._due, self._chunk_bytes, self._wants):
+            for digest in known.keys() - waiting:
+                del known[digest]
 
     async def _pending(self) -> list[SpoolEntry]:
         while True:
@@ -139,7 +146,7 @@ class Outbox:
             return
         payload = await asyncio.to_thread(self._spool.payload, entry.digest)
         last = chunk_count(len(payload), chunk) - 1
-        indices = [n for a, b in want.missing for n in range(a, min(b, last) + 1)]
+        indices = sorted({n for a, b in want.missing for n in range(a, min(b, last) + 1)})
         for at in range(0, len(indices), self._window):
             if entry.digest not in self._chunk_bytes:
                 return

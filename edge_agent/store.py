@@ -2,15 +2,15 @@
 
 A window is kept in memory until the next commit: SIGKILL or a power cut loses at most that batch. When the
 budget is full, the oldest windows of the most frequent class go, so that rare classes stay; drops are counted
-by class. A full disk is counted and logged, and the agent goes on.
+by class. A disk that is full, from the start or later, is logged and what it costs is counted: windows wait
+in memory, and the agent goes on.
 
 Shapes: B windows, M modalities, C channels, T samples.
 """
 
+import copy
 import sqlite3
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,6 +18,7 @@ from typing import Final
 import numpy as np
 import structlog
 
+from edge_agent.store_file import begin_anew, evict_above, open_file, used_bytes
 from edge_agent.tally import Stock, Tally
 from models import windowset
 from models.contract import WindowSet
@@ -26,18 +27,13 @@ from protocol.frame import digest
 from protocol.task import Task
 
 _log = structlog.get_logger("edge_agent.store")
-_SCHEMA: Final = """
-CREATE TABLE IF NOT EXISTS windows (
-  id INTEGER PRIMARY KEY, y INTEGER NOT NULL, present BLOB NOT NULL, quality BLOB NOT NULL, x BLOB NOT NULL);
-CREATE INDEX IF NOT EXISTS by_class ON windows (y, id);
-CREATE TABLE IF NOT EXISTS dropped (y INTEGER PRIMARY KEY, n INTEGER NOT NULL);
-"""
 MAX_PENDING: Final = 2048
 """Windows that wait for a commit. When full (the disk is), the oldest of them is dropped and counted."""
 _SLICE: Final = 16
-_SLACK_BYTES: Final = 1024 * 1024
 COMMIT_WINDOWS: Final = 256
 """A batch of this size is committed at once."""
+_DAMAGE: Final = (sqlite3.DatabaseError, ValueError, IndexError)
+"""What reading rows raises that are not what was written."""
 
 
 @dataclass(frozen=True)
@@ -55,21 +51,28 @@ def grid_digest(task: Task) -> str:
 
 
 class Store:
-    """Windows of one grid. Thread-safe; everything but :meth:`add` may touch the disk."""
+    """Windows of one grid. Thread-safe; :meth:`add`, :meth:`stock` and ``pending`` never wait for the disk.
+
+    Raises:
+        Misconfigured: its file is not writable for us.
+    """
 
     def __init__(self, folder: Path, task: Task, budget_bytes: int) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / f"windows-{grid_digest(task)}.sqlite3"
         self._task = task
         self._budget = budget_bytes
-        self._lock = threading.RLock()
+        self._disk = threading.RLock()  # taken before _lock: one user of the file at a time
+        self._lock = threading.Lock()  # what is in memory; held for no longer than it takes to copy it
         self._pending: list[_Row] = []
+        self._writing: list[_Row] = []
         self._dropped: dict[int, int] = {}
         self._lost = 0
         self._full = False
+        self._closed = False
         self._shapes = [(m.name, m.channels, task.samples(m.name)) for m in task.modalities]
-        self._db: sqlite3.Connection | None = _open_or_move_aside(self.path, budget_bytes)
-        self._tally = self._count()
+        self._tally = Tally(len(self._shapes), len(task.labels))
+        self._db: sqlite3.Connection | None = None
+        self._connect()
 
     @property
     def pending(self) -> int:
@@ -90,69 +93,124 @@ class Store:
             rows.append(_Row(int(windows.y_B[b]), present.tobytes(), quality.tobytes(), x))
         with self._lock:
             self._pending += rows
-            excess = self._pending[: max(0, len(self._pending) - MAX_PENDING)]
-            del self._pending[: len(excess)]
-            self._lost += len(excess)
+            self._shed_excess()
+
+    def _shed_excess(self) -> None:
+        excess = max(0, len(self._pending) - MAX_PENDING)
+        del self._pending[:excess]
+        self._lost += excess
 
     def commit(self) -> bool:
         """Write what waits and evict what is over the budget, at once. False when the disk refuses."""
-        with self._lock:
-            if not self._pending or self._db is None:
+        with self._disk:
+            if self._closed or not self._pending:
                 return True
-            before = self._dropped.copy()
+            db = self._connect()
+            if db is None:
+                return False
+            with self._lock:
+                self._writing, self._pending = self._pending, []
+                tally, dropped = copy.deepcopy(self._tally), dict(self._dropped)
+            written = False
             try:
-                with self._db:
-                    self._insert(self._db)
+                with db:
+                    self._insert(db, tally, dropped)
+                written = True
             except sqlite3.OperationalError as error:  # the disk is full, or read-only
-                self._tally, self._dropped = self._count(), before
-                if not self._full:
-                    _log.error(
-                        "windows cannot be written; the agent goes on", file=str(self.path), error=str(error)
-                    )
-                self._full = True
-                return False
-            except sqlite3.DatabaseError as error:  # the file was damaged while we ran
-                self._db.close()
-                self._db = _anew(self.path, self._budget, error)
-                self._tally = self._count()
-                return False
-            self._pending, self._full = [], False
-            return True
+                self._say_full(str(error))
+            except _DAMAGE as error:  # the file was damaged while we ran
+                self._begin_anew(error)
+            finally:
+                with self._lock:
+                    if written:
+                        self._tally, self._dropped, self._full = tally, dropped, False
+                    else:
+                        self._pending = self._writing + self._pending
+                        self._shed_excess()
+                    self._writing = []
+            return written
 
-    def _insert(self, db: sqlite3.Connection) -> None:
-        for at in range(0, len(self._pending), _SLICE):
-            rows = self._pending[at : at + _SLICE]
-            db.executemany(
+    def _say_full(self, why: str) -> None:
+        if not self._full:
+            _log.error("windows cannot be written; the agent goes on", file=str(self.path), error=why)
+        self._full = True
+
+    def _connect(self) -> sqlite3.Connection | None:
+        """The open file; tried again at each call while there is no room for it."""
+        if self._db is None:
+            try:
+                self._db = open_file(self.path, self._budget)
+                self._recount(self._db)
+            except (Transient, OSError, sqlite3.OperationalError) as error:
+                self._disconnect()
+                self._say_full(str(error))
+            except _DAMAGE as error:
+                self._begin_anew(error)
+        return self._db
+
+    def _disconnect(self) -> None:
+        if self._db is not None:
+            self._db.close()
+        self._db = None
+
+    def _begin_anew(self, error: Exception) -> None:
+        self._disconnect()
+        try:
+            self._db = begin_anew(self.path, self._budget, error)
+            self._recount(self._db)
+        except (OSError, sqlite3.OperationalError) as full:
+            self._disconnect()
+            self._say_full(str(full))
+
+    def _recount(self, db: sqlite3.Connection) -> None:
+        tally, dropped = self._count(db), dict(db.execute("SELECT y, n FROM dropped"))
+        with self._lock:
+            self._tally, self._dropped = tally, dropped
+
+    def _insert(self, db: sqlite3.Connection, tally: Tally, dropped: dict[int, int]) -> None:
+        """Inside a transaction."""
+        for row in self._writing:
+            db.execute(
                 "INSERT INTO windows (y, present, quality, x) VALUES (?, ?, ?, ?)",
-                [(r.y, r.present, r.quality, r.x) for r in rows],
+                (row.y, row.present, row.quality, row.x),
             )
-            for row in rows:
-                self._tally.add(row.y, row.present, row.quality, len(row.x))
-            self._evict(db)
+            tally.add(row.y, row.present, row.quality, len(row.x))
+            self._evict(db, tally, dropped)
 
     def recent(self, limit: int, *, labelled: bool = True) -> WindowSet:
-        """The newest windows, oldest first, those that wait for a commit included."""
-        self.commit()
+        """The newest windows, oldest first, those that wait for a commit included.
+
+        Raises:
+            Transient: the file cannot be read now, or the store was closed.
+        """
+        with self._disk:
+            if self._closed:
+                raise Transient("the window store is closed: the task has changed")
+            self.commit()
+            try:
+                found = self._as_set(self._rows(limit, labelled=labelled))
+            except sqlite3.OperationalError as error:
+                raise Transient(f"{self.path}: {error}") from None
+            except _DAMAGE as error:
+                self._begin_anew(error)
+                found = self._as_set(self._rows(limit, labelled=labelled))
+        return found
+
+    def _rows(self, limit: int, *, labelled: bool) -> list[_Row]:
         where = "WHERE y >= 0" if labelled else ""
+        rows: list[_Row] = []
+        if self._db is not None:
+            query = f"SELECT y, present, quality, x FROM windows {where} ORDER BY id DESC LIMIT ?"  # noqa: S608 - our words
+            rows = [_Row(*row) for row in self._db.execute(query, (limit,))][::-1]
         with self._lock:
-            rows = [
-                _Row(*row)
-                for row in self._connection().execute(
-                    f"SELECT y, present, quality, x FROM windows {where} ORDER BY id DESC LIMIT ?",  # noqa: S608 - our words
-                    (limit,),
-                )
-            ]
-            waiting = [row for row in self._pending if row.y >= 0 or not labelled] if self._full else []
-        return self._as_set((rows[::-1] + waiting)[-limit:])
+            rows += [row for row in self._pending if row.y >= 0 or not labelled]
+        return rows[-limit:]
 
     def stock(self) -> Stock:
         """Counts; what waits for a commit is included."""
         with self._lock:
-            tally = Tally(len(self._shapes), len(self._task.labels))
-            for name in ("count_K", "present_MK", "quality_M"):
-                setattr(tally, name, getattr(self._tally, name).copy())
-            tally.size = self._tally.size
-            for row in self._pending:
+            tally = copy.deepcopy(self._tally)
+            for row in (*self._writing, *self._pending):
                 tally.add(row.y, row.present, row.quality, len(row.x))
             total, seen_M = int(tally.count_K.sum()), tally.present_MK.sum(axis=1)
             names = self._task.modality_names
@@ -169,46 +227,40 @@ class Store:
 
     def close(self) -> None:
         """Commit and close."""
-        with self._lock:
+        with self._disk:
             self.commit()
-            if self._db is not None:
-                self._db.close()
-            self._db = None
+            self._disconnect()
+            self._closed = True
 
-    def _connection(self) -> sqlite3.Connection:
-        if self._db is None:
-            raise Transient("the window store is closed: the task has changed")
-        return self._db
-
-    def _evict(self, db: sqlite3.Connection) -> None:
+    def _evict(self, db: sqlite3.Connection, tally: Tally, dropped: dict[int, int]) -> None:
         """Inside a transaction: delete the oldest of the most frequent class until the budget holds."""
-        gone: dict[int, int] = {}
-        while self._tally.size > self._budget:
-            k = int(self._tally.count_K.argmax())
+        limit, gone = evict_above(self._budget), dict[int, int]()
+        while (crowded := used_bytes(db) > limit) or tally.size > self._budget:
+            k = int(tally.count_K.argmax())
             y = k if k < len(self._task.labels) else -1
             ids = []
             for row_id, *row in db.execute(
-                "SELECT id, y, present, quality, length(x) FROM windows WHERE y = ? ORDER BY id LIMIT 16",
-                (y,),
-            ):
-                if self._tally.size <= self._budget:
+                "SELECT id, y, present, quality, length(x) FROM windows WHERE y = ? ORDER BY id LIMIT ?",
+                (y, _SLICE),
+            ).fetchall():
+                if not crowded and tally.size <= self._budget:
                     break
-                self._tally.add(*row, sign=-1)
+                tally.add(*row, sign=-1)
                 ids.append((row_id,))
+            if not ids:
+                raise sqlite3.DatabaseError(f"no window of class {y} is there, though it was counted")
             db.executemany("DELETE FROM windows WHERE id = ?", ids)
             gone[y] = gone.get(y, 0) + len(ids)
         for y, n in gone.items():
-            self._dropped[y] = self._dropped.get(y, 0) + n
+            dropped[y] = dropped.get(y, 0) + n
             db.execute(
                 "INSERT INTO dropped VALUES (?, ?) ON CONFLICT (y) DO UPDATE SET n = n + excluded.n", (y, n)
             )
 
-    def _count(self) -> Tally:
+    def _count(self, db: sqlite3.Connection) -> Tally:
         tally = Tally(len(self._shapes), len(self._task.labels))
-        db = self._connection()
         for row in db.execute("SELECT y, present, quality, length(x) FROM windows"):
             tally.add(*row)
-        self._dropped = dict(db.execute("SELECT y, n FROM dropped"))
         return tally
 
     def _as_set(self, rows: list[_Row]) -> WindowSet:
@@ -229,46 +281,3 @@ class Store:
 
 def _mean(total: float, n: int) -> float:
     return float(min(1.0, max(0.0, total / n))) if n else 1.0
-
-
-def _open_or_move_aside(path: Path, budget_bytes: int) -> sqlite3.Connection:
-    """Open the file; a corrupt one is moved aside and a new one made."""
-    try:
-        return _open(path, budget_bytes)
-    except sqlite3.OperationalError:  # locked, or no room: the file itself may be fine
-        raise
-    except sqlite3.DatabaseError as error:
-        return _anew(path, budget_bytes, error)
-
-
-def _anew(path: Path, budget_bytes: int, error: Exception) -> sqlite3.Connection:
-    number = len(list(path.parent.glob(f"{path.name}.corrupt-*"))) + 1
-    aside = path.with_name(f"{path.name}.corrupt-{number}")
-    path.rename(aside)
-    for suffix in ("-wal", "-shm"):
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
-    _log.error("the window store was corrupt; it was moved aside", file=str(aside), error=str(error))
-    return _open(path, budget_bytes)
-
-
-@contextmanager
-def _closed_on_error(db: sqlite3.Connection) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.DatabaseError:
-        db.close()
-        raise
-
-
-def _open(path: Path, budget_bytes: int) -> sqlite3.Connection:
-    db = sqlite3.connect(path, check_same_thread=False, timeout=5.0)
-    with _closed_on_error(db):
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = NORMAL")  # a power cut loses the last commits, never the file
-        db.execute("PRAGMA journal_size_limit = 4194304")
-        page = int(db.execute("PRAGMA page_size").fetchone()[0])
-        # A hard stop beside the budget: freed pages are used again, so the file stays near its peak.
-        db.execute(f"PRAGMA max_page_count = {(budget_bytes + budget_bytes // 2 + _SLACK_BYTES) // page}")
-        db.executescript(_SCHEMA)
-        db.execute("SELECT count(*), sum(length(x)) FROM windows").fetchone()
-    return db

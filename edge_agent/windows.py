@@ -24,6 +24,10 @@ from protocol.task import Task
 
 MAX_WINDOWS: Final = 256
 """At most so many windows come out of one call."""
+_FOREVER_S: Final = 1e11
+"""Three thousand years: float64 still tells microseconds apart; a time beyond it is a broken clock."""
+_ABSURD: Final = 1e18
+"""No sensor reads it; its square would overflow in the network, and one such window would spoil a round."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,7 @@ class WindowCounters:
 
     late: int = 0
     not_finite: int = 0
+    """Or absurdly large, as memory that was never written looks."""
     ignored: int = 0
     """Of a modality the task does not have, or with another number of channels."""
     clock_steps: int = 0
@@ -145,7 +150,7 @@ class Windower:
         return self._close_until(head + self.task.window.length_s)
 
     def _finite(self, batch: SampleBatch) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
-        good = np.isfinite(batch.t) & np.isfinite(batch.values).all(axis=1)
+        good = (np.abs(batch.t) < _FOREVER_S) & (np.abs(batch.values) < _ABSURD).all(axis=1)  # NaN is neither
         if good.all():
             return batch.t, batch.values
         self.counters.not_finite += int((~good).sum())

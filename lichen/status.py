@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from lichen.watch import FleetView
@@ -87,7 +88,7 @@ def _print(view: FleetView, console: Console, *, why: bool) -> None:
             highlight=False,
         )
         if why:
-            console.print(f"waits for: {now.waiting_for or 'nothing'}", highlight=False)
+            console.print(f"waits for: {now.waiting_for or 'nothing'}", markup=False, highlight=False)
     if view.model is not None:
         size = view.model.bundle.size
         console.print(f"deployed: version {view.model.version}, a bundle of {size:,} bytes", highlight=False)
@@ -97,7 +98,7 @@ def _print(view: FleetView, console: Console, *, why: bool) -> None:
             f"{m} {1 - s.missing:.2f}, {s.quality:.2f}" + (f" ({'; '.join(s.reasons)})" if s.reasons else "")
             for m, s in device.modalities.items()
         )
-        table.add_row(name, device.status, str(device.windows), words, str(device.round or ""))
+        table.add_row(name, device.status, str(device.windows), escape(words), str(device.round or ""))
     console.print(table)
 
 

@@ -10,6 +10,7 @@ import ctypes
 import gc
 import json
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -24,6 +25,7 @@ Do = Callable[[Path], None]
 EXIT: Final = {"Misconfigured": 78, "Refused": 65, "Transient": 75, "Fault": 70}
 """Exit status of a one-job run, by the kind of failure (sysexits)."""
 _USAGE: Final = 2
+_PR_SET_PDEATHSIG: Final = 1
 
 
 def shed_memory() -> None:
@@ -34,6 +36,15 @@ def shed_memory() -> None:
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, musl has not
         if trim is not None:
             trim(0)
+
+
+def die_with_the_parent() -> None:
+    """Ask the kernel to kill us when the daemon that started us dies, SIGKILL included (Linux).
+
+    The end of standard input says so too, but only between two jobs.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def answer(do: Do, job_dir: Path) -> dict[str, Any]:
@@ -77,6 +88,7 @@ def main(do: Do, module: str, arguments: list[str]) -> int:
     if len(arguments) != 1:
         sys.stderr.write(f"usage: python -P -m {module} JOBDIR | --serve\n")
         return _USAGE
+    die_with_the_parent()
     with claim_stdout() as answers:
         if arguments[0] == "--serve":
             serve(do, sys.stdin, answers)

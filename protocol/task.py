@@ -13,6 +13,10 @@ from protocol.base import Frozen, Label, Name, Share
 CodecName = Literal["float32", "float16", "int8", "int4", "int2"]
 ModalityName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,31}$")]
 """Also a part of tensor names and the name of an ONNX input: no dot."""
+MAX_WINDOW_VALUES: Final = 1 << 22
+"""Values of one window, all modalities together (16 MB): more is a mistake in ``length_s`` or ``rate_hz``."""
+MAX_OVERLAP: Final = 1024
+"""``length_s`` is at most so many times ``stride_s``."""
 RESERVED: Final = frozenset({"label", "present", "probabilities", "logits"})
 """Words with a meaning of their own: recordings' label track, the exported graph's inputs and outputs."""
 
@@ -113,6 +117,15 @@ class Task(Frozen):
             raise ValueError(
                 f"network.encoders names unknown modalities: {', '.join(stray)} (known: {', '.join(names)})"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _a_window_fits_into_memory(self) -> Self:
+        values = sum(m.channels * self.samples(m.name) for m in self.modalities)
+        if values > MAX_WINDOW_VALUES:
+            raise ValueError(f"window.length_s: a window has {values} values, at most {MAX_WINDOW_VALUES}")
+        if self.window.length_s > MAX_OVERLAP * self.window.stride_s:
+            raise ValueError(f"window.stride_s: under a {MAX_OVERLAP}th of window.length_s")
         return self
 
     def modality(self, name: str) -> Modality:

@@ -93,6 +93,11 @@ class BlobStore:
         except FileNotFoundError:
             raise KeyError(f"no blob {digest}") from None
 
+    def remove(self, digest: str) -> None:
+        """Remove a blob and what came of its download, if it is here."""
+        for path in (self.path(digest), *(self._root / "partial").glob(f"{digest}.*")):
+            path.unlink(missing_ok=True)
+
     def partial(self, ref: BlobRef, chunk_bytes: int) -> "Partial":
         """Begin a download, or go on with one that an earlier process began."""
         return Partial(self, self._root / "partial", ref, chunk_bytes)
@@ -142,7 +147,7 @@ class Partial:
         self._data = folder / f"{ref.digest}.{chunk_bytes}.part"
         self._map = self._data.with_suffix(".map")
         with disk_errors(folder):
-            folder.mkdir(exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
             for other in folder.glob(f"{ref.digest}.*"):  # begun with another chunk size
                 if other not in (self._data, self._map):
                     other.unlink(missing_ok=True)
@@ -206,7 +211,8 @@ class Partial:
         """
         if not self.complete:
             raise ValueError(f"blob {self.ref.digest} is not complete")
-        data = self._data.read_bytes() if self.ref.size else b""
+        with disk_errors(self._data):
+            data = self._data.read_bytes() if self.ref.size else b""
         if digest_of(data) != self.ref.digest:
             self._discard()
             self._assembly = Assembly(self.ref.size, self.chunk_bytes)

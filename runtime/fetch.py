@@ -3,8 +3,10 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from enum import Enum
 from pathlib import Path
 from typing import Final, Protocol
+from weakref import WeakValueDictionary
 
 import structlog
 
@@ -27,12 +29,18 @@ class Publish(Protocol):
         """Return when the broker has it, else raise ``Transient``."""
 
 
+class _News(Enum):
+    """What a download is told besides chunks."""
+
+    NO_SUCH_BLOB = "the peer has no such blob"
+    CONNECTED = "what was asked for may be lost: ask again, at once"
+
+
 class _Pull:
     """One download that runs: chunks come in here, bounded, and are written by the task that fetches."""
 
     def __init__(self, window: int) -> None:
-        self.arrived: asyncio.Queue[tuple[int, bytes] | None] = asyncio.Queue(4 * window)
-        """None: the peer has no such blob."""
+        self.arrived: asyncio.Queue[tuple[int, bytes] | _News] = asyncio.Queue(4 * window)
 
 
 class Fetcher:
@@ -66,7 +74,7 @@ class Fetcher:
         self._window = window
         self._stall_s = stall_s
         self._pulls: dict[str, _Pull] = {}
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.ignored = 0
         """Chunks that nobody waited for, that came twice, or that did not fit."""
         self.asked = 0
@@ -94,15 +102,24 @@ class Fetcher:
                 del self._pulls[ref.digest]
         return self._store.path(ref.digest)
 
+    def forget(self, digest: str) -> None:
+        """Remove a blob that is not wanted any more, also where only a part of it came (touches the disk)."""
+        self._store.remove(digest)
+
     def on_chunk(self, digest: str, index: int, data: bytes) -> None:
         """A chunk came on ``down/blob``. Never blocks; one too many is dropped and asked for again."""
         self._hand_over(digest, (index, data))
 
     def on_no_such_blob(self, digest: str) -> None:
         """The coordinator has no such blob, for now."""
-        self._hand_over(digest, None)
+        self._hand_over(digest, _News.NO_SUCH_BLOB)
 
-    def _hand_over(self, digest: str, item: tuple[int, bytes] | None) -> None:
+    def on_connected(self) -> None:
+        """Connected (again): downloads that wait for chunks go on at once, not after their stall."""
+        for digest in self._pulls:
+            self._hand_over(digest, _News.CONNECTED)
+
+    def _hand_over(self, digest: str, item: tuple[int, bytes] | _News) -> None:
         pull = self._pulls.get(digest)
         if pull is None or pull.arrived.full():
             self.ignored += 1
@@ -112,11 +129,9 @@ class Fetcher:
     @asynccontextmanager
     async def _alone(self, digest: str) -> AsyncIterator[None]:
         """One download of a digest at a time; who comes second finds it in the store."""
-        lock = self._locks.setdefault(digest, asyncio.Lock())
+        lock = self._locks.setdefault(digest, asyncio.Lock())  # it lives while somebody holds it or waits
         async with lock:
             yield
-        if not lock.locked():
-            self._locks.pop(digest, None)
 
     async def _complete(self, ref: BlobRef, pull: _Pull) -> None:
         partial = await asyncio.to_thread(self._store.partial, ref, self._chunk_bytes())
@@ -145,8 +160,12 @@ class Fetcher:
                 waiting.clear()
                 stall_s = min(2 * stall_s, _MAX_STALL_S)
                 continue
-            if item is None:
+            if item is _News.NO_SUCH_BLOB:
                 raise Transient(f"the coordinator does not have blob {partial.ref.digest} (any more)")
+            if isinstance(item, _News):
+                waiting.clear()
+                stall_s = self._stall_s
+                continue
             if await self._take(partial, *item):
                 stall_s = self._stall_s
             waiting.discard(item[0])

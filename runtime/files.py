@@ -47,12 +47,19 @@ def sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Sort the disk's errors: a full one is ``Transient``, one that is closed to us ``Misconfigured``."""
+    """Sort the disk's errors.
+
+    Raises:
+        Misconfigured: it is closed to us.
+        Transient: it is full, or what was there is gone; any other error is left as it is.
+    """
     try:
         yield
     except OSError as error:
         if error.errno in _NO_ROOM:
             raise Transient(f"{path}: no space left on the disk") from None
+        if error.errno == errno.ENOENT:
+            raise Transient(f"{path}: removed by somebody else") from None
         if error.errno in _NOT_ALLOWED:
             raise Misconfigured(
                 f"{path}: {error.strerror}; the service's user must own this folder"

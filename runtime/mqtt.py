@@ -25,7 +25,8 @@ _log = structlog.get_logger("runtime.mqtt")
 _STABLE_S = 10.0
 """A connection that held this long, and twice the wait before it, starts the back-off anew."""
 _SUSPICIOUS = 3
-"""This many connections in a row that broke at once: say what is likely."""
+"""This many connections in a row that broke soon: say what is likely. More do not lengthen the back-off: on a
+link that is cut every few seconds, waiting long would waste the seconds in which it holds."""
 _LOOK_S = 1.0
 """How often a healthy connection is looked at for withheld messages and a dead thread."""
 
@@ -143,7 +144,7 @@ class Link:
                 break
             if session.was_open:
                 lasted = time.monotonic() - started > max(_STABLE_S, 2 * waited_s)
-                failures, broken = 0, 0 if lasted else broken + 1
+                failures, broken = 0, 0 if lasted else min(broken + 1, _SUSPICIOUS)
             else:
                 failures += 1
             because = self._because(session, broken)

@@ -5,6 +5,7 @@ A frame and the carry that belongs to it are written in one transaction, synced 
 """
 
 import itertools
+import shutil
 import sqlite3
 import threading
 import time
@@ -19,6 +20,7 @@ import structlog
 from numpy.typing import NDArray
 
 from protocol.errors import Misconfigured, Reason, Refused, Transient
+from runtime.files import disk_errors
 
 _log = structlog.get_logger("runtime.spool")
 _SCHEMA: Final = """
@@ -30,6 +32,8 @@ CREATE TABLE IF NOT EXISTS carry(
   task TEXT NOT NULL, name TEXT NOT NULL, shape TEXT NOT NULL, data BLOB NOT NULL, PRIMARY KEY(task, name));
 """
 _CORRUPT: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_ROOM: Final = 128 * 1024
+"""What a WAL and its index need at least."""
 _PRIMARY: Final = 0xFF
 """SQLite's extended error codes keep the primary one in the low byte."""
 
@@ -55,6 +59,7 @@ class Spool:
 
     Raises:
         Misconfigured: the file cannot be opened or written.
+        Transient: the disk is full.
     """
 
     def __init__(self, path: Path, budget_bytes: int, *, wall: Callable[[], float] = time.time) -> None:
@@ -65,13 +70,16 @@ class Spool:
         self.dropped = 0
         """Frames dropped for room since the start."""
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            with disk_errors(path.parent):
+                path.parent.mkdir(parents=True, exist_ok=True)
             self._db = self._open_or_replace()
         except OSError as error:
             raise Misconfigured(
                 f"{path}: {error.strerror}; the service's user must own this folder"
             ) from None
         except sqlite3.OperationalError as error:
+            if no_room(error, path.parent):
+                raise Transient(f"{path}: no space left on the disk") from None
             raise Misconfigured(f"{path}: the spool cannot be opened: {error}") from None
 
     def _open_or_replace(self) -> sqlite3.Connection:
@@ -122,9 +130,7 @@ class Spool:
             except BaseException as error:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
-                if isinstance(error, sqlite3.OperationalError) and (
-                    error.sqlite_errorcode & _PRIMARY == sqlite3.SQLITE_FULL
-                ):
+                if isinstance(error, sqlite3.OperationalError) and no_room(error, self._path.parent):
                     raise Transient(f"{self._path}: no space left on the disk") from None
                 raise
 
@@ -219,6 +225,14 @@ class Spool:
         """Close the file; the spool is of no use afterwards."""
         with self._lock:
             self._db.close()
+
+
+def no_room(error: sqlite3.OperationalError, folder: Path) -> bool:
+    """Whether the disk is full. SQLite calls it an I/O error where its shared memory does not fit either."""
+    code = error.sqlite_errorcode & _PRIMARY
+    return code == sqlite3.SQLITE_FULL or (
+        code in {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN} and shutil.disk_usage(folder).free < _ROOM
+    )
 
 
 def _check(db: sqlite3.Connection) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import structlog
 
-from protocol.errors import Misconfigured
+from protocol.errors import Misconfigured, Transient
 from runtime import exit_codes
 from runtime.notify import Notifier
 
@@ -54,8 +54,8 @@ async def supervise(
         progress: feeds the watchdog. Without it the turning of the event loop counts as progress.
 
     Returns:
-        0 after an orderly stop; 78 when a service raised ``Misconfigured``; 70 after any other error, and
-        when services did not end in time.
+        0 after an orderly stop; 78 when a service raised ``Misconfigured``; 75 after ``Transient``; 70 after
+        any other error, and when services did not end in time.
     """
     notify = notify or Notifier()
     stop, hurry = asyncio.Event(), asyncio.Event()
@@ -165,6 +165,10 @@ def report(error: BaseException) -> int:
         _log.error("misconfigured", error=str(mistake))
     if wrong:
         return exit_codes.CONFIG
+    if all(isinstance(e, Transient) for e in errors):
+        for one in errors:
+            _log.error("it cannot run now; start it again later", error=str(one))
+        return exit_codes.TEMPFAIL
     for one in errors:
         _log.error("failed", error=f"{type(one).__name__}: {one}", exc_info=one)
     return exit_codes.SOFTWARE
@@ -181,8 +185,9 @@ def _flat(error: BaseException) -> Iterator[BaseException]:
 def run(main: Callable[[], Coroutine[Any, Any, int]], *, exit_grace_s: float = 5.0) -> int:
     """Run a daemon's main coroutine (on uvloop where it is installed) and return its exit status.
 
-    ``Misconfigured`` from it gives 78, any other error is logged and gives 70. Should a thread hang
-    afterwards, the process ends all the same after ``exit_grace_s``, with that status.
+    ``Misconfigured`` from it gives 78, ``Transient`` (a full disk) 75, any other error is logged and gives
+    70. Should a thread hang afterwards, the process ends all the same after ``exit_grace_s``, with that
+    status.
     """
     guard: threading.Timer | None = None
     try:

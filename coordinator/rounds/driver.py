@@ -174,14 +174,16 @@ class Driver:
                 )
             check_open(self.state, header.device, header.round, header.base)
             event = UpdateAccepted(device=header.device, round=header.round)
-            await self._post(event, partial(self._journal.record, header, digest, size, self._clock.wall()))
+            record = partial(self._journal.record, header, digest, size, self._clock.wall())
+            if not await self._post(event, record):  # never a receipt for what no round counts
+                raise Refused(Reason.DUPLICATE, f"{header.device} is counted in round {header.round} already")
 
     async def _post(self, event: Event, write: Write | None = None) -> bool:
         now = self.now()
         state, commands = machine.apply(self.rules, self.state, event, now)
         changed = state != self.state
         if changed:
-            await asyncio.to_thread(self._persist, event, now, commands, write)
+            await asyncio.to_thread(self._persist, event, state, now, commands, write)
             self.state = state
             log.info("round", why=self.why())
             self._listener.changed()
@@ -190,7 +192,14 @@ class Driver:
             await self._post(self._tick())  # the next round need not wait for the clock
         return changed
 
-    def _persist(self, event: Event, now: float, commands: tuple[Command, ...], write: Write | None) -> None:
+    def _persist(
+        self,
+        event: Event,
+        state: RoundState,
+        now: float,
+        commands: tuple[Command, ...],
+        write: Write | None,
+    ) -> None:
         """The event and all that belongs to it: on disk together, or not at all."""
         with self._store.transaction():
             self._store.append(event, now)
@@ -199,6 +208,9 @@ class Driver:
             for command in commands:
                 if isinstance(command, RecordAttempt):
                     self._record_outcome(command)
+            if state.phase is Phase.WAITING and self.state.phase is not Phase.WAITING:
+                # A round or an attempt is over: what led here need not be replayed, nor kept for ever.
+                self._store.append(Checkpoint(state=state, rules=self.rules), now)
 
     async def _carry_out(self, commands: tuple[Command, ...]) -> None:
         for command in commands:

@@ -186,7 +186,10 @@ class WorkFailed(Frozen):
 
 
 class Checkpoint(Frozen):
-    """The whole state, and the rules from then on: replay starts at the last one. Written at every start."""
+    """The whole state, and the rules from then on: replay starts at the last one.
+
+    Written at every start, and whenever a round or an attempt is over.
+    """
 
     type: Literal["checkpoint"] = "checkpoint"
     state: RoundState

@@ -174,7 +174,7 @@ class Workshop:
         await self._driver.post(UpdatesLost(round=round_, devices=tuple(sorted(unusable.lost))), mark)
         for device, refused in unusable.lost.items():
             log.error("accepted_update_unusable", device=device, round=round_, why=str(refused))
-            await self._teller.refuse(device, round_, digests[device], refused)
+            self._teller.refuse(device, round_, digests[device], refused)
 
     async def _export(self, command: Export) -> None:
         state = self._driver.state
@@ -189,7 +189,7 @@ class Workshop:
 
     def _tidy(self, version: int) -> None:
         """Frames of folded rounds and blobs of old versions go; failing to tidy fails no round."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, LichenError):
             self._journal.forget_before(version)
             self._registry.collect(version, self._keep_versions, self._deployment.kept())
 

@@ -106,7 +106,7 @@ def open_source(
     """
     kinds = REGISTRY.kinds()
     name = table.get("kind")
-    if name not in kinds:
+    if not isinstance(name, str) or name not in kinds:
         raise Misconfigured(f"{where}.kind: {name!r} is not a kind of source; known: {', '.join(kinds)}")
     kind = kinds[name]
     options = {key: value for key, value in table.items() if key != "kind"}

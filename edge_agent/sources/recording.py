@@ -9,8 +9,10 @@ Labels are class indices, -1 for none, and hold until the next one.
 """
 
 import csv
+import struct
 import zipfile
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -22,6 +24,12 @@ from protocol.errors import Misconfigured
 
 MAX_BYTES: Final = 2 * 1024**3
 """A recording is held in memory while it is replayed; a larger file is refused."""
+_BROKEN: Final = (
+    *(ValueError, KeyError, EOFError, MemoryError, OverflowError),
+    *(zipfile.BadZipFile, zlib.error, struct.error),
+    RuntimeError,  # encrypted, or a compression that Python does not know
+)
+"""What numpy and zipfile raise on an archive that is damaged, or lies about its sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +87,7 @@ def _read_npz(path: Path) -> Recording:
     try:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {key: archive[key] for key in archive.files}
-    except (ValueError, zipfile.BadZipFile, EOFError, KeyError) as error:
+    except _BROKEN as error:
         raise Misconfigured(f"recording {path}: not a plain npz file: {error}") from None
     names = sorted({key.rpartition("/")[0] for key in arrays if "/" in key} - {"label"})
     if not names:
@@ -155,17 +163,27 @@ def _from_table(path: Path, columns: Mapping[str, NDArray[np.float64]]) -> Recor
 
 def _read_csv(path: Path) -> Recording:
     with path.open(newline="", encoding="utf-8") as file:
-        rows = csv.reader(file)
-        header = next(rows, [])
-        table: list[list[float]] = []
-        for number, row in enumerate(rows, start=2):
-            if len(row) != len(header):
-                raise Misconfigured(
-                    f"recording {path}: line {number} has {len(row)} cells, the header {len(header)}"
-                )
-            table.append(_numbers(path, number, header, row))
+        try:
+            header, table = _table(path, csv.reader(file))
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise Misconfigured(f"recording {path}: not a csv file in UTF-8: {error}") from None
     array = np.array(table, np.float64).reshape(len(table), len(header))
     return _from_table(path, {name: array[:, i] for i, name in enumerate(header)})
+
+
+def _table(path: Path, rows: Iterator[list[str]]) -> tuple[list[str], list[list[float]]]:
+    header = next(rows, [])
+    twice = sorted({name for name in header if header.count(name) > 1})
+    if twice:
+        raise Misconfigured(f"recording {path}: column {twice[0]!r} is there twice")
+    table: list[list[float]] = []
+    for number, row in enumerate(rows, start=2):
+        if len(row) != len(header):
+            raise Misconfigured(
+                f"recording {path}: line {number} has {len(row)} cells, the header {len(header)}"
+            )
+        table.append(_numbers(path, number, header, row))
+    return header, table
 
 
 def _numbers(path: Path, number: int, header: Sequence[str], row: Sequence[str]) -> list[float]:

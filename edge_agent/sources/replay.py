@@ -60,6 +60,8 @@ class Replay:
         step = self._step_s()
         due = self._clock.now()
         while True:
+            if (label := self._label_in_force()) is not None:
+                yield label
             while self._position <= self._last:
                 until = self._position + step * self._settings.speed
                 for batch in self._between(self._position, until):
@@ -78,6 +80,13 @@ class Replay:
             self._position = self._first
             due += self._settings.loop_gap_s / self._settings.speed
             await self._clock.sleep(max(0.0, due - self._clock.now()))
+
+    def _label_in_force(self) -> LabelBatch | None:
+        """The label that holds where a turn begins: it may be older than the first sample of the turn."""
+        at = int(np.searchsorted(self.recording.label_t, self._position)) - 1
+        if at < 0:
+            return None
+        return LabelBatch(np.array([self._position + self._offset]), self.recording.label[at : at + 1])
 
     def _between(self, begin: float, end: float) -> list[Batch]:
         """Batches of [begin, end), labels first so that the windows which close now know theirs."""

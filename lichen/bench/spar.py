@@ -25,9 +25,8 @@ PROTOTYPES: Final = "prototypes"
 ALONE: Final = "each device alone"
 VARIANTS: Final[Mapping[str, Mapping[str, Any]]] = {
     PROTOTYPES: {},
-    "zero input": {"impute": "zero_input"},
-    "zero feature": {"impute": "zero_feature"},
-    "complete samples only": {"impute": "complete_only"},
+    "prototypes, the paper's rule alone": {"pce_on_incomplete": False},
+    **plan.BASELINES,
 }
 ALL_SENSORS: Final = "all sensors"
 _ONE_OUT: Final = "one sensor out"

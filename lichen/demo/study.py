@@ -17,11 +17,7 @@ from lichen.demo import plan
 
 FEDERATED: Final = "prototypes (PNR)"
 ALONE: Final = "each device alone"
-VARIANTS: Final[dict[str, dict[str, Any]]] = {
-    FEDERATED: {},
-    "zero padding": {"impute": "zero_input"},
-    "complete samples only": {"impute": "complete_only"},
-}
+VARIANTS: Final[Mapping[str, Mapping[str, Any]]] = {FEDERATED: {}, **plan.BASELINES}
 
 
 @dataclass(frozen=True)

@@ -240,7 +240,8 @@ async def test_supervise_itself_cancelled_takes_its_services_with_it():
 def test_report_looks_into_groups():
     nested = ExceptionGroup("a", [ValueError("x"), ExceptionGroup("b", [Misconfigured("key")])])
     assert report(nested) == 78
-    assert report(ExceptionGroup("a", [Transient("x")])) == 70
+    assert report(ExceptionGroup("a", [Transient("x")])) == 75
+    assert report(ExceptionGroup("a", [Transient("x"), ValueError("y")])) == 70
 
 
 def test_run_returns_the_status_on_uvloop_or_without(monkeypatch):

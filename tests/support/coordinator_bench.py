@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from coordinator.app import Coordinator
+from coordinator.history import read
 from protocol import messages
 from protocol.errors import Transient
 from protocol.messages import ModalityState, Receipt, State, Want
@@ -73,6 +74,7 @@ class Bench:
         await self.app.ingest.dispatch(Message(topic, payload, False, acknowledged.set))
         async with asyncio.timeout(10):
             await acknowledged.wait()
+            await self.app.teller.drained()
 
     async def online(self, *devices: str, windows: int = 10, **changes: object) -> None:
         for device in devices:
@@ -84,6 +86,11 @@ class Bench:
                 windows=windows,
             ).model_copy(update=changes)
             await self.give(device, Kind.STATE, messages.encode(state))
+
+    def refusals(self) -> dict[tuple[str, str], int]:
+        """What was counted so far, on disk: (device, reason) -> how often."""
+        self.app.ledger.save()
+        return {(r["device"], r["reason"]): r["count"] for r in read(self.app.settings.state_dir)["refusals"]}
 
     async def until(self, what, seconds: float = 10.0) -> None:
         async with asyncio.timeout(seconds):
@@ -113,4 +120,4 @@ async def bench(folder: Path, task=None, jobs=None, server=None, link=None, **se
             task_.cancel()
         await asyncio.wait(tasks, timeout=5)
         await app.jobs.close()
-        app.store.close()
+        app.close()

@@ -34,6 +34,7 @@ class Shelf:
     def __init__(self, folder):
         self.folder = folder
         self.fetched = []
+        self.forgotten = []
 
     def put(self, data):
         (self.folder / ref_of(data).digest).write_bytes(data)
@@ -45,6 +46,9 @@ class Shelf:
         if not path.exists():
             raise Transient(f"not here in {timeout_s} s")
         return path
+
+    def forget(self, digest):
+        self.forgotten.append(digest)
 
 
 class Source:

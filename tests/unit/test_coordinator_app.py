@@ -14,6 +14,7 @@ from coordinator.rounds.machine import diagram, listing
 from models.contract import Blobs, Evaluation
 from protocol import messages
 from protocol.errors import Misconfigured
+from protocol.frame import digest
 from protocol.messages import Offer, RoundAnnouncement, State
 from protocol.topics import Kind, broadcast_topic
 from tests.support.coordinator_bench import FakeLink, bench
@@ -135,12 +136,12 @@ async def test_a_full_disk_stops_nothing_and_the_update_comes_again(tmp_path) ->
         await made.give("a", Kind.UPDATE, b"{}")
         await made.online("b")
         await asyncio.sleep(0.6)
-        assert made.link.receipts("a") == []
+        assert [r.digest for r in made.link.receipts("a")] == [digest(b"{}")], "the update has none"
         assert made.app.driver.state.delivered == ()
         with made.app.store.transaction() as connection:
             connection.exec_driver_sql("PRAGMA query_only=OFF")
         await made.give("a", Kind.UPDATE, update)
-        assert made.link.receipts("a")[0].status == "accepted"
+        assert made.link.receipts("a")[-1].status == "accepted"
         await made.phase("done")
 
 
@@ -174,6 +175,7 @@ async def test_announcements_are_bounded_in_rate_and_say_why(tmp_path) -> None:
 
 async def test_the_greeting_says_task_round_and_model_again(tmp_path) -> None:
     async with bench(tmp_path) as made:
+        await asyncio.sleep(0.2)  # version 0 is made, but its tidying may still be at work among the blobs
         await made.app.deployment.store_bundle(1, b"bundle", {"accuracy": 0.5})
         made.link.sent.clear()
         await made.app.announcer.greet()

@@ -108,8 +108,7 @@ async def test_each_wrong_update_is_refused_with_its_reason_and_counted(tmp_path
         receipt = made.link.receipts(device)[-1]
         assert (receipt.status, receipt.reason) == ("refused", reason), receipt.detail
         assert receipt.digest == digest(update)
-        counted = read(tmp_path / "coordinator")["refusals"]
-        assert [(r["device"], r["reason"], r["count"]) for r in counted] == [(device, reason.value, 1)]
+        assert made.refusals() == {(device, reason.value): 1}
 
 
 async def test_not_a_number_is_refused_and_names_the_tensor(tmp_path) -> None:
@@ -180,8 +179,8 @@ async def test_chunks_that_do_not_make_the_digest_are_refused_and_may_come_anew(
         for index, chunk in enumerate(chunks):
             await made.give("a", Kind.UP_BLOB, chunk[::-1], mark, index)
         assert made.link.receipts("a") == [], "it may have been our disk: the device keeps its update for now"
-        reasons = {r["reason"] for r in read(tmp_path / "coordinator")["refusals"]}
-        assert reasons == {Reason.WRONG_DIGEST.value, Reason.MALFORMED.value}
+        counted = set(made.refusals())
+        assert counted == {("a", Reason.WRONG_DIGEST.value), ("a", Reason.MALFORMED.value)}
         await made.give("a", Kind.UPDATE, pointer)
         for index, chunk in enumerate(chunks):
             await made.give("a", Kind.UP_BLOB, chunk, mark, index)
@@ -242,8 +241,7 @@ async def test_a_device_speaks_for_itself_alone(tmp_path) -> None:
         for device, round_ in (("b", 0), ("a", 0), ("a", 99)):
             metric = Metric(device=device, round=round_, metrics={"loss": 1.0})
             await made.give("a", Kind.METRIC, messages.encode(metric))
-        counted = {(r["device"], r["reason"]): r["count"] for r in read(tmp_path / "coordinator")["refusals"]}
-        assert counted == {("a", "wrong_device"): 2}
+        assert made.refusals() == {("a", "wrong_device"): 2}
 
 
 async def test_random_payloads_on_every_topic_never_stop_it(tmp_path) -> None:
@@ -280,7 +278,7 @@ async def test_random_payloads_on_every_topic_never_stop_it(tmp_path) -> None:
             await made.raw(topic, b"{}")
         await made.online("c")
         assert "c" in made.app.roster
-        assert read(tmp_path / "coordinator")["refusals"]
+        assert made.refusals()
 
 
 async def test_a_fault_in_the_methods_check_costs_one_update_and_not_the_fleet(tmp_path) -> None:

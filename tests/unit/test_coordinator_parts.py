@@ -1,6 +1,7 @@
 """Selection, roster, uploads, blob server, store, registry: each by itself."""
 
 import asyncio
+import threading
 
 import numpy as np
 import pytest
@@ -8,18 +9,20 @@ import sqlalchemy as sa
 
 from coordinator import schema
 from coordinator.blobserver import MAX_WAITING, BlobServer
+from coordinator.ledger import Ledger
 from coordinator.links import Post
 from coordinator.registry import Registry
 from coordinator.roster import Roster
 from coordinator.selection import cells, select
 from coordinator.store import Store
+from coordinator.telling import Teller
 from coordinator.uploads import Uploads
 from protocol import messages
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.frame import digest
 from protocol.messages import BlobPointer, BlobRef, Fetch, ModalityState, State
 from protocol.topics import Kind, parse
-from runtime.blobs import BlobStore
+from runtime.blobs import BlobStore, Partial
 from runtime.clock import ManualClock
 from tests.support.coordinator_bench import FakeLink
 from tests.support.coordinator_fake import FLEET, tiny_task
@@ -64,7 +67,7 @@ def test_the_roster_survives_a_restart_and_a_will_erases_nothing(store) -> None:
     roster.update(State(status="offline", device="a"))
     assert roster.able(2) == ()
     for device in ("a", "watcher", "poor"):
-        roster.save(device)
+        store.put(schema.devices, **roster.row(device))
     again = Roster(store, lambda: 8.0)
     assert again.online() == ("poor", "watcher")
     assert again.counts("a") == {"acc": (3, 0)}
@@ -100,10 +103,49 @@ def test_uploads_stay_under_their_bounds(tmp_path) -> None:
     assert not list((tmp_path / "u").rglob("*.part")), "what nobody finished goes with its round"
 
 
+def test_bytes_of_uploads_that_were_given_up_do_not_fill_the_disk(tmp_path) -> None:
+    uploads = Uploads(tmp_path / "u", per_device_bytes=4000, total_bytes=9000)
+    uploads.enter_round(1)
+    for number in range(20):
+        uploads.announce("d1", pointer(3000, str(number)), 10_000)
+        uploads.add("d1", pointer(3000, str(number)).blob.digest, 0, b"x" * 1024)
+    assert len(list((tmp_path / "u").rglob("*.part"))) == 1
+    again = Uploads(tmp_path / "u", per_device_bytes=4000, total_bytes=9000)
+    again.enter_round(1)
+    again.announce("d1", pointer(3000, "other"), 10_000)
+    assert not list((tmp_path / "u").rglob("*.part")), "also what an earlier process began"
+
+
+def test_a_round_that_ends_in_one_lane_spoils_no_upload_in_the_other(tmp_path, monkeypatch) -> None:
+    data, sizes = b"y" * 3000, []
+    uploads = Uploads(tmp_path / "u", per_device_bytes=4000, total_bytes=9000)
+    uploads.enter_round(1)
+    ref = BlobRef(digest=digest(data), size=len(data))
+    uploads.announce("d1", BlobPointer(task="tiny", round=1, blob=ref, chunk_bytes=1024), 10_000)
+    other = threading.Thread(target=uploads.enter_round, args=(2,))
+    add = Partial.add
+
+    def slow(self: Partial, index: int, chunk: bytes) -> bool:
+        if index == 2:
+            other.start()
+            other.join(0.3)  # the other lane has its chance while this one writes
+        return add(self, index, chunk)
+
+    monkeypatch.setattr(Partial, "add", slow)
+    for index in range(3):
+        done = uploads.add("d1", ref.digest, index, data[index * 1024 : (index + 1) * 1024])
+        sizes.append(None if done is None else len(done))
+    other.join()
+    assert sizes == [None, None, 3000]
+    assert uploads.announced_bytes == 0
+
+
 async def serve(tmp_path, link: FakeLink, window: int = 2):
     blobs = BlobStore(tmp_path / "blobs")
-    server = BlobServer(blobs, Post(link, FLEET), window, ManualClock())
-    return blobs, server, asyncio.create_task(server.run())
+    post = Post(link, FLEET)
+    teller = Teller(post, Ledger(None, ManualClock()), "tiny")
+    server = BlobServer(blobs, post, teller.say, window, ManualClock())
+    return blobs, server, asyncio.gather(server.run(), teller.run())
 
 
 async def test_blobs_are_served_fairly_and_a_bounded_number_in_flight(tmp_path) -> None:
@@ -161,8 +203,10 @@ def test_a_transaction_is_all_or_nothing(store) -> None:
 
 def test_refusals_of_endless_names_do_not_fill_the_disk(store, monkeypatch) -> None:
     monkeypatch.setattr("coordinator.store._MAX_REFUSAL_ROWS", 10)
+    ledger = Ledger(store, ManualClock())
     for number in range(30):
-        store.count_refusal(f"d{number}", "malformed", "x" * 9000, 1.0)
+        ledger.refused(f"d{number}", Refused(Reason.MALFORMED, "x" * 9000))
+        ledger.save()
     rows = store.rows(sa.select(schema.refusals))
     assert len(rows) == 11
     assert sum(row["count"] for row in rows) == 30
