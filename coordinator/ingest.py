@@ -4,7 +4,7 @@ Rules of the queues: the link's inbox is bounded (un-acknowledged messages stay 
 metrics and fetches are handled as they come. Updates and chunks go to one of ``LANES`` queues by device, so
 that one device's messages keep their order; a full lane makes the reader wait, and the broker with it. At
 most ``LANES`` updates are decoded at a time, in threads. An update or chunk is acknowledged when its effect
-is durable, or when it has none; a state or metric when the ledger has it.
+is durable, or when it has none; a state or metric when the ledger has written it.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from coordinator.receive import Receiver
 from coordinator.roster import Roster
 from coordinator.rounds.driver import Driver
 from coordinator.telling import Teller
-from protocol.errors import LichenError, Reason, Refused
+from protocol.errors import LichenError, Reason, Refused, Transient
 from protocol.messages import Fetch, Metric, State, decode
 from protocol.topics import Kind, Route, parse
 from runtime.mqtt import Message
@@ -84,7 +84,7 @@ class Ingest:
             lane = zlib.crc32((route.device or "").encode()) % LANES
             await self._lanes[lane].put((message, route))
             return
-        await self._settle(message, route, self._light(route, message.payload))
+        await self._settle(message, route, self._light(route, message))
 
     def _route(self, topic: str) -> Route:
         route = parse(topic)
@@ -92,47 +92,58 @@ class Ingest:
             raise Refused(Reason.MALFORMED, f"topic {topic[:200]!r} is not for the coordinator")
         return route
 
-    async def _settle(self, message: Message, route: Route, handling: Awaitable[None]) -> None:
-        """Wait for the effect, then acknowledge. Without effect (a full disk) the device will send again."""
+    async def _settle(self, message: Message, route: Route, handling: Awaitable[bool | None]) -> None:
+        """Wait for the effect, then acknowledge; unless the handling answers True and does that itself.
+
+        Without effect (a full disk) the device will send again.
+        """
         try:
-            await handling
+            if await handling:
+                return
         except Refused as refused:
             self._teller.refuse(route.device or _NOBODY, self._driver.state.round, None, refused)
         except (LichenError, OSError) as error:
             log.warning("not_stored", topic=message.topic, why=str(error))
         message.ack()
 
-    async def _light(self, route: Route, payload: bytes) -> None:
-        device = route.device or _NOBODY
+    async def _light(self, route: Route, message: Message) -> bool:
+        device, payload = route.device or _NOBODY, message.payload
         match route.kind:
             case Kind.STATE:
-                await self._state(device, payload)
+                return await self._state(device, payload, message.ack)
             case Kind.METRIC:
-                await self._metric(device, payload)
+                return await self._metric(device, payload, message.ack)
             case Kind.FETCH:
                 await self._server.request(device, decode(payload, Fetch))
+                return False
             case _:
                 raise Refused(Reason.MALFORMED, f"{route.kind} comes from the coordinator, not to it")
 
-    async def _state(self, device: str, payload: bytes) -> None:
+    async def _state(self, device: str, payload: bytes, ack: Callable[[], None]) -> bool:
         if not payload:  # a retained message was cleared: nothing is said about the device
-            return
+            return False
         state = decode(payload, State)
         _same_device(device, state.device)
         came = self._roster.update(state)
-        await self._ledger.put(schema.devices, **self._roster.row(device))
+        await self._ledger.put(schema.devices, ack, **self._roster.row(device))
         if came:
             log.info("device_online", device=device, windows=state.windows)
         if state.status == "online":
-            await self._driver.device_online(device)
+            try:
+                await self._driver.device_online(device)
+            except Transient as error:  # a full disk: the next tick sees the device
+                log.warning("not_journaled", device=device, why=str(error))
+        return True
 
-    async def _metric(self, device: str, payload: bytes) -> None:
+    async def _metric(self, device: str, payload: bytes, ack: Callable[[], None]) -> bool:
         metric = decode(payload, Metric)
         _same_device(device, metric.device)
         # Rounds that never were would fill the disk.
-        if metric.round is not None and device in self._roster and metric.round <= self._driver.state.round:
-            row = {"round": metric.round, "device": device, "metrics": metric.metrics}
-            await self._ledger.put(schema.device_metrics, **row)
+        if metric.round is None or device not in self._roster or metric.round > self._driver.state.round:
+            return False
+        row = {"round": metric.round, "device": device, "metrics": metric.metrics}
+        await self._ledger.put(schema.device_metrics, ack, **row)
+        return True
 
 
 def _same_device(topic: str, claimed: str) -> None:

@@ -1,14 +1,16 @@
-"""What may be written late: counted refusals, and what devices say of themselves.
+"""Counted refusals, and what devices say of themselves: many messages, one commit.
 
-How often peers send is theirs to decide, so it must not decide how often the disk is synced: all that came
-within ``every_s`` is one commit. Rules of the bounds: rows replace those of the same key; once ``MAX_ROWS``
-wait, the reader waits for the disk; refusals beyond ``MAX_REFUSALS`` (device, reason) pairs are counted under
-``(others)``. A SIGKILL loses at most that interval: states are retained by the broker and said again, counts
-and metrics are for people.
+How often peers send is theirs to decide, so it must not decide how often the disk is synced: a commit takes
+all that came during the last one, and there are at most ``_A_SECOND`` of them in a second. Rules of the bounds: rows replace those of the
+same key; once ``MAX_ROWS`` wait, the reader waits for the disk; refusals beyond ``MAX_REFUSALS`` (device,
+reason) pairs are counted under ``(others)``. ``then`` is called when a row is on disk, or could not be put
+there now: the message is acknowledged, and said again by its device or written with the next commit.
 """
 
 import asyncio
 import threading
+from collections import deque
+from collections.abc import Callable
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -22,7 +24,8 @@ log = structlog.get_logger(__name__)
 
 MAX_ROWS: Final = 256
 MAX_REFUSALS: Final = 4096
-_EVERY_S: Final = 1.0
+_A_SECOND: Final = 20
+_RETRY_S: Final = 1.0
 _DETAIL: Final = 500
 
 Key = tuple[str, ...]
@@ -34,17 +37,19 @@ Refusal = tuple[int, str, float]
 class Ledger:
     """Takes at any rate, writes at one. :meth:`save` may run in any thread."""
 
-    def __init__(self, store: Store, clock: Clock, every_s: float = _EVERY_S) -> None:
+    def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._every_s = every_s
         self._lock = threading.Lock()
         self._rows: dict[Key, Row] = {}
         self._refusals: dict[tuple[str, str], Refusal] = {}
+        self._then: list[Callable[[], None]] = []
+        self._news = asyncio.Event()
 
     def refused(self, device: str, refused: Refused) -> None:
         """Count a refusal."""
         self._count((device, refused.reason.value), (1, refused.detail[:_DETAIL], self._clock.wall()))
+        self._news.set()
 
     def _count(self, key: tuple[str, str], new: Refusal) -> None:
         with self._lock:
@@ -54,26 +59,37 @@ class Ledger:
             _, detail, wall = max(new, known, key=lambda one: one[2])
             self._refusals[key] = (known[0] + new[0], detail, wall)
 
-    async def put(self, table: sa.Table, **values: Any) -> None:
-        """Write this row soon; it overwrites the one with the same key.
-
-        Raises:
-            Transient: too much waits already, and the disk takes none of it.
-        """
+    async def put(self, table: sa.Table, then: Callable[[], None], **values: Any) -> None:
+        """Write this row soon; it overwrites the one with the same key."""
         key = (table.name, *(str(values[column.name]) for column in table.primary_key))
-        if key not in self._rows and len(self._rows) >= MAX_ROWS:
-            await asyncio.to_thread(self.save)
+        while key not in self._rows and len(self._rows) >= MAX_ROWS:
+            await self._write()
         with self._lock:
             self._rows[key] = (table, values)
+        self._then.append(then)
+        self._news.set()
 
     async def run(self) -> None:
-        """Write for ever, at intervals."""
+        """Write for ever."""
+        written = deque([-1.0] * _A_SECOND, maxlen=_A_SECOND)
         while True:
-            await self._clock.sleep(self._every_s)
-            try:
-                await asyncio.to_thread(self.save)
-            except Transient as error:
-                log.warning("not_written", why=str(error))
+            await self._news.wait()
+            await self._clock.sleep(max(0.0, written[0] + 1.0 - self._clock.now()))
+            self._news.clear()
+            written.append(self._clock.now())
+            await self._write()
+
+    async def _write(self) -> None:
+        done, self._then = self._then, []
+        try:
+            await asyncio.to_thread(self.save)
+        except Transient as error:
+            log.warning("not_written", why=str(error))
+            await self._clock.sleep(_RETRY_S)
+            self._news.set()
+        finally:
+            for then in done:
+                then()
 
     def save(self) -> None:
         """Write all that waits, in one commit.

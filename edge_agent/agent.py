@@ -39,15 +39,16 @@ STATUS_FILE: Final = "status.json"
 _STATUS_EVERY_S: Final = 5.0
 
 
-def open_sources(settings: AgentSettings, folder: Path, task: Task | None, clock: Clock) -> list[Source]:
-    """All sources of the configuration.
+def open_sources(settings: AgentSettings, config: Path, task: Task | None, clock: Clock) -> list[Source]:
+    """All sources of the configuration, which was read from ``config``.
 
     Raises:
-        Misconfigured: names the table and key.
+        Misconfigured: names the file, the table and the key.
     """
-    names = None if task is None else task.modality_names
+    names, folder = None if task is None else task.modality_names, config.absolute().parent
     return [
-        open_source(table, f"source[{i}]", folder, names, clock) for i, table in enumerate(settings.source)
+        open_source(table, f"{config}: source[{i}]", folder, names, clock)
+        for i, table in enumerate(settings.source)
     ]
 
 

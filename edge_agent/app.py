@@ -4,6 +4,7 @@ from pathlib import Path
 
 from edge_agent.agent import Agent, open_sources
 from edge_agent.config import AgentSettings, read, read_task
+from protocol.errors import Misconfigured
 from runtime import logs, supervise
 from runtime.clock import SystemClock
 from runtime.files import disk_errors
@@ -20,10 +21,14 @@ def load(config: Path) -> tuple[AgentSettings, Agent]:
     logs.configure(settings.log)
     clock = SystemClock()
     task = None if settings.task_file is None else read_task(settings.task_file)
-    sources = open_sources(settings, config.absolute().parent, task, clock)
-    for folder in (settings.state_dir, settings.cache_dir):
-        with disk_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+    sources = open_sources(settings, config, task, clock)
+    for key in ("state_dir", "cache_dir"):
+        folder: Path = getattr(settings, key)
+        try:
+            with disk_errors(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:  # a file is in the way
+            raise Misconfigured(f"{config}: {key}: {folder}: {error.strerror}") from None
     return settings, Agent(settings, sources, clock)
 
 

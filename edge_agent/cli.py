@@ -42,7 +42,7 @@ def check(config: Config = Path("/etc/lichen/agent.toml"), output: Format = "tab
 def _checked(config: Path) -> dict[str, Any]:
     settings = read(config)
     task = None if settings.task_file is None else read_task(settings.task_file)
-    sources = open_sources(settings, config.absolute().parent, task, SystemClock())
+    sources = open_sources(settings, config, task, SystemClock())
     tls_context(settings.mqtt)
     read_password(settings.mqtt)
     if task is not None:

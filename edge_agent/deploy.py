@@ -154,7 +154,7 @@ class Deployment:
         digest = pointer.bundle.digest
         self._require_newer(pointer)
         folder = self._folder / digest
-        if not (folder / MANIFEST_FILE).is_file():
+        if not await asyncio.to_thread(_is_whole, folder):
             await self._pull(pointer, folder, work)
         why = await why_not(folder)
         if why:
@@ -164,8 +164,9 @@ class Deployment:
         before, previous = self.current, None
         if before is not None:  # the same bundle again (its files were damaged) keeps the one before it
             previous = before.previous if before.digest == digest else before.digest
-        self.current = Current(task=manifest.task, version=manifest.version, digest=digest, previous=previous)
-        await asyncio.to_thread(write_atomic, self._folder / CURRENT, self.current.model_dump_json().encode())
+        now = Current(task=manifest.task, version=manifest.version, digest=digest, previous=previous)
+        await asyncio.to_thread(write_atomic, self._folder / CURRENT, now.model_dump_json().encode())
+        self.current = now
         await asyncio.to_thread(self._tidy)
         self._changed()
         _log.info("model deployed", task=manifest.task, version=manifest.version)
@@ -226,6 +227,15 @@ class Deployment:
         for entry in self._folder.iterdir():
             if entry.name not in keep and entry.is_dir():
                 shutil.rmtree(entry, ignore_errors=True)
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether a bundle was unpacked here before, and is undamaged."""
+    try:
+        read_manifest(folder)
+    except Refused:
+        return False
+    return True
 
 
 @contextlib.contextmanager

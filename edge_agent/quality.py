@@ -23,7 +23,6 @@ Measured with white noise at 10 dB in every other minute: HAPT (phone, 50 Hz) 99
 found (accelerometer, gyroscope) with 0.3 % of clean ones; SPAR (watch) 99.8 % with 1 to 2 %.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -225,12 +224,3 @@ def longest_run(true_BT: Bools) -> NDArray[np.int64]:
     count = np.cumsum(true_BT, axis=1)
     restart = np.maximum.accumulate(np.where(true_BT, 0, count), axis=1)
     return np.asarray((count - restart).max(axis=1, initial=0), np.int64)
-
-
-def summary(quality: Quality, present_BM: Bools, names: Sequence[str]) -> Mapping[str, dict[str, int]]:
-    """How often each reason was found, by modality."""
-    counts = (quality.found_BMR & present_BM[:, :, None]).sum(axis=0)
-    return {
-        name: {word: int(n) for word, n in zip(REASONS, counts[m], strict=True) if n}
-        for m, name in enumerate(names)
-    }

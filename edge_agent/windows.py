@@ -131,23 +131,11 @@ class Windower:
         awaited = [t.reach for t in self._tracks.values() if t.is_awaited(now, began, self.lateness_s)]
         return self._close_until(max(min(awaited, default=head), head - self.max_skew_s))
 
-    def waiting(self) -> bool:
-        """Whether a later poll may close a window without more samples."""
-        if self._rescued:
-            return True
-        if self._next is None:
-            return False
-        head = max(track.reach for track in self._tracks.values())
-        return head >= self._start() + self.task.window.length_s
-
     def flush(self) -> Windows | None:
         """Close what is left at the end of a stream, windows covered in part too. Call until None."""
         if self._rescued:
             return self._rescued.pop(0)
-        if self._next is None:
-            return None
-        head = max(track.reach for track in self._tracks.values())
-        return self._close_until(head + self.task.window.length_s)
+        return self._flush_open()
 
     def _finite(self, batch: SampleBatch) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
         good = (np.abs(batch.t) < _FOREVER_S) & (np.abs(batch.values) < _ABSURD).all(axis=1)  # NaN is neither

@@ -78,8 +78,12 @@ def serve(port: int, port_v3: int | None = None, state: Path | None = None) -> i
         signal.signal(number, lambda *_: asked.set())
     with tempfile.TemporaryDirectory(prefix="lichen-broker-") as folder:
         file = (state or Path(folder)) / "broker.toml"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(config(port, port_v3), encoding="utf-8")
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(config(port, port_v3), encoding="utf-8")
+        except OSError as error:
+            print(f"lichen.broker: --state: {error}", file=sys.stderr)  # noqa: T201 - a program's words
+            return 73
         broker = IotCoreBroker(config_path=str(file))
         try:
             broker.check_ports()
@@ -100,13 +104,22 @@ def serve(port: int, port_v3: int | None = None, state: Path | None = None) -> i
     return 0
 
 
+def _port(text: str) -> int:
+    """A command line's port; argparse says what was wrong with another."""
+    if not text.isdecimal() or int(text) > 65535:  # noqa: PLR2004 - the largest TCP port
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port (0 to 65535)")
+    return int(text)
+
+
 def main() -> None:
     """Command line of ``python -P -m lichen.broker``."""
     parser = argparse.ArgumentParser(prog="lichen.broker", description=__doc__)
-    parser.add_argument("--port", type=int, default=1883, help="MQTT 5; 0 takes a free one")
-    parser.add_argument("--port-v3", type=int, default=None, help="MQTT 3.1.1 as well, on this port")
+    parser.add_argument("--port", type=_port, default=1883, help="MQTT 5; 0 takes a free one")
+    parser.add_argument("--port-v3", type=_port, default=None, help="MQTT 3.1.1 as well, on this port")
     parser.add_argument("--state", type=Path, default=None, help="keep the broker's own TOML in this folder")
     options = parser.parse_args()
+    if options.port_v3 is not None and options.port_v3 in {0, options.port}:
+        parser.error("--port-v3 needs a port of its own")
     status = serve(options.port or free_port(), options.port_v3, options.state)
     sys.stdout.flush()
     os._exit(status)  # rumqttd has no way to stop; its threads end with the process

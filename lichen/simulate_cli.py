@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from models.contract import WindowSet
@@ -181,7 +182,7 @@ def show(report: dict[str, Any]) -> None:
             str(len(record["accepted"])),
             f"{sum(record['bytes_up'].values()):,}",
             "" if accuracy is None else f"{accuracy:.3f}",
-            "; ".join(f"{name}: {why}" for name, why in record["refused"].items()),
+            "; ".join(escape(f"{name}: {why}") for name, why in record["refused"].items()),
         )
     console = Console()
     console.print(table)

@@ -59,7 +59,7 @@ def disk_errors(path: Path) -> Iterator[None]:
         if error.errno in _NO_ROOM:
             raise Transient(f"{path}: no space left on the disk") from None
         if error.errno == errno.ENOENT:
-            raise Transient(f"{path}: removed by somebody else") from None
+            raise Transient(f"{path}: {error.strerror}") from None
         if error.errno in _NOT_ALLOWED:
             raise Misconfigured(
                 f"{path}: {error.strerror}; the service's user must own this folder"

@@ -191,9 +191,8 @@ class Link:
     def _because(self, session: Session, broken: int) -> str:
         if session.was_open and not session.taken_over and broken >= _SUSPICIOUS:
             # MQTT 3.1.1 (and Mosquitto 2.0.11) has no word for a session that another client took.
-            return (
-                f"{session.ended_because}; again and again: does another process use id {self._client_id!r}?"
-            )
+            guess = f"is the link poor, or does another process use id {self._client_id!r}?"
+            return f"{session.ended_because}; again and again: {guess}"
         return session.ended_because
 
     def _say_dropped(self) -> None:

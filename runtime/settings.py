@@ -80,7 +80,8 @@ class MqttSettings(Section):
     connect_timeout_s: Annotated[float, Field(gt=0, le=300)] = 10.0
     backoff_min_s: Annotated[float, Field(gt=0, le=3600)] = 1.0
     backoff_max_s: Annotated[float, Field(gt=0, le=3600)] = 60.0
-    """The n-th wait before a new attempt is drawn from 0 to min(backoff_max_s, backoff_min_s * 2^n)."""
+    """The n-th wait before a new attempt is drawn from 0 to min(backoff_max_s, backoff_min_s * 2^n). Where
+    there was a connection, n is at most 3: a link that is cut every few seconds still gets something done."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

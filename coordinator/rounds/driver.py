@@ -47,6 +47,8 @@ from protocol.updates import UpdateHeader
 from runtime.clock import Clock
 
 TICK_S: Final = 0.5
+_KEPT_ATTEMPTS: Final = 100
+"""Of one round, for the history."""
 Write = Callable[[], None]
 WorkCommand = Initialise | Aggregate | Evaluate | Export
 
@@ -244,8 +246,12 @@ class Driver:
             log.info("selected", round=command.round, attempt=command.attempt, why=reasons)
 
     def _record_attempt(self, command: Select, reasons: dict[str, str]) -> None:
+        table = schema.attempts
+        with self._store.transaction() as connection:  # a round without quorum may be tried for ever
+            old = (table.c.round == command.round) & (table.c.attempt <= command.attempt - _KEPT_ATTEMPTS)
+            connection.execute(table.delete().where(old))
         self._store.put(
-            schema.attempts,
+            table,
             round=command.round,
             attempt=command.attempt,
             opened_wall=self._clock.wall(),

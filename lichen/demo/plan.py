@@ -105,8 +105,8 @@ BASELINES: Final[Mapping[str, Mapping[str, Any]]] = {
     "zero feature": {"impute": "zero_feature", "pce_on_incomplete": False},
     "complete samples only": {"impute": "complete_only", "pce_on_incomplete": False},
 }
-"""What else can be done with a window that lacks a modality: options over :func:`task`'s. Prototype losses do not help
-the baselines (docs/methods/qqr.md), so they go without."""
+"""What else can be done with a window that lacks a modality: options over :func:`task`'s. The prototype loss
+does not help the baselines (docs/methods/qqr.md), so they go without."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -54,6 +55,23 @@ def test_only_the_loopback_is_bound(start):
     tables = [table.read_text() for table in Path("/proc/net").glob("tcp*")]
     rows = [row.split() for row in "".join(tables).splitlines() if f":{port:04X} " in row and " 0A " in row]
     assert {row[1].split(":")[0] for row in rows} == {"0100007F"}
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "words"),
+    [
+        (["--port", "99999"], 2, "'99999' is not a port"),
+        (["--port", "-1"], 2, "--port"),
+        (["--port", "1883", "--port-v3", "1883"], 2, "needs a port of its own"),
+        (["--port", "0", "--state", "/dev/null/x"], 73, "--state: .*/dev/null/x"),
+    ],
+)
+def test_a_wrong_option_is_said_in_words(start, options, status, words):
+    process = start(*options)
+    _, err = process.communicate(timeout=10)
+    assert process.returncode == status
+    assert re.search(words, err)
+    assert "Traceback" not in err
 
 
 def test_a_port_in_use_is_said_and_unavailable(start):

@@ -201,11 +201,12 @@ async def test_a_session_taken_over_is_said_in_words_and_not_fought_for():
 async def test_connections_that_break_at_once_again_and_again_hint_at_the_client_id():
     fake = FakeBroker(mqtt5=False, connack=b"\x00\x00")
     async with fake_broker(fake), running(_link(fake)) as link:
-        for wanted in range(1, 5):
-            await until(lambda wanted=wanted: fake.connects == wanted and link.connected)
-            fake.cut()
-            await until(lambda: not link.connected)
-        await until(lambda: "does another process use id 'me'?" in link.why)
+        with capture_logs() as logs:
+            for wanted in range(1, 5):
+                await until(lambda wanted=wanted: fake.connects == wanted and link.connected)
+                fake.cut()
+                await until(lambda wanted=wanted: fake.connects > wanted)
+    assert any("does another process use id 'me'?" in entry["event"] for entry in logs)
 
 
 @pytest.mark.parametrize(
@@ -371,3 +372,22 @@ async def test_close_says_goodbye_and_run_returns():
         await link.close()
         await asyncio.wait_for(task, 5)
         assert not link.connected
+
+
+async def test_a_link_that_is_cut_again_and_again_does_not_wait_longer_and_longer():
+    fake, ceilings = FakeBroker(), []
+    async with fake_broker(fake):
+        link = _link(fake, backoff_min_s=0.01, backoff_max_s=60.0)
+        draw = link._random.uniform
+
+        def noted(low: float, high: float) -> float:
+            ceilings.append(high)
+            return draw(low, high)
+
+        link._random.uniform = noted
+        async with running(link), asyncio.timeout(10):
+            while len(ceilings) < 12:
+                await until(lambda: link.connected)
+                fake.cut()
+                await asyncio.sleep(0.02)
+    assert max(ceilings) == pytest.approx(0.08), "8 times the shortest, however often it was cut"

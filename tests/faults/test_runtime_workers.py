@@ -4,6 +4,8 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -176,3 +178,35 @@ def test_status_words():
     assert status_words(0) == "ended with exit status 0"
     assert status_words(-signal.SIGILL) == "was killed by SIGILL"
     assert status_words(-250) == "was killed by signal 250"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="SKIPPED: only Linux tells a child of its parent's death")
+@pytest.mark.parametrize("arguments", [["--serve"], ["."]])
+def test_a_worker_in_the_middle_of_a_job_dies_with_a_daemon_that_was_killed(tmp_path, arguments):
+    child = (
+        "import os, pathlib, sys, time\nfrom models.serve import main\n"
+        "def do(folder):\n"
+        "    pathlib.Path('pid.part').write_text(str(os.getpid()))\n"
+        "    os.rename('pid.part', 'pid')\n"
+        "    time.sleep(60)\n"
+        "main(do, 'test', sys.argv[1:])"
+    )
+    daemon = (
+        "import subprocess, sys, time\n"
+        "p = subprocess.Popen([sys.executable, '-c', *sys.argv[1:]], stdin=subprocess.PIPE, "
+        "start_new_session=True)\n"
+        'p.stdin.write(b\'{"job": "."}\\n\')\np.stdin.flush()\ntime.sleep(60)'
+    )
+    command = [sys.executable, "-c", daemon, child, *arguments]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment) as parent:
+        deadline = time.monotonic() + 20
+        while not (tmp_path / "pid").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        parent.kill()
+    pid = int((tmp_path / "pid").read_text())
+    deadline = time.monotonic() + 5
+    while _alive(pid):
+        assert time.monotonic() < deadline, "it finishes a job that nobody waits for"
+        time.sleep(0.02)

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import random
+import shutil
 
 import pytest
 
@@ -140,6 +141,42 @@ async def test_no_such_blob_is_transient_at_once(tmp_path):
     asyncio.get_running_loop().call_later(0.02, fetcher.on_no_such_blob, ref.digest)
     with pytest.raises(Transient, match="does not have blob"):
         await fetcher.fetch(ref, 20)
+
+
+async def test_connected_again_it_goes_on_at_once_and_not_after_its_stall(tmp_path):
+    channel = Channel(0, drop=1.0)
+    ref, data = _blob(6, 3 * CHUNK)
+    channel.blobs[ref.digest] = data
+    fetcher = _fetcher(channel, BlobStore(tmp_path), stall_s=30)
+    pull = asyncio.create_task(fetcher.fetch(ref, 20))
+    await until(lambda: channel.requests)
+    channel.drop = 0.0
+    fetcher.on_connected()
+    async with asyncio.timeout(5):
+        assert (await pull).read_bytes() == data
+
+
+async def test_a_download_that_failed_leaves_nothing_behind_in_memory_and_forget_nothing_on_disk(tmp_path):
+    channel = Channel(0)
+    ref, data = _blob(6, 3 * CHUNK)
+    channel.blobs[ref.digest] = data
+    store = BlobStore(tmp_path)
+    fetcher = _fetcher(channel, store)
+    channel.dice, channel.drop = random.Random(3), 0.6
+    with pytest.raises(Transient):
+        await fetcher.fetch(ref, 0.06)
+    assert not fetcher._locks
+    fetcher.forget(ref.digest)
+    assert store.total_bytes() == 0
+
+
+async def test_a_cache_that_somebody_cleared_while_we_ran_is_no_fault(tmp_path):
+    channel, root = Channel(0), tmp_path / "cache"
+    ref, data = _blob(6, 3 * CHUNK)
+    channel.blobs[ref.digest] = data
+    fetcher = _fetcher(channel, BlobStore(root))
+    shutil.rmtree(root)
+    assert (await fetcher.fetch(ref, 5)).read_bytes() == data
 
 
 async def test_wrong_bytes_are_pulled_once_more_and_then_refused(tmp_path):

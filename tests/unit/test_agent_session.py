@@ -6,6 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from edge_agent.agent import Agent, open_sources
+from edge_agent.app import load
 from edge_agent.config import AgentSettings, read, read_task
 from edge_agent.packing import pack_update
 from edge_agent.session import Session, first_task
@@ -47,7 +48,7 @@ def make(folder, **keys) -> Agent:
     settings = read(config(folder, **keys))
     for path in (settings.state_dir, settings.cache_dir):
         path.mkdir(exist_ok=True)
-    return Agent(settings, open_sources(settings, folder, None, SystemClock()), SystemClock())
+    return Agent(settings, open_sources(settings, folder / "agent.toml", None, SystemClock()), SystemClock())
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,7 @@ def test_a_wrong_key_is_named(tmp_path, text, words):
 def test_a_task_file_with_a_modality_no_source_has_is_named(tmp_path):
     write_task(tmp_path)
     settings = read(config(tmp_path, task_file="task.toml"))
-    source = open_sources(settings, tmp_path, None, SystemClock())
+    source = open_sources(settings, tmp_path / "agent.toml", None, SystemClock())
     assert first_task(settings, source).name == "toy"
     source[0].channels = {"acc": 3, "wind": 1}
     with pytest.raises(Misconfigured, match=r"task.toml: .*'wind' is not in task 'toy'"):
@@ -220,13 +221,30 @@ def test_nan_is_not_sent():
         packed(toy_task(), {"head/w": np.array([np.nan], np.float32)})
 
 
+def test_a_wrong_source_names_the_file_it_stands_in(tmp_path):
+    settings = read(config(tmp_path, BASIC.replace(".npz", "_gone.npz")))
+    with pytest.raises(Misconfigured, match=r"agent\.toml: source\[0\]: recording .*_gone\.npz"):
+        open_sources(settings, tmp_path / "agent.toml", None, SystemClock())
+
+
+def test_a_file_where_a_folder_should_be_is_misconfigured_and_named(tmp_path):
+    write_task(tmp_path)
+    file = config(tmp_path)
+    settings = read(file)
+    settings.state_dir.write_text("in the way")
+    with pytest.raises(Misconfigured, match=r"agent\.toml: state_dir: "):
+        load(file)
+
+
 async def test_the_agent_collects_with_no_broker_at_all(tmp_path):
     write_task(tmp_path)
     text = BASIC + "speed = 60\n[mqtt]\nport = 1\nbackoff_max_s = 1.0\n[infer]\nenabled = false\n"
     settings = read(config(tmp_path, text, task_file="task.toml"))
     for path in (settings.state_dir, settings.cache_dir):
         path.mkdir(exist_ok=True)
-    agent = Agent(settings, open_sources(settings, tmp_path, None, SystemClock()), SystemClock())
+    agent = Agent(
+        settings, open_sources(settings, tmp_path / "agent.toml", None, SystemClock()), SystemClock()
+    )
     await agent.start()
     with capture_logs():
         tasks = [asyncio.create_task(run()) for run in agent.services().values()]

@@ -9,11 +9,13 @@ from coordinator.aggregation import UnusableUpdates, fold_journal, limits_for
 from coordinator.history import read
 from coordinator.journal import Entry, Journal
 from coordinator.store import Store
-from protocol.errors import Reason
+from models.contract import Blobs, Update
+from protocol.errors import Reason, Transient
 from protocol.frame import digest
+from protocol.task import Task
 from protocol.topics import Kind
 from tests.support.coordinator_bench import bench
-from tests.support.coordinator_fake import TinyServer, frame, header, tiny_task
+from tests.support.coordinator_fake import TinyFold, TinyServer, frame, header, tiny_task
 
 SIZE = 50_000
 STATE = {"head": {"head/w": np.ones(SIZE, np.float32)}}
@@ -101,3 +103,34 @@ async def test_too_few_left_reopens_the_round_and_asks_the_device_again(tmp_path
         await made.give("a", Kind.UPDATE, a)
         await made.until(lambda: made.app.driver.state.version == 1)
         assert read(tmp_path / "coordinator")["versions"][1]["devices"] == ["a", "b"]
+
+
+class Faulty(TinyServer):
+    """Its fold fails on the update of ``d01`` in a way that no check foresaw."""
+
+    fault: type[BaseException] = IndexError
+
+    def open(self, task: Task, round_: int, state: Blobs) -> TinyFold:
+        fold = super().open(task, round_, state)
+        take, fault = fold.fold, self.fault
+
+        def failing(update: Update) -> None:
+            if update.header.device == "d01":
+                raise fault("ours")
+            take(update)
+
+        fold.fold = failing
+        return fold
+
+
+def test_a_fault_in_the_methods_fold_costs_one_update_and_not_the_coordinator(tmp_path) -> None:
+    with pytest.raises(UnusableUpdates) as found:
+        fold_journal(Faulty(), tiny_task(), 1, STATE, entries_in(tmp_path, 3), LIMITS)
+    assert set(found.value.lost) == {"d01"}
+    assert "IndexError" in found.value.lost["d01"].detail
+
+
+def test_too_little_memory_loses_no_accepted_update(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(Faulty, "fault", MemoryError)
+    with pytest.raises(Transient, match="d01"):
+        fold_journal(Faulty(), tiny_task(), 1, STATE, entries_in(tmp_path, 3), LIMITS)

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from pydantic import BaseModel
 from typer.testing import CliRunner
@@ -56,6 +57,37 @@ def test_a_wrong_key_is_named_with_its_file(tmp_path, config: str, task: str, wo
         load_task(load_settings(file))
     for word in words:
         assert word in str(found.value)
+
+
+BAD_WINDOWS = {
+    "shape": ({"x/acc": np.zeros((2, 3, 7))}, "x/acc has shape (2, 3, 7)"),
+    "modality": ({"x/mic": np.zeros((2, 3, 20))}, "modalities acc, mic"),
+    "words": ({"y": np.array(["a", "b"])}, "'y' holds <U1, not integers"),
+    "scalar": ({"x/acc": np.float32(1)}, "the same number of windows"),
+    "class": ({"y": np.array([0, 2])}, "y goes from 0 to 2"),
+    "unlabelled": ({"y": np.array([-1, -1])}, "none of its 2 windows is labelled"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_WINDOWS)
+def test_evaluation_windows_that_fit_no_task_are_named_at_the_start(tmp_path, case: str) -> None:
+    changes, words = BAD_WINDOWS[case]
+    good = {"x/acc": np.zeros((2, 3, 26)), "present": np.ones((2, 1)), "quality": np.ones((2, 1))}
+    np.savez(tmp_path / "w.npz", **(good | {"y": np.array([0, 1])} | changes))
+    file = write(tmp_path, CONFIG + '[evaluation]\ndata = "w.npz"\n')
+    with pytest.raises(Misconfigured, match=r"evaluation\.data: .*w\.npz") as found:
+        load_task(load_settings(file))
+    assert words in str(found.value)
+
+
+async def test_history_shows_what_a_peer_wrote_and_does_not_obey_it(tmp_path) -> None:
+    async with bench(tmp_path, tiny_task(count=1)) as made:
+        await made.online("a")
+        topic = "lichen/v1/test/d/a/up/[/nonsense]"
+        await made.raw(topic, b"")
+    done = CliRunner().invoke(app, ["history", "-c", str(write(tmp_path))], env={"COLUMNS": "200"})
+    assert done.exit_code == 0, done.exception
+    assert "[/nonsense]" in done.stdout.replace("\n", "")
 
 
 def test_check_says_what_was_understood(tmp_path) -> None:

@@ -11,9 +11,10 @@ from coordinator.ledger import Ledger
 from coordinator.store import Store
 from protocol import messages
 from protocol.errors import Reason, Refused, Transient
-from protocol.messages import Metric
+from protocol.messages import Metric, State
 from protocol.topics import Kind
 from runtime.clock import ManualClock
+from runtime.mqtt import Message
 from tests.support.coordinator_bench import bench
 from tests.support.coordinator_fake import tiny_task
 
@@ -22,6 +23,14 @@ from tests.support.coordinator_fake import tiny_task
 def store(tmp_path):
     with Store(tmp_path / "c.sqlite3") as made:
         yield made
+
+
+def ignore() -> None:
+    """Nothing waits for this row."""
+
+
+def state_of(device: str, windows: int = 0) -> State:
+    return State(status="online", device=device, windows=windows)
 
 
 def commits(app) -> list[str]:
@@ -34,13 +43,22 @@ def commits(app) -> list[str]:
 async def test_a_flood_of_garbage_costs_no_commit_each(tmp_path) -> None:
     async with bench(tmp_path, tiny_task(min_devices=2)) as made:
         await made.online("a")
-        reads = commits(made.app)
+        seen, acknowledged = commits(made.app), []
+
+        async def give(topic: str, payload: bytes) -> None:
+            message = Message(
+                f"lichen/v1/test/d/a/up/{topic}", payload, False, lambda: acknowledged.append("")
+            )
+            await made.app.ingest.dispatch(message)
+
         for number in range(200):
-            await made.give("a", Kind.FETCH, b"%d" % number)
-            await made.raw("lichen/v1/test/d/a/up/nonsense", b"")
+            await give("fetch", b"%d" % number)
+            await give("nonsense", b"")
             metric = Metric(device="a", round=0, metrics={"loss": float(number)})
-            await made.give("a", Kind.METRIC, messages.encode(metric))
-        assert len(reads) < 60, "the round machine ticks, the ledger writes once a second"
+            await give("metric", messages.encode(metric))
+            await give("state", messages.encode(state_of("a", windows=number)))
+        await made.until(lambda: len(acknowledged) == 800)
+        assert len(seen) < 200, "800 messages; the round machine ticks, reads are transactions too"
         counted = made.refusals()
         assert counted["a", "malformed"] == 200
         assert sum(counted.values()) == 400
@@ -48,11 +66,19 @@ async def test_a_flood_of_garbage_costs_no_commit_each(tmp_path) -> None:
         assert row["metrics"] == {"loss": 199.0}
 
 
+async def test_a_state_is_on_disk_before_it_is_acknowledged(tmp_path) -> None:
+    """A broker that keeps our session does not send what is retained once more."""
+    async with bench(tmp_path) as made:
+        await made.give("a", Kind.STATE, messages.encode(state_of("a")))
+        with sqlite3.connect(tmp_path / "coordinator/coordinator.sqlite3") as database:
+            assert database.execute("SELECT device FROM devices").fetchall() == [("a",)]
+
+
 async def test_a_full_disk_loses_no_count(store) -> None:
     book = Ledger(store, ManualClock())
     book.refused("a", Refused(Reason.MALFORMED, "first"))
-    await book.put(schema.devices, device="a", state={"n": 1}, wall=1.0)
-    await book.put(schema.devices, device="b", state={"n": 1}, wall=1.0)
+    await book.put(schema.devices, ignore, device="a", state={"n": 1}, wall=1.0)
+    await book.put(schema.devices, ignore, device="b", state={"n": 1}, wall=1.0)
 
     def switch(word: str) -> None:
         with store.transaction() as connection:
@@ -62,7 +88,7 @@ async def test_a_full_disk_loses_no_count(store) -> None:
     with pytest.raises(Transient):
         book.save()
     book.refused("a", Refused(Reason.MALFORMED, "second"))
-    await book.put(schema.devices, device="a", state={"n": 2}, wall=2.0)
+    await book.put(schema.devices, ignore, device="a", state={"n": 2}, wall=2.0)
     switch("OFF")
     book.save()
     row = store.rows(sa.select(schema.refusals))[0]
@@ -77,7 +103,7 @@ async def test_what_waits_is_bounded(store, monkeypatch) -> None:
     book = Ledger(store, ManualClock())
     for number in range(20):
         book.refused(f"d{number}", Refused(Reason.MALFORMED, "x" * 9000))
-        await book.put(schema.devices, device=f"d{number}", state={}, wall=1.0)
+        await book.put(schema.devices, ignore, device=f"d{number}", state={}, wall=1.0)
         assert len(book._rows) <= 5
     book.save()
     assert len(store.rows(sa.select(schema.devices))) == 20

@@ -181,6 +181,7 @@ async def test_the_blob_server_bounds_its_queue_and_names_what_it_has_not(tmp_pa
     assert sum(len(q) for q in server._waiting.values()) <= MAX_WAITING
     link.hold.set()
     await server.request("d", Fetch(digest="0" * 64, first=0, count=1, chunk_bytes=1024))
+    await asyncio.sleep(0.1)
     assert link.to("d", Kind.CMD)[0].digest == "0" * 64
     link.connected = False
     await server.request("d", Fetch(digest=ref.digest, first=0, count=9, chunk_bytes=1024))

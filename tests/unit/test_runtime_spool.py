@@ -138,6 +138,17 @@ def test_a_place_that_cannot_be_opened_is_misconfigured(tmp_path):
         Spool(tmp_path / "folder.sqlite3", 1000)
 
 
+def test_a_disk_that_is_full_at_the_start_is_transient_and_named(path, monkeypatch):
+    def full(_self):
+        error = sqlite3.OperationalError("database or disk is full")
+        error.sqlite_errorcode = sqlite3.SQLITE_FULL
+        raise error
+
+    monkeypatch.setattr(Spool, "_open", full)
+    with pytest.raises(Transient, match=f"{path}: no space left"):
+        Spool(path, 1000)
+
+
 def test_after_close_nothing_works(path):
     spool = Spool(path, 1000)
     spool.close()

@@ -1,0 +1,101 @@
+"""What the learner does where the disk lets it down; no training, no broker."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from edge_agent.collect import Workspace
+from edge_agent.learner import Learner
+from edge_agent.ledger import Ledger
+from protocol.errors import Refused, Transient
+from protocol.frame import digest
+from protocol.messages import Offer
+from runtime.blobs import BlobStore
+from runtime.clock import SystemClock
+from runtime.spool import Spool
+from tests.support.agent_link import until
+from tests.unit.test_agent_session import config, read
+from tests.unit.test_agent_store import TASK, Store, windows
+
+
+class Shelf:
+    """A fetcher that finds everything here already."""
+
+    def __init__(self, blobs):
+        self.blobs = blobs
+
+    async def fetch(self, ref, _timeout_s):
+        return self.blobs.path(ref.digest)
+
+
+@asynccontextmanager
+async def learning(folder):
+    settings, clock = read(config(folder)), SystemClock()
+    store = Store(settings.state_dir / "store", TASK, 10_000_000)
+    store.add(windows([0, 1, 2] * 10))
+    work = Workspace(TASK, TASK.modality_names, None, None, store)
+    blobs, spool = BlobStore(settings.cache_dir / "blobs"), Spool(settings.state_dir / "s.sqlite3", 10**6)
+    learner = Learner(
+        settings,
+        lambda: work,
+        blobs=blobs,
+        fetcher=Shelf(blobs),
+        spool=spool,
+        ledger=Ledger(settings.state_dir / "rounds.json", clock),
+        clock=clock,
+        on_spooled=lambda *_: None,
+    )
+    learner.blobs, learner.spool = blobs, spool
+    task = asyncio.create_task(learner.run())
+    yield learner
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled(), "the agent goes on"
+    spool.close()
+    store.close()
+
+
+def offer(base: str, round_: int = 1) -> Offer:
+    return Offer(task="toy", round=round_, base=base, base_size=10, closes_in_s=60)
+
+
+async def test_a_spool_that_cannot_be_read_now_costs_one_offer(tmp_path):
+    async with learning(tmp_path) as learner:
+        learner._ledger.spooled(offer("a" * 64), "b" * 64)
+
+        def full():
+            raise Transient("spool.sqlite3: no space left on the disk")
+
+        learner.spool.pending = full
+        learner.offer(offer("a" * 64))
+        await until(lambda: learner.failures == 1)
+        assert "no space left" in learner.why
+
+
+async def test_a_damaged_manifest_in_the_cache_is_removed_so_that_it_is_pulled_again(tmp_path):
+    async with learning(tmp_path) as learner:
+        ref = learner.blobs.put(b"a manifest")
+        learner.blobs.path(ref.digest).write_bytes(b"a manifesT")
+        learner.offer(offer(ref.digest))
+        await until(lambda: learner.failures == 1)
+        assert "wrong_digest" in learner.why
+        assert not learner.blobs.has(ref.digest)
+
+
+async def test_a_job_that_a_power_cut_left_is_removed_at_the_start(tmp_path):
+    left = tmp_path / "cache" / "jobs" / "toy-7"
+    left.mkdir(parents=True)
+    (left / "windows.npz").write_bytes(bytes(1000))
+    async with learning(tmp_path):
+        await until(lambda: not left.exists())
+
+
+def test_a_blob_is_what_its_digest_says(tmp_path):
+    blobs = BlobStore(tmp_path)
+    ref = blobs.put(b"x" * 10)
+    assert ref.digest == digest(b"x" * 10)
+    blobs.path(ref.digest).write_bytes(b"y" * 10)
+    with pytest.raises(Refused, match="corrupt"):
+        blobs.get(ref.digest)
+    blobs.remove(ref.digest)
