@@ -1,10 +1,11 @@
 """Counted refusals, and what devices say of themselves: many messages, one commit.
 
 How often peers send is theirs to decide, so it must not decide how often the disk is synced: a commit takes
-all that came during the last one, and there are at most ``_A_SECOND`` of them in a second. Rules of the bounds: rows replace those of the
-same key; once ``MAX_ROWS`` wait, the reader waits for the disk; refusals beyond ``MAX_REFUSALS`` (device,
-reason) pairs are counted under ``(others)``. ``then`` is called when a row is on disk, or could not be put
-there now: the message is acknowledged, and said again by its device or written with the next commit.
+all that came during the last one, and there are at most ``_A_SECOND`` of them in a second. Rules of the
+bounds: rows replace those of the same key; once ``MAX_ROWS`` wait, the reader waits for the disk; refusals
+beyond ``MAX_REFUSALS`` (device, reason) pairs are counted under ``(others)``. ``then`` is called when a row
+is on disk, or could not be put there now: the message is acknowledged. Where the disk was full, the row
+stays for the next commit.
 """
 
 import asyncio
@@ -87,9 +88,8 @@ class Ledger:
             log.warning("not_written", why=str(error))
             await self._clock.sleep(_RETRY_S)
             self._news.set()
-        finally:
-            for then in done:
-                then()
+        for then in done:
+            then()
 
     def save(self) -> None:
         """Write all that waits, in one commit.

@@ -8,6 +8,7 @@ from typing import Final
 from lichen.bench._tasks import demo_task, noise_windows
 from lichen.bench.result import Bench, Goal, Row, Say, row
 from lichen.demo import plan
+from lichen.publishing import publish_bytes
 from lichen.simulate import VirtualDevice
 from lichen.streams import Fixed
 from models import registry
@@ -26,17 +27,6 @@ _DEVICE: Final = "watch-01"
 _CODECS: Final = (Codec.FLOAT32, Codec.FLOAT16, Codec.INT8, Codec.INT4, Codec.INT2)
 _PROTOTYPES_OF: Final = "spar, 128-d"
 _SHARE: Final = "% of the model's float32 bytes"
-
-
-def publish_bytes(topic: str, payload: int) -> int:
-    """Bytes of one MQTT 5 PUBLISH at QoS 1 (MQTT 5.0, section 3.3): all that goes into the TCP stream.
-
-    Type byte, remaining length (1 to 4 bytes), topic with its 2-byte length, packet identifier (2), length
-    of no properties (1), payload.
-    """
-    remaining = 2 + len(topic.encode()) + 2 + 1 + payload
-    length = 1 + sum(remaining >= limit for limit in (1 << 7, 1 << 14, 1 << 21))
-    return 1 + length + remaining
 
 
 def message_bytes(frame: bytes, chunk_bytes: int = 65536) -> int:

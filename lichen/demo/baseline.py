@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from lichen.publishing import publish_bytes
 from models.contract import ClientContext, WindowSet
 from protocol.task import Task
 
@@ -27,15 +28,6 @@ def stored(folder: Path, task: Task) -> WindowSet:
         return store.recent(_MAX_WINDOWS)
     finally:
         store.close()
-
-
-def publish_bytes(topic: str, payload: int) -> int:
-    """The size of an MQTT 5 PUBLISH at QoS 1 without properties (MQTT 5.0, section 3.3)."""
-    rest = 2 + len(topic.encode()) + 2 + 1 + payload  # topic length, topic, packet id, property length
-    length_bytes = 1
-    while rest >= 128**length_bytes:
-        length_bytes += 1
-    return 1 + length_bytes + rest
 
 
 def frame_bytes(task: Task, windows: WindowSet, config: Mapping[str, Any], codec: str) -> int:

@@ -97,7 +97,7 @@ def run(job: Mapping[str, Any]) -> None:
             for variant, config in VARIANTS.items():
                 chosen = plan.task(rounds, config=config, seed=seed)
                 history = simulate(chosen, devices, test, seed, rounds=rounds, evaluate_every=rounds)
-                reached = history.evaluation.metrics["accuracy"] if history.evaluation else 0.0
+                reached = history.rounds[-1].metrics["accuracy"]
                 print(json.dumps(vars(Line(seed, variant, reached, history.seconds))), file=sink, flush=True)
             single = alone(plan.task(rounds, seed=seed), devices, test, seed, rounds=rounds)
             mean, _ = spread(e.metrics["accuracy"] for e in single.values())

@@ -19,6 +19,7 @@ from lichen.bench._fleet import Fleet, cpu_seconds, lichen, noise_recording
 from lichen.bench._meter import Meter
 from lichen.bench._tasks import demo_task, noise_windows
 from lichen.bench.spar import ALONE, PROTOTYPES, Outcome, dealt, rows_of
+from lichen.publishing import publish_bytes
 from models import jobs, windowset
 from models.registry import method
 from protocol.errors import Transient
@@ -41,7 +42,7 @@ def small_task() -> Task:
 )
 def test_bench_publish_bytes_are_those_of_the_standard(payload: int, length_bytes: int) -> None:
     # type, remaining length, topic with its length, packet identifier, no properties, payload
-    assert wire.publish_bytes("a/b", payload) == 1 + length_bytes + 2 + 3 + 2 + 1 + payload
+    assert publish_bytes("a/b", payload) == 1 + length_bytes + 2 + 3 + 2 + 1 + payload
 
 
 def _keep(sent: list[bytes], _kind: int, packet: bytes, *_: object) -> int:
@@ -58,7 +59,7 @@ def test_bench_publish_bytes_agree_with_paho() -> None:
         link._send_publish(1, b"lichen/v1/f/d/x/up/update", payload, 1)
         link._sock.close()
         link._sock = None
-        assert len(sent[0]) == wire.publish_bytes("lichen/v1/f/d/x/up/update", len(payload))
+        assert len(sent[0]) == publish_bytes("lichen/v1/f/d/x/up/update", len(payload))
 
 
 def test_bench_a_large_update_counts_its_pointer_and_every_chunk_header() -> None:

@@ -13,7 +13,6 @@ from coordinator.config import load_settings
 from edge_agent import config as agent_config
 from lichen import spar
 from lichen.demo import chaos, observer, plan, prepare, study
-from lichen.demo.baseline import publish_bytes
 from lichen.demo.screen import Screen, headline, round_line
 from lichen.demo.story import ObserverStory, Prediction
 from lichen.demo.study import ALONE, FEDERATED, Line, summarise
@@ -129,12 +128,6 @@ def test_without_an_environment_torch_is_blocked_and_it_says_so(
     assert place.python == Path(sys.executable)
     assert "unimportable" in place.how
     assert place.torch_free()
-
-
-def test_publish_bytes_counts_what_mqtt_adds() -> None:
-    # MQTT 5.0, 3.3: 1 type byte, 1 length byte, 2 + 1 topic, 2 packet id, 1 property length, 5 payload
-    assert publish_bytes("t", 5) == 13
-    assert publish_bytes("t", 200) == 209  # the remaining length takes two bytes from 128 on
 
 
 def _view(*announced: RoundAnnouncement) -> FleetView:
