@@ -5,15 +5,14 @@ windows have the bounds that their services state. A message is acknowledged aft
 """
 
 import asyncio
-import json
-import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import structlog
 
+from edge_agent.checks import warnings
 from edge_agent.collect import Collector, Judged, Workspace
 from edge_agent.config import AgentSettings
 from edge_agent.deploy import Deployment
@@ -23,6 +22,8 @@ from edge_agent.ledger import Ledger
 from edge_agent.outbox import Outbox
 from edge_agent.session import Session, first_task, offline, state_topic
 from edge_agent.sources.base import Source, open_source
+from edge_agent.status import LOCK_FILE, STATUS_FILE, keep, stamp
+from edge_agent.store import Store
 from protocol.errors import Refused, Transient
 from protocol.messages import Command, ModelPointer, Offer, Receipt, TaskAnnouncement, Want, decode
 from protocol.task import Task
@@ -31,12 +32,11 @@ from runtime.blobs import BlobStore
 from runtime.clock import Clock
 from runtime.fetch import Fetcher
 from runtime.mqtt import Link, Message, Will
+from runtime.owner import Owner
 from runtime.spool import Spool
 from runtime.supervise import Progress
 
 _log = structlog.get_logger("edge_agent")
-STATUS_FILE: Final = "status.json"
-_STATUS_EVERY_S: Final = 5.0
 
 
 def open_sources(settings: AgentSettings, config: Path, task: Task | None, clock: Clock) -> list[Source]:
@@ -59,6 +59,9 @@ class Agent:
         settings: checked.
         sources: opened.
         clock: of all services.
+
+    Raises:
+        Misconfigured: another agent runs on this state_dir, or a folder is closed to us.
     """
 
     def __init__(self, settings: AgentSettings, sources: list[Source], clock: Clock) -> None:
@@ -67,6 +70,7 @@ class Agent:
         self._clock = clock
         self.progress = Progress()
         self._first_task = first_task(settings, sources)
+        self._owner = Owner(settings.state_dir / LOCK_FILE, "agent")
         self.refused: dict[str, int] = {}
         """Messages that were refused, by reason."""
         will = Will(state_topic(settings), offline(settings))
@@ -79,7 +83,7 @@ class Agent:
         )
         self.blobs = BlobStore(settings.cache_dir / "blobs")
         self.spool = Spool(settings.state_dir / "spool.sqlite3", settings.outbox.budget_bytes)
-        ledger = Ledger(settings.state_dir / "rounds.json", clock)
+        ledger = Ledger(settings.state_dir / "rounds.json", clock, settings.outbox.resend_s)
         link, fleet, device = self.link, settings.fleet, settings.device
         self.fetcher = Fetcher(
             link.publish, fleet, device, self.blobs, lambda: link.chunk_bytes, window=settings.mqtt.window
@@ -118,6 +122,7 @@ class Agent:
 
     def services(self) -> dict[str, Callable[[], Awaitable[None]]]:
         """Name -> run, for the one TaskGroup."""
+        settings = self.settings
         services: dict[str, Callable[[], Awaitable[None]]] = {
             "link": self.link.run,
             "router": self._route,
@@ -128,7 +133,7 @@ class Agent:
             "learner": self.learner.run,
             "deployment": self.deployment.run,
             "metrics": self._send_metrics,
-            "status": self._keep_status,
+            "status": partial(keep, settings.cache_dir / STATUS_FILE, self.status, self._clock),
         }
         for i, source in enumerate(self.sources):
             services[f"source[{i}]"] = partial(self.collector.run_source, source)
@@ -136,6 +141,8 @@ class Agent:
 
     async def start(self) -> None:
         """Begin with the task that is known, if any."""
+        for words in warnings(self.settings, self._first_task, self.sources):
+            _log.warning("this may be wrong", why=words)
         await asyncio.to_thread(self.blobs.collect, (), self.settings.blob_budget_bytes)
         if self._first_task is not None:
             await self.collector.use(self._first_task)
@@ -149,6 +156,7 @@ class Agent:
         self.spool.close()
         if (work := self.workspace()) is not None:
             work.store.close()
+        self._owner.close()
 
     def _model_digest(self) -> str | None:
         return None if self.inference.model is None else self.inference.model.digest
@@ -229,16 +237,6 @@ class Agent:
         elif command.command == "send_state":
             self.session.send_soon()
 
-    async def _keep_status(self) -> None:
-        """Write what ``lichen agent status`` shows, when it changed; the cache may live in memory."""
-        path, last = self.settings.cache_dir / STATUS_FILE, ""
-        while True:
-            text = json.dumps(self.status(), indent=1, default=str)
-            if text != last:
-                await asyncio.to_thread(_write_plain, path, text)
-                last = text
-            await self._clock.sleep(_STATUS_EVERY_S)
-
     def status(self) -> dict[str, Any]:
         """What it does, and what it waits for."""
         work, counters = self.workspace(), self.link.counters
@@ -254,6 +252,7 @@ class Agent:
             "store_bytes": 0 if stock is None else stock.bytes,
             "dropped_by_class": {} if stock is None else stock.dropped,
             "lost_windows": 0 if stock is None else stock.lost,
+            "disk": "ok" if work is None else _disk(work.store),
             "reasons": {} if work is None else dict(work.reasons()),
             "samples": {} if work is None else vars(work.windower.counters),
             "source_failures": self.collector.restarts,
@@ -279,16 +278,13 @@ class Agent:
         }
 
 
+def _disk(store: Store) -> str:
+    """Whether windows can be written, in words."""
+    if store.trouble is None:
+        return "ok"
+    since, why = store.trouble
+    return f"windows cannot be written since {stamp(since)}: {store.path}: {why}"
+
+
 def _ignore(route: Route) -> None:
     _log.debug("nothing to do", topic=route.kind)
-
-
-def _write_plain(path: Path, text: str) -> None:
-    """Atomic for readers, not synced: it is written again in a moment."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f"{path.name}.part")
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
-    except OSError as error:
-        _log.debug("status not written", file=str(path), error=str(error), at=time.time())

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from edge_agent.agent import Agent, open_sources
+from edge_agent.checks import require_output
 from edge_agent.config import AgentSettings, read, read_task
 from protocol.errors import Misconfigured
 from runtime import logs, supervise
@@ -20,15 +21,16 @@ def load(config: Path) -> tuple[AgentSettings, Agent]:
     settings = read(config)
     logs.configure(settings.log)
     clock = SystemClock()
-    task = None if settings.task_file is None else read_task(settings.task_file)
+    task = None if settings.task_file is None else read_task(settings.task_file, config)
     sources = open_sources(settings, config, task, clock)
+    require_output(settings, config)
     for key in ("state_dir", "cache_dir"):
         folder: Path = getattr(settings, key)
         try:
             with disk_errors(folder):
                 folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:  # a file is in the way
-            raise Misconfigured(f"{config}: {key}: {folder}: {error.strerror}") from None
+        except Misconfigured as error:
+            raise Misconfigured(f"{config}: {key}: {error}") from None
     return settings, Agent(settings, sources, clock)
 
 

@@ -7,9 +7,12 @@ from typing import Annotated, Any, Literal
 import typer
 
 from edge_agent import app as daemon
-from edge_agent.agent import STATUS_FILE, open_sources
+from edge_agent import status as last_words
+from edge_agent.agent import open_sources
+from edge_agent.checks import require_output, warnings
 from edge_agent.collect import misfits
 from edge_agent.config import read, read_task
+from edge_agent.roles import roles_of
 from edge_agent.session import check_task
 from protocol.errors import Misconfigured
 from runtime import exit_codes
@@ -41,8 +44,9 @@ def check(config: Config = Path("/etc/lichen/agent.toml"), output: Format = "tab
 
 def _checked(config: Path) -> dict[str, Any]:
     settings = read(config)
-    task = None if settings.task_file is None else read_task(settings.task_file)
+    task = None if settings.task_file is None else read_task(settings.task_file, config)
     sources = open_sources(settings, config, task, SystemClock())
+    require_output(settings, config)
     tls_context(settings.mqtt)
     read_password(settings.mqtt)
     if task is not None:
@@ -53,26 +57,29 @@ def _checked(config: Path) -> dict[str, Any]:
         "config": str(config),
         "fleet": settings.fleet,
         "device": settings.device,
-        "roles": list(settings.roles),
+        "roles": list(roles_of(settings)),
         "broker": settings.mqtt.where,
         "task": None if task is None else task.name,
         "sources": {source.name: source.channels for source in sources},
+        "warnings": warnings(settings, task, sources),
     }
 
 
 @app.command()
 def status(config: Config = Path("/etc/lichen/agent.toml"), output: Format = "table") -> None:
-    """Show what the running agent does and what it waits for."""
+    """Show what the agent does and what it waits for. Exit status 69: it does not run."""
     try:
         settings = read(config)
     except Misconfigured as error:
         _fail(str(error), output)
-    path = settings.cache_dir / STATUS_FILE
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        alive, found = last_words.read(settings)
     except (OSError, ValueError) as error:
-        _fail(f"{path}: {error}; is the agent running?", output, exit_codes.UNAVAILABLE)
+        file = settings.cache_dir / last_words.STATUS_FILE
+        _fail(f"{file}: {error}; is the agent running?", output, exit_codes.UNAVAILABLE)
     _show(found, output)
+    if not alive:
+        raise typer.Exit(exit_codes.UNAVAILABLE)
 
 
 def _fail(words: str, output: str, code: int = exit_codes.CONFIG) -> Any:
@@ -88,8 +95,10 @@ def _show(found: dict[str, Any], output: str) -> None:
         return
     from rich.console import Console  # noqa: PLC0415 - `lichen agent run` prints no table and needs no rich
     from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
 
     table = Table(show_header=False, box=None)
     for key, value in found.items():
-        table.add_row(key, value if isinstance(value, str) else json.dumps(value))
+        # Text: what stands in brackets, as in `pip install 'lichen[train]'`, is no markup
+        table.add_row(Text(key), Text(value if isinstance(value, str) else json.dumps(value)))
     Console().print(table)

@@ -102,10 +102,10 @@ def read(file: Path) -> AgentSettings:
     return settings
 
 
-def read_task(file: Path) -> Task:
-    """Read ``task.toml``.
+def read_task(file: Path, config: Path | None = None) -> Task:
+    """Read ``task.toml``; ``config``: the settings file whose ``task_file`` names it, for messages.
 
     Raises:
         Misconfigured: names file and key.
     """
-    return load_toml(Task, file)
+    return load_toml(Task, file, named_by="task_file" if config is None else f"task_file in {config}")

@@ -243,7 +243,10 @@ def disk_trouble(folder: Path) -> Iterator[None]:
     """A disk that fails while a model is deployed: the old one stays, and it is tried again."""
     try:
         with disk_errors(folder):
-            yield
+            try:
+                yield
+            except (NotADirectoryError, FileExistsError) as error:  # what is in the way of a model may go
+                raise Transient(f"{folder}: {error}") from None
     except OSError as error:
         raise Transient(f"{folder}: {error}") from None
 

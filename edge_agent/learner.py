@@ -20,6 +20,7 @@ from edge_agent.config import AgentSettings
 from edge_agent.ledger import Ledger
 from edge_agent.packing import pack_update
 from edge_agent.private import PrivateTensors
+from edge_agent.roles import lack, roles_of
 from models import jobs, registry
 from models.contract import Blobs, LocalResult, Tensors, WindowSet
 from protocol.errors import LichenError, Reason, Refused, Transient
@@ -117,8 +118,8 @@ class Learner:
         if work is None or work.task.name != offer.task:
             self.why = f"the offer is for task {offer.task!r}, which is not announced here"
             return False
-        if "train" not in self._settings.roles:
-            self.why = "this device does not have the role 'train'"
+        if "train" not in roles_of(self._settings):
+            self.why = lack(self._settings) or "this device does not have the role 'train'"
             return False
         if self._clock.now() < self._not_before.get(_key(offer), (0.0, 0.0))[0]:
             return False
@@ -135,7 +136,9 @@ class Learner:
             if any(e.digest == entry.digest for e in pending):
                 self.why = f"the update for round {offer.round} waits for its receipt"
                 return False
-        return not self._ledger.is_done(offer)
+        if settled := self._ledger.why_not(offer):
+            self.why = settled
+        return not settled
 
     async def _attempt(self, offer: Offer) -> None:
         """Train in a task of its own, so that a newer offer can cancel it."""
@@ -264,7 +267,7 @@ class Learner:
     def settled(self, receipt: Receipt) -> None:
         """The receipt of an update came (touches the disk)."""
         self._ledger.settled(receipt)
-        self.why = f"round {receipt.round} was {receipt.status}; waiting for the next offer"
+        self.why = self._ledger.words(receipt)
 
 
 def _write_job(folder: Path, job: jobs.TrainJob, windows: WindowSet, state: Blobs, private: Tensors) -> None:

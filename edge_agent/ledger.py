@@ -2,10 +2,10 @@
 
 import threading
 from pathlib import Path
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import structlog
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from protocol.base import Count, Digest, Frozen, Name
 from protocol.errors import Reason
@@ -17,6 +17,16 @@ _log = structlog.get_logger("edge_agent.ledger")
 KEPT: Final = 32
 GRACE_S: Final = 30.0
 """An offer this long after its update was accepted says that the coordinator has lost it: train again."""
+RETRY_S: Final = 10.0
+MOST_RETRY_S: Final = 120.0
+FINAL: Final = frozenset(
+    {
+        *(Reason.MALFORMED, Reason.TOO_LARGE, Reason.WRONG_TENSORS, Reason.WRONG_MODALITY),
+        *(Reason.NON_FINITE, Reason.OUT_OF_BOUNDS, Reason.WRONG_DEVICE),
+    }
+)
+"""What the update itself causes: it would meet the same again. Any other refusal is about the moment."""
+_AGAIN: Final = "tried again when the offer comes again"
 
 
 class Entry(Frozen):
@@ -28,6 +38,19 @@ class Entry(Frozen):
     digest: Digest
     status: Literal["spooled", "accepted", "refused"] = "spooled"
     reason: Reason | None = None
+    detail: Annotated[str, Field(max_length=500)] = ""
+    refusals: Count = 0
+    """How often this offer's updates were refused."""
+
+    @property
+    def is_final(self) -> bool:
+        """Refused, and it would be again."""
+        return self.status == "refused" and self.reason in FINAL
+
+    @property
+    def why(self) -> str:
+        """The refusal in words."""
+        return f"{self.reason or 'refused'}: {self.detail or 'no detail given'}"
 
 
 class _File(Frozen):
@@ -35,12 +58,19 @@ class _File(Frozen):
 
 
 class Ledger:
-    """The last rounds, newest last. Thread-safe."""
+    """The last rounds, newest last. Thread-safe.
 
-    def __init__(self, path: Path, clock: Clock) -> None:
+    Args:
+        path: the file.
+        clock: paces what is tried again.
+        retry_s: first pause after a refusal that is not final; it doubles at each one up to two minutes.
+    """
+
+    def __init__(self, path: Path, clock: Clock, retry_s: float = RETRY_S) -> None:
         self._lock = threading.Lock()  # a receipt may come while the next update is spooled
         self._path = path
         self._clock = clock
+        self._retry_s = retry_s
         self._entries = list(_read(path).entries)
         self._settled = dict.fromkeys((e.digest for e in self._entries), clock.now())
 
@@ -51,36 +81,61 @@ class Ledger:
                 return entry
         return None
 
-    def is_done(self, offer: Offer) -> bool:
-        """Whether an offer needs no training. What is still in the spool is the caller's question."""
+    def why_not(self, offer: Offer) -> str:
+        """Why an offer needs no training now, in words; empty when it does.
+
+        What is still in the spool is the caller's question.
+        """
         entry = self.find(offer)
         if entry is None or entry.status == "spooled":
-            return False
-        fresh = self._clock.now() - self._settled.get(entry.digest, -GRACE_S) < GRACE_S
-        # The same update would be refused again, unless the coordinator only had no room for it.
-        return fresh or (entry.status == "refused" and entry.reason not in {Reason.FULL, Reason.WRONG_DIGEST})
+            return ""
+        if entry.is_final:
+            return f"this offer's update was refused: {entry.why}; waiting for the next round"
+        since = self._clock.now() - self._settled.get(entry.digest, -MOST_RETRY_S)
+        if entry.status == "accepted":
+            return f"round {entry.round} was accepted; waiting for the next offer" if since < GRACE_S else ""
+        pause = min(MOST_RETRY_S, self._retry_s * 2 ** min(16, max(0, entry.refusals - 1)))
+        return f"round {entry.round} was refused: {entry.why}; {_AGAIN}" if since < pause else ""
+
+    def is_done(self, offer: Offer) -> bool:
+        """Whether an offer needs no training now."""
+        return bool(self.why_not(offer))
 
     def spooled(self, offer: Offer, digest: str) -> None:
         """An update for this offer is in the spool."""
         with self._lock:
             kept = [e for e in self._entries if (e.task, e.round) != (offer.task, offer.round)]
-            new = Entry(task=offer.task, round=offer.round, base=offer.base, digest=digest)
+            before = self.find(offer)
+            refusals = 0 if before is None else before.refusals
+            new = Entry(task=offer.task, round=offer.round, base=offer.base, digest=digest, refusals=refusals)
             self._entries = [*kept, new][-KEPT:]
             self._write()
 
     def settled(self, receipt: Receipt) -> None:
         """The receipt of an update came."""
-        update = {"status": receipt.status, "reason": receipt.reason}
         with self._lock:
-            self._entries = [
-                e.model_copy(update=update) if e.digest == receipt.digest else e for e in self._entries
-            ]
+            self._entries = [_with(e, receipt) if e.digest == receipt.digest else e for e in self._entries]
             self._settled[receipt.digest] = self._clock.now()
             self._settled = {e.digest: self._settled.get(e.digest, self._clock.now()) for e in self._entries}
             self._write()
 
+    def words(self, receipt: Receipt) -> str:
+        """What a receipt means for the learner, in words."""
+        if receipt.status == "accepted":
+            return f"round {receipt.round} was accepted; waiting for the next offer"
+        for entry in self._entries:
+            if entry.digest == receipt.digest and entry.is_final:
+                return f"this offer's update was refused: {entry.why}; waiting for the next round"
+        return f"round {receipt.round} was refused: {receipt.reason or 'refused'}: {receipt.detail}; {_AGAIN}"
+
     def _write(self) -> None:
         write_atomic(self._path, _File(entries=tuple(self._entries)).model_dump_json().encode())
+
+
+def _with(entry: Entry, receipt: Receipt) -> Entry:
+    refusals = entry.refusals + (receipt.status == "refused")
+    update = {"reason": receipt.reason, "detail": receipt.detail, "refusals": refusals}
+    return entry.model_copy(update={"status": receipt.status, **update})
 
 
 def _read(path: Path) -> _File:

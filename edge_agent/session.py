@@ -16,9 +16,11 @@ from typing import Final
 import structlog
 from pydantic import ValidationError
 
+from edge_agent.checks import doubts
 from edge_agent.collect import Workspace, misfits, offered
 from edge_agent.config import AgentSettings, read_task
 from edge_agent.ports import Publisher
+from edge_agent.roles import roles_of
 from edge_agent.sources.base import Source
 from models import registry
 from protocol.errors import Misconfigured, Reason, Refused, Transient
@@ -41,7 +43,7 @@ def state_topic(settings: AgentSettings) -> str:
 
 def offline(settings: AgentSettings) -> bytes:
     """The will."""
-    return encode(State(status="offline", device=settings.device, roles=settings.roles, modalities={}))
+    return encode(State(status="offline", device=settings.device, roles=roles_of(settings), modalities={}))
 
 
 def check_task(task: Task, sources: list[Source]) -> None:
@@ -132,6 +134,8 @@ class Session:
             raise Refused(Reason.UNKNOWN_TASK, str(error)) from None
         for words in misfits(task, self._sources):
             _log.warning("a source is not used", why=words)
+        for words in doubts(task, self._sources):
+            _log.warning("this may be wrong", why=words)
         path = self._settings.state_dir / TASK_FILE
         try:
             await asyncio.to_thread(write_atomic, path, task.model_dump_json().encode())
@@ -171,7 +175,7 @@ class Session:
         return State(
             status="online",
             device=settings.device,
-            roles=settings.roles,
+            roles=roles_of(settings),
             modalities=modalities,
             windows=labelled,
             model=self._model_digest(),

@@ -11,6 +11,7 @@ Shapes: B windows, M modalities, C channels, T samples.
 import copy
 import sqlite3
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -67,7 +68,8 @@ class Store:
         self._writing: list[_Row] = []
         self._dropped: dict[int, int] = {}
         self._lost = 0
-        self._full = False
+        self.trouble: tuple[float, str] | None = None
+        """Since when (Unix seconds) and why the disk takes nothing; None while it does."""
         self._closed = False
         self._shapes = [(m.name, m.channels, task.samples(m.name)) for m in task.modalities]
         self._tally = Tally(len(self._shapes), len(task.labels))
@@ -123,17 +125,29 @@ class Store:
             finally:
                 with self._lock:
                     if written:
-                        self._tally, self._dropped, self._full = tally, dropped, False
+                        self._tally, self._dropped = tally, dropped
                     else:
                         self._pending = self._writing + self._pending
                         self._shed_excess()
                     self._writing = []
+            if written:
+                self._say_recovered()
             return written
 
     def _say_full(self, why: str) -> None:
-        if not self._full:
+        if self.trouble is None:
             _log.error("windows cannot be written; the agent goes on", file=str(self.path), error=why)
-        self._full = True
+            self.trouble = time.time(), why
+
+    def _say_recovered(self) -> None:
+        if self.trouble is not None:
+            since, self.trouble = self.trouble[0], None
+            _log.info(
+                "windows are written again",
+                file=str(self.path),
+                after_s=round(time.time() - since),
+                lost=self._lost,
+            )
 
     def _connect(self) -> sqlite3.Connection | None:
         """The open file; tried again at each call while there is no room for it."""

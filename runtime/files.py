@@ -11,6 +11,7 @@ from typing import Final
 from protocol.errors import Misconfigured, Transient
 
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+_IN_THE_WAY: Final = (errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
 _NOT_ALLOWED: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
@@ -50,7 +51,7 @@ def disk_errors(path: Path) -> Iterator[None]:
     """Sort the disk's errors.
 
     Raises:
-        Misconfigured: it is closed to us.
+        Misconfigured: it is closed to us, or a file stands where a folder should be.
         Transient: it is full, or what was there is gone; any other error is left as it is.
     """
     try:
@@ -60,6 +61,11 @@ def disk_errors(path: Path) -> Iterator[None]:
             raise Transient(f"{path}: no space left on the disk") from None
         if error.errno == errno.ENOENT:
             raise Transient(f"{path}: {error.strerror}") from None
+        if error.errno in _IN_THE_WAY:
+            raise Misconfigured(
+                f"{path}: {error.strerror}: a part of this path is a file where a folder should be, or the "
+                "other way round"
+            ) from None
         if error.errno in _NOT_ALLOWED:
             raise Misconfigured(
                 f"{path}: {error.strerror}; the service's user must own this folder"

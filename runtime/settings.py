@@ -142,9 +142,34 @@ def load(
     return _validate(model, values, file, origins)
 
 
-def load_toml(model: type[S], file: Path) -> S:
-    """Read one TOML file (no drop-ins, no environment); errors as :func:`load`."""
-    return _validate(model, _read(file), file, Origins(str(file)))
+def load_toml(model: type[S], file: Path, *, named_by: str = "") -> S:
+    """Read one TOML file (no drop-ins, no environment); errors as :func:`load`.
+
+    Args:
+        model: what it holds.
+        file: where it is.
+        named_by: the settings key (or option) that names the file, for the message when it is not there.
+    """
+    hint = f"; {named_by} names it: correct the path, or make the file" if named_by else ""
+    return _validate(model, _read(file, hint), file, Origins(str(file)))
+
+
+def check_table(model: type[S], values: Mapping[str, Any], where: str, folder: Path) -> S:
+    """Check one table that was read before.
+
+    Args:
+        model: its keys.
+        values: the table.
+        where: file and path of the table, for messages, as ``agent.toml: source[0]``.
+        folder: where its relative paths begin.
+
+    Raises:
+        Misconfigured: as :func:`load`, a line for every wrong key.
+    """
+    try:
+        return model.model_validate(values, context={"folder": folder})
+    except ValidationError as error:
+        raise Misconfigured(explain(model, values, error, Origins(where), joint=".")) from None
 
 
 def _validate(model: type[S], values: dict[str, Any], file: Path, origins: Origins) -> S:
@@ -154,11 +179,11 @@ def _validate(model: type[S], values: dict[str, Any], file: Path, origins: Origi
         raise Misconfigured(explain(model, values, error, origins)) from None
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path, hint: str = "; give the settings file with --config") -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise Misconfigured(f"{path}: no such file; give the settings file with --config") from None
+        raise Misconfigured(f"{path}: no such file{hint}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise Misconfigured(f"{path}: cannot be read: {error}") from None
     except tomllib.TOMLDecodeError as error:

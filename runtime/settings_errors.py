@@ -2,9 +2,14 @@
 
 import difflib
 from collections.abc import Iterable, Mapping
-from typing import Any, get_args
+from typing import Any, Final, get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
+
+from protocol.base import Name
+
+NAME_PATTERN: Final = TypeAdapter(Name).json_schema()["pattern"]
 
 
 class Origins:
@@ -29,24 +34,47 @@ class Origins:
 
 
 def explain(
-    model: type[BaseModel], values: Mapping[str, Any], error: ValidationError, origins: Origins
+    model: type[BaseModel],
+    values: Mapping[str, Any],
+    error: ValidationError,
+    origins: Origins,
+    *,
+    joint: str = ": ",
 ) -> str:
-    """One line for every wrong key."""
+    """One line for every wrong key; ``joint`` stands between its origin and its path."""
     lines = []
-    for one in error.errors(include_url=False, include_context=False):
+    every = error.errors(include_url=False)
+    for one in every:
+        if _follows(one, every):
+            continue
         path = _data_path(values, one["loc"])
-        where = f"{origins.of(path)}: {_dotted(path)}" if path else origins.of(())
+        where = f"{origins.of(path)}{joint}{_dotted(path)}" if path else origins.of(())
         lines.append(f"{where}: {_words(model, path, one)}")
     return "\n".join(lines)
 
 
-def _words(model: type[BaseModel], path: tuple[str | int, ...], one: Any) -> str:
-    if one["type"] == "extra_forbidden":
+def _follows(one: ErrorDetails, every: Iterable[ErrorDetails]) -> bool:
+    """Whether a list is only too short because what is in it was wrong, which has its own line."""
+    at = one["loc"]
+    return one["type"] == "too_short" and any(
+        len(other["loc"]) > len(at) and other["loc"][: len(at)] == at for other in every
+    )
+
+
+def _words(model: type[BaseModel], path: tuple[str | int, ...], one: ErrorDetails) -> str:
+    kind, context, given = one["type"], one.get("ctx", {}), one.get("input")
+    if kind == "extra_forbidden":
         return f"unknown key{_hint(model, path)}"
-    if one["type"] == "missing":
+    if kind == "missing":
         return "missing; it has no default"
+    if kind == "string_pattern_mismatch" and context.get("pattern") == NAME_PATTERN:
+        return f"{given!r} is no name: 1 to 64 letters, digits, '_', '.' and '-', a letter or digit first"
+    if kind in {"too_short", "too_long"}:
+        bound = (
+            f"at least {context['min_length']}" if kind == "too_short" else f"at most {context['max_length']}"
+        )
+        return f"{bound} wanted, there are {context['actual_length']}"
     message = str(one["msg"]).removeprefix("Value error, ")
-    given = one.get("input")
     if isinstance(given, str | int | float | bool):
         return f"{message} (found {given!r})"
     return message

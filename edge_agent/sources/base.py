@@ -9,14 +9,16 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from protocol.errors import Misconfigured
+from protocol.task import Task
 from runtime.clock import Clock
+from runtime.settings import check_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,14 @@ class Source(Protocol):
             OSError: the hardware or file went away; the agent waits and calls again.
             Transient: the same, in words.
         """
+
+
+@runtime_checkable
+class Doubtful(Protocol):
+    """A source that can be compared with a task before it runs."""
+
+    def doubts(self, task: Task) -> list[str]:
+        """What hardly fits, in words; it is said and not refused."""
 
 
 @dataclass(frozen=True)
@@ -110,13 +120,7 @@ def open_source(
         raise Misconfigured(f"{where}.kind: {name!r} is not a kind of source; known: {', '.join(kinds)}")
     kind = kinds[name]
     options = {key: value for key, value in table.items() if key != "kind"}
-    try:
-        settings = kind.settings.model_validate(options, context={"folder": folder})
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        path = ".".join([where, *map(str, first["loc"])])
-        known = ", ".join(kind.settings.model_fields)
-        raise Misconfigured(f"{path}: {first['msg']} (keys of kind {name!r}: {known})") from None
+    settings = check_table(kind.settings, options, where, folder)
     try:
         return kind.make(settings, modalities, clock)
     except Misconfigured as error:

@@ -84,11 +84,18 @@ def write_npz(path: Path, recording: Recording) -> None:
 
 
 def _read_npz(path: Path) -> Recording:
+    arrays: dict[str, NDArray[np.generic]] = {}
+    if not zipfile.is_zipfile(path):
+        raise Misconfigured(f"recording {path}: not a plain npz file, which numpy.savez writes")
+    key = "the archive"
     try:
         with np.load(path, allow_pickle=False) as archive:
-            arrays = {key: archive[key] for key in archive.files}
+            for key in archive.files:
+                arrays[key] = archive[key]
     except _BROKEN as error:
-        raise Misconfigured(f"recording {path}: not a plain npz file: {error}") from None
+        # numpy advises to load pickles: that would run whatever the file says
+        why = "holds Python objects, not numbers" if "pickle" in str(error) else f"is damaged: {error}"
+        raise Misconfigured(f"recording {path}: not a plain npz file: {key} {why}") from None
     names = sorted({key.rpartition("/")[0] for key in arrays if "/" in key} - {"label"})
     if not names:
         found = ", ".join(sorted(arrays)[:8]) or "nothing"

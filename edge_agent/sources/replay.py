@@ -7,13 +7,16 @@ import numpy as np
 from pydantic import Field
 
 from edge_agent.sources.base import REGISTRY, Batch, Kind, LabelBatch, SampleBatch
-from edge_agent.sources.recording import Recording, read
+from edge_agent.sources.recording import Recording, Stream, read
 from protocol.errors import Misconfigured
+from protocol.task import Task
 from runtime.clock import Clock
 from runtime.settings import ConfigPath, Section
 
 MIN_BATCH_S: Final = 0.2
 MAX_BATCH_S: Final = 1.0
+RATE_FACTOR: Final = 1.5
+"""A recorded rate further than this from the task's is doubtful."""
 BATCH_SAMPLES: Final = 50
 """A batch covers 0.2 s of real time, or up to 1 s where that is fewer than 50 samples: wake-ups cost CPU."""
 
@@ -46,6 +49,28 @@ class Replay:
         self._first, self._last = self.recording.span()
         self._position = self._first + settings.start_s
         self._offset = 0.0
+
+    def doubts(self, task: Task) -> list[str]:
+        """Labels that are no class of the task, and rates far from the task's."""
+        words = []
+        found = np.unique(self.recording.label)
+        foreign = found[(found >= len(task.labels)) | (found < -1)]
+        if len(foreign):
+            listed = ", ".join(str(label) for label in foreign[:8])
+            words.append(
+                f"{self.name}: label {listed}: no class of task {task.name!r}, which has 0 to "
+                f"{len(task.labels) - 1} (-1: none); what they cover counts as without a label"
+            )
+        for name, stream in self.recording.streams.items():
+            if name not in task.modality_names or (rate := _rate(stream)) is None:
+                continue
+            wanted = task.modality(name).rate_hz
+            if not 1 / RATE_FACTOR <= rate / wanted <= RATE_FACTOR:
+                words.append(
+                    f"{self.name}: modality {name!r} was recorded at {rate:.4g} Hz, the task's rate_hz is "
+                    f"{wanted:g}: are its times in seconds?"
+                )
+        return words
 
     def _step_s(self) -> float:
         """Real seconds per batch."""
@@ -101,6 +126,13 @@ class Replay:
             if part.stop > part.start:
                 batches.append(SampleBatch(name, stream.t[part] + self._offset, stream.values[part]))
         return batches
+
+
+def _rate(stream: Stream) -> float | None:
+    """Samples per recorded second between neighbours, whatever gaps there are; None where nothing tells."""
+    steps = np.diff(stream.t)
+    middle = float(np.median(steps)) if len(steps) else 0.0
+    return 1 / middle if middle > 0 else None
 
 
 def chosen(recording: Recording, settings: ReplaySettings, known: Sequence[str] | None) -> Recording:

@@ -2,8 +2,13 @@
 
 import asyncio
 import json
+import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 from lichen import status
 from protocol.messages import RoundAnnouncement, State, encode
@@ -42,9 +47,25 @@ async def test_retained_state_is_shown(broker: BrokerProcess) -> None:  # noqa: 
     assert "waits for: usnea's update" in run(broker.port, "--why").stdout
 
 
+def test_the_example_broker_starts_where_it_may_write_nothing(tmp_path: Path) -> None:
+    program = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+    if program is None:
+        pytest.skip("mosquitto is not installed")
+    port, example = free_port(), Path(__file__).resolve().parents[2] / "examples/mosquitto.conf"
+    file = tmp_path / "mosquitto.conf"
+    file.write_text(example.read_text().replace("listener 1883", f"listener {port}"))
+    # As root it becomes the user mosquitto, who must be able to read this and can write nowhere here.
+    started = BrokerProcess([program, "-c", str(file)], port, tmp_path / "log").start()
+    try:
+        assert "no coordinator has been seen" in run(port).stdout
+    finally:
+        started.stop()
+    assert "rror" not in (tmp_path / "log").read_text()
+
+
 def test_a_broker_that_is_not_there_is_named() -> None:
     port = free_port()
     done = run(port)
-    assert done.returncode == 75
+    assert done.returncode == 69
     assert f"127.0.0.1:{port}" in done.stderr
     assert "Traceback" not in done.stderr

@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from coordinator.rounds.driver import replay
 from coordinator.rounds.machine import TABLE, apply
+from coordinator.rounds.reading import replay
 from coordinator.rounds.states import (
     JOURNALED,
     Aggregate,
@@ -22,12 +22,13 @@ from coordinator.rounds.states import (
     Selected,
     Tick,
     UpdateAccepted,
+    UpdateRefused,
     UpdatesLost,
     VersionMade,
     WorkFailed,
 )
 from coordinator.rounds.steps import needed
-from coordinator.rounds.why import why
+from coordinator.rounds.why import Outlook, why
 
 NAMES = ("a", "b", "c", "d", "e")
 DEVICE = st.sampled_from((*NAMES, "stranger"))
@@ -37,9 +38,10 @@ EVENTS = st.one_of(
     st.just(Begin()),
     st.just(Resumed()),
     st.builds(Tick, able=DEVICES, settled=st.booleans()),
-    st.builds(DeviceOnline, device=DEVICE),
+    st.builds(DeviceOnline, device=DEVICE, came=st.booleans()),
     st.builds(Selected, round=SMALL, attempt=SMALL, devices=DEVICES),
     st.builds(UpdateAccepted, device=DEVICE, round=SMALL),
+    st.builds(UpdateRefused, device=DEVICE, round=SMALL, reason=st.just("non_finite")),
     st.builds(UpdatesLost, round=SMALL, devices=DEVICES),
     st.builds(VersionMade, version=SMALL, manifest=st.just("f" * 64)),
     st.builds(EvaluationDone, version=SMALL),
@@ -161,7 +163,11 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def it_says_why(self) -> None:
-        assert len(why(self.rules, self.state, self.now, 2)) > 20
+        said = why(
+            self.rules, self.state, self.now, Outlook(("a" * 64,) * 9, {"b\n" * 99: "x" * 999}, 9, "z" * 999)
+        )
+        assert 20 < len(said) <= 1000
+        assert "\n" not in said
 
     @invariant()
     def replay_gives_the_same_state(self) -> None:

@@ -18,6 +18,7 @@ from tests.support.coordinator_fake import FLEET, TinyJobs, TinyServer, settings
 class FakeLink:
     def __init__(self) -> None:
         self.connected = True
+        self.why = "connecting to nowhere"
         self.chunk_bytes = 65536
         self.counters = LinkCounters()
         self.sent: list[tuple[str, bytes, bool]] = []

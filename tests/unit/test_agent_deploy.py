@@ -166,8 +166,11 @@ async def test_what_does_not_fit_is_refused_in_words_and_the_old_one_stays(tmp_p
         await asyncio.sleep(0.05)
         assert len(deployment.shelf.fetched) == before, "what was refused is not pulled again"
         deployment.offer(pointer(deployment.shelf.put(bundle(TASK, 6)), 6))
-        await until(lambda: deployment.inference.model.manifest.version == 6, 20)
-        folders = sorted(p.name for p in (tmp_path / "models").iterdir() if p.is_dir())
+        await until(lambda: deployment.current.version == 6, 20)
+        assert deployment.inference.model.manifest.version == 6
+        models = tmp_path / "models"
+        await until(lambda: len([p for p in models.iterdir() if p.is_dir()]) == 2)
+        folders = sorted(p.name for p in models.iterdir() if p.is_dir())
         assert folders == sorted([deployment.current.digest, deployment.current.previous])
 
 

@@ -7,12 +7,12 @@ import pytest
 
 from edge_agent.collect import Workspace
 from edge_agent.learner import Learner
-from edge_agent.ledger import Ledger
-from protocol.errors import Refused, Transient
+from edge_agent.ledger import RETRY_S, Ledger
+from protocol.errors import Reason, Refused, Transient
 from protocol.frame import digest
-from protocol.messages import Offer
+from protocol.messages import Offer, Receipt
 from runtime.blobs import BlobStore
-from runtime.clock import SystemClock
+from runtime.clock import ManualClock, SystemClock
 from runtime.spool import Spool
 from tests.support.agent_link import until
 from tests.unit.test_agent_session import config, read
@@ -30,8 +30,8 @@ class Shelf:
 
 
 @asynccontextmanager
-async def learning(folder):
-    settings, clock = read(config(folder)), SystemClock()
+async def learning(folder, clock=None):
+    settings, clock = read(config(folder)), clock or SystemClock()
     store = Store(settings.state_dir / "store", TASK, 10_000_000)
     store.add(windows([0, 1, 2] * 10))
     work = Workspace(TASK, TASK.modality_names, None, None, store)
@@ -71,6 +71,24 @@ async def test_a_spool_that_cannot_be_read_now_costs_one_offer(tmp_path):
         learner.offer(offer("a" * 64))
         await until(lambda: learner.failures == 1)
         assert "no space left" in learner.why
+
+
+@pytest.mark.parametrize("reason", [Reason.WRONG_TENSORS, Reason.WRONG_ROUND])
+async def test_a_refused_update_is_said_and_tried_again_unless_it_would_be_refused_again(tmp_path, reason):
+    clock = ManualClock(100)
+    async with learning(tmp_path, clock) as learner:
+        asked, final = offer("a" * 64), reason is Reason.WRONG_TENSORS
+        learner._ledger.spooled(asked, "b" * 64)
+        learner.settled(
+            Receipt(task="toy", round=1, digest="b" * 64, status="refused", reason=reason, detail="acc/w")
+        )
+        refused = f"this offer's update was refused: {reason}: acc/w; waiting for the next round"
+        assert (learner.why == refused) == final
+        assert f"refused: {reason}: acc/w" in learner.why
+        assert not await learner._is_wanted(asked)
+        await clock.advance(RETRY_S + 1)
+        assert await learner._is_wanted(asked) == (not final)
+        assert f"refused: {reason}: acc/w" in learner.why
 
 
 async def test_a_damaged_manifest_in_the_cache_is_removed_so_that_it_is_pulled_again(tmp_path):

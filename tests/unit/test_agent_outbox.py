@@ -4,7 +4,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from edge_agent.config import AgentSettings, OutboxSettings
-from edge_agent.ledger import GRACE_S, Ledger
+from edge_agent.ledger import FINAL, GRACE_S, MOST_RETRY_S, RETRY_S, Ledger
 from edge_agent.outbox import Outbox
 from protocol.errors import Reason
 from protocol.frame import digest
@@ -131,17 +131,30 @@ async def test_a_settled_round_is_not_trained_again_also_after_a_restart(tmp_pat
     assert not ledger.is_done(OFFER), "the coordinator keeps asking: it has lost the update"
 
 
-async def test_what_was_refused_for_good_is_not_tried_again(tmp_path):
+@pytest.mark.parametrize("reason", sorted(FINAL))
+async def test_what_was_refused_for_good_is_not_tried_again_and_why_is_said(tmp_path, reason):
     clock = ManualClock(100)
-    ledger = settled(tmp_path, clock, status="refused", reason=Reason.OUT_OF_BOUNDS)
-    await clock.advance(GRACE_S + 1)
-    assert ledger.is_done(OFFER)
+    ledger = settled(tmp_path, clock, status="refused", reason=reason, detail="acc/w is odd")
+    await clock.advance(MOST_RETRY_S + 1)
+    words = f"this offer's update was refused: {reason}: acc/w is odd; waiting for the next round"
+    for one in (ledger, Ledger(tmp_path / "rounds.json", clock)):
+        assert one.why_not(OFFER) == words
 
 
-async def test_what_found_no_room_is_tried_again(tmp_path):
+@pytest.mark.parametrize("reason", sorted(set(Reason) - FINAL))
+async def test_what_was_refused_for_the_moment_is_tried_again_at_a_growing_pace(tmp_path, reason):
     clock = ManualClock(100)
-    ledger = settled(tmp_path, clock, status="refused", reason=Reason.FULL)
-    await clock.advance(GRACE_S + 1)
+    ledger = settled(tmp_path, clock, status="refused", reason=reason, detail="now now")
+    assert f"refused: {reason}: now now" in ledger.why_not(OFFER)
+    await clock.advance(RETRY_S - 1)
+    assert ledger.is_done(OFFER), "no busy loop"
+    await clock.advance(2)
+    assert not ledger.is_done(OFFER)
+    ledger.spooled(OFFER, "c" * 64)
+    ledger.settled(receipt("c" * 64, round=3, status="refused", reason=reason))
+    await clock.advance(RETRY_S + 1)
+    assert ledger.is_done(OFFER), "the second pause is longer"
+    await clock.advance(RETRY_S)
     assert not ledger.is_done(OFFER)
 
 

@@ -66,6 +66,23 @@ def test_a_wrong_key_is_named(tmp_path, text, words):
         read(config(tmp_path, text))
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            BASIC.replace("toy.npz", "none.npz"),
+            r"agent\.toml: source\[0\]: .*none\.npz: No such file",
+        ),
+        (BASIC + "sped = 2\n", r"agent\.toml: source\[0\]\.sped: unknown key; did you mean 'speed'\?"),
+        (BASIC.replace("replay", "replai"), r"agent\.toml: source\[0\]\.kind: 'replai' is not a kind"),
+        ('task_file = "no.toml"\n' + BASIC, r"no\.toml: no such file; task_file in .*agent\.toml names it"),
+    ],
+)
+def test_what_the_settings_lead_to_names_the_settings_file_and_the_key(tmp_path, text, words):
+    with pytest.raises(Misconfigured, match=words):
+        load(config(tmp_path, text))
+
+
 def test_a_task_file_with_a_modality_no_source_has_is_named(tmp_path):
     write_task(tmp_path)
     settings = read(config(tmp_path, task_file="task.toml"))

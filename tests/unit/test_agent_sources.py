@@ -1,5 +1,6 @@
 import asyncio
 import builtins
+import pickle
 
 import numpy as np
 import pytest
@@ -84,7 +85,7 @@ async def test_names_are_mapped(tmp_path):
     ("options", "words"),
     [
         ({"file": "gone.npz"}, r"source\[0\]: recording .*gone.npz: No such file"),
-        ({"fiel": "toy.npz"}, r"source\[0\].fiel: .*keys of kind 'replay': file, speed"),
+        ({"fiel": "toy.npz"}, r"source\[0\].fiel: unknown key; did you mean 'file'"),
         ({"speed": -1}, r"source\[0\].speed"),
         ({"kind": "radar"}, r"source\[0\].kind: 'radar' .*replay, system"),
         ({"modalities": {"acc": "akk"}}, r"modalities.acc: .*has no 'akk'; it has acc, gyr"),
@@ -156,8 +157,18 @@ def test_a_broken_file_names_file_and_place(tmp_path, name, content, words):
 
 def test_a_pickle_in_an_npz_is_never_loaded(tmp_path):
     np.savez(tmp_path / "a.npz", **{"acc/t": np.array([{"a": 1}], object), "acc/values": np.zeros((1, 3))})
-    with pytest.raises(Misconfigured, match="not a plain npz"):
+    with pytest.raises(Misconfigured, match="not a plain npz file: acc/t holds Python objects") as error:
         read(tmp_path / "a.npz")
+    assert "allow_pickle" not in str(error.value)
+
+
+def test_one_array_or_a_pickle_named_npz_is_said_in_our_words(tmp_path):
+    np.save(tmp_path / "one.npy", np.zeros(3))
+    (tmp_path / "one.npy").rename(tmp_path / "a.npz")
+    (tmp_path / "b.npz").write_bytes(pickle.dumps({"acc": 1}))
+    for name in ("a.npz", "b.npz"):
+        with pytest.raises(Misconfigured, match=r"not a plain npz file, which numpy\.savez writes"):
+            read(tmp_path / name)
 
 
 def test_npz_with_a_missing_key_or_a_wrong_shape_names_it(tmp_path):

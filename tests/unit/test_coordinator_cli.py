@@ -8,12 +8,15 @@ import pytest
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
+from coordinator.app import DATABASE, Coordinator, own_task
 from coordinator.cli import app
 from coordinator.config import load_settings, load_task
+from coordinator.store import Store
 from protocol.errors import Misconfigured
 from protocol.topics import Kind
-from tests.support.coordinator_bench import bench
-from tests.support.coordinator_fake import frame, header, tiny_task
+from runtime import exit_codes
+from tests.support.coordinator_bench import FakeLink, bench
+from tests.support.coordinator_fake import TinyJobs, TinyServer, frame, header, tiny_task
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = 'fleet = "test"\nstate_dir = "coordinator"\ntask = "task.toml"\n'
@@ -118,8 +121,36 @@ async def test_history_shows_rounds_refusals_and_confusion(tmp_path) -> None:
 
 def test_history_without_state_says_where_it_looked(tmp_path) -> None:
     done = CliRunner().invoke(app, ["history", "-c", str(write(tmp_path))])
-    assert isinstance(done.exception, Misconfigured)
-    assert "coordinator.sqlite3" in str(done.exception)
+    assert done.exit_code == exit_codes.UNAVAILABLE
+    assert "coordinator.sqlite3 is not there; has this coordinator ever run?" in done.output
+    said = CliRunner().invoke(app, ["history", "-c", str(write(tmp_path)), "--format", "json"]).output
+    assert "is not there" in json.loads(said.splitlines()[0])["error"]
+
+
+async def test_check_refuses_a_state_folder_of_another_fleet_or_task_as_serve_does(tmp_path) -> None:
+    file = write(tmp_path)
+    settings = load_settings(file)
+    task = load_task(settings)[0]
+    with Store(prepared(settings.state_dir)) as store:
+        own_task(store, task, settings)
+    assert CliRunner().invoke(app, ["check", "-c", str(file)]).exit_code == 0
+    other = CONFIG.replace('"test"', '"other"')
+    for config, text, words in (
+        (other, TASK, ["fleet", "'other'", "'test'", "coordinator.sqlite3"]),
+        (CONFIG, TASK.replace('"b"', '"c"'), ["task.toml", "labels differs"]),
+    ):
+        done = CliRunner().invoke(app, ["check", "-c", str(write(tmp_path, config, text))])
+        assert isinstance(done.exception, Misconfigured)
+        settings = load_settings(file)
+        with pytest.raises(Misconfigured) as found:
+            Coordinator(settings, load_task(settings)[0], TinyServer(), jobs=TinyJobs(), link=FakeLink())
+        assert str(found.value) == str(done.exception)
+        assert all(word in str(found.value) for word in words)
+
+
+def prepared(folder: Path) -> Path:
+    folder.mkdir()
+    return folder / DATABASE
 
 
 def test_the_example_is_sound_and_the_docs_name_every_key() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from lichen import cli
 from protocol.errors import Misconfigured, Reason, Refused, Transient
+from runtime import exit_codes
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
@@ -88,8 +89,16 @@ def test_a_missing_extra_is_named(
 
     monkeypatch.setattr(cli, "mount", lacking)
     code, _, err = run(capsys, "coordinator")
-    assert code == 78
+    assert code == 69
     assert "pip install 'lichen[coordinator]'" in err
+
+
+def test_the_page_of_exit_codes_has_every_one() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs/exit-codes.md").read_text()
+    rows = {tuple(row.split(" | ")[:2]) for row in page.splitlines()}
+    codes = {name.lower(): code for name, code in vars(exit_codes).items() if name.isupper()}
+    assert codes
+    assert {(f"| {code}", name) for name, code in codes.items()} <= rows
 
 
 def test_a_missing_module_of_ours_is_a_fault_and_not_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ import json
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -13,6 +14,7 @@ from coordinator.config import load_settings
 from edge_agent import config as agent_config
 from lichen import spar
 from lichen.demo import chaos, observer, plan, prepare, study
+from lichen.demo.processes import Child
 from lichen.demo.screen import Screen, headline, round_line
 from lichen.demo.story import ObserverStory, Prediction
 from lichen.demo.study import ALONE, FEDERATED, Line, summarise
@@ -66,6 +68,21 @@ def test_an_earlier_demos_folder_is(tmp_path: Path) -> None:
     prepare.clear(out)
     assert not (out / "predictions.jsonl").exists()
     assert not (out / "state").exists()
+
+
+@pytest.mark.parametrize("lacking", ["spar", "matplotlib"])
+def test_an_earlier_demo_is_only_cleared_by_one_that_can_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacking: str
+) -> None:
+    prepare.clear(tmp_path)
+    (tmp_path / "report.html").write_text("of yesterday")
+    if lacking == "spar":
+        monkeypatch.setenv(spar.FILE_VARIABLE, str(tmp_path / "none.npy"))
+    else:
+        monkeypatch.setattr(prepare, "find_spec", lambda name: None if name == lacking else name)
+    with pytest.raises((Misconfigured, ModuleNotFoundError)):
+        prepare.prepare(plan.Options(out=tmp_path), "1")
+    assert (tmp_path / "report.html").exists()
 
 
 def test_margins_are_paired_by_seed() -> None:
@@ -166,6 +183,23 @@ def test_the_screen_tells_rounds_without_a_terminal() -> None:
     assert "50.0 %" in lines[1]
     assert "0/2 delivered" in headline(view)
     assert round_line(FleetView("f")) == ""
+
+
+def test_all_of_a_round_is_said_although_the_next_one_asks_others() -> None:
+    view = _view(_announced(), _announced(round=5, selected=(), version=4, metrics={"accuracy": 0.5}))
+    for name in ("a", "b"):
+        receipt = Receipt(task="t", round=4, digest="0" * 64, status="accepted")
+        view.apply(device_topic("f", name, Kind.RECEIPT), encode(receipt))
+    assert "from all 2" in round_line(view)
+
+
+def test_only_a_new_process_counts_as_come_back(tmp_path: Path) -> None:
+    struck = chaos.Strike("a", 3, {"a": 11, "coordinator": 12})
+    children = [Child(name, [], tmp_path / name) for name in ("a", "coordinator", "b")]
+    assert struck.returned(children) == ()
+    for child, pid in zip(children, (11, 99, 98), strict=True):
+        child.process = SimpleNamespace(pid=pid, returncode=None)  # type: ignore[assignment]
+    assert struck.returned(children) == ("coordinator",)
 
 
 def test_the_screen_draws_a_table_on_a_terminal() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from lichen import spar
 from lichen.demo import plan
-from lichen.demo.report.render import html, size
+from lichen.demo.report.render import confused, html, size
 from lichen.demo.story import (
     Check,
     DeviceStory,
@@ -42,7 +42,7 @@ def story() -> Story:
     )
     told.observer.fault = (3.0, 6.0)
     told.study = [Line(s, v, a, 1.0) for s in (1, 2) for v, a in ((FEDERATED, 0.8), (ALONE, 0.5))]
-    told.sizes = Sizes(1094, 26, 100)
+    told.sizes = Sizes(1094, 26, 100, 95)
     told.checks = [Check("a", ok=True, detail="fine"), Check("b", ok=False, detail="no", must=False)]
     return told
 
@@ -120,3 +120,20 @@ def test_what_must_hold_decides(story: Story) -> None:
 
 def test_sizes_are_for_people() -> None:
     assert [size(n) for n in (999, 1094, 2_500_000)] == ["999 B", "1.1 kB", "2.5 MB"]
+
+
+def test_the_largest_confusion_is_named(story: Story) -> None:
+    assert confused(story) == "No window is taken for another exercise."
+    story.confusion[3][4], story.confusion[0][1] = 9, 2
+    words = "internal rotation is taken for external rotation in 75 % of its windows (9 of 12)"
+    assert words in confused(story)
+    assert words in html(story)
+
+
+def test_the_table_says_which_case_it_shows_and_greys_what_is_within_the_spread(story: Story) -> None:
+    story.study += [
+        Line(s, v, a, 1.0) for v in ("zero input", "zero feature") for s, a in ((1, 0.78), (2, 0.83))
+    ]
+    page = html(story)
+    assert "one of them is missing" in page
+    assert page.count('class="n soft"') == 2

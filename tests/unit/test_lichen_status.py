@@ -1,11 +1,15 @@
-"""What devices say of themselves is shown as it is: it is no markup."""
+"""What is said of a fleet: who is not there comes first, and what devices say is no markup."""
 
 import io
+from pathlib import Path
 
+import pytest
 from rich.console import Console
 
-from lichen.status import _print
+from lichen.status import whereabouts
+from lichen.status_table import show
 from lichen.watch import FleetView
+from protocol.errors import Misconfigured
 from protocol.messages import ModalityState, RoundAnnouncement, State, encode
 from protocol.topics import Kind, broadcast_topic, device_topic
 
@@ -19,6 +23,72 @@ def test_words_of_devices_are_not_obeyed_as_markup() -> None:
     assert view.apply(device_topic("f", "a", Kind.STATE), encode(state))
     assert view.apply(broadcast_topic("f", Kind.ROUND), encode(now))
     said = io.StringIO()
-    _print(view, Console(file=said, width=200), why=True)
+    show(view, Console(file=said, width=200), why=True)
     for words in ("stuck [/x]", "[bold]", "trouble [/y]"):
         assert words in said.getvalue()
+
+
+def told(*announced: RoundAnnouncement, states: tuple[State, ...] = (), listened_s: float = 1.5) -> str:
+    view = FleetView("f")
+    for one in announced:
+        assert view.apply(broadcast_topic("f", Kind.ROUND), encode(one))
+    for state in states:
+        assert view.apply(device_topic("f", state.device, Kind.STATE), encode(state))
+    said = io.StringIO()
+    show(view, Console(file=said, width=200), why=False, listened_s=listened_s)
+    return said.getvalue()
+
+
+def at(phase: str, **more: object) -> RoundAnnouncement:
+    return RoundAnnouncement.model_validate({"task": "t", "round": 3, "rounds": 9, "phase": phase, **more})
+
+
+def test_a_coordinator_that_is_not_there_comes_first() -> None:
+    assert "no coordinator has been seen" in told().splitlines()[0]
+    assert "THE COORDINATOR IS NOT CONNECTED" in told(at("offline")).splitlines()[0]
+    assert "THE COORDINATOR WAS STOPPED" in told(at("stopped")).splitlines()[0]
+    assert "COORDINATOR" not in told(at("collecting"))
+
+
+def test_a_coordinator_that_broke_its_own_rhythm_is_named() -> None:
+    words = "the coordinator said nothing in 31 s, and would every 30 s"
+    assert words in told(at("collecting", every_s=30.0), listened_s=31.0)
+    assert words not in told(at("collecting", every_s=30.0), listened_s=29.0)
+
+
+def test_what_is_not_known_of_a_device_is_a_dash() -> None:
+    states = (
+        State(status="offline", device="gone"),
+        State(status="stopped", device="left", windows=7, modalities={"acc": ModalityState(missing=0.25)}),
+    )
+    gone, left = [
+        [cell.strip() for cell in line.split("\N{BOX DRAWINGS LIGHT VERTICAL}")[1:-1]]
+        for line in told(at("collecting", selected=("left",)), states=states).splitlines()
+        if "gone" in line or "left" in line
+    ]
+    assert gone == ["gone", "offline", "-", "-", "-"]
+    assert left == ["left", "stopped", "7", "acc 0.75, 1.00", "asked"]
+
+
+@pytest.mark.parametrize("name", ["agent.toml", "coordinator.toml"])
+def test_the_broker_is_taken_from_either_daemons_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (tmp_path / name).write_text(
+        'fleet = "barn"\nstate_dir = "s"\n[mqtt]\nhost = "broker.example"\nport = 8883\nusername = "u"\n'
+        'password_file = "pw"\n[mqtt.tls]\nca_file = "ca.pem"\n'
+    )
+    monkeypatch.setenv("LICHEN_STORE__BUDGET_BYTES", "1000000")
+    found = whereabouts(tmp_path / name, None, {"host": None, "port": 1})
+    assert (found.fleet, found.mqtt.where) == ("barn", "broker.example:1")
+    assert found.mqtt.password_file == tmp_path / "pw"
+    assert found.mqtt.tls is not None
+    assert found.mqtt.tls.ca_file == tmp_path / "ca.pem"
+    assert whereabouts(tmp_path / name, "field", {}).fleet == "field"
+
+
+def test_a_fleet_without_a_name_or_with_a_wrong_one_is_said() -> None:
+    with pytest.raises(Misconfigured, match="--config FILE"):
+        whereabouts(None, None, {})
+    with pytest.raises(Misconfigured, match="a/b"):
+        whereabouts(None, "a/b", {})

@@ -4,8 +4,9 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field
 
+from protocol.base import Name
 from protocol.errors import Misconfigured
-from runtime.settings import ConfigPath, LogSettings, MqttSettings, Section, load, load_toml
+from runtime.settings import ConfigPath, LogSettings, MqttSettings, Section, check_table, load, load_toml
 
 
 class Replay(Section):
@@ -19,9 +20,16 @@ class System(Section):
     interval_s: float = 1.0
 
 
+Role = Literal["observe", "train"]
+
+
 class Daemon(Section):
     fleet: str
-    roles: tuple[str, ...] = ()
+    device: Name = "d"
+    roles: Annotated[tuple[Literal["observe", "train"], ...], Field(min_length=1, max_length=2)] = (
+        "observe",
+    )
+    labels: Annotated[tuple[str, ...], Field(min_length=2)] = ("a", "b")
     state_dir: ConfigPath = Path("state")
     mqtt: MqttSettings = MqttSettings()
     log: LogSettings = LogSettings()
@@ -95,7 +103,10 @@ def test_an_absolute_path_stays(file):
         ("host = 'x'\n", "host: unknown key; did you mean 'mqtt.host'?"),
         ("[mqtt.tsl]\n", "mqtt.tsl: unknown key; did you mean 'tls'?"),
         ("[mqtt.tls]\nca = 'x'\n", "mqtt.tls.ca: unknown key"),
-        ("zzz = 1\n", "zzz: unknown key; known here: fleet, log, mqtt, roles, source, state_dir"),
+        (
+            "zzz = 1\n",
+            "zzz: unknown key; known here: device, fleet, labels, log, mqtt, roles, source",
+        ),
         ("[mqtt]\nport = 'many'\n", "mqtt.port: Input should be a valid integer"),
         ("[mqtt]\nport = 70000\n", "(found 70000)"),
         ("[mqtt]\nprotocol = '4'\n", "mqtt.protocol: Input should be '5' or '3.1.1' (found '4')"),
@@ -109,6 +120,10 @@ def test_an_absolute_path_stays(file):
         ("[[source]]\nkind = 'replay'\n", "source[0].file: missing; it has no default"),
         ("[[source]]\nkind = 'replai'\n", "source[0]: Input tag 'replai'"),
         ("[mqtt]\nbackoff_min_s = nan\n", "mqtt.backoff_min_s"),
+        ("device = 'a/b'\n", "device: 'a/b' is no name: 1 to 64 letters, digits, '_', '.' and '-', a letter"),
+        ("labels = ['a']\n", "labels: at least 2 wanted, there are 1"),
+        ("roles = []\n", "roles: at least 1 wanted, there are 0"),
+        ("roles = ['observe', 'train', 'train']\n", "roles: at most 2 wanted, there are"),
     ],
 )
 def test_a_wrong_key_is_named_with_file_path_and_what_to_write(file, text, words):
@@ -128,6 +143,30 @@ def test_every_wrong_key_is_listed_with_the_file_it_came_from(file):
     assert any(line.startswith(f"{other}: mqtt.window: ") for line in lines)
     assert any(line.startswith(f"{other}: log.levl: unknown key; did you mean 'level'?") for line in lines)
     assert any(line.startswith("LICHEN_MQTT__KEEPALIVE_S: mqtt.keepalive_s: ") for line in lines)
+
+
+def test_a_list_that_is_short_because_its_items_are_wrong_has_the_items_line_alone(file):
+    file.write_text("fleet = 'f'\nroles = ['trian']\nlabels = [1, 2]\n")
+    lines = _refusal(file).splitlines()
+    assert [line.split(": ")[1] for line in lines] == ["roles[0]", "labels[0]", "labels[1]"]
+
+
+def test_a_file_that_another_names_is_missing_and_its_key_is_said(tmp_path):
+    with pytest.raises(Misconfigured) as caught:
+        load_toml(Daemon, tmp_path / "task.toml", named_by="task_file in agent.toml")
+    assert "task.toml: no such file; task_file in agent.toml names it" in str(caught.value)
+    assert "--config" not in str(caught.value)
+
+
+def test_a_table_is_checked_by_itself_and_every_key_names_its_place(tmp_path):
+    with pytest.raises(Misconfigured) as caught:
+        check_table(Replay, {"kind": "replay", "sped": 2}, "agent.toml: source[0]", tmp_path)
+    assert str(caught.value).splitlines() == [
+        "agent.toml: source[0].file: missing; it has no default",
+        "agent.toml: source[0].sped: unknown key; did you mean 'speed'?",
+    ]
+    found = check_table(Replay, {"kind": "replay", "file": "x"}, "source[0]", tmp_path)
+    assert found.file == tmp_path / "x"
 
 
 def test_misspelt_variables_are_errors(file):

@@ -114,6 +114,13 @@ def test_simulate_alone_is_the_same_client_without_the_others() -> None:
     assert list(only.rounds[0].accepted) == ["d1"]
 
 
+def test_simulate_a_device_alone_sees_its_samples_in_the_fleets_order(history: History) -> None:
+    # All start from the same model: what each learns in the first round depends on its order of samples.
+    lonely = each_alone(task(), fleet(), None, 3, rounds=1)
+    for name, metrics in history.rounds[0].accepted.items():
+        assert lonely[name].rounds[0].accepted[name] == metrics
+
+
 def test_simulate_takes_streams_and_reports_progress() -> None:
     seen: list[int] = []
     streams = {

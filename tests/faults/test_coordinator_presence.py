@@ -1,0 +1,32 @@
+"""Whether the coordinator is there: readers of ``b/round`` can tell, however it ended."""
+
+from tests.faults.test_coordinator_kill import fleet
+from tests.support.brokers import BrokerProcess, broker  # noqa: F401 - a fixture
+from tests.support.coordinator_fake import tiny_task
+
+
+async def test_killed_is_offline_started_is_heard_and_ended_in_order_is_stopped(tmp_path, broker) -> None:  # noqa: F811
+    task = tiny_task(count=2, min_devices=2)  # one device: it never ends by itself
+    async with fleet(tmp_path, broker.port, task, count=1) as (child, (device,)):
+
+        async def hear(phase: str):
+            await device.wait_for(lambda: bool(device.rounds) and device.rounds[-1].phase == phase)
+            return device.rounds[-1]
+
+        await child.start()
+        assert (await hear("waiting_for_devices")).every_s == 30.0
+        await child.kill()
+        said = await hear("offline")
+        assert (said.task, said.round, said.rounds, said.every_s) == ("tiny", 0, 2, 0.0)
+        assert "the coordinator is not connected" in said.waiting_for
+        await child.start()
+        await hear("waiting_for_devices")
+        await child.kill()
+        assert (await hear("offline")).round == 1, "its will knows what the journal knew"
+        await child.start()
+        await hear("waiting_for_devices")
+        child.process.terminate()
+        assert await child.status() == 0
+        said = await hear("stopped")
+        assert (said.round, said.every_s) == (1, 0.0)
+        assert "was stopped" in said.waiting_for

@@ -1,0 +1,117 @@
+"""``lichen agent status`` tells a dead agent from a live one; and no second agent on the same folder."""
+
+import asyncio
+import json
+import os
+import sqlite3
+
+import pytest
+from structlog.testing import capture_logs
+from typer.testing import CliRunner
+
+from edge_agent import cli, status
+from edge_agent.config import read
+from protocol.errors import Misconfigured
+from runtime.clock import SystemClock
+from runtime.owner import Owner
+from tests.support.agent_link import until
+from tests.unit.test_agent_session import config, make
+from tests.unit.test_agent_store import TASK, windows
+
+
+def shown(path, *options):
+    return CliRunner().invoke(cli.app, ["status", "--config", str(path), *options])
+
+
+def write(path, **fields):
+    settings = read(path)
+    for folder in (settings.state_dir, settings.cache_dir):
+        folder.mkdir(exist_ok=True)
+    words = json.dumps({"pid": os.getpid(), "wall": 1_700_000_000.0, "link": "connected", **fields})
+    (settings.cache_dir / status.STATUS_FILE).write_text(words)
+    return settings
+
+
+def test_a_live_agent_is_shown_with_0_and_a_dead_one_with_69(tmp_path):
+    path = config(tmp_path)
+    settings = write(path)
+    owner = Owner(settings.state_dir / status.LOCK_FILE, "agent")
+    assert shown(path).exit_code == 0
+    assert json.loads(shown(path, "--format", "json").stdout)["running"] is True
+    owner.close()
+    dead = shown(path)
+    assert dead.exit_code == 69
+    assert "not running since 2023-11-14 22:13:20+00:00" in dead.stdout
+    assert "connected" in dead.stdout, "its last state"
+    assert json.loads(shown(path, "--format", "json").stdout)["running"] is False
+
+
+def test_where_the_lock_cannot_be_read_the_process_is_asked(tmp_path, monkeypatch):
+    path = config(tmp_path)
+    monkeypatch.setattr(status, "is_owned", lambda _path: None)
+    write(path)
+    assert shown(path).exit_code == 0
+    write(path, pid=2**30)
+    assert shown(path).exit_code == 69
+
+
+@pytest.mark.parametrize("content", [None, "{half", "[]"])
+def test_no_last_words_at_all_is_69(tmp_path, content):
+    path = config(tmp_path)
+    if content is not None:
+        settings = write(path)
+        (settings.cache_dir / status.STATUS_FILE).write_text(content)
+    assert shown(path).exit_code == 69
+
+
+def test_what_stands_in_brackets_is_printed(tmp_path):
+    path = config(tmp_path)
+    settings = write(path, inference="pip install 'lichen[infer]'", last="[/]")
+    owner = Owner(settings.state_dir / status.LOCK_FILE, "agent")
+    assert "'lichen[infer]'" in shown(path).stdout
+    owner.close()
+
+
+async def test_the_file_names_process_and_time_and_is_written_once_more_at_the_end(tmp_path):
+    path, now = tmp_path / "cache" / "status.json", {"windows": 1}
+    task = asyncio.create_task(status.keep(path, lambda: now, SystemClock()))
+    await until(path.exists)
+    now["windows"] = 2
+    task.cancel()
+    await asyncio.wait([task])
+    found = json.loads(path.read_text())
+    assert (found["pid"], found["windows"]) == (os.getpid(), 2)
+    assert found["wall"] > 1.7e9
+
+
+def test_a_second_agent_on_the_same_folder_is_misconfigured(tmp_path):
+    first = make(tmp_path)
+    with pytest.raises(Misconfigured, match="another agent runs on this state_dir"):
+        make(tmp_path)
+    first.close()
+    make(tmp_path).close()
+
+
+async def test_a_full_disk_is_in_the_status_until_it_recovers(tmp_path):
+    agent = make(tmp_path)
+    await agent.collector.use(TASK)
+    store = agent.workspace().store
+    assert agent.status()["disk"] == "ok"
+
+    def full(*_args):
+        raise sqlite3.OperationalError("database or disk is full")
+
+    insert, store._insert = store._insert, full
+    store.add(windows([0, 1]))
+    with capture_logs() as logs:
+        assert not store.commit()
+        assert not store.commit()
+        words = agent.status()["disk"]
+        assert words.startswith("windows cannot be written since 20")
+        assert words.endswith(f"{store.path}: database or disk is full")
+        assert [entry["event"] for entry in logs] == ["windows cannot be written; the agent goes on"]
+        store._insert = insert
+        assert store.commit()
+    assert agent.status()["disk"] == "ok"
+    assert logs[-1]["event"] == "windows are written again"
+    agent.close()
