@@ -80,7 +80,7 @@ def export(
     format_: Annotated[Format, typer.Option("--format", help="How to report.")] = Format.TEXT,
 ) -> None:
     """Turn a global version into an ONNX bundle, checked against torch before it is written."""
-    the_task = load_toml(Task, task)
+    the_task = load_toml(Task, task, named_by="--task")
     version, base = read_manifest(manifest)
     if version.task != the_task.name:
         raise Misconfigured(f"{manifest} is of task {version.task!r}, {task} of {the_task.name!r}")

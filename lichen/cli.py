@@ -1,7 +1,8 @@
 """The ``lichen`` command: finds the part that a word names, imports only that part, and says errors in words.
 
-Exit codes are sysexits (``runtime/exit_codes.py``): 0 done, 2 wrong usage, 65 refused, 75 try again later,
-78 the operator must change something; anything else that goes wrong is a fault of ours and shows a traceback.
+Exit codes are sysexits (``runtime/exit_codes.py``, docs/exit-codes.md): 0 done, 2 wrong usage, 65 refused,
+69 an extra or the broker is not there, 75 try again later, 78 the operator must change something; anything
+else that goes wrong is a fault of ours and shows a traceback.
 """
 
 import sys
@@ -123,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
             raise
         extra = EXTRA_OF[missing]
         words_ = f"{title} needs the {extra} extra ({missing} is missing): pip install 'lichen[{extra}]'"
-        _stop(exit_codes.CONFIG, words_)
+        _stop(exit_codes.UNAVAILABLE, words_)
     except Misconfigured as error:
         _stop(exit_codes.CONFIG, str(error))
     except Refused as error:

@@ -4,9 +4,13 @@ import json
 from pathlib import Path
 from typing import Annotated, Literal
 
+import numpy as np
 import typer
 
 from lichen import spar
+from protocol.errors import Misconfigured
+from protocol.task import Task
+from runtime.settings import load_toml
 
 app = typer.Typer(no_args_is_help=True, help="Data sets and recordings.", add_completion=False)
 Format = Literal["table", "json"]
@@ -46,3 +50,29 @@ def recording(
     recorded = spar.recording(spar.of_person(spar.load(), person), seed=seed)
     spar.save(out, recorded)
     typer.echo(f"{out}: person {person}, {spar.seconds(recorded):.0f} s at {spar.RATE_HZ:g} Hz")
+
+
+@app.command()
+def windows(
+    recordings: Annotated[list[Path], typer.Argument(help="recordings (npz, csv, parquet)")],
+    task: Annotated[Path, typer.Option(help="task.toml: window, modalities and labels")],
+    out: Annotated[Path, typer.Option(help="the npz to write")],
+) -> None:
+    """Cut recordings into labelled windows, as a device would: what a coordinator judges versions on."""
+    from edge_agent.offline import windows_of  # noqa: PLC0415 - the other commands need no agent
+    from edge_agent.sources.recording import read  # noqa: PLC0415 - as above
+    from models import windowset  # noqa: PLC0415 - as above
+
+    chosen = load_toml(Task, task)
+    cut = windowset.concat([windows_of(chosen, read(file)) for file in recordings])
+    labelled = windowset.select(cut, cut.y_B >= 0)
+    if not len(labelled):
+        raise Misconfigured(
+            f"{', '.join(map(str, recordings))}: none of {len(cut)} windows is labelled; "
+            "nothing can be judged on them"
+        )
+    out.parent.mkdir(parents=True, exist_ok=True)
+    windowset.save(out, labelled)
+    counts = np.bincount(labelled.y_B, minlength=len(chosen.labels))
+    words = ", ".join(f"{label} {count}" for label, count in zip(chosen.labels, counts, strict=True))
+    typer.echo(f"{out}: {len(labelled)} labelled windows of {len(cut)}: {words}")

@@ -85,12 +85,14 @@ class VirtualDevice:
     Attributes:
         name: as in the update's header.
         stream: what it holds at each round.
+        number: its place in the fleet; decides, with seed and round, its order of samples.
         private: the method's own, handed back each round.
         carry: what quantization cut off so far, by tensor.
     """
 
     name: str
     stream: Stream
+    number: int = 0
     private: Tensors = field(default_factory=dict)
     carry: Tensors = field(default_factory=dict)
 
@@ -157,24 +159,40 @@ def simulate(
     Raises:
         Misconfigured: an unknown method or option, or no device.
     """
-    if not devices:
+    return _run(task, _fleet(devices), test, seed, last=rounds, every=evaluate_every, progress=progress)
+
+
+def _fleet(devices: Mapping[str, WindowSet | Stream]) -> list[VirtualDevice]:
+    return [
+        VirtualDevice(name, Fixed(windows) if isinstance(windows, WindowSet) else windows, number)
+        for number, (name, windows) in enumerate(sorted(devices.items()))
+    ]
+
+
+def _run(
+    task: Task,
+    fleet: list[VirtualDevice],
+    test: WindowSet | None,
+    seed: int,
+    *,
+    last: int | None,
+    every: int,
+    progress: Progress | None = None,
+) -> History:
+    if not fleet:
         raise Misconfigured("a simulation needs at least one device")
     started = time.perf_counter()
     spec = registry.method(task.method)
     spec.configure(task)
     client = spec.client()
     engine = _Engine(task, client, spec.server(), seed)
-    fleet = [
-        VirtualDevice(name, Fixed(windows) if isinstance(windows, WindowSet) else windows)
-        for name, windows in sorted(devices.items())
-    ]
     state = client.initial(task, seed)
-    last = rounds or task.rounds.count
+    last = last or task.rounds.count
     records: list[RoundRecord] = []
     judged: Evaluation | None = None
     for round_ in range(1, last + 1):
         record, state = engine.round(fleet, state, round_)
-        if test is not None and (round_ % evaluate_every == 0 or round_ == last):
+        if test is not None and (round_ % every == 0 or round_ == last):
             judged = client.evaluate(task, test, state)
             record.metrics.update(judged.metrics)
         records.append(record)
@@ -206,14 +224,13 @@ def each_alone(
 ) -> dict[str, History]:
     """The local-only baseline: the same client and as many rounds, no aggregation.
 
-    A fleet of one is that baseline. Its "uplink" is float32, so that it is not held back by a codec it would
-    not need.
+    A fleet of one is that baseline, with the order of samples that the device has in the whole fleet. Its
+    "uplink" is float32, so that it is not held back by a codec it would not need.
     """
     local = task.model_copy(update={"uplink": task.uplink.model_copy(update={"codec": "float32"})})
     every = rounds or task.rounds.count
     return {
-        name: simulate(local, {name: windows}, test, seed, rounds=rounds, evaluate_every=every)
-        for name, windows in sorted(devices.items())
+        device.name: _run(local, [device], test, seed, last=rounds, every=every) for device in _fleet(devices)
     }
 
 
@@ -231,10 +248,11 @@ class _Engine:
         fold = self.server.open(self.task, round_, state)
         base = digest(f"{self.task.name}/{round_ - 1}".encode())
         record = RoundRecord(round_, {}, {}, {}, {})
-        for number, device in enumerate(fleet):
+        for device in fleet:
+            seed = _seed_of(self.seed, round_, device.number)
             route = self.server.route(self.task, device.modalities(self.task, round_))
             known = {name: tensors for name, tensors in state.items() if name in route}
-            context = ClientContext(self.task, device.name, round_, _seed_of(self.seed, round_, number))
+            context = ClientContext(self.task, device.name, round_, seed)
             try:
                 frame, result = device.update(context, self.client, known, base)
                 update = Update(*decode_frame(frame, UpdateHeader))

@@ -59,7 +59,7 @@ def simulate(
 
     if not task.is_file():
         raise Misconfigured(f"--task {task}: there is no such file")
-    chosen = load_toml(Task, task)
+    chosen = load_toml(Task, task, named_by="--task")
     devices = {file.stem: read_windows(file, chosen) for file in device_files(data, test)}
     judged = None if test is None else labelled(read_windows(test, chosen), test)
     if local and judged is None:

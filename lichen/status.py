@@ -3,21 +3,27 @@
 import asyncio
 import contextlib
 import json
+import os
+from collections.abc import Mapping
 from dataclasses import asdict
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any
 from uuid import uuid4
 
 import typer
+from pydantic import BaseModel, ConfigDict, ValidationError
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
+from lichen.status_table import coordinator_state, show
 from lichen.watch import FleetView
+from protocol.base import Name
 from protocol.errors import Misconfigured, Transient
+from protocol.topics import Kind, broadcast_topic
+from runtime import exit_codes
 from runtime.logs import configure
 from runtime.mqtt import Link
-from runtime.settings import LogSettings, MqttSettings
+from runtime.settings import LogSettings, MqttSettings, load
 
 app = typer.Typer(add_completion=False)
 _CONNECT_S = 10.0
@@ -30,13 +36,45 @@ class Format(StrEnum):
     JSON = "json"
 
 
+class Where(BaseModel):
+    """What a daemon's configuration says of fleet and broker; the rest of the file is not looked at."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    fleet: Name
+    mqtt: MqttSettings = MqttSettings()
+
+
+def whereabouts(config: Path | None, fleet: str | None, given: Mapping[str, str | int | None]) -> Where:
+    """The fleet and its broker: of the configuration, and above that what the command line gives.
+
+    Raises:
+        Misconfigured: neither names the fleet, or something in them is wrong.
+    """
+    if config is None and fleet is None:
+        raise Misconfigured("which fleet? Give its name, or --config FILE (agent.toml or coordinator.toml)")
+    chosen = {key: value for key, value in given.items() if value is not None}
+    name, broker = fleet, MqttSettings()
+    if config is not None:
+        # Variables of the daemon's other sections are none of ours.
+        ours = {
+            k: v for k, v in os.environ.items() if k.upper().startswith(("LICHEN_MQTT__", "LICHEN_FLEET"))
+        }
+        found = load(Where, config, environ=ours)
+        name, broker = fleet or found.fleet, found.mqtt
+    try:
+        return Where(fleet=name or "", mqtt=broker.model_copy(update=chosen))
+    except ValidationError as error:
+        raise Misconfigured(f"fleet {fleet!r}: {error.errors()[0]['msg']}") from None
+
+
 async def look(settings: MqttSettings, fleet: str, listen_s: float) -> FleetView:
     """Connect, take what is retained and what comes within ``listen_s``, and leave.
 
     Raises:
         Transient: no connection in 10 seconds; the message says why.
     """
-    view = FleetView(fleet)
+    view, spoken = FleetView(fleet), broadcast_topic(fleet, Kind.ROUND)
     # A name of its own and a session that ends with it: a broker that finds an old session of ours would not
     # send what is retained once more.
     passing = settings.model_copy(update={"session_expiry_s": 0})
@@ -52,6 +90,7 @@ async def look(settings: MqttSettings, fleet: str, listen_s: float) -> FleetView
             async with asyncio.timeout(listen_s):
                 async for message in link.messages():
                     view.apply(message.topic, message.payload)
+                    view.heard |= message.topic == spoken and not message.retain
                     message.ack()
     except TimeoutError:
         raise Transient(f"no connection to {settings.where} in {_CONNECT_S:g} s: {link.why}") from None
@@ -66,6 +105,7 @@ def as_json(view: FleetView) -> dict[str, Any]:
     """The picture for programs."""
     return {
         "fleet": view.fleet,
+        "coordinator": coordinator_state(view),
         "task": view.task.name if view.task else None,
         "round": view.round.model_dump(mode="json") if view.round else None,
         "model": view.model.model_dump(mode="json") if view.model else None,
@@ -76,50 +116,34 @@ def as_json(view: FleetView) -> dict[str, Any]:
     }
 
 
-def _print(view: FleetView, console: Console, *, why: bool) -> None:
-    if view.task is None and view.round is None and not view.devices:
-        console.print(f"fleet {view.fleet}: the broker knows nothing of it (is the coordinator running?)")
-        return
-    if view.round is not None:
-        now = view.round
-        console.print(
-            f"task {now.task}: round {now.round} of {now.rounds}, {now.phase}; version {now.version}; "
-            f"{now.bytes_up:,} bytes up, {now.bytes_down:,} down",
-            highlight=False,
-        )
-        if why:
-            console.print(f"waits for: {now.waiting_for or 'nothing'}", markup=False, highlight=False)
-    if view.model is not None:
-        size = view.model.bundle.size
-        console.print(f"deployed: version {view.model.version}, a bundle of {size:,} bytes", highlight=False)
-    table = Table("device", "status", "windows", "modalities: share there, quality", "last round")
-    for name, device in sorted(view.devices.items()):
-        words = ", ".join(
-            f"{m} {1 - s.missing:.2f}, {s.quality:.2f}" + (f" ({'; '.join(s.reasons)})" if s.reasons else "")
-            for m, s in device.modalities.items()
-        )
-        table.add_row(name, device.status, str(device.windows), escape(words), str(device.round or ""))
-    console.print(table)
-
-
 @app.command()
 def status(
     *,
-    fleet: Annotated[str, typer.Argument(help="the fleet's name")],
-    host: Annotated[str, typer.Option(help="the broker's host")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="the broker's port", min=1, max=65535)] = 1883,
+    fleet: Annotated[str | None, typer.Argument(help="the fleet's name; --config knows it too")] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", help="agent.toml or coordinator.toml: fleet, broker, TLS, account"),
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="the broker's host  [default: 127.0.0.1]")] = None,
+    port: Annotated[
+        int | None, typer.Option(help="the broker's port  [default: 1883]", min=1, max=65535)
+    ] = None,
     listen_s: Annotated[float, typer.Option(help="listen for so long", min=0.1, max=60)] = 1.5,
     why: Annotated[bool, typer.Option("--why", help="say what the round waits for")] = False,
     output_format: Annotated[Format, typer.Option("--format", help="table or json")] = Format.TABLE,
 ) -> None:
-    """Show devices, round and deployed model of a fleet, from what the broker retains."""
+    """Show devices, round and deployed model of a fleet, from what the broker retains.
+
+    Exit status 69: the broker cannot be reached.
+    """
     configure(LogSettings(level="error"))
+    where = whereabouts(config, fleet, {"host": host, "port": port})
     try:
-        FleetView(fleet).filters()
-    except ValueError as error:
-        raise Misconfigured(str(error)) from None
-    view = asyncio.run(look(MqttSettings(host=host, port=port), fleet, listen_s))
+        view = asyncio.run(look(where.mqtt, where.fleet, listen_s))
+    except Transient as error:
+        typer.echo(f"lichen: {error}", err=True)
+        raise typer.Exit(exit_codes.UNAVAILABLE) from None
     if output_format is Format.JSON:
         typer.echo(json.dumps(as_json(view)))
     else:
-        _print(view, Console(), why=why)
+        show(view, Console(), why=why, listened_s=listen_s)

@@ -44,7 +44,8 @@ class DeviceView:
 
     name: str
     status: str = "unknown"
-    windows: int = 0
+    windows: int | None = None
+    """Labelled windows in its store; None where it is only known to be away."""
     modalities: dict[str, ModalityState] = field(default_factory=dict)
     model: str | None = None
     round: int | None = None
@@ -75,6 +76,10 @@ class FleetView:
     """Version -> the first announcement of it that carried metrics."""
     receipts: dict[int, set[str]] = field(default_factory=dict)
     """Round -> the devices whose update was receipted (announcements may skip the last ones)."""
+    heard: bool = False
+    """Whether the coordinator said something while we listened: not only what was retained."""
+    selected: dict[int, frozenset[str]] = field(default_factory=dict)
+    """Round -> everybody who was asked in it (a restarted coordinator may ask others)."""
     refused: int = 0
     """Messages that could not be read."""
 
@@ -120,13 +125,16 @@ class FleetView:
                 device.round = message.round
             return
         device.status = message.status
-        if message.status == "online":
+        # A will says nothing else; a farewell repeats the last state.
+        if message.status != "offline":
             device.windows = message.windows
             device.modalities = dict(message.modalities) or device.modalities
             device.model = message.model
 
     def _round(self, message: RoundAnnouncement) -> None:
         self.round = message
+        asked = self.selected.get(message.round, frozenset())
+        self.selected[message.round] = asked | frozenset(message.selected)
         # While a new version is being made and judged, the metrics are still those of an older one.
         if message.metrics and message.phase not in _UNJUDGED:
             self.history.setdefault(

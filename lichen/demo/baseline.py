@@ -51,6 +51,19 @@ def frame_bytes(task: Task, windows: WindowSet, config: Mapping[str, Any], codec
     return publish_bytes(device_topic("demo", device.name, Kind.UPDATE), len(frame))
 
 
+def parameter_bytes(task: Task) -> int:
+    """The model's parameters in float32, without names, headers and prototypes."""
+    from models import registry  # noqa: PLC0415 - only in the child
+
+    state = registry.method(task.method).client().initial(task, 0)
+    return sum(
+        4 * values.size
+        for blob, tensors in state.items()
+        if not blob.startswith("prototypes/")
+        for values in tensors.values()
+    )
+
+
 def run(job: Mapping[str, Any]) -> None:
     """One job: the sizes first, then each device."""
     import torch  # noqa: PLC0415 - the parent never imports it
@@ -72,6 +85,7 @@ def run(job: Mapping[str, Any]) -> None:
                 ),
                 "delta_int8": frame_bytes(task, first, {}, "int8"),
                 "delta_float32": frame_bytes(task, first, {"prototype_bits": 32}, "float32"),
+                "parameters": parameter_bytes(task),
             }
             print(json.dumps({"sizes": sizes}), file=sink, flush=True)
         for name, windows in usable.items():

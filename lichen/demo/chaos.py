@@ -1,6 +1,8 @@
 """``--chaos``: SIGKILL for one agent and the coordinator in mid-round, and their return."""
 
 import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from lichen.demo.processes import Child, Nursery
@@ -10,6 +12,27 @@ from lichen.watch import FleetView
 _AWAY_S: Final = 3.0
 _FROM_ROUND: Final = 3
 """Not in the first rounds, where everybody still starts."""
+
+
+@dataclass(frozen=True)
+class Strike:
+    """What was killed, and when.
+
+    Attributes:
+        device: the agent that was killed together with the coordinator.
+        round: the round that was open.
+        pids: name -> the process id that was killed.
+    """
+
+    device: str
+    round: int
+    pids: dict[str, int | None]
+
+    def returned(self, children: Iterable[Child]) -> tuple[str, ...]:
+        """Who of the killed runs again, as a new process."""
+        return tuple(
+            sorted(c.name for c in children if c.name in self.pids and c.pid not in (None, self.pids[c.name]))
+        )
 
 
 def moment(view: FleetView, rounds: int) -> str | None:
@@ -29,8 +52,8 @@ async def strike(
     view: FleetView,
     screen: Screen,
     changed: asyncio.Event,
-) -> str:
-    """Wait for the moment, kill both, bring them back; returns the device's name."""
+) -> Strike:
+    """Wait for the moment, kill both, bring them back."""
     rounds = view.round.rounds if view.round else 1
     while (victim := moment(view, rounds)) is None:
         await changed.wait()
@@ -39,6 +62,7 @@ async def strike(
         rounds = view.round.rounds if view.round else rounds
     accepted = ", ".join(sorted(view.delivered()))
     number = view.round.round if view.round else 0
+    done = Strike(victim, number, {child.name: child.pid for child in (coordinator, agents[victim])})
     await asyncio.gather(nursery.kill(coordinator), nursery.kill(agents[victim]))
     screen.say(
         f"chaos: SIGKILL for the coordinator and for {victim} in round {number}, "
@@ -48,4 +72,4 @@ async def strike(
     await nursery.revive(coordinator)
     await nursery.revive(agents[victim])
     screen.say(f"chaos: the coordinator and {victim} are started again")
-    return victim
+    return done

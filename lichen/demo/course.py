@@ -1,24 +1,20 @@
-"""One demo run from the first file to the report, and the checks that say whether it worked."""
+"""One demo run from the first file to the report."""
 
 import asyncio
 import json
 import signal
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from lichen.demo import beside, observer, plan, study
+from lichen.demo import beside, observer, plan
+from lichen.demo.checks import checks
 from lichen.demo.fleet import Fleet
 from lichen.demo.observing import observe
 from lichen.demo.prepare import Stage, prepare
 from lichen.demo.screen import Screen
-from lichen.demo.story import Check, DeviceStory, RoundStory, Sizes, Story
-from lichen.demo.study import ALONE, spread
+from lichen.demo.story import DeviceStory, RoundStory, Sizes, Story
 from protocol.errors import Transient
-
-PROTOTYPE_LIMIT_BYTES: Final = 2048
-DELTA_LIMIT: Final = 0.27
-MEMORY_GOAL_MB: Final = 90.0
 
 
 async def run(options: plan.Options, screen: Screen) -> Story:
@@ -64,7 +60,7 @@ async def _interruptible(course: Any) -> None:
 async def _live(fleet: Fleet, story: Story) -> None:
     async with fleet.running():
         await fleet.learn()
-        story.struck = fleet.struck
+        fleet.tell_chaos(story)
         # The observing device's stream takes its time; the baseline uses the idle processor meanwhile.
         async with asyncio.TaskGroup() as both:
             observing = both.create_task(observe(fleet))
@@ -122,86 +118,6 @@ def tell_baseline(story: Story, rows: list[dict[str, Any]]) -> None:
     for row in rows:
         if "sizes" in row:
             story.sizes = Sizes(**row["sizes"])
-
-
-def checks(story: Story, options: plan.Options) -> list[Check]:
-    """What must hold for the demo to have worked, and what was found besides."""
-    detail = f"{len(story.rounds)} of {options.rounds}, with {_mean_accepted(story):.1f} devices a round"
-    finished = Check("all rounds were finished", len(story.rounds) == options.rounds, detail)
-    found = [finished, *_deployed(story), _above_alone(story), *_simulated(story), *_sizes(story)]
-    if story.chaos:
-        detail = f"the coordinator and {story.struck or 'nobody'}, SIGKILL in mid-round"
-        found.insert(
-            1, Check("killed processes came back and the rounds went on", bool(story.struck), detail)
-        )
-    return found
-
-
-def _deployed(story: Story) -> list[Check]:
-    watched = story.observer
-    predicts, free = "the ONNX model predicts on the observing device", "torch is absent there"
-    if watched is None:
-        return [
-            Check(predicts, ok=False, detail="it never ran"),
-            Check(free, ok=False, detail="it never ran"),
-        ]
-    live = watched.accuracy()
-    detail = f"version {watched.version}, {len(watched.predictions)} windows, {_percent(live)} right"
-    return [
-        Check(predicts, live is not None, detail),
-        Check(free, watched.torch_free, f"import torch fails in {watched.how}"),
-        Check(
-            "the observing agent takes under 90 MB after start",
-            (watched.memory_mb or 0.0) < MEMORY_GOAL_MB,
-            f"{watched.memory_mb or 0:.0f} MB (PSS), {watched.rss_mb or 0:.0f} MB (RSS)",
-            must=False,
-        ),
-    ]
-
-
-def _above_alone(story: Story) -> Check:
-    what = "the fleet is above its devices alone"
-    if story.accuracy is None or not story.alone:
-        return Check(what, ok=False, detail="one of them was not judged")
-    mean, sd = spread(story.alone)
-    margin = story.accuracy - mean
-    detail = (
-        f"{_percent(story.accuracy)} against {_percent(mean)} ± {100 * sd:.1f} over devices: "
-        f"{100 * margin:+.1f} points"
-    )
-    return Check(what, margin > 0, detail)
-
-
-def _simulated(story: Story) -> list[Check]:
-    found = []
-    for row in study.summarise(story.study):
-        if row.variant == study.FEDERATED:
-            continue
-        detail = f"{100 * row.margin:+.1f} ± {100 * row.margin_sd:.1f} points over {row.seeds} seeds"
-        title = "sharing beats a device alone" if row.variant == ALONE else f"prototypes beat {row.variant}"
-        # Which way of imputing is better is a finding, with its spread; that sharing helps is a promise.
-        found.append(Check(f"in simulation, {title}", row.margin > 0, detail, must=row.variant == ALONE))
-    return found
-
-
-def _sizes(story: Story) -> list[Check]:
-    sizes = story.sizes
-    if sizes is None:
-        return [Check("sizes on the wire", ok=False, detail="they were not measured")]
-    small = sizes.prototypes_4bit < PROTOTYPE_LIMIT_BYTES
-    detail = f"{sizes.delta_int8} of {sizes.delta_float32} bytes, {100 * sizes.ratio:.1f} %"
-    return [
-        Check("a 4-bit prototype upload is under 2 KB on the wire", small, f"{sizes.prototypes_4bit} bytes"),
-        Check("an int8 update is under 27 % of its float32 size", sizes.ratio < DELTA_LIMIT, detail),
-    ]
-
-
-def _mean_accepted(story: Story) -> float:
-    return sum(len(r.accepted) for r in story.rounds) / max(1, len(story.rounds))
-
-
-def _percent(value: float | None) -> str:
-    return "nothing" if value is None else f"{100 * value:.1f} %"
 
 
 def finish(story: Story, stage: Stage) -> Path:

@@ -16,6 +16,7 @@ from lichen.demo import beside, chaos, observer, plan, study
 from lichen.demo.prepare import Stage
 from lichen.demo.processes import Child, Nursery
 from lichen.demo.screen import Screen
+from lichen.demo.story import Story
 from lichen.watch import FleetView
 from protocol.errors import Transient
 from runtime.mqtt import Link
@@ -41,8 +42,8 @@ class Fleet:
         self.agents: dict[str, Child] = {}
         self.doing = "starting"
         """What is waited for: said when the time is over."""
-        self.struck = ""
-        """The device that chaos killed together with the coordinator."""
+        self.struck: chaos.Strike | None = None
+        """What chaos killed."""
         self._nursery = Nursery(screen.say)
         self._changed = asyncio.Event()
         self.beside: dict[str, Child] = {}
@@ -184,7 +185,7 @@ class Fleet:
 
     async def learn(self) -> None:
         """All rounds, and in the middle of them, on demand, the chaos; ends when the bundle is announced."""
-        striking: asyncio.Task[str] | None = None
+        striking: asyncio.Task[chaos.Strike] | None = None
         coordinator = self._coordinator
         if self.options.chaos and coordinator is not None:
             striking = asyncio.create_task(
@@ -217,6 +218,16 @@ class Fleet:
             self.screen.say(
                 f"version {model.version} is exported: an ONNX bundle of {model.bundle.size} bytes"
             )
+
+    def tell_chaos(self, story: Story) -> None:
+        """Who was killed, and whether they are back now, after the last round."""
+        if self.struck is None or self._coordinator is None:
+            return
+        name = self.struck.device
+        story.struck, story.struck_round = name, self.struck.round
+        story.returned = self.struck.returned([self._coordinator, self.agents[name]])
+        seen = self.view.devices.get(name)
+        story.reconnected = name in story.returned and seen is not None and seen.status == "online"
 
     async def stop_agents(self) -> None:
         """The training devices' work is done; their stores can be read."""

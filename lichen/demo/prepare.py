@@ -2,6 +2,7 @@
 
 import shutil
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +17,16 @@ from protocol.errors import Misconfigured
 from protocol.task import Task
 
 _OURS: Final = ("config", "state", "logs", "recordings")
+_NEEDED: Final = (
+    "iotcore",
+    "torch",
+    "sqlalchemy",
+    "onnx",
+    "onnxscript",
+    "onnxruntime",
+    "matplotlib",
+    "jinja2",
+)
 _MARK: Final = ".lichen-demo"
 
 
@@ -50,15 +61,29 @@ def clear(root: Path) -> None:
         file.unlink()
 
 
+def require() -> None:
+    """Everything that a process of the demo, or its report at the very end, imports.
+
+    Raises:
+        ModuleNotFoundError: naming the first one that is not installed.
+    """
+    for name in _NEEDED:
+        if find_spec(name) is None:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
 def prepare(options: plan.Options, version: str) -> Stage:
     """Write everything that the processes read.
 
     Raises:
         Misconfigured: SPAR is not here, or the output folder is somebody else's.
+        ModuleNotFoundError: something that the demo needs later is not installed.
     """
     root = options.out.absolute()
-    clear(root)
+    # What can fail comes before anything of an earlier run is removed.
+    require()
     series = spar.load()
+    clear(root)
     layout = plan.Layout(root, free_port())
     task = plan.task(options.rounds, seed=options.seed)
     windowset.save(layout.unseen, labelled(plan.windows(task, plan.unseen(series))))

@@ -20,6 +20,8 @@ _PHASES: Final = {
     "evaluating": "judging on unseen people",
     "exporting": "exporting to ONNX, checking against torch",
     "done": "done",
+    "offline": "the coordinator is not connected",
+    "stopped": "the coordinator was stopped",
 }
 
 
@@ -100,7 +102,7 @@ def _modalities(view: FleetView) -> tuple[str, ...]:
 
 def _row(view: FleetView, device: DeviceView, person: str) -> list[RenderableType]:
     style = {"online": "green", "offline": "red"}.get(device.status, "dim")
-    cells: list[RenderableType] = [Text(device.name, style=style), person, str(device.windows)]
+    cells: list[RenderableType] = [Text(device.name, style=style), person, _count(device.windows)]
     for name in _modalities(view):
         state = device.modalities.get(name)
         there = 100 * (1 - state.missing) if state else 0.0
@@ -117,6 +119,10 @@ def _row(view: FleetView, device: DeviceView, person: str) -> list[RenderableTyp
     return [*cells, f"{loss:.2f}" if loss is not None else "-"]
 
 
+def _count(windows: int | None) -> str:
+    return "-" if windows is None else str(windows)
+
+
 def round_line(view: FleetView) -> str:
     """One line for each judged version: who delivered, bytes, accuracy."""
     if not view.history or view.round is None:
@@ -125,7 +131,8 @@ def round_line(view: FleetView) -> str:
     if last.round == 0:
         return f"round 0/{view.round.rounds} · the initial model"
     names = sorted(view.receipts.get(last.round, ()))
-    everybody = len(names) == len(view.round.selected) > 0
+    # Of that round, not of the one that is open now: after a restart those may differ.
+    everybody = bool(names) and set(names) == set(view.selected.get(last.round, ()))
     accuracy = last.metrics.get("accuracy")
     parts = [
         f"round {last.round}/{view.round.rounds}",

@@ -91,12 +91,21 @@ class Sizes:
 
     prototypes_4bit: int
     delta_int8: int
+    """A full update: the model's delta at int8, with its 4-bit prototypes."""
     delta_float32: int
+    """The same update, all of it in float32."""
+    parameters: int
+    """The model's parameters alone in float32: no names, headers or prototypes (as ``lichen bench wire``)."""
 
     @property
     def ratio(self) -> float:
-        """The int8 delta as a share of the float32 one."""
+        """The int8 update as a share of the same one in float32."""
         return self.delta_int8 / self.delta_float32
+
+    @property
+    def ratio_to_parameters(self) -> float:
+        """The int8 update as a share of the bare parameters in float32."""
+        return self.delta_int8 / self.parameters
 
 
 @dataclass
@@ -127,6 +136,11 @@ class Story:
     chaos: bool = False
     struck: str = ""
     """The device that was killed together with the coordinator."""
+    struck_round: int = 0
+    returned: tuple[str, ...] = ()
+    """Who of the killed ran with a new process id after the last round."""
+    reconnected: bool = False
+    """Whether the killed device was connected after the last round."""
     seconds: float = 0.0
     version: str = ""
 

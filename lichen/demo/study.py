@@ -44,6 +44,11 @@ class Summary:
     margin_sd: float
     seeds: int
 
+    @property
+    def clear(self) -> bool:
+        """Whether the margin is outside its own spread; one seed shows none."""
+        return self.seeds > 1 and abs(self.margin) >= self.margin_sd
+
 
 def spread(values: Iterable[float]) -> tuple[float, float]:
     """Mean and sample standard deviation (0 for one value)."""

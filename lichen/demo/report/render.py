@@ -32,6 +32,24 @@ def size(count: float) -> str:
     return f"{count:.0f} B"
 
 
+def confused(story: Story) -> str:
+    """The largest confusion in words: which class is taken for which other, by share of its windows."""
+    found = [
+        (count / sum(row), count, sum(row), done, said)
+        for done, row in enumerate(story.confusion)
+        for said, count in enumerate(row)
+        if done != said and count
+    ]
+    if not found:
+        return "No window is taken for another exercise."
+    share, count, windows, done, said = max(found)
+    names = [LABEL_NAMES.get(label, label) for label in story.labels]
+    return (
+        f"The largest confusion: {names[done]} is taken for {names[said]} in {percent(share)} of its windows "
+        f"({count} of {windows})."
+    )
+
+
 def figures(story: Story) -> dict[str, Markup]:
     """All figures that the story has data for, as SVG."""
     with style.context():
@@ -60,6 +78,7 @@ def html(story: Story) -> str:
     return template.render(
         story=story,
         figures=figures(story),
+        confused=confused(story),
         table=summarise(story.study),
         alone=spread(story.alone) if story.alone else None,
         label_names=LABEL_NAMES,

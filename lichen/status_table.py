@@ -1,0 +1,82 @@
+"""The picture of a fleet as words and a table. What devices and coordinator say is text, never markup."""
+
+from typing import Final, Literal
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from lichen.watch import DeviceView, FleetView
+from protocol.messages import RoundAnnouncement
+
+CoordinatorState = Literal["connected", "offline", "stopped", "unknown"]
+_GONE: Final = {
+    "offline": "THE COORDINATOR IS NOT CONNECTED: nothing goes on until it is back; what follows is older",
+    "stopped": "THE COORDINATOR WAS STOPPED before the last round was over; what follows is its last word",
+    "unknown": "no coordinator has been seen: the broker has no announcement of one",
+}
+
+
+def coordinator_state(view: FleetView) -> CoordinatorState:
+    """What its last announcement, or its will, says of the coordinator."""
+    if view.round is None:
+        return "unknown"
+    if view.round.phase == "offline":
+        return "offline"
+    return "stopped" if view.round.phase == "stopped" else "connected"
+
+
+def show(view: FleetView, console: Console, *, why: bool, listened_s: float = 0.0) -> None:
+    """Print it: the coordinator first when it is not there."""
+    state = coordinator_state(view)
+    if state != "connected":
+        _say(console, f"fleet {view.fleet}: {_GONE[state]}", "bold red")
+    elif view.round is not None and not view.heard and 0 < view.round.every_s < listened_s:
+        # A broker that lost the will still retains what was last said.
+        words = f"the coordinator said nothing in {listened_s:g} s, and would every {view.round.every_s:g} s"
+        _say(console, words, "bold red")
+    if view.round is not None:
+        _round(view.round, console, why=why)
+    if view.model is not None:
+        size = view.model.bundle.size
+        _say(console, f"deployed: version {view.model.version}, a bundle of {size:,} bytes")
+    if not view.devices:
+        _say(console, "no device has been seen")
+        return
+    table = Table("device", "status", "windows", "modalities: share there, quality", "this round")
+    for name, device in sorted(view.devices.items()):
+        table.add_row(*(Text(cell) for cell in _row(view, name, device)))
+    console.print(table)
+
+
+def _round(now: RoundAnnouncement, console: Console, *, why: bool) -> None:
+    phase = "" if now.phase in _GONE else f", {now.phase}"
+    _say(
+        console,
+        f"task {now.task}: round {now.round} of {now.rounds}{phase}; version {now.version}; "
+        f"{now.bytes_up:,} bytes up, {now.bytes_down:,} down",
+    )
+    if why:
+        _say(console, f"waits for: {now.waiting_for or 'nothing'}")
+
+
+def _row(view: FleetView, name: str, device: DeviceView) -> tuple[str, ...]:
+    words = ", ".join(
+        f"{m} {1 - s.missing:.2f}, {s.quality:.2f}" + (f" ({'; '.join(s.reasons)})" if s.reasons else "")
+        for m, s in device.modalities.items()
+    )
+    windows = "-" if device.windows is None else str(device.windows)
+    return name, device.status, windows, words or "-", _part(view, name)
+
+
+def _part(view: FleetView, name: str) -> str:
+    """What the device has to do with the open round: that much is retained."""
+    if view.round is None:
+        return "-"
+    if name in view.delivered():
+        return "delivered"
+    return "asked" if name in view.round.selected else "-"
+
+
+def _say(console: Console, words: str, style: str = "") -> None:
+    console.print(Text(words, style=style), highlight=False, soft_wrap=True)
