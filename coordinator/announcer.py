@@ -11,10 +11,12 @@ from coordinator.links import Post
 from coordinator.registry import Registry
 from coordinator.roster import Roster
 from coordinator.rounds.driver import Driver, derive_seed
-from coordinator.rounds.states import Phase
+from coordinator.rounds.states import Phase, RoundState, Rules
+from coordinator.store import Store
 from coordinator.traffic import Traffic
 from protocol.errors import LichenError
 from protocol.messages import Offer, RoundAnnouncement, TaskAnnouncement
+from protocol.task import Task
 from protocol.topics import Kind
 from runtime.clock import Clock
 
@@ -24,6 +26,23 @@ _MIN_SPACING_S: Final = 0.5
 """Between two round announcements; what lies between is skipped, the last one is always said."""
 _NAMES: Final = 500
 """Devices named in an announcement: it must stay far below a control message's bound."""
+REPEAT_S: Final = 30.0
+"""The round is said again so often: the words hold durations, and silence means that nobody is there."""
+_FAREWELL_S: Final = 2.0
+OFFLINE: Final = "the coordinator is not connected (round and version are those of its start)"
+STOPPED: Final = "the coordinator was stopped; the rounds go on when it is started again"
+
+
+def absent(task: Task, rules: Rules, state: RoundState) -> RoundAnnouncement:
+    """What the broker says in the coordinator's place when it vanishes: the payload of its will."""
+    return RoundAnnouncement(
+        task=task.name,
+        round=state.round,
+        rounds=rules.rounds,
+        phase="offline",
+        version=max(0, state.version),
+        waiting_for=OFFLINE,
+    )
 
 
 class Announcer:
@@ -33,20 +52,25 @@ class Announcer:
         self,
         *,
         post: Post,
+        store: Store,
         roster: Roster,
         registry: Registry,
         deployment: Deployment,
         traffic: Traffic,
         clock: Clock,
         offer_every_s: float,
+        repeat_s: float = REPEAT_S,
     ) -> None:
         self._post = post
+        self._store = store
         self._roster = roster
         self._registry = registry
         self._deployment = deployment
         self._traffic = traffic
         self._clock = clock
         self._offer_every_s = offer_every_s
+        self._repeat_s = repeat_s
+        self._leaving = False
         self._changed = asyncio.Event()
         self._wanted = asyncio.Event()
         self._urgent: set[str] = set()
@@ -77,27 +101,52 @@ class Announcer:
         self.offer(self._driver.state.missing)
 
     async def run_rounds(self) -> None:
-        """Announce each change of the round, at a bounded rate."""
+        """Announce each change of the round at a bounded rate, and where it stands every ``repeat_s``."""
         while True:
-            await self._changed.wait()
+            await self._either(self._changed, self._repeat_s)
             self._changed.clear()
             await self.say_round()
             await self._clock.sleep(_MIN_SPACING_S)
 
     async def say_round(self) -> bool:
-        """Publish where the round stands; whether that worked."""
+        """Publish where the round stands, and keep the words for the history; whether the first worked."""
+        said = await self.announcement()
         try:
-            await self._post.broadcast(Kind.ROUND, await self.announcement())
+            await self._post.broadcast(Kind.ROUND, said)
         except LichenError as error:
             log.info("round_not_announced", why=str(error))  # the greeting of the next connect says it
             return False
+        finally:
+            with contextlib.suppress(LichenError):  # a full disk: there are others soon
+                await asyncio.to_thread(self._save_words, said.waiting_for)
         return True
 
+    async def say_farewell(self) -> None:
+        """Leave ``stopped`` with the broker; after the last round ``done`` stays there. Bounded."""
+        self._leaving = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FAREWELL_S):
+                await self.say_round()
+
     async def announcement(self) -> RoundAnnouncement:
-        """Where the round stands."""
+        """Where the round stands; or that nobody is there to let it go on."""
+        said = await self._standing()
+        if not self._leaving or self._driver.state.phase is Phase.DONE:
+            return said
+        gone: dict[str, object] = {
+            "phase": "stopped",
+            "waiting_for": STOPPED,
+            "closes_in_s": None,
+            "every_s": 0.0,
+        }
+        if self._driver.state.phase is Phase.EVALUATING:  # these metrics are those of an older version
+            gone["metrics"] = {}
+        return said.model_copy(update=gone)
+
+    async def _standing(self) -> RoundAnnouncement:
+        driver, state = self._driver, self._driver.state
         with contextlib.suppress(LichenError):  # a full disk: the count is saved another time
             await asyncio.to_thread(self._traffic.save)
-        driver, state = self._driver, self._driver.state
         up, down = self._traffic.totals()
         version = max(0, state.version)
         metrics = await asyncio.to_thread(self._registry.metrics, version)
@@ -115,18 +164,17 @@ class Announcer:
             bytes_up=up,
             bytes_down=down,
             waiting_for=driver.why(),
+            every_s=self._repeat_s,
         )
+
+    def _save_words(self, words: str) -> None:
+        """For ``history``: also where no broker can carry them."""
+        self._store.put_meta({"why": words, "why_wall": str(self._clock.wall())})
 
     async def run_offers(self) -> None:
         """Offer the open round to those who have not delivered: at once when asked, else every so often."""
         while True:
-            timer = asyncio.ensure_future(self._clock.sleep(self._offer_every_s))
-            asked = asyncio.ensure_future(self._wanted.wait())
-            try:
-                await asyncio.wait({timer, asked}, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for task in (timer, asked):
-                    task.cancel()
+            await self._either(self._wanted, self._offer_every_s)
             only = set(self._urgent) if self._wanted.is_set() else None
             self._wanted.clear()
             self._urgent.clear()
@@ -134,6 +182,16 @@ class Announcer:
                 await self._offer_round(only)
             except (LichenError, OSError) as error:  # the next turn says it again
                 log.info("not_offered", why=str(error))
+
+    async def _either(self, event: asyncio.Event, seconds: float) -> None:
+        """Wait for an event, but not longer than that."""
+        timer = asyncio.ensure_future(self._clock.sleep(seconds))
+        asked = asyncio.ensure_future(event.wait())
+        try:
+            await asyncio.wait({timer, asked}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (timer, asked):
+                task.cancel()
 
     async def _offer_round(self, only: set[str] | None) -> None:
         for device in self._driver.state.missing:

@@ -7,7 +7,7 @@ from typing import Final
 
 import structlog
 
-from coordinator.announcer import Announcer
+from coordinator.announcer import Announcer, absent
 from coordinator.blobserver import BlobServer
 from coordinator.config import CoordinatorSettings, load_task
 from coordinator.deployment import Deployment
@@ -21,6 +21,7 @@ from coordinator.receive import Receiver
 from coordinator.registry import Registry
 from coordinator.roster import Roster
 from coordinator.rounds.driver import Driver
+from coordinator.rounds.reading import replay
 from coordinator.rounds.states import Rules
 from coordinator.rounds.work import Workshop
 from coordinator.store import Store
@@ -29,13 +30,14 @@ from coordinator.traffic import Traffic
 from coordinator.uploads import Uploads
 from models.contract import Server
 from protocol.errors import LichenError, Misconfigured
+from protocol.messages import encode
 from protocol.task import Task
-from protocol.topics import coordinator_filters
+from protocol.topics import Kind, broadcast_topic, coordinator_filters
 from runtime import logs
 from runtime.blobs import BlobStore
 from runtime.clock import Clock, SystemClock
 from runtime.files import disk_errors
-from runtime.mqtt import Link
+from runtime.mqtt import Link, Will
 from runtime.supervise import Finished, supervise
 
 log = structlog.get_logger(__name__)
@@ -78,13 +80,16 @@ class Coordinator:
         self.store = Store(root / DATABASE)
         try:
             own_task(self.store, task, settings)
-        except Misconfigured:
+            state, _ = replay(self.store.journal())
+        except LichenError:
             self.store.close()
             raise
+        last_words = encode(absent(task, rules_of(task, settings), state))
         self.link: Running = link or Link(
             settings.mqtt,
             f"coordinator-{settings.fleet}",
             filters=[(f, 1) for f in coordinator_filters(settings.fleet)],
+            will=Will(broadcast_topic(settings.fleet, Kind.ROUND), last_words),
             on_connect=self._on_connect,
         )
         self.jobs = jobs or WorkerJobs(task, root / "jobs", settings.evaluation.data, settings.worker)
@@ -102,6 +107,7 @@ class Coordinator:
         registry = Registry(store, blobs, task)
         self.announcer = Announcer(
             post=post,
+            store=store,
             roster=self.roster,
             registry=registry,
             deployment=self.deployment,
@@ -119,6 +125,7 @@ class Coordinator:
             listener=self.announcer,
         )
         self.driver.may_select = lambda: self.link.connected
+        self.driver.broker_trouble = lambda: "" if self.link.connected else self.link.why
         self.announcer.watch(self.driver)
         self.workshop = Workshop(
             driver=self.driver,
@@ -183,7 +190,7 @@ class Coordinator:
     def _services(self) -> dict[str, Callable[[], Awaitable[None]]]:
         lanes = {f"lane-{n}": partial(self.ingest.run_lane, n) for n in range(LANES)}
         return {
-            "link": self.link.run,
+            "link": self._connected,
             "ingest": self.ingest.run,
             **lanes,
             **{f"teller-{n}": self.teller.run for n in range(SENDERS)},
@@ -195,6 +202,19 @@ class Coordinator:
             "blobs": self.server.run,
             "exit": self._leave_when_done,
         }
+
+    async def _connected(self) -> None:
+        """The link; however this process ends in order, it takes leave before it disconnects."""
+        link = asyncio.ensure_future(self.link.run())
+        try:
+            await asyncio.shield(link)
+        except asyncio.CancelledError:
+            if not link.done():
+                await self.announcer.say_farewell()
+            raise
+        finally:
+            link.cancel()
+            await asyncio.wait([link])
 
     async def _goodbye(self) -> None:
         await asyncio.to_thread(self.traffic.save)
@@ -234,11 +254,27 @@ def rules_of(task: Task, settings: CoordinatorSettings) -> Rules:
 
 
 def own_task(store: Store, task: Task, settings: CoordinatorSettings) -> None:
-    """Compare the task with the one this folder was begun with; rounds, uplink and seed may change.
+    """Make the folder this fleet's and this task's, where it is nobody else's.
 
     Raises:
-        Misconfigured: it is another task; the message names the key that differs.
+        Misconfigured: see :func:`check_owner`.
     """
+    check_owner(store, task, settings)
+    store.put_meta({"task": task.model_dump_json(), "fleet": settings.fleet})
+
+
+def check_owner(store: Store, task: Task, settings: CoordinatorSettings) -> None:
+    """Compare task and fleet with those the folder was begun with; rounds, uplink and seed may change.
+
+    Raises:
+        Misconfigured: another task or fleet; the message names the key that differs.
+    """
+    fleet = store.get_meta("fleet") or settings.fleet  # older folders do not say
+    if fleet != settings.fleet:
+        raise Misconfigured(
+            f"fleet: the configuration says {settings.fleet!r}, but {store.path} was begun by {fleet!r}; "
+            "use another state_dir (or change it back)"
+        )
     known = store.get_meta("task")
     if known is not None:
         old = Task.model_validate_json(known)
@@ -248,7 +284,6 @@ def own_task(store: Store, task: Task, settings: CoordinatorSettings) -> None:
                     f"{settings.task}: {key} differs from what {settings.state_dir} was begun with; "
                     "use another state_dir (or change it back)"
                 )
-    store.put_meta({"task": task.model_dump_json()})
 
 
 async def serve(settings: CoordinatorSettings) -> int:

@@ -10,9 +10,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from coordinator.app import DATABASE, check_owner
 from coordinator.app import serve as serve_settings
 from coordinator.config import load_settings, load_task
 from coordinator.history import read
+from coordinator.store import Store
 from runtime import exit_codes
 from runtime.supervise import run
 
@@ -46,9 +48,12 @@ def serve(config: Config) -> None:
 
 @app.command()
 def check(config: Config, fmt: FormatOption = Format.TABLE) -> None:
-    """Read the configuration, the task and its method's options; say what is wrong, or that all is well."""
+    """Read configuration, task, the method's options and whose state_dir it is; say whether all is well."""
     settings = load_settings(config)
     task, spec = load_task(settings)
+    if (database := settings.state_dir / DATABASE).is_file():
+        with Store(database, read_only=True) as store:
+            check_owner(store, task, settings)
     found = {
         "config": str(config),
         "fleet": settings.fleet,
@@ -72,7 +77,14 @@ def check(config: Config, fmt: FormatOption = Format.TABLE) -> None:
 @app.command()
 def history(config: Config, fmt: FormatOption = Format.TABLE) -> None:
     """Rounds, metrics, who delivered, bytes, refusals. Works while the coordinator runs, and after."""
-    found = read(load_settings(config).state_dir)
+    state_dir = load_settings(config).state_dir
+    if not (state_dir / DATABASE).is_file():
+        words = f"{state_dir / DATABASE} is not there; has this coordinator ever run?"
+        if fmt is Format.JSON:
+            typer.echo(json.dumps({"error": words}))
+        typer.echo(f"lichen coordinator: {words}", err=True)
+        raise typer.Exit(exit_codes.UNAVAILABLE)
+    found = read(state_dir)
     if fmt is Format.JSON:
         typer.echo(json.dumps(found))
     else:
@@ -88,6 +100,7 @@ def _print(found: dict[str, Any]) -> None:
         soft_wrap=True,
         markup=False,
     )
+    console.print(f"waits for: {found['why'] or 'nothing yet'}", soft_wrap=True, markup=False)
     console.print(_rounds_table(found))
     if found["refusals"]:
         table = Table("device", "reason", "count", "last", title="Refused")

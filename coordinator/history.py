@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from coordinator import schema
 from coordinator.app import DATABASE
-from coordinator.rounds.driver import replay
+from coordinator.rounds.reading import replay
 from coordinator.store import Store
 from protocol.errors import Misconfigured
 from protocol.task import Task
@@ -17,8 +17,9 @@ def read(state_dir: Path) -> dict[str, Any]:
     """The history as one JSON object.
 
     Returns:
-        ``task``, ``phase``, ``round``, ``version``, ``bytes_up``, ``bytes_down``, and the lists ``versions``,
-        ``rounds`` (each with its attempts and its updates), ``refusals``, ``devices``, ``exports``; and
+        ``task``, ``phase``, ``round``, ``version``, ``why`` (what it waited for at ``why_wall``),
+        ``bytes_up``, ``bytes_down``, and the lists ``versions``, ``rounds`` (each with its attempts and its
+        updates), ``refusals``, ``devices``, ``exports``; and
         ``confusion`` of the last judged version, rows the true class.
 
     Raises:
@@ -41,6 +42,8 @@ def _read(store: Store) -> dict[str, Any]:
         "phase": state.phase.value,
         "round": state.round,
         "version": state.version,
+        "why": store.get_meta("why") or "",
+        "why_wall": float(store.get_meta("why_wall") or 0.0),
         "trouble": state.trouble,
         "bytes_up": int(store.get_meta("bytes_up") or 0),
         "bytes_down": int(store.get_meta("bytes_down") or 0),

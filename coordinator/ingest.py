@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
 import structlog
+from structlog.contextvars import bound_contextvars
 
 from coordinator import schema
 from coordinator.blobserver import BlobServer
@@ -31,6 +32,8 @@ log = structlog.get_logger(__name__)
 LANES: Final = 2
 _LANE_DEPTH: Final = 8
 _NOBODY: Final = "(unknown)"
+_TOPIC: Final = 200
+"""Characters of a topic in the log."""
 
 
 class Ingest:
@@ -77,7 +80,7 @@ class Ingest:
         try:
             route = self._route(message.topic)
         except Refused as refused:
-            self._teller.refuse(_NOBODY, 0, None, refused)
+            self._refuse(message.topic, _NOBODY, 0, refused)
             message.ack()
             return
         if route.kind in (Kind.UPDATE, Kind.UP_BLOB):
@@ -98,13 +101,18 @@ class Ingest:
         Without effect (a full disk) the device will send again.
         """
         try:
-            if await handling:
-                return
+            with bound_contextvars(topic=message.topic[:_TOPIC]):  # on every line of the log until then
+                if await handling:
+                    return
         except Refused as refused:
-            self._teller.refuse(route.device or _NOBODY, self._driver.state.round, None, refused)
+            self._refuse(message.topic, route.device or _NOBODY, self._driver.state.round, refused)
         except (LichenError, OSError) as error:
-            log.warning("not_stored", topic=message.topic, why=str(error))
+            log.warning("not_stored", topic=message.topic[:_TOPIC], why=str(error))
         message.ack()
+
+    def _refuse(self, topic: str, device: str, round_: int, refused: Refused) -> None:
+        with bound_contextvars(topic=topic[:_TOPIC]):
+            self._teller.refuse(device, round_, None, refused)
 
     async def _light(self, route: Route, message: Message) -> bool:
         device, payload = route.device or _NOBODY, message.payload
@@ -130,7 +138,7 @@ class Ingest:
             log.info("device_online", device=device, windows=state.windows)
         if state.status == "online":
             try:
-                await self._driver.device_online(device)
+                await self._driver.device_online(device, came=came)
             except Transient as error:  # a full disk: the next tick sees the device
                 log.warning("not_journaled", device=device, why=str(error))
         return True

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Protocol
 
 from coordinator.config import WorkerSettings
+from coordinator.trouble import no_room
 from models import jobs
 from models.contract import Blobs, Evaluation
 from protocol.errors import Transient
 from protocol.task import Task
-from runtime.workers import Worker
+from runtime.workers import Worker, WorkerFailed
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +113,13 @@ class WorkerJobs:
     def _folder(self, name: str) -> Iterator[Path]:
         folder = self._root / name
         shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
         try:
+            folder.mkdir(parents=True)
             yield folder
+        except (OSError, WorkerFailed) as error:
+            if no_room(error):
+                raise Transient(f"no space left in {self._root}") from error
+            raise
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 

@@ -42,6 +42,7 @@ class Ledger:
         self._store = store
         self._clock = clock
         self._lock = threading.Lock()
+        self._saving = threading.Lock()
         self._rows: dict[Key, Row] = {}
         self._refusals: dict[tuple[str, str], Refusal] = {}
         self._then: list[Callable[[], None]] = []
@@ -92,11 +93,15 @@ class Ledger:
             then()
 
     def save(self) -> None:
-        """Write all that waits, in one commit.
+        """Write all that waits, in one commit; returns after one that is under way elsewhere, too.
 
         Raises:
             Transient: the disk did not take it; it waits on.
         """
+        with self._saving:
+            self._save()
+
+    def _save(self) -> None:
         with self._lock:  # never while the disk is written: the event loop takes this lock too
             rows, self._rows = self._rows, {}
             refusals, self._refusals = self._refusals, {}

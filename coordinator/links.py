@@ -24,6 +24,10 @@ class LinkLike(Protocol):
         """Whether the broker is there now."""
 
     @property
+    def why(self) -> str:
+        """In words, what the link is doing."""
+
+    @property
     def chunk_bytes(self) -> int:
         """The largest chunk that fits a packet."""
 

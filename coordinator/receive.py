@@ -7,14 +7,15 @@ import structlog
 from coordinator.bulkhead import bulkhead
 from coordinator.journal import Journal
 from coordinator.roster import Roster
-from coordinator.rounds.driver import Driver, check_open
+from coordinator.rounds.driver import Driver
+from coordinator.rounds.reading import check_open
 from coordinator.rounds.work import Workshop
 from coordinator.telling import Teller
 from coordinator.uploads import Uploads
 from models.contract import Blobs, Server, Update
 from protocol.errors import Reason, Refused
 from protocol.frame import Limits, decode_frame, digest, is_frame
-from protocol.messages import BlobPointer, decode
+from protocol.messages import MAX_MESSAGE_BYTES, BlobPointer, decode
 from protocol.task import Task
 from protocol.topics import Kind, Route
 from protocol.updates import UpdateHeader
@@ -65,9 +66,9 @@ class Receiver:
             await self._update(device, payload, mark)
             return
         try:
-            pointer = decode(payload, BlobPointer)
+            pointer = _pointer_in(payload)
         except Refused as refused:  # neither a frame nor a pointer: its own digest says what is meant
-            self._teller.refuse(device, self._driver.state.round, mark, refused)
+            await self._refuse(device, self._driver.state.round, mark, refused)
             return
         await self._pointer(device, pointer)
 
@@ -80,7 +81,7 @@ class Receiver:
             limits = self._workshop.limits(await self._workshop.state())
             answer = await asyncio.to_thread(self._uploads.announce, device, pointer, limits.max_bytes)
         except Refused as refused:
-            self._teller.refuse(device, pointer.round, mark, refused)
+            await self._refuse(device, pointer.round, mark, refused)
             return
         if isinstance(answer, bytes):
             await self._update(device, answer, mark)
@@ -136,10 +137,15 @@ class Receiver:
             await asyncio.to_thread(self._journal.write, header.round, mark, payload)
             await self._driver.accept(header, mark, len(payload))
         except Refused as refused:
-            self._teller.refuse(device, round_, mark, refused)
+            await self._refuse(device, round_, mark, refused)
             return
         log.info("accepted", device=device, round=header.round, size=len(payload), samples=header.samples)
         self._teller.accept(device, header.round, mark)
+
+    async def _refuse(self, device: str, round_: int, mark: str, refused: Refused) -> None:
+        """A whole update, or the pointer to one: the device is told, and the round need not wait for it."""
+        self._teller.refuse(device, round_, mark, refused)
+        await self._driver.refuse(device, round_, refused.reason)
 
     def _check_known(self, device: str) -> None:
         if device not in self._roster:
@@ -182,3 +188,12 @@ class Receiver:
     def _check_tensors(self, state: Blobs, update: Update) -> None:
         with bulkhead(f"{self._task.method}'s check"):
             self._server.check(self._task, state, update)
+
+
+def _pointer_in(payload: bytes) -> BlobPointer:
+    if len(payload) > MAX_MESSAGE_BYTES:
+        raise Refused(
+            Reason.TOO_LARGE,
+            f"{len(payload)} bytes that begin like no update frame, and are no pointer to one",
+        )
+    return decode(payload, BlobPointer)

@@ -4,7 +4,7 @@ The broker may hand out only some of its retained messages (iotcore: 100 to a wi
 before a restart stays known until a device says otherwise.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -82,11 +82,26 @@ class Roster:
 
     def able(self, min_windows: int) -> tuple[str, ...]:
         """Devices that are online, may train, and have enough labelled windows; sorted."""
-        return tuple(
-            name
-            for name in self.online()
-            if "train" in (state := self._devices[name].state).roles and state.windows >= min_windows
-        )
+        return tuple(name for name in self.online() if not self.lacks(name, min_windows))
+
+    def lacks(self, device: str, min_windows: int) -> str:
+        """What keeps a device out of a round, in words; empty where nothing does."""
+        known = self._devices.get(device)
+        if known is None:
+            return "never reported a state"
+        if not known.online:
+            return known.state.status
+        if "train" not in known.state.roles:
+            return "no role train"
+        if known.state.windows < min_windows:
+            return f"{known.state.windows} of {min_windows} labelled windows"
+        return ""
+
+    def unable(self, min_windows: int) -> Iterator[tuple[str, str]]:
+        """The other devices and what each of them lacks, by name."""
+        for name in sorted(self._devices):
+            if lack := self.lacks(name, min_windows):
+                yield name, lack
 
     def counts(self, device: str) -> Counts:
         """Per modality, windows per class of a known device."""

@@ -13,7 +13,7 @@ meta = Table(
     Column("key", String, primary_key=True),
     Column("value", String, nullable=False),
 )
-"""``task`` (JSON of the task this state belongs to), ``bytes_up``, ``bytes_down``."""
+"""``task`` (JSON) and ``fleet`` it belongs to; ``bytes_up``, ``bytes_down``; ``why``, ``why_wall``."""
 
 events = Table(
     "events",

@@ -63,7 +63,11 @@ class TaskAnnouncement(Wire):
 
 
 class RoundAnnouncement(Wire):
-    """``b/round``, retained: for people, dashboards and the demo. Devices act on offers, never on this."""
+    """``b/round``, retained: for people, dashboards and the demo. Devices act on offers, never on this.
+
+    ``phase`` is that of the round machine; or ``offline``: the coordinator's will, with round and version as
+    of its start; or ``stopped``: it left in order before the last round was over.
+    """
 
     kind: Literal["round"] = "round"
     task: Name
@@ -79,6 +83,8 @@ class RoundAnnouncement(Wire):
     """Payload bytes received from devices since the task began."""
     bytes_down: Annotated[int, Field(ge=0)] = 0
     waiting_for: Annotated[str, Field(max_length=1000)] = ""
+    every_s: Seconds = 0.0
+    """While the coordinator runs it says this again at least so often; 0: it does not (will, ``stopped``)."""
 
 
 class Offer(Wire):

@@ -8,14 +8,16 @@ import asyncio
 import hashlib
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 from typing import Final, Protocol
 
 import structlog
 
-from coordinator import schema
 from coordinator.journal import Journal
 from coordinator.roster import Roster
 from coordinator.rounds import machine
+from coordinator.rounds.attempts import Attempts
+from coordinator.rounds.reading import check_open, replay
 from coordinator.rounds.states import (
     Aggregate,
     Begin,
@@ -37,8 +39,9 @@ from coordinator.rounds.states import (
     SendOffers,
     Tick,
     UpdateAccepted,
+    UpdateRefused,
 )
-from coordinator.rounds.why import why
+from coordinator.rounds.why import NAMES, Outlook, why
 from coordinator.selection import select
 from coordinator.store import Store
 from protocol.errors import Reason, Refused, Transient
@@ -47,8 +50,18 @@ from protocol.updates import UpdateHeader
 from runtime.clock import Clock
 
 TICK_S: Final = 0.5
-_KEPT_ATTEMPTS: Final = 100
-"""Of one round, for the history."""
+_LASTING: Final = frozenset(
+    {
+        Reason.MALFORMED,
+        Reason.TOO_LARGE,
+        Reason.WRONG_TENSORS,
+        Reason.WRONG_MODALITY,
+        Reason.NON_FINITE,
+        Reason.OUT_OF_BOUNDS,
+        Reason.WRONG_DEVICE,
+    }
+)
+"""The same bytes meet these again."""
 Write = Callable[[], None]
 WorkCommand = Initialise | Aggregate | Evaluate | Export
 
@@ -91,6 +104,7 @@ class Driver:
         self.work: asyncio.Queue[WorkCommand] = asyncio.Queue()
         """One command at a time: the machine asks for the next only when the last is answered."""
         self._store = store
+        self._attempts = Attempts(store, clock)
         self._journal = journal
         self._roster = roster
         self._clock = clock
@@ -101,6 +115,9 @@ class Driver:
         self._joined_at = self.now()
         self.may_select: Callable[[], bool] = lambda: True
         """Whether opening a round makes sense now: not without a broker."""
+        self.broker_trouble: Callable[[], str] = lambda: ""
+        """Why there is no connection to the broker; empty where there is one."""
+        self._trouble_said = False
 
     def now(self) -> float:
         """Seconds on a line that starts at the wall clock and is monotonic from then on."""
@@ -108,11 +125,26 @@ class Driver:
 
     def why(self) -> str:
         """What the coordinator waits for, in words."""
-        return why(self.rules, self.state, self.now(), len(self.able()))
+        return why(self.rules, self.state, self.now(), self._outlook())
+
+    def _outlook(self) -> Outlook:
+        least, refused = self.task.rounds.min_windows, dict(self.state.refused)
+        lacks = {device: f"was refused: {reason}" for device, reason in islice(refused.items(), NAMES)}
+        if self.state.phase is Phase.COLLECTING:
+            missing = self.state.missing[:NAMES]
+            lacks = {device: self._roster.lacks(device, least) for device in missing} | lacks
+        elif self.state.phase is Phase.WAITING:
+            lacks = dict(islice(self._roster.unable(least), NAMES)) | lacks
+        able = tuple(device for device in self._roster.able(least) if device not in refused)
+        return Outlook(able, lacks, len(self._roster), self.broker_trouble())
 
     def able(self) -> tuple[str, ...]:
         """Devices that a round could select now."""
-        return self._roster.able(self.task.rounds.min_windows) if self.may_select() else ()
+        if not self.may_select():
+            return ()
+        refused = {device for device, _ in self.state.refused}
+        able = self._roster.able(self.task.rounds.min_windows)
+        return tuple(device for device in able if device not in refused)
 
     async def open(self) -> None:
         """Rebuild the state from the journal, and ask again for the work that was in hand."""
@@ -139,7 +171,16 @@ class Driver:
                 await self.post(self._tick())
             except Transient as error:
                 log.warning("not_journaled", why=str(error))
+            self._look_at_broker()
             await self._clock.sleep(TICK_S)
+
+    def _look_at_broker(self) -> None:
+        """Say it once when the broker is gone, and once when it is back."""
+        trouble = bool(self.broker_trouble())
+        if trouble != self._trouble_said:
+            self._trouble_said = trouble
+            log.info("round", why=self.why())
+            self._listener.changed()
 
     def _tick(self) -> Tick:
         able = self.able()
@@ -153,10 +194,10 @@ class Driver:
         async with self._lock:
             await self._post(event, write)
 
-    async def device_online(self, device: str) -> None:
+    async def device_online(self, device: str, *, came: bool = False) -> None:
         """A device (re)appeared: it may be owed an offer, or be the one that was lacking."""
         async with self._lock:
-            await self._post(DeviceOnline(device=device))
+            await self._post(DeviceOnline(device=device, came=came))
             await self._post(self._tick())
 
     async def accept(self, header: UpdateHeader, digest: str, size: int) -> None:
@@ -179,6 +220,11 @@ class Driver:
             record = partial(self._journal.record, header, digest, size, self._clock.wall())
             if not await self._post(event, record):  # never a receipt for what no round counts
                 raise Refused(Reason.DUPLICATE, f"{header.device} is counted in round {header.round} already")
+
+    async def refuse(self, device: str, round_: int, reason: Reason) -> None:
+        """An update of this device was refused; where the same bytes would be again, do not wait for it."""
+        if reason in _LASTING:
+            await self.post(UpdateRefused(device=device, round=round_, reason=reason.value))
 
     async def _post(self, event: Event, write: Write | None = None) -> bool:
         now = self.now()
@@ -209,7 +255,7 @@ class Driver:
                 write()
             for command in commands:
                 if isinstance(command, RecordAttempt):
-                    self._record_outcome(command)
+                    self._attempts.closed(command)
             if state.phase is Phase.WAITING and self.state.phase is not Phase.WAITING:
                 # A round or an attempt is over: what led here need not be replayed, nor kept for ever.
                 self._store.append(Checkpoint(state=state, rules=self.rules), now)
@@ -242,55 +288,5 @@ class Driver:
         chosen = select(counts, wanted, seed, self.task.labels)
         reasons = {**dict.fromkeys(self.state.delivered, "delivered in an earlier attempt"), **chosen.why}
         answer = Selected(round=command.round, attempt=command.attempt, devices=chosen.devices)
-        if await self._post(answer, partial(self._record_attempt, command, reasons)):
+        if await self._post(answer, partial(self._attempts.opened, command, reasons)):
             log.info("selected", round=command.round, attempt=command.attempt, why=reasons)
-
-    def _record_attempt(self, command: Select, reasons: dict[str, str]) -> None:
-        table = schema.attempts
-        with self._store.transaction() as connection:  # a round without quorum may be tried for ever
-            old = (table.c.round == command.round) & (table.c.attempt <= command.attempt - _KEPT_ATTEMPTS)
-            connection.execute(table.delete().where(old))
-        self._store.put(
-            table,
-            round=command.round,
-            attempt=command.attempt,
-            opened_wall=self._clock.wall(),
-            closed_wall=None,
-            selected=sorted(reasons),
-            why=reasons,
-            outcome="",
-        )
-
-    def _record_outcome(self, command: RecordAttempt) -> None:
-        table = schema.attempts
-        where = (table.c.round == command.round) & (table.c.attempt == command.attempt)
-        values = {"outcome": command.outcome, "closed_wall": self._clock.wall()}
-        with self._store.transaction() as connection:
-            connection.execute(table.update().where(where).values(**values))
-
-
-def replay(events: list[tuple[float, Event | Checkpoint]]) -> tuple[RoundState, Rules | None]:
-    """The state that a journal leads to, and the rules it was made under."""
-    state, rules = RoundState(), None
-    for now, event in events:
-        if isinstance(event, Checkpoint):
-            state, rules = event.state, event.rules
-        elif rules is not None:
-            state, _ = machine.apply(rules, state, event, now)
-    return state, rules
-
-
-def check_open(state: RoundState, device: str, round_: int, base: str | None) -> None:
-    """Whether an update by this device may be counted now. ``base`` None: not known yet.
-
-    Raises:
-        Refused: wrong round, wrong base, or the device was not selected.
-    """
-    taking = state.phase is Phase.COLLECTING or (state.phase is Phase.WAITING and bool(state.invited))
-    if round_ != state.round or not taking:
-        here = f"round {state.round} is {'open' if taking else state.phase.value}"
-        raise Refused(Reason.WRONG_ROUND, f"the update is for round {round_}; {here}")
-    if base is not None and base != state.manifest:
-        raise Refused(Reason.WRONG_BASE, f"base {base[:12]}; round {round_} is on {state.manifest[:12]}")
-    if device not in state.invited:
-        raise Refused(Reason.NOT_SELECTED, f"{device} was not selected for round {round_}")

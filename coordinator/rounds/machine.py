@@ -22,6 +22,7 @@ from coordinator.rounds.states import (
     Selected,
     Tick,
     UpdateAccepted,
+    UpdateRefused,
     UpdatesLost,
     VersionMade,
     WorkFailed,
@@ -70,7 +71,9 @@ TABLE: Final[dict[tuple[Phase, type[Event]], Row]] = {
         steps.open_round, ((_C, "round opens"), (_A, "kept updates already make the quorum"))
     ),
     (_W, UpdateAccepted): Row(steps.accept_late, ((_W, "late but invited"), (_A, "late, now enough"))),
+    (_W, DeviceOnline): Row(steps.forgive, ((_W, "came back: may try again"),)),
     (_C, UpdateAccepted): Row(steps.accept, ((_C, "counted"), (_A, "quorum"))),
+    (_C, UpdateRefused): Row(steps.refuse, ((_C, "not asked in the next attempts"),)),
     (_C, Tick): Row(steps.collect, ((_A, "deadline, enough"), (_W, "deadline, too few"))),
     (_C, DeviceOnline): Row(steps.reoffer, ((_C, "offer again"),)),
     (_A, VersionMade): Row(steps.made, _VERSION),

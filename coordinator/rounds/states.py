@@ -89,6 +89,8 @@ class RoundState(Frozen):
     failures: int = 0
     retry_at: float | None = None
     closed_by: Literal["", "quorum", "deadline"] = ""
+    refused: tuple[tuple[str, str], ...] = ()
+    """Devices whose update of this round can never be taken, and why: not selected in its next attempts."""
     trouble: str = ""
     """What went wrong last, for people."""
 
@@ -127,6 +129,8 @@ class DeviceOnline(Frozen):
 
     type: Literal["device_online"] = "device_online"
     device: str
+    came: bool = False
+    """It was away before: whoever mends a device starts it again, so it may try again."""
 
 
 class Selected(Frozen):
@@ -144,6 +148,15 @@ class UpdateAccepted(Frozen):
     type: Literal["update_accepted"] = "update_accepted"
     device: str
     round: int
+
+
+class UpdateRefused(Frozen):
+    """An update was refused for what it is: the same bytes would be refused again."""
+
+    type: Literal["update_refused"] = "update_refused"
+    device: str
+    round: int
+    reason: str
 
 
 class UpdatesLost(Frozen):
@@ -203,6 +216,7 @@ Event = (
     | DeviceOnline
     | Selected
     | UpdateAccepted
+    | UpdateRefused
     | UpdatesLost
     | VersionMade
     | EvaluationDone

@@ -24,6 +24,7 @@ from coordinator.rounds.states import (
     SendOffers,
     Tick,
     UpdateAccepted,
+    UpdateRefused,
     UpdatesLost,
     VersionMade,
     WorkFailed,
@@ -81,8 +82,9 @@ def resume(rules: Rules, state: RoundState, _: Resumed, now: float) -> Outcome:
 
 def wait(rules: Rules, state: RoundState, event: Tick, now: float) -> Outcome:
     """Wait until enough devices are able, then ``spread_s`` for more, then ask for a selection."""
-    able = len(set(event.able) | set(state.delivered))
-    if able < max(1, rules.min_devices) or not event.able:
+    askable = set(event.able) - {device for device, _ in state.refused}
+    able = len(askable | set(state.delivered))
+    if able < max(1, rules.min_devices) or not askable:
         return (
             (state, ())
             if state.enough_since is None
@@ -134,7 +136,11 @@ def accept(rules: Rules, state: RoundState, event: UpdateAccepted, now: float) -
     if event.round != state.round or event.device not in state.invited or event.device in state.delivered:
         return state, ()
     one = (event.device,)
-    changes = {"selected": _sorted(state.selected, one), "delivered": _sorted(state.delivered, one)}
+    changes: dict[str, Any] = {
+        "selected": _sorted(state.selected, one),
+        "delivered": _sorted(state.delivered, one),
+        "refused": _without(state.refused, event.device),
+    }
     counted = state.model_copy(update=changes)
     return _close_on_quorum(rules, counted, now) or (counted, ())
 
@@ -144,10 +150,32 @@ def accept_late(rules: Rules, state: RoundState, event: UpdateAccepted, now: flo
     if event.round != state.round or event.device not in state.invited or event.device in state.delivered:
         return state, ()
     delivered = _sorted(state.delivered, (event.device,))
-    counted = state.model_copy(update={"delivered": delivered})
+    rest = _without(state.refused, event.device)
+    counted = state.model_copy(update={"delivered": delivered, "refused": rest})
     if len(delivered) < max(1, rules.min_devices):
         return counted, ()
     return _close(counted.model_copy(update={"selected": delivered}), now, "deadline")
+
+
+def _without(refused: tuple[tuple[str, str], ...], device: str) -> tuple[tuple[str, str], ...]:
+    return tuple(one for one in refused if one[0] != device)
+
+
+def refuse(_: Rules, state: RoundState, event: UpdateRefused, _now: float) -> Outcome:
+    """Remember whom to ask no more in this round; once a device and attempt, however often it sends."""
+    known = {device for device, _ in state.refused} | set(state.delivered)
+    if event.round != state.round or event.device not in state.invited or event.device in known:
+        return state, ()
+    refused = tuple(sorted((*state.refused, (event.device, event.reason))))
+    return state.model_copy(update={"refused": refused}), ()
+
+
+def forgive(_: Rules, state: RoundState, event: DeviceOnline, _now: float) -> Outcome:
+    """A device that was started again may have been mended: it may be selected again."""
+    rest = _without(state.refused, event.device)
+    if not event.came or rest == state.refused:
+        return state, ()
+    return state.model_copy(update={"refused": rest}), ()
 
 
 def collect(rules: Rules, state: RoundState, _: Tick, now: float) -> Outcome:
@@ -204,13 +232,14 @@ def _after_evaluation(rules: Rules, state: RoundState, now: float) -> Outcome:
 
 def _next_round(rules: Rules, state: RoundState, now: float) -> Outcome:
     if state.version >= rules.rounds:
-        return _enter(state, Phase.DONE, now, selected=(), invited=(), delivered=())
+        return _enter(state, Phase.DONE, now, selected=(), invited=(), delivered=(), refused=())
     changes = {
         "round": state.version + 1,
         "attempt": 1,
         "invited": (),
         "selected": (),
         "delivered": (),
+        "refused": (),
         "closed_by": "",
     }
     return _enter(state, Phase.WAITING, now, **changes)

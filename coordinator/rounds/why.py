@@ -1,38 +1,82 @@
-"""What the coordinator waits for, since when and until when: one sentence a phase (promise 7)."""
+"""What the coordinator waits for, since when and until when: one sentence a phase (promise 7).
 
-from collections.abc import Callable
+One line, at most ``_MOST`` characters: each part has its own bound, so that none crowds out another.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import Final
 
 from coordinator.rounds.states import Phase, RoundState, Rules
 from coordinator.rounds.steps import needed
 
-_NAMES: Final = 8
-"""Devices named in the sentence."""
+NAMES: Final = 8
+"""Devices named in one list of the sentence."""
+_MOST: Final = 1000
+_PART: Final = 250
 
 
-def why(rules: Rules, state: RoundState, now: float, able: int | None = None) -> str:
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What is to be seen of fleet and broker.
+
+    ``able``: whom a round could select. ``lacks``: others, and what each lacks (``NAMES`` are enough).
+    ``known``: devices in the roster. ``broker``: why there is no connection to it; empty where there is one.
+    """
+
+    able: tuple[str, ...] = ()
+    lacks: Mapping[str, str] = field(default_factory=dict)
+    known: int = 0
+    broker: str = ""
+
+
+def why(rules: Rules, state: RoundState, now: float, seen: Outlook) -> str:
     """What the coordinator waits for, since when and until when, in one sentence."""
+    broker = f"not connected to the broker ({_part(seen.broker)}); " if seen.broker else ""
     since = f"for {max(0.0, now - state.since):.0f} s"
-    saying = partial(_WHY[state.phase], rules, state, now, able)
-    trouble = f"; last trouble: {state.trouble}" if state.trouble else ""
+    saying = partial(_WHY[state.phase], rules, state, now, seen)
+    trouble = f"; last trouble: {_part(state.trouble)}" if state.trouble else ""
     retry = "" if state.retry_at is None else f"; next try in {max(0.0, state.retry_at - now):.0f} s"
-    return f"{saying()} ({since}){retry}{trouble}"[:1000]
+    return f"{broker}{saying()} ({since}){retry}{trouble}"[:_MOST]
 
 
-def _why_waiting(rules: Rules, state: RoundState, now: float, able: int | None) -> str:
-    of = "" if able is None else f", {able} are"
+def _part(text: str) -> str:
+    """A part of the sentence: one line, bounded."""
+    line = " ".join(text.split())
+    return line if len(line) <= _PART else f"{line[: _PART - 3]}..."
+
+
+def _names(devices: Iterable[str], count: int, lacks: Mapping[str, str]) -> str:
+    """Some of ``count`` devices, each with what it lacks."""
+    named = [_named(device, lacks.get(device, "")) for device in islice(devices, NAMES)]
+    more = count - len(named)
+    return _part(", ".join(named)) + (f" and {more} more" if more > 0 else "")
+
+
+def _named(device: str, lack: str) -> str:
+    if not lack:
+        return device
+    return f"{device} {lack}" if lack.startswith("was ") else f"{device} ({lack})"
+
+
+def _why_waiting(rules: Rules, state: RoundState, now: float, seen: Outlook) -> str:
+    here = sorted({*seen.able, *state.delivered})
     least, where = max(1, rules.min_devices), f"round {state.round} attempt {state.attempt}"
+    of = f"{len(here)} {'is' if len(here) == 1 else 'are'}"
+    lacks = {device: lack for device, lack in seen.lacks.items() if device not in here}
+    others = _names(sorted(lacks), max(len(lacks), seen.known - len(here)), lacks)
+    present = (f": {_names(here, len(here), {})}" if here else "") + (f"; not {others}" if lacks else "")
     if state.enough_since is not None:
         left = max(0.0, state.enough_since + rules.spread_s - now)
-        return f"{where}: enough devices are able{of}; selecting in {left:.0f} s"
-    return f"{where}: waiting until {least} devices are online with data enough{of}"
+        return f"{where}: enough devices are able, {of}{present}; selecting in {left:.0f} s"
+    return f"{where}: waiting until {least} devices are online with data enough, {of}{present}"
 
 
-def _why_collecting(rules: Rules, state: RoundState, now: float, _: int | None) -> str:
+def _why_collecting(rules: Rules, state: RoundState, now: float, seen: Outlook) -> str:
     left = max(0.0, (state.until or now) - now)
-    more = len(state.missing) - _NAMES
-    names = ", ".join(state.missing[:_NAMES]) + (f" and {more} more" if more > 0 else "")
+    names = _names(state.missing, len(state.missing), seen.lacks)
     need = needed(rules, len(state.selected))
     return (
         f"round {state.round}: {len(state.delivered)} of {len(state.selected)} updates here, closes at {need}"
@@ -40,7 +84,7 @@ def _why_collecting(rules: Rules, state: RoundState, now: float, _: int | None) 
     )
 
 
-_WHY: Final[dict[Phase, Callable[[Rules, RoundState, float, int | None], str]]] = {
+_WHY: Final[dict[Phase, Callable[[Rules, RoundState, float, Outlook], str]]] = {
     Phase.INITIALISING: lambda *_: "waiting for the worker to make the initial model",
     Phase.WAITING: _why_waiting,
     Phase.COLLECTING: _why_collecting,

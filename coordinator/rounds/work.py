@@ -28,6 +28,7 @@ from coordinator.rounds.states import (
 )
 from coordinator.telling import Teller
 from coordinator.traffic import Traffic
+from coordinator.trouble import in_words
 from models.contract import Blobs, Evaluation, Server
 from protocol.errors import LichenError, Misconfigured, Refused, Transient
 from protocol.frame import Limits
@@ -103,7 +104,7 @@ class Workshop:
             except (LichenError, OSError) as error:
                 if isinstance(error, Misconfigured) and isinstance(command, Initialise):
                     raise  # nothing can ever work: the operator must look
-                await self._fail(command, f"{type(error).__name__}: {error}")
+                await self._fail(command, in_words(error))
 
     async def _fail(self, command: WorkCommand, detail: str) -> None:
         """Tell the machine; it tries again, or goes on without."""
