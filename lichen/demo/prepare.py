@@ -28,6 +28,7 @@ _NEEDED: Final = (
     "jinja2",
 )
 _MARK: Final = ".lichen-demo"
+_OUR_FILES: Final = ("*.jsonl*", "report.*", "*.npz", "*.json")
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,8 @@ def clear(root: Path) -> None:
     (root / _MARK).write_text("made by lichen demo; the next run replaces what lies here\n")
     for name in _OURS:
         shutil.rmtree(root / name, ignore_errors=True)
-    for file in (*root.glob("*.jsonl*"), *root.glob("report.*"), *root.glob("*.npz"), *root.glob("*.json")):
+    # a set: report.json is found twice
+    for file in {found for pattern in _OUR_FILES for found in root.glob(pattern)}:
         file.unlink()
 
 

@@ -63,11 +63,19 @@ def test_somebody_elses_folder_is_not_cleared(tmp_path: Path) -> None:
 def test_an_earlier_demos_folder_is(tmp_path: Path) -> None:
     out = tmp_path / "out"
     prepare.clear(out)
-    (out / "predictions.jsonl").write_text("{}")
+    files = [
+        "predictions.jsonl",
+        "predictions.jsonl.1",
+        "report.html",
+        "report.json",
+        "faults.json",
+        "unseen.npz",
+    ]
+    for name in files:
+        (out / name).write_text("{}")
     (out / "state").mkdir()
     prepare.clear(out)
-    assert not (out / "predictions.jsonl").exists()
-    assert not (out / "state").exists()
+    assert [path.name for path in out.iterdir()] == [".lichen-demo"]
 
 
 @pytest.mark.parametrize("lacking", ["spar", "matplotlib"])
