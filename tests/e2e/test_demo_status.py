@@ -2,20 +2,21 @@
 
 import asyncio
 import json
-import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
 
 from lichen import status
 from protocol.messages import RoundAnnouncement, State, encode
 from protocol.topics import Kind, broadcast_topic, device_topic
 from runtime.mqtt import Link
 from runtime.settings import MqttSettings
-from tests.support.brokers import BrokerProcess, broker, free_port  # noqa: F401 - the fixture is used by name
+from tests.support.brokers import (
+    BrokerProcess,
+    broker,  # noqa: F401 - the fixture is used by name
+    free_port,
+    require_mosquitto,
+)
 
 
 def run(port: int, *words: str) -> subprocess.CompletedProcess[str]:
@@ -48,9 +49,7 @@ async def test_retained_state_is_shown(broker: BrokerProcess) -> None:  # noqa: 
 
 
 def test_the_example_broker_starts_where_it_may_write_nothing(tmp_path: Path) -> None:
-    program = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
-    if program is None:
-        pytest.skip("mosquitto is not installed")
+    program = require_mosquitto()
     port, example = free_port(), Path(__file__).resolve().parents[2] / "examples/mosquitto.conf"
     file = tmp_path / "mosquitto.conf"
     file.write_text(example.read_text().replace("listener 1883", f"listener {port}"))

@@ -91,13 +91,19 @@ def mosquitto_path() -> str | None:
     return shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin")
 
 
+def require_mosquitto() -> str:
+    """Where mosquitto is; without it the test is skipped."""
+    path = mosquitto_path()
+    if path is None:
+        pytest.skip("SKIPPED LOUDLY: mosquitto is not installed (apt-get install mosquitto)")
+    return path
+
+
 def mosquitto_process(
     folder: Path, extra: str = "", *, listener: str | None = None, anonymous: bool = True
 ) -> BrokerProcess:
     """Mosquitto, not started, with persistence in ``folder``; ``extra`` is appended to its configuration."""
-    path = mosquitto_path()
-    if path is None:
-        pytest.skip("SKIPPED LOUDLY: mosquitto is not installed (apt-get install mosquitto)")
+    path = require_mosquitto()
     port = free_port()
     folder.mkdir(parents=True, exist_ok=True)
     config = folder / f"mosquitto-{port}.conf"
