@@ -29,6 +29,10 @@ class Reason(StrEnum):
     OUT_OF_BOUNDS = "out_of_bounds"  # finite but absurd
     DUPLICATE = "duplicate"  # the same (round, device) with other bytes
     FULL = "full"  # no room: storage or a bounded queue
+    OUTLIER = "outlier"  # sound by itself, but far outside the round's own distribution
+    QUARANTINED = "quarantined"  # refused too often for what it sent: not heard for a while
+    REVOKED = "revoked"  # its certificate was taken back
+    BAD_INVITE = "bad_invite"  # a token that is unknown, used, expired or for another device
 
 
 class Refused(LichenError):  # noqa: N818 - reads as what happened, as in DESIGN section 6
