@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import json
+from dataclasses import asdict
 from typing import Final
 
 import structlog
@@ -19,6 +21,8 @@ from protocol.messages import Offer, RoundAnnouncement, TaskAnnouncement
 from protocol.task import Task
 from protocol.topics import Kind
 from runtime.clock import Clock
+from runtime.disk import DISK
+from runtime.waits import Wait
 
 log = structlog.get_logger(__name__)
 
@@ -29,7 +33,7 @@ _NAMES: Final = 500
 REPEAT_S: Final = 30.0
 """The round is said again so often: the words hold durations, and silence means that nobody is there."""
 _FAREWELL_S: Final = 2.0
-OFFLINE: Final = "the coordinator is not connected (round and version are those of its start)"
+OFFLINE: Final = "the coordinator is not connected (round and version are those of its last connect)"
 STOPPED: Final = "the coordinator was stopped; the rounds go on when it is started again"
 
 
@@ -71,6 +75,9 @@ class Announcer:
         self._offer_every_s = offer_every_s
         self._repeat_s = repeat_s
         self._leaving = False
+        self._taskless: set[str] = set()
+        self._task_again = False
+        self._task_said = clock.now()
         self._changed = asyncio.Event()
         self._wanted = asyncio.Event()
         self._urgent: set[str] = set()
@@ -100,11 +107,29 @@ class Announcer:
         await self._deployment.announce()
         self.offer(self._driver.state.missing)
 
+    def taskless(self, device: str) -> None:
+        """A device is here and knows no task; if it says so again, the announcement was lost or damaged."""
+        if device in self._taskless:
+            self._task_again = True
+            self._changed.set()
+        elif len(self._taskless) < _NAMES:
+            self._taskless.add(device)
+
+    async def _repeat_task(self) -> None:
+        """Say the task once more, where a device lacks it; at most every ``repeat_s``."""
+        if not self._task_again or self._clock.now() - self._task_said < self._repeat_s:
+            return
+        self._task_again, self._task_said = False, self._clock.now()
+        self._taskless.clear()
+        with contextlib.suppress(LichenError):  # the greeting of the next connect says it
+            await self._post.broadcast(Kind.TASK, TaskAnnouncement(task=self._driver.task))
+
     async def run_rounds(self) -> None:
         """Announce each change of the round at a bounded rate, and where it stands every ``repeat_s``."""
         while True:
             await self._either(self._changed, self._repeat_s)
             self._changed.clear()
+            await self._repeat_task()
             await self.say_round()
             await self._clock.sleep(_MIN_SPACING_S)
 
@@ -137,6 +162,8 @@ class Announcer:
             "phase": "stopped",
             "waiting_for": STOPPED,
             "closes_in_s": None,
+            "waited_s": 0.0,
+            "until_s": None,
             "every_s": 0.0,
         }
         if self._driver.state.phase is Phase.EVALUATING:  # these metrics are those of an older version
@@ -164,12 +191,23 @@ class Announcer:
             bytes_up=up,
             bytes_down=down,
             waiting_for=driver.why(),
+            waited_s=max(0.0, driver.now() - state.since),
+            until_s=_left(driver),
             every_s=self._repeat_s,
         )
 
     def _save_words(self, words: str) -> None:
         """For ``history``: also where no broker can carry them."""
-        self._store.put_meta({"why": words, "why_wall": str(self._clock.wall())})
+        wear = json.dumps(DISK.get().wear())
+        told = {"why": words, "why_wall": str(self._clock.wall()), "disk_writes": wear}
+        self._store.put_meta(told | {"broker": json.dumps(self._broker())})
+
+    def _broker(self) -> list[dict[str, object]]:
+        """The wait for the broker, where there is one."""
+        link = self._post.link
+        if link.connected:
+            return []
+        return [asdict(Wait("broker", link.why, link.since, link.until, "it is tried again"))]
 
     async def run_offers(self) -> None:
         """Offer the open round to those who have not delivered: at once when asked, else every so often."""
@@ -217,3 +255,11 @@ class Announcer:
             closes_in_s=max(0.0, (state.until or 0.0) - driver.now()),
             seed=derive_seed(driver.task.seed, state.round, device),
         )
+
+
+def _left(driver: Driver) -> float | None:
+    """Seconds until something happens by itself; None where only others can end the wait."""
+    state = driver.state
+    spread = None if state.enough_since is None else state.enough_since + driver.rules.spread_s
+    until = state.retry_at or (state.until if state.phase is Phase.COLLECTING else spread)
+    return None if until is None else max(0.0, until - driver.now())

@@ -7,32 +7,38 @@ from typing import Final
 
 import structlog
 
+from coordinator.admission import Admission
 from coordinator.announcer import Announcer, absent
+from coordinator.audit import Audit
+from coordinator.backup import back_up
 from coordinator.blobserver import BlobServer
 from coordinator.config import CoordinatorSettings, load_task
 from coordinator.deployment import Deployment
+from coordinator.guard import Guard
 from coordinator.ingest import LANES, Ingest
 from coordinator.jobs import Jobs, WorkerJobs
 from coordinator.journal import Journal
 from coordinator.ledger import Ledger
 from coordinator.links import Post, Running
 from coordinator.metrics import Exporter
+from coordinator.ownership import DATABASE, check_owner, own_task, rules_of
 from coordinator.receive import Receiver
+from coordinator.reference import References
 from coordinator.registry import Registry
+from coordinator.rollcall import RollCall
 from coordinator.roster import Roster
 from coordinator.rounds.driver import Driver
-from coordinator.rounds.reading import replay
-from coordinator.rounds.states import Rules
 from coordinator.rounds.work import Workshop
-from coordinator.store import Store
+from coordinator.salvage import open_store
+from coordinator.standing import Standing
 from coordinator.telling import SENDERS, Teller
 from coordinator.traffic import Traffic
 from coordinator.uploads import Uploads
 from models.contract import Server
-from protocol.errors import LichenError, Misconfigured
+from protocol.errors import LichenError
 from protocol.messages import encode
 from protocol.task import Task
-from protocol.topics import Kind, broadcast_topic, coordinator_filters
+from protocol.topics import Kind, broadcast_topic, coordinator_filters, ping_topic
 from runtime import logs
 from runtime.blobs import BlobStore
 from runtime.clock import Clock, SystemClock
@@ -41,8 +47,8 @@ from runtime.mqtt import Link, Will
 from runtime.supervise import Finished, supervise
 
 log = structlog.get_logger(__name__)
+__all__ = ["DATABASE", "Coordinator", "check_owner", "own_task", "rules_of", "serve"]
 
-DATABASE: Final = "coordinator.sqlite3"
 _FINAL_WAIT_S: Final = 15.0
 _LINGER_TIMES: Final = 20
 
@@ -56,7 +62,8 @@ class Coordinator:
         server: the method's half.
         jobs: work for child processes; None makes the real thing.
         clock: the time.
-        link: the broker; None makes the real thing.
+        link: the broker; None makes one.
+        make_link: makes the link, as the constructor of ``runtime.mqtt.Link``.
 
     Raises:
         Misconfigured: the state folder cannot be written or belongs to another task.
@@ -71,26 +78,27 @@ class Coordinator:
         jobs: Jobs | None = None,
         clock: Clock | None = None,
         link: Running | None = None,
+        make_link: Callable[..., Running] = Link,
     ) -> None:
         root = settings.state_dir
         with disk_errors(root):
             root.mkdir(parents=True, exist_ok=True)
         self.settings = settings
         self.clock = clock or SystemClock()
-        self.store = Store(root / DATABASE)
+        # What cannot be read is said, and mended where it can be, before anything runs.
+        self.store = open_store(root / DATABASE, task, rules_of(task, settings), self.clock.wall())
         try:
             own_task(self.store, task, settings)
-            state, _ = replay(self.store.journal())
         except LichenError:
             self.store.close()
             raise
-        last_words = encode(absent(task, rules_of(task, settings), state))
-        self.link: Running = link or Link(
+        self.link: Running = link or make_link(
             settings.mqtt,
             f"coordinator-{settings.fleet}",
             filters=[(f, 1) for f in coordinator_filters(settings.fleet)],
-            will=Will(broadcast_topic(settings.fleet, Kind.ROUND), last_words),
+            will=self._last_words,
             on_connect=self._on_connect,
+            ping_topic=ping_topic(settings.fleet),
         )
         self.jobs = jobs or WorkerJobs(task, root / "jobs", settings.evaluation.data, settings.worker)
         self._assemble(task, server)
@@ -102,7 +110,14 @@ class Coordinator:
         self.roster = Roster(store, clock.wall)
         self.traffic = Traffic(store, self.link.counters)
         self.ledger = Ledger(store, clock)
-        self.teller = Teller(post, self.ledger, task.name)
+        self.teller = Teller(post, self.ledger, task.name, clock.now)
+        self.standing = Standing(store, self.ledger, clock.wall, settings.quarantine)
+        self.guard = Guard(clock, self.standing.barred)
+        self.admission = Admission(settings, clock)
+        self.guard.add(self.admission.barred)
+        self.standing.released_at = self.admission.released_at
+        self.standing.known = self.roster.__contains__
+        self.teller.on_refusal = self.standing.refused
         self.deployment = Deployment(store, blobs, post, task.name, clock)
         registry = Registry(store, blobs, task)
         self.announcer = Announcer(
@@ -124,6 +139,7 @@ class Coordinator:
             clock=clock,
             listener=self.announcer,
         )
+        self.driver.barred = self.guard.barred
         self.driver.may_select = lambda: self.link.connected
         self.driver.broker_trouble = lambda: "" if self.link.connected else self.link.why
         self.announcer.watch(self.driver)
@@ -139,7 +155,10 @@ class Coordinator:
             clock=clock,
             max_update_bytes=settings.max_update_bytes,
             keep_versions=settings.keep_versions,
+            references=References(store),
         )
+        self.workshop.back_up = partial(back_up, store.path)
+        self.audit = Audit(self.driver, journal, self.workshop, self.link, clock)
         self.receiver = Receiver(
             task=task,
             server=server,
@@ -148,10 +167,15 @@ class Coordinator:
             journal=journal,
             roster=self.roster,
             uploads=Uploads(
-                root / "uploads", settings.uploads.per_device_bytes, settings.uploads.total_bytes
+                root / "uploads",
+                settings.uploads.per_device_bytes,
+                settings.uploads.total_bytes,
+                clock.now,
             ),
             teller=self.teller,
+            guard=self.guard,
         )
+        self.rollcall = RollCall(self.link, self.roster, self.teller, clock)
         self.server = BlobServer(blobs, post, self.teller.say, settings.mqtt.window, clock)
         self.ingest = Ingest(
             fleet=settings.fleet,
@@ -162,7 +186,15 @@ class Coordinator:
             server=self.server,
             teller=self.teller,
             ledger=self.ledger,
+            guard=self.guard,
+            now=clock.now,
         )
+        self.ingest.taskless = self.announcer.taskless
+
+    def _last_words(self) -> Will:
+        """What the broker says when we vanish; where the round stands is that of the last connect."""
+        said = absent(self.driver.task, self.driver.rules, self.driver.state)
+        return Will(broadcast_topic(self.settings.fleet, Kind.ROUND), encode(said))
 
     async def _on_connect(self) -> None:
         await self.announcer.greet()
@@ -185,21 +217,25 @@ class Coordinator:
             self.ledger.save()
         except LichenError as error:
             log.warning("not_written", why=str(error))
+        self.admission.close()
         self.store.close()
 
     def _services(self) -> dict[str, Callable[[], Awaitable[None]]]:
-        lanes = {f"lane-{n}": partial(self.ingest.run_lane, n) for n in range(LANES)}
+        lanes = {f"lane-{n}": self.ingest.run_lane for n in range(LANES)}
         return {
             "link": self._connected,
             "ingest": self.ingest.run,
             **lanes,
             **{f"teller-{n}": self.teller.run for n in range(SENDERS)},
+            **self.admission.services(),
             "ledger": self.ledger.run,
             "driver": self.driver.run,
             "work": self.workshop.run,
             "rounds": self.announcer.run_rounds,
             "offers": self.announcer.run_offers,
             "blobs": self.server.run,
+            "audit": self.audit.run,
+            "rollcall": self.rollcall.run,
             "exit": self._leave_when_done,
         }
 
@@ -239,51 +275,6 @@ class Coordinator:
             if self.clock.now() - start > _LINGER_TIMES * linger:
                 return
             await self.clock.sleep(min(0.2, linger))
-
-
-def rules_of(task: Task, settings: CoordinatorSettings) -> Rules:
-    """What the round machine decides by."""
-    return Rules.of(
-        task,
-        spread_s=settings.spread_s,
-        evaluate=settings.evaluation.data is not None,
-        evaluate_every=settings.evaluation.every_rounds,
-        export=settings.export.enabled,
-        export_every=settings.export.every_rounds,
-    )
-
-
-def own_task(store: Store, task: Task, settings: CoordinatorSettings) -> None:
-    """Make the folder this fleet's and this task's, where it is nobody else's.
-
-    Raises:
-        Misconfigured: see :func:`check_owner`.
-    """
-    check_owner(store, task, settings)
-    store.put_meta({"task": task.model_dump_json(), "fleet": settings.fleet})
-
-
-def check_owner(store: Store, task: Task, settings: CoordinatorSettings) -> None:
-    """Compare task and fleet with those the folder was begun with; rounds, uplink and seed may change.
-
-    Raises:
-        Misconfigured: another task or fleet; the message names the key that differs.
-    """
-    fleet = store.get_meta("fleet") or settings.fleet  # older folders do not say
-    if fleet != settings.fleet:
-        raise Misconfigured(
-            f"fleet: the configuration says {settings.fleet!r}, but {store.path} was begun by {fleet!r}; "
-            "use another state_dir (or change it back)"
-        )
-    known = store.get_meta("task")
-    if known is not None:
-        old = Task.model_validate_json(known)
-        for key in ("name", "method", "labels", "modalities", "window", "network", "config"):
-            if getattr(old, key) != getattr(task, key):
-                raise Misconfigured(
-                    f"{settings.task}: {key} differs from what {settings.state_dir} was begun with; "
-                    "use another state_dir (or change it back)"
-                )
 
 
 async def serve(settings: CoordinatorSettings) -> int:

@@ -1,4 +1,4 @@
-"""``lichen coordinator``: serve, check, history."""
+"""``lichen coordinator``: init, serve, check, status, history."""
 
 import json
 from enum import StrEnum
@@ -10,10 +10,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from coordinator.admission import AUTHORITY, Admission
 from coordinator.app import DATABASE, check_owner
 from coordinator.app import serve as serve_settings
 from coordinator.config import load_settings, load_task
 from coordinator.history import read
+from coordinator.status_cli import status
 from coordinator.store import Store
 from runtime import exit_codes
 from runtime.supervise import run
@@ -47,6 +49,24 @@ def serve(config: Config) -> None:
 
 
 @app.command()
+def init(
+    config: Config,
+    host: Annotated[
+        list[str] | None,
+        typer.Option("--host", help="name or address under which devices reach this machine; repeatable"),
+    ] = None,
+    fmt: FormatOption = Format.TABLE,
+) -> None:
+    """Make the fleet's authority and the broker's files; again: what is missing. Overwrites no authority."""
+    from coordinator.identity import setup  # noqa: PLC0415 - cryptography is needed by this command alone
+
+    settings = load_settings(config)
+    with setup.as_owner_of(settings.state_dir):
+        made = setup.init(settings, host or [])
+    typer.echo(json.dumps(made.as_json(settings)) if fmt is Format.JSON else setup.next_steps(made, config))
+
+
+@app.command()
 def check(config: Config, fmt: FormatOption = Format.TABLE) -> None:
     """Read configuration, task, the method's options and whose state_dir it is; say whether all is well."""
     settings = load_settings(config)
@@ -64,6 +84,7 @@ def check(config: Config, fmt: FormatOption = Format.TABLE) -> None:
         "rounds": task.rounds.count,
         "modalities": list(task.modality_names),
         "classes": len(task.labels),
+        "identity": str(settings.state_dir / AUTHORITY) if Admission.enabled_by(settings) else None,
         "evaluation": None if settings.evaluation.data is None else str(settings.evaluation.data),
     }
     if fmt is Format.JSON:
@@ -72,6 +93,9 @@ def check(config: Config, fmt: FormatOption = Format.TABLE) -> None:
     for key, value in found.items():
         typer.echo(f"{key:11} {', '.join(value) if isinstance(value, list) else value}")
     typer.echo("The configuration is sound.")
+
+
+app.command()(status)
 
 
 @app.command()
@@ -101,6 +125,8 @@ def _print(found: dict[str, Any]) -> None:
         markup=False,
     )
     console.print(f"waits for: {found['why'] or 'nothing yet'}", soft_wrap=True, markup=False)
+    if found["salvaged"]:
+        console.print(f"salvaged: {found['salvaged']}", soft_wrap=True, markup=False)
     console.print(_rounds_table(found))
     if found["refusals"]:
         table = Table("device", "reason", "count", "last", title="Refused")

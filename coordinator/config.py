@@ -5,6 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from coordinator.standing import QuarantineSettings
 from models import windowset
 from models.contract import MethodSpec
 from models.registry import method
@@ -54,6 +55,28 @@ class UploadSettings(Section):
     total_bytes: Positive = 2 * 1024 * 1024 * 1024
 
 
+class IdentitySettings(Section):
+    """``[identity]``: the fleet's own authority and the service where devices enrol (docs/identity.md)."""
+
+    enabled: bool | None = None
+    """None: where ``lichen coordinator init`` has made an authority."""
+    host: str = "0.0.0.0"  # noqa: S104 - devices come from the network; it listens only where an authority is
+    port: Annotated[int, Field(ge=1, le=65535)] = 8443
+    url: Annotated[str, Field(pattern=r"^(https://[^/\s]{1,253})?$")] = ""
+    """What invites name; empty: ``https://`` the authority's first host and ``port``."""
+    broker_host: Annotated[str, Field(max_length=253)] = ""
+    """Told to devices; empty: ``mqtt.host``, or the authority's first host where that is this machine."""
+    broker_port: Annotated[int, Field(ge=1, le=65535)] = 8883
+    device_days: Annotated[float, Field(ge=0.1, le=3650)] = 90.0
+    """How long a device's certificate holds; it renews at two thirds of that."""
+    broker_dir: ConfigPath | None = None
+    """Where the Mosquitto files are written; None: ``mosquitto`` in ``state_dir``."""
+    broker_group: str = ""
+    """The group that may read them, as ``mosquitto``; empty: their owner alone."""
+    reload_command: tuple[str, ...] = ()
+    """A command that makes the broker read them again, as ``["systemctl", "reload", "mosquitto"]``."""
+
+
 class CoordinatorSettings(Section):
     """All of ``coordinator.toml``."""
 
@@ -68,6 +91,8 @@ class CoordinatorSettings(Section):
     worker: WorkerSettings = WorkerSettings()
     metrics: MetricsSettings = MetricsSettings()
     uploads: UploadSettings = UploadSettings()
+    quarantine: QuarantineSettings = QuarantineSettings()
+    identity: IdentitySettings = IdentitySettings()
     exit_when_done: bool = False
     exit_linger_s: Annotated[float, Field(ge=0, le=3600)] = 5.0
     """After the last round, serve blobs until nobody fetched for this long (at most 20 times as long)."""

@@ -1,5 +1,6 @@
 """What happened so far, read from the database alone: works while the coordinator runs, and after."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,8 @@ import sqlalchemy as sa
 from coordinator import schema
 from coordinator.app import DATABASE
 from coordinator.rounds.reading import replay
+from coordinator.salvage import META as SALVAGED
+from coordinator.standing import read as conduct
 from coordinator.store import Store
 from protocol.errors import Misconfigured
 from protocol.task import Task
@@ -18,8 +21,11 @@ def read(state_dir: Path) -> dict[str, Any]:
 
     Returns:
         ``task``, ``phase``, ``round``, ``version``, ``why`` (what it waited for at ``why_wall``),
-        ``bytes_up``, ``bytes_down``, and the lists ``versions``, ``rounds`` (each with its attempts and its
-        updates), ``refusals``, ``devices``, ``exports``; and
+        ``salvaged`` (what was done when the database was damaged the last time),
+        ``bytes_up``, ``bytes_down``, ``disk_writes`` (commits, syncs and bytes of the process that wrote
+        last, since it started), and the lists ``versions``, ``rounds`` (each with its attempts and its
+        updates), ``refusals``, ``quarantine`` (each device's last one, over or not), ``devices``,
+        ``exports``; and
         ``confusion`` of the last judged version, rows the true class.
 
     Raises:
@@ -45,11 +51,24 @@ def _read(store: Store) -> dict[str, Any]:
         "why": store.get_meta("why") or "",
         "why_wall": float(store.get_meta("why_wall") or 0.0),
         "trouble": state.trouble,
+        "salvaged": store.get_meta(SALVAGED) or "",
         "bytes_up": int(store.get_meta("bytes_up") or 0),
         "bytes_down": int(store.get_meta("bytes_down") or 0),
+        "disk_writes": json.loads(store.get_meta("disk_writes") or "{}"),
         "versions": [{k: v for k, v in row.items() if k != "confusion"} for row in versions],
         "rounds": _rounds(store, {row["version"]: row for row in versions}),
         "refusals": store.rows(sa.select(schema.refusals).order_by(*schema.refusals.primary_key)),
+        "quarantine": [
+            {
+                "device": device,
+                "since_wall": one.since,
+                "until_wall": one.until,
+                "times": one.level,
+                "reason": one.reason,
+            }
+            for device, one in sorted(conduct(store).items())
+            if one.until
+        ],
         "devices": [
             _device(row) for row in store.rows(sa.select(schema.devices).order_by(schema.devices.c.device))
         ],

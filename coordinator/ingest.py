@@ -1,14 +1,13 @@
 """What devices send, from the broker to the journal. A peer can never crash the daemon.
 
-Rules of the queues: the link's inbox is bounded (un-acknowledged messages stay with the broker). States,
-metrics and fetches are handled as they come. Updates and chunks go to one of ``LANES`` queues by device, so
-that one device's messages keep their order; a full lane makes the reader wait, and the broker with it. At
-most ``LANES`` updates are decoded at a time, in threads. An update or chunk is acknowledged when its effect
-is durable, or when it has none; a state or metric when the ledger has written it.
+Rules of the queues: the link's inbox is bounded (un-acknowledged messages stay with the broker). Every device
+has a queue of its own, and ``LANES`` services take from the queues in turn (:mod:`coordinator.lanes`), so
+that one device's messages keep their order and none crowds out the others. Few updates are decoded at a time
+(``coordinator.receive``), in threads. An update or chunk is acknowledged when its effect is durable, or when
+it has none; a state or metric when the ledger has written it; what was dropped at once.
 """
 
 import asyncio
-import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
@@ -17,6 +16,8 @@ from structlog.contextvars import bound_contextvars
 
 from coordinator import schema
 from coordinator.blobserver import BlobServer
+from coordinator.guard import Guard
+from coordinator.lanes import Lanes
 from coordinator.ledger import Ledger
 from coordinator.receive import Receiver
 from coordinator.roster import Roster
@@ -29,8 +30,8 @@ from runtime.mqtt import Message
 
 log = structlog.get_logger(__name__)
 
-LANES: Final = 2
-_LANE_DEPTH: Final = 8
+LANES: Final = 32
+"""Messages in hand at a time: what waits for one disk sync is synced together."""
 _NOBODY: Final = "(unknown)"
 _TOPIC: Final = 200
 """Characters of a topic in the log."""
@@ -50,6 +51,8 @@ class Ingest:
         server: BlobServer,
         teller: Teller,
         ledger: Ledger,
+        guard: Guard,
+        now: Callable[[], float],
     ) -> None:
         self._fleet = fleet
         self._messages = messages
@@ -59,35 +62,51 @@ class Ingest:
         self._server = server
         self._teller = teller
         self._ledger = ledger
-        self._lanes: list[asyncio.Queue[tuple[Message, Route]]] = [
-            asyncio.Queue(_LANE_DEPTH) for _ in range(LANES)
-        ]
+        self._guard = guard
+        self.lanes: Lanes[tuple[Message, Route]] = Lanes(now)
+
+        self.taskless: Callable[[str], None] = lambda _: None
+        """Told of a device that is here and knows no task."""
 
     async def run(self) -> None:
         """Read messages for ever."""
         async for message in self._messages():
             await self.dispatch(message)
 
-    async def run_lane(self, lane: int) -> None:
-        """Handle one lane's updates and chunks for ever, in order."""
-        queue = self._lanes[lane]
+    async def run_lane(self) -> None:
+        """One of the services that handle messages, for ever."""
         while True:
-            message, route = await queue.get()
-            await self._settle(message, route, self._receiver.handle(route, message.payload))
+            device, (message, route), size = await self.lanes.take()
+            try:
+                await self._settle(message, route, self._handling(message, route))
+            finally:
+                await self.lanes.done(device, size)
+
+    def _handling(self, message: Message, route: Route) -> Awaitable[bool | None]:
+        if route.kind in (Kind.UPDATE, Kind.UP_BLOB):
+            return self._receiver.handle(route, message.payload)
+        return self._light(route, message)
 
     async def dispatch(self, message: Message) -> None:
-        """Handle a light message, or queue a heavy one in its device's lane."""
+        """Queue a message in its device's lane."""
         try:
             route = self._route(message.topic)
         except Refused as refused:
             self._refuse(message.topic, _NOBODY, 0, refused)
             message.ack()
             return
-        if route.kind in (Kind.UPDATE, Kind.UP_BLOB):
-            lane = zlib.crc32((route.device or "").encode()) % LANES
-            await self._lanes[lane].put((message, route))
-            return
-        await self._settle(message, route, self._light(route, message))
+        device = route.device or _NOBODY
+        if not await self.lanes.put(device, (message, route), len(message.payload)):
+            self._drop(device, route)
+            message.ack()
+            await asyncio.sleep(0)  # nothing here waits: a flood would keep the others from running
+
+    def _drop(self, device: str, route: Route) -> None:
+        """Count it; say it now and then: a flood must not become one of the log."""
+        words = f"{route.kind}: more messages than there is room for; the device sends again"
+        self._ledger.refused(device, Refused(Reason.FULL, words))
+        if self._guard.may_tell(device):
+            log.warning("dropped", device=device, why=words, dropped=self.lanes.dropped)
 
     def _route(self, topic: str) -> Route:
         route = parse(topic)
@@ -137,6 +156,8 @@ class Ingest:
         if came:
             log.info("device_online", device=device, windows=state.windows)
         if state.status == "online":
+            if not state.modalities:
+                self.taskless(device)
             try:
                 await self._driver.device_online(device, came=came)
             except Transient as error:  # a full disk: the next tick sees the device

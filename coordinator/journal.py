@@ -1,28 +1,45 @@
-"""The journal of accepted updates: a frame synced to disk, then a row in one transaction with its event.
+"""The journal of accepted updates: frames synced to disk, then rows in one transaction with their events.
 
-Promise 1 rests here: a ``Receipt`` goes out only after that transaction is on disk.
+Promise 1 rests here: a ``Receipt`` goes out only after that transaction is on disk. An update that came alone
+lies in a file that its digest names, those that came together in one file (:mod:`coordinator.frames`). An
+empty ``<digest>.lost`` beside them says that a frame counts for nothing, also without the database.
 """
 
-import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
 
 import sqlalchemy as sa
 
 from coordinator import schema
+from coordinator.frames import group_name, pack
+from coordinator.rounds.group import Offered
 from coordinator.store import Store
-from protocol.updates import UpdateHeader
-from runtime.files import write_atomic
+from runtime.files import remove, remove_tree, write_atomic
+
+LOST: Final = ".lost"
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One accepted update: who, which bytes, and where they lie."""
+    """One accepted update: who, which bytes, and where they lie (``size`` None: the whole file)."""
 
     device: str
     digest: str
     path: Path
+    at: int = 0
+    size: int | None = None
+
+    def read(self) -> bytes:
+        """The bytes, as they are on disk now: not verified.
+
+        Raises:
+            FileNotFoundError: they are gone.
+        """
+        with self.path.open("rb") as file:
+            file.seek(self.at)
+            return file.read(self.size)
 
 
 class Journal:
@@ -33,25 +50,67 @@ class Journal:
         self._root = root
 
     def path(self, round_: int, digest: str) -> Path:
-        """Where a frame lies."""
+        """Where a frame lies that came alone."""
         return self._root / str(round_) / digest
+
+    def write_all(self, round_: int, frames: Sequence[tuple[str, bytes]]) -> list[tuple[str, int]]:
+        """Put frames (digest and bytes) on disk with as many syncs as one needs.
+
+        Returns:
+            For each the file in the round's folder and where in it the frame begins, for its row.
+
+        Raises:
+            Transient: the disk is full.
+        """
+        for digest, _ in frames:  # it was lost once, and came again
+            mark = self._mark(round_, digest)
+            if mark.exists():
+                remove(mark)
+        if len(frames) == 1:
+            self.write(round_, *frames[0])
+            return [("", 0)]
+        content, offsets = pack(frames)
+        name = group_name(frames)
+        write_atomic(self._root / str(round_) / name, content)
+        return [(name, at) for at in offsets]
+
+    def disown(self, round_: int, digest: str) -> None:
+        """Say beside a frame that it counts for nothing: its device was told so."""
+        write_atomic(self._mark(round_, digest), b"")
+
+    def _mark(self, round_: int, digest: str) -> Path:
+        return self._root / str(round_) / f"{digest}{LOST}"
 
     def write(self, round_: int, digest: str, payload: bytes) -> None:
         """Put a frame on disk. Without a row it counts for nothing, and goes with its round's folder."""
         write_atomic(self.path(round_, digest), payload)
 
-    def record(self, header: UpdateHeader, digest: str, size: int, wall: float) -> None:
+    def record(self, update: Offered, wall: float) -> None:
         """Write the update's row; the driver calls it in the transaction of the machine's event."""
         self._store.put(
             schema.updates,
-            round=header.round,
-            device=header.device,
-            digest=digest,
-            size=size,
+            round=update.header.round,
+            device=update.header.device,
+            digest=update.digest,
+            size=update.size,
             wall=wall,
-            header=header.model_dump(mode="json", exclude={"extra"}),
+            header=update.header.model_dump(mode="json", exclude={"extra"}),
             lost="",
+            file=update.file,
+            at=update.at,
         )
+
+    def digests(self, keys: Iterable[tuple[int, str]]) -> dict[tuple[int, str], str]:
+        """What these devices delivered in these rounds: round and device -> digest, without lost ones."""
+        wanted, table = set(keys), schema.updates
+        found: dict[tuple[int, str], str] = {}
+        for round_ in {round_ for round_, _ in wanted}:
+            devices = [device for known, device in wanted if known == round_]
+            query = sa.select(table.c.device, table.c.digest).where(
+                table.c.round == round_, table.c.device.in_(devices), table.c.lost == ""
+            )
+            found |= {(round_, row["device"]): row["digest"] for row in self._store.rows(query)}
+        return found
 
     def find(self, device: str, digest: str) -> int | None:
         """The round in which exactly this update was accepted."""
@@ -74,15 +133,15 @@ class Journal:
     def entries(self, round_: int, devices: Iterable[str]) -> list[Entry]:
         """The updates of these devices, in the order of their names."""
         table = schema.updates
-        query = (
-            sa.select(table.c.device, table.c.digest).where(table.c.round == round_).order_by(table.c.device)
-        )
+        query = sa.select(table).where(table.c.round == round_).order_by(table.c.device)
         wanted = set(devices)
-        return [
-            Entry(row["device"], row["digest"], self.path(round_, row["digest"]))
-            for row in self._store.rows(query)
-            if row["device"] in wanted
-        ]
+        return [self._entry(row) for row in self._store.rows(query) if row["device"] in wanted]
+
+    def _entry(self, row: Mapping[str, Any]) -> Entry:
+        if not row["file"]:
+            return Entry(row["device"], row["digest"], self.path(row["round"], row["digest"]))
+        path = self._root / str(row["round"]) / row["file"]
+        return Entry(row["device"], row["digest"], path, row["at"], row["size"])
 
     def mark_lost(self, round_: int, device: str, why: str) -> None:
         """An accepted update turned out unusable; the device may deliver again."""
@@ -96,4 +155,4 @@ class Journal:
         if self._root.is_dir():
             for folder in self._root.iterdir():
                 if folder.name.isdecimal() and int(folder.name) < round_:
-                    shutil.rmtree(folder)
+                    remove_tree(folder)

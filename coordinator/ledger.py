@@ -61,6 +61,13 @@ class Ledger:
             _, detail, wall = max(new, known, key=lambda one: one[2])
             self._refusals[key] = (known[0] + new[0], detail, wall)
 
+    def note(self, table: sa.Table, **values: Any) -> None:
+        """As :meth:`put`, without a wait or an answer: for rows whose number is bounded by the caller."""
+        key = (table.name, *(str(values[column.name]) for column in table.primary_key))
+        with self._lock:
+            self._rows[key] = (table, values)
+        self._news.set()
+
     async def put(self, table: sa.Table, then: Callable[[], None], **values: Any) -> None:
         """Write this row soon; it overwrites the one with the same key."""
         key = (table.name, *(str(values[column.name]) for column in table.primary_key))

@@ -28,6 +28,14 @@ class LinkLike(Protocol):
         """In words, what the link is doing."""
 
     @property
+    def since(self) -> float:
+        """When ``why`` began, unix seconds."""
+
+    @property
+    def until(self) -> float | None:
+        """When it tries again, unix seconds."""
+
+    @property
     def chunk_bytes(self) -> int:
         """The largest chunk that fits a packet."""
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from protocol.errors import Misconfigured
+from runtime.disk import DISK
 
 if TYPE_CHECKING:
     import threading
@@ -65,24 +66,40 @@ class _Collector:
         app = self._app
         state = app.driver.state
         up, down = app.traffic.totals()
+        wear = DISK.get().wear()
         for name, words, value in (
             ("lichen_round", "The round that is open", state.round),
             ("lichen_version", "The newest version", state.version),
             ("lichen_devices_online", "Devices that are online", len(app.roster.online())),
             ("lichen_selected", "Devices selected in this round", len(state.selected)),
             ("lichen_delivered", "Devices that delivered in this round", len(state.delivered)),
+            ("lichen_quarantined", "Devices in quarantine", len(app.standing.all_barred())),
         ):
             yield GaugeMetricFamily(name, words, value=float(value))
         for name, words, value in (
             ("lichen_bytes_up", "Bytes received from devices since the task began", up),
             ("lichen_bytes_down", "Bytes sent to devices since the task began", down),
             ("lichen_updates_accepted", "Updates accepted since the start", app.teller.accepted),
+            ("lichen_messages_dropped", "Messages beyond a device's share", app.ingest.lanes.dropped),
+            ("lichen_messages_turned_away", "Messages of barred devices", app.guard.turned_away),
+            ("lichen_update_groups", "Transactions that accepted them", app.receiver.commits.groups),
+            *((f"lichen_disk_{what}", f"Disk {what} since the start", n) for what, n in wear.items()),
         ):
             yield CounterMetricFamily(name, words, value=float(value))
         refused = CounterMetricFamily("lichen_refused", "Refusals since the start", labels=["reason"])
         for reason, count in sorted(app.teller.refused.items()):
             refused.add_metric([reason], float(count))
         yield refused
+        issued, turned_down = app.admission.counts()
+        yield CounterMetricFamily(
+            "lichen_certificates_issued", "Device certificates issued since the start", value=float(issued)
+        )
+        enrolments = CounterMetricFamily(
+            "lichen_enrolments_refused", "Enrolments refused since the start", labels=["reason"]
+        )
+        for reason, count in sorted(turned_down.items()):
+            enrolments.add_metric([reason.value], float(count))
+        yield enrolments
         yield self._coverage()
 
     def _coverage(self) -> Any:

@@ -1,15 +1,22 @@
 """One update from bytes to journal: verify, decode, bound, check, write and sync; only then the receipt."""
 
 import asyncio
+import contextlib
+from typing import Final
 
 import structlog
 
+from coordinator.aggregation import measured
 from coordinator.bulkhead import bulkhead
+from coordinator.commits import Commits
+from coordinator.doorkeeper import check_header
+from coordinator.guard import Guard
 from coordinator.journal import Journal
 from coordinator.roster import Roster
 from coordinator.rounds.driver import Driver
 from coordinator.rounds.reading import check_open
 from coordinator.rounds.work import Workshop
+from coordinator.screen import Magnitudes
 from coordinator.telling import Teller
 from coordinator.uploads import Uploads
 from models.contract import Blobs, Server, Update
@@ -21,6 +28,9 @@ from protocol.topics import Kind, Route
 from protocol.updates import UpdateHeader
 
 log = structlog.get_logger(__name__)
+
+DECODED: Final = 2
+"""Updates that are decoded at a time: the memory they take is the model's, and not what devices send."""
 
 
 class Receiver:
@@ -37,6 +47,7 @@ class Receiver:
         roster: Roster,
         uploads: Uploads,
         teller: Teller,
+        guard: Guard,
     ) -> None:
         self._task = task
         self._server = server
@@ -46,6 +57,9 @@ class Receiver:
         self._roster = roster
         self._uploads = uploads
         self._teller = teller
+        self._guard = guard
+        self.commits = Commits(driver, journal)
+        self._decoding = asyncio.Semaphore(DECODED)
         self.stray_chunks = 0
         self._spoiled: dict[str, str] = {}
 
@@ -57,6 +71,10 @@ class Receiver:
             Transient, OSError: not stored; the device sends again.
         """
         device = route.device or ""
+        barred = self._guard.barred(device)
+        if barred is not None:
+            await self._turn_away(device, route, payload, barred)
+            return
         await asyncio.to_thread(self._uploads.enter_round, self._driver.state.round)
         if route.kind is Kind.UP_BLOB:
             await self._chunk(device, route.digest or "", route.index or 0, payload)
@@ -71,6 +89,17 @@ class Receiver:
             await self._refuse(device, self._driver.state.round, mark, refused)
             return
         await self._pointer(device, pointer)
+
+    async def _turn_away(self, device: str, route: Route, payload: bytes, barred: Refused) -> None:
+        """Answer now and then, and without decoding a tensor; what is no update is dropped."""
+        if route.kind is Kind.UP_BLOB or not self._guard.may_tell(device):
+            return
+        mark = await asyncio.to_thread(digest, payload)
+        if not is_frame(payload):
+            with contextlib.suppress(Refused):  # of garbage, its own digest says what is meant
+                mark = _pointer_in(payload).blob.digest
+        if not await self._again(device, mark):  # what counts already is not refused afterwards
+            await self._refuse(device, self._driver.state.round, mark, barred)
 
     async def _pointer(self, device: str, pointer: BlobPointer) -> None:
         mark = pointer.blob.digest
@@ -128,14 +157,14 @@ class Receiver:
             self._check_known(device)
             state = await self._workshop.state()
             limits = self._workshop.limits(state)
-            update = await asyncio.to_thread(self._decode, payload, limits)
-            header = update.header
-            round_ = header.round
-            await self._check_header(device, header)
-            await asyncio.to_thread(self._check_tensors, state, update)
-            del update
-            await asyncio.to_thread(self._journal.write, header.round, mark, payload)
-            await self._driver.accept(header, mark, len(payload))
+            async with self._decoding:
+                update = await asyncio.to_thread(self._decode, payload, limits)
+                header = update.header
+                round_ = header.round
+                await self._check_header(device, header)
+                self._workshop.note(mark, await asyncio.to_thread(self._check_tensors, state, update))
+                del update
+            await self.commits.accept(header, mark, payload)
         except Refused as refused:
             await self._refuse(device, round_, mark, refused)
             return
@@ -154,27 +183,7 @@ class Receiver:
             raise Refused(Reason.WRONG_ROUND, "there is no model yet")
 
     async def _check_header(self, device: str, header: UpdateHeader) -> None:
-        if header.device != device:
-            raise Refused(Reason.WRONG_DEVICE, f"the topic is {device}'s, the header says {header.device}")
-        if header.task != self._task.name:
-            raise Refused(
-                Reason.UNKNOWN_TASK, f"task {header.task!r}; this coordinator runs {self._task.name!r}"
-            )
-        if header.method != self._task.method:
-            raise Refused(
-                Reason.UNKNOWN_TASK, f"method {header.method!r}; the task's is {self._task.method!r}"
-            )
-        for what, names in (
-            ("counts", header.counts),
-            ("missing", header.missing),
-            ("quality", header.quality),
-        ):
-            strange = sorted(set(names) - set(self._task.modality_names))
-            if strange:
-                known = ", ".join(self._task.modality_names)
-                raise Refused(
-                    Reason.WRONG_MODALITY, f"{what}.{strange[0]}: the task's modalities are {known}"
-                )
+        check_header(self._task, device, header)
         if await asyncio.to_thread(self._journal.digest_of, header.round, device) is not None:
             raise Refused(
                 Reason.DUPLICATE, f"{device} already delivered another update in round {header.round}"
@@ -185,9 +194,10 @@ class Receiver:
         with bulkhead("decoding"):
             return Update(*decode_frame(payload, UpdateHeader, limits))
 
-    def _check_tensors(self, state: Blobs, update: Update) -> None:
+    def _check_tensors(self, state: Blobs, update: Update) -> Magnitudes:
         with bulkhead(f"{self._task.method}'s check"):
             self._server.check(self._task, state, update)
+            return measured(update)
 
 
 def _pointer_in(payload: bytes) -> BlobPointer:

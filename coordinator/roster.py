@@ -42,6 +42,8 @@ class Roster:
             row["device"]: Device(State.model_validate(row["state"]), row["wall"]) for row in rows
         }
 
+        self._heard: set[str] = set()
+
     def __contains__(self, device: object) -> bool:
         return device in self._devices
 
@@ -56,6 +58,11 @@ class Roster:
         """Devices that are here, sorted."""
         return tuple(sorted(name for name, device in list(self._devices.items()) if device.online))
 
+    def silent(self) -> tuple[str, ...]:
+        """Devices that were not heard since the start; first those that were online when last heard."""
+        silent = [name for name in self._devices if name not in self._heard]
+        return tuple(sorted(silent, key=lambda name: (not self._devices[name].online, name)))
+
     def update(self, state: State) -> bool:
         """Take a device's report; what a will cannot know (modalities, roles) stays as it was.
 
@@ -65,6 +72,7 @@ class Roster:
         Raises:
             Refused: the roster is full (FULL).
         """
+        self._heard.add(state.device)
         before = self._devices.get(state.device)
         if before is None and len(self._devices) >= MAX_DEVICES:
             raise Refused(

@@ -2,8 +2,17 @@
 
 from sqlalchemy import JSON, Column, Float, Integer, MetaData, String, Table
 
-VERSION = 1
+VERSION = 2
 """Of the tables, kept in ``PRAGMA user_version``."""
+
+UPGRADES = {
+    1: (
+        "ALTER TABLE updates ADD COLUMN file VARCHAR NOT NULL DEFAULT ''",
+        "ALTER TABLE updates ADD COLUMN at INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE events ADD COLUMN crc INTEGER",
+    )
+}
+"""From that version to the next: what ``create_all`` does not do to tables that are there."""
 
 metadata = MetaData()
 
@@ -21,8 +30,9 @@ events = Table(
     Column("seq", Integer, primary_key=True, autoincrement=True),
     Column("now", Float, nullable=False),
     Column("event", JSON, nullable=False),
+    Column("crc", Integer),
 )
-"""The round machine's journal: replay from the last checkpoint gives its state."""
+"""The round machine's journal: replay from the last checkpoint gives its state. ``crc`` is a CRC-32."""
 
 updates = Table(
     "updates",
@@ -34,8 +44,11 @@ updates = Table(
     Column("wall", Float, nullable=False),
     Column("header", JSON, nullable=False),
     Column("lost", String, nullable=False, default=""),
+    Column("file", String, nullable=False, default=""),
+    Column("at", Integer, nullable=False, default=0),
 )
-"""Accepted updates; the frame lies in ``updates/<round>/<digest>``. ``lost``: why it was not folded."""
+"""Accepted updates. The frame lies in ``updates/<round>/<digest>``, or where ``file`` is set, in that file of
+the folder from byte ``at``. ``lost``: why it was not folded."""
 
 refusals = Table(
     "refusals",
@@ -62,6 +75,14 @@ device_metrics = Table(
     Column("device", String, primary_key=True),
     Column("metrics", JSON, nullable=False),
 )
+
+standing = Table(
+    "standing",
+    metadata,
+    Column("device", String, primary_key=True),
+    Column("record", String, nullable=False),
+)
+"""How devices have behaved (``coordinator.standing.Conduct`` as JSON)."""
 
 attempts = Table(
     "attempts",

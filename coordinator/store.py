@@ -4,27 +4,33 @@ The methods are synchronous and thread-safe; callers on the event loop go throug
 """
 
 import fcntl
+import json
 import os
 import sqlite3
 import threading
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import quote
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy.dialects.sqlite import Insert, insert
 from sqlalchemy.exc import DatabaseError, OperationalError
 from sqlalchemy.pool import StaticPool
 
 from coordinator import schema
 from coordinator.rounds.states import JOURNALED, Checkpoint, Event
 from protocol.errors import Misconfigured, Transient
+from runtime.files import after_commit, before_commit
 
 OTHERS: Final = "(others)"
 """The device under which refusals are counted when there are too many names."""
+_CORRUPT: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_PRIMARY: Final = 0xFF
+"""SQLite's extended error codes keep the primary one in the low byte."""
 _MAX_REFUSAL_ROWS: Final = 20_000
 _KEPT_EVENTS: Final = 5_000
 
@@ -44,11 +50,25 @@ def _own(path: Path) -> int:
     return handle
 
 
+@lru_cache
+def _upsert(table: sa.Table, names: tuple[str, ...]) -> Insert:
+    """The statement of :meth:`Store.put`; to make one anew costs more than to run it."""
+    keys = [column.name for column in table.primary_key]
+    statement = insert(table)
+    rest = {name: statement.excluded[name] for name in names if name not in keys}
+    return statement.on_conflict_do_update(index_elements=keys, set_=rest)
+
+
+class Damaged(Misconfigured):
+    """The database is not what was written; :mod:`coordinator.salvage` mends that at the start."""
+
+
 class Store:
-    """Open (and create, unless ``read_only``) ``coordinator.sqlite3``.
+    """Open (and create, unless ``read_only``) ``coordinator.sqlite3``; its pages are checked.
 
     Raises:
-        Misconfigured: the file is no database, or of a newer lichen; the message names it.
+        Damaged: the file is no sound database; the message names it.
+        Misconfigured: it cannot be opened, or is of a newer lichen.
     """
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
@@ -60,26 +80,43 @@ class Store:
         self._engine = sa.create_engine("sqlite://", poolclass=StaticPool, creator=open_file)
         try:
             self._connection = self._engine.connect()
+            self._raw: Any = self._connection.connection.dbapi_connection
             self._prepare(read_only=read_only)
         except DatabaseError as error:
             self._engine.dispose()
             self._let_go()
-            raise Misconfigured(
+            damaged = getattr(error.orig, "sqlite_errorcode", 0) & _PRIMARY in _CORRUPT
+            raise (Damaged if damaged else Misconfigured)(
                 f"{path}: cannot be used as the coordinator's database: {error.orig}"
             ) from None
+        except Damaged:
+            self.close()
+            raise
 
     def _prepare(self, *, read_only: bool) -> None:
         connection = self._connection
         if not read_only:
             connection.exec_driver_sql("PRAGMA journal_mode=WAL")
             connection.exec_driver_sql("PRAGMA synchronous=FULL")
+            checked = str(connection.exec_driver_sql("PRAGMA quick_check(1)").scalar_one())
+            if checked != "ok":
+                raise Damaged(f"{self.path}: the coordinator's database is damaged: {checked}")
         found = int(connection.exec_driver_sql("PRAGMA user_version").scalar_one())
         if found > schema.VERSION:
             self.close()
             raise Misconfigured(
                 f"{self.path}: written by a newer lichen (tables {found}, known {schema.VERSION})"
             )
+        if read_only and 0 < found < schema.VERSION:
+            self.close()
+            raise Misconfigured(
+                f"{self.path}: written by an older lichen (tables {found}); it is brought up to date when "
+                "the coordinator starts"
+            )
         if not read_only:
+            for known in range(found or schema.VERSION, schema.VERSION):
+                for words in schema.UPGRADES[known]:
+                    connection.exec_driver_sql(words)
             schema.metadata.create_all(connection)
             connection.exec_driver_sql(f"PRAGMA user_version={schema.VERSION}")
         connection.commit()
@@ -115,9 +152,16 @@ class Store:
                 return
             try:
                 with self._connection.begin():
+                    before = self._raw.total_changes
                     yield self._connection
+                    if writes := self._raw.total_changes != before:
+                        before_commit(self.path)
+                if writes:
+                    after_commit(self.path)
             except OperationalError as error:
                 raise Transient(f"{self.path}: {error.orig}") from error
+            except sqlite3.OperationalError as error:
+                raise Transient(f"{self.path}: {error}") from error
 
     def rows(self, query: sa.Select[Any]) -> list[dict[str, Any]]:
         """The rows of a query as dicts."""
@@ -126,11 +170,8 @@ class Store:
 
     def put(self, table: sa.Table, **values: Any) -> None:
         """Insert a row, or overwrite the one with the same key."""
-        keys = [column.name for column in table.primary_key]
-        statement = insert(table).values(**values)
-        rest = {name: statement.excluded[name] for name in values if name not in keys}
         with self.transaction() as connection:
-            connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=rest))
+            connection.execute(_upsert(table, tuple(values)), values)
 
     def get_meta(self, key: str) -> str | None:
         """A stored word."""
@@ -139,23 +180,26 @@ class Store:
 
     def put_meta(self, values: Mapping[str, str]) -> None:
         """Store words."""
-        with self.transaction():
-            for key, value in values.items():
-                self.put(schema.meta, key=key, value=value)
+        rows = [{"key": key, "value": value} for key, value in values.items()]
+        with self.transaction() as connection:
+            connection.execute(_upsert(schema.meta, ("key", "value")), rows)
 
     def append(self, event: Event | Checkpoint, now: float) -> None:
         """Add an event to the round machine's journal; old ones go when a checkpoint makes them needless."""
         table = schema.events
+        content = JOURNALED.dump_python(event, mode="json")
         with self.transaction() as connection:
-            connection.execute(
-                table.insert().values(now=now, event=JOURNALED.dump_python(event, mode="json"))
-            )
+            connection.execute(table.insert().values(now=now, event=content, crc=_crc(now, content)))
             if isinstance(event, Checkpoint):
                 newest = connection.execute(sa.select(sa.func.max(table.c.seq))).scalar_one()
                 connection.execute(table.delete().where(table.c.seq < newest - _KEPT_EVENTS))
 
     def journal(self) -> list[tuple[float, Event | Checkpoint]]:
-        """The events since the last checkpoint, it included."""
+        """The events since the last checkpoint, it included.
+
+        Raises:
+            Damaged: an event is not what was written.
+        """
         table = schema.events
         last = sa.select(sa.func.max(table.c.seq)).where(table.c.event["type"].as_string() == "checkpoint")
         query = (
@@ -163,7 +207,14 @@ class Store:
             .where(table.c.seq >= sa.func.coalesce(last.scalar_subquery(), 0))
             .order_by(table.c.seq)
         )
-        return [(row["now"], JOURNALED.validate_python(row["event"])) for row in self.rows(query)]
+        try:
+            rows = self.rows(query)
+            for row in rows:
+                if row["crc"] not in (None, _crc(row["now"], row["event"])):
+                    raise Damaged(f"{self.path}: events: row {row['seq']} is not what was written")
+            return [(row["now"], JOURNALED.validate_python(row["event"])) for row in rows]
+        except (ValueError, TypeError) as error:  # no JSON, no number, no event: rows older than checksums
+            raise Damaged(f"{self.path}: events: a row cannot be read: {error}"[:500]) from None
 
     def count_refusals(self, device: str, reason: str, count: int, detail: str, wall: float) -> None:
         """Add to what was refused, per device and reason; beyond a bound of rows under ``(others)``."""
@@ -182,3 +233,8 @@ class Store:
     def _full(connection: sa.Connection) -> bool:
         rows = connection.execute(sa.select(sa.func.count()).select_from(schema.refusals)).scalar_one()
         return int(rows) >= _MAX_REFUSAL_ROWS
+
+
+def _crc(now: float, event: dict[str, Any]) -> int:
+    """SQLite does not notice when a value rots in its place; this does."""
+    return zlib.crc32(json.dumps([now, event], sort_keys=True).encode())

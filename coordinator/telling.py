@@ -7,13 +7,16 @@ most ``PER_DEVICE`` answers wait for one device and ``MOST`` in all; what comes 
 """
 
 import asyncio
+import time
 from collections import Counter
+from collections.abc import Callable
 from typing import Final
 
 import structlog
 
 from coordinator.ledger import Ledger
 from coordinator.links import Post
+from coordinator.voice import Voice
 from protocol.base import Wire
 from protocol.errors import LichenError, Refused
 from protocol.messages import Receipt
@@ -29,7 +32,9 @@ MOST: Final = 4096
 class Teller:
     """Sends receipts; ``accepted`` and ``refused`` count them (by reason) since the process started."""
 
-    def __init__(self, post: Post, ledger: Ledger, task: str) -> None:
+    def __init__(
+        self, post: Post, ledger: Ledger, task: str, now: Callable[[], float] = time.monotonic
+    ) -> None:
         self._post = post
         self._ledger = ledger
         self._task = task
@@ -38,6 +43,9 @@ class Teller:
         self.dropped = 0
         self._queue: asyncio.Queue[tuple[str, Kind, Wire]] = asyncio.Queue(MOST)
         self._waiting: Counter[str] = Counter()
+        self._voice = Voice(now)
+        self.on_refusal: Callable[[str, Refused], None] = lambda *_: None
+        """Told every refusal of something that a device sent."""
 
     def accept(self, device: str, round_: int, digest: str) -> None:
         """Tell a device that its update is in the journal and synced."""
@@ -49,8 +57,12 @@ class Teller:
     def refuse(self, device: str, round_: int, digest: str | None, refused: Refused) -> None:
         """Count a refusal; tell the device where it can know what is meant (by the digest it sent)."""
         self.refused[refused.reason.value] += 1
-        log.warning("refused", device=device, reason=refused.reason.value, detail=refused.detail)
+        unsaid = self._voice.unsaid(device)
+        if unsaid is not None:
+            more = {"unsaid": unsaid} if unsaid else {}
+            log.warning("refused", device=device, reason=refused.reason.value, detail=refused.detail, **more)
         self._ledger.refused(device, refused)
+        self.on_refusal(device, refused)
         if digest is not None:
             receipt = Receipt(
                 task=self._task,

@@ -4,8 +4,9 @@ Partial uploads lie in a folder for each round (``uploads/<round>/``), apart fro
 and go with it. A chunk out of order, twice, late or never asked for does no harm.
 """
 
-import shutil
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,9 +15,12 @@ from protocol.chunks import chunk_count
 from protocol.errors import Reason, Refused
 from protocol.messages import BlobPointer, Want
 from runtime.blobs import BlobStore, Partial
+from runtime.files import remove, remove_tree
 
 _PER_DEVICE: Final = 2
 _RANGES: Final = 64
+IDLE_S: Final = 60.0
+"""Where all the room is promised, an upload of which nothing came for so long gives way to a new one."""
 
 
 @dataclass
@@ -24,6 +28,8 @@ class _Upload:
     pointer: BlobPointer
     store: BlobStore
     partial: Partial
+    touched: float = 0.0
+    """Monotonic seconds, when a chunk of it last came."""
 
 
 class Uploads:
@@ -33,12 +39,20 @@ class Uploads:
         root: folder for partial uploads.
         per_device_bytes: of all uploads of one device.
         total_bytes: of all uploads.
+        now: monotonic seconds.
     """
 
-    def __init__(self, root: Path, per_device_bytes: int, total_bytes: int) -> None:
+    def __init__(
+        self,
+        root: Path,
+        per_device_bytes: int,
+        total_bytes: int,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._root = root
         self._per_device_bytes = per_device_bytes
         self._total_bytes = total_bytes
+        self._now = now
         self._round: int | None = None
         self._open: dict[tuple[str, str], _Upload] = {}
         self._lock = threading.Lock()
@@ -57,7 +71,7 @@ class Uploads:
             if self._root.is_dir():
                 for folder in self._root.iterdir():
                     if folder.name != str(round_):
-                        shutil.rmtree(folder)
+                        remove_tree(folder)
             self._round = round_
 
     def announce(self, device: str, pointer: BlobPointer, max_bytes: int) -> Want | bytes:
@@ -87,12 +101,13 @@ class Uploads:
         # A folder for each device: one cannot spoil or finish another's upload.
         folder = self._root / str(pointer.round) / device
         store = BlobStore(folder)
-        upload = _Upload(pointer, store, store.partial(pointer.blob, pointer.chunk_bytes))
+        partial = store.partial(pointer.blob, pointer.chunk_bytes)
+        upload = _Upload(pointer, store, partial, self._now())
         self._open[device, pointer.blob.digest] = upload
         # Only what is open counts against the quotas: bytes of an upload that was given up go.
         for file in (folder / "partial").iterdir():
             if (device, file.name.split(".")[0]) not in self._open:
-                file.unlink()
+                remove(file)
         return upload
 
     def _make_room(self, device: str, pointer: BlobPointer, max_bytes: int) -> None:
@@ -107,10 +122,22 @@ class Uploads:
         mine = [key for key in self._open if key[0] == device]
         while mine and (len(mine) >= _PER_DEVICE or self._bytes_of(mine) + size > self._per_device_bytes):
             del self._open[mine.pop(0)]
+        self._evict(size)
         if self.announced_bytes + size > self._total_bytes:
             raise Refused(
                 Reason.FULL, f"uploads.total_bytes: {self._total_bytes} bytes are announced already"
             )
+
+    def _evict(self, size: int) -> None:
+        """Make room at the cost of who announces and does not send: who is idle the longest first."""
+        by_age = sorted(self._open, key=lambda key: self._open[key].touched)
+        for key in by_age:
+            idle_s = self._now() - self._open[key].touched
+            if self.announced_bytes + size <= self._total_bytes or idle_s < IDLE_S:
+                return
+            gone = self._open.pop(key)
+            for file in (self._root / str(gone.pointer.round) / key[0] / "partial").glob(f"{key[1]}.*"):
+                remove(file)
 
     def _bytes_of(self, keys: list[tuple[str, str]]) -> int:
         return sum(self._open[key].pointer.blob.size for key in keys)
@@ -129,6 +156,7 @@ class Uploads:
             if upload is None:
                 return None
             upload.partial.add(index, data)
+            upload.touched = self._now()
             if not upload.partial.complete:
                 return None
             return self._finish((device, digest), upload)
@@ -140,7 +168,7 @@ class Uploads:
         payload = upload.store.get(ref.digest)
         for other in [other for other in self._open if other[0] == key[0]]:
             del self._open[other]
-        shutil.rmtree(self._root / str(upload.pointer.round) / key[0], ignore_errors=True)
+        remove_tree(self._root / str(upload.pointer.round) / key[0])
         return payload
 
     def expects(self, device: str, digest: str) -> bool:

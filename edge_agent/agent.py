@@ -5,6 +5,7 @@ windows have the bounds that their services state. A message is acknowledged aft
 """
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -16,21 +17,25 @@ from edge_agent.checks import warnings
 from edge_agent.collect import Collector, Judged, Workspace
 from edge_agent.config import AgentSettings
 from edge_agent.deploy import Deployment
+from edge_agent.identity.folder import folder_of
+from edge_agent.identity.service import Renewal, service_of
 from edge_agent.inference import Inference
 from edge_agent.learner import Learner
 from edge_agent.ledger import Ledger
 from edge_agent.outbox import Outbox
+from edge_agent.ports import AgentLink, Trainer
+from edge_agent.report import report
 from edge_agent.session import Session, first_task, offline, state_topic
 from edge_agent.sources.base import Source, open_source
-from edge_agent.status import LOCK_FILE, STATUS_FILE, keep, stamp
-from edge_agent.store import Store
+from edge_agent.status import LOCK_FILE, STATUS_FILE, keep
 from protocol.errors import Refused, Transient
 from protocol.messages import Command, ModelPointer, Offer, Receipt, TaskAnnouncement, Want, decode
 from protocol.task import Task
-from protocol.topics import Kind, Route, device_filters, parse
+from protocol.topics import Kind, Route, device_filters, parse, ping_topic
 from runtime.blobs import BlobStore
 from runtime.clock import Clock
 from runtime.fetch import Fetcher
+from runtime.files import sweep
 from runtime.mqtt import Link, Message, Will
 from runtime.owner import Owner
 from runtime.spool import Spool
@@ -59,30 +64,47 @@ class Agent:
         settings: checked.
         sources: opened.
         clock: of all services.
+        make_link: makes the link, as the constructor of ``runtime.mqtt.Link``.
+        worker: trains; None makes the child process of the settings.
+        rng: jitter; None takes any.
 
     Raises:
         Misconfigured: another agent runs on this state_dir, or a folder is closed to us.
     """
 
-    def __init__(self, settings: AgentSettings, sources: list[Source], clock: Clock) -> None:
+    def __init__(
+        self,
+        settings: AgentSettings,
+        sources: list[Source],
+        clock: Clock,
+        *,
+        make_link: Callable[..., AgentLink] = Link,
+        worker: Trainer | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
         self.settings = settings
         self.sources = sources
         self._clock = clock
+        self.started = clock.wall()
         self.progress = Progress()
         self._first_task = first_task(settings, sources)
         self._owner = Owner(settings.state_dir / LOCK_FILE, "agent")
+        sweep(settings.state_dir)
         self.refused: dict[str, int] = {}
         """Messages that were refused, by reason."""
         will = Will(state_topic(settings), offline(settings))
-        self.link = Link(
+        self.link = make_link(
             settings.mqtt,
             f"agent-{settings.fleet}-{settings.device}",
             filters=[(topic, 1) for topic in device_filters(settings.fleet, settings.device)],
             will=will,
             on_connect=self._connected,
+            ping_topic=ping_topic(settings.fleet, settings.device),
         )
         self.blobs = BlobStore(settings.cache_dir / "blobs")
-        self.spool = Spool(settings.state_dir / "spool.sqlite3", settings.outbox.budget_bytes)
+        self.spool = Spool(
+            settings.state_dir / "spool.sqlite3", settings.outbox.budget_bytes, wall=clock.wall
+        )
         ledger = Ledger(settings.state_dir / "rounds.json", clock, settings.outbox.resend_s)
         link, fleet, device = self.link, settings.fleet, settings.device
         self.fetcher = Fetcher(
@@ -93,9 +115,15 @@ class Agent:
             settings, sources, clock=clock, listener=self._on_windows, progress=self.progress
         )
         self.session = Session(
-            settings, sources, link, clock=clock, workspace=self.workspace, model_digest=self._model_digest
+            settings,
+            sources,
+            link,
+            clock=clock,
+            workspace=self.workspace,
+            model_digest=self._model_digest,
+            reconnect=link.reconnect,
         )
-        self.outbox = Outbox(link, self.spool, settings, clock)
+        self.outbox = Outbox(link, self.spool, settings, clock, rng)
         self.learner = Learner(
             settings,
             self.workspace,
@@ -105,6 +133,7 @@ class Agent:
             ledger=ledger,
             clock=clock,
             on_spooled=self._on_spooled,
+            worker=worker,
         )
         self.deployment = Deployment(
             settings.state_dir / "models",
@@ -113,7 +142,13 @@ class Agent:
             self.workspace,
             fetch_timeout_s=settings.fetch_timeout_s,
             changed=self.session.touch,
+            clock=clock,
         )
+        identity = folder_of(settings.state_dir)
+        self.renewal = Renewal(
+            identity, clock, partial(link.reconnect, "the certificate was renewed"), rng=rng
+        )
+        self._renewal_service = service_of(identity, self.renewal)
         self._metrics: asyncio.Queue[tuple[int | None, dict[str, float]]] = asyncio.Queue(16)
 
     def workspace(self) -> Workspace | None:
@@ -137,7 +172,7 @@ class Agent:
         }
         for i, source in enumerate(self.sources):
             services[f"source[{i}]"] = partial(self.collector.run_source, source)
-        return services
+        return services | self._renewal_service
 
     async def start(self) -> None:
         """Begin with the task that is known, if any."""
@@ -177,7 +212,7 @@ class Agent:
     async def _connected(self) -> None:
         await self.session.greet()
         self.outbox.kick()
-        self.fetcher.on_connected()
+        self.fetcher.on_connected(resumed=self.link.resumed)
 
     async def _route(self) -> None:
         async for message in self.link.messages():
@@ -221,8 +256,12 @@ class Agent:
         answer = decode(payload, Receipt, Want)
         if isinstance(answer, Want):
             self.outbox.on_want(answer)
-        elif isinstance(answer, Receipt) and await self.outbox.on_receipt(answer):
-            await asyncio.to_thread(self.learner.settled, answer)
+        elif isinstance(answer, Receipt):
+            # The ledger first: cut off in between, the update is sent once more and not trained once more.
+            waiting = await asyncio.to_thread(self.spool.pending)
+            if any(entry.digest == answer.digest for entry in waiting):
+                await asyncio.to_thread(self.learner.settled, answer)
+            await self.outbox.on_receipt(answer)
 
     async def _on_task(self, announcement: TaskAnnouncement) -> None:
         work = self.workspace()
@@ -239,51 +278,7 @@ class Agent:
 
     def status(self) -> dict[str, Any]:
         """What it does, and what it waits for."""
-        work, counters = self.workspace(), self.link.counters
-        stock = None if work is None else work.store.stock()
-        return {
-            "device": self.settings.device,
-            "link": self.link.why,
-            "task": None if work is None else work.task.name,
-            "waiting_for": [] if work is not None else ["a task: none is announced, and no task_file is set"],
-            "modalities": [] if work is None else list(work.modalities),
-            "labelled_windows": 0 if stock is None else stock.labelled,
-            "windows": 0 if stock is None else stock.total,
-            "store_bytes": 0 if stock is None else stock.bytes,
-            "dropped_by_class": {} if stock is None else stock.dropped,
-            "lost_windows": 0 if stock is None else stock.lost,
-            "disk": "ok" if work is None else _disk(work.store),
-            "reasons": {} if work is None else dict(work.reasons()),
-            "samples": {} if work is None else vars(work.windower.counters),
-            "source_failures": self.collector.restarts,
-            "sources_ended": sorted(self.collector.finished),
-            "learning": self.learner.why,
-            "rounds_trained": self.learner.trained,
-            "outbox": {
-                "waiting": self.outbox.waiting,
-                "accepted": self.outbox.accepted,
-                "refused": self.outbox.refused,
-                "last_refusal": self.outbox.last_refusal,
-                "dropped": self.spool.dropped,
-            },
-            "inference": self.inference.off_because or "running",
-            "model_version": None if self.inference.model is None else self.inference.model.manifest.version,
-            "model_refused": self.deployment.last_refusal,
-            "predictions": self.inference.predictions,
-            "last_prediction": self.inference.last,
-            "refused_messages": self.refused,
-            "bytes_out": counters.bytes_out,
-            "bytes_in": counters.bytes_in,
-            "reconnects": counters.reconnects,
-        }
-
-
-def _disk(store: Store) -> str:
-    """Whether windows can be written, in words."""
-    if store.trouble is None:
-        return "ok"
-    since, why = store.trouble
-    return f"windows cannot be written since {stamp(since)}: {store.path}: {why}"
+        return report(self)
 
 
 def _ignore(route: Route) -> None:

@@ -37,6 +37,11 @@ def load(config: Path) -> tuple[AgentSettings, Agent]:
 async def main(config: Path) -> int:
     """Run until a signal. Returns the exit status."""
     _, agent = load(config)
+    return await live(agent)
+
+
+async def live(agent: Agent) -> int:
+    """One life of an agent, from its start to its exit status."""
     try:
         await agent.start()
         return await supervise.supervise(agent.services(), on_stop=agent.stop, progress=agent.progress)

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from edge_agent.config import AgentSettings
+from edge_agent.identity.folder import folder_of
 from edge_agent.roles import lack
 from edge_agent.sources.base import Doubtful, Source
 from protocol.errors import Misconfigured
@@ -19,7 +20,9 @@ def doubts(task: Task, sources: Iterable[Source]) -> list[str]:
 def warnings(settings: AgentSettings, task: Task | None, sources: Iterable[Source]) -> list[str]:
     """All doubts about this device; ``task``: None while none is known."""
     missing = lack(settings)
-    return [*([missing] if missing else []), *([] if task is None else doubts(task, sources))]
+    exposed = folder_of(settings.state_dir).exposed()
+    doubtful = [] if task is None else doubts(task, sources)
+    return [*([missing] if missing else []), *exposed, *doubtful]
 
 
 def require_output(settings: AgentSettings, config: Path) -> None:

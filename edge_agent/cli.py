@@ -1,4 +1,4 @@
-"""``lichen agent``: run, check, status."""
+"""``lichen agent``: enroll, run, check, status."""
 
 import json
 from pathlib import Path
@@ -12,16 +12,20 @@ from edge_agent.agent import open_sources
 from edge_agent.checks import require_output, warnings
 from edge_agent.collect import misfits
 from edge_agent.config import read, read_task
+from edge_agent.identity.command import enroll
 from edge_agent.roles import roles_of
 from edge_agent.session import check_task
 from protocol.errors import Misconfigured
 from runtime import exit_codes
 from runtime.clock import SystemClock
-from runtime.mqtt import read_password, tls_context
+from runtime.mqtt import read_password
+from runtime.tls import tls_context
+from runtime.waits import lines
 
 app = typer.Typer(
     no_args_is_help=True, help="The agent on a device: collect, judge, learn, send, infer, deploy."
 )
+app.command()(enroll)
 Config = Annotated[Path, typer.Option("--config", "-c", help="agent.toml")]
 Format = Annotated[Literal["table", "json"], typer.Option("--format", help="table for people, or json")]
 
@@ -66,7 +70,14 @@ def _checked(config: Path) -> dict[str, Any]:
 
 
 @app.command()
-def status(config: Config = Path("/etc/lichen/agent.toml"), output: Format = "table") -> None:
+def status(
+    config: Config = Path("/etc/lichen/agent.toml"),
+    output: Format = "table",
+    *,
+    why: Annotated[
+        bool, typer.Option("--why", help="only what it waits for, since when and until when")
+    ] = False,
+) -> None:
     """Show what the agent does and what it waits for. Exit status 69: it does not run."""
     try:
         settings = read(config)
@@ -77,7 +88,14 @@ def status(config: Config = Path("/etc/lichen/agent.toml"), output: Format = "ta
     except (OSError, ValueError) as error:
         file = settings.cache_dir / last_words.STATUS_FILE
         _fail(f"{file}: {error}; is the agent running?", output, exit_codes.UNAVAILABLE)
-    _show(found, output)
+    now = SystemClock().wall()
+    waits = last_words.waits(found, alive=alive)
+    if why and output == "table":
+        typer.echo("\n".join([f"agent: {found['agent']}", *lines(waits, now)]))
+    else:
+        told = [wait.as_json(now) for wait in waits]
+        short = {key: found.get(key) for key in ("agent", "running", "device", "wall")}
+        _show((short if why else found) | {"waits": told if output == "json" else lines(waits, now)}, output)
     if not alive:
         raise typer.Exit(exit_codes.UNAVAILABLE)
 
@@ -100,5 +118,6 @@ def _show(found: dict[str, Any], output: str) -> None:
     table = Table(show_header=False, box=None)
     for key, value in found.items():
         # Text: what stands in brackets, as in `pip install 'lichen[train]'`, is no markup
-        table.add_row(Text(key), Text(value if isinstance(value, str) else json.dumps(value)))
+        shown = "\n".join(value) if key == "waits" else value if isinstance(value, str) else json.dumps(value)
+        table.add_row(Text(key), Text(shown))
     Console().print(table)

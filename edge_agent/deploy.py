@@ -8,7 +8,6 @@ older one that still waits is forgotten.
 
 import asyncio
 import contextlib
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -25,8 +24,10 @@ from protocol.base import Count, Digest, Frozen, Name
 from protocol.bundle import BundleManifest, unpack
 from protocol.errors import Reason, Refused, Transient
 from protocol.messages import ModelPointer
+from runtime.clock import Clock, SystemClock
 from runtime.fetch import Fetcher
-from runtime.files import disk_errors, write_atomic
+from runtime.files import disk_errors, make_folder, remove_tree, rename, write_atomic
+from runtime.waits import Explained
 
 _log = structlog.get_logger("edge_agent.deploy")
 CURRENT: Final = "current.json"
@@ -44,7 +45,7 @@ class Current(Frozen):
     previous: Digest | None = None
 
 
-class Deployment:
+class Deployment(Explained):
     """One service: takes pointers, keeps the newest, deploys it."""
 
     def __init__(
@@ -56,7 +57,9 @@ class Deployment:
         *,
         fetch_timeout_s: float,
         changed: Callable[[], None],
+        clock: Clock | None = None,
     ) -> None:
+        super().__init__(clock or SystemClock(), "no model was announced")
         self._folder = folder
         self._fetcher = fetcher
         self._inference = inference
@@ -107,7 +110,7 @@ class Deployment:
             except Refused as error:
                 _log.error("a kept model is not used", model=digest, why=error.detail)
                 if error.reason in _DAMAGED:  # so that it is pulled again
-                    await asyncio.to_thread(shutil.rmtree, self._folder / digest, ignore_errors=True)
+                    await asyncio.to_thread(remove_tree, self._folder / digest)
             else:
                 return
 
@@ -123,16 +126,20 @@ class Deployment:
                 await self._load_last_good()
             if pointer is None or work is None or not self._wanted(pointer):
                 continue
+            self.say(f"fetching and checking version {pointer.version}", self._timeout_s)
             try:
                 with disk_trouble(self._folder):
                     await self._deploy(pointer, work)
                 wait = _AGAIN_S
+                self.why = f"version {pointer.version} runs"
             except Refused as error:
                 self._refused.add(pointer.bundle.digest)
                 self.last_refusal = str(error)
+                self.why = f"version {pointer.version} was refused: {error}"
                 _log.error("model refused; the old one stays", version=pointer.version, why=str(error))
             except Transient as error:
                 _log.warning("model not here yet", version=pointer.version, why=str(error), again_in_s=wait)
+                self.say(f"version {pointer.version} is not here yet: {error}", wait)
                 await self._pause(wait)
                 wait = min(_AGAIN_MOST_S, 2 * wait)
                 self._news.set()
@@ -158,7 +165,7 @@ class Deployment:
             await self._pull(pointer, folder, work)
         why = await why_not(folder)
         if why:
-            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+            await asyncio.to_thread(remove_tree, folder)
             raise Refused(Reason.MALFORMED, f"the model does not run here: {why}")
         manifest = await self._install(folder)
         before, previous = self.current, None
@@ -201,13 +208,13 @@ class Deployment:
                 Reason.WRONG_BASE, f"the bundle is version {manifest.version}, announced as {pointer.version}"
             )
         part = folder.with_name(f"{folder.name}.part")
-        shutil.rmtree(part, ignore_errors=True)
-        part.mkdir(parents=True)
+        remove_tree(part)
+        make_folder(part)
         for name, content in files.items():
             write_atomic(part / name, content)
         write_atomic(part / MANIFEST_FILE, manifest.model_dump_json().encode())
-        shutil.rmtree(folder, ignore_errors=True)
-        part.rename(folder)
+        remove_tree(folder)
+        rename(part, folder)
 
     async def _install(self, folder: Path) -> BundleManifest:
         work = self._workspace()
@@ -226,7 +233,7 @@ class Deployment:
         keep = {CURRENT, self.current.digest, self.current.previous}
         for entry in self._folder.iterdir():
             if entry.name not in keep and entry.is_dir():
-                shutil.rmtree(entry, ignore_errors=True)
+                remove_tree(entry)
 
 
 def _is_whole(folder: Path) -> bool:

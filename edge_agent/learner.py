@@ -6,7 +6,6 @@ not older cancels the one at work. What fails is logged and waits, longer each t
 
 import asyncio
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -19,6 +18,7 @@ from edge_agent.collect import Workspace
 from edge_agent.config import AgentSettings
 from edge_agent.ledger import Ledger
 from edge_agent.packing import pack_update
+from edge_agent.ports import Trainer
 from edge_agent.private import PrivateTensors
 from edge_agent.roles import lack, roles_of
 from models import jobs, registry
@@ -31,6 +31,7 @@ from runtime.blobs import BlobStore
 from runtime.clock import Clock
 from runtime.fetch import Fetcher
 from runtime.spool import Spool
+from runtime.waits import Explained
 from runtime.workers import Worker
 
 _log = structlog.get_logger("edge_agent.learner")
@@ -38,7 +39,7 @@ _FIRST_PAUSE_S: Final = 2.0
 _LAST_PAUSE_S: Final = 120.0
 
 
-class Learner:
+class Learner(Explained):
     """One service. ``on_spooled(offer, metrics)`` is called when an update is safe in the spool."""
 
     def __init__(
@@ -52,7 +53,9 @@ class Learner:
         ledger: Ledger,
         clock: Clock,
         on_spooled: Callable[[Offer, dict[str, float]], None],
+        worker: Trainer | None = None,
     ) -> None:
+        super().__init__(clock, "no offer yet")
         self._settings = settings
         self._workspace = workspace
         self._blobs = blobs
@@ -63,7 +66,7 @@ class Learner:
         self._on_spooled = on_spooled
         self._jobs = settings.cache_dir / "jobs"
         self._private = PrivateTensors(settings.state_dir / "private")
-        self._worker = Worker(settings.learn.module, idle_s=settings.learn.worker_idle_s)
+        self._worker = worker or Worker(settings.learn.module, idle_s=settings.learn.worker_idle_s)
         self._next: Offer | None = None
         self._current: Offer | None = None
         self._task: asyncio.Task[None] | None = None
@@ -71,8 +74,6 @@ class Learner:
         self._not_before: dict[tuple[str, int, str], tuple[float, float]] = {}
         self.trained = 0
         self.failures = 0
-        self.why = "no offer yet"
-        """What it does or waits for, in words."""
 
     def offer(self, offer: Offer) -> None:
         """An offer came. The newest waits; it replaces the one that waited."""
@@ -166,7 +167,7 @@ class Learner:
         pause = min(_LAST_PAUSE_S, 2 * self._not_before.get(_key(offer), (0.0, _FIRST_PAUSE_S / 2))[1])
         self._not_before = {_key(offer): (self._clock.now() + pause, pause)}
         self.failures += 1
-        self.why = f"round {offer.round} failed: {error}"
+        self.say(f"round {offer.round} failed: {error}", pause)
         _log.error(
             "local round failed; the offer comes again", round=offer.round, error=str(error), pause_s=pause
         )
@@ -180,15 +181,17 @@ class Learner:
         windows = await asyncio.to_thread(
             work.store.recent, self._settings.learn.max_windows, labelled=spec.needs_labels
         )
-        self.why = f"fetching version {offer.base[:12]} for round {offer.round}"
+        self.say(
+            f"fetching version {offer.base[:12]} for round {offer.round}", self._settings.fetch_timeout_s
+        )
         state = await self._state(offer, spec.server().route(task, modalities))
-        self.why = f"training round {offer.round} on {len(windows)} windows"
+        self.say(f"training round {offer.round} on {len(windows)} windows", self._settings.learn.timeout_s)
         job = jobs.TrainJob(
             task, self._settings.device, offer.round, offer.seed, threads=self._settings.learn.threads
         )
-        started = time.perf_counter()
+        started = self._clock.now()
         result = await self._train(job, windows, state)
-        metrics = {**result.metrics, "train_s": time.perf_counter() - started, "windows": float(len(windows))}
+        metrics = {**result.metrics, "train_s": self._clock.now() - started, "windows": float(len(windows))}
         await self._spool_update(offer, work, windows, result, metrics)
 
     async def _state(self, offer: Offer, route: tuple[str, ...]) -> Blobs:
@@ -244,12 +247,12 @@ class Learner:
         metrics: dict[str, float],
     ) -> None:
         carry = await asyncio.to_thread(self._spool.carry, offer.task)
-        started = time.perf_counter()
+        started = self._clock.now()
         who = (self._settings.device, work.modalities)
         frame, new_carry = await asyncio.to_thread(
             pack_update, offer, work.task, who, windows, result, carry=carry
         )
-        metrics["quantize_s"] = time.perf_counter() - started
+        metrics["quantize_s"] = self._clock.now() - started
         metrics["update_bytes"] = float(len(frame))
         name = digest(frame)
         # The ledger first: between the two it claims an update that the spool lacks, and training runs again.

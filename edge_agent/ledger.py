@@ -19,10 +19,12 @@ GRACE_S: Final = 30.0
 """An offer this long after its update was accepted says that the coordinator has lost it: train again."""
 RETRY_S: Final = 10.0
 MOST_RETRY_S: Final = 120.0
+FINAL_RETRY_S: Final = 600.0
+"""An offer that still comes so long after a final refusal: bits may have been damaged on the way."""
 FINAL: Final = frozenset(
     {
         *(Reason.MALFORMED, Reason.TOO_LARGE, Reason.WRONG_TENSORS, Reason.WRONG_MODALITY),
-        *(Reason.NON_FINITE, Reason.OUT_OF_BOUNDS, Reason.WRONG_DEVICE),
+        *(Reason.NON_FINITE, Reason.OUT_OF_BOUNDS, Reason.WRONG_DEVICE, Reason.OUTLIER),
     }
 )
 """What the update itself causes: it would meet the same again. Any other refusal is about the moment."""
@@ -89,9 +91,10 @@ class Ledger:
         entry = self.find(offer)
         if entry is None or entry.status == "spooled":
             return ""
+        since = self._clock.now() - self._settled.get(entry.digest, -FINAL_RETRY_S)
         if entry.is_final:
-            return f"this offer's update was refused: {entry.why}; waiting for the next round"
-        since = self._clock.now() - self._settled.get(entry.digest, -MOST_RETRY_S)
+            words = f"this offer's update was refused: {entry.why}; waiting for the next round"
+            return words if since < FINAL_RETRY_S else ""
         if entry.status == "accepted":
             return f"round {entry.round} was accepted; waiting for the next offer" if since < GRACE_S else ""
         pause = min(MOST_RETRY_S, self._retry_s * 2 ** min(16, max(0, entry.refusals - 1)))

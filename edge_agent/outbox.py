@@ -22,6 +22,8 @@ from runtime.clock import Clock
 from runtime.spool import Spool, SpoolEntry
 
 _log = structlog.get_logger("edge_agent.outbox")
+_CHUNK_S: Final = 120.0
+"""For a chunk's PUBACK: on a slow link the last of a window waits for the others."""
 MAX_WANTS: Final = 16
 """Answers kept while chunks are on their way, the newest of each update; more are dropped and come again."""
 
@@ -29,7 +31,14 @@ MAX_WANTS: Final = 16
 class Outbox:
     """One service: look at what waits, send what is due, wait for news."""
 
-    def __init__(self, link: Publisher, spool: Spool, settings: AgentSettings, clock: Clock) -> None:
+    def __init__(
+        self,
+        link: Publisher,
+        spool: Spool,
+        settings: AgentSettings,
+        clock: Clock,
+        rng: random.Random | None = None,
+    ) -> None:
         self._link = link
         self._spool = spool
         self._fleet, self._device = settings.fleet, settings.device
@@ -40,8 +49,12 @@ class Outbox:
         self._chunk_bytes: dict[str, int] = {}
         self._wants: dict[str, Want] = {}
         self._news = asyncio.Event()
-        self._random = random.Random()  # noqa: S311 - jitter
+        self._random = rng or random.Random()  # noqa: S311 - jitter
         self.waiting = 0
+        self.oldest: float | None = None
+        """Since when the oldest update waits, unix seconds."""
+        self.again_at: float | None = None
+        """When something is sent again, unix seconds."""
         self.accepted = 0
         self.refused = 0
         self.last_refusal = ""
@@ -80,10 +93,12 @@ class Outbox:
             self._news.clear()
             entries = await self._pending()
             self.waiting = len(entries)
+            self.oldest = min((entry.created_wall for entry in entries), default=None)
             self._forget_all_but({entry.digest for entry in entries})
             pause = self._resend_s
             for entry in entries:
                 pause = min(pause, await self._attend(entry))
+            self.again_at = self._clock.wall() + pause if entries else None
             if self._news.is_set():
                 continue
             try:
@@ -163,4 +178,5 @@ class Outbox:
                 raise failed[0]
 
     async def _send(self, digest: str, index: int, data: bytes) -> None:
-        await self._link.publish(device_topic(self._fleet, self._device, Kind.UP_BLOB, digest, index), data)
+        topic = device_topic(self._fleet, self._device, Kind.UP_BLOB, digest, index)
+        await self._link.publish(topic, data, timeout_s=_CHUNK_S)

@@ -1,6 +1,10 @@
-"""What the services need of the MQTT link, so that tests can stand in for it."""
+"""What the services need of the MQTT link and of the worker, so that others can stand in for them."""
 
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Protocol
+
+from runtime.mqtt import LinkCounters, Message
 
 
 class Publisher(Protocol):
@@ -18,3 +22,37 @@ class Publisher(Protocol):
         self, topic: str, payload: bytes, *, qos: int = 1, retain: bool = False, timeout_s: float = 30.0
     ) -> None:
         """Send; returns at PUBACK. Raises Transient or Refused."""
+
+
+class AgentLink(Publisher, Protocol):
+    """The part of ``runtime.mqtt.Link`` that the agent runs."""
+
+    counters: LinkCounters
+    why: str
+    since: float
+    """When ``why`` began, unix seconds."""
+    until: float | None
+    """When it tries again, unix seconds."""
+
+    @property
+    def resumed(self) -> bool:
+        """Whether the broker kept our session: what was on its way to us still comes."""
+
+    async def run(self) -> None:
+        """Keep connected for ever."""
+
+    def reconnect(self, because: str) -> None:
+        """End the connection, if there is one, and begin another, with the TLS files as they are then."""
+
+    def messages(self) -> AsyncIterator[Message]:
+        """What arrives; every message must be acknowledged."""
+
+
+class Trainer(Protocol):
+    """The part of ``runtime.workers.Worker`` that the learner uses."""
+
+    async def run(self, job_dir: Path, timeout_s: float) -> None:
+        """Do one job. Raises WorkerFailed."""
+
+    async def close(self) -> None:
+        """End what runs."""

@@ -5,9 +5,9 @@ from pathlib import Path
 import structlog
 
 from models.contract import Tensors
-from models.params import read_npz, write_npz
+from models.params import npz_bytes, read_npz
 from protocol.errors import Misconfigured
-from runtime.files import disk_errors
+from runtime.files import remove, write_atomic
 
 _log = structlog.get_logger("edge_agent.private")
 
@@ -27,7 +27,7 @@ class PrivateTensors:
             return read_npz(path)
         except Misconfigured as error:
             _log.error("private tensors are lost; training begins without them", error=str(error))
-            path.unlink(missing_ok=True)
+            remove(path)
             return {}
 
     def write(self, task: str, tensors: Tensors) -> None:
@@ -36,10 +36,7 @@ class PrivateTensors:
         Raises:
             Transient: the disk is full.
         """
-        path = self._path(task)
-        with disk_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_npz(path, tensors)
+        write_atomic(self._path(task), npz_bytes(tensors))
 
     def _path(self, task: str) -> Path:
         return self._folder / f"{task}.npz"

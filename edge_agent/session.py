@@ -4,10 +4,11 @@
 It is sent when it changed, at most every ``state_every_s``. What matters to the coordinator (status, model,
 roles, modalities, enough windows to train, a quarter more windows) is sent then; small changes wait
 ``state_idle_s``. An idle device with two modalities and seven classes sends about 700 bytes every 10
-minutes: 101 KB a day, and 6 KB of MQTT pings at a 30 s keepalive.
+minutes: 101 KB a day; the link adds its pings (docs/transport.md).
 """
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable
 from importlib import metadata
 from pathlib import Path
@@ -34,6 +35,8 @@ _log = structlog.get_logger("edge_agent.session")
 TASK_FILE: Final = "task.json"
 _GROWTH: Final = 1.25
 _TRIES: Final = 5
+_TASKLESS_S: Final = 120.0
+_TASKLESS_MOST_S: Final = 3600.0
 
 
 def state_topic(settings: AgentSettings) -> str:
@@ -93,6 +96,12 @@ def _read_kept(path: Path) -> Task | None:
         return None
 
 
+@functools.cache
+def _version() -> str:
+    """Ours; to look it up reads files."""
+    return metadata.version("lichen")
+
+
 class Session:
     """Keeps task and state."""
 
@@ -105,6 +114,7 @@ class Session:
         clock: Clock,
         workspace: Callable[[], Workspace | None],
         model_digest: Callable[[], str | None],
+        reconnect: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._settings = settings
         self._sources = sources
@@ -112,6 +122,8 @@ class Session:
         self._clock = clock
         self._workspace = workspace
         self._model_digest = model_digest
+        self._reconnect = reconnect
+        self._taskless = (clock.now(), _TASKLESS_S)
         self._sent: State | None = None
         self._sent_at = 0.0
         self._news = asyncio.Event()
@@ -180,7 +192,7 @@ class Session:
             windows=labelled,
             model=self._model_digest(),
             chunk_bytes=self._link.chunk_bytes,
-            version=metadata.version("lichen"),
+            version=_version(),
         )
 
     async def greet(self) -> None:
@@ -219,6 +231,7 @@ class Session:
             except TimeoutError:
                 pass
             self._news.clear()
+            self._miss_task()
             if self._link.connected and self.is_due(state := self.state()):
                 try:
                     await self._send(state)
@@ -227,13 +240,22 @@ class Session:
                     self._sent = None
             await self._clock.sleep(min(1.0, self._settings.state_every_s / _TRIES))
 
+    def _miss_task(self) -> None:
+        """The announced task is retained and comes once a connection: where it got lost, connect anew."""
+        since, patience = self._taskless
+        if self._workspace() is not None or not self._link.connected:
+            self._taskless = self._clock.now(), _TASKLESS_S
+        elif self._clock.now() - since >= patience:
+            self._taskless = self._clock.now(), min(_TASKLESS_MOST_S, 2 * patience)
+            self._reconnect("no task came; the broker is asked once more")
+
     def is_due(self, state: State) -> bool:
         """Whether a state should be sent now."""
         before, age = self._sent, self._clock.now() - self._sent_at
         if before is None:
             return True
-        if state == before:
-            return False
+        if state == before:  # said again now and then: the coordinator may have lost it
+            return age >= self._settings.state_idle_s
         work = self._workspace()
         enough = 0 if work is None else work.task.rounds.min_windows
         if before.windows < enough <= state.windows or before.model != state.model:

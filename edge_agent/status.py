@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +12,8 @@ import structlog
 from edge_agent.config import AgentSettings
 from runtime.clock import Clock
 from runtime.owner import is_owned
+from runtime.waits import Wait, stamp
+from runtime.waits import read as read_waits
 
 _log = structlog.get_logger("edge_agent.status")
 STATUS_FILE: Final = "status.json"
@@ -27,9 +28,11 @@ async def keep(path: Path, status: Callable[[], dict[str, Any]], clock: Clock) -
     last, written = "", clock.now()
     try:
         while True:
-            text = json.dumps(status(), default=str)
+            now = status()
+            # Its own writing changes what was written to the disk: no reason to write again.
+            text = json.dumps({key: now[key] for key in now if key != "disk_writes"}, default=str)
             if text != last or clock.now() - written >= _AT_LEAST_EVERY_S:
-                await asyncio.to_thread(_write, path, status(), clock.wall())
+                await asyncio.to_thread(_write, path, now, clock.wall())
                 last, written = text, clock.now()
             await clock.sleep(_EVERY_S)
     finally:
@@ -38,7 +41,7 @@ async def keep(path: Path, status: Callable[[], dict[str, Any]], clock: Clock) -
 
 def _write(path: Path, status: dict[str, Any], wall: float) -> None:
     """Atomic for readers, not synced: it is written again in a moment."""
-    text = json.dumps({"pid": os.getpid(), "wall": round(wall, 3), **status}, indent=1, default=str)
+    text = json.dumps({"pid": os.getpid(), "wall": round(wall, 3), **status}, default=str)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f"{path.name}.part")
@@ -64,11 +67,15 @@ def read(settings: AgentSettings) -> tuple[bool, dict[str, Any]]:
     return alive, {"agent": words, "running": alive, **found}
 
 
-def stamp(wall: object) -> str:
-    """Unix seconds as a time for people, UTC."""
-    if not isinstance(wall, int | float):
-        return "an unknown time"
-    return datetime.fromtimestamp(wall, UTC).isoformat(sep=" ", timespec="seconds")
+def waits(found: dict[str, Any], *, alive: bool) -> list[Wait]:
+    """What :func:`read` found it to wait for; a dead agent waits to be started, whatever it waited for."""
+    if alive:
+        return read_waits(found.get("waits"))
+    ended = found.get("wall")
+    since = float(ended) if isinstance(ended, int | float) else None
+    return [
+        Wait("agent", "it does not run", since, None, "until it is started (systemctl start lichen-agent)")
+    ]
 
 
 def _is_alive(pid: object) -> bool:

@@ -8,7 +8,6 @@ in memory, and the agent goes on.
 Shapes: B windows, M modalities, C channels, T samples.
 """
 
-import copy
 import sqlite3
 import threading
 import time
@@ -26,6 +25,7 @@ from models.contract import WindowSet
 from protocol.errors import Transient
 from protocol.frame import digest
 from protocol.task import Task
+from runtime.files import after_commit, before_commit
 
 _log = structlog.get_logger("edge_agent.store")
 MAX_PENDING: Final = 2048
@@ -112,11 +112,13 @@ class Store:
                 return False
             with self._lock:
                 self._writing, self._pending = self._pending, []
-                tally, dropped = copy.deepcopy(self._tally), dict(self._dropped)
+                tally, dropped = self._tally.copy(), dict(self._dropped)
             written = False
             try:
                 with db:
                     self._insert(db, tally, dropped)
+                    before_commit(self.path)
+                after_commit(self.path, synced=False)
                 written = True
             except sqlite3.OperationalError as error:  # the disk is full, or read-only
                 self._say_full(str(error))
@@ -223,7 +225,7 @@ class Store:
     def stock(self) -> Stock:
         """Counts; what waits for a commit is included."""
         with self._lock:
-            tally = copy.deepcopy(self._tally)
+            tally = self._tally.copy()
             for row in (*self._writing, *self._pending):
                 tally.add(row.y, row.present, row.quality, len(row.x))
             total, seen_M = int(tally.count_K.sum()), tally.present_MK.sum(axis=1)

@@ -26,6 +26,13 @@ class Tally:
         self.present_MK = np.zeros((self.modalities, self.classes + 1), np.int64)
         self.quality_M = np.zeros(self.modalities)
 
+    def copy(self) -> "Tally":
+        """The same, apart from this one."""
+        other = Tally(self.modalities, self.classes, self.size)
+        other.count_K, other.present_MK = self.count_K.copy(), self.present_MK.copy()
+        other.quality_M = self.quality_M.copy()
+        return other
+
     def add(self, y: int, present: bytes, quality: bytes, x_bytes: int, *, sign: int = 1) -> None:
         """Count a window in, or out with ``sign`` -1."""
         k = y if y >= 0 else self.classes

@@ -16,6 +16,7 @@ import typer
 
 from protocol.errors import Misconfigured, Refused, Transient
 from runtime import exit_codes
+from runtime.outputs import NotWritten
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,9 @@ _LOOK: Final = "Look"
 PARTS: Final[dict[str, Part]] = {
     "agent": Part("edge_agent.cli:app", "On a device: collect, learn, send, infer.", _RUN),
     "coordinator": Part("coordinator.cli:app", "In the cloud: rounds, aggregation, model registry.", _RUN),
+    "device": Part(
+        "coordinator.device_cli:app", "Who belongs to a fleet: invite, list, approve, revoke.", _RUN
+    ),
     "export": Part("export.cli:app", "A trained version into an ONNX bundle, checked against torch.", _RUN),
     "demo": Part("lichen.demo.cli:app", "A whole fleet on this machine, on real sensor data.", _STUDY),
     "simulate": Part(
@@ -51,6 +55,8 @@ EXTRA_OF: Final = {
     "onnxruntime": "infer",
     "sqlalchemy": "coordinator",
     "prometheus_client": "coordinator",
+    "starlette": "coordinator",
+    "uvicorn": "coordinator",
     "pyarrow": "parquet",
     "iotcore": "demo",
     "jinja2": "demo",
@@ -131,6 +137,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         _stop(exit_codes.DATAERR, str(error))
     except Transient as error:
         _stop(exit_codes.TEMPFAIL, str(error))
+    except NotWritten as error:
+        _stop(error.exit_code, str(error))
     raise SystemExit(exit_codes.OK)
 
 

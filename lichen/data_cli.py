@@ -10,6 +10,7 @@ import typer
 from lichen import spar
 from protocol.errors import Misconfigured
 from protocol.task import Task
+from runtime.outputs import writing
 from runtime.settings import load_toml
 
 app = typer.Typer(no_args_is_help=True, help="Data sets and recordings.", add_completion=False)
@@ -48,7 +49,8 @@ def recording(
 ) -> None:
     """Write one person's exercises as a recording that an agent's replay source plays."""
     recorded = spar.recording(spar.of_person(spar.load(), person), seed=seed)
-    spar.save(out, recorded)
+    with writing(out):
+        spar.save(out, recorded)
     typer.echo(f"{out}: person {person}, {spar.seconds(recorded):.0f} s at {spar.RATE_HZ:g} Hz")
 
 
@@ -71,8 +73,9 @@ def windows(
             f"{', '.join(map(str, recordings))}: none of {len(cut)} windows is labelled; "
             "nothing can be judged on them"
         )
-    out.parent.mkdir(parents=True, exist_ok=True)
-    windowset.save(out, labelled)
+    with writing(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        windowset.save(out, labelled)
     counts = np.bincount(labelled.y_B, minlength=len(chosen.labels))
     words = ", ".join(f"{label} {count}" for label, count in zip(chosen.labels, counts, strict=True))
     typer.echo(f"{out}: {len(labelled)} labelled windows of {len(cut)}: {words}")

@@ -9,9 +9,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from edge_agent.packing import pack_update
+from lichen.simulated_round import Engine, RoundRecord, Tamper, Watch
 from lichen.streams import Fixed, Stream
 from models import registry, windowset
 from models.contract import (
@@ -20,36 +19,12 @@ from models.contract import (
     ClientContext,
     Evaluation,
     LocalResult,
-    Server,
     Tensors,
-    Update,
     WindowSet,
-    blob_of,
 )
-from protocol.errors import Misconfigured, Refused, Transient
-from protocol.frame import decode_frame, digest, open_frame
+from protocol.errors import Misconfigured
 from protocol.messages import Offer
 from protocol.task import Task
-from protocol.updates import UpdateHeader
-
-
-@dataclass(frozen=True)
-class RoundRecord:
-    """One closed round.
-
-    Attributes:
-        round: counted from 1; version ``round`` came out of it.
-        metrics: of the evaluation after it; empty where none was asked for.
-        bytes_up: payload bytes by part (blob name; ``frame`` is header, names and scales).
-        accepted: device -> its metrics.
-        refused: device -> why its update was not taken, or why it could not train.
-    """
-
-    round: int
-    metrics: dict[str, float]
-    bytes_up: dict[str, int]
-    accepted: dict[str, dict[str, float]]
-    refused: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -144,6 +119,8 @@ def simulate(
     rounds: int | None = None,
     evaluate_every: int = 1,
     progress: Progress | None = None,
+    tamper: Mapping[str, Tamper] | None = None,
+    watch: Watch | None = None,
 ) -> History:
     """Run a whole federated training.
 
@@ -155,11 +132,23 @@ def simulate(
         rounds: instead of ``task.rounds.count``.
         evaluate_every: judge every so many rounds; the last one always.
         progress: told each round as it closes.
+        tamper: hostile devices, and what each does with its frames.
+        watch: told the updates of every round.
 
     Raises:
         Misconfigured: an unknown method or option, or no device.
     """
-    return _run(task, _fleet(devices), test, seed, last=rounds, every=evaluate_every, progress=progress)
+    return _run(
+        task,
+        _fleet(devices),
+        test,
+        seed,
+        last=rounds,
+        every=evaluate_every,
+        progress=progress,
+        tamper=tamper,
+        watch=watch,
+    )
 
 
 def _fleet(devices: Mapping[str, WindowSet | Stream]) -> list[VirtualDevice]:
@@ -178,6 +167,8 @@ def _run(
     last: int | None,
     every: int,
     progress: Progress | None = None,
+    tamper: Mapping[str, Tamper] | None = None,
+    watch: Watch | None = None,
 ) -> History:
     if not fleet:
         raise Misconfigured("a simulation needs at least one device")
@@ -185,7 +176,7 @@ def _run(
     spec = registry.method(task.method)
     spec.configure(task)
     client = spec.client()
-    engine = _Engine(task, client, spec.server(), seed)
+    engine = Engine(task, client, spec.server(), seed, tamper or {}, watch)
     state = client.initial(task, seed)
     last = last or task.rounds.count
     records: list[RoundRecord] = []
@@ -232,49 +223,3 @@ def each_alone(
     return {
         device.name: _run(local, [device], test, seed, last=rounds, every=every) for device in _fleet(devices)
     }
-
-
-@dataclass(frozen=True)
-class _Engine:
-    """The coordinator of a simulation: one synchronous round at a time, everybody selected."""
-
-    task: Task
-    client: Client
-    server: Server
-    seed: int
-
-    def round(self, fleet: list[VirtualDevice], state: Blobs, round_: int) -> tuple[RoundRecord, Blobs]:
-        """Every device trains once from ``state``; returns the record and the next state."""
-        fold = self.server.open(self.task, round_, state)
-        base = digest(f"{self.task.name}/{round_ - 1}".encode())
-        record = RoundRecord(round_, {}, {}, {}, {})
-        for device in fleet:
-            seed = _seed_of(self.seed, round_, device.number)
-            route = self.server.route(self.task, device.modalities(self.task, round_))
-            known = {name: tensors for name, tensors in state.items() if name in route}
-            context = ClientContext(self.task, device.name, round_, seed)
-            try:
-                frame, result = device.update(context, self.client, known, base)
-                update = Update(*decode_frame(frame, UpdateHeader))
-                self.server.check(self.task, state, update)
-            except (Refused, Transient) as error:
-                record.refused[device.name] = str(error)
-                continue
-            fold.fold(update)
-            record.accepted[device.name] = result.metrics
-            _count(record.bytes_up, frame)
-        return record, fold.close() if record.accepted else state
-
-
-def _seed_of(*keys: int) -> int:
-    return int(np.random.SeedSequence(keys).generate_state(1)[0]) % 2**31
-
-
-def _count(bytes_up: dict[str, int], frame: bytes) -> None:
-    """Add one frame's bytes to its parts; what is no element (header, names, scales) counts as ``frame``."""
-    _, tensors = open_frame(frame, UpdateHeader)
-    for name, tensor in tensors.items():
-        part = blob_of(name)
-        bytes_up[part] = bytes_up.get(part, 0) + len(tensor.data)
-    elements = sum(len(tensor.data) for tensor in tensors.values())
-    bytes_up["frame"] = bytes_up.get("frame", 0) + len(frame) - elements

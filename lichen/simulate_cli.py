@@ -1,4 +1,4 @@
-"""``lichen simulate``: a fleet's training in one process, on recordings or window sets."""
+"""``lichen simulate``: a fleet's training in one process; with ``--faults``, its daemons under faults."""
 
 import json
 from dataclasses import asdict
@@ -26,37 +26,60 @@ class Format(StrEnum):
     JSON = "json"
 
 
-TaskFile = Annotated[Path, typer.Option("--task", help="task.toml", show_default=False)]
+TaskFile = Annotated[Path | None, typer.Option("--task", help="task.toml", show_default=False)]
 Data = Annotated[
-    Path, typer.Option("--data", help="Folder: one npz, csv or parquet file a device.", show_default=False)
+    Path | None,
+    typer.Option("--data", help="Folder: one npz, csv or parquet file a device.", show_default=False),
 ]
 Test = Annotated[Path | None, typer.Option("--test", help="Labelled file to judge on; none of the devices'.")]
 Rounds = Annotated[int | None, typer.Option("--rounds", min=1, help="Instead of the task's.")]
-Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Instead of the task's.")]
+Seed = Annotated[
+    int | None, typer.Option("--seed", min=0, help="Instead of the task's; the first of --faults.")
+]
 Local = Annotated[bool, typer.Option("--alone", help="Also train each device by itself, and compare.")]
 Threads = Annotated[int, typer.Option("--threads", min=1, help="Of torch.")]
 Shape = Annotated[Format, typer.Option("--format", help="A table for people, or one JSON object.")]
+Faults = Annotated[
+    bool,
+    typer.Option(
+        "--faults", help="Instead: the real coordinator and agents under faults drawn from seeds; no data."
+    ),
+]
+Seeds = Annotated[int, typer.Option("--seeds", min=1, help="With --faults: how many worlds.")]
+Workers = Annotated[int, typer.Option("--workers", min=1, help="With --faults: processes.")]
+Trace = Annotated[bool, typer.Option("--trace", help="With --faults: every event of the world of --seed.")]
 
 
 @app.command()
 def simulate(
-    task: TaskFile,
-    data: Data,
     *,
+    task: TaskFile = None,
+    data: Data = None,
     test: Test = None,
     rounds: Rounds = None,
     seed: Seed = None,
     local: Local = False,
     threads: Threads = 1,
+    faults: Faults = False,
+    seeds: Seeds = 100,
+    workers: Workers = 1,
+    trace: Trace = False,
     shape: Shape = Format.TABLE,
 ) -> None:
-    """Train a fleet of virtual devices: the real method, real frames, no broker.
+    """Train a fleet of virtual devices: the real method, real frames, no broker. Or --faults.
 
     A device's file is a recording (as the replay source reads it) or a window set (x/<modality>, present,
     quality, y).
     """
-    from runtime.settings import load_toml  # noqa: PLC0415 - the help is shown without it
+    if faults:
+        from lichen.world import cli  # noqa: PLC0415 - the help is shown without it
 
+        cli.faults(seeds=seeds, seed=seed, workers=workers, as_json=shape is Format.JSON, trace=trace)
+        return
+    from runtime.settings import load_toml  # noqa: PLC0415 - as above
+
+    if task is None or data is None:
+        raise typer.BadParameter("name a task and its devices' data with --task and --data; or --faults")
     if not task.is_file():
         raise Misconfigured(f"--task {task}: there is no such file")
     chosen = load_toml(Task, task, named_by="--task")

@@ -15,6 +15,7 @@ import typer
 from pydantic import BaseModel, ConfigDict, ValidationError
 from rich.console import Console
 
+from lichen.looking import as_onlooker
 from lichen.status_table import coordinator_state, show
 from lichen.watch import FleetView
 from protocol.base import Name
@@ -61,7 +62,7 @@ def whereabouts(config: Path | None, fleet: str | None, given: Mapping[str, str 
             k: v for k, v in os.environ.items() if k.upper().startswith(("LICHEN_MQTT__", "LICHEN_FLEET"))
         }
         found = load(Where, config, environ=ours)
-        name, broker = fleet or found.fleet, found.mqtt
+        name, broker = fleet or found.fleet, as_onlooker(found.mqtt)
     try:
         return Where(fleet=name or "", mqtt=broker.model_copy(update=chosen))
     except ValidationError as error:

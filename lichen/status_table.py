@@ -8,6 +8,7 @@ from rich.text import Text
 
 from lichen.watch import DeviceView, FleetView
 from protocol.messages import RoundAnnouncement
+from runtime.waits import span
 
 CoordinatorState = Literal["connected", "offline", "stopped", "unknown"]
 _GONE: Final = {
@@ -58,6 +59,9 @@ def _round(now: RoundAnnouncement, console: Console, *, why: bool) -> None:
     )
     if why:
         _say(console, f"waits for: {now.waiting_for or 'nothing'}")
+        if now.phase not in _GONE:
+            left = "until others end it" if now.until_s is None else f"for {span(now.until_s)} more at most"
+            _say(console, f"           since {span(now.waited_s)} before it said so, {left}")
 
 
 def _row(view: FleetView, name: str, device: DeviceView) -> tuple[str, ...]:

@@ -9,11 +9,12 @@ import os
 import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from models import npz
 from models.contract import Blobs, FloatArray, Tensors, blob_of
 from protocol.errors import Misconfigured, Reason, Refused
 
@@ -93,12 +94,24 @@ def check_names(given: Iterable[str], wanted: Iterable[str], what: str) -> None:
 def write_npz(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write arrays as npz, whole or not at all: equal arrays give equal bytes (zip times are fixed)."""
     part = path.with_name(path.name + ".part")
-    with zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
+    with part.open("wb") as file:
+        _pack_npz(file, arrays)
+    os.replace(part, path)  # noqa: PTH105 - Path.replace is the same call; os.replace says that it is atomic
+
+
+def npz_bytes(arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """What :func:`write_npz` would write, for who writes it durably."""
+    buffer = io.BytesIO()
+    _pack_npz(buffer, arrays)
+    return buffer.getvalue()
+
+
+def _pack_npz(file: IO[bytes], arrays: Mapping[str, NDArray[Any]]) -> None:
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for key in sorted(arrays):
             buffer = io.BytesIO()
             np.lib.format.write_array(buffer, np.ascontiguousarray(arrays[key]), allow_pickle=False)
             archive.writestr(zipfile.ZipInfo(f"{key}.npy"), buffer.getbuffer())
-    os.replace(part, path)  # noqa: PTH105 - Path.replace is the same call; os.replace says that it is atomic
 
 
 def read_arrays(path: Path, what: str) -> dict[str, NDArray[Any]]:
@@ -108,10 +121,8 @@ def read_arrays(path: Path, what: str) -> dict[str, NDArray[Any]]:
         Misconfigured: no such file, or not an npz; the message names it, and ``what`` it should have been.
     """
     try:
-        # opened here: where the file is no zip, numpy forgets to close it
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as data:
-            return {name: data[name] for name in sorted(data.files)}
-    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        return npz.read(path)
+    except (OSError, npz.BadNpz) as error:
         raise Misconfigured(f"{path}: cannot be read as {what} (npz): {error}") from None
 
 
@@ -122,4 +133,11 @@ def read_npz(path: Path) -> Tensors:
         Misconfigured: no such file, or not an npz; the message names it.
     """
     arrays = read_arrays(path, "named tensors")
-    return {name: np.asarray(array, np.float32) for name, array in arrays.items()}
+    with np.errstate(over="ignore", invalid="ignore"):  # not finite: refused where it is used
+        return {name: _numbers(path, name, array) for name, array in arrays.items()}
+
+
+def _numbers(path: Path, name: str, array: NDArray[Any]) -> FloatArray:
+    if array.dtype.kind not in "biuf":
+        raise Misconfigured(f"{path}: key {name!r} holds {array.dtype}, not numbers")
+    return np.asarray(array, np.float32)

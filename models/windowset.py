@@ -90,12 +90,14 @@ def load(path: Path, task: Task | None = None) -> WindowSet:
         kinds, wanted = ("iu", "integers") if key == "y" else ("biuf", "numbers")
         if array.dtype.kind not in kinds:
             raise Misconfigured(f"{path}: key {key!r} holds {array.dtype}, not {wanted}")
-    windows = WindowSet(
-        x={key.removeprefix(_X): np.asarray(x, np.float32) for key, x in data.items() if key.startswith(_X)},
-        present_BM=np.asarray(data["present"], np.bool_),
-        quality_BM=np.asarray(data["quality"], np.float32),
-        y_B=np.asarray(data["y"], np.int64),
-    )
+    with np.errstate(over="ignore"):
+        x_BCT = {k.removeprefix(_X): np.asarray(x, np.float32) for k, x in data.items() if k.startswith(_X)}
+        windows = WindowSet(
+            x=x_BCT,
+            present_BM=np.asarray(data["present"], np.bool_),
+            quality_BM=np.asarray(data["quality"], np.float32),
+            y_B=np.asarray(data["y"], np.int64),
+        )
     if windows.y_B.ndim != 1 or any(x.shape[:1] != windows.y_B.shape for x in windows.x.values()):
         raise Misconfigured(f"{path}: y and the x/<modality> arrays must hold the same number of windows")
     return windows if task is None else check(windows, task, str(path))

@@ -22,6 +22,7 @@ from protocol.updates import BlobHeader, Manifest, UpdateHeader
 
 _FRAME: Final = "UpdateFrame"
 _CHUNK: Final = "Chunk"
+_PING: Final = "Ping"
 _SCHEMAS: Final = "#/components/schemas/{model}"
 
 
@@ -45,6 +46,7 @@ _CHANNELS: Final = {
     Kind.UP_BLOB: _Channel("A chunk of an announced update.", (_CHUNK,)),
     Kind.METRIC: _Channel("Small numbers about a local round or about inference.", (m.Metric,)),
     Kind.FETCH: _Channel("The device pulls chunks of a blob.", (m.Fetch,)),
+    Kind.PING: _Channel("Does the broker still answer? Nobody subscribes; the PUBACK is all.", (_PING,)),
     Kind.OFFER: _Channel("Train on this version; repeated until the update is here.", (m.Offer,)),
     Kind.RECEIPT: _Channel(
         "The update is in the journal, or refused and why; or which of its chunks are wanted.",
@@ -98,7 +100,7 @@ _PARAMETERS: Final = {
 
 
 def _is_up(kind: Kind) -> bool:
-    return kind.value.startswith("up/")
+    return kind is Kind.PING or kind.value.startswith("up/")
 
 
 def _key(kind: Kind) -> str:
@@ -111,7 +113,7 @@ def _name(message: type[BaseModel] | str) -> str:
 
 def _address(kind: Kind) -> str:
     level = "" if kind.value.startswith("b/") else "d/{device}/"
-    tail = "/{digest}/{index}" if kind in {Kind.UP_BLOB, Kind.DOWN_BLOB} else ""
+    tail = "/{digest}.{index}" if kind in {Kind.UP_BLOB, Kind.DOWN_BLOB} else ""
     return f"lichen/v1/{{fleet}}/{level}{kind.value}{tail}"
 
 
@@ -170,6 +172,12 @@ def _messages() -> dict[str, Any]:
             "summary": "Bytes from index * chunk_bytes on of the blob; only the last chunk may be shorter.",
             "contentType": "application/octet-stream",
             "payload": {"type": "string", "format": "binary"},
+        },
+        _PING: {
+            "name": _PING,
+            "summary": "Empty.",
+            "contentType": "application/octet-stream",
+            "payload": {"type": "string", "maxLength": 0},
         },
     }
 

@@ -66,7 +66,7 @@ class RoundAnnouncement(Wire):
     """``b/round``, retained: for people, dashboards and the demo. Devices act on offers, never on this.
 
     ``phase`` is that of the round machine; or ``offline``: the coordinator's will, with round and version as
-    of its start; or ``stopped``: it left in order before the last round was over.
+    of its last connect; or ``stopped``: it left in order before the last round was over.
     """
 
     kind: Literal["round"] = "round"
@@ -83,6 +83,10 @@ class RoundAnnouncement(Wire):
     """Payload bytes received from devices since the task began."""
     bytes_down: Annotated[int, Field(ge=0)] = 0
     waiting_for: Annotated[str, Field(max_length=1000)] = ""
+    waited_s: Seconds = 0.0
+    """For so long already."""
+    until_s: Seconds | None = None
+    """In so many seconds something happens by itself (the round closes, work is tried again); None: never."""
     every_s: Seconds = 0.0
     """While the coordinator runs it says this again at least so often; 0: it does not (will, ``stopped``)."""
 

@@ -87,6 +87,23 @@ class Uplink(Frozen):
     error_carry: bool = True
 
 
+class Robust(Frozen):
+    """What the updates of one device may do to the model (docs/hostile-peers.md)."""
+
+    outlier_factor: Annotated[float, Field(ge=0, le=1e6)] = 12.0
+    """An update in which some part of the model moves further than so many times the round's median is not
+    folded; 0 folds all."""
+    fold: Literal["mean", "clip", "trimmed_mean", "median"] = "mean"
+    """How model deltas are put together. All but ``mean`` give every update one vote, whatever its weight,
+    and need disk for a round's updates in float32."""
+    clip_factor: Annotated[float, Field(gt=0, le=1e6)] = 1.0
+    """``clip``: each part of an update is scaled down to so many times the round's median length."""
+    trim: Annotated[float, Field(ge=0, lt=0.5)] = 0.2
+    """``trimmed_mean``: of each value, this share of the updates (rounded up) is left out at both ends."""
+    prototypes: Literal["mean", "geometric_median"] = "mean"
+    """How class prototypes are put together, where the method has them."""
+
+
 class Task(Frozen):
     """One fleet's learning task."""
 
@@ -98,6 +115,7 @@ class Task(Frozen):
     network: Network = Network()
     rounds: Rounds = Rounds()
     uplink: Uplink = Uplink()
+    robust: Robust = Robust()
     config: dict[str, JsonValue] = Field(default_factory=dict)
     """Options of the method, checked by its config model."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0

@@ -2,7 +2,8 @@
 
 ``lichen/v1/<fleet>/d/<device>/up/...`` is written by that device alone, ``.../down/...`` read by it alone,
 and ``lichen/v1/<fleet>/b/...`` is the coordinator's broadcast. The device has a fixed level, so that one
-broker ACL pattern binds it to its certificate's name.
+broker ACL pattern binds it to its certificate's name. No topic has more than 7 slashes or 256 bytes, which is
+what AWS IoT Core takes (ADR 8).
 """
 
 import re
@@ -16,6 +17,9 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}\Z")
 _INDEX: Final = re.compile(r"(0|[1-9][0-9]{0,6})\Z")
 _MAX_CHUNK_INDEX: Final = 1 << 20
+MAX_TOPIC_BYTES: Final = 256
+MAX_SLASHES: Final = 7
+"""What AWS IoT Core allows; a test holds the longest topic against both."""
 
 
 class Kind(StrEnum):
@@ -26,6 +30,7 @@ class Kind(StrEnum):
     UP_BLOB = "up/blob"  # raw bytes of one chunk
     METRIC = "up/metric"  # messages.Metric
     FETCH = "up/fetch"  # messages.Fetch: the pull of a blob (ADR 2)
+    PING = "ping"  # empty: the device's link asks whether the broker still answers; nobody subscribes
     OFFER = "down/offer"  # messages.Offer
     RECEIPT = "down/receipt"  # messages.Receipt | messages.Want
     DOWN_BLOB = "down/blob"  # raw bytes of one chunk
@@ -80,7 +85,7 @@ def device_topic(
         raise ValueError(
             f"{kind} needs a SHA-256 and an index below {_MAX_CHUNK_INDEX}: {digest!r}, {index!r}"
         )
-    return f"{base}/{digest}/{index}"
+    return f"{base}/{digest}.{index}"
 
 
 def broadcast_topic(fleet: str, kind: Kind) -> str:
@@ -94,11 +99,22 @@ def broadcast_topic(fleet: str, kind: Kind) -> str:
     return f"lichen/v1/{_checked(fleet, 'fleet')}/{kind.value}"
 
 
+def ping_topic(fleet: str, device: str | None = None) -> str:
+    """Where a link pings: the device's own topic, or the coordinator's (``device`` None). Nobody subscribes.
+
+    Raises:
+        ValueError: a name does not fit a topic level.
+    """
+    if device is None:
+        return f"lichen/v1/{_checked(fleet, 'fleet')}/b/ping"
+    return device_topic(fleet, device, Kind.PING)
+
+
 def device_filters(fleet: str, device: str) -> tuple[str, ...]:
-    """What an agent subscribes to."""
+    """What an agent subscribes to. ``b/round`` is for people: it would be 1 MB a day for each."""
     return (
         f"lichen/v1/{_checked(fleet, 'fleet')}/d/{_checked(device, 'device')}/down/#",
-        *(broadcast_topic(fleet, kind) for kind in _BROADCAST_KINDS.values()),
+        *(broadcast_topic(fleet, kind) for kind in (Kind.TASK, Kind.FLEET_MODEL)),
     )
 
 
@@ -118,10 +134,13 @@ def parse(topic: str) -> Route:
             kind = _DEVICE_KINDS.get(f"{way}/{what}")
             if kind is not None and kind not in _BLOB_KINDS:
                 return Route(fleet, kind, device)
-        case ["lichen", "v1", fleet, "d", device, way, "blob", digest, index] if _NAME.match(
-            fleet
-        ) and _NAME.match(device):
+        case ["lichen", "v1", fleet, "d", device, "ping"] if _NAME.match(fleet) and _NAME.match(device):
+            return Route(fleet, Kind.PING, device)
+        case ["lichen", "v1", fleet, "d", device, way, "blob", chunk] if _NAME.match(fleet) and _NAME.match(
+            device
+        ):
             kind = _DEVICE_KINDS.get(f"{way}/blob")
+            digest, _, index = chunk.partition(".")
             number = int(index) if _INDEX.match(index) else _MAX_CHUNK_INDEX
             if kind is not None and _DIGEST.match(digest) and number < _MAX_CHUNK_INDEX:
                 return Route(fleet, kind, device, digest, number)

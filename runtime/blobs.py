@@ -15,7 +15,15 @@ from protocol.chunks import Assembly
 from protocol.errors import Reason, Refused
 from protocol.frame import digest as digest_of
 from protocol.messages import BlobRef
-from runtime.files import disk_errors, sync_folder, write_atomic
+from runtime.files import (
+    disk_errors,
+    make_folder,
+    remove,
+    sync_folder,
+    write_at,
+    write_atomic,
+    write_in_place,
+)
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}\Z")
 
@@ -26,9 +34,9 @@ class BlobStore:
     def __init__(self, root: Path) -> None:
         self._root = root
         with disk_errors(root):
-            root.mkdir(parents=True, exist_ok=True)
+            make_folder(root)
             for stray in root.glob("*/.tmp-*"):  # a write that a crash cut off
-                stray.unlink(missing_ok=True)
+                remove(stray)
 
     def path(self, digest: str) -> Path:
         """Where a blob is, or would be.
@@ -52,8 +60,8 @@ class BlobStore:
         """
         ref = BlobRef(digest=digest_of(data), size=len(data))
         path = self.path(ref.digest)
-        if not (path.is_file() and path.stat().st_size == ref.size):
-            write_atomic(path, data)
+        if not (path.is_file() and path.stat().st_size == ref.size and path.read_bytes() == data):
+            write_atomic(path, data)  # also over one that has rotted
         return ref
 
     def get(self, digest: str) -> bytes:
@@ -69,7 +77,7 @@ class BlobStore:
         except FileNotFoundError:
             raise KeyError(f"no blob {digest}") from None
         if digest_of(data) != digest:
-            path.unlink(missing_ok=True)
+            remove(path)
             raise Refused(Reason.WRONG_DIGEST, f"{path} was corrupt and is removed")
         return data
 
@@ -93,10 +101,14 @@ class BlobStore:
         except FileNotFoundError:
             raise KeyError(f"no blob {digest}") from None
 
+    def names(self) -> list[str]:
+        """Digests of all blobs that are here (not verified), sorted."""
+        return sorted(path.name for path in self._root.glob("??/*") if _DIGEST.match(path.name))
+
     def remove(self, digest: str) -> None:
         """Remove a blob and what came of its download, if it is here."""
         for path in (self.path(digest), *(self._root / "partial").glob(f"{digest}.*")):
-            path.unlink(missing_ok=True)
+            remove(path)
 
     def partial(self, ref: BlobRef, chunk_bytes: int) -> "Partial":
         """Begin a download, or go on with one that an earlier process began."""
@@ -120,7 +132,7 @@ class BlobStore:
             if total - freed <= max_bytes:
                 break
             if path.name.split(".")[0] not in kept:
-                path.unlink(missing_ok=True)
+                remove(path)
                 freed += size
         return freed
 
@@ -147,10 +159,11 @@ class Partial:
         self._data = folder / f"{ref.digest}.{chunk_bytes}.part"
         self._map = self._data.with_suffix(".map")
         with disk_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            for other in folder.glob(f"{ref.digest}.*"):  # begun with another chunk size
-                if other not in (self._data, self._map):
-                    other.unlink(missing_ok=True)
+            make_folder(folder)
+            mine = (self._data.name, self._map.name)
+            for name in os.listdir(folder):  # noqa: PTH208 - many uploads lie here; a Path of each costs more than the look
+                if name.startswith(f"{ref.digest}.") and name not in mine:  # begun with another chunk size
+                    remove(folder / name)
         self._assembly = self._resume()
 
     def _resume(self) -> Assembly:
@@ -166,8 +179,8 @@ class Partial:
         return Assembly(self.ref.size, self.chunk_bytes)
 
     def _discard(self) -> None:
-        self._map.unlink(missing_ok=True)
-        self._data.unlink(missing_ok=True)
+        remove(self._map)
+        remove(self._data)
 
     @property
     def complete(self) -> bool:
@@ -192,14 +205,10 @@ class Partial:
         if self._assembly.has(index):
             return False
         with disk_errors(self._data):
-            handle = os.open(self._data, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                os.pwrite(handle, data, index * self.chunk_bytes)
-            finally:
-                os.close(handle)
+            write_at(self._data, data, index * self.chunk_bytes)
             # Only now: a chunk whose write failed is still missing.
             self._assembly.add(index, len(data))
-            self._map.write_bytes(self._assembly.to_bytes())
+            write_in_place(self._map, self._assembly.to_bytes())
         return True
 
     def finish(self) -> BlobRef:

@@ -34,6 +34,7 @@ class _News(Enum):
 
     NO_SUCH_BLOB = "the peer has no such blob"
     CONNECTED = "what was asked for may be lost: ask again, at once"
+    RESUMED = "what was asked for still comes; ask for what could not be asked for"
 
 
 class _Pull:
@@ -114,10 +115,15 @@ class Fetcher:
         """The coordinator has no such blob, for now."""
         self._hand_over(digest, _News.NO_SUCH_BLOB)
 
-    def on_connected(self) -> None:
-        """Connected (again): downloads that wait for chunks go on at once, not after their stall."""
+    def on_connected(self, *, resumed: bool = False) -> None:
+        """Connected (again): downloads that wait for chunks go on at once, not after their stall.
+
+        Args:
+            resumed: the broker kept our session, and with it the chunks that were on their way. Asking for
+                them again would bring each twice; where they are lost all the same, the stall is the remedy.
+        """
         for digest in self._pulls:
-            self._hand_over(digest, _News.CONNECTED)
+            self._hand_over(digest, _News.RESUMED if resumed else _News.CONNECTED)
 
     def _hand_over(self, digest: str, item: tuple[int, bytes] | _News) -> None:
         pull = self._pulls.get(digest)
@@ -163,7 +169,8 @@ class Fetcher:
             if item is _News.NO_SUCH_BLOB:
                 raise Transient(f"the coordinator does not have blob {partial.ref.digest} (any more)")
             if isinstance(item, _News):
-                waiting.clear()
+                if item is _News.CONNECTED:
+                    waiting.clear()
                 stall_s = self._stall_s
                 continue
             if await self._take(partial, *item):

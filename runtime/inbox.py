@@ -5,6 +5,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 _ACK_LOCK = threading.Lock()
 
@@ -36,11 +37,22 @@ class Message:
         return self._again is not None and self._again()
 
 
-class Inbox:
-    """At most ``limit`` messages; when it is full, :meth:`offer` says no and the caller drops without ack."""
+_OVERHEAD_BYTES: Final = 1024
+"""What a queued message costs beside its payload."""
 
-    def __init__(self, limit: int) -> None:
+
+class Inbox:
+    """At most ``limit`` messages, or more of them while all together take no more than ``spare_bytes``.
+
+    When it is full, :meth:`offer` says no and the caller drops without ack. Spare room is for brokers that
+    send more than the Receive Maximum they were told: Mosquitto 2.0.11 sends all it has queued once the first
+    of many is acknowledged, and a link that dropped them would connect anew for each handful.
+    """
+
+    def __init__(self, limit: int, spare_bytes: int = 0) -> None:
         self.limit = limit
+        self._spare_bytes = spare_bytes
+        self._bytes = 0
         self._items: deque[Message] = deque()
         self._lock = threading.Lock()
         self._filled = asyncio.Event()
@@ -51,9 +63,10 @@ class Inbox:
     def offer(self, message: Message, loop: asyncio.AbstractEventLoop) -> bool:
         """Take a message from the network thread; False when there is no room."""
         with self._lock:
-            if len(self._items) >= self.limit:
+            if len(self._items) >= self.limit and self._bytes + _size(message) > self._spare_bytes:
                 return False
             self._items.append(message)
+            self._bytes += _size(message)
         post(loop, self._filled.set)
         return True
 
@@ -63,6 +76,7 @@ class Inbox:
             kept = [m for m in self._items if not m.comes_again]
             gone = len(self._items) - len(kept)
             self._items = deque(kept)
+            self._bytes = sum(map(_size, kept))
         return gone
 
     async def stream(self) -> AsyncIterator[Message]:
@@ -72,10 +86,15 @@ class Inbox:
             while True:
                 with self._lock:
                     message = self._items.popleft() if self._items else None
+                    self._bytes -= 0 if message is None else _size(message)
                 if message is None:
                     break
                 yield message
             await self._filled.wait()
+
+
+def _size(message: Message) -> int:
+    return len(message.payload) + _OVERHEAD_BYTES
 
 
 def post(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *args: object) -> None:

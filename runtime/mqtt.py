@@ -6,7 +6,6 @@ raises; nothing is sent again from memory; a message is acknowledged only after 
 
 import asyncio
 import random
-import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
@@ -14,21 +13,16 @@ import structlog
 
 from protocol.errors import Misconfigured, Refused, Transient
 from runtime.inbox import Inbox, Message
+from runtime.mqtt_backoff import Backoff, Ending
 from runtime.mqtt_paho import Identity, Will
 from runtime.mqtt_session import TOPIC_ROOM, LinkCounters, Session
 from runtime.mqtt_words import ConnectFailed
 from runtime.settings import MqttSettings
+from runtime.tls import Trust, tls_context
 
-__all__ = ["Link", "LinkCounters", "Message", "Will"]
+__all__ = ["Link", "LinkCounters", "Message", "Will", "tls_context"]
 
 _log = structlog.get_logger("runtime.mqtt")
-_STABLE_S = 10.0
-"""A connection that held this long, and twice the wait before it, starts the back-off anew."""
-_SUSPICIOUS = 3
-"""This many connections in a row that broke soon: say what is likely. More do not lengthen the back-off: on a
-link that is cut every few seconds, waiting long would waste the seconds in which it holds."""
-_LOOK_S = 1.0
-"""How often a healthy connection is looked at for withheld messages and a dead thread."""
 
 
 class Link:
@@ -38,12 +32,14 @@ class Link:
         settings: where, and how hard to lean on it.
         client_id: stable; the broker keeps the session under it.
         filters: (topic filter, QoS 0 or 1); subscribed at every connect.
-        will: published by the broker when we vanish.
+        will: published by the broker when we vanish; a callable is asked at each connect.
         on_connect: awaited after every connect and its SUBACKs (birth messages). A ``Transient`` from it
             makes the link connect anew; a ``Refused`` is logged.
-        max_queued: bound of the inbound queue, told to MQTT 5 brokers as our Receive Maximum. When it is full
-            all the same (QoS 0, or MQTT 3.1.1), a message is dropped without acknowledgement, counted and
-            logged; for QoS 1 the link connects anew once there is room, so that the broker delivers it again.
+        ping_topic: where to ask whether the broker still answers (``ping_s``); None: keepalive alone.
+        max_queued: bound of the inbound queue, told to MQTT 5 brokers as our Receive Maximum.
+        spare_bytes: brokers that send more all the same (:class:`runtime.inbox.Inbox`) have so much room.
+            When that is full, too, a message is dropped without acknowledgement, counted and logged; for QoS
+            1 the link connects anew once there is room, so that the broker delivers it again.
     """
 
     def __init__(
@@ -52,9 +48,11 @@ class Link:
         client_id: str,
         *,
         filters: Sequence[tuple[str, int]],
-        will: Will | None = None,
+        will: Will | Callable[[], Will] | None = None,
         on_connect: Callable[[], Awaitable[None]] | None = None,
+        ping_topic: str | None = None,
         max_queued: int = 256,
+        spare_bytes: int = 32 * 1024 * 1024,
     ) -> None:
         if any(qos not in (0, 1) for _, qos in filters):
             raise ValueError("filters take QoS 0 or 1")
@@ -63,7 +61,8 @@ class Link:
         self._filters = tuple(filters)
         self._will = will
         self._on_connect = on_connect
-        self._inbox = Inbox(max_queued)
+        self._ping_topic = ping_topic
+        self._inbox = Inbox(max_queued, spare_bytes)
         self._session: Session | None = None
         self._up = asyncio.Event()
         self._stop = asyncio.Event()
@@ -74,11 +73,20 @@ class Link:
         self.counters = LinkCounters()
         self.why = "not started"
         """In words, what it is doing; for ``status``."""
+        self.since = time.time()
+        """When that began, unix seconds."""
+        self.until: float | None = None
+        """When it tries again, unix seconds; None while it is connected or trying."""
 
     @property
     def connected(self) -> bool:
         """True from the SUBACKs to the end of the connection."""
         return self._up.is_set()
+
+    @property
+    def resumed(self) -> bool:
+        """Whether the broker kept our session when we came: what was on its way to us still comes."""
+        return self._session is not None and self._session.session_present
 
     @property
     def chunk_bytes(self) -> int:
@@ -108,6 +116,11 @@ class Link:
             raise Transient(f"{topic} was not published: {self.why}")
         await session.publish(topic, payload, qos=qos, retain=retain, timeout_s=timeout_s)
 
+    def reconnect(self, because: str) -> None:
+        """End the connection, if there is one; the next uses the TLS files as they are then."""
+        if self._session is not None:
+            self._session.end(because)
+
     async def close(self) -> None:
         """Make :meth:`run` say goodbye to the broker and return."""
         self._stop.set()
@@ -121,34 +134,33 @@ class Link:
             Misconfigured: a password or TLS file is missing or wrong.
         """
         password = read_password(self._settings)
-        identity = Identity(
-            self._client_id, self._will, self._settings.username, password, tls_context(self._settings)
-        )
-        failures = broken = 0  # in a row: attempts in vain, connections that did not last
-        waited_s = 0.0
+        trust = Trust(self._settings)
+        trust.context()  # what is wrong with the files is said before anything else
+        backoff = Backoff(self._settings, self._random)
         while not self._stop.is_set():
+            will = self._will() if callable(self._will) else self._will
+            identity = Identity(self._client_id, will, self._settings.username, password, trust.context())
             session = Session(self._settings, identity, self._inbox, self.counters)
             started = time.monotonic()
             patient = False
             try:
                 await self._live(session)
-                patient = session.taken_over
             except ConnectFailed as error:
                 session.end(str(error))
-                patient = error.patient or session.taken_over
+                patient = error.patient
             finally:
                 self._up.clear()
                 self._session = None
                 await session.close()
             if self._stop.is_set():
                 break
-            if session.was_open:
-                lasted = time.monotonic() - started > max(_STABLE_S, 2 * waited_s)
-                failures, broken = 0, 0 if lasted else min(broken + 1, _SUSPICIOUS)
-            else:
-                failures += 1
-            because = self._because(session, broken)
-            waited_s = await self._pause(because, failures + broken, patient=patient)
+            lasted_s, in_order = time.monotonic() - started, session.closed_by_peer
+            wait = backoff.after(
+                Ending(session.was_open, lasted_s, session.taken_over, in_order, patient=patient)
+            )
+            guess = "" if session.taken_over or not session.was_open else backoff.suspicion
+            words = session.ended_because + guess.format(id=repr(self._client_id))
+            await self._pause(trust.alert or words, wait)
         self._say("info", "disconnected", f"disconnected from {self._settings.where}")
 
     async def _live(self, session: Session) -> None:
@@ -167,9 +179,10 @@ class Link:
         self._say("info", "connected", f"connected to {self._settings.where}")
         greeting = asyncio.ensure_future(self._greet(session))
         try:
-            while not await session.wait_ended(_LOOK_S):
+            while not await session.wait_ended():
                 if greeting.done():
                     greeting.result()
+                self._look(session)
                 self._say_dropped()
                 self._ask_again(session)
         finally:
@@ -188,12 +201,9 @@ class Link:
         except Transient as error:
             session.end(f"the greeting failed: {error}")
 
-    def _because(self, session: Session, broken: int) -> str:
-        if session.was_open and not session.taken_over and broken >= _SUSPICIOUS:
-            # MQTT 3.1.1 (and Mosquitto 2.0.11) has no word for a session that another client took.
-            guess = f"is the link poor, or does another process use id {self._client_id!r}?"
-            return f"{session.ended_because}; again and again: {guess}"
-        return session.ended_because
+    def _look(self, session: Session) -> None:
+        quiet = session.look(self._ping_topic)
+        self.why = f"connected to {self._settings.where}" + (f", but {quiet}" if quiet else "")
 
     def _say_dropped(self) -> None:
         new = self.counters.dropped - self._dropped_said
@@ -207,58 +217,24 @@ class Link:
         if session.withheld and len(self._inbox) <= self._inbox.limit // 2:
             session.end(f"{session.withheld} messages had no room; the broker is asked to deliver them again")
 
-    async def _pause(self, because: str, failures: int, *, patient: bool) -> float:
-        """Exponential back-off with full jitter; at its slowest where only a person can help. Seconds."""
-        slowest = self._settings.backoff_max_s
-        ceiling = min(slowest, self._settings.backoff_min_s * 2.0 ** min(failures, 30))
-        wait = self._random.uniform(slowest / 2, slowest) if patient else self._random.uniform(0, ceiling)
+    async def _pause(self, because: str, wait: float) -> None:
         self._say("warning", because, because)
         _log.debug("next attempt", in_s=round(wait, 2))
+        self.until = time.time() + wait
         try:
             async with asyncio.timeout(wait):
                 await self._stop.wait()
         except TimeoutError:
             pass
-        return wait
+        self.until = None
 
     def _say(self, level: str, state: str, words: str) -> None:
         """Log a state once, however often it is tried."""
         self.why = words
         if state != self._said:
             self._said = state
+            self.since = time.time()
             getattr(_log, level)(words, client_id=self._client_id)
-
-
-class _TlsSocket(ssl.SSLSocket):
-    """paho leaves the socket open when the handshake fails."""
-
-    def do_handshake(self, block: bool = False) -> None:  # noqa: FBT001, FBT002 - the standard library's signature
-        try:
-            super().do_handshake(block)
-        except BaseException:
-            self.close()
-            raise
-
-
-def tls_context(settings: MqttSettings) -> ssl.SSLContext | None:
-    """The context of ``[mqtt.tls]``, or None.
-
-    Raises:
-        Misconfigured: a file is missing or is not what it should be; the message names the key.
-    """
-    tls = settings.tls
-    if tls is None:
-        return None
-    key, file = "ca_file", tls.ca_file
-    try:
-        context = ssl.create_default_context(cafile=tls.ca_file)
-        context.sslsocket_class = _TlsSocket
-        if tls.cert_file is not None:
-            key, file = "cert_file and key_file", tls.cert_file
-            context.load_cert_chain(tls.cert_file, tls.key_file)
-    except (OSError, ssl.SSLError) as error:
-        raise Misconfigured(f"mqtt.tls.{key}: {file}: {error}") from None
-    return context
 
 
 def read_password(settings: MqttSettings) -> str | None:

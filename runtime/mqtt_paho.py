@@ -81,6 +81,18 @@ class Events(Protocol):
         """A message came. In the network thread: hand over and return."""
 
 
+class _Client(paho.Client):
+    """paho, and whether the other side closed the connection in order: its callbacks do not tell."""
+
+    closed_by_peer = False
+
+    def _sock_recv(self, bufsize: int) -> bytes:
+        data = super()._sock_recv(bufsize)
+        if not data:
+            self.closed_by_peer = True
+        return data
+
+
 class _Order:
     """Acknowledges QoS 1 arrivals in their order, whatever order they are handled in (MQTT 5, 4.6)."""
 
@@ -122,8 +134,8 @@ class Connection:
         self._client = self._make(identity)
         self._order = _Order(self._client)
 
-    def _make(self, identity: Identity) -> paho.Client:
-        client = paho.Client(
+    def _make(self, identity: Identity) -> _Client:
+        client = _Client(
             CallbackAPIVersion.VERSION2,
             identity.client_id,
             clean_session=None if self._mqtt5 else self._settings.session_expiry_s == 0,
@@ -180,6 +192,11 @@ class Connection:
         properties.ReceiveMaximum = min(65535, self._receive_maximum)
         properties.MaximumPacketSize = max(MAX_INCOMING_BYTES, self._settings.max_packet_bytes)
         return {"clean_start": self._settings.session_expiry_s == 0, "properties": properties}
+
+    @property
+    def closed_by_peer(self) -> bool:
+        """The broker ended the TCP connection in order, and not by RST."""
+        return self._client.closed_by_peer
 
     @property
     def dead(self) -> bool:

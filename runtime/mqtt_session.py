@@ -10,8 +10,10 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 from protocol.errors import Reason, Refused, Transient
 from runtime.inbox import Inbox, Message
+from runtime.mqtt_gate import Gate, is_bulk
 from runtime.mqtt_paho import Arrival, Connection, Identity, fail, succeed
-from runtime.mqtt_words import TAKEN_OVER, ConnectFailed, lost_words, refusal
+from runtime.mqtt_watch import Ask, Watch
+from runtime.mqtt_words import TAKEN_OVER, ConnectFailed, limit_words, lost_words, refusal
 from runtime.settings import MqttSettings
 
 TOPIC_ROOM: Final = 512
@@ -48,12 +50,13 @@ class Session:
         self._counters = counters
         self._loop = asyncio.get_running_loop()
         self._connection = Connection(settings, identity, inbox.limit, self)
-        self._acks: dict[int, asyncio.Future[str | None]] = {}
+        self._acks: dict[int, tuple[float, asyncio.Future[str | None]]] = {}
         self._subacks: dict[int, asyncio.Future[list[ReasonCode] | None]] = {}
-        self._slots = asyncio.Semaphore(settings.window)
+        self._gate = self._new_gate(settings.window + 1)
         self._connack: asyncio.Future[None] = self._loop.create_future()
         self._ended = asyncio.Event()
-        self._last_ack = time.monotonic()
+        self._watch = Watch(settings)
+        self._pinging: asyncio.Task[None] | None = None
         self.max_packet_bytes = settings.max_packet_bytes
         self.session_present = False
         self.withheld = 0
@@ -61,6 +64,15 @@ class Session:
         self.ended_because = ""
         self.was_open = False
         self.taken_over = False
+
+    def _new_gate(self, slots: int) -> Gate:
+        set_ = self._settings
+        return Gate(slots, set_.window, set_.max_publishes_per_s, set_.max_bytes_per_s)
+
+    @property
+    def closed_by_peer(self) -> bool:
+        """The broker ended it in order, though without a word: as when another client takes the session."""
+        return self._connection.closed_by_peer
 
     async def open(self) -> None:
         """Dial and wait for CONNACK.
@@ -78,10 +90,10 @@ class Session:
             words = f"no answer from the broker at {self._settings.where} in {limit:g} s"
             raise ConnectFailed(words) from None
 
-    async def wait_ended(self, timeout_s: float) -> bool:
-        """Wait at most ``timeout_s``; True when the connection is over."""
+    async def wait_ended(self) -> bool:
+        """Wait until it is time to look again; True when the connection is over."""
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(self._watch.interval_s):
                 await self._ended.wait()
         except TimeoutError:
             if self._connection.dead:
@@ -94,9 +106,10 @@ class Session:
             return
         self.ended_because = because
         self._ended.set()
+        self._gate.close()
         fail(self._connack, ConnectFailed(because))
         acks, self._acks = self._acks, {}
-        for ack in acks.values():
+        for _, ack in acks.values():
             ack.set_result(because)
         subacks, self._subacks = self._subacks, {}
         for suback in subacks.values():
@@ -106,6 +119,9 @@ class Session:
     async def close(self) -> None:
         """Disconnect in order where possible."""
         self.end("closed")
+        if self._pinging is not None:
+            self._pinging.cancel()
+            await asyncio.wait([self._pinging])
         await self._connection.close()
 
     async def subscribe(self, filters: Sequence[tuple[str, int]]) -> list[str]:
@@ -144,7 +160,7 @@ class Session:
         future: asyncio.Future[str | None] | None = None
         try:
             async with asyncio.timeout(timeout_s):
-                future = await self._send(topic, payload, qos=qos, retain=retain)
+                future = await self._send(topic, payload, size, qos=qos, retain=retain)
                 failed = await asyncio.shield(future)
         except TimeoutError:
             if future is not None:
@@ -156,38 +172,57 @@ class Session:
         self._counters.bytes_out += size
 
     async def _send(
-        self, topic: str, payload: bytes, *, qos: int, retain: bool
+        self, topic: str, payload: bytes, size: int, *, qos: int, retain: bool
     ) -> "asyncio.Future[str | None]":
-        """Wait for a free slot and hand over to paho.
+        """Wait for a free slot and the pace, and hand over to paho.
 
         The slot is given back at PUBACK or at the connection's end, never at the caller's timeout: the broker
         still counts the packet against its Receive Maximum.
         """
-        await self._slots.acquire()
+        bulk = is_bulk(topic, len(payload))
+        await self._gate.enter(size, bulk=bulk)
         try:
             if self._ended.is_set():
                 raise Transient(f"{topic} was not published: {self.ended_because}")  # noqa: TRY301 - gives the slot back
             mid = self._connection.publish(topic, payload, qos=qos, retain=retain)
         except BaseException:
-            self._slots.release()
+            self._gate.leave(bulk=bulk)
             raise
         future: asyncio.Future[str | None] = self._loop.create_future()
         # `acknowledged` is called by the loop, so it cannot have come before this line.
-        self._acks[mid] = future
-        future.add_done_callback(lambda _: self._slots.release())
+        self._acks[mid] = time.monotonic(), future
+        future.add_done_callback(lambda _: self._gate.leave(bulk=bulk))
         return future
 
     def _end_if_stalled(self, waited_s: float) -> None:
         """A broker that acknowledges nothing for long would keep every slot for ever: connect anew."""
         patience = max(waited_s, 1.5 * self._settings.keepalive_s)
-        if time.monotonic() - self._last_ack > patience:
+        if self._watch.silent_for(patience):
             self.end(f"the broker at {self._settings.where} acknowledged nothing for {patience:g} s")
+
+    def look(self, ping_topic: str | None) -> str:
+        """See whether the link is alive; ping where nothing was heard. Returns words for ``why``, or none."""
+        if len(self._inbox):  # the broker may wait for us, not we for it
+            self._watch.heard()
+        oldest = min((since for since, _ in self._acks.values()), default=None)
+        todo = self._watch.look(oldest) if ping_topic is not None else Ask.NOTHING
+        if isinstance(todo, str):
+            self.end(todo)
+        elif todo is Ask.PING and ping_topic is not None:
+            self._pinging = self._loop.create_task(self._ping(ping_topic))
+        return self._watch.quiet
+
+    async def _ping(self, topic: str) -> None:
+        """Its PUBACK counts as heard; whether it can be sent at all is not asked: silence decides."""
+        try:
+            await self.publish(topic, b"", qos=1, retain=False, timeout_s=self._settings.ping_timeout_s)
+        except Transient:
+            return
 
     def connected(self, present: bool, reason: ReasonCode, limits: Any) -> None:  # noqa: FBT001 - see Events
         """CONNACK came."""
         no = refusal(self._settings, reason) if reason.is_failure else None
-        if no is None and getattr(limits, "MaximumQoS", 1) < 1:
-            words = f"the broker at {self._settings.where} offers QoS 0 only; lichen needs QoS 1"
+        if no is None and (words := limit_words(self._settings, limits, TOPIC_ROOM)):
             no = ConnectFailed(words, patient=True)
         if no is not None:
             fail(self._connack, no)
@@ -195,9 +230,8 @@ class Session:
             return
         self.session_present = present
         self.max_packet_bytes = int(getattr(limits, "MaximumPacketSize", self.max_packet_bytes))
-        window = min(getattr(limits, "ReceiveMaximum", 65535), self._settings.window)
-        self._slots = asyncio.Semaphore(window)
-        self._last_ack = time.monotonic()
+        self._gate = self._new_gate(int(getattr(limits, "ReceiveMaximum", 65535)))
+        self._watch.acked()
         self.was_open = True
         succeed(self._connack)
 
@@ -209,19 +243,21 @@ class Session:
 
     def acknowledged(self, mid: int, reason: ReasonCode) -> None:
         """PUBACK came."""
-        self._last_ack = time.monotonic()
-        future = self._acks.pop(mid, None)
+        self._watch.acked()
+        _, future = self._acks.pop(mid, (0.0, None))
         if future is not None:
             future.set_result(f"the broker says {reason}" if reason.is_failure else None)
 
     def subscribed(self, mid: int, reasons: list[ReasonCode]) -> None:
         """SUBACK came."""
+        self._watch.heard()
         future = self._subacks.pop(mid, None)
         if future is not None and not future.done():
             future.set_result(reasons)
 
     def arrived(self, arrival: Arrival) -> None:
         """A message came; in the network thread."""
+        self._watch.heard()
         self._counters.messages_in += 1
         self._counters.bytes_in += arrival.wire_bytes
         if arrival.topic is None:  # not UTF-8: nobody can have meant it for us

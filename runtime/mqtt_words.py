@@ -8,12 +8,15 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 from protocol.errors import Transient
 from runtime.settings import MqttSettings
+from runtime.tls import date_words
 
 TAKEN_OVER: Final = 0x8E
 """MQTT 5: DISCONNECT, another client connected with our client id."""
 _UNSUPPORTED_VERSION: Final = 0x84
 _BAD_CLIENT_ID: Final = 0x85
 _BAD_CREDENTIALS: Final = (0x86, 0x87)
+SMALLEST_CHUNK_BYTES: Final = 1024
+"""The protocol's smallest chunk."""
 
 
 class ConnectFailed(Transient):
@@ -28,7 +31,8 @@ def dial_words(settings: MqttSettings, error: Exception) -> str:
     """Why no TCP or TLS connection came about."""
     where = f"the broker at {settings.where}"
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"{where} shows a certificate that is not trusted: {error.verify_message} (mqtt.tls.ca_file)"
+        words = f"{where} shows a certificate that is not trusted: {error.verify_message} (mqtt.tls.ca_file)"
+        return words + date_words(error)
     if isinstance(error, ssl.SSLError):
         return f"{where}: TLS failed: {error.reason or error} (mqtt.tls, mqtt.port)"
     if isinstance(error, socket.gaierror):
@@ -53,6 +57,22 @@ def refusal(settings: MqttSettings, reason: ReasonCode) -> ConnectFailed:
     if reason.value == _BAD_CLIENT_ID:
         return ConnectFailed(f"{where} refuses our client id: {reason}", patient=True)
     return ConnectFailed(f"{where} refuses the connection: {reason}")
+
+
+def limit_words(settings: MqttSettings, limits: object, topic_room: int) -> str:
+    """What CONNACK's limits make impossible; empty where lichen can work with them."""
+    where = f"the broker at {settings.where}"
+    if getattr(limits, "MaximumQoS", 1) < 1:
+        return f"{where} offers QoS 0 only; lichen needs QoS 1"
+    if getattr(limits, "RetainAvailable", 1) < 1:
+        return f"{where} keeps no retained messages; lichen needs them for states and announcements"
+    if getattr(limits, "WildcardSubscriptionAvailable", 1) < 1:
+        return f"{where} allows no wildcard subscriptions; lichen needs them"
+    most = getattr(limits, "MaximumPacketSize", None)
+    if most is not None and most < SMALLEST_CHUNK_BYTES + topic_room:
+        least = SMALLEST_CHUNK_BYTES + topic_room
+        return f"{where} takes packets of at most {most} bytes; lichen needs {least}"
+    return ""
 
 
 def lost_words(settings: MqttSettings, reason: ReasonCode, *, from_broker: bool, before_connack: bool) -> str:

@@ -74,7 +74,15 @@ class MqttSettings(Section):
     """Largest packet that is sent, where the broker's CONNACK names no Maximum Packet Size."""
     chunk_bytes: Annotated[int, Field(ge=1024, le=1024 * 1024)] = 65536
     window: Annotated[int, Field(ge=1, le=64)] = 4
-    """Publishes, and so chunks, in flight."""
+    """Chunks in flight. One publish more is kept for control messages."""
+    ping_s: Annotated[float, Field(ge=0, le=3600)] = 45.0
+    """Without anything from the broker for so long, a ping is published, to see if it answers; 0: never."""
+    ping_timeout_s: Annotated[float, Field(gt=0, le=600)] = 15.0
+    """Without an answer in this time the link is dead, whatever TCP says, and is connected anew."""
+    max_publishes_per_s: Annotated[float, Field(ge=0, le=1e6)] = 0.0
+    """At most so many publishes in any second; 0: no limit. AWS IoT Core allows 100."""
+    max_bytes_per_s: Annotated[float, Field(ge=0, le=1e12)] = 0.0
+    """At most so many bytes of publishes in any second; 0: no limit. AWS IoT Core allows 524288."""
     session_expiry_s: Annotated[int, Field(ge=0, le=2**32 - 1)] = 3600
     """How long the broker keeps what was queued for us while we are away (MQTT 5)."""
     connect_timeout_s: Annotated[float, Field(gt=0, le=300)] = 10.0
@@ -89,6 +97,10 @@ class MqttSettings(Section):
             raise ValueError("backoff_max_s is below backoff_min_s")
         if self.password_file is not None and self.username is None:
             raise ValueError("password_file is given without username")
+        if 0 < self.max_bytes_per_s < self.chunk_bytes:
+            raise ValueError("max_bytes_per_s is below chunk_bytes: a chunk would never fit into a second")
+        if 0 < self.max_publishes_per_s < 1:
+            raise ValueError("max_publishes_per_s: at least 1, or 0 for no limit")
         return self
 
     @property

@@ -1,14 +1,15 @@
 """The durable outbox: update frames, and the quantizer's error carry, in one SQLite file.
 
 A frame and the carry that belongs to it are written in one transaction, synced to the disk
-(``synchronous=FULL``): either both are there after a power cut, or neither.
+(``synchronous=FULL``): either both are there after a power cut, or neither. SQLite does not notice when a
+value rots in its place, so frames are read against their digest and carries against a checksum.
 """
 
-import itertools
 import shutil
 import sqlite3
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +21,8 @@ import structlog
 from numpy.typing import NDArray
 
 from protocol.errors import Misconfigured, Reason, Refused, Transient
-from runtime.files import disk_errors
+from protocol.frame import digest as digest_of
+from runtime.files import after_commit, before_commit, disk_errors
 
 _log = structlog.get_logger("runtime.spool")
 _SCHEMA: Final = """
@@ -29,9 +31,14 @@ CREATE TABLE IF NOT EXISTS entry(
   size INTEGER NOT NULL, created_wall REAL NOT NULL, payload BLOB NOT NULL, UNIQUE(task, round));
 CREATE INDEX IF NOT EXISTS entry_digest ON entry(digest);
 CREATE TABLE IF NOT EXISTS carry(
-  task TEXT NOT NULL, name TEXT NOT NULL, shape TEXT NOT NULL, data BLOB NOT NULL, PRIMARY KEY(task, name));
+  task TEXT NOT NULL, name TEXT NOT NULL, shape TEXT NOT NULL, data BLOB NOT NULL, crc INTEGER,
+  PRIMARY KEY(task, name));
 """
+_KEPT_ASIDE: Final = 3
+"""Corrupt files that stay for people; then the newest replaces the last."""
 _CORRUPT: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_PASSING: Final = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+"""A disk that was remounted read-only, or is gone for a while: the update stays where it is."""
 _ROOM: Final = 128 * 1024
 """What a WAL and its index need at least."""
 _PRIMARY: Final = 0xFF
@@ -69,6 +76,8 @@ class Spool:
         self._lock = threading.Lock()
         self.dropped = 0
         """Frames dropped for room since the start."""
+        self.rotten = 0
+        """Frames and carries dropped since the start because they were not what was written."""
         try:
             with disk_errors(path.parent):
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -100,16 +109,16 @@ class Spool:
             db.execute("PRAGMA journal_size_limit=1048576")
             _check(db)
             db.executescript(_SCHEMA)
+            if "crc" not in {row[1] for row in db.execute("PRAGMA table_info(carry)")}:
+                db.execute("ALTER TABLE carry ADD COLUMN crc INTEGER")
         except BaseException:
             db.close()
             raise
         return db
 
     def _move_aside(self) -> Path:
-        for n in itertools.count(1):
-            aside = self._path.with_name(f"{self._path.name}.corrupt-{n}")
-            if not aside.exists():
-                break
+        names = [self._path.with_name(f"{self._path.name}.corrupt-{n + 1}") for n in range(_KEPT_ASIDE)]
+        aside = next((name for name in names if not name.exists()), names[-1])
         for suffix in ("-wal", "-shm"):
             self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
         self._path.replace(aside)
@@ -120,18 +129,26 @@ class Spool:
         """One transaction at a time.
 
         Raises:
-            Transient: the disk is full; nothing changed.
+            Transient: the disk is full or takes nothing now; nothing changed.
         """
         with self._lock:
             try:
                 self._db.execute("BEGIN IMMEDIATE")
+                before = self._db.total_changes
                 yield self._db
+                if writes := self._db.total_changes != before:
+                    before_commit(self._path)
                 self._db.execute("COMMIT")
+                if writes:
+                    after_commit(self._path)
             except BaseException as error:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
-                if isinstance(error, sqlite3.OperationalError) and no_room(error, self._path.parent):
-                    raise Transient(f"{self._path}: no space left on the disk") from None
+                if isinstance(error, sqlite3.OperationalError):
+                    if no_room(error, self._path.parent):
+                        raise Transient(f"{self._path}: no space left on the disk") from None
+                    if (error.sqlite_errorcode & _PRIMARY) in _PASSING:
+                        raise Transient(f"{self._path}: cannot be written now: {error}") from None
                 raise
 
     def put(
@@ -161,7 +178,7 @@ class Spool:
             if carry is not None:
                 db.execute("DELETE FROM carry WHERE task=?", (task,))
                 rows = [(task, name, *_packed(x)) for name, x in carry.items()]
-                db.executemany("INSERT INTO carry(task, name, shape, data) VALUES(?, ?, ?, ?)", rows)
+                db.executemany("INSERT INTO carry(task, name, shape, data, crc) VALUES(?, ?, ?, ?, ?)", rows)
             dropped = self._make_room(db, len(payload))
             db.execute(
                 "INSERT INTO entry(task, round, digest, size, created_wall, payload) VALUES(?,?,?,?,?,?)",
@@ -193,16 +210,23 @@ class Spool:
         return [SpoolEntry(*row) for row in rows]
 
     def payload(self, digest: str) -> bytes:
-        """The frame of that digest.
+        """The frame of that digest, verified.
 
         Raises:
-            KeyError: it is not here (any more).
+            KeyError: it is not here (any more). One that rotted is dropped and counted: what it was made from
+                is still in the store, and the offer comes again.
         """
         with self._use() as db:
             row = db.execute("SELECT payload FROM entry WHERE digest=? LIMIT 1", (digest,)).fetchone()
         if row is None:
             raise KeyError(f"no update {digest} in the spool")
-        return bytes(row[0])
+        payload = bytes(row[0])
+        if digest_of(payload) != digest:
+            self.clear(digest)
+            self.rotten += 1
+            _log.error("an update rotted in the spool and is dropped; it will be made again", digest=digest)
+            raise KeyError(f"the update {digest} had rotted in the spool")
+        return payload
 
     def clear(self, digest: str) -> bool:
         """Forget a frame: its receipt came. True when it was here."""
@@ -210,10 +234,17 @@ class Spool:
             return db.execute("DELETE FROM entry WHERE digest=?", (digest,)).rowcount > 0
 
     def carry(self, task: str) -> dict[str, NDArray[np.float32]]:
-        """The error carry of a task; empty when there is none."""
+        """The error carry of a task; empty when there is none, or when it rotted (dropped and counted)."""
         with self._use() as db:
-            rows = db.execute("SELECT name, shape, data FROM carry WHERE task=?", (task,)).fetchall()
-        return {name: _unpacked(shape, data) for name, shape, data in rows}
+            rows = db.execute("SELECT name, shape, data, crc FROM carry WHERE task=?", (task,)).fetchall()
+            rotten = [name for name, shape, data, crc in rows if crc not in (None, _crc(shape, data))]
+            if rotten:
+                db.execute("DELETE FROM carry WHERE task=?", (task,))
+        if rotten:
+            self.rotten += 1
+            _log.error("the error carry rotted in the spool and is dropped", task=task, tensor=rotten[0])
+            return {}
+        return {name: _unpacked(shape, data) for name, shape, data, _ in rows}
 
     @property
     def bytes_used(self) -> int:
@@ -249,9 +280,14 @@ def _used(db: sqlite3.Connection) -> int:
     return int(db.execute(f"SELECT {frames} + {carries}").fetchone()[0])
 
 
-def _packed(x: NDArray[np.float32]) -> tuple[str, bytes]:
-    array = np.ascontiguousarray(x, dtype="<f4")
-    return ",".join(map(str, x.shape)), array.tobytes()
+def _packed(x: NDArray[np.float32]) -> tuple[str, bytes, int]:
+    """Shape, values and their checksum."""
+    shape, data = ",".join(map(str, x.shape)), np.ascontiguousarray(x, dtype="<f4").tobytes()
+    return shape, data, _crc(shape, data)
+
+
+def _crc(shape: str, data: bytes) -> int:
+    return zlib.crc32(data, zlib.crc32(shape.encode()))
 
 
 def _unpacked(shape: str, data: bytes) -> NDArray[np.float32]:

@@ -6,7 +6,7 @@ events sequential, so an update is either counted before a round closes or refus
 
 import asyncio
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
 from typing import Final, Protocol
@@ -17,7 +17,8 @@ from coordinator.journal import Journal
 from coordinator.roster import Roster
 from coordinator.rounds import machine
 from coordinator.rounds.attempts import Attempts
-from coordinator.rounds.reading import check_open, replay
+from coordinator.rounds.group import Offered, tally
+from coordinator.rounds.reading import replay
 from coordinator.rounds.states import (
     Aggregate,
     Begin,
@@ -38,7 +39,6 @@ from coordinator.rounds.states import (
     Selected,
     SendOffers,
     Tick,
-    UpdateAccepted,
     UpdateRefused,
 )
 from coordinator.rounds.why import NAMES, Outlook, why
@@ -46,7 +46,6 @@ from coordinator.selection import select
 from coordinator.store import Store
 from protocol.errors import Reason, Refused, Transient
 from protocol.task import Task
-from protocol.updates import UpdateHeader
 from runtime.clock import Clock
 
 TICK_S: Final = 0.5
@@ -59,10 +58,14 @@ _LASTING: Final = frozenset(
         Reason.NON_FINITE,
         Reason.OUT_OF_BOUNDS,
         Reason.WRONG_DEVICE,
+        Reason.QUARANTINED,
+        Reason.REVOKED,
     }
 )
 """The same bytes meet these again."""
 Write = Callable[[], None]
+Steps = Sequence[tuple[Event, Write | None]]
+"""Events, each with what is written in the same transaction."""
 WorkCommand = Initialise | Aggregate | Evaluate | Export
 
 log = structlog.get_logger(__name__)
@@ -118,6 +121,8 @@ class Driver:
         self.broker_trouble: Callable[[], str] = lambda: ""
         """Why there is no connection to the broker; empty where there is one."""
         self._trouble_said = False
+        self.barred: Callable[[str], Refused | None] = lambda _: None
+        """Why a device is not heard now, and so not selected."""
 
     def now(self) -> float:
         """Seconds on a line that starts at the wall clock and is monotonic from then on."""
@@ -136,6 +141,9 @@ class Driver:
         elif self.state.phase is Phase.WAITING:
             lacks = dict(islice(self._roster.unable(least), NAMES)) | lacks
         able = tuple(device for device in self._roster.able(least) if device not in refused)
+        barred = {device: no for device in able if (no := self.barred(device)) is not None}
+        lacks = {device: str(no) for device, no in islice(barred.items(), NAMES)} | lacks
+        able = tuple(device for device in able if device not in barred)
         return Outlook(able, lacks, len(self._roster), self.broker_trouble())
 
     def able(self) -> tuple[str, ...]:
@@ -144,7 +152,7 @@ class Driver:
             return ()
         refused = {device for device, _ in self.state.refused}
         able = self._roster.able(self.task.rounds.min_windows)
-        return tuple(device for device in able if device not in refused)
+        return tuple(device for device in able if device not in refused and self.barred(device) is None)
 
     async def open(self) -> None:
         """Rebuild the state from the journal, and ask again for the work that was in hand."""
@@ -200,26 +208,23 @@ class Driver:
             await self._post(DeviceOnline(device=device, came=came))
             await self._post(self._tick())
 
-    async def accept(self, header: UpdateHeader, digest: str, size: int) -> None:
-        """Count an update whose frame is on disk; on return it is in the journal and synced.
+    async def accept_all(self, group: Sequence[Offered]) -> tuple[Refused | None, ...]:
+        """Count updates whose frames are on disk, in order and in one transaction.
+
+        Returns:
+            For each None: it is in the journal and synced; or why not: the round closed meanwhile, the device
+            was never invited or delivered another update.
 
         Raises:
-            Refused: the round closed meanwhile, or the device was never invited.
+            Transient: the disk did not take it; none of them is counted.
         """
         async with self._lock:
-            known = await asyncio.to_thread(self._journal.digest_of, header.round, header.device)
-            if known == digest:
-                return
-            if known is not None:
-                raise Refused(
-                    Reason.DUPLICATE,
-                    f"{header.device} already delivered another update in round {header.round}",
-                )
-            check_open(self.state, header.device, header.round, header.base)
-            event = UpdateAccepted(device=header.device, round=header.round)
-            record = partial(self._journal.record, header, digest, size, self._clock.wall())
-            if not await self._post(event, record):  # never a receipt for what no round counts
-                raise Refused(Reason.DUPLICATE, f"{header.device} is counted in round {header.round} already")
+            known = await asyncio.to_thread(self._journal.digests, {one.key for one in group})
+            now, wall = self.now(), self._clock.wall()
+            found = tally(self.rules, self.state, group, known, now)
+            steps = [(event, partial(self._journal.record, one, wall)) for event, one in found.events]
+            await self._advance(steps, found.state, now, found.commands)
+            return found.answers
 
     async def refuse(self, device: str, round_: int, reason: Reason) -> None:
         """An update of this device was refused; where the same bytes would be again, do not wait for it."""
@@ -227,32 +232,31 @@ class Driver:
             await self.post(UpdateRefused(device=device, round=round_, reason=reason.value))
 
     async def _post(self, event: Event, write: Write | None = None) -> bool:
-        now = self.now()
-        state, commands = machine.apply(self.rules, self.state, event, now)
-        changed = state != self.state
-        if changed:
-            await asyncio.to_thread(self._persist, event, state, now, commands, write)
+        now, before = self.now(), self.state
+        state, commands = machine.apply(self.rules, before, event, now)
+        await self._advance([(event, write)] if state != before else [], state, now, commands)
+        return state != before
+
+    async def _advance(
+        self, steps: Steps, state: RoundState, now: float, commands: tuple[Command, ...]
+    ) -> None:
+        """Make events durable, then go by them. ``steps``: those that changed something."""
+        if steps:
+            await asyncio.to_thread(self._persist, steps, state, now, commands)
             self.state = state
             log.info("round", why=self.why())
             self._listener.changed()
         await self._carry_out(commands)
-        if changed and state.phase is Phase.WAITING and not isinstance(event, Tick):
+        if steps and state.phase is Phase.WAITING and not isinstance(steps[-1][0], Tick):
             await self._post(self._tick())  # the next round need not wait for the clock
-        return changed
 
-    def _persist(
-        self,
-        event: Event,
-        state: RoundState,
-        now: float,
-        commands: tuple[Command, ...],
-        write: Write | None,
-    ) -> None:
-        """The event and all that belongs to it: on disk together, or not at all."""
+    def _persist(self, steps: Steps, state: RoundState, now: float, commands: tuple[Command, ...]) -> None:
+        """The events and all that belongs to them: on disk together, or not at all."""
         with self._store.transaction():
-            self._store.append(event, now)
-            if write is not None:
-                write()
+            for event, write in steps:
+                self._store.append(event, now)
+                if write is not None:
+                    write()
             for command in commands:
                 if isinstance(command, RecordAttempt):
                     self._attempts.closed(command)

@@ -74,6 +74,8 @@ TABLE: Final[dict[tuple[Phase, type[Event]], Row]] = {
     (_W, DeviceOnline): Row(steps.forgive, ((_W, "came back: may try again"),)),
     (_C, UpdateAccepted): Row(steps.accept, ((_C, "counted"), (_A, "quorum"))),
     (_C, UpdateRefused): Row(steps.refuse, ((_C, "not asked in the next attempts"),)),
+    (_W, UpdatesLost): Row(steps.lose_open, ((_W, "delivers again"),)),
+    (_C, UpdatesLost): Row(steps.lose_open, ((_C, "offer again"),)),
     (_C, Tick): Row(steps.collect, ((_A, "deadline, enough"), (_W, "deadline, too few"))),
     (_C, DeviceOnline): Row(steps.reoffer, ((_C, "offer again"),)),
     (_A, VersionMade): Row(steps.made, _VERSION),

@@ -165,6 +165,8 @@ class UpdatesLost(Frozen):
     type: Literal["updates_lost"] = "updates_lost"
     round: int
     devices: tuple[str, ...]
+    outliers: tuple[str, ...] = ()
+    """Those among them whose next update of the round would be an outlier as well: not asked again."""
 
 
 class VersionMade(Frozen):

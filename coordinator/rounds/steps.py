@@ -34,6 +34,8 @@ Outcome = tuple[RoundState, tuple[Command, ...]]
 
 _RETRY_S: Final = 2.0
 _RETRY_MAX_S: Final = 300.0
+_FORGIVE_S: Final = 300.0
+"""A round that waits so long for devices asks also those whose update was refused."""
 
 
 def needed(rules: Rules, selected: int) -> int:
@@ -85,11 +87,10 @@ def wait(rules: Rules, state: RoundState, event: Tick, now: float) -> Outcome:
     askable = set(event.able) - {device for device, _ in state.refused}
     able = len(askable | set(state.delivered))
     if able < max(1, rules.min_devices) or not askable:
-        return (
-            (state, ())
-            if state.enough_since is None
-            else (state.model_copy(update={"enough_since": None}), ())
-        )
+        changes: dict[str, Any] = {} if state.enough_since is None else {"enough_since": None}
+        if state.refused and now - state.since >= _FORGIVE_S:
+            changes["refused"] = ()  # without them nothing goes on, and what was wrong may be over
+        return (state.model_copy(update=changes) if changes else state), ()
     if state.enough_since is None:
         state = state.model_copy(update={"enough_since": now})
     since = now if state.enough_since is None else state.enough_since
@@ -207,11 +208,25 @@ def lose(rules: Rules, state: RoundState, event: UpdatesLost, now: float) -> Out
     if event.round != state.round or not lost:
         return state, ()
     rest = tuple(d for d in state.delivered if d not in lost)
-    left = state.model_copy(update={"delivered": rest})
+    outliers = tuple((device, "outlier") for device in event.outliers if device in lost)
+    refused = tuple(sorted({**dict(state.refused), **dict(outliers)}.items()))
+    left = state.model_copy(update={"delivered": rest, "refused": refused})
     trouble = f"unusable updates of {', '.join(sorted(lost))}"
     if len(rest) < max(1, rules.min_devices):
         return _give_up(left, now, trouble)
     return _enter(left, Phase.AGGREGATING, now, trouble=trouble)
+
+
+def lose_open(_: Rules, state: RoundState, event: UpdatesLost, _now: float) -> Outcome:
+    """Before the round closes: the device is missing again, and is offered the round again."""
+    lost = set(event.devices) & set(state.delivered)
+    if event.round != state.round or not lost:
+        return state, ()
+    rest = tuple(d for d in state.delivered if d not in lost)
+    left = state.model_copy(
+        update={"delivered": rest, "trouble": f"unusable updates of {', '.join(sorted(lost))}"}
+    )
+    return left, pending(left)
 
 
 def made(rules: Rules, state: RoundState, event: VersionMade, now: float) -> Outcome:

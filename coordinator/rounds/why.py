@@ -5,7 +5,6 @@ One line, at most ``_MOST`` characters: each part has its own bound, so that non
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import islice
 from typing import Final
 
@@ -32,14 +31,18 @@ class Outlook:
     broker: str = ""
 
 
+def saying(rules: Rules, state: RoundState, now: float, seen: Outlook) -> str:
+    """What the phase waits for, alone: without trouble, broker and times of its own."""
+    return _WHY[state.phase](rules, state, now, seen)
+
+
 def why(rules: Rules, state: RoundState, now: float, seen: Outlook) -> str:
     """What the coordinator waits for, since when and until when, in one sentence."""
     broker = f"not connected to the broker ({_part(seen.broker)}); " if seen.broker else ""
     since = f"for {max(0.0, now - state.since):.0f} s"
-    saying = partial(_WHY[state.phase], rules, state, now, seen)
     trouble = f"; last trouble: {_part(state.trouble)}" if state.trouble else ""
     retry = "" if state.retry_at is None else f"; next try in {max(0.0, state.retry_at - now):.0f} s"
-    return f"{broker}{saying()} ({since}){retry}{trouble}"[:_MOST]
+    return f"{broker}{saying(rules, state, now, seen)} ({since}){retry}{trouble}"[:_MOST]
 
 
 def _part(text: str) -> str:

@@ -2,16 +2,18 @@
 
 import asyncio
 import contextlib
+from collections.abc import Callable, Mapping
 from functools import partial
 from math import isfinite
 from typing import Final
 
 import structlog
 
-from coordinator.aggregation import UnusableUpdates, fold_journal, limits_for
+from coordinator.aggregation import UnusableUpdates, fold_round, limits_for
 from coordinator.deployment import Deployment
 from coordinator.jobs import Jobs, Lineage
 from coordinator.journal import Journal
+from coordinator.reference import References
 from coordinator.registry import Registry
 from coordinator.rounds.driver import Driver, WorkCommand, Write
 from coordinator.rounds.states import (
@@ -26,15 +28,17 @@ from coordinator.rounds.states import (
     VersionMade,
     WorkFailed,
 )
+from coordinator.screen import Magnitudes
 from coordinator.telling import Teller
 from coordinator.traffic import Traffic
 from coordinator.trouble import in_words
 from models.contract import Blobs, Evaluation, Server
-from protocol.errors import LichenError, Misconfigured, Refused, Transient
+from protocol.errors import LichenError, Misconfigured, Reason, Refused, Transient
 from protocol.frame import Limits
 from runtime.clock import Clock
 
 _JOURNAL_RETRY_S: Final = 5.0
+_MAX_MEASURES: Final = 100_000
 _NAME: Final = 64
 _METRICS: Final = 128
 
@@ -58,6 +62,7 @@ class Workshop:
         clock: Clock,
         max_update_bytes: int,
         keep_versions: int,
+        references: References,
     ) -> None:
         self._driver = driver
         self._server = server
@@ -70,8 +75,13 @@ class Workshop:
         self._clock = clock
         self._max_update_bytes = max_update_bytes
         self._keep_versions = keep_versions
+        self._references = references
+        self._measures: dict[str, Magnitudes] = {}
         self._loading = asyncio.Lock()
         self._loaded: tuple[str, Blobs] | None = None
+        self._secured = -1
+        self.back_up: Callable[[], None] = lambda: None
+        """Copies the database, in a thread."""
 
     async def state(self) -> Blobs:
         """The newest version's tensors, read once a version.
@@ -105,6 +115,21 @@ class Workshop:
                 if isinstance(error, Misconfigured) and isinstance(command, Initialise):
                     raise  # nothing can ever work: the operator must look
                 await self._fail(command, in_words(error))
+            await self._secure()
+
+    async def _secure(self) -> None:
+        """A round is over: back the database up; only then may the frames go that it was made of."""
+        state = self._driver.state
+        over = state.phase is Phase.DONE or state.round > state.version  # judged and exported, too
+        if not over or state.version == self._secured:
+            return
+        try:
+            await asyncio.to_thread(self.back_up)
+            await asyncio.to_thread(self._journal.forget_before, state.version)
+        except (LichenError, OSError) as error:
+            log.warning("not_backed_up", version=state.version, why=str(error))
+        else:
+            self._secured = state.version
 
     async def _fail(self, command: WorkCommand, detail: str) -> None:
         """Tell the machine; it tries again, or goes on without."""
@@ -137,31 +162,56 @@ class Workshop:
             case Export():
                 await self._export(command)
 
-    async def _made(self, version: int, state: Blobs, devices: tuple[str, ...]) -> None:
+    def note(self, digest: str, measures: Magnitudes) -> None:
+        """What was measured of an update when it was checked: folding need not read it for that."""
+        if len(self._measures) < _MAX_MEASURES:
+            self._measures[digest] = measures
+
+    async def _made(
+        self,
+        version: int,
+        state: Blobs,
+        devices: tuple[str, ...],
+        reference: Mapping[str, float] | None = None,
+    ) -> None:
         parent = self._driver.state.manifest or None
         try:
             digest, _ = await asyncio.to_thread(self._registry.publish, version, state, parent)
         except ValueError as error:
             raise Transient(f"version {version} cannot be written as frames: {error}") from error
         traffic, wall = self._traffic.totals(), self._clock.wall()
-        record = partial(self._registry.record, version, digest, parent, devices, wall=wall, traffic=traffic)
+
+        def record() -> None:
+            self._registry.record(version, digest, parent, devices, wall=wall, traffic=traffic)
+            self._references.write(reference or {})
+
         await self._driver.post(VersionMade(version=version, manifest=digest), record)
+        self._measures.clear()
         await asyncio.to_thread(self._tidy, version)
 
     async def _aggregate(self, command: Aggregate) -> None:
         state = await self.state()
         entries = await asyncio.to_thread(self._journal.entries, command.round, command.devices)
         task, limits = self._driver.task, self.limits(state)
+        before = await asyncio.to_thread(self._references.read)
         try:
-            new = await asyncio.to_thread(
-                fold_journal, self._server, task, command.round, state, entries, limits
+            new, reference = await asyncio.to_thread(
+                fold_round,
+                self._server,
+                task,
+                command.round,
+                state,
+                entries,
+                limits,
+                before,
+                dict(self._measures),
             )
         except UnusableUpdates as unusable:
-            await self._lose(command.round, unusable)
+            await self.lose(command.round, unusable)
             return
-        await self._made(command.round, new, tuple(entry.device for entry in entries))
+        await self._made(command.round, new, tuple(entry.device for entry in entries), reference)
 
-    async def _lose(self, round_: int, unusable: UnusableUpdates) -> None:
+    async def lose(self, round_: int, unusable: UnusableUpdates) -> None:
         """Promise 1: an accepted update that cannot be counted is reported as refused."""
         digests = {
             device: await asyncio.to_thread(self._journal.digest_of, round_, device)
@@ -172,10 +222,19 @@ class Workshop:
             for device, refused in unusable.lost.items():
                 self._journal.mark_lost(round_, device, str(refused))
 
-        await self._driver.post(UpdatesLost(round=round_, devices=tuple(sorted(unusable.lost))), mark)
+        lost = unusable.lost
+        outliers = tuple(sorted(device for device in lost if lost[device].reason is Reason.OUTLIER))
+        event = UpdatesLost(round=round_, devices=tuple(sorted(lost)), outliers=outliers)
+        await self._driver.post(event, mark)
+        await asyncio.to_thread(self._disown, round_, [d for d in digests.values() if d is not None])
         for device, refused in unusable.lost.items():
             log.error("accepted_update_unusable", device=device, round=round_, why=str(refused))
             self._teller.refuse(device, round_, digests[device], refused)
+
+    def _disown(self, round_: int, digests: list[str]) -> None:
+        with contextlib.suppress(OSError, LichenError):  # only a salvage would miss it
+            for digest in digests:
+                self._journal.disown(round_, digest)
 
     async def _export(self, command: Export) -> None:
         state = self._driver.state
@@ -189,9 +248,8 @@ class Workshop:
         await self._deployment.announce()
 
     def _tidy(self, version: int) -> None:
-        """Frames of folded rounds and blobs of old versions go; failing to tidy fails no round."""
+        """Blobs of old versions go; failing to tidy fails no round."""
         with contextlib.suppress(OSError, LichenError):
-            self._journal.forget_before(version)
             self._registry.collect(version, self._keep_versions, self._deployment.kept())
 
 

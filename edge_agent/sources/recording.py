@@ -9,9 +9,7 @@ Labels are class indices, -1 for none, and hold until the next one.
 """
 
 import csv
-import struct
 import zipfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,16 +18,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from models import npz
 from protocol.errors import Misconfigured
 
+_MAX_LABEL: Final = 2**31
 MAX_BYTES: Final = 2 * 1024**3
 """A recording is held in memory while it is replayed; a larger file is refused."""
-_BROKEN: Final = (
-    *(ValueError, KeyError, EOFError, MemoryError, OverflowError),
-    *(zipfile.BadZipFile, zlib.error, struct.error),
-    RuntimeError,  # encrypted, or a compression that Python does not know
-)
-"""What numpy and zipfile raise on an archive that is damaged, or lies about its sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,18 +78,12 @@ def write_npz(path: Path, recording: Recording) -> None:
 
 
 def _read_npz(path: Path) -> Recording:
-    arrays: dict[str, NDArray[np.generic]] = {}
     if not zipfile.is_zipfile(path):
         raise Misconfigured(f"recording {path}: not a plain npz file, which numpy.savez writes")
-    key = "the archive"
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            for key in archive.files:
-                arrays[key] = archive[key]
-    except _BROKEN as error:
-        # numpy advises to load pickles: that would run whatever the file says
-        why = "holds Python objects, not numbers" if "pickle" in str(error) else f"is damaged: {error}"
-        raise Misconfigured(f"recording {path}: not a plain npz file: {key} {why}") from None
+        arrays = npz.read(path, MAX_BYTES)
+    except npz.BadNpz as error:
+        raise Misconfigured(f"recording {path}: not a plain npz file: {error}") from None
     names = sorted({key.rpartition("/")[0] for key in arrays if "/" in key} - {"label"})
     if not names:
         found = ", ".join(sorted(arrays)[:8]) or "nothing"
@@ -128,7 +116,8 @@ def _stream(path: Path, name: str, t: NDArray[np.generic], values: NDArray[np.ge
     if not np.isfinite(times).all():
         raise Misconfigured(f"recording {path}: '{name}/t' holds a time that is not finite")
     order = np.argsort(times, kind="stable")
-    return Stream(times[order], np.ascontiguousarray(values[order], np.float32))
+    with np.errstate(over="ignore"):  # beyond float32 is infinite, and no sensor says so: quality finds it
+        return Stream(times[order], np.ascontiguousarray(values[order], np.float32))
 
 
 def _labels(
@@ -141,7 +130,11 @@ def _labels(
     times = t.astype(np.float64)
     if not np.isfinite(times).all():
         raise Misconfigured(f"recording {path}: 'label/t' holds a time that is not finite")
-    classes = np.where(np.isfinite(label.astype(np.float64)), label.astype(np.float64), -1.0).astype(np.int64)
+    wide = label.astype(np.float64)
+    wide = np.where(np.isfinite(wide), wide, -1.0)
+    if (np.abs(wide) > _MAX_LABEL).any():
+        raise Misconfigured(f"recording {path}: label {np.abs(wide).max():g} is no index of a class")
+    classes = wide.astype(np.int64)
     order = np.argsort(times, kind="stable")
     return times[order], classes[order]
 

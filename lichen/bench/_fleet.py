@@ -126,6 +126,10 @@ class Fleet:
         write_toml(file, table)
         return self.start(name, (command or lichen)("agent", "run", "--config", str(file)), env)
 
+    def pid(self, name: str) -> int:
+        """The process that was started last under that name."""
+        return next(process.pid for known, process in reversed(self._running) if known == name)
+
     def said(self, name: str) -> str:
         """A program's log."""
         file = self.root / f"{name}.log"

@@ -1,5 +1,6 @@
 """``lichen bench NAME``: measure, and print a table or one JSON object."""
 
+from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -9,8 +10,10 @@ import typer
 from rich.console import Console
 
 from lichen.bench import registry
-from lichen.bench.result import Bench, Row, as_json, as_table
+from lichen.bench.result import Bench, Row, Say, as_json, as_table
 from protocol.errors import Misconfigured, Transient
+from runtime import exit_codes
+from runtime.outputs import writing
 
 
 class Format(StrEnum):
@@ -32,8 +35,9 @@ _ERRORS = Console(stderr=True)
 
 def _show(bench: Bench, rows: list[Row], shape: Format, out: Path | None) -> None:
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / f"{bench.name}.json").write_text(as_json(bench, rows) + "\n")
+        with writing(out):
+            out.mkdir(parents=True, exist_ok=True)
+            (out / f"{bench.name}.json").write_text(as_json(bench, rows) + "\n")
     if shape is Format.JSON:
         typer.echo(as_json(bench, rows))
     else:
@@ -45,14 +49,17 @@ def _say(name: str, line: str) -> None:
     _ERRORS.print(f"{name}: {line}", style="dim", markup=False)
 
 
-def _run(names: tuple[str, ...], *, quick: bool, shape: Format, out: Path | None) -> None:
-    """Run them one after the other; one that cannot run does not stop the next."""
+def _run(wanted: tuple[str | Bench, ...], *, quick: bool, shape: Format, out: Path | None) -> None:
+    """Run them one after the other; one that cannot run, or finds a fault, does not stop the next."""
     failed = 0
-    for name in names:
+    for one in wanted:
+        name = one if isinstance(one, str) else one.name
         try:
-            bench = registry.bench(name)
+            bench = registry.bench(one) if isinstance(one, str) else one
             rows = bench.run(quick, partial(_say, name))
             _show(bench, rows, shape, out)
+            if not bench.sound(rows):
+                failed = failed or exit_codes.SOFTWARE
         except Misconfigured as error:
             _ERRORS.print(f"{name}: {error}", markup=False)
             failed = failed or 78
@@ -71,8 +78,62 @@ def _add(name: str) -> None:
     app.command(name)(command)
 
 
+_OWN_OPTIONS = frozenset({"kills", "matrix"})
 for _name in registry.names():
-    _add(_name)
+    if _name not in _OWN_OPTIONS:
+        _add(_name)
+
+
+@app.command()
+def kills(
+    *,
+    quick: Quick = False,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from --seed on.")] = 10,
+    seed: Annotated[int, typer.Option(min=0, help="The first one; a seed names one plan of kills.")] = 0,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each seed.")] = 20,
+    power_cuts: Annotated[
+        bool, typer.Option("--power-cuts", help="Killed daemons' disks lose what was not synced (root).")
+    ] = False,
+    keep: Annotated[
+        Path | None, typer.Option(help="Leave the folders of runs with violations in here.")
+    ] = None,
+    shape: Shape = Format.TABLE,
+    out: Out = None,
+) -> None:
+    """SIGKILL for broker, coordinator and agents at random times; a violation ends with status 70."""
+    from lichen.bench import kills as bench  # noqa: PLC0415 - only on this path
+
+    def run(quick: bool, say: Say) -> list[Row]:  # noqa: FBT001 - every benchmark's signature
+        wanted = range(seed, seed + 1) if quick else range(seed, seed + seeds)
+        return bench.measure(wanted, bench.QUICK_ROUNDS if quick else rounds, say, keep, power=power_cuts)
+
+    _run((replace(bench.BENCH, run=run),), quick=quick, shape=shape, out=out)
+
+
+@app.command()
+def matrix(
+    *,
+    quick: Quick = False,
+    fault: Annotated[
+        list[str] | None, typer.Option(help="Only this fault; may be given again. Default: all.")
+    ] = None,
+    keep: Annotated[Path | None, typer.Option(help="Leave the folders of failed rows in here.")] = None,
+    into: Annotated[
+        Path | None, typer.Option(help="Also write the table between the marks of this document.")
+    ] = None,
+    shape: Shape = Format.TABLE,
+    out: Out = None,
+) -> None:
+    """Faults x steps of a round, on real processes over Mosquitto; a violation ends with status 70."""
+    from lichen.bench import matrix as bench  # noqa: PLC0415 - only on this path
+
+    def run(quick: bool, say: Say) -> list[Row]:  # noqa: FBT001 - every benchmark's signature
+        rows = bench.measure(tuple(fault or ()), say, light=quick, keep=keep)
+        if into is not None:
+            bench.write_into(into, rows)
+        return rows
+
+    _run((replace(bench.BENCH, run=run),), quick=quick, shape=shape, out=out)
 
 
 @app.command("all")

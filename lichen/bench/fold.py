@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 
 from coordinator.journal import Journal
+from coordinator.rounds.group import Offered
 from coordinator.store import Store
 from lichen.bench import _fold_child as child
 from lichen.bench._tasks import noise_windows
@@ -60,7 +61,7 @@ def fill_journal(root: Path, task: Task, count: int) -> Blobs:
             frame = device.pack(context, windows, result, digest(b"base"))
             header, _ = open_frame(frame, UpdateHeader)
             journal.write(1, digest(frame), frame)
-            journal.record(header, digest(frame), len(frame), 0.0)
+            journal.record(Offered(header, digest(frame), len(frame)), 0.0)
     return state
 
 

@@ -15,6 +15,7 @@ from models import windowset
 from models.contract import WindowSet
 from protocol.errors import Misconfigured
 from protocol.task import Task
+from runtime.outputs import writing
 
 _OURS: Final = ("config", "state", "logs", "recordings")
 _NEEDED: Final = (
@@ -54,8 +55,9 @@ def clear(root: Path) -> None:
         raise Misconfigured(
             f"--out {root}: it is not empty and not from an earlier demo; name another folder"
         )
-    root.mkdir(parents=True, exist_ok=True)
-    (root / _MARK).write_text("made by lichen demo; the next run replaces what lies here\n")
+    with writing(root):
+        root.mkdir(parents=True, exist_ok=True)
+        (root / _MARK).write_text("made by lichen demo; the next run replaces what lies here\n")
     for name in _OURS:
         shutil.rmtree(root / name, ignore_errors=True)
     # a set: report.json is found twice

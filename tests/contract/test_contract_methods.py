@@ -15,7 +15,7 @@ from models.params import flatten
 from models.registry import methods
 from protocol.errors import Misconfigured, Reason, Refused, Transient
 from protocol.frame import decode_frame, digest, encode_frame
-from protocol.task import Encoder, Modality, Network, Task, Window
+from protocol.task import Encoder, Modality, Network, Robust, Task, Window
 from protocol.tensors import Codec, encode
 from protocol.updates import UpdateHeader
 
@@ -173,6 +173,41 @@ def test_folding_in_any_grouping_agrees_to_the_bit(spec, fleets, cut):
         (left if i < cut else right).fold(update)
     right.merge(left)
     assert as_bytes(right.close()) == folded(spec, task, state, updates)
+
+
+ROBUST = [
+    Robust(fold="clip"),
+    Robust(fold="trimmed_mean", trim=0.25),
+    Robust(fold="median"),
+    Robust(prototypes="geometric_median"),
+    Robust(fold="median", prototypes="geometric_median"),
+]
+
+
+@pytest.mark.parametrize("robust", ROBUST, ids=lambda r: f"{r.fold}-{r.prototypes}")
+def test_robust_folds_agree_to_the_bit_in_any_order_and_grouping(spec, fleets, robust):
+    plain, state, updates = fleets[spec.name]
+    task = plain.model_copy(update={"robust": robust})
+    expected = folded(spec, task, state, updates)
+    assert expected != as_bytes(state)
+    for order in itertools.islice(itertools.permutations(updates), 0, 120, 23):
+        assert folded(spec, task, state, list(order)) == expected
+    left, right = (spec.server().open(task, 1, state) for _ in range(2))
+    for i, update in enumerate(updates):
+        (left if i % 2 else right).fold(update)
+    left.merge(right)
+    assert as_bytes(left.close()) == expected
+    assert folded(spec, task, state, []) == as_bytes(state)
+
+
+@pytest.mark.parametrize("robust", ROBUST, ids=lambda r: f"{r.fold}-{r.prototypes}")
+def test_robust_folds_leave_alone_what_nobody_sent(spec, fleets, robust):
+    if not spec.may_miss_modality:
+        pytest.skip(f"{spec.name} says that it needs every modality")
+    plain, state, updates = fleets[spec.name]
+    task = plain.model_copy(update={"robust": robust})
+    before, after = as_bytes(state), folded(spec, task, state, [updates[4]])
+    assert all(after[name] == before[name] for name in before if name.startswith("encoder/microphone/"))
 
 
 def test_folding_leaves_the_base_alone_and_changes_the_model(spec, fleets):

@@ -17,7 +17,7 @@ from tests.support.links import quick, running, until
 def _link(fake: FakeBroker, max_queued: int = 256, **options) -> Link:
     protocol = "5" if fake.mqtt5 else "3.1.1"
     settings = quick(fake.port, protocol=protocol, **options)
-    return Link(settings, "me", filters=[("a/#", 1)], max_queued=max_queued)
+    return Link(settings, "me", filters=[("a/#", 1)], max_queued=max_queued, spare_bytes=0)
 
 
 async def _take(link: Link, count: int) -> list[Message]:
@@ -31,15 +31,15 @@ async def _take(link: Link, count: int) -> list[Message]:
 
 
 async def test_duty_1_a_packet_above_the_connacks_limit_is_refused_and_the_link_goes_on():
-    connack = b"\x00\x00\x05\x27" + (1000).to_bytes(4)  # Maximum Packet Size
+    connack = b"\x00\x00\x05\x27" + (2000).to_bytes(4)  # Maximum Packet Size
     async with fake_broker(FakeBroker(connack=connack)) as fake, running(_link(fake)) as link:
-        fits = 1000 - (1 + 2 + 2 + len("a/b") + 2 + 1)
+        fits = 2000 - (1 + 2 + 2 + len("a/b") + 2 + 1)
         await link.publish("a/b", bytes(fits))
-        with pytest.raises(Refused, match=r"too_large.*1001 bytes for a/b.*at most 1000"):
+        with pytest.raises(Refused, match=r"too_large.*2001 bytes for a/b.*at most 2000"):
             await link.publish("a/b", bytes(fits + 1))
         await link.publish("a/b", b"later")
         assert link.counters.reconnects == 0
-        assert link.chunk_bytes == 1024  # the protocol's smallest
+        assert link.chunk_bytes == 2000 - 512
 
 
 async def test_duty_1_the_cap_counts_where_connack_names_no_limit():
@@ -52,7 +52,7 @@ async def test_duty_1_the_cap_counts_where_connack_names_no_limit():
         assert link.chunk_bytes == 4096 - 512
 
 
-@pytest.mark.parametrize(("receive_maximum", "window", "most"), [(2, 4, 2), (100, 3, 3)])
+@pytest.mark.parametrize(("receive_maximum", "window", "most"), [(2, 4, 2), (100, 3, 4)])
 async def test_duty_2_no_more_in_flight_than_receive_maximum_and_window(receive_maximum, window, most):
     connack = b"\x00\x00\x03\x21" + receive_maximum.to_bytes(2)
     fake = FakeBroker(connack=connack, puback=False)
@@ -70,14 +70,14 @@ async def test_duty_2_no_more_in_flight_than_receive_maximum_and_window(receive_
 async def test_duty_2_a_publish_that_timed_out_keeps_its_slot_until_the_puback():
     fake = FakeBroker(puback=False)
     async with fake_broker(fake), running(_link(fake, window=1)) as link:
-        with pytest.raises(Transient, match="no PUBACK for a/1"):
-            await link.publish("a/1", b"x", timeout_s=0.1)
-        with pytest.raises(Transient, match="no PUBACK for a/2"):
-            await link.publish("a/2", b"x", timeout_s=0.1)
-        assert [topic for topic, _, _ in fake.published] == ["a/1"]
+        with pytest.raises(Transient, match="no PUBACK for a/blob/1"):
+            await link.publish("a/blob/1", b"x", timeout_s=0.1)
+        with pytest.raises(Transient, match="no PUBACK for a/blob/2"):
+            await link.publish("a/blob/2", b"x", timeout_s=0.1)
+        assert [topic for topic, _, _ in fake.published] == ["a/blob/1"]
         fake.puback = True
         await fake.acknowledge(fake.published[0][2])
-        await link.publish("a/3", b"x", timeout_s=5)
+        await link.publish("a/blob/3", b"x", timeout_s=5)
         assert link.counters.messages_out == 1
 
 
@@ -198,6 +198,23 @@ async def test_a_session_taken_over_is_said_in_words_and_not_fought_for():
     assert any("stop one" in entry["event"] for entry in logs)
 
 
+async def test_a_session_always_closed_in_order_is_another_clients_and_not_fought_for_either():
+    """MQTT 3.1.1 has no word for a takeover: the TCP connection just ends."""
+    fake = FakeBroker(mqtt5=False, connack=b"\x00\x00")
+    with capture_logs() as logs:
+        async with fake_broker(fake), running(_link(fake, backoff_min_s=0.01, backoff_max_s=60)) as link:
+            for wanted in range(1, 7):
+                await until(lambda wanted=wanted: fake.connects == wanted and link.connected)
+                fake.hang_up()
+            await until(lambda: not link.connected)
+            await asyncio.sleep(0.3)
+            assert fake.connects == 6
+            assert "another process uses id 'me'; stop one of the two" in link.why
+            assert link.until is not None
+            assert 25 < link.until - time.time() < 60
+    assert any("another process uses id 'me'" in entry["event"] for entry in logs)
+
+
 async def test_connections_that_break_at_once_again_and_again_hint_at_the_client_id():
     fake = FakeBroker(mqtt5=False, connack=b"\x00\x00")
     async with fake_broker(fake), running(_link(fake)) as link:
@@ -218,6 +235,9 @@ async def test_connections_that_break_at_once_again_and_again_hint_at_the_client
         (True, b"\x00\x84\x00", "does not speak MQTT 5"),
         (True, b"\x00\x85\x00", "refuses our client id"),
         (True, b"\x00\x00\x02\x24\x00", "offers QoS 0 only"),
+        (True, b"\x00\x00\x02\x25\x00", "keeps no retained messages"),
+        (True, b"\x00\x00\x02\x28\x00", "allows no wildcard subscriptions"),
+        (True, b"\x00\x00\x05\x27\x00\x00\x04\x00", "packets of at most 1024 bytes; lichen needs 1536"),
     ],
 )
 async def test_what_only_a_person_can_mend_is_said_in_words_and_tried_slowly(mqtt5, connack, words):

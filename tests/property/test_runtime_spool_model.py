@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from protocol.frame import digest as digest_of
 from runtime.spool import Spool
 
 BUDGET = 2000
@@ -24,6 +25,7 @@ class SpoolAgainstModel(RuleBasedStateMachine):
         self.carry: dict[str, dict[str, np.ndarray]] = {}
         self.dropped = 0
         self.count = 0
+        self.digests = [digest_of(b"never put")]
 
     def _used(self) -> int:
         carries = sum(x.nbytes for c in self.carry.values() for x in c.values())
@@ -37,7 +39,9 @@ class SpoolAgainstModel(RuleBasedStateMachine):
     )
     def put(self, task, round_, size, carry):
         self.count += 1
-        digest, payload = f"d{self.count}", self.count.to_bytes(4) * (size // 4)
+        payload = self.count.to_bytes(4) * max(1, size // 4)
+        digest = digest_of(payload)
+        self.digests.append(digest)
         arrays = None
         if carry is not None:
             arrays = {f"n{i}": np.full(n, self.count, np.float32) for i, n in enumerate(carry)}
@@ -51,7 +55,7 @@ class SpoolAgainstModel(RuleBasedStateMachine):
 
     @rule(back=st.integers(0, 5))
     def receipt(self, back):
-        digest = f"d{max(0, self.count - back)}"
+        digest = self.digests[max(0, self.count - back)]
         held = [key for key, (d, _) in self.entries.items() if d == digest]
         assert self.spool.clear(digest) == bool(held)
         for key in held:

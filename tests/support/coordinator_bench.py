@@ -19,6 +19,7 @@ class FakeLink:
     def __init__(self) -> None:
         self.connected = True
         self.why = "connecting to nowhere"
+        self.since, self.until = 0.0, None
         self.chunk_bytes = 65536
         self.counters = LinkCounters()
         self.sent: list[tuple[str, bytes, bool]] = []

@@ -19,7 +19,7 @@ from protocol.frame import digest, encode_frame
 from protocol.messages import BlobPointer, BlobRef, ModalityState, Offer, Receipt, State, Want
 from protocol.task import Modality, Rounds, Task
 from protocol.tensors import Codec, encode
-from protocol.topics import Kind, device_filters, device_topic, parse
+from protocol.topics import Kind, broadcast_topic, device_filters, device_topic, parse
 from protocol.updates import UpdateHeader
 from runtime.mqtt import Link
 from runtime.settings import MqttSettings
@@ -171,7 +171,9 @@ class FakeDevice:
         self.heard = asyncio.Condition()
         self._tasks: list[asyncio.Task[None]] = []
         settings = MqttSettings(port=port, backoff_min_s=0.05, backoff_max_s=0.3)
-        filters = [(f, 1) for f in device_filters(FLEET, name)]
+        # An agent does not hear rounds; tests do.
+        heard = (*device_filters(FLEET, name), broadcast_topic(FLEET, Kind.ROUND))
+        filters = [(f, 1) for f in heard]
         self.link = Link(settings, f"agent-{FLEET}-{name}", filters=filters, on_connect=self.hello)
 
     async def __aenter__(self) -> Self:

@@ -1,6 +1,9 @@
 """A broker that misbehaves on demand: enough of MQTT to answer, refuse, withhold, repeat and cut."""
 
 import asyncio
+import socket
+import struct
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -21,6 +24,7 @@ class FakeBroker:
     connects: int = 0
     connect_packets: list[bytes] = field(default_factory=list)
     published: list[tuple[str, bytes, int]] = field(default_factory=list)  # topic, properties, packet id
+    arrivals: list[tuple[float, int]] = field(default_factory=list)  # of PUBLISH: when, bytes of the packet
     pubacks: list[int] = field(default_factory=list)
     unacked: int = 0
     most_unacked: int = 0
@@ -61,6 +65,8 @@ class FakeBroker:
         mid = int.from_bytes(body[end : end + 2])
         properties = body[end + 2 : end + 3 + body[end + 2]] if self.mqtt5 else b""
         self.published.append((body[2:end].decode(), properties, mid))
+        length_bytes = 1 + (len(body) >= 1 << 7) + (len(body) >= 1 << 14) + (len(body) >= 1 << 21)
+        self.arrivals.append((time.monotonic(), 1 + length_bytes + len(body)))
         if flags & 6:
             self.unacked += 1
             self.most_unacked = max(self.most_unacked, self.unacked)
@@ -70,6 +76,13 @@ class FakeBroker:
     async def acknowledge(self, mid: int, writer: asyncio.StreamWriter | None = None) -> None:
         self.unacked -= 1
         await _send(writer or self.writers[-1], 0x40, mid.to_bytes(2))
+
+    def most_in_a_second(self) -> tuple[int, int]:
+        """The most PUBLISH packets, and the most bytes of them, that came in any one second."""
+        seconds = [
+            [size for when, size in self.arrivals if start <= when < start + 1] for start, _ in self.arrivals
+        ]
+        return max(map(len, seconds), default=0), max(map(sum, seconds), default=0)
 
     async def deliver(self, topic: bytes, payload: bytes, mid: int | None) -> None:
         """PUBLISH to the last client; QoS 1 when it has a packet id."""
@@ -89,9 +102,16 @@ class FakeBroker:
         await self.writers[-1].drain()
 
     def cut(self) -> None:
-        """Close every connection without a word."""
+        """Reset every connection, as a bad network does."""
         for writer in self.writers:
+            sock = writer.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             writer.transport.abort()
+
+    def hang_up(self) -> None:
+        """Close every connection in order, without a word: a broker that gives the session to another."""
+        for writer in self.writers:
+            writer.close()
 
 
 async def _length(reader: asyncio.StreamReader) -> int:

@@ -1,6 +1,7 @@
 """``lichen agent status`` tells a dead agent from a live one; and no second agent on the same folder."""
 
 import asyncio
+import itertools
 import json
 import os
 import sqlite3
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 from edge_agent import cli, status
 from edge_agent.config import read
 from protocol.errors import Misconfigured
+from protocol.frame import digest
 from runtime.clock import SystemClock
 from runtime.owner import Owner
 from tests.support.agent_link import until
@@ -114,4 +116,31 @@ async def test_a_full_disk_is_in_the_status_until_it_recovers(tmp_path):
         assert store.commit()
     assert agent.status()["disk"] == "ok"
     assert logs[-1]["event"] == "windows are written again"
+    agent.close()
+
+
+async def test_what_was_written_to_the_disk_is_no_reason_to_write_again(tmp_path, monkeypatch):
+    """Else the status of an agent at rest would wear the card by itself."""
+    path, counted = tmp_path / "status.json", itertools.count()
+    monkeypatch.setattr(status, "_EVERY_S", 0.005)
+    task = asyncio.create_task(
+        status.keep(path, lambda: {"windows": 1, "disk_writes": {"bytes": next(counted)}}, SystemClock())
+    )
+    await until(path.exists)
+    first = path.read_text()
+    at = next(counted)
+    await until(lambda: next(counted) > at + 20)
+    assert path.read_text() == first
+    task.cancel()
+    await asyncio.wait([task])
+
+
+def test_disk_writes_are_in_the_status_and_grow_with_a_commit(tmp_path):
+    agent = make(tmp_path)
+    before = agent.status()["disk_writes"]
+    agent.spool.put(task="t", round_=1, digest=digest(b"x"), payload=b"x", carry=None)
+    after = agent.status()["disk_writes"]
+    assert after["commits"] == before["commits"] + 1
+    assert after["syncs"] == before["syncs"] + 1
+    assert set(after) == {"commits", "syncs", "bytes"}
     agent.close()

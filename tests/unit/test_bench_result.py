@@ -1,5 +1,6 @@
 import io
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -86,3 +87,16 @@ def test_bench_cli_writes_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) 
     assert done.exit_code == 0, done.output
     assert json.loads((tmp_path / "new" / "toy.json").read_text())["rows"][0]["mean"] == 1234567.0
     assert "1,234,567" in done.stdout
+
+
+def test_bench_that_breaks_a_promise_ends_with_70_and_a_missed_goal_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    missed = (Goal("bytes", 2048),)
+    toys = {"goal": bench(goals=missed), "promise": replace(bench(name="promise"), promises=missed)}
+    monkeypatch.setattr(registry, "bench", toys.__getitem__)
+    for name, status in (("goal", 0), ("promise", 70)):
+        monkeypatch.setattr(registry, "names", lambda name=name: (name,))
+        done = CliRunner().invoke(cli.app, ["all"])
+        assert done.exit_code == status
+        assert "MISSED" in done.stdout

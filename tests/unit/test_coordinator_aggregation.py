@@ -8,6 +8,7 @@ import pytest
 from coordinator.aggregation import UnusableUpdates, fold_journal, limits_for
 from coordinator.history import read
 from coordinator.journal import Entry, Journal
+from coordinator.rounds.group import Offered
 from coordinator.store import Store
 from models.contract import Blobs, Update
 from protocol.errors import Reason, Transient
@@ -29,7 +30,7 @@ def entries_in(tmp_path, count: int) -> list[Entry]:
             head = header(f"d{number:02}", 1, "0" * 64)
             update = frame(head, float(number), SIZE)
             journal.write(1, digest(update), update)
-            journal.record(head, digest(update), len(update), 1.0)
+            journal.record(Offered(head, digest(update), len(update)), 1.0)
         return journal.entries(1, [f"d{number:02}" for number in range(count)])
 
 

@@ -12,7 +12,7 @@ from tests.support.coordinator_fake import FLEET, frame, header, tiny_task
 
 
 async def test_no_message_waits_for_the_puback_of_its_answer(tmp_path) -> None:
-    async with bench(tmp_path, tiny_task(min_devices=2)) as made:
+    async with bench(tmp_path, tiny_task(min_devices=2), quarantine={"refusals": 0}) as made:
         await made.online("a", "b")
         await made.phase("collecting")
         made.link.hold = asyncio.Event()

@@ -116,3 +116,37 @@ def test_the_asyncapi_document_is_printed_as_json(capsys: pytest.CaptureFixture[
     code, out, _ = run(capsys, "protocol", "asyncapi")
     assert code == 0
     assert json.loads(out)["asyncapi"].startswith("3.")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (NotADirectoryError(20, "Not a directory"), exit_codes.CANTCREAT, "cannot be made: Not a directory"),
+        (
+            PermissionError(13, "Permission denied"),
+            exit_codes.NOPERM,
+            "choose another place, or another user",
+        ),
+        (OSError(30, "Read-only file system"), exit_codes.NOPERM, "Read-only file system"),
+        (OSError(28, "No space left on device"), exit_codes.IOERR, "not written: No space left on device"),
+    ],
+)
+def test_an_output_that_cannot_be_written_is_said_in_words(
+    error: OSError, code: int, words: str, monkeypatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("lichen.data_cli.spar.recording", lambda *_, **__: {})
+    monkeypatch.setattr("lichen.data_cli.spar.load", list)
+    monkeypatch.setattr("lichen.data_cli.spar.save", fails)
+    left, _, said = run(capsys, "data", "recording", "1", "--out", "there/x.npz")
+    assert left == code
+    assert words in said
+    assert "there/x.npz" in said
+
+
+def test_an_output_below_a_file_is_73(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    code, _, said = run(capsys, "demo", "--out", str(tmp_path / "file" / "demo"))
+    assert code == exit_codes.CANTCREAT, said

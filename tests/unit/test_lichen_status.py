@@ -92,3 +92,16 @@ def test_a_fleet_without_a_name_or_with_a_wrong_one_is_said() -> None:
         whereabouts(None, None, {})
     with pytest.raises(Misconfigured, match="a/b"):
         whereabouts(None, "a/b", {})
+
+
+@pytest.mark.parametrize(
+    ("until_s", "words"), [(None, "until others end it"), (75.0, "for 1 min 15 s more at most")]
+)
+def test_why_says_for_how_long_already_and_for_how_long_at_most(until_s: float | None, words: str) -> None:
+    view = FleetView("f")
+    one = at("collecting", waiting_for="a, b", waited_s=200.0, until_s=until_s)
+    assert view.apply(broadcast_topic("f", Kind.ROUND), encode(one))
+    said = io.StringIO()
+    show(view, Console(file=said, width=200), why=True)
+    assert "waits for: a, b" in said.getvalue()
+    assert f"since 3 min 20 s before it said so, {words}" in said.getvalue()

@@ -15,7 +15,7 @@ from models.methods.qqr.server import make_server
 from models.params import flatten
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.task import Task
-from protocol.tensors import Codec
+from protocol.tensors import Codec, decode, encode
 from protocol.updates import UpdateHeader
 from tests.support.qqr_cases import task, train, windows, with_prototypes, without
 
@@ -154,6 +154,32 @@ def update(the_task: Task, tensors, rows=None, **header) -> Update:
 
 def rows_of(classes, counts=None):
     return PrototypeRows(classes=tuple(classes), counts=tuple(counts or [1] * len(classes)))
+
+
+def test_a_prototype_longer_than_any_mean_of_features_is_refused():
+    the_task, server = task(), make_server()
+    state, name = make_client().initial(the_task, 0), values_name("acc")
+    honest = update(the_task, {name: np.full((1, 4), 4.0, np.float32)}, {"acc": rows_of([0])})  # length 8
+    server.check(the_task, state, honest)
+    # every value is within the bound of a single one, the whole is twice as long as a feature
+    far = update(the_task, {name: np.full((1, 4), -8.0, np.float32)}, {"acc": rows_of([0])})
+    with pytest.raises(Refused, match="prototype of length 16") as caught:
+        server.check(the_task, state, far)
+    assert caught.value.reason is Reason.OUT_OF_BOUNDS
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 8, 32])
+def test_a_quantized_prototype_of_full_length_is_never_refused(bits):
+    the_task, server = task(prototype_bits=bits), make_server()
+    state, name = make_client().initial(the_task, 0), values_name("acc")
+    codec = {2: Codec.INT2, 3: Codec.INT4, 4: Codec.INT4, 8: Codec.INT8, 32: Codec.FLOAT32}[bits]
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        rows_RD = rng.normal(size=(2, 4))
+        rows_RD *= 8.0 / np.linalg.norm(rows_RD, axis=1, keepdims=True)
+        encoded = encode(rows_RD, codec, levels=8 if bits == 3 else None)
+        sent = update(the_task, {name: decode(encoded)}, {"acc": rows_of([0, 2])})
+        server.check(the_task, state, sent)
 
 
 def test_5_and_15_plain_means_over_those_who_sent_and_16_over_rounds():

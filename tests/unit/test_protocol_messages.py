@@ -9,7 +9,17 @@ from protocol import messages
 from protocol.errors import Reason, Refused
 from protocol.messages import BlobPointer, BlobRef, Fetch, Metric, Offer, Receipt, State, Want, decode, encode
 from protocol.task import Modality, Network, Task
-from protocol.topics import Kind, broadcast_topic, coordinator_filters, device_filters, device_topic, parse
+from protocol.topics import (
+    MAX_SLASHES,
+    MAX_TOPIC_BYTES,
+    Kind,
+    broadcast_topic,
+    coordinator_filters,
+    device_filters,
+    device_topic,
+    parse,
+    ping_topic,
+)
 
 DIGEST = "0123456789abcdef" * 4
 
@@ -110,13 +120,18 @@ def test_every_kind_of_topic_comes_back(kind):
         "lichen/v1/f/d/#",
         "lichen/v1/f/d/dev/up/blob",
         f"lichen/v1/f/d/dev/up/blob/{DIGEST}",
-        f"lichen/v1/f/d/dev/up/blob/{DIGEST[:-1]}/0",
-        f"lichen/v1/f/d/dev/up/blob/{DIGEST.upper()}/0",
-        f"lichen/v1/f/d/dev/up/blob/{DIGEST}/-1",
-        f"lichen/v1/f/d/dev/up/blob/{DIGEST}/01",
-        f"lichen/v1/f/d/dev/up/blob/{DIGEST}/1048576",
-        f"lichen/v1/f/d/dev/up/blob/{DIGEST}/\u0661",
-        f"lichen/v1/f/d/dev/up/state/{DIGEST}/0",
+        f"lichen/v1/f/d/dev/up/blob/{DIGEST}.",
+        f"lichen/v1/f/d/dev/up/blob/{DIGEST}.0.0",
+        f"lichen/v1/f/d/dev/up/blob/{DIGEST}/0",
+        f"lichen/v1/f/d/dev/up/blob/{DIGEST[:-1]}.0",
+        f"lichen/v1/f/d/dev/up/blob/{DIGEST.upper()}.0",
+        f"lichen/v1/f/d/dev/up/blob/{DIGEST}.-1",
+        f"lichen/v1/f/d/dev/up/blob/{DIGEST}.01",
+        f"lichen/v1/f/d/dev/up/blob/{DIGEST}.1048576",
+        f"lichen/v1/f/d/dev/up/blob/{DIGEST}.\u0661",
+        f"lichen/v1/f/d/dev/up/state/{DIGEST}.0",
+        "lichen/v1/f/d/dev/ping/more",
+        "lichen/v1/f/b/ping",
         "$SYS/broker/uptime",
     ],
 )
@@ -124,6 +139,25 @@ def test_a_strange_topic_is_refused(topic):
     with pytest.raises(Refused) as caught:
         parse(topic)
     assert caught.value.reason is Reason.MALFORMED
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_the_longest_topic_of_each_kind_is_one_that_aws_takes(kind):
+    name, blob = "n" * 64, kind in {Kind.UP_BLOB, Kind.DOWN_BLOB}
+    if kind.value.startswith("b/"):
+        topic = broadcast_topic(name, kind)
+    else:
+        topic = device_topic(name, name, kind, *((DIGEST, (1 << 20) - 1) if blob else ()))
+    assert topic.count("/") <= MAX_SLASHES
+    assert len(topic.encode()) <= MAX_TOPIC_BYTES
+    filters = (
+        *device_filters(name, name),
+        *coordinator_filters(name),
+        ping_topic(name),
+        ping_topic(name, name),
+    )
+    assert max(f.count("/") for f in filters) <= MAX_SLASHES
+    assert len(device_filters(name, name)) <= 8, "AWS takes 8 filters in one SUBSCRIBE"
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "+", "#", "a b", ".a", "a" * 65, "a\n"])

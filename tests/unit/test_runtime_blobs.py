@@ -161,6 +161,6 @@ def test_a_folder_that_is_not_ours_is_misconfigured(tmp_path, monkeypatch):
     def no(*_args, **_kwargs):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("tempfile.mkstemp", no)
+    monkeypatch.setattr("runtime.disk.Disk.write", no)
     with pytest.raises(Misconfigured, match="must own this folder"):
         write_atomic(tmp_path / "f", b"x")

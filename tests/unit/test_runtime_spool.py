@@ -1,10 +1,12 @@
 import sqlite3
+from contextlib import closing
 
 import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
 from protocol.errors import Misconfigured, Reason, Refused, Transient
+from protocol.frame import digest as digest_of
 from runtime.spool import Spool, SpoolEntry
 
 
@@ -21,14 +23,14 @@ def spool(path):
 
 
 def _put(spool: Spool, round_: int, size: int = 10, carry=None, task: str = "t") -> str:
-    digest = f"{task}{round_}"
-    spool.put(task=task, round_=round_, digest=digest, payload=bytes([round_ % 256]) * size, carry=carry)
-    return digest
+    payload = bytes([(round_ + (0 if task == "t" else 100)) % 256]) * size
+    spool.put(task=task, round_=round_, digest=digest_of(payload), payload=payload, carry=carry)
+    return digest_of(payload)
 
 
 def test_there_until_cleared(spool):
     digest = _put(spool, 1)
-    assert spool.pending() == [SpoolEntry("t", 1, "t1", 10, 5.0)]
+    assert spool.pending() == [SpoolEntry("t", 1, digest, 10, 5.0)]
     assert spool.payload(digest) == b"\x01" * 10
     assert spool.clear(digest)
     assert not spool.clear(digest)
@@ -154,3 +156,65 @@ def test_after_close_nothing_works(path):
     spool.close()
     with pytest.raises(sqlite3.ProgrammingError):
         spool.pending()
+
+
+def _rot(path, table: str, column: str) -> None:
+    """A value changes in its place: SQLite finds nothing wrong with its pages."""
+    with closing(sqlite3.connect(path)) as raw:
+        for row, value in raw.execute(f"SELECT rowid, {column} FROM {table}").fetchall():  # noqa: S608 - our words
+            rotten = value.replace(b"\x01", b"\x03")
+            raw.execute(f"UPDATE {table} SET {column} = ? WHERE rowid = ?", (rotten, row))  # noqa: S608 - our words
+        raw.commit()
+        assert raw.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_a_frame_that_rotted_is_dropped_counted_and_never_sent(path):
+    spool = Spool(path, 10_000)
+    bad, good = _put(spool, 1), _put(spool, 2)
+    spool.close()
+    _rot(path, "entry", "payload")
+    spool = Spool(path, 10_000)
+    with pytest.raises(KeyError, match="rotted"):
+        spool.payload(bad)
+    assert spool.payload(good) == b"\x02" * 10
+    assert [entry.digest for entry in spool.pending()] == [good]
+    assert spool.rotten == 1
+    spool.close()
+
+
+def test_a_carry_that_rotted_is_dropped_whole(path):
+    spool = Spool(path, 10_000)
+    _put(spool, 1, carry={"a": np.frombuffer(b"\x01\x01\x01\x01", "<f4"), "b": np.ones(2, np.float32)})
+    spool.close()
+    _rot(path, "carry", "data")
+    spool = Spool(path, 10_000)
+    assert spool.carry("t") == {}
+    assert spool.rotten == 1
+    assert spool.carry("t") == {}
+    assert spool.rotten == 1, "it is gone, not found again"
+    spool.close()
+
+
+def test_a_spool_of_the_first_release_is_read_and_gets_checksums(path):
+    spool = Spool(path, 10_000)
+    _put(spool, 1, carry={"a": np.ones(2, np.float32)})
+    spool.close()
+    with closing(sqlite3.connect(path)) as raw:
+        raw.execute("ALTER TABLE carry DROP COLUMN crc")
+    spool = Spool(path, 10_000)
+    np.testing.assert_array_equal(spool.carry("t")["a"], [1, 1])
+    _put(spool, 2, carry={"a": np.ones(2, np.float32)})
+    spool.close()
+    _rot(path, "entry", "payload")
+    with closing(sqlite3.connect(path)) as raw:
+        assert raw.execute("SELECT count(crc) FROM carry").fetchone() == (1,)
+
+
+def test_corrupt_files_that_are_kept_are_few(path):
+    path.parent.mkdir()
+    for n in range(6):
+        path.write_bytes(b"not a database %d" % n * 100)
+        Spool(path, 1000).close()
+    kept = sorted(path.parent.glob("*.corrupt-*"))
+    assert len(kept) == 3
+    assert kept[-1].read_bytes().startswith(b"not a database 5")

@@ -1,20 +1,25 @@
 """The coordinator's half of QQR: plain mean of the models (5), global prototypes (15, 16). NumPy only."""
 
+import math
 from collections.abc import Iterable
 from typing import Final, Self, cast
 
 import numpy as np
 
-from models.aggregate import MAX_ABS, FixedPointSum, RowSum
-from models.contract import Blobs, Tensors, Update
+from models.aggregate import MAX_ABS
+from models.contract import Blobs, FloatArray, Tensors, Update
 from models.methods.qqr import METHOD, QqrConfig
 from models.methods.qqr.messages import PrototypeRows, QqrMessage, parse
 from models.methods.qqr.prototypes import blob_name, cumulative, rounds_name, table, values_name
 from models.params import apply, check_names, check_tensor, flatten, shapes, unflatten
+from models.robust import delta_fold
+from models.robust_rows import row_fold
 from protocol.errors import Reason, Refused
 from protocol.task import Task
 from protocol.updates import UpdateHeader
 
+FLOAT_BITS: Final = 32
+"""``prototype_bits`` of prototypes that travel as float32."""
 _ROUNDING: Final = 1.001
 """Room for float32 and the quantizer above a prototype's largest possible value."""
 
@@ -75,9 +80,10 @@ class QqrFold:
     def __init__(self, task: Task, state: Blobs) -> None:
         self._config = _config(task)
         self._state = state
-        self._deltas = FixedPointSum(shapes(_model(state)), MAX_ABS)
+        self._deltas = delta_fold(task.robust, shapes(_model(state)), MAX_ABS)
         self._prototypes = {
-            name: RowSum(len(task.labels), task.network.feature_dim, MAX_ABS) for name in task.modality_names
+            name: row_fold(task.robust, len(task.labels), task.network.feature_dim, MAX_ABS)
+            for name in task.modality_names
         }
 
     def fold(self, update: Update) -> None:
@@ -150,6 +156,24 @@ def _check_prototypes(task: Task, state: Blobs, update: Update, modality: str, r
             )
     bound = config.feature_scale * _ROUNDING if config.normalise else MAX_ABS
     check_tensor(name, update.tensors[name], (len(rows.classes), columns), bound)
+    if config.normalise:
+        _check_lengths(name, update.tensors[name], config)
+
+
+def _check_lengths(name: str, values_RD: FloatArray, config: QqrConfig) -> None:
+    """A mean of features of length ``feature_scale`` is no longer than that, but for the quantizer's steps.
+
+    One step is at most ``2 * feature_scale / (levels - 1)``, and each of D values may be off by one (half a
+    step where it is rounded once, to the nearest).
+    """
+    steps = 0 if config.prototype_bits == FLOAT_BITS else 2 / (2**config.prototype_bits - 1)
+    off = steps * math.sqrt(values_RD.shape[1])
+    most = config.feature_scale * (_ROUNDING + off)
+    longest = float(np.sqrt(np.square(values_RD, dtype=np.float64).sum(axis=1)).max(initial=0.0))
+    if longest > most:
+        raise Refused(
+            Reason.OUT_OF_BOUNDS, f"tensor {name!r}: a prototype of length {longest:.6g}, at most {most:.6g}"
+        )
 
 
 def make_server() -> QqrServer:

@@ -1,0 +1,133 @@
+"""Whom the operator lets in, as the daemon asks it: cheap answers out of the identities' book.
+
+Without an authority (``lichen coordinator init``) everybody is let in that the broker lets in; ``lichen
+device approve`` still ends a quarantine. Cryptography, starlette and uvicorn are imported only where there is
+one.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from coordinator.config import CoordinatorSettings
+from protocol.errors import LichenError, Misconfigured, Reason, Refused
+from runtime.clock import Clock
+
+if TYPE_CHECKING:
+    from coordinator.identity.book import Book
+    from coordinator.identity.desk import Desk
+    from coordinator.identity.office import Office
+
+log = structlog.get_logger(__name__)
+
+REFRESH_S: Final = 3.0
+AUTHORITY: Final = "authority"
+"""The folder below ``state_dir``."""
+_BOOK: Final = "identity.sqlite3"
+
+
+class Admission:
+    """What the operator decided on each device; :meth:`services` reads it and keeps it fresh.
+
+    Args:
+        settings: where the authority and the book are.
+        clock: the time.
+    """
+
+    def __init__(self, settings: CoordinatorSettings, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._desk: Desk | None = None
+        self._book: Book | None = None
+        self._office: Office | None = None
+        self._said = ""
+
+    @staticmethod
+    def enabled_by(settings: CoordinatorSettings) -> bool:
+        """Whether devices enrol here.
+
+        Raises:
+            Misconfigured: the settings say so, but there is no authority.
+        """
+        there = (settings.state_dir / AUTHORITY).is_dir()
+        if settings.identity.enabled and not there:
+            raise Misconfigured(
+                f"identity.enabled: {settings.state_dir / AUTHORITY} is not there; make the fleet's "
+                "authority with: lichen coordinator init"
+            )
+        return there and settings.identity.enabled is not False
+
+    def open(self) -> None:
+        """Read authority and book, where they are.
+
+        Raises:
+            Misconfigured: one of them is damaged, or another fleet's.
+            Transient: the disk is full.
+        """
+        if self.enabled_by(self._settings) and self._desk is None:
+            from coordinator.identity.desk import Desk  # noqa: PLC0415 - only where there is an authority
+
+            self._desk = Desk(self._settings)
+            self._book = self._desk.book
+        self._refresh()
+
+    def _refresh(self) -> None:
+        if self._book is None and (self._settings.state_dir / _BOOK).is_file():
+            from coordinator.identity.book import Book  # noqa: PLC0415 - only where there is one
+
+            self._book = Book(self._settings.state_dir)
+        if self._book is not None:
+            self._book.refresh()
+
+    def barred(self, device: str) -> Refused | None:
+        """Why nothing is taken from a device; None where the operator has nothing against it."""
+        if self._desk is None or self._book is None or self._book.standing(device) != "revoked":
+            return None
+        return Refused(Reason.REVOKED, f"{device} was revoked by the operator (lichen device revoke)")
+
+    def released_at(self, device: str) -> float | None:
+        """When the operator last approved a device, in unix seconds."""
+        return None if self._book is None else self._book.released_at(device)
+
+    def counts(self) -> tuple[int, Mapping[Reason, int]]:
+        """Certificates issued since the start, and enrolments that were refused."""
+        app = None if self._office is None else self._office.app
+        return (0, {}) if app is None else (app.issued, dict(app.refused))
+
+    def services(self) -> dict[str, Callable[[], Awaitable[None]]]:
+        """What the daemon runs; the port is taken now.
+
+        Raises:
+            Misconfigured: it cannot be.
+            Transient: the disk is full.
+        """
+        self.open()
+        found: dict[str, Callable[[], Awaitable[None]]] = {"admission": self._run}
+        if self._desk is not None:
+            from coordinator.identity.office import Office  # noqa: PLC0415 - only where there is an authority
+
+            self._office = Office(self._desk, self._settings.identity, self._clock)
+            found |= {"enrolment": self._office.serve, "broker-files": self._office.keep}
+        return found
+
+    async def _run(self) -> None:
+        while True:
+            await self._clock.sleep(REFRESH_S)
+            if self._book is None and not (self._settings.state_dir / _BOOK).is_file():
+                continue
+            try:
+                await asyncio.to_thread(self._refresh)
+                self._said = ""
+            except LichenError as error:  # what was known stays known
+                if str(error) != self._said:
+                    log.warning("the book of identities cannot be read now", why=str(error))
+                self._said = str(error)
+
+    def close(self) -> None:
+        """Stop listening, close the book. Idempotent."""
+        if self._office is not None:
+            self._office.close()
+        if self._book is not None:
+            self._book.close()

@@ -1,0 +1,63 @@
+"""A copy of the coordinator's database beside it, made anew whenever a round is over.
+
+SQLite pages carry no checksum, so a copy of a damaged database would be as damaged: each copy is checked
+before it takes the place of the one before.
+"""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from protocol.errors import Transient
+from runtime.files import disk_errors, put_in_place, remove
+
+SUFFIX: Final = ".backup"
+
+
+def backup_of(database: Path) -> Path:
+    """Where the copy lies."""
+    return database.with_name(database.name + SUFFIX)
+
+
+def back_up(database: Path) -> None:
+    """Copy a database that may be in use, as of one moment.
+
+    Raises:
+        Transient: the disk is full, or the database is damaged (then the old copy stays).
+        Misconfigured: the folder is not writable for us.
+    """
+    copy = backup_of(database)
+    part = copy.with_name(copy.name + ".part")
+    with disk_errors(part):
+        remove(part)
+        try:
+            _copy(database, part)
+            if (found := trouble_in(part)) != "":
+                raise Transient(f"{database}: no backup is made of a damaged database: {found}")
+            put_in_place(part, copy)
+        except sqlite3.Error as error:
+            raise Transient(f"{part}: no backup could be made: {error}") from None
+        finally:
+            remove(part)
+
+
+def _copy(database: Path, part: Path) -> None:
+    with (
+        closing(sqlite3.connect(f"file:{quote(str(database))}?mode=ro", uri=True, timeout=10)) as source,
+        closing(sqlite3.connect(part)) as target,
+    ):
+        target.execute("PRAGMA synchronous=OFF")  # it is synced as a whole
+        source.backup(target)  # in one step: one consistent moment
+
+
+def trouble_in(file: Path) -> str:
+    """What SQLite finds wrong with a file that nobody writes; empty where it is sound."""
+    address = f"file:{quote(str(file))}?mode=ro&immutable=1"
+    try:
+        with closing(sqlite3.connect(address, uri=True)) as database:
+            found = str(database.execute("PRAGMA quick_check(1)").fetchone()[0])
+    except sqlite3.Error as error:
+        return str(error)
+    return "" if found == "ok" else found

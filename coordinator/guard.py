@@ -1,0 +1,51 @@
+"""Who is not heard at all: asked for every update, chunk and selection, before anything is decoded."""
+
+from collections.abc import Callable
+from typing import Final
+
+from protocol.errors import Refused
+from runtime.clock import Clock
+
+Barred = Callable[[str], Refused | None]
+"""Why nothing is taken from a device now; None where all is well. Must be cheap."""
+TELL_EVERY_S: Final = 10.0
+_MAX_TOLD: Final = 10_000
+
+
+def nobody(_device: str) -> Refused | None:
+    """Everybody is heard."""
+    return None
+
+
+class Guard:
+    """Several reasons to bar a device, in order: the first one counts."""
+
+    def __init__(self, clock: Clock, *barred: Barred) -> None:
+        self._clock = clock
+        self._barred = list(barred)
+        self._told: dict[str, float] = {}
+        self.turned_away = 0
+        """Messages that were dropped without a look."""
+
+    def add(self, barred: Barred) -> None:
+        """Ask this first from now on (a certificate taken back comes before bad conduct)."""
+        self._barred.insert(0, barred)
+
+    def barred(self, device: str) -> Refused | None:
+        """Why nothing is taken from this device now."""
+        for ask in self._barred:
+            refused = ask(device)
+            if refused is not None:
+                return refused
+        return None
+
+    def may_tell(self, device: str) -> bool:
+        """Whether to answer it: once in ``TELL_EVERY_S``, for an answer costs more than a message."""
+        now = self._clock.now()
+        if now - self._told.get(device, -TELL_EVERY_S) < TELL_EVERY_S:
+            self.turned_away += 1
+            return False
+        if len(self._told) >= _MAX_TOLD:
+            self._told.clear()
+        self._told[device] = now
+        return True

@@ -1,0 +1,272 @@
+"""The fleet's private certificate authority: one folder, made once, never overwritten.
+
+``authority/`` holds ``ca.key`` (0600), ``ca.crt`` and ``authority.json`` (fleet and the hosts it serves).
+Whoever has ``ca.key`` can name any device: back it up as a secret, and keep the folder off shared disks.
+"""
+
+import contextlib
+import ipaddress
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final, Self
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from pydantic import Field, ValidationError
+
+from coordinator.identity import certificates
+from coordinator.identity.certificates import CLIENT, SERVER, Key, PublicKey, Revoked, Span
+from protocol.base import Frozen, Name
+from protocol.enrolment import COORDINATOR_NAME
+from protocol.errors import Misconfigured
+from runtime.files import disk_errors, sync_folder, write_atomic
+
+OBSERVER_NAME: Final = "@observer"
+"""The common name in ``lichen status``' certificate: it may read what the fleet says, and write nothing."""
+FOLDER: Final = "authority"
+_KEY, _CERTIFICATE, _FACTS = "ca.key", "ca.crt", "authority.json"
+_DAY_S: Final = 86400.0
+_CA_YEARS: Final = 20
+_SERVICE_DAYS: Final = 730
+"""Of the certificates of broker, enrolment service, coordinator and observer; they are renewed by us."""
+_BACKDATE_S: Final = _DAY_S
+"""A peer's clock may be that late."""
+
+Host = Annotated[str, Field(pattern=r"^[A-Za-z0-9_:.-]{1,253}$")]
+
+
+class Facts(Frozen):
+    """``authority.json``."""
+
+    fleet: Name
+    hosts: Annotated[tuple[Host, ...], Field(min_length=1, max_length=64)]
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """A certificate that was just signed; ``not_after`` in unix seconds."""
+
+    certificate_pem: str
+    serial: int
+    not_after: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pair(Issued):
+    """A certificate with a key that was made here."""
+
+    key_pem: bytes
+
+    @property
+    def both_pem(self) -> bytes:
+        """Certificate and key for one file: replaced at once, they always fit each other."""
+        return self.certificate_pem.encode() + self.key_pem
+
+
+class Authority:
+    """Signs certificates. Use :meth:`create` once, then :meth:`load`. Thread-safe: nothing in it changes."""
+
+    def __init__(
+        self, folder: Path, key: Key, certificate: x509.Certificate, facts: Facts, wall: Callable[[], float]
+    ) -> None:
+        self.folder = folder
+        self.fleet = facts.fleet
+        self.hosts = facts.hosts
+        self._key = key
+        self._certificate = certificate
+        self._wall = wall
+
+    @classmethod
+    def create(
+        cls, folder: Path, fleet: str, hosts: Sequence[str], *, wall: Callable[[], float] = time.time
+    ) -> Self:
+        """Make the authority; the folder appears whole, with all its files, or not at all.
+
+        Raises:
+            Misconfigured: there is one already, a host is no host, or the disk is closed to us.
+            Transient: the disk is full.
+        """
+        facts = checked_facts(fleet, hosts)
+        key, now = certificates.new_key(), wall()
+        span = Span(now - _BACKDATE_S, now + _CA_YEARS * 365.25 * _DAY_S)
+        certificate = certificates.self_signed(key, fleet, span)
+        with disk_errors(folder):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))  # mode 0700
+        try:
+            write_atomic(made / _KEY, certificates.key_pem(key))
+            write_atomic(made / _CERTIFICATE, certificates.pem(certificate).encode())
+            write_atomic(made / _FACTS, facts.model_dump_json().encode())
+            with disk_errors(folder), _taken_means(folder):
+                # An empty folder in its place is taken over, one with an authority in it never is.
+                made.rename(folder)
+                sync_folder(folder.parent)
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+        return cls(folder, key, certificate, facts, wall)
+
+    @classmethod
+    def load(cls, folder: Path, *, wall: Callable[[], float] = time.time) -> Self:
+        """Read the authority.
+
+        Raises:
+            Misconfigured: there is none, a file is damaged, others may read the key, or they do not fit.
+        """
+        file = folder / _KEY
+        try:
+            if file.stat().st_mode & 0o077:
+                raise Misconfigured(f"{file}: others may read the authority's key; chmod 600 {file}")
+            key = serialization.load_pem_private_key(file.read_bytes(), None)
+            file = folder / _CERTIFICATE
+            certificate = x509.load_pem_x509_certificate(file.read_bytes())
+            file = folder / _FACTS
+            facts = Facts.model_validate_json(file.read_bytes())
+        except FileNotFoundError:
+            raise Misconfigured(
+                f"{file} is not there; make the fleet's authority with: lichen coordinator init"
+            ) from None
+        except (OSError, ValueError, TypeError, ValidationError) as error:
+            raise Misconfigured(
+                f"{file}: cannot be read: {error}; put the authority's folder back from its backup"
+            ) from None
+        if not isinstance(key, ec.EllipticCurvePrivateKey) or certificate.public_key() != key.public_key():
+            raise Misconfigured(
+                f"{folder}: {_KEY} is not the key of {_CERTIFICATE}; restore both from a backup"
+            )
+        return cls(folder, key, certificate, facts, wall)
+
+    def with_hosts(self, hosts: Sequence[str]) -> "Authority":
+        """The same authority, remembered with these hosts; nothing is written where they are the known ones.
+
+        Raises:
+            Misconfigured: a host is none.
+            Transient: the disk is full.
+        """
+        facts = checked_facts(self.fleet, hosts)
+        if facts.hosts != self.hosts:
+            write_atomic(self.folder / _FACTS, facts.model_dump_json().encode())
+        return Authority(self.folder, self._key, self._certificate, facts, self._wall)
+
+    @property
+    def ca_pem(self) -> str:
+        """Whom to trust."""
+        return certificates.pem(self._certificate)
+
+    @property
+    def ca_sha256(self) -> str:
+        """SHA-256 of the authority's certificate (DER), as an invite carries it."""
+        return self._certificate.fingerprint(hashes.SHA256()).hex()
+
+    @property
+    def not_after(self) -> float:
+        """When the authority itself runs out, in unix seconds."""
+        return self._certificate.not_valid_after_utc.timestamp()
+
+    def issue_device(self, csr_pem: str, device: str, days: float = 90.0) -> Issued:
+        """Sign a device's request. Of the request nothing but the public key is believed.
+
+        Raises:
+            Refused: the request is not sound.
+        """
+        return self._issue(certificates.requested_key(csr_pem), device, days, CLIENT)
+
+    def issue_server(self, hosts: Sequence[str] | None = None) -> Pair:
+        """Key and certificate for a server at these hosts (without: the authority's own).
+
+        Raises:
+            Misconfigured: a host is none.
+        """
+        hosts = self.hosts if hosts is None else tuple(hosts)
+        return self._pair(hosts[0][:64], SERVER, hosts)
+
+    def issue_coordinator(self) -> Pair:
+        """Key and certificate with which the coordinator goes to the broker."""
+        return self._pair(COORDINATOR_NAME, CLIENT)
+
+    def issue_observer(self) -> Pair:
+        """Key and certificate for ``lichen status``: reads what is said in the fleet, writes nothing."""
+        return self._pair(OBSERVER_NAME, CLIENT)
+
+    def signed_by_us(self, certificate: x509.Certificate) -> bool:
+        """Whether this authority's key signed it; says nothing about time or revocation."""
+        try:
+            certificate.verify_directly_issued_by(self._certificate)
+        except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
+            return False
+        return True
+
+    def crl_pem(self, revoked: Iterable[Revoked], *, number: int = 1, begin: float | None = None) -> bytes:
+        """The revocation list.
+
+        It holds as long as the authority: a list that runs out would lock the whole fleet out of the
+        broker, and ours is written anew at each revocation, not by the calendar.
+
+        Args:
+            revoked: what it lists.
+            number: larger than that of the list before.
+            begin: from when it counts, in unix seconds; later than that of the list before, for OpenSSL takes
+                the newest of several that it was given.
+        """
+        begin = self._wall() - _BACKDATE_S if begin is None else begin
+        return certificates.revocation_list(
+            self._key, self._certificate, revoked, number, Span(begin, self.not_after)
+        )
+
+    def _pair(self, name: str, purpose: x509.ObjectIdentifier, hosts: Sequence[str] = ()) -> Pair:
+        key = certificates.new_key()
+        made = self._issue(key.public_key(), name, _SERVICE_DAYS, purpose, hosts)
+        return Pair(made.certificate_pem, made.serial, made.not_after, certificates.key_pem(key))
+
+    def _issue(
+        self,
+        public: PublicKey,
+        name: str,
+        days: float,
+        purpose: x509.ObjectIdentifier,
+        hosts: Sequence[str] = (),
+    ) -> Issued:
+        now = self._wall()
+        span = Span(now - _BACKDATE_S, now + days * _DAY_S)
+        made = certificates.signed(
+            self._key, self._certificate, public, name, span, purpose=purpose, hosts=hosts
+        )
+        return Issued(certificates.pem(made), made.serial_number, made.not_valid_after_utc.timestamp())
+
+
+def checked_facts(fleet: str, hosts: Sequence[str]) -> Facts:
+    """Fleet and hosts, each host once.
+
+    Raises:
+        Misconfigured: one of them is none.
+    """
+    try:
+        return Facts(fleet=fleet, hosts=tuple(dict.fromkeys(as_certified(host) for host in hosts)))
+    except ValidationError as error:
+        raise Misconfigured(
+            f"host or fleet: {error.errors()[0]['msg']}: {list(hosts)!r}, {fleet!r}"
+        ) from None
+
+
+def as_certified(host: str) -> str:
+    """An address as our certificates spell it, a name in lower case."""
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        return host.lower()
+
+
+@contextlib.contextmanager
+def _taken_means(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError:
+        if os.path.lexists(folder / _KEY):
+            raise Misconfigured(f"{folder}: there is an authority already; it is never overwritten") from None
+        raise

@@ -1,0 +1,131 @@
+"""How a token, or an old certificate, becomes a new certificate: each rule runs in one transaction."""
+
+import hashlib
+import hmac
+import sqlite3
+from typing import Final, Literal
+
+from coordinator.identity.authority import Issued
+from protocol.errors import Reason, Refused
+
+MAX_RENEWALS_A_DAY: Final = 20
+_DAY_S: Final = 86400.0
+
+
+def hexadecimal(serial: int) -> str:
+    """A serial number as the book writes it."""
+    return format(serial, "x")
+
+
+def claim(
+    tables: sqlite3.Connection, token: str, device: str, key: str, now: float
+) -> tuple[Literal["pending", "active"], str | None]:
+    """See ``Book.claim``.
+
+    Raises:
+        Refused: BAD_INVITE, or REVOKED.
+    """
+    invite = _find(tables, token)
+    if invite is None:
+        raise Refused(Reason.BAD_INVITE, "this invite is not known here; ask for a new one")
+    if invite["key"] is None:
+        _first_use(tables, invite, device, key, now)
+    elif not hmac.compare_digest(invite["key"], key) or invite["claimed"] != device:
+        raise Refused(Reason.BAD_INVITE, "this invite was used already, by another key or for another name")
+    found = tables.execute(
+        "SELECT status, key, certificate FROM devices WHERE name = ?", (device,)
+    ).fetchone()
+    if found is not None and found["status"] == "revoked":
+        raise Refused(Reason.REVOKED, f"{device} was revoked")
+    if found is None or found["key"] != key:
+        raise Refused(Reason.BAD_INVITE, f"since this invite was used, {device} has got another key")
+    return found["status"], found["certificate"]
+
+
+def _find(tables: sqlite3.Connection, token: str) -> sqlite3.Row | None:
+    """By the first half of its hash; the rest is compared in constant time."""
+    mark = hashlib.sha256(token.encode()).hexdigest()
+    row: sqlite3.Row | None = tables.execute("SELECT * FROM invites WHERE id = ?", (mark[:32],)).fetchone()
+    return row if row is not None and hmac.compare_digest(row["hash"], mark) else None
+
+
+def _first_use(tables: sqlite3.Connection, invite: sqlite3.Row, device: str, key: str, now: float) -> None:
+    """Bind the token to name and key; the device is in the book from here on."""
+    if now > invite["expires_wall"]:
+        raise Refused(Reason.BAD_INVITE, "this invite has run out; ask for a new one")
+    if invite["device"] is not None and invite["device"] != device:
+        raise Refused(Reason.BAD_INVITE, f"this invite is for another device than {device}")
+    known = tables.execute("SELECT 1 FROM devices WHERE name = ?", (device,)).fetchone()
+    if invite["device"] is None and known is not None:
+        raise Refused(
+            Reason.BAD_INVITE,
+            f"the name {device} is taken; choose another, or ask for an invite for that name",
+        )
+    tables.execute(
+        "UPDATE invites SET used_wall = ?, key = ?, claimed = ? WHERE id = ?",
+        (now, key, device, invite["id"]),
+    )
+    # The operator who names a device has approved it; so does one who invites a revoked name again.
+    status = "pending" if invite["device"] is None else "active"
+    tables.execute(
+        "INSERT INTO devices (name, status, key, changed_wall) VALUES (?, ?, ?, ?)"
+        " ON CONFLICT (name) DO UPDATE SET status = excluded.status, key = excluded.key, certificate = NULL,"
+        " serial = NULL, before = NULL, not_after = NULL, changed_wall = excluded.changed_wall",
+        (device, status, key, now),
+    )
+
+
+def keep(tables: sqlite3.Connection, device: str, key: str, issued: Issued, now: float) -> str:
+    """See ``Book.keep``.
+
+    Raises:
+        Refused: the device was revoked, or has another key now.
+    """
+    row = tables.execute("SELECT status, key, certificate FROM devices WHERE name = ?", (device,)).fetchone()
+    if row is None or row["status"] != "active":
+        raise Refused(Reason.REVOKED, f"{device} was revoked")
+    if row["key"] != key:
+        raise Refused(Reason.BAD_INVITE, f"since this invite was used, {device} has got another key")
+    if row["certificate"] is not None:
+        return str(row["certificate"])
+    serial = hexadecimal(issued.serial)
+    tables.execute(
+        "UPDATE certificates SET revoked_wall = ? WHERE device = ? AND revoked_wall IS NULL", (now, device)
+    )
+    tables.execute(
+        "INSERT INTO certificates VALUES (?, ?, ?, ?, NULL)", (serial, device, now, issued.not_after)
+    )
+    tables.execute(
+        "UPDATE devices SET certificate = ?, serial = ?, not_after = ?, enrolled_wall = ?, changed_wall = ?"
+        " WHERE name = ?",
+        (issued.certificate_pem, serial, issued.not_after, now, now, device),
+    )
+    return issued.certificate_pem
+
+
+def renewable(tables: sqlite3.Connection, device: str, old: str, key: str, now: float) -> str | None:
+    """See ``Book.renewable``.
+
+    Raises:
+        Refused: REVOKED, UNKNOWN_DEVICE, or FULL.
+    """
+    row = tables.execute("SELECT * FROM devices WHERE name = ?", (device,)).fetchone()
+    if row is None:
+        raise Refused(Reason.UNKNOWN_DEVICE, f"{device} is not in the coordinator's book; enroll it anew")
+    if row["status"] == "revoked":
+        raise Refused(Reason.REVOKED, f"{device} was revoked")
+    if row["before"] == old and row["key"] == key and row["certificate"] is not None:
+        return str(row["certificate"])
+    if row["serial"] != old:
+        # Two who hold the same old key: one of them is not the device. Only the first has its way.
+        raise Refused(
+            Reason.REVOKED,
+            f"certificate {old} of {device} was exchanged before, with another key; if that was not this "
+            "device, its key was stolen: revoke it and enroll it anew",
+        )
+    often = tables.execute(
+        "SELECT count(*) FROM certificates WHERE device = ? AND issued_wall > ?", (device, now - _DAY_S)
+    ).fetchone()[0]
+    if often >= MAX_RENEWALS_A_DAY:
+        raise Refused(Reason.FULL, f"{device} got {often} certificates within a day; try again tomorrow")
+    return None

@@ -1,0 +1,225 @@
+"""The configuration of a Mosquitto broker in which a device acts only as itself, on its own topics.
+
+Written as a folder: ``mosquitto.conf`` (a broker of its own), ``conf.d/lichen.conf`` (the same, to be
+included by a broker that has a configuration already), ``acl``, ``crl.pem``, ``ca.crt``, ``server.pem``
+(certificate and key in one file, so that a reload never sees half of a new pair).
+
+What binds what: the TLS handshake proves the certificate's key; ``use_identity_as_username`` makes its common
+name the user; ``use_username_as_clientid`` makes it the client id too, so that nobody takes over another's
+session and queue; the access list's patterns allow a user its own topics. A revoked certificate fails at the
+handshake (``crlfile``); on a connection that was open before, the access list denies everything.
+Mosquitto 2.0 answers every SUBSCRIBE with success and applies the list to each message instead.
+"""
+
+import grp
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from coordinator.identity.authority import OBSERVER_NAME
+from protocol.enrolment import COORDINATOR_NAME
+from protocol.errors import Misconfigured, Transient
+from runtime.files import disk_errors, sync_folder
+
+CONF: Final = "mosquitto.conf"
+INCLUDED: Final = "conf.d/lichen.conf"
+ACL: Final = "acl"
+CRL: Final = "crl.pem"
+CA: Final = "ca.crt"
+SERVER: Final = "server.pem"
+DATA: Final = "data"
+MAX_PACKET_BYTES: Final = 1024 * 1024
+MAX_QUEUED_BYTES: Final = 256 * 1024 * 1024
+_RELOAD_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """Where the broker's files are and where it listens.
+
+    Args:
+        folder: absolute; the paths in the configuration are its.
+        fleet: whose topics.
+        port: of the TLS listener.
+        address: the one address it listens on; empty: all.
+        group: the broker's group, which may read the files; empty: only their owner.
+        user: whom Mosquitto becomes when root starts it; empty: its own default.
+    """
+
+    folder: Path
+    fleet: str
+    port: int = 8883
+    address: str = ""
+    group: str = ""
+    user: str = ""
+
+
+def render_conf(broker: Broker, *, included: bool = False) -> str:
+    """The configuration; with ``included`` without what may stand only once, in the file that includes it."""
+    here = broker.folder
+    own = [f"persistence_location {here / DATA}/"] + ([f"user {broker.user}"] if broker.user else [])
+    return "\n".join(
+        [
+            "# Written by lichen; changes are overwritten.",
+            f"listener {broker.port} {broker.address}".rstrip(),
+            f"cafile {here / CA}",
+            f"certfile {here / SERVER}",
+            f"keyfile {here / SERVER}",
+            f"crlfile {here / CRL}",
+            "tls_version tlsv1.2",  # the lowest that is taken
+            "require_certificate true",
+            "use_identity_as_username true",
+            "use_username_as_clientid true",
+            "allow_anonymous false",
+            f"acl_file {here / ACL}",
+            "# The default of 1000 queued messages drops the rest of a burst after its PUBACK.",
+            "max_queued_messages 0",
+            f"max_queued_bytes {MAX_QUEUED_BYTES}",
+            f"max_packet_size {MAX_PACKET_BYTES}",
+            "# Sessions and what they have queued survive a restart, all but the last seconds a power cut.",
+            "persistence true",
+            "autosave_interval 5",
+            "persistent_client_expiration 14d",
+            *([] if included else own),
+            "",
+        ]
+    )
+
+
+def render_acl(fleet: str, barred: Iterable[str] = ()) -> str:
+    """The access list.
+
+    Args:
+        fleet: whose topics.
+        barred: devices that were revoked: all is denied them, on connections that are open still, too.
+    """
+    root = f"lichen/v1/{fleet}"
+    lines = [
+        "# Written by lichen; changes are overwritten. Who is not named, and fits no pattern, gets nothing.",
+        f"user {COORDINATOR_NAME}",
+        f"topic read {root}/d/+/up/#",
+        f"topic write {root}/d/+/down/#",
+        f"topic write {root}/b/#",
+        "",
+        f"user {OBSERVER_NAME}",
+        f"topic read {root}/d/+/up/state",
+        f"topic read {root}/d/+/up/metric",
+        f"topic read {root}/d/+/down/receipt",
+        "",
+    ]
+    for device in sorted(set(barred)):
+        # Mosquitto looks at denials first, and at a user's own lines before the patterns.
+        lines += [f"user {device}", "topic deny #", ""]
+    lines += [
+        "# %u is the common name of the certificate.",
+        f"pattern write {root}/d/%u/up/#",
+        f"pattern write {root}/d/%u/ping",
+        f"pattern read {root}/d/%u/down/#",
+        f"pattern read {root}/b/#",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def write_server(broker: Broker, ca_pem: str, both_pem: bytes) -> None:
+    """The broker's certificate with its key, and whom it trusts.
+
+    Raises:
+        Misconfigured: the folder is closed to us, or there is no such group.
+        Transient: the disk is full.
+    """
+    _place(broker, SERVER, both_pem)
+    _place(broker, CA, ca_pem.encode())
+
+
+def write_rules(broker: Broker, barred: Iterable[str], crl_pem: bytes) -> None:
+    """Configuration, access list and revocation list, each replaced whole; then the broker must reload.
+
+    Raises:
+        Misconfigured: the folder is closed to us, or there is no such group.
+        Transient: the disk is full.
+    """
+    with disk_errors(broker.folder):
+        data = broker.folder / DATA
+        data.mkdir(parents=True, exist_ok=True)
+        _share(broker, data, 0o770 if broker.group else 0o700)
+    _place(broker, CRL, crl_pem)
+    _place(broker, ACL, render_acl(broker.fleet, barred).encode())
+    _place(broker, INCLUDED, render_conf(broker, included=True).encode())
+    _place(broker, CONF, render_conf(broker).encode())
+
+
+def reload(command: Sequence[str]) -> None:
+    """Run the operator's command that makes the broker read its files again (SIGHUP).
+
+    Raises:
+        Transient: it failed or took too long; the text says what to do.
+    """
+    words = " ".join(command)
+    what = "until the broker reloads, it still lets revoked devices in"
+    try:
+        done = subprocess.run(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_RELOAD_S,
+            check=False,
+            text=True,
+            errors="replace",
+            # Where root acts as the owner of the state folder, the broker's command is root's again.
+            user=os.getuid() if os.geteuid() != os.getuid() else None,
+            group=os.getgid() if os.geteuid() != os.getuid() else None,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Transient(f"identity.reload_command ({words}): {error}; {what}: run it by hand") from None
+    if done.returncode != 0:
+        said = (done.stderr or done.stdout).strip()[-300:]
+        raise Transient(
+            f"identity.reload_command ({words}) ended with {done.returncode}: {said}; {what}: run it by hand"
+        )
+
+
+def _place(broker: Broker, name: str, data: bytes) -> None:
+    """Replace one file; owner and mode are right before it has its name: the broker may read any time."""
+    path = broker.folder / name
+    with disk_errors(path):
+        for folder in dict.fromkeys((broker.folder, path.parent)):
+            folder.mkdir(parents=True, exist_ok=True)
+            _share(broker, folder, 0o750 if broker.group else 0o700)
+        handle, temporary = tempfile.mkstemp(prefix=".tmp-", dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                _share(broker, file.fileno(), 0o640 if broker.group else 0o600)
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(temporary).replace(path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
+
+
+def _share(broker: Broker, path: Path | int, mode: int) -> None:
+    if broker.group:
+        try:
+            number = grp.getgrnam(broker.group).gr_gid
+        except KeyError:
+            raise Misconfigured(
+                f"identity.broker_group: there is no group {broker.group!r}; name the broker's, or none"
+            ) from None
+        try:
+            os.chown(path, -1, number)
+        except PermissionError:
+            raise Misconfigured(
+                f"identity.broker_group: this user may not give {broker.folder} to the group "
+                f"{broker.group!r}; make it a member of that group, or run this as root"
+            ) from None
+    if isinstance(path, int):
+        os.fchmod(path, mode)
+    else:
+        path.chmod(mode)

@@ -1,0 +1,74 @@
+"""What the operator decides, and what follows for the broker: each runs in one transaction of the book."""
+
+import sqlite3
+from typing import Final, Literal, cast
+
+from protocol.errors import Reason, Refused
+
+Status = Literal["pending", "active", "revoked"]
+Standing = Literal["unknown", "pending", "active", "revoked"]
+_DAY_S: Final = 86400.0
+KEPT_S: Final = 30 * _DAY_S
+"""Used invites and run-out certificates stay that long: the broker's clock, or a device's, may be late."""
+
+
+def approve(tables: sqlite3.Connection, device: str, now: float, *, unknown: bool) -> Standing:
+    """See ``Book.approve``.
+
+    Raises:
+        Refused: UNKNOWN_DEVICE, or REVOKED.
+    """
+    row = tables.execute("SELECT status FROM devices WHERE name = ?", (device,)).fetchone()
+    if row is None and not unknown:
+        raise Refused(Reason.UNKNOWN_DEVICE, f"no device {device}; lichen device ls shows those there are")
+    if row is not None and row["status"] == "revoked":
+        raise Refused(
+            Reason.REVOKED,
+            f"the certificate of {device} was taken back, and stays so; to let it in again: "
+            f"lichen device invite {device}, then enroll it anew",
+        )
+    tables.execute("UPDATE devices SET status = 'active', changed_wall = ? WHERE name = ?", (now, device))
+    tables.execute("INSERT OR REPLACE INTO released VALUES (?, ?)", (device, now))
+    return "unknown" if row is None else cast("Status", row["status"])
+
+
+def revoke(tables: sqlite3.Connection, device: str, now: float, *, unknown: bool) -> int:
+    """See ``Book.revoke``.
+
+    Raises:
+        Refused: UNKNOWN_DEVICE.
+    """
+    if tables.execute("SELECT 1 FROM devices WHERE name = ?", (device,)).fetchone() is None and not unknown:
+        raise Refused(
+            Reason.UNKNOWN_DEVICE,
+            f"no device {device}; lichen device ls shows those there are (--unknown bars a name that this "
+            "book does not know)",
+        )
+    tables.execute(
+        "INSERT INTO devices (name, status, key, changed_wall) VALUES (?, 'revoked', '', ?)"
+        " ON CONFLICT (name) DO UPDATE SET status = 'revoked', changed_wall = excluded.changed_wall",
+        (device, now),
+    )
+    tables.execute("DELETE FROM invites WHERE device = ? AND used_wall IS NULL", (device,))
+    return tables.execute(
+        "UPDATE certificates SET revoked_wall = ? WHERE device = ? AND revoked_wall IS NULL", (now, device)
+    ).rowcount
+
+
+def next_list(tables: sqlite3.Connection, now: float) -> tuple[int, float]:
+    """See ``Book.next_list``."""
+    rows = tables.execute("SELECT key, value FROM meta WHERE key LIKE 'list_%'")
+    last = {row["key"]: float(row["value"]) for row in rows}
+    number, after = int(last.get("list_number", 0)) + 1, last.get("list_begin", 0.0) + 1
+    # A begin near the present is left over from a clock that was ahead: it must lock nobody out.
+    begin = max(after, float(int(now - _DAY_S))) if after < now - _DAY_S / 2 else float(int(now - _DAY_S))
+    for key, value in (("list_number", number), ("list_begin", begin)):
+        tables.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+    return number, begin
+
+
+def tidy(tables: sqlite3.Connection, now: float) -> None:
+    """What nobody can use any more goes."""
+    old = now - KEPT_S
+    tables.execute("DELETE FROM invites WHERE max(expires_wall, coalesce(used_wall, 0)) < ?", (old,))
+    tables.execute("DELETE FROM certificates WHERE not_after < ?", (old,))

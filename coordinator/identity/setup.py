@@ -1,0 +1,146 @@
+"""``lichen coordinator init``: the authority, our own certificates and the broker's folder, made once."""
+
+import contextlib
+import os
+import pwd
+import socket
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from coordinator.config import CoordinatorSettings
+from coordinator.identity import mosquitto
+from coordinator.identity.authority import Authority
+from coordinator.identity.desk import Desk, Published, check_fleet
+from coordinator.identity.places import Places
+from protocol.errors import Misconfigured
+
+_ROOTS: Final = "  The state folder is root's: is that who runs the coordinator? Else: chown -R USER, now."
+_SELF: Final = ("localhost", "127.0.0.1")
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What ``init`` found or made."""
+
+    created: bool
+    """The authority is new."""
+    desk_url: str
+    broker_host: str
+    ca_sha256: str
+    hosts: tuple[str, ...]
+    places: Places
+    published: Published
+
+    def as_json(self, settings: CoordinatorSettings) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "created": self.created,
+            "fleet": settings.fleet,
+            "authority": str(self.places.authority),
+            "ca_sha256": self.ca_sha256,
+            "hosts": list(self.hosts),
+            "url": self.desk_url,
+            "broker": f"{self.broker_host}:{self.places.broker.port}",
+            "broker_dir": str(self.places.broker.folder),
+            "broker_reloaded": self.published.reloaded,
+            "mqtt": self.mqtt(),
+        }
+
+    def mqtt(self) -> dict[str, Any]:
+        """What belongs under ``[mqtt]`` in ``coordinator.toml``."""
+        pair = str(self.places.coordinator)
+        tls = {"ca_file": str(self.places.ca), "cert_file": pair, "key_file": pair}
+        return {"host": self.broker_host, "port": self.places.broker.port, "tls": tls}
+
+
+def init(settings: CoordinatorSettings, hosts: Sequence[str]) -> Made:
+    """Make what is missing; an authority that is there stays as it is, but for hosts that are new.
+
+    Args:
+        settings: of the coordinator.
+        hosts: under which devices reach this machine; without any, and for a new authority, this machine's
+            own names.
+
+    Raises:
+        Misconfigured: the authority there is another fleet's or damaged, a host is none, or
+            ``identity.enabled`` is false.
+        Transient: the disk is full, or the broker's reload failed.
+    """
+    if settings.identity.enabled is False:
+        raise Misconfigured("identity.enabled is false; remove the key, or set it to true, and init again")
+    places = Places.of(settings)
+    created = not places.authority.is_dir() or not any(places.authority.iterdir())
+    if created:
+        names = [*hosts, *_SELF] if hosts else own_names()
+        Authority.create(places.authority, settings.fleet, names)
+    elif hosts:
+        authority = Authority.load(places.authority)
+        check_fleet(authority, settings.fleet, places)
+        authority.with_hosts([*hosts, *authority.hosts])
+    with Desk(settings) as desk:
+        published = desk.publish(force=not places.broker_written, reload=not created)
+        return Made(
+            created=created,
+            desk_url=desk.url,
+            broker_host=desk.broker_host,
+            ca_sha256=desk.authority.ca_sha256,
+            hosts=desk.authority.hosts,
+            places=places,
+            published=published,
+        )
+
+
+def own_names() -> list[str]:
+    """This machine's names, the best first: as the resolver knows it, as mDNS does, and for itself."""
+    name = socket.gethostname().lower()
+    found = [name] if "." in name or name == "localhost" else [name, f"{name}.local"]
+    return [*found, *_SELF]
+
+
+@contextlib.contextmanager
+def as_owner_of(folder: Path) -> Iterator[None]:
+    """Root acts as the user who owns the folder: else the daemon could not write what root has made there."""
+    if os.geteuid() != 0 or not folder.is_dir() or folder.stat().st_uid == 0:
+        yield
+        return
+    owner, groups = folder.stat(), os.getgroups()
+    try:
+        name = pwd.getpwuid(owner.st_uid).pw_name
+        os.setgroups(os.getgrouplist(name, owner.st_gid))
+    except KeyError:
+        os.setgroups([owner.st_gid])
+    os.setegid(owner.st_gid)
+    os.seteuid(owner.st_uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+        os.setgroups(groups)
+
+
+def next_steps(made: Made, config: Path) -> str:
+    """What a person does next, in words."""
+    tls = made.mqtt()["tls"]
+    folder = made.places.broker.folder
+    conf, included = folder / mosquitto.CONF, (folder / mosquitto.INCLUDED).parent
+    lines = [
+        f"The authority of the fleet {'is made' if made.created else 'is there'}: {made.places.authority}",
+        "  Keep a copy of that folder where only you can read it: without it no device can be named again.",
+        f"The broker's files: {folder}",
+        f"  a Mosquitto of its own:   mosquitto -c {conf}",
+        f"  Debian's service:         include_dir {included}   (a line in /etc/mosquitto/mosquitto.conf)",
+        *([_ROOTS] if made.places.state_dir.stat().st_uid == 0 else []),
+        "  Its user must be able to read them: [identity] broker_dir and broker_group, docs/identity.md.",
+        f"In {config}:",
+        "  [mqtt]",
+        f'  host = "{made.broker_host}"',
+        f"  port = {made.places.broker.port}",
+        "  [mqtt.tls]",
+        *(f'  {key} = "{value}"' for key, value in tls.items()),
+        f"(Re)start the coordinator: devices enrol at {made.desk_url} while it runs. For each of them:",
+        f"  lichen device invite NAME --config {config}",
+    ]
+    return "\n".join(lines)

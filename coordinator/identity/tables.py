@@ -1,0 +1,137 @@
+"""The tables of ``identity.sqlite3``. Times are unix seconds, serial numbers hexadecimal."""
+
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from protocol.errors import Misconfigured, Transient
+from runtime.files import disk_errors
+
+VERSION: Final = 1
+_WAIT_S: Final = 10.0
+_STEP_S: Final = 0.02
+_SCHEMA: Final = (
+    # id: the first half of the token's SHA-256, by which it is found; hash: all of it, compared in constant
+    # time. key: of the one device key that used it. claimed: the name that this key asked for.
+    """CREATE TABLE IF NOT EXISTS invites (
+        id TEXT PRIMARY KEY, hash TEXT NOT NULL, device TEXT, made_wall REAL NOT NULL,
+        expires_wall REAL NOT NULL, used_wall REAL, key TEXT, claimed TEXT) WITHOUT ROWID""",
+    # key: SHA-256 of its public key. certificate: what it was answered. before: the serial it renewed last.
+    """CREATE TABLE IF NOT EXISTS devices (
+        name TEXT PRIMARY KEY, status TEXT NOT NULL, key TEXT NOT NULL, certificate TEXT, serial TEXT,
+        before TEXT, not_after REAL, enrolled_wall REAL, changed_wall REAL NOT NULL) WITHOUT ROWID""",
+    # When the operator last approved a name; also of devices that need no certificate.
+    "CREATE TABLE IF NOT EXISTS released (name TEXT PRIMARY KEY, wall REAL NOT NULL) WITHOUT ROWID",
+    # Every certificate that has not run out long ago, so that all of a device's can be taken back.
+    """CREATE TABLE IF NOT EXISTS certificates (
+        serial TEXT PRIMARY KEY, device TEXT NOT NULL, issued_wall REAL NOT NULL, not_after REAL NOT NULL,
+        revoked_wall REAL) WITHOUT ROWID""",
+    "CREATE INDEX IF NOT EXISTS by_device ON certificates (device)",
+    "CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID",
+)
+
+
+class Tables:
+    """One connection, shared by threads behind a lock; other processes have their own.
+
+    Args:
+        path: the file; it is made (0600) where it is not there.
+
+    Raises:
+        Misconfigured: it is no database, of a newer lichen, or closed to us.
+        Transient: the disk is full, or another process holds the file for too long.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.RLock()
+        with disk_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        self._connection = sqlite3.connect(
+            path, timeout=_WAIT_S, isolation_level=None, check_same_thread=False
+        )
+        self._connection.row_factory = sqlite3.Row
+        try:
+            with self._sorted():
+                self._prepare()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _prepare(self) -> None:
+        run = self._connection.execute
+        self._go_to_wal()
+        run("PRAGMA synchronous=FULL")
+        found = int(run("PRAGMA user_version").fetchone()[0])
+        if found > VERSION:
+            raise Misconfigured(f"{self.path}: written by a newer lichen (tables {found}, known {VERSION})")
+        if found < VERSION:
+            with self.change() as made:
+                for statement in _SCHEMA:
+                    made.execute(statement)
+                made.execute(f"PRAGMA user_version={VERSION}")
+
+    def _go_to_wal(self) -> None:
+        """SQLite does not wait for another process that opens the new file at the same moment; we do."""
+        until = time.monotonic() + _WAIT_S
+        while True:
+            try:
+                self._connection.execute("PRAGMA journal_mode=WAL")
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > until:
+                    raise
+                time.sleep(_STEP_S)
+            else:
+                return
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._connection.close()
+
+    @contextmanager
+    def change(self) -> Iterator[sqlite3.Connection]:
+        """All or nothing, on disk at the end, alone among all processes.
+
+        Raises:
+            Transient: the disk is full, or another process did not let go in time; nothing was changed.
+        """
+        with self._lock, self._sorted():
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._connection
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    def rows(self, query: str, *values: Any) -> list[sqlite3.Row]:
+        """The rows of a query."""
+        with self._lock, self._sorted():
+            return self._connection.execute(query, values).fetchall()
+
+    def mark(self) -> tuple[int, int]:
+        """Differs when the file was changed, here or by another process. Costs no read of the tables."""
+        with self._lock, self._sorted():
+            theirs = int(self._connection.execute("PRAGMA data_version").fetchone()[0])
+            return theirs, self._connection.total_changes
+
+    @contextmanager
+    def _sorted(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            if "readonly" in str(error) or "unable to open" in str(error):
+                raise Misconfigured(f"{self.path}: {error}; the service's user must own it") from None
+            raise Transient(f"{self.path}: {error}") from None
+        except sqlite3.DatabaseError as error:
+            raise Misconfigured(
+                f"{self.path}: {error}; put it back from a backup (invites and revocations are in it)"
+            ) from None

@@ -1,0 +1,57 @@
+"""How often a stranger may knock: a token bucket for each address and one for all of them. Pure."""
+
+import ipaddress
+from collections import OrderedDict
+from typing import Final
+
+MAX_PEERS: Final = 4096
+
+
+class Throttle:
+    """Counts attempts.
+
+    Args:
+        rate: attempts a second that an address may keep up.
+        burst: attempts that it has at once.
+        total_rate: the same for all addresses together.
+        total_burst: the same for all addresses together.
+    """
+
+    def __init__(self, *, rate: float, burst: float, total_rate: float, total_burst: float) -> None:
+        self._rate, self._burst = rate, burst
+        self._total_rate, self._total_burst = total_rate, total_burst
+        self._total = (total_burst, 0.0)
+        self._peers: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def wait_s(self, peer: str, now: float) -> float:
+        """0.0: go on, it is counted. Else the seconds after which one more attempt is heard.
+
+        Args:
+            peer: as :func:`peer_of` makes it.
+            now: monotonic seconds.
+        """
+        left, since = self._peers.pop(peer, (self._burst, now))
+        left = min(self._burst, left + max(0.0, now - since) * self._rate)
+        all_left, all_since = self._total
+        all_left = min(self._total_burst, all_left + max(0.0, now - all_since) * self._total_rate)
+        wait = max((1 - left) / self._rate, (1 - all_left) / self._total_rate, 0.0)
+        if wait == 0.0:
+            left, all_left = left - 1, all_left - 1
+        self._peers[peer] = (left, now)
+        self._total = (all_left, now)
+        while len(self._peers) > MAX_PEERS:  # who knocked longest ago is forgotten, which only helps them
+            self._peers.popitem(last=False)
+        return wait
+
+
+def peer_of(host: str) -> str:
+    """An address as one peer: IPv4 as it is, of IPv6 the /64 that one customer has."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host[:64]
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            return str(address.ipv4_mapped)
+        return str(ipaddress.IPv6Network((int(address) >> 64 << 64, 64)))
+    return str(address)

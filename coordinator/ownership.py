@@ -1,0 +1,56 @@
+"""Whose state folder it is: one fleet's and one task's."""
+
+from typing import Final
+
+from coordinator.config import CoordinatorSettings
+from coordinator.rounds.states import Rules
+from coordinator.store import Store
+from protocol.errors import Misconfigured
+from protocol.task import Task
+
+DATABASE: Final = "coordinator.sqlite3"
+
+
+def rules_of(task: Task, settings: CoordinatorSettings) -> Rules:
+    """What the round machine decides by."""
+    return Rules.of(
+        task,
+        spread_s=settings.spread_s,
+        evaluate=settings.evaluation.data is not None,
+        evaluate_every=settings.evaluation.every_rounds,
+        export=settings.export.enabled,
+        export_every=settings.export.every_rounds,
+    )
+
+
+def own_task(store: Store, task: Task, settings: CoordinatorSettings) -> None:
+    """Make the folder this fleet's and this task's, where it is nobody else's.
+
+    Raises:
+        Misconfigured: see :func:`check_owner`.
+    """
+    check_owner(store, task, settings)
+    store.put_meta({"task": task.model_dump_json(), "fleet": settings.fleet})
+
+
+def check_owner(store: Store, task: Task, settings: CoordinatorSettings) -> None:
+    """Compare task and fleet with those the folder was begun with; rounds, uplink and seed may change.
+
+    Raises:
+        Misconfigured: another task or fleet; the message names the key that differs.
+    """
+    fleet = store.get_meta("fleet") or settings.fleet  # older folders do not say
+    if fleet != settings.fleet:
+        raise Misconfigured(
+            f"fleet: the configuration says {settings.fleet!r}, but {store.path} was begun by {fleet!r}; "
+            "use another state_dir (or change it back)"
+        )
+    known = store.get_meta("task")
+    if known is not None:
+        old = Task.model_validate_json(known)
+        for key in ("name", "method", "labels", "modalities", "window", "network", "config"):
+            if getattr(old, key) != getattr(task, key):
+                raise Misconfigured(
+                    f"{settings.task}: {key} differs from what {settings.state_dir} was begun with; "
+                    "use another state_dir (or change it back)"
+                )

@@ -1,0 +1,241 @@
+"""What is left of the coordinator's state when its database is damaged or gone.
+
+Three witnesses, each sound on its own: the backup of the last finished round, the manifests of the versions
+(content-addressed, they name version and parent), and the frames of accepted updates, whose headers say by
+whom and for which round they are. The newest state that they prove is rebuilt: an update that was
+acknowledged counts again. What they cannot tell (the history since the backup, who was seen last) is lost,
+and said. The damaged file stays beside the new one, for people.
+"""
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from coordinator import schema
+from coordinator.backup import backup_of, trouble_in
+from coordinator.journal import Journal
+from coordinator.rounds import machine
+from coordinator.rounds.group import Offered
+from coordinator.rounds.reading import replay
+from coordinator.rounds.states import Checkpoint, Phase, RoundState, Rules, VersionMade
+from coordinator.store import Damaged, Store
+from coordinator.witnesses import frames_of, newest_manifest
+from protocol.errors import Misconfigured, Reason
+from protocol.task import Task
+from runtime.blobs import BlobStore
+from runtime.files import remove, rename, sync_folder, write_atomic
+
+log = structlog.get_logger(__name__)
+
+_PARTS: Final = ("-wal", "-shm", "")
+"""Of a SQLite database, the one that makes it last."""
+_OPEN: Final = (Phase.WAITING, Phase.COLLECTING, Phase.AGGREGATING)
+META: Final = "salvaged"
+"""The key under which the words of the last salvage are kept, for ``history``."""
+
+
+@dataclass
+class _Salvage:
+    """One salvage; ``words`` is what will be said of it."""
+
+    path: Path
+    task: Task
+    rules: Rules
+    wall: float
+    words: list[str] = field(default_factory=list)
+
+    def run(self, why: str) -> Store:
+        """Until the mark is gone, whatever cuts this off, the next start salvages again."""
+        self.words.append(why)
+        mark = mark_of(self.path)
+        if not mark.exists():
+            for suffix in _PARTS:
+                remove(self._aside(suffix))
+            write_atomic(mark, why.encode())
+        self._move_aside()
+        self._restore()
+        store = Store(self.path)
+        try:
+            self._rebuild(store)
+            remove(mark)
+            sync_folder(mark.parent)
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    def _aside(self, suffix: str) -> Path:
+        return self.path.with_name(f"{self.path.name}.damaged{suffix}")
+
+    def _move_aside(self) -> None:
+        """The damaged files stay for people; what an earlier attempt had begun goes."""
+        for suffix in _PARTS:
+            file = self.path.with_name(self.path.name + suffix)
+            if file.exists() and not (self._aside("").exists() or self._aside(suffix).exists()):
+                rename(file, self._aside(suffix))
+            else:
+                remove(file)
+        sync_folder(self.path.parent)
+
+    def _restore(self) -> None:
+        copy = backup_of(self.path)
+        if not copy.is_file():
+            self.words.append("there is no backup yet: metrics, history and roster are lost")
+            return
+        trouble = trouble_in(copy)
+        if trouble:
+            self.words.append(f"the backup {copy} is damaged as well ({trouble}): the history is lost")
+            return
+        made = datetime.fromtimestamp(copy.stat().st_mtime, UTC).isoformat(sep=" ", timespec="seconds")
+        write_atomic(self.path, copy.read_bytes())
+        self.words.append(f"restored from the backup of {made}; the history since then is lost")
+
+    def _rebuild(self, store: Store) -> None:
+        try:
+            state, _ = replay(store.journal())
+        except Damaged as error:  # values that rotted inside of sound pages
+            self.words.append(f"the backup's journal is of no use: {error}")
+            state = RoundState()
+        with store.transaction():
+            state = self._newest(store, state)
+            before = state
+            state, found = self._open_round(state)
+            journal = Journal(store, self.path.parent / "updates")
+            for offered in found:
+                journal.record(offered, self.wall)
+            self._lose(store, journal, before, state)
+            words = "; ".join(self.words)
+            if state.version >= 0:
+                state = state.model_copy(update={"trouble": f"salvaged: {words}"[:500]})
+                store.append(Checkpoint(state=state, rules=self.rules), self.wall)
+            store.put_meta({META: f"{datetime.fromtimestamp(self.wall, UTC).isoformat()}: {words}"})
+        log.error("database_salvaged", file=str(self.path), round=state.round, words=self.words)
+
+    def _newest(self, store: Store, state: RoundState) -> RoundState:
+        """The state after the newest version whose blobs are all here."""
+        found = newest_manifest(BlobStore(self.path.parent / "blobs"), self.task)
+        if found is None or found[1].version <= state.version:
+            return state
+        digest, manifest = found
+        before = state.model_copy(
+            update={
+                "phase": Phase.AGGREGATING if manifest.version else Phase.INITIALISING,
+                "round": manifest.version,
+                "version": manifest.version - 1,
+            }
+        )
+        made = VersionMade(version=manifest.version, manifest=digest)
+        after, _ = machine.apply(self.rules, before, made, self.wall)
+        store.put(
+            schema.versions,
+            version=manifest.version,
+            manifest=digest,
+            parent=manifest.parent,
+            wall=self.wall,
+            devices=sorted({one.header.device for one in self._frames(manifest.version)}),
+            metrics={},
+            confusion=None,
+            bytes_up=int(store.get_meta("bytes_up") or 0),
+            bytes_down=int(store.get_meta("bytes_down") or 0),
+            trouble="",
+        )
+        self.words.append(f"version {manifest.version} was taken from its manifest")
+        return after
+
+    def _lose(self, store: Store, journal: Journal, before: RoundState, after: RoundState) -> None:
+        """What the backup knows as accepted and whose frame is of no use is reported as refused."""
+        if before.round != after.round or before.phase not in _OPEN:
+            return
+        for device in sorted(set(before.delivered) - set(after.delivered)):
+            words = "the accepted update's frame was damaged or gone when the database was salvaged"
+            journal.mark_lost(before.round, device, words)
+            store.count_refusals(device, Reason.WRONG_DIGEST.value, 1, words, self.wall)
+            self.words.append(f"the update of {device} for round {before.round} is lost: it delivers again")
+
+    def _frames(self, round_: int) -> list[Offered]:
+        return frames_of(self.path.parent / "updates" / str(round_), self.task, round_)
+
+    def _open_round(self, state: RoundState) -> tuple[RoundState, list[Offered]]:
+        """The round after the newest version, with the updates that were accepted in it counted again."""
+        if state.version < 0:
+            return state, []
+        round_ = state.version + 1
+        found = [one for one in self._frames(round_) if one.header.base == state.manifest]
+        if not found and not (state.round == round_ and state.delivered):
+            return state, []
+        devices = {one.header.device for one in found}
+        if state.round == round_ and state.phase in _OPEN:
+            invited, attempt, refused = set(state.invited), state.attempt, state.refused
+        else:
+            invited, attempt, refused = set[str](), 1, ()
+        self.words.append(f"{len(found)} accepted updates of round {round_} count again, from their frames")
+        fresh = {
+            "phase": Phase.WAITING,
+            "round": round_,
+            "attempt": attempt,
+            "selected": (),
+            "invited": tuple(sorted(invited | devices)),
+            "delivered": tuple(sorted(devices)),
+            "refused": tuple(one for one in refused if one[0] not in devices),
+            "since": self.wall,
+            "until": None,
+            "enough_since": None,
+            "failures": 0,
+            "retry_at": None,
+            "closed_by": "",
+        }
+        return state.model_copy(update=fresh), found
+
+
+def mark_of(database: Path) -> Path:
+    """A file that is there while a salvage is not over."""
+    return database.with_name(f"{database.name}.salvaging")
+
+
+def open_store(path: Path, task: Task, rules: Rules, wall: float) -> Store:
+    """Open the coordinator's database; one that is damaged, or gone, is salvaged first.
+
+    Args:
+        path: ``coordinator.sqlite3``.
+        task: what the coordinator runs.
+        rules: of its round machine.
+        wall: unix seconds.
+
+    Raises:
+        Misconfigured: the folder is not ours, or the file is of a newer lichen.
+        Transient: the disk is full.
+    """
+    salvage = _Salvage(path, task, rules, wall)
+    if mark_of(path).exists():
+        return salvage.run("an earlier salvage was cut off")
+    if not path.exists() and backup_of(path).exists():
+        return salvage.run(f"{path} is gone")
+    store: Store | None = None
+    try:
+        store = Store(path)
+        replay(store.journal())
+        _check_words(store)
+    except Damaged as error:
+        if store is not None:
+            store.close()
+        return salvage.run(str(error))
+    except Misconfigured:
+        if store is not None:
+            store.close()
+        raise
+    return store
+
+
+def _check_words(store: Store) -> None:
+    """What else is read at every start must be readable."""
+    known = store.get_meta("task")
+    if known is None and backup_of(store.path).exists():
+        raise Damaged(f"{store.path}: the database is empty, though there is a backup of it")
+    try:
+        if known is not None:
+            Task.model_validate_json(known)
+    except ValueError as error:
+        raise Damaged(f"{store.path}: meta: the task cannot be read: {error}"[:500]) from None

@@ -1,0 +1,136 @@
+"""``lichen coordinator status``: where it stands and what it waits for, from its state folder alone."""
+
+import json
+from enum import StrEnum
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from coordinator.config import CoordinatorSettings, load_settings
+from coordinator.ownership import DATABASE
+from coordinator.roster import Roster
+from coordinator.rounds.reading import replay
+from coordinator.rounds.states import Phase, RoundState
+from coordinator.rounds.why import NAMES, Outlook
+from coordinator.standing import read as conduct
+from coordinator.store import Store
+from coordinator.waits import Picture, waits
+from protocol.task import Task
+from runtime import exit_codes
+from runtime.clock import SystemClock
+from runtime.owner import is_owned
+from runtime.waits import Wait, lines, read, stamp
+
+_SILENT_S: Final = 90.0
+
+
+class Format(StrEnum):
+    """How the result is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+def status(
+    config: Annotated[Path, typer.Option("--config", "-c", help="coordinator.toml", show_default=False)],
+    *,
+    why: Annotated[
+        bool, typer.Option("--why", help="only what it waits for, since when and until when")
+    ] = False,
+    fmt: Annotated[
+        Format, typer.Option("--format", help="A table for people, or one JSON object.")
+    ] = Format.TABLE,
+) -> None:
+    """Show where the coordinator stands and what it waits for. Exit status 69: it does not run."""
+    settings = load_settings(config)
+    database, now = settings.state_dir / DATABASE, SystemClock().wall()
+    if not database.is_file():
+        words = f"{database} is not there; has this coordinator ever run?"
+        if fmt is Format.JSON:
+            typer.echo(json.dumps({"error": words}))
+        typer.echo(f"lichen coordinator: {words}", err=True)
+        raise typer.Exit(exit_codes.UNAVAILABLE)
+    with Store(database, read_only=True) as store:
+        found, waited = look(store, settings, now)
+    if fmt is Format.JSON:
+        typer.echo(json.dumps(found | {"waits": [wait.as_json(now) for wait in waited]}))
+    else:
+        typer.echo(_words(found, waited, now, why=why))
+    if not found["running"]:
+        raise typer.Exit(exit_codes.UNAVAILABLE)
+
+
+def look(store: Store, settings: CoordinatorSettings, now: float) -> tuple[dict[str, Any], list[Wait]]:
+    """Where it stands, and what it waits for.
+
+    Args:
+        store: of the coordinator, which may be running.
+        settings: its own.
+        now: unix seconds.
+    """
+    state, rules = replay(store.journal())
+    roster, known = Roster(store, lambda: now), store.get_meta("task")
+    task = None if known is None else Task.model_validate_json(known)
+    said_at = float(store.get_meta("why_wall") or 0.0) or None
+    # Where we may not look at the lock: whoever says something every 30 s is there if it did so lately.
+    owned = is_owned((settings.state_dir / DATABASE).with_suffix(".lock"))
+    running = owned if owned is not None else said_at is not None and now - said_at < _SILENT_S
+    found = {
+        "coordinator": "running"
+        if running
+        else f"not running since {stamp(said_at)}; this was its last state",
+        "running": running,
+        "fleet": settings.fleet,
+        "task": None if task is None else task.name,
+        "phase": state.phase.value,
+        "round": state.round,
+        "rounds": None if rules is None else rules.rounds,
+        "attempt": state.attempt,
+        "version": state.version,
+        "devices_known": len(roster),
+        "devices_online": len(roster.online()),
+        "quarantined": sorted(device for device, one in conduct(store).items() if one.until > now),
+        "trouble": state.trouble,
+        "why": store.get_meta("why") or "",
+        "why_wall": said_at,
+    }
+    if not running:
+        then = "until it is started (systemctl start lichen-coordinator)"
+        return found, [Wait("coordinator", "it does not run", said_at, None, then)]
+    if task is None or rules is None:
+        return found, [Wait("start", "it has just been started for the first time", said_at)]
+    broker = read(json.loads(store.get_meta("broker") or "[]"))
+    picture = Picture(
+        rules=rules,
+        state=state,
+        outlook=_outlook(roster, state, task),
+        now=now,
+        worker_s=settings.worker.timeout_s,
+        broker=broker[0] if broker else None,
+    )
+    return found, waits(picture)
+
+
+def _outlook(roster: Roster, state: RoundState, task: Task) -> Outlook:
+    """What is to be seen of the fleet, as the driver sees it."""
+    least, refused = task.rounds.min_windows, dict(state.refused)
+    able = tuple(device for device in roster.able(least) if device not in refused)
+    if state.phase is Phase.COLLECTING:
+        lacks = {device: roster.lacks(device, least) for device in state.missing}
+    else:
+        lacks = dict(islice(roster.unable(least), NAMES))
+    return Outlook(able, lacks | {d: f"was refused: {reason}" for d, reason in refused.items()}, len(roster))
+
+
+def _words(found: dict[str, Any], waited: list[Wait], now: float, *, why: bool) -> str:
+    told = [f"coordinator: {found['coordinator']}", *lines(waited, now)]
+    if not why:
+        shown = ("fleet", "task", "phase", "round", "rounds", "version", "devices_known", "devices_online")
+        told[1:1] = [f"{key.replace('_', ' ')}: {found[key]}" for key in shown]
+        if found["quarantined"]:
+            told.append(f"quarantined: {', '.join(found['quarantined'])}")
+        if found["trouble"]:
+            told.append(f"last trouble: {found['trouble']}")
+    return "\n".join(told)

@@ -1,0 +1,64 @@
+"""What the coordinator waits for, from what it keeps on disk (``lichen coordinator status --why``)."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from coordinator.rounds.states import Phase, RoundState, Rules
+from coordinator.rounds.why import Outlook, saying
+from runtime.waits import Wait
+
+_DEVICES: Final = 20
+"""Missing devices that are named one by one."""
+_WORK: Final = frozenset({Phase.INITIALISING, Phase.AGGREGATING, Phase.EVALUATING, Phase.EXPORTING})
+
+
+@dataclass(frozen=True)
+class Picture:
+    """All that the waits follow from. ``worker_s``: the most a worker's job takes; ``now``: unix seconds."""
+
+    rules: Rules
+    state: RoundState
+    outlook: Outlook
+    now: float
+    worker_s: float
+    broker: Wait | None = None
+
+
+def waits(seen: Picture) -> list[Wait]:
+    """All of it, the most pressing first."""
+    return [*_broker(seen), *_trouble(seen), *_phase(seen)]
+
+
+def _broker(seen: Picture) -> Iterator[Wait]:
+    if seen.broker is not None:
+        yield seen.broker
+
+
+def _trouble(seen: Picture) -> Iterator[Wait]:
+    state = seen.state
+    if state.retry_at is not None:
+        words = state.trouble or "the last attempt failed"
+        yield Wait("retry", words, state.since, state.retry_at, "it is tried again")
+
+
+def _phase(seen: Picture) -> Iterator[Wait]:
+    state, words = seen.state, saying(seen.rules, seen.state, seen.now, seen.outlook)
+    if state.phase in _WORK:
+        if state.retry_at is None:
+            yield Wait(
+                "worker", words, state.since, state.since + seen.worker_s, "it is given up and tried again"
+            )
+    elif state.phase is Phase.WAITING:
+        if state.enough_since is None:
+            yield Wait("devices", words, state.since, None, "until enough devices are able")
+        else:
+            until = state.enough_since + seen.rules.spread_s
+            yield Wait("devices", words, state.since, until, "the round is opened")
+    elif state.phase is Phase.COLLECTING:
+        closes = "the round closes, or is offered anew where too few are here"
+        yield Wait("updates", words, state.since, state.until, closes)
+        for device in islice(state.missing, _DEVICES):
+            lack = seen.outlook.lacks.get(device) or "it was offered the round; its update is not here"
+            yield Wait(f"update of {device}", lack, state.since, state.until, "the round goes on without it")

@@ -1,0 +1,127 @@
+"""``lichen agent enroll``."""
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from edge_agent.identity.dropin import Unenrolled, require_writable, write
+from edge_agent.identity.folder import Identity, folder_of
+from protocol.enrolment import Invite
+from protocol.errors import Misconfigured, Refused, Transient
+from runtime import exit_codes
+from runtime.settings import load
+from runtime.settings_errors import NAME_PATTERN
+from runtime.tls import utc
+
+_MAX_INVITE: int = 8192
+_CODES = {
+    Misconfigured: exit_codes.CONFIG,
+    Refused: exit_codes.NOPERM,
+    Transient: exit_codes.TEMPFAIL,
+}
+
+
+def enroll(
+    word: Annotated[
+        str | None, typer.Argument(metavar="INVITE", help="what lichen device invite printed")
+    ] = None,
+    *,
+    config: Annotated[Path, typer.Option("--config", "-c", help="agent.toml")] = Path(
+        "/etc/lichen/agent.toml"
+    ),
+    device: Annotated[str | None, typer.Option(help="this device's name, where the invite has none")] = None,
+    invite_file: Annotated[
+        Path | None,
+        typer.Option(help="read the invite from this file; - is standard input. Keeps it out of ps"),
+    ] = None,
+    wait: Annotated[float, typer.Option(help="seconds to try, and to wait for approval", min=1)] = 3600.0,
+    replace: Annotated[bool, typer.Option("--replace", help="give up the identity that is there")] = False,
+    output: Annotated[Literal["table", "json"], typer.Option("--format")] = "table",
+) -> None:
+    """Get this device its certificate: makes the key here, and sends a request, never the key.
+
+    Cut off at any point: give the same command again. Exit status 77: refused; 75: not yet.
+    """
+    try:
+        done, path = _enroll(_invite(word, invite_file), config, device, wait, replace=replace)
+    except (Misconfigured, Refused, Transient) as error:
+        if output == "json":
+            typer.echo(json.dumps({"error": str(error)}))
+        typer.echo(f"lichen agent enroll: {error}", err=True)
+        raise typer.Exit(_CODES[next(kind for kind in _CODES if isinstance(error, kind))]) from None
+    _show(done, path, output)
+
+
+def _invite(word: str | None, file: Path | None) -> Invite:
+    """From the command line, a file or standard input.
+
+    Raises:
+        Misconfigured: there is none, or it is no invite.
+    """
+    if word is not None and file is None:
+        return Invite.decode(word)
+    if word is not None:
+        raise typer.BadParameter("give the invite or --invite-file, not both")
+    if file is None and sys.stdin.isatty():
+        raise typer.BadParameter("give the invite, or --invite-file; lichen device invite prints one")
+    if file is None or str(file) == "-":
+        return Invite.decode(sys.stdin.read(_MAX_INVITE))
+    try:
+        with file.open(encoding="utf-8") as text:
+            return Invite.decode(text.read(_MAX_INVITE))
+    except (OSError, UnicodeDecodeError) as error:
+        raise Misconfigured(f"--invite-file: {file}: {error}") from None
+
+
+def _enroll(
+    invite: Invite, config: Path, device: str | None, wait_s: float, *, replace: bool
+) -> tuple[Any, Path]:
+    from edge_agent.identity.enrol import enrol  # noqa: PLC0415 - `lichen agent run` needs no crypto library
+    from edge_agent.identity.patience import Patience  # noqa: PLC0415
+
+    settings = load(Unenrolled, config)
+    name = _device(invite, device, settings.device)
+    require_writable(config)
+    folder = folder_of(settings.state_dir)
+    done = enrol(folder, invite, name, Patience(wait_s, _say), replace=replace)
+    for words in folder.exposed():
+        _say(words)
+    return done, write(config, folder, done.identity)
+
+
+def _device(invite: Invite, given: str | None, configured: str) -> str:
+    """Which name to ask for: the invite's, else the option's, else the configuration's.
+
+    Raises:
+        Misconfigured: none is known, it is no name, or two differ.
+    """
+    if given is not None and invite.device not in (None, given):
+        raise Misconfigured(f"--device {given}: the invite is for {invite.device!r}; leave --device away")
+    name = invite.device or given or configured
+    if not name:
+        raise Misconfigured("which device is this? give --device NAME (the invite is for any)")
+    if not re.fullmatch(NAME_PATTERN, name):
+        raise Misconfigured(
+            f"{name!r} is no name: 1 to 64 letters, digits, '_', '.' and '-', a letter or digit first"
+        )
+    return name
+
+
+def _say(words: str) -> None:
+    typer.echo(f"lichen agent enroll: {words}", err=True)
+
+
+def _show(done: Any, path: Path, output: str) -> None:
+    identity: Identity = done.identity
+    if output == "json":
+        found = {"status": "already" if done.before else "enrolled", "drop_in": str(path)}
+        typer.echo(json.dumps(found | identity.model_dump(exclude={"invite_sha256"}), indent=1))
+        return
+    how = "was enrolled before as" if done.before else "is enrolled as"
+    typer.echo(f"This device {how} {identity.device} in the fleet {identity.fleet}.")
+    typer.echo(f"Its certificate holds until {utc(identity.not_after)}; a running agent renews it.")
+    typer.echo(f"{path} makes the agent use it: (re)start it, as with: systemctl restart lichen-agent")

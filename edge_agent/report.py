@@ -1,0 +1,64 @@
+"""What an agent says of itself in ``status.json``: what it does, and what it waits for."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from edge_agent.store import Store
+from edge_agent.waits import waits
+from runtime.disk import DISK
+from runtime.waits import stamp
+
+if TYPE_CHECKING:
+    from edge_agent.agent import Agent
+
+
+def report(agent: "Agent") -> dict[str, Any]:
+    """All of it, as JSON values."""
+    work, counters = agent.workspace(), agent.link.counters
+    stock = None if work is None else work.store.stock()
+    return {
+        "device": agent.settings.device,
+        "link": agent.link.why,
+        "certificate": agent.renewal.why,
+        "task": None if work is None else work.task.name,
+        "waits": [asdict(wait) for wait in waits(agent)],
+        "modalities": [] if work is None else list(work.modalities),
+        "labelled_windows": 0 if stock is None else stock.labelled,
+        "windows": 0 if stock is None else stock.total,
+        "store_bytes": 0 if stock is None else stock.bytes,
+        "dropped_by_class": {} if stock is None else stock.dropped,
+        "lost_windows": 0 if stock is None else stock.lost,
+        "disk": "ok" if work is None else _disk(work.store),
+        "disk_writes": DISK.get().wear(),
+        "reasons": {} if work is None else dict(work.reasons()),
+        "samples": {} if work is None else vars(work.windower.counters),
+        "source_failures": agent.collector.restarts,
+        "sources_ended": sorted(agent.collector.finished),
+        "learning": agent.learner.why,
+        "rounds_trained": agent.learner.trained,
+        "outbox": {
+            "waiting": agent.outbox.waiting,
+            "accepted": agent.outbox.accepted,
+            "refused": agent.outbox.refused,
+            "last_refusal": agent.outbox.last_refusal,
+            "dropped": agent.spool.dropped,
+            "rotten": agent.spool.rotten,
+        },
+        "inference": agent.inference.off_because or "running",
+        "model_version": None if agent.inference.model is None else agent.inference.model.manifest.version,
+        "model_refused": agent.deployment.last_refusal,
+        "predictions": agent.inference.predictions,
+        "last_prediction": agent.inference.last,
+        "refused_messages": agent.refused,
+        "bytes_out": counters.bytes_out,
+        "bytes_in": counters.bytes_in,
+        "reconnects": counters.reconnects,
+    }
+
+
+def _disk(store: Store) -> str:
+    """Whether windows can be written, in words."""
+    if store.trouble is None:
+        return "ok"
+    since, why = store.trouble
+    return f"windows cannot be written since {stamp(since)}: {store.path}: {why}"

@@ -1,0 +1,72 @@
+"""What an agent waits for, from its services (``lichen agent status --why``)."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from runtime.waits import Wait
+
+if TYPE_CHECKING:
+    from edge_agent.agent import Agent
+
+
+def waits(agent: "Agent") -> list[Wait]:
+    """All of it, the most pressing first."""
+    return [
+        *_broker(agent),
+        *_certificate(agent),
+        *_task(agent),
+        *_disk(agent),
+        *_learner(agent),
+        *_receipts(agent),
+        *_model(agent),
+    ]
+
+
+def _broker(agent: "Agent") -> Iterator[Wait]:
+    link = agent.link
+    if not link.connected:
+        yield Wait("broker", link.why, link.since, link.until, "it is tried again")
+
+
+def _certificate(agent: "Agent") -> Iterator[Wait]:
+    renewal = agent.renewal
+    if renewal.since is not None:
+        yield Wait("certificate", renewal.why, renewal.since, renewal.until, "it is tried again")
+
+
+def _task(agent: "Agent") -> Iterator[Wait]:
+    if agent.workspace() is None:
+        words = "no task is announced, and no task_file is set"
+        yield Wait("task", words, agent.started, None, "until a coordinator announces one")
+
+
+def _disk(agent: "Agent") -> Iterator[Wait]:
+    work = agent.workspace()
+    if work is not None and work.store.trouble is not None:
+        since, words = work.store.trouble
+        then = "until the disk takes them; it is tried again at each commit"
+        yield Wait("disk", f"windows cannot be written: {words}", since, None, then)
+
+
+def _learner(agent: "Agent") -> Iterator[Wait]:
+    learner = agent.learner
+    if agent.outbox.waiting and learner.until is None:
+        return  # what is learnt waits for its receipt; that is said below
+    then = "it is given up, or tried again" if learner.until else "until the coordinator offers a round"
+    yield Wait("round", learner.why, learner.since, learner.until, then)
+
+
+def _receipts(agent: "Agent") -> Iterator[Wait]:
+    outbox = agent.outbox
+    if outbox.waiting:
+        words = (
+            f"{outbox.waiting} updates have no receipt" if outbox.waiting > 1 else "an update has no receipt"
+        )
+        refused = f"; the last one was refused: {outbox.last_refusal}" if outbox.last_refusal else ""
+        yield Wait("receipt", words + refused, outbox.oldest, outbox.again_at, "it is sent again")
+
+
+def _model(agent: "Agent") -> Iterator[Wait]:
+    deployment = agent.deployment
+    if deployment.until is not None:
+        yield Wait("model", deployment.why, deployment.since, deployment.until, "it is tried again")

@@ -1,0 +1,81 @@
+"""The undisturbed fold: what the global model of every round must be, from the kept frames alone.
+
+Version 0 is made anew by the method in a process of its own, every later one by the coordinator's own fold
+over the frames that its journal names, each verified by its digest. A manifest's digest covers all
+blobs, so two equal digests are two models that are equal bit for bit.
+"""
+
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from coordinator.aggregation import UnusableUpdates, fold_journal, limits_for
+from coordinator.journal import Entry
+from coordinator.registry import Registry
+from coordinator.store import Store
+from models import jobs, registry
+from models.contract import Blobs
+from protocol.errors import Transient
+from protocol.task import Task
+from runtime.blobs import BlobStore
+
+MAX_UPDATE_BYTES: Final = 64 * 1024 * 1024
+_INIT_S: Final = 120.0
+
+
+def initial(task: Task, folder: Path) -> Blobs:
+    """Version 0, made by the method in a child process.
+
+    Raises:
+        Transient: the worker failed.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    jobs.write_init(folder, jobs.InitJob(task, seed=task.seed))
+    argv = [sys.executable, "-P", "-m", "models.worker", str(folder)]
+    done = subprocess.run(argv, capture_output=True, timeout=_INIT_S, check=False)
+    if done.returncode:
+        raise Transient(f"the initial model could not be made: {done.stderr.decode(errors='replace')[-500:]}")
+    return jobs.read_state(folder)
+
+
+def manifests(
+    task: Task,
+    first: Blobs,
+    counted: Mapping[int, Sequence[tuple[str, str]]],
+    frame: Callable[[str], Path],
+    folder: Path,
+) -> list[str]:
+    """The digest of every version's manifest, version 0 first.
+
+    Args:
+        task: what was learned.
+        first: version 0.
+        counted: round -> (device, digest) of the updates that its version counts.
+        frame: where the frame of a digest is kept.
+        folder: an empty one to work in.
+
+    Raises:
+        Transient: an accepted update's frame was never seen, or cannot be folded.
+    """
+    server = registry.method(task.method).server()
+    folder.mkdir(parents=True, exist_ok=True)
+    state, parent = first, None
+    digests: list[str] = []
+    with Store(folder / "again.sqlite3") as store:
+        versions = Registry(store, BlobStore(folder / "blobs"), task)
+        for number in range(max(counted, default=0) + 1):
+            if number:
+                entries = [Entry(device, mark, frame(mark)) for device, mark in counted[number]]
+                limits = limits_for(state, MAX_UPDATE_BYTES)
+                try:
+                    state = fold_journal(server, task, number, state, entries, limits)
+                except UnusableUpdates as unusable:
+                    words = "; ".join(str(why) for why in unusable.lost.values())
+                    raise Transient(f"round {number} cannot be folded again: {words}") from unusable
+            parent, _ = versions.publish(number, state, parent)
+            digests.append(parent)
+            # what devices were given: as it was written, in float32
+            state = versions.state(parent)
+    return digests

@@ -1,0 +1,64 @@
+"""When and whom a seed kills: drawn before the run, so that a seed names one plan."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from protocol.topics import Kind
+
+_FIRST_S: Final = 1.2
+"""Latest moment of a strike after its round was first seen: a round takes about so long."""
+_SOON_S: Final = 0.04
+"""Latest moment after a message was seen: what it caused is then being written or answered."""
+_ON: Final = (Kind.OFFER, Kind.FETCH, Kind.UPDATE, Kind.RECEIPT, Kind.ROUND)
+_AIMED: Final = 0.5
+"""Share of strikes that wait for such a message."""
+_AWAY_S: Final = (0.05, 0.8)
+_SECOND: Final = 0.3
+"""Share of rounds with a second strike."""
+_ALL: Final = 0.06
+"""Share of strikes that take everybody at once, as a power cut does."""
+
+
+@dataclass(frozen=True)
+class Strike:
+    """SIGKILL for some processes.
+
+    Attributes:
+        round: armed when this round is first seen.
+        on: then it waits for the next message of this kind, if any; for a moment at most.
+        after_s: from then on.
+        victims: killed at one moment.
+        away_s: until they are started again.
+    """
+
+    round: int
+    on: Kind | None
+    after_s: float
+    victims: tuple[str, ...]
+    away_s: float
+
+    def words(self) -> str:
+        """For people."""
+        moment = f"round {self.round}" + ("" if self.on is None else f", {self.on.value}")
+        return f"{moment} + {self.after_s:.2f} s: {', '.join(self.victims)} for {self.away_s:.2f} s"
+
+
+def plan(seed: int, rounds: int, victims: Sequence[str]) -> list[Strike]:
+    """One or two strikes in every round; everybody's turn comes before anybody's second."""
+    rng = random.Random(f"strikes/{seed}")  # noqa: S311 - a plan that a seed names
+    bag: list[str] = []
+    strikes = []
+    for number in range(1, rounds + 1):
+        for _ in range(1 + (rng.random() < _SECOND)):
+            if rng.random() < _ALL:
+                chosen = tuple(victims)
+            else:
+                if not bag:
+                    bag = rng.sample(list(victims), len(victims))
+                chosen = (bag.pop(),)
+            on = rng.choice(_ON) if rng.random() < _AIMED else None
+            after_s = rng.uniform(0, _FIRST_S if on is None else _SOON_S)
+            strikes.append(Strike(number, on, after_s, chosen, rng.uniform(*_AWAY_S)))
+    return strikes

@@ -1,0 +1,1 @@
+"""The real daemons in a simulated world: link, disk, clock and faults driven by a seed."""

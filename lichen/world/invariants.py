@@ -1,0 +1,219 @@
+"""What must be true in every world, and the memory of what was seen that it is compared with.
+
+Nothing here asks the daemons what they believe: frames are kept as the agents wrote them, receipts as they
+were decided, and every version is folded once more from those frames by the method's own equations.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+
+from coordinator import schema
+from coordinator.app import Coordinator
+from coordinator.rounds.states import Phase, RoundState
+from models.contract import Blobs, Server, Update
+from models.params import flatten
+from protocol.frame import decode_frame
+from protocol.frame import digest as digest_of
+from protocol.messages import Receipt
+from protocol.task import Task
+from protocol.updates import BlobHeader, Manifest, UpdateHeader
+
+
+class Violation(AssertionError):  # noqa: N818 - reads as what happened
+    """A promise is broken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """An update as its device put it into the spool."""
+
+    device: str
+    round: int
+    data: bytes
+
+
+@dataclass
+class Truth:
+    """All that an outside observer of the fleet knows.
+
+    Args:
+        task: what is learned.
+        server: a half of the method of our own.
+        first: version 0.
+        tolerant: bits were rotted on purpose: accepted updates may be reported as lost.
+    """
+
+    task: Task
+    server: Server
+    first: Blobs
+    tolerant: bool = False
+    frames: dict[str, Frame] = field(default_factory=dict)
+    accepted: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """Digest -> (device, round) of every update that was promised to count."""
+    refused: dict[str, str] = field(default_factory=dict)
+    heard: dict[str, set[str]] = field(default_factory=dict)
+    """Digests by device whose receipt arrived there."""
+    states: list[Blobs] = field(default_factory=list)
+    manifests: list[str] = field(default_factory=list)
+    counted: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    """Round -> digests that its version was folded from."""
+    last: RoundState | None = None
+
+    def spooled(self, device: str, round_: int, digest: str, data: bytes) -> None:
+        """A device is about to keep an update."""
+        self.frames[digest] = Frame(device, round_, data)
+
+    def cleared(self, device: str, digest: str) -> None:
+        """A device forgets an update.
+
+        Raises:
+            Violation: no receipt for it ever arrived there.
+        """
+        if digest not in self.heard.get(device, set()):
+            raise Violation(f"{device} forgets update {digest[:8]} that no receipt was heard for")
+
+    def told(self, app: Coordinator, device: str, receipt: Receipt, durable: Callable[[Path], bool]) -> None:
+        """The coordinator decides to send a receipt.
+
+        Raises:
+            Violation: it promises what is not on disk, or refuses what it counts.
+        """
+        row = _row(app, device, receipt.digest)
+        words = f"{device}'s update {receipt.digest[:8]} for round {receipt.round}"
+        if receipt.status == "refused":
+            if row is not None and not row["lost"]:
+                raise Violation(f"{words} is refused ({receipt.reason}: {receipt.detail}) and counted")
+            self.refused[receipt.digest] = f"{receipt.reason}: {receipt.detail}"
+            return
+        if row is None or row["lost"]:
+            raise Violation(f"{words} gets its receipt before it is in the journal")
+        if receipt.digest not in self.frames:
+            raise Violation(f"{words} is accepted, but no device ever made it")
+        path = app.settings.state_dir / "updates" / str(row["round"]) / (row["file"] or receipt.digest)
+        if row["round"] > app.driver.state.version and not self.tolerant and not durable(path):
+            raise Violation(f"{words} gets its receipt, but a power cut would take its frame")
+        self.accepted[receipt.digest] = (device, row["round"])
+
+    def changed(self, app: Coordinator, *, reopened: bool = False) -> None:
+        """The round machine's state is another one, or was read from disk again.
+
+        Raises:
+            Violation: a round closed too early, a version is not the fold of its updates, or one is missing.
+        """
+        state, before = app.driver.state, RoundState() if self.last is None else self.last
+        if len(set(state.delivered)) != len(state.delivered):
+            raise Violation(f"a device counts twice in round {state.round}: {state.delivered}")
+        if (state.version < before.version or state.round < before.round) and not self.tolerant:
+            raise Violation(
+                f"round {before.round} (version {before.version}) was forgotten: now {state.round}"
+            )
+        if state.phase is Phase.AGGREGATING and before.phase is not Phase.AGGREGATING and not reopened:
+            self._closed(before, state, app.driver.now())
+        while len(self.states) <= state.version:
+            self._made(app, len(self.states))
+        self._none_missing(app, state)
+        self.last = state
+
+    def _closed(self, before: RoundState, state: RoundState, now: float) -> None:
+        rounds = self.task.rounds
+        delivered, selected = set(state.delivered), set(state.selected)
+        if len(delivered) < rounds.min_devices:
+            raise Violation(
+                f"round {state.round} closed with {len(delivered)} of {rounds.min_devices} devices"
+            )
+        wanted = math.ceil(rounds.quorum * len(selected) - 1e-9)
+        if state.closed_by == "quorum" and len(delivered & selected) < wanted:
+            raise Violation(
+                f"round {state.round} closed on a quorum of {sorted(delivered & selected)}, selected are "
+                f"{sorted(selected)} and {wanted} are needed"
+            )
+        timely = before.phase is Phase.COLLECTING and (before.until is None or now < before.until)
+        if state.closed_by != "quorum" and timely:
+            raise Violation(f"round {state.round} closed {before.until} on no quorum, at {now}")
+
+    def _made(self, app: Coordinator, version: int) -> None:
+        """Fold a new version once more, and compare."""
+        row = _version(app, version)
+        if row is None:
+            raise Violation(f"the machine is at version {app.driver.state.version}; {version} has no row")
+        expected, digests = (self.first, ()) if version == 0 else self._fold(app, version, row)
+        actual = _read_state(app.settings.state_dir / "blobs", row["manifest"])
+        if not _equal(expected, actual):
+            raise Violation(f"version {version} is not the fold of {sorted(row['devices'])}")
+        self.states.append(expected)
+        self.manifests.append(row["manifest"])
+        self.counted[version] = digests
+
+    def _fold(self, app: Coordinator, version: int, row: dict[str, Any]) -> tuple[Blobs, tuple[str, ...]]:
+        rows = [r for r in _updates(app, version) if not r["lost"]]
+        if sorted(r["device"] for r in rows) != sorted(row["devices"]):
+            raise Violation(
+                f"version {version} is made of {sorted(row['devices'])}, accepted are "
+                f"{sorted(r['device'] for r in rows)}"
+            )
+        fold = self.server.open(self.task, version, self.states[version - 1])
+        for one in rows:
+            frame = self.frames.get(one["digest"])
+            if frame is None or (frame.device, frame.round) != (one["device"], version):
+                raise Violation(
+                    f"version {version} counts {one['digest'][:8]} of {one['device']}: whose is it?"
+                )
+            header, tensors = decode_frame(frame.data, UpdateHeader)
+            if header.base != self.manifests[version - 1]:
+                raise Violation(f"version {version} counts an update on another base, of {one['device']}")
+            fold.fold(Update(header, tensors))
+        return fold.close(), tuple(sorted(r["digest"] for r in rows))
+
+    def _none_missing(self, app: Coordinator, state: RoundState) -> None:
+        """Every promised update is counted, or will be, or its device was told that it is lost."""
+        for digest, (device, round_) in self.accepted.items():
+            if digest in self.counted.get(round_, ()):
+                continue
+            if round_ == state.round > state.version and device in state.delivered:
+                continue
+            if digest in self.refused and self.tolerant:
+                continue
+            if self.tolerant and (row := _row(app, device, digest)) is not None and row["lost"]:
+                continue
+            where = f"version {state.version}, round {state.round} has {state.delivered}"
+            raise Violation(f"{device}'s accepted update {digest[:8]} for round {round_} is gone; {where}")
+
+
+def _equal(a: Blobs, b: Blobs) -> bool:
+    one, other = flatten(a), flatten(b)
+    return one.keys() == other.keys() and all(np.array_equal(x, other[name]) for name, x in one.items())
+
+
+def _read_state(blobs: Path, manifest: str) -> Blobs:
+    """A global state, read beside the coordinator."""
+
+    def blob(digest: str) -> bytes:
+        data = (blobs / digest[:2] / digest).read_bytes()
+        if digest_of(data) != digest:
+            raise Violation(f"blob {digest[:8]} of a new version is damaged")
+        return data
+
+    refs = Manifest.model_validate_json(blob(manifest)).blobs
+    return {name: decode_frame(blob(ref.digest), BlobHeader)[1] for name, ref in refs.items()}
+
+
+def _version(app: Coordinator, version: int) -> dict[str, Any] | None:
+    rows = app.store.rows(sa.select(schema.versions).where(schema.versions.c.version == version))
+    return rows[0] if rows else None
+
+
+def _row(app: Coordinator, device: str, digest: str) -> dict[str, Any] | None:
+    table = schema.updates
+    rows = app.store.rows(sa.select(table).where(table.c.digest == digest, table.c.device == device))
+    return rows[0] if rows else None
+
+
+def _updates(app: Coordinator, round_: int) -> list[dict[str, Any]]:
+    table = schema.updates
+    return app.store.rows(sa.select(table).where(table.c.round == round_).order_by(table.c.device))

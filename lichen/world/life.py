@@ -1,0 +1,89 @@
+"""One life of a simulated process: from its start to the instant at which it is killed.
+
+A life is known to the tasks and threads of its process through :data:`LIFE`; ``asyncio.to_thread`` and new
+tasks hand it on. At every *moment* (a disk operation, a commit, the begin and the end of a thread's work, a
+message sent) the process can be made to die.
+"""
+
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+
+class PowerCut(BaseException):
+    """The process ends here: what runs now has no future. No error: nothing under test may catch it."""
+
+
+class Life:
+    """See the module.
+
+    Args:
+        node: its name, as ``agent-2``.
+        number: which life of that node.
+        crash_at: the moment, counted from 1, at which it dies; 0 is never. May be set later.
+        power: it dies of a power cut (un-synced writes may be lost, no socket is closed), else of SIGKILL.
+            May be set until it dies.
+    """
+
+    def __init__(self, node: str, number: int = 1, *, crash_at: int = 0, power: bool = True) -> None:
+        self.node = node
+        self.number = number
+        self.crash_at = crash_at
+        self.power = power
+        """Whether its death is (or was) a power cut."""
+        self.moments = 0
+        self.dead = False
+        self.died_of = ""
+        self.signals: dict[int, Callable[[], object]] = {}
+        """Handlers that the process set, by number of the signal."""
+        self.on_end: list[Callable[[str], None]] = []
+        """Called once, in order, at the instant of death: freeze the disk, cut the link, cancel the tasks."""
+
+    def moment(self, what: str) -> None:
+        """Something happens that a power cut could fall on.
+
+        Raises:
+            PowerCut: it does.
+        """
+        if self.dead:
+            return
+        self.moments += 1
+        if self.moments == self.crash_at:
+            self.end(what)
+            raise PowerCut(f"{self.node}, life {self.number}: {what}")
+
+    def end(self, what: str, *, power: bool | None = None) -> None:
+        """Die now. Nothing that runs later in this life has an effect. Idempotent.
+
+        Args:
+            what: of what, for the trace.
+            power: overrules :attr:`power`.
+        """
+        if self.dead:
+            return
+        self.power = self.power if power is None else power
+        self.dead, self.died_of = True, what
+        for call in self.on_end:
+            call(what)
+
+    def signal(self, number: int) -> bool:
+        """Deliver a signal (SIGTERM asks for an orderly stop); False where nobody handles it."""
+        handler = None if self.dead else self.signals.get(number)
+        if handler is not None:
+            handler()
+        return handler is not None
+
+    def cancel_at_end(self, task: "asyncio.Task[object]") -> None:
+        """Cancel the process's first task, in the loop's next turn, when this life ends."""
+
+        def cancel(_: str) -> None:
+            task.get_loop().call_soon(task.cancel)
+
+        self.on_end.append(cancel)
+
+
+LIFE: Final[ContextVar[Life | None]] = ContextVar("lichen_life", default=None)
+"""Whose code runs now; None: nobody's (the world itself)."""

@@ -1,0 +1,46 @@
+"""How far an update goes, per part of the model: what screening and clipping compare between devices.
+
+One number for a whole update would compare a device that has one encoder with a device that has three, and
+would hide a head that explodes behind encoders that do not move. So there is one number a part: the blob a
+tensor travels in, with running statistics apart, because they follow the data and not the step size.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from models.contract import FloatArray, blob_of
+
+_BLOCK: Final = 1 << 16
+STATISTICS: Final = " statistics"
+"""How the name of a part of running statistics ends."""
+_RUNNING: Final = "running_"
+
+
+def part_of(tensor: str) -> str:
+    """The part that a tensor belongs to: its blob, or its blob's running statistics."""
+    statistics = tensor.rsplit("/", 1)[-1].rsplit(".", 1)[-1].startswith(_RUNNING)
+    return f"{blob_of(tensor)}{STATISTICS}" if statistics else blob_of(tensor)
+
+
+def magnitudes(tensors: Mapping[str, FloatArray]) -> dict[str, float]:
+    """The root mean square of each part's values; for parts of equal size it is proportional to the norm.
+
+    The same tensors give the same bits, whatever order they come in.
+    """
+    squares: dict[str, list[float]] = {}
+    sizes: dict[str, int] = {}
+    for name in sorted(tensors):
+        part, tensor = part_of(name), tensors[name]
+        squares.setdefault(part, []).append(sum_of_squares(tensor))
+        sizes[part] = sizes.get(part, 0) + tensor.size
+    return {part: math.sqrt(math.fsum(all_) / max(1, sizes[part])) for part, all_ in squares.items()}
+
+
+def sum_of_squares(tensor: FloatArray) -> float:
+    """In float64, in blocks: no temporary of the tensor's size."""
+    flat = np.ascontiguousarray(tensor, np.float32).reshape(-1)
+    blocks = (flat[start : start + _BLOCK].astype(np.float64) for start in range(0, flat.size, _BLOCK))
+    return math.fsum(float(np.square(block).sum()) for block in blocks)

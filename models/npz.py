@@ -1,0 +1,126 @@
+"""Reading npz files that may be damaged, or made to do harm: sizes are checked before anything is allocated.
+
+``numpy.load`` believes the shape that an array's header claims, and a ZIP entry's compressed bytes may be a
+thousandth of what they become. Here an entry may hold exactly what its header says, and all entries together
+at most ``max_bytes``. Pickled objects are never read.
+"""
+
+import math
+import re
+import struct
+import zipfile
+import zlib
+from pathlib import Path
+from typing import IO, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+MAX_BYTES: Final = 2 * 1024**3
+MAX_ARRAYS: Final = 65_536
+_MAX_HEADER: Final = 10_000
+_MAX_AXES: Final = 32
+_HEADER: Final = re.compile(
+    rb"\{'descr': '([<>|=][biufOSU][0-9]{0,9})', 'fortran_order': (True|False), "
+    rb"'shape': \(((?:[0-9]{1,19}, ?)*(?:[0-9]{1,19})?)\), \}[ \n]*\Z"
+)
+_BLOCK: Final = 1 << 20
+_SUFFIX: Final = ".npy"
+_ENCRYPTED: Final = 1
+_DEFLATE_MOST: Final = 1032
+"""Bytes that one byte of deflate can become at most (zlib's technical notes)."""
+_STORED_OR_DEFLATED: Final = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
+BROKEN: Final = (
+    *(ValueError, TypeError, KeyError, IndexError, EOFError, OverflowError, MemoryError, RuntimeError),
+    *(zipfile.BadZipFile, zlib.error, struct.error),
+)
+"""What zipfile and numpy raise on bytes that are not what they seem."""
+
+
+class BadNpz(ValueError):  # noqa: N818 - says what was found, like Refused
+    """The file is no npz that can be read; the message names the entry and what is wrong with it."""
+
+
+def read(path: Path, max_bytes: int = MAX_BYTES) -> dict[str, NDArray[Any]]:
+    """All arrays of an npz, by name.
+
+    Args:
+        path: the file.
+        max_bytes: of all arrays together, whatever the file's own size.
+
+    Raises:
+        BadNpz: it is damaged, lies about a size, is too large, or holds Python objects.
+        OSError: it cannot be read.
+    """
+    try:
+        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+            infos = _entries(archive, max_bytes, path.stat().st_size)
+            return {name: _array(archive, info, name) for name, info in infos.items()}
+    except BadNpz:
+        raise
+    except BROKEN as error:
+        raise BadNpz(f"{type(error).__name__}: {error}"[:300]) from None
+
+
+def _entries(archive: zipfile.ZipFile, max_bytes: int, on_disk: int) -> dict[str, zipfile.ZipInfo]:
+    infos = archive.infolist()
+    total = sum(info.file_size for info in infos)
+    if len(infos) > MAX_ARRAYS or total > max_bytes:
+        raise BadNpz(f"{len(infos)} arrays of {total} bytes; at most {MAX_ARRAYS} of {max_bytes} are read")
+    found: dict[str, zipfile.ZipInfo] = {}
+    for info in infos:
+        name = info.filename.removesuffix(_SUFFIX)
+        if info.flag_bits & _ENCRYPTED or info.compress_type not in _STORED_OR_DEFLATED:
+            raise BadNpz(f"key {name[:100]!r} is encrypted, or packed in a way that numpy does not use")
+        most = info.compress_size * (_DEFLATE_MOST if info.compress_type else 1)
+        if info.file_size > most or info.compress_size > on_disk:
+            raise BadNpz(f"key {name[:100]!r} claims {info.file_size} bytes, more than the file can hold")
+        if name in found:
+            raise BadNpz(f"key {name[:100]!r} is there twice")
+        found[name] = info
+    return {name: found[name] for name in sorted(found)}
+
+
+def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> NDArray[Any]:
+    """One array; nothing of its size is allocated before the header and the entry agree about it."""
+    with archive.open(info) as entry:
+        dtype, shape, fortran = _header(entry, name[:100])
+        wanted = math.prod(shape) * dtype.itemsize
+        left = info.file_size - entry.tell()
+        if wanted != left:
+            raise BadNpz(f"key {name[:100]!r} claims {wanted} bytes of numbers; {left} are there")
+        data = _exactly(entry, wanted)
+    if len(data) != wanted:
+        raise BadNpz(f"key {name[:100]!r} is cut off")
+    flat: NDArray[Any] = np.frombuffer(data, dtype, math.prod(shape)) if wanted else np.zeros(shape, dtype)
+    return flat.reshape(shape, order="F" if fortran else "C")
+
+
+def _header(entry: IO[bytes], name: str) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
+    """Type, shape and order of an array (NEP 1), read as the one form in which numpy writes them.
+
+    numpy's own reader takes any Python literal there, and some of Python 2's; no need to go that way.
+    """
+    magic = entry.read(8)
+    lengths = {b"\x93NUMPY\x01\x00": 2, b"\x93NUMPY\x02\x00": 4}
+    if magic not in lengths:
+        raise BadNpz(f"key {name!r} does not begin like a numpy array")
+    length = int.from_bytes(entry.read(lengths[magic]), "little")
+    found = _HEADER.match(entry.read(min(length, _MAX_HEADER)))
+    if length > _MAX_HEADER or found is None:
+        raise BadNpz(f"key {name!r} has a header that numpy would not write for an array of numbers")
+    kind, fortran, axes = (part.decode("ascii") for part in found.groups())
+    if "O" in kind:
+        raise BadNpz(f"{name} holds Python objects, not numbers")
+    shape = tuple(int(axis) for axis in axes.replace(" ", "").split(",") if axis)
+    if len(shape) > _MAX_AXES:
+        raise BadNpz(f"key {name!r} has {len(shape)} axes")
+    return np.dtype(kind), shape, fortran == "True"
+
+
+def _exactly(entry: IO[bytes], wanted: int) -> bytearray:
+    """A writable copy, which grows as bytes come; the read at the end makes zipfile check the entry's CRC."""
+    data = bytearray()
+    while block := entry.read(min(_BLOCK, wanted + 1 - len(data))):
+        data += block
+    return data

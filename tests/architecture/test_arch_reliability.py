@@ -1,0 +1,40 @@
+"""docs/reliability.md names what there is: tests, commands, and every fault and step of the matrix."""
+
+import re
+from pathlib import Path
+
+from typer.main import get_command
+
+from lichen.bench.cli import app
+from lichen.reliability.faults import FAULTS
+from lichen.reliability.steps import STEPS
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs" / "reliability.md").read_text()
+
+
+def test_arch_every_test_that_is_named_is_there() -> None:
+    named = sorted(set(re.findall(r"tests/[\w/]+\.py", TEXT)))
+    assert len(named) > 20
+    assert [name for name in named if not (ROOT / name).is_file()] == []
+
+
+def test_arch_each_promise_names_its_tests() -> None:
+    section = TEXT.split("## The promises")[1].split("\n## ")[0]
+    rows = [line for line in section.splitlines() if re.match(r"\| \d \|", line)]
+    assert [row[2] for row in rows] == list("1234567")
+    assert [row for row in rows if "tests/" not in row.split("|")[-2]] == []
+
+
+def test_arch_every_bench_that_is_named_is_there() -> None:
+    known = set(get_command(app).commands)  # type: ignore[attr-defined]  # typer's type does not say: a group
+    assert set(re.findall(r"lichen bench ([a-z]+)", TEXT)) <= known
+
+
+def test_arch_the_table_has_every_fault_and_every_step() -> None:
+    table = TEXT.split("<!-- matrix: begin -->")[1].split("<!-- matrix: end -->")[0]
+    lines = [line for line in table.strip().splitlines() if not set(line) <= set("|- ")]
+    rows = [line.strip("| ").split(" | ") for line in lines]
+    assert rows[0][1:] == [step.name for step in STEPS]
+    assert [row[0] for row in rows[1:]] == list(FAULTS)
+    assert {len(row) for row in rows} == {len(STEPS) + 1}

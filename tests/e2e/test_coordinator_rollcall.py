@@ -1,0 +1,59 @@
+"""A coordinator that comes back to a kept session hears no retained states; it asks, and a device answers."""
+
+import asyncio
+
+from coordinator.app import Coordinator
+from protocol.messages import Command, ModalityState, State, decode, encode
+from protocol.topics import Kind, device_filters, device_topic
+from runtime.mqtt import Link
+from tests.support.coordinator_fake import FLEET, TinyJobs, TinyServer, settings_for, tiny_task
+from tests.support.links import quick, running, until
+
+
+def state(status: str) -> bytes:
+    told = State(status=status, device="d", roles=("train",), modalities={"acc": ModalityState()}, windows=1)
+    return encode(told)
+
+
+async def living(app: Coordinator, done) -> None:
+    """Run it until ``done``."""
+    life = asyncio.create_task(app.run())
+    try:
+        await until(done, 15)
+    finally:
+        life.cancel()
+        await asyncio.wait([life], timeout=10)
+        assert life.done()
+
+
+async def test_on_the_embedded_broker_a_state_told_meanwhile_is_asked_for(broker, tmp_path, monkeypatch):
+    monkeypatch.setattr("coordinator.rollcall._PAUSES_S", (0.3, 5.0))
+    topic, settings = device_topic(FLEET, "d", Kind.STATE), settings_for(tmp_path, broker.port)
+
+    def coordinator() -> Coordinator:
+        return Coordinator(settings, tiny_task(min_devices=9), TinyServer(), jobs=TinyJobs())
+
+    async with running(
+        Link(quick(broker.port), "d", filters=[(f, 1) for f in device_filters(FLEET, "d")])
+    ) as link:
+        first = coordinator()
+        await link.publish(topic, state("online"), retain=True)
+        await living(first, lambda: first.roster.online() == ("d",))
+        # What a coordinator that was away knows: the device as it was last heard, which is not as it is.
+        second = coordinator()
+        second.roster.update(State(status="offline", device="d"))
+        second.roster._heard.clear()
+
+        async def answer() -> None:
+            async for message in link.messages():
+                message.ack()
+                if (
+                    message.topic.endswith(Kind.CMD)
+                    and decode(message.payload, Command).command == "send_state"
+                ):
+                    await link.publish(topic, state("online"), retain=True)
+
+        answering = asyncio.create_task(answer())
+        await living(second, lambda: second.rollcall.asked == 1 and second.roster.online() == ("d",))
+        answering.cancel()
+        await asyncio.wait([answering])

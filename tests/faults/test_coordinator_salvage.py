@@ -1,0 +1,255 @@
+"""A damaged database: what was acknowledged counts again, from the backup, the manifests and the frames."""
+
+import asyncio
+import os
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+from structlog.testing import capture_logs
+
+from coordinator import salvage
+from coordinator.aggregation import fold_journal, limits_for
+from coordinator.app import DATABASE
+from coordinator.backup import back_up, backup_of
+from coordinator.history import read
+from coordinator.journal import Journal
+from coordinator.store import Store
+from protocol.errors import Misconfigured, Transient
+from protocol.frame import digest
+from protocol.topics import Kind
+from runtime.blobs import BlobStore
+from tests.support.coordinator_bench import Bench, bench
+from tests.support.coordinator_fake import TinyServer, frame, header, tiny_task
+
+NAMES = ("d1", "d2", "d3")
+TASK = tiny_task(count=3, min_devices=3)
+
+
+def database(root: Path) -> Path:
+    return root / "coordinator" / DATABASE
+
+
+async def deliver(made: Bench, *names: str) -> dict[str, bytes]:
+    """The updates of these devices for the open round, all at once; returns when they have receipts."""
+    state = made.app.driver.state
+    sent = {n: frame(header(n, state.round, state.manifest), float(n[1:])) for n in names}
+    await asyncio.gather(*(made.give(n, Kind.UPDATE, update) for n, update in sent.items()))
+    for name, update in sent.items():
+        last = made.link.receipts(name)[-1]
+        assert (last.digest, last.status) == (digest(update), "accepted")
+    return sent
+
+
+async def begin(made: Bench) -> None:
+    await made.online(*NAMES)
+    await made.phase("collecting")
+
+
+async def two_of_three(root: Path) -> None:
+    """Round 2 is open; d1 and d2 hold receipts for it."""
+    async with bench(root, TASK) as made:
+        await begin(made)
+        await deliver(made, *NAMES)
+        await made.until(lambda: made.app.driver.state.round == 2)
+        await made.phase("collecting")
+        await made.until(lambda: made.app.workshop._secured == 1)
+        await deliver(made, "d1", "d2")
+        made.app.link.connected = False  # a crash: nothing more is said
+
+
+def overwrite(path: Path, at: int, count: int = 4096) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(os.urandom(count))
+
+
+def rot_a_value(path: Path) -> None:
+    """A sound page, a value that was never written: only the checksum can tell."""
+    with closing(sqlite3.connect(path)) as raw:
+        raw.execute("UPDATE events SET event = replace(event, '\"d2\"', '\"d9\"')")
+        raw.commit()
+
+
+def damage(path: Path, how: str) -> None:
+    match how:
+        case "header":
+            overwrite(path, 0, 100)
+        case "pages":
+            overwrite(path, 4096, path.stat().st_size - 4096)
+        case "empty":
+            path.write_bytes(b"")
+        case "gone":
+            path.unlink()
+        case "value":
+            rot_a_value(path)
+
+
+async def ends_well(root: Path) -> None:
+    """d3 delivers what is missing, and round 2 is the mean of all three."""
+    async with bench(root, TASK) as made:
+        assert made.app.driver.state.delivered == ("d1", "d2")
+        assert made.app.driver.state.round == 2
+        await begin(made)
+        await deliver(made, "d3")
+        await made.until(lambda: made.app.driver.state.version == 2)
+        np.testing.assert_array_equal((await made.app.workshop.state())["head"]["head/w"], 4.0)
+    found = read(root / "coordinator")
+    assert found["versions"][-1]["devices"] == list(NAMES)
+
+
+@pytest.mark.parametrize("how", ["header", "pages", "empty", "gone", "value"])
+async def test_acknowledged_updates_count_again_after_the_database_is_damaged(
+    tmp_path: Path, how: str
+) -> None:
+    await two_of_three(tmp_path)
+    damage(database(tmp_path), how)
+    with capture_logs() as logs:
+        await ends_well(tmp_path)
+    said = [entry for entry in logs if entry["event"] == "database_salvaged"]
+    assert len(said) == 1
+    assert "2 accepted updates of round 2 count again, from their frames" in said[0]["words"]
+    if how != "gone":
+        assert database(tmp_path).with_name(f"{DATABASE}.damaged").exists()
+    assert "2 accepted updates" in read(tmp_path / "coordinator")["salvaged"]
+
+
+@pytest.mark.parametrize("copy", ["gone", "damaged"])
+async def test_without_a_backup_the_manifests_and_frames_are_enough(tmp_path: Path, copy: str) -> None:
+    await two_of_three(tmp_path)
+    damage(database(tmp_path), "pages")
+    damage(backup_of(database(tmp_path)), "gone" if copy == "gone" else "pages")
+    with capture_logs() as logs:
+        await ends_well(tmp_path)
+    words = next(entry for entry in logs if entry["event"] == "database_salvaged")["words"]
+    assert "version 1 was taken from its manifest" in words
+    assert any("backup" in one and "lost" in one for one in words), "what cannot be salvaged is said"
+
+
+async def test_a_version_that_only_its_manifest_knows_is_not_made_again(tmp_path: Path) -> None:
+    await two_of_three(tmp_path)
+    old = backup_of(database(tmp_path)).read_bytes()
+    await ends_well(tmp_path)
+    damage(database(tmp_path), "pages")
+    backup_of(database(tmp_path)).write_bytes(old)  # of version 1: version 2 was made since
+    async with bench(tmp_path, TASK) as made:
+        assert (made.app.driver.state.version, made.app.driver.state.round) == (2, 3)
+        np.testing.assert_array_equal((await made.app.workshop.state())["head"]["head/w"], 4.0)
+
+
+async def test_a_salvage_that_was_cut_off_is_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await two_of_three(tmp_path)
+    damage(database(tmp_path), "pages")
+
+    def cut(*_: object) -> None:
+        raise Transient("the power went")
+
+    for step in ("_restore", "_rebuild"):
+        monkeypatch.setattr(salvage._Salvage, step, cut)
+        with pytest.raises(Transient):
+            async with bench(tmp_path, TASK):
+                pass
+        monkeypatch.undo()
+        assert salvage.mark_of(database(tmp_path)).exists()
+    await ends_well(tmp_path)
+    assert not salvage.mark_of(database(tmp_path)).exists()
+    assert database(tmp_path).with_name(f"{DATABASE}.damaged").read_bytes()[4096:8192] != b""
+
+
+async def test_a_rotten_frame_of_the_backup_is_reported_as_refused(tmp_path: Path) -> None:
+    await two_of_three(tmp_path)
+    back_up(database(tmp_path))  # in the middle of the round: it knows of d1 and d2
+    for file in (tmp_path / "coordinator" / "updates" / "2").iterdir():
+        overwrite(file, file.stat().st_size - 20, 10)  # the last frame of the group, or one alone
+    damage(database(tmp_path), "pages")
+    async with bench(tmp_path, TASK) as made:
+        lost = set(NAMES[:2]) - set(made.app.driver.state.delivered)
+        assert lost
+        assert {(device, "wrong_digest") for device in lost} <= set(made.refusals())
+
+
+async def test_a_frame_that_rotted_is_found_at_the_start_and_its_device_asked_again(tmp_path: Path) -> None:
+    await two_of_three(tmp_path)
+    with Store(database(tmp_path)) as store:
+        entry = Journal(store, tmp_path / "coordinator" / "updates").entries(2, ["d2"])[0]
+    overwrite(entry.path, entry.at + 5, 3)
+    async with bench(tmp_path, TASK) as made:
+        await begin(made)
+        await made.until(lambda: made.app.driver.state.delivered == ("d1",))
+        await made.until(lambda: bool(made.link.receipts("d2")))
+        assert made.link.receipts("d2")[-1].reason == "wrong_digest"
+        await made.until(lambda: any(o.round == 2 for o in made.link.to("d2", Kind.OFFER)))
+        await deliver(made, "d2", "d3")
+        await made.until(lambda: made.app.driver.state.version == 2)
+        np.testing.assert_array_equal((await made.app.workshop.state())["head"]["head/w"], 4.0)
+
+
+async def test_frames_stay_until_a_backup_knows_their_version(tmp_path: Path) -> None:
+    async with bench(tmp_path, TASK) as made:
+        made.app.workshop.back_up = lambda: (_ for _ in ()).throw(Transient("no space left"))
+        await begin(made)
+        for number in (1, 2):
+            await made.until(lambda number=number: made.app.driver.state.round == number)
+            await made.phase("collecting")
+            await deliver(made, *NAMES)
+        await made.until(lambda: made.app.driver.state.version == 2)
+        await made.phase("collecting")
+        assert (tmp_path / "coordinator" / "updates" / "1").is_dir()
+        made.app.workshop.back_up = lambda: back_up(made.app.store.path)
+        await deliver(made, *NAMES)
+        await made.until(lambda: made.app.workshop._secured == 3)
+        assert not (tmp_path / "coordinator" / "updates" / "1").exists()
+
+
+async def test_no_backup_replaces_a_good_one_by_a_copy_of_a_damaged_database(tmp_path: Path) -> None:
+    await two_of_three(tmp_path)
+    good = backup_of(database(tmp_path)).read_bytes()
+    overwrite(database(tmp_path), 8192, 4096)
+    with pytest.raises(Transient, match="damaged"):
+        back_up(database(tmp_path))
+    assert backup_of(database(tmp_path)).read_bytes() == good
+    assert not list(database(tmp_path).parent.glob("*.part"))
+
+
+async def test_tables_of_the_first_release_are_brought_up_to_date(tmp_path: Path) -> None:
+    await two_of_three(tmp_path)
+    with closing(sqlite3.connect(database(tmp_path))) as raw:
+        files = dict(raw.execute("SELECT device, file FROM updates WHERE round = 2").fetchall())
+        if any(files.values()):  # the first release wrote one file an update
+            folder = tmp_path / "coordinator" / "updates" / "2"
+            entries = raw.execute("SELECT digest, size, file, at FROM updates WHERE round = 2").fetchall()
+            for name, size, file, at in entries:
+                (folder / name).write_bytes((folder / file).read_bytes()[at : at + size])
+        for column in ("file", "at"):
+            raw.execute(f"ALTER TABLE updates DROP COLUMN {column}")
+        raw.execute("ALTER TABLE events DROP COLUMN crc")
+        raw.execute("PRAGMA user_version=1")
+        raw.commit()
+    with pytest.raises(Misconfigured, match="older lichen"):
+        read(tmp_path / "coordinator")
+    await ends_well(tmp_path)
+
+
+async def test_what_was_salvaged_folds_to_the_same_bits(tmp_path: Path) -> None:
+    """The version after a salvage is the fold of exactly the acknowledged updates."""
+    await two_of_three(tmp_path)
+    shutil.copytree(tmp_path, tmp_path / "undisturbed", ignore=shutil.ignore_patterns("undisturbed"))
+    damage(database(tmp_path), "pages")
+    for root in (tmp_path, tmp_path / "undisturbed"):
+        await ends_well(root)
+    manifests = [
+        read(root / "coordinator")["versions"][-1]["manifest"]
+        for root in (tmp_path, tmp_path / "undisturbed")
+    ]
+    assert manifests[0] == manifests[1]
+    with Store(database(tmp_path)) as store:
+        entries = Journal(store, tmp_path / "coordinator" / "updates").entries(2, NAMES)
+        state = {"head": {"head/w": np.full(64, 2.0, np.float32)}}
+        again = fold_journal(TinyServer(), TASK, 2, state, entries, limits_for(state, 1 << 20))
+    np.testing.assert_array_equal(again["head"]["head/w"], 4.0)
+    assert BlobStore(tmp_path / "coordinator" / "blobs").has(manifests[0])

@@ -1,0 +1,124 @@
+"""The operator's side against the real Mosquitto: its folder as written, included, reloaded, looked at."""
+
+import asyncio
+import getpass
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+
+from coordinator.identity.desk import Desk
+from lichen.looking import as_onlooker
+from lichen.status import look
+from protocol.enrolment import EnrolRequest
+from protocol.errors import Transient
+from protocol.messages import RoundAnnouncement, State, encode
+from protocol.topics import Kind, broadcast_topic, coordinator_filters, device_topic
+from runtime.settings import MqttSettings, TlsSettings
+from tests.support.brokers import HOST, BrokerProcess, free_port, require_mosquitto
+from tests.support.identity_broker import connected, turned_away
+from tests.support.identity_desk import FLEET, csr, make_desk, new_key
+from tests.support.links import quick, until
+
+pytestmark = pytest.mark.mosquitto
+DATA = "persistence_location"
+
+
+@contextmanager
+def debian(folder: Path):
+    """Mosquitto with a configuration of its own that includes ours, and a desk that can make it reload."""
+    program, port = require_mosquitto(), free_port()
+    reload_command = ["/bin/sh", "-c", f"kill -HUP $(cat {folder}/pid)"]
+    with make_desk(folder, broker_port=port, reload_command=reload_command) as desk:
+        desk.publish(reload=False)
+        conf = folder / "mosquitto.conf"
+        conf.write_text(
+            f"pid_file {folder}/pid\npersistence true\n{DATA} {folder}/\nuser {getpass.getuser()}\n"
+            f"include_dir {desk.places.broker.folder}/conf.d\n"
+        )
+        broker = BrokerProcess([program, "-v", "-c", str(conf)], port, folder / "log").start()
+        try:
+            yield desk, broker
+        finally:
+            broker.stop()
+
+
+def device(desk: Desk, folder: Path, name: str) -> MqttSettings:
+    """Enrol one, as the service would."""
+    key, token = new_key(), desk.invite(name, 60).token
+    answer = desk.enrol(EnrolRequest(token=token, device=name, csr=csr(key)))
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    pair = folder / f"{name}.pem"
+    pair.write_bytes(str(answer.certificate).encode() + private)
+    tls = TlsSettings(ca_file=desk.places.ca, cert_file=pair, key_file=pair)
+    return quick(answer.broker_port, host=HOST, tls=tls)
+
+
+def coordinators(desk: Desk) -> MqttSettings:
+    pair = desk.places.coordinator
+    tls = TlsSettings(ca_file=desk.places.ca, cert_file=pair, key_file=pair)
+    return quick(desk.places.broker.port, host=HOST, tls=tls)
+
+
+async def told(desk: Desk, broker: BrokerProcess) -> None:
+    """Publish, and wait until the broker has read it: the command only sends it a signal."""
+    before = broker.log().count("Reloading config.")
+    assert desk.publish().reloaded
+    await until(lambda: broker.log().count("Reloading config.") > before)
+
+
+async def test_each_of_two_revocations_within_a_second_counts(tmp_path) -> None:
+    with debian(tmp_path) as (desk, broker):
+        chosen = {name: device(desk, tmp_path, name) for name in ("a", "b", "c")}
+        for settings in chosen.values():
+            async with connected(settings, "x", []):
+                pass
+        for name in ("a", "b"):
+            desk.book.revoke(name)
+            await told(desk, broker)
+        words = await asyncio.gather(*(turned_away(chosen[name]) for name in ("a", "b")))
+        assert all(words)
+        async with connected(chosen["c"], "x", []) as client:
+            assert client.link.connected
+
+
+async def test_a_device_that_enrols_anew_is_in_and_its_old_certificate_is_out(tmp_path) -> None:
+    with debian(tmp_path) as (desk, broker):
+        old = device(desk, tmp_path, "a")
+        kept = tmp_path / "old.pem"
+        kept.write_bytes((tmp_path / "a.pem").read_bytes())
+        desk.book.revoke("a")
+        await told(desk, broker)
+        new = device(desk, tmp_path, "a")
+        await told(desk, broker)
+        tls = TlsSettings(ca_file=desk.places.ca, cert_file=kept, key_file=kept)
+        assert await turned_away(old.model_copy(update={"tls": tls}))
+        async with connected(new, "x", []) as client, asyncio.timeout(5):
+            await client.link.publish(device_topic(FLEET, "a", Kind.STATE), b"{}")
+
+
+async def test_who_looks_sees_the_fleet_and_throws_nobody_out(tmp_path) -> None:
+    with debian(tmp_path) as (desk, _):
+        settings, filters = coordinators(desk), list(coordinator_filters(FLEET))
+        async with (
+            connected(settings, "coordinator", filters) as coordinator,
+            connected(device(desk, tmp_path, "a"), "x", []) as one,
+            asyncio.timeout(20),
+        ):
+            said = encode(RoundAnnouncement(task="t", round=1, rounds=2, phase="collecting"))
+            await coordinator.link.publish(broadcast_topic(FLEET, Kind.ROUND), said, retain=True)
+            state = encode(State(status="online", device="a"))
+            await one.link.publish(device_topic(FLEET, "a", Kind.STATE), state, retain=True)
+            view = await look(as_onlooker(settings), FLEET, 0.5)
+            assert view.round is not None
+            assert [d.status for d in view.devices.values()] == ["online"]
+            assert coordinator.link.counters.reconnects == 0
+            async with connected(as_onlooker(settings), "x", []) as onlooker:
+                for topic in (broadcast_topic(FLEET, Kind.ROUND), device_topic(FLEET, "a", Kind.OFFER)):
+                    with pytest.raises(Transient):
+                        await onlooker.link.publish(topic, b"forged")
+                    await onlooker.link.wait_connected()
+            assert coordinator.link.connected

@@ -1,0 +1,23 @@
+"""Disks that are full or fail, at every step of a round: real ext4, mounted by the test (root)."""
+
+from pathlib import Path
+
+import pytest
+
+from lichen.reliability import disks
+from tests.support.matrix_model import model, survives
+
+__all__ = ["model"]
+
+if _WHY := disks.lack():
+    pytest.skip(f"SKIPPED LOUDLY: no disk of their own for these tests: {_WHY}", allow_module_level=True)
+
+
+def test_a_full_disk_at_any_step_costs_time_and_nothing_else(model: Path) -> None:
+    row = survives("disk-full", model)
+    assert row.deaths == [], "a full disk kills no daemon"
+
+
+def test_a_failed_disk_at_any_step_costs_time_and_nothing_acknowledged(model: Path) -> None:
+    """Read-only at once and unsynced writes gone: what an operator must mend; then all goes on."""
+    survives("read-only", model)

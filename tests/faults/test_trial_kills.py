@@ -1,0 +1,180 @@
+"""``lichen bench kills`` in small, and its judge: a judge that cannot find a fault proves nothing."""
+
+from pathlib import Path
+
+import pytest
+
+from lichen.bench import matrix as bench
+from lichen.bench.result import Row
+from lichen.reliability import layout as places
+from lichen.reliability import refold, strikes, trial, verdict
+from lichen.reliability.verdict import Books
+from models.contract import Blobs
+from protocol.errors import Misconfigured, Transient
+from protocol.frame import digest, encode_frame
+from protocol.tensors import Codec, encode
+from protocol.updates import UpdateHeader
+from tests.support.brokers import require_mosquitto
+
+NAMES = ("broker", "coordinator", "a", "b")
+
+
+def test_a_few_rounds_with_kills_end_with_the_model_of_the_accepted_updates(tmp_path: Path) -> None:
+    require_mosquitto()
+    outcome = trial.run(11, 4, lambda *_: None, tmp_path)
+    assert outcome.violations == []
+    assert outcome.ended
+    assert outcome.compared == 5
+    assert outcome.accepted >= 8
+    assert outcome.acknowledged == outcome.accepted
+    assert sum(outcome.kills.values()) >= 4
+
+
+def test_a_seed_names_one_plan_and_everybody_gets_a_turn() -> None:
+    plan = strikes.plan(3, 20, NAMES)
+    assert plan == strikes.plan(3, 20, NAMES)
+    assert plan != strikes.plan(4, 20, NAMES)
+    assert {strike.round for strike in plan} == set(range(1, 21))
+    struck = [victim for strike in plan for victim in strike.victims]
+    assert min(struck.count(name) for name in NAMES) >= 4
+
+
+def row(number: int, *devices: str) -> dict[str, object]:
+    parent = f"m{number - 1}" if number else None
+    return {"manifest": f"m{number}", "parent": parent, "devices": list(devices)}
+
+
+def books() -> Books:
+    """Two rounds of two devices, all in order."""
+    updates = {(r, d): {"digest": f"{r}{d}", "lost": ""} for r in (1, 2) for d in ("a", "b")}
+    return Books({0: row(0), 1: row(1, "a", "b"), 2: row(2, "a", "b")}, updates)
+
+
+TASK = places.task(2, 2, 0)
+RECEIPTS = {(1, "a", "1a"), (2, "b", "2b")}
+
+
+def found(kept: Books, receipts: set[tuple[int, str, str]] = RECEIPTS) -> str:
+    """Everything that the judge says about the books."""
+    return "; ".join([*verdict._acknowledged(kept, receipts, set()), *verdict._chain(kept, TASK)])
+
+
+def test_books_in_order_are_not_complained_about() -> None:
+    assert found(books()) == ""
+
+
+def test_an_update_that_was_reported_as_lost_is_not_complained_about() -> None:
+    kept = books()
+    kept.updates[1, "a"]["lost"] = "damaged on disk"
+    kept.versions[1]["devices"] = ["b"]
+    assert found(kept) == ""
+
+
+def test_the_judge_sees_a_lost_receipt() -> None:
+    kept = books()
+    del kept.updates[1, "a"]  # type: ignore[attr-defined]  # the books are a dict here
+    kept.versions[1]["devices"] = ["b"]
+    assert "round 1: a's update was acknowledged and is not in the journal" in found(kept)
+
+
+def test_the_judge_sees_an_acknowledged_update_that_no_version_counts() -> None:
+    kept = books()
+    kept.versions[2]["devices"] = ["a"]
+    assert "round 2: b's update was acknowledged and is not counted" in found(kept)
+
+
+def test_the_judge_sees_other_bytes_than_those_acknowledged() -> None:
+    assert "has a receipt for other" in found(books(), {(1, "a", "other")})
+
+
+def test_the_judge_sees_a_device_that_is_counted_twice() -> None:
+    kept = books()
+    kept.versions[1]["devices"] = ["a", "b", "b"]
+    assert "counts a device twice" in found(kept)
+
+
+def test_the_judge_sees_an_update_that_was_never_accepted() -> None:
+    kept = books()
+    kept.versions[1]["devices"] = ["a", "b", "c"]
+    assert "version 1 counts c, which has no accepted update" in found(kept)
+
+
+def test_the_judge_sees_a_broken_chain_and_a_missing_version() -> None:
+    kept = books()
+    kept.versions[2]["parent"] = "m0"
+    assert "version 2 is not a child of version 1" in found(kept)
+    del kept.versions[2]  # type: ignore[attr-defined]  # as above
+    assert "versions [0, 1], expected 0 to 2" in found(kept)
+
+
+def first() -> Blobs:
+    """A model of the task's shape, without torch."""
+    import numpy as np  # noqa: PLC0415 - only here
+
+    prototypes = {
+        f"prototypes/{name}": {
+            f"prototypes/{name}/values": np.zeros((3, 16), np.float32),
+            f"prototypes/{name}/rounds": np.zeros(3, np.float32),
+        }
+        for name in ("acc", "gyr")
+    }
+    return {"head": {"head/w": np.zeros(8, np.float32)}} | prototypes
+
+
+def frame(device: str, value: float) -> bytes:
+    import numpy as np  # noqa: PLC0415 - only here
+
+    head = UpdateHeader(
+        task=TASK.name,
+        method=TASK.method,
+        device=device,
+        round=1,
+        base="0" * 64,
+        samples=3,
+        counts={},
+        missing={},
+        quality={},
+        extra={"prototypes": {}},
+    )
+    return encode_frame(head, {"head/w": encode(np.full(8, value, np.float32), Codec.FLOAT32)})
+
+
+def again(folder: Path, *frames: bytes) -> list[str]:
+    kept = folder / "frames"
+    kept.mkdir(parents=True)
+    counted = []
+    for name, payload in zip("ab", frames, strict=False):
+        (kept / digest(payload)).write_bytes(payload)
+        counted.append((name, digest(payload)))
+    return refold.manifests(TASK, first(), {1: counted}, kept.joinpath, folder / "again")
+
+
+def test_one_other_bit_in_one_update_is_another_model(tmp_path: Path) -> None:
+    one = again(tmp_path / "1", frame("a", 0.5), frame("b", 0.25))
+    assert again(tmp_path / "2", frame("a", 0.5), frame("b", 0.25)) == one
+    other = again(tmp_path / "3", frame("a", 0.5), frame("b", 0.2500002))
+    assert other[0] == one[0]
+    assert other[1] != one[1]
+    assert again(tmp_path / "4", frame("a", 0.5))[1] != one[1], "an update left out"
+
+
+def test_a_frame_that_was_not_kept_whole_is_a_finding(tmp_path: Path) -> None:
+    payload = frame("a", 0.5)
+    (tmp_path / digest(payload)).write_bytes(payload[:-1])
+    with pytest.raises(Transient, match="round 1 cannot be folded again"):
+        refold.manifests(TASK, first(), {1: [("a", digest(payload))]}, tmp_path.joinpath, tmp_path / "again")
+
+
+def test_the_table_of_the_document_is_written_between_its_marks(tmp_path: Path) -> None:
+    rows = [Row("d", "kill-broker", "idle", "s from the fault to the end of its round", 1.25)]
+    document = tmp_path / "reliability.md"
+    document.write_text("before\n<!-- matrix: begin -->\nold\n<!-- matrix: end -->\nafter\n")
+    bench.write_into(document, rows)
+    text = document.read_text()
+    assert text.startswith("before\n<!-- matrix: begin -->\n| fault | idle | ")
+    assert "| kill-broker | 1.2 s | not run, or failed |" in text
+    assert "old" not in text
+    assert text.endswith("<!-- matrix: end -->\nafter\n")
+    document.write_text("nothing")
+    with pytest.raises(Misconfigured, match="no table between"):
+        bench.write_into(document, rows)

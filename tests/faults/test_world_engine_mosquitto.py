@@ -1,0 +1,109 @@
+"""The simulated broker and a real Mosquitto play the same scenes and show the same."""
+
+import asyncio
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lichen.world.broker import SimBroker
+from lichen.world.link import SimLink
+from lichen.world.loop import SimLoop, run
+from lichen.world.weather import Weather
+from runtime.mqtt import Link, Will
+from tests.support.brokers import BrokerProcess, mosquitto_process
+from tests.support.links import quick, until
+from tests.support.proxy import Proxy
+from tests.support.world_scenes import SCENES, Client
+
+
+class _Simulated:
+    def __init__(self) -> None:
+        self.broker = SimBroker(Weather(1))
+        self.clients: list[Client] = []
+
+    def client(self, client_id: str, *filters: tuple[str, int], will: Will | None = None) -> Client:
+        link = SimLink(quick(1883), client_id, filters=filters, will=will, broker=self.broker)
+        self.clients.append(Client(link))
+        return self.clients[-1]
+
+    async def cut(self, client: Client) -> None:
+        before = client.link.counters.reconnects
+        assert self.broker.cut(client.link.client_id)
+        await until(lambda: client.link.counters.reconnects > before and client.link.connected)
+
+    async def settle(self) -> None:
+        await asyncio.sleep(5)
+
+    async def crash(self) -> None:
+        await self.settle()
+        self.broker.save()
+        self.broker.crash("saved")
+        await asyncio.sleep(1)
+        self.broker.restart()
+
+
+class _Real:
+    def __init__(self, broker: BrokerProcess) -> None:
+        self.broker = broker
+        self.clients: list[Client] = []
+        self.proxies: dict[Client, Proxy] = {}
+
+    def client(self, client_id: str, *filters: tuple[str, int], will: Will | None = None) -> Client:
+        proxy = Proxy(self.broker.port).start()
+        client = Client(Link(quick(proxy.port), client_id, filters=filters, will=will))
+        self.clients.append(client)
+        self.proxies[client] = proxy
+        return client
+
+    async def cut(self, client: Client) -> None:
+        before = client.link.counters.reconnects
+        await asyncio.to_thread(self.proxies[client].cut)
+        await until(lambda: client.link.counters.reconnects > before and client.link.connected)
+
+    async def settle(self) -> None:
+        """Nothing has come for a while."""
+        while True:
+            seen = [len(client.got) for client in self.clients]
+            await asyncio.sleep(0.25)
+            if seen == [len(client.got) for client in self.clients]:
+                return
+
+    async def crash(self) -> None:
+        await asyncio.sleep(2.2)  # Mosquitto saves every second here
+        await asyncio.to_thread(self.broker.kill)
+        await asyncio.to_thread(self.broker.start)
+
+
+async def _played(net: Any, scene: str) -> list[Any]:
+    try:
+        return await SCENES[scene](net)
+    finally:
+        for client in net.clients:
+            await client.close()
+
+
+async def _really(broker: BrokerProcess, scene: str) -> list[Any]:
+    net = _Real(broker)
+    try:
+        async with asyncio.timeout(40):
+            return await _played(net, scene)
+    finally:
+        for proxy in net.proxies.values():
+            proxy.close()
+
+
+async def _simulated(_: SimLoop, scene: str) -> list[Any]:
+    return await _played(_Simulated(), scene)
+
+
+@pytest.mark.mosquitto
+@pytest.mark.parametrize("scene", SCENES)
+def test_mosquitto_and_the_simulated_broker_show_the_same(scene, tmp_path: Path):
+    broker = mosquitto_process(tmp_path / "mosquitto").start()
+    try:
+        real = asyncio.run(_really(broker, scene))
+    finally:
+        broker.stop()
+    assert run(partial(_simulated, scene=scene), 1) == real

@@ -1,0 +1,141 @@
+"""Would the simulation see it? Each safeguard is taken out of the real code, and seeds must fail.
+
+The same seeds pass with the code as it is, so that what fails here fails for the want of the safeguard.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import coordinator.journal
+import lichen.world.machine
+from coordinator.commits import Commits
+from coordinator.journal import Journal
+from coordinator.rounds import steps
+from coordinator.rounds.driver import Driver
+from edge_agent.outbox import Outbox
+from lichen.world.disk import SimDisk
+from lichen.world.run import run_seed
+from lichen.world.scenario import Weather, draw
+from runtime.disk import DISK, Disk
+from runtime.files import make_folder
+
+SEEDS = 8
+STORM = Weather(0.1, duplicate=0.3, reorder=0.1, corrupt=0.05)
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def no_sync_before_the_receipt(patch: pytest.MonkeyPatch) -> None:
+    """A frame's bytes and name are not synced: ``write_atomic`` as most programs have it."""
+
+    def write_atomic(path: Any, data: bytes) -> None:
+        disk = DISK.get()
+        make_folder(path.parent)
+        part = disk.temporary(path.parent)
+        disk.write(part, data, sync=False, fresh=True)
+        disk.replace(part, path)
+
+    patch.setattr(coordinator.journal, "write_atomic", write_atomic)
+
+
+def a_disk_that_lies(patch: pytest.MonkeyPatch) -> None:
+    """No sync has any effect, anywhere."""
+
+    class Lying(SimDisk):
+        def __init__(self, *args: Any, **how: Any) -> None:
+            super().__init__(*args, **how, honours_sync=False)
+
+    patch.setattr(lichen.world.machine, "SimDisk", Lying)
+
+
+def receipt_before_the_commit(patch: pytest.MonkeyPatch) -> None:
+    """The device hears that its update counts while the transaction is still to come."""
+    accept = Commits.accept
+
+    async def at_once(self: Commits, *what: Any) -> None:
+        task = asyncio.ensure_future(accept(self, *what))
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    patch.setattr(Commits, "accept", at_once)
+
+
+def no_duplicate_key(patch: pytest.MonkeyPatch) -> None:
+    """What was accepted before is not looked up."""
+    patch.setattr(Journal, "find", lambda *_: None)
+    patch.setattr(Journal, "digest_of", lambda *_: None)
+    patch.setattr(Journal, "digests", lambda *_: {})
+
+
+def quorum_as_a_count(patch: pytest.MonkeyPatch) -> None:
+    """Answers are counted, whoever they are from and whatever they say."""
+
+    def close(_rules: Any, state: Any, now: float) -> Any:
+        answers = len(state.delivered) + len(state.refused)
+        return None if answers < len(state.selected) else steps._close(state, now, "quorum")
+
+    patch.setattr(steps, "_close_on_quorum", close)
+
+
+def a_puback_is_a_receipt(patch: pytest.MonkeyPatch) -> None:
+    """The agent forgets an update as soon as the broker has it."""
+    announce = Outbox._announce
+
+    async def and_forget(self: Outbox, entry: Any) -> None:
+        await announce(self, entry)
+        await asyncio.to_thread(self._spool.clear, entry.digest)
+
+    patch.setattr(Outbox, "_announce", and_forget)
+
+
+def state_used_before_it_is_on_disk(patch: pytest.MonkeyPatch) -> None:
+    """The round machine's events live in memory alone."""
+    persist = Driver._persist
+
+    def only_now_and_then(self: Driver, given: Any, state: Any, now: float, commands: Any) -> None:
+        if state.phase != "collecting":
+            persist(self, given, state, now, commands)
+
+    patch.setattr(Driver, "_persist", only_now_and_then)
+
+
+MUTATIONS: dict[Patch, str] = {
+    no_sync_before_the_receipt: "a power cut would take its frame",
+    a_disk_that_lies: "a power cut would take its frame",
+    receipt_before_the_commit: "gets its receipt before it is in the journal",
+    no_duplicate_key: "is refused .* and counted",
+    quorum_as_a_count: "closed (on a quorum of|with)",
+    a_puback_is_a_receipt: "that no receipt was heard for",
+    state_used_before_it_is_on_disk: "gets its receipt before it is in the journal",
+}
+"""Mutation -> what the simulation says of it."""
+
+
+def first_failure() -> tuple[int, str]:
+    """The first seed that fails and what it says; (-1, "") where none does."""
+    for seed in range(SEEDS):
+        outcome = run_seed(seed, scenario=replace(draw(seed), weather=STORM))
+        if outcome.violation:
+            return seed, outcome.violation
+    return -1, ""
+
+
+@pytest.mark.parametrize("mutate", MUTATIONS, ids=lambda patch: patch.__name__)
+def test_world_a_missing_safeguard_is_seen(mutate: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutate(monkeypatch)
+    seed, words = first_failure()
+    assert seed >= 0, f"{SEEDS} seeds pass without it: the simulation is blind to this"
+    assert re.search(MUTATIONS[mutate], words)
+
+
+def test_world_the_same_seeds_pass_with_every_safeguard() -> None:
+    assert first_failure() == (-1, "")
+
+
+def test_world_the_real_disk_is_left_alone() -> None:
+    run_seed(0)
+    assert type(DISK.get()) is Disk

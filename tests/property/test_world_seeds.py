@@ -1,0 +1,73 @@
+"""The real coordinator and the real agents, under faults that a seed decides."""
+
+import errno
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from lichen.world.machine import Node
+from lichen.world.run import run_seed
+from lichen.world.scenario import COORDINATOR, Fault, Kind, Weather, draw
+
+ROOT = Path(__file__).parents[2]
+FEW = settings(
+    max_examples=60,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    phases=(Phase.explicit, Phase.generate),  # a seed has no smaller one: its trace says what happened
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@FEW
+@given(seed=st.integers(0, 2**31 - 1))
+def test_world_no_promise_is_broken(seed: int) -> None:
+    outcome = run_seed(seed)
+    assert not outcome.violation, "\n".join([outcome.violation, *outcome.trace])
+
+
+def test_world_a_seed_replays_to_the_letter_in_another_process() -> None:
+    outcome = run_seed(7)
+    code = "from lichen.world.run import run_seed; print(run_seed(7).mark)"
+    for hashes in ("1", "2"):
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", code],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": hashes},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
+        assert done.stdout.strip() == outcome.mark
+
+
+def test_world_a_calm_one_finishes_soon_and_counts_everybody() -> None:
+    calm = replace(draw(3), faults=(), weather=Weather(0.01), work_fails=0.0, sensor_fails=0.0)
+    outcome = run_seed(3, scenario=calm)
+    assert not outcome.violation
+    assert outcome.virtual_s < 120
+    assert not outcome.faults
+    assert outcome.counted >= calm.rounds.count * calm.rounds.min_devices
+
+
+def test_world_a_task_that_nobody_can_finish_is_seen(monkeypatch) -> None:
+    """Liveness is checked: with a disk that stays full the world says what it waits for."""
+    monkeypatch.setattr("lichen.world.run.PATIENCE_S", 60.0)
+    monkeypatch.setattr(Node, "trouble", lambda node, _code: setattr(node, "_trouble", errno.ENOSPC))
+    full = Fault(0.1, Kind.DISK_FULL, COORDINATOR, 1.0)
+    calm = replace(draw(3), faults=(full, Fault(0.2, Kind.KILL, COORDINATOR, 0.1)), weather=Weather(0.01))
+    outcome = run_seed(3, scenario=calm)
+    assert "and still" in outcome.violation
+
+
+def test_world_seeds_differ() -> None:
+    assert len({draw(seed).faults for seed in range(50)}) == 50
+    kinds = {fault.kind for seed in range(200) for fault in draw(seed).faults}
+    assert kinds == set(Kind), "every kind of fault is drawn"

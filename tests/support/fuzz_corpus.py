@@ -1,0 +1,281 @@
+"""The saved corpus of the fuzz tests: real bytes of every kind, made by our own code, and failures found.
+
+``python -m tests.support.fuzz_corpus make`` writes what is real anew (only where it is missing: keys and
+signatures differ each time); ``keep DECODER HEX`` saves an input that made trouble.
+"""
+
+import datetime as dt
+import hashlib
+import io
+import json
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import cbor2
+import numpy as np
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from lichen.hostile import ATTACKS
+from protocol import messages
+from protocol.bundle import BundleManifest, pack
+from protocol.cbor import SELF_DESCRIBED
+from protocol.enrolment import EnrolAnswer, EnrolRefusal, EnrolRequest, Invite, RenewRequest
+from protocol.errors import Reason
+from protocol.frame import encode_frame
+from protocol.messages import BlobPointer, BlobRef, Fetch, Metric, ModalityState, Offer, Receipt, State, Want
+from protocol.task import Modality, Window
+from protocol.tensors import Codec, encode
+from protocol.topics import Kind, device_topic
+from protocol.updates import BlobHeader, Manifest, UpdateHeader
+from tests.support.qqr_cases import task, with_prototypes
+
+CORPUS = Path(__file__).resolve().parents[1] / "fuzz_corpus"
+DIGEST = "ab" * 32
+TASK = task()
+HEADER = UpdateHeader(
+    task="t",
+    method="qqr",
+    device="d",
+    round=1,
+    base=DIGEST,
+    samples=9,
+    counts={"acc": (3, 3, 3)},
+    missing={"acc": 0.0, "gyro": 1.0},
+    quality={"acc": 1.0},
+    metrics={"loss": 0.5},
+    extra={"prototypes": {"acc": {"classes": [0, 2], "counts": [3, 3]}}},
+)
+X = np.random.default_rng(0).normal(size=(3, 64)).astype(np.float32)
+
+
+def frames() -> Iterator[tuple[str, bytes]]:
+    for codec in Codec:
+        yield f"{codec.value}.frame", encode_frame(HEADER, {"head/w": encode(X, codec, per_channel=True)})
+    state = with_prototypes(TASK)
+    model = dict(state["head"]) | {"prototypes/acc/values": X[:2, :4]}
+    real = encode_frame(HEADER, {name: encode(tensor, Codec.INT8) for name, tensor in model.items()})
+    yield "model.frame", real
+    for name, attack in ATTACKS.items():
+        yield f"{name.replace(' ', '_')}.frame", attack(real, 1)
+    for name, tensors in bombs().items():
+        yield f"{name}.frame", SELF_DESCRIBED + cbor2.dumps([1, HEADER.model_dump(mode="json"), tensors])
+    yield "deep.frame", SELF_DESCRIBED + b"\x83\x01\xa0" + b"\x81" * 5000
+    yield "lying_length.frame", SELF_DESCRIBED + b"\x83\x01\xa0\x5b\x00\x00\x01\x00\x00\x00\x00\x00"
+    yield "many_items.frame", SELF_DESCRIBED + b"\x83\x01\xa0\x99\x13\x88" + b"\x00" * 5000
+
+
+def bombs() -> dict[str, dict[str, list[object]]]:
+    """Small frames that claim to be large."""
+    huge = [1 << 20, 1 << 20, 1 << 20]
+    return {
+        "bomb_shape": {"head/w": ["topk", huge, b"\x00" * 8, b"", b""]},
+        "bomb_overflow": {"head/w": ["int8", [2**63, 2, 2**62], b"", b"", b""]},
+        "bomb_empty": {"head/w": ["float32", [0, 2**40], b"", b"", b""]},
+        "bomb_many": {f"head/w{n}": ["topk", [1 << 20], b"", b"", b""] for n in range(40)},
+        "bomb_sparse": {"head/w": ["topk", [1 << 24], b"\x00" * 8, b"", b""]},
+    }
+
+
+def control() -> Iterator[tuple[str, bytes]]:
+    blob = BlobRef(digest=DIGEST, size=70_000)
+    known = {"acc": ModalityState(windows=(3, 3, 3), reasons=("flat",))}
+    for message in (
+        State(status="online", device="d", roles=("train",), modalities=known, windows=9),
+        Offer(task="t", round=1, base=DIGEST, base_size=5, closes_in_s=3.5),
+        BlobPointer(task="t", round=1, blob=blob, chunk_bytes=65536),
+        Receipt(task="t", round=1, digest=DIGEST, status="refused", reason=Reason.OUTLIER, detail="far"),
+        Want(digest=DIGEST, missing=((0, 1),)),
+        Fetch(digest=DIGEST, first=0, count=4, chunk_bytes=1024),
+        Metric(device="d", metrics={"loss": 1.5}),
+        messages.TaskAnnouncement(task=TASK),
+        messages.RoundAnnouncement(task="t", round=1, rounds=3, phase="collecting"),
+        messages.ModelPointer(task="t", version=1, bundle=blob),
+        messages.Command(command="no_such_blob", digest=DIGEST),
+    ):
+        yield f"{type(message).__name__}.json", messages.encode(message)
+    yield "deep.json", b'{"kind":' + b"[" * 5000
+    yield "deep_closed.json", b"[" * 3000 + b"]" * 3000
+    yield "big_number.json", b'{"kind":"fetch","first":' + b"9" * 5000 + b"}"
+    yield "surrogate.json", b'{"kind":"metric","device":"\\ud800","metrics":{}}'
+    yield "infinity.json", b'{"kind":"metric","device":"d","metrics":{"a":1e999}}'
+
+
+def bundles() -> Iterator[tuple[str, bytes]]:
+    manifest = BundleManifest(
+        task="t",
+        method="qqr",
+        version=1,
+        labels=("a", "b"),
+        modalities=(Modality(name="a", channels=1, rate_hz=5),),
+        window=Window(),
+        samples={"a": 13},
+        inputs=("a", "present"),
+        outputs=("probabilities",),
+        round=1,
+        base=DIGEST,
+    )
+    yield "small.bundle", pack(manifest, {"model.onnx": bytes(300), "b.txt": b"bb"})
+    yield (
+        "deflated.bundle",
+        _zip({"manifest.json": b"{}", "model.onnx": bytes(1 << 20)}, zipfile.ZIP_DEFLATED),
+    )
+    yield "folder.bundle", _zip({"../manifest.json": b"{}"})
+
+
+def _zip(files: dict[str, bytes], how: int = zipfile.ZIP_STORED) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", how) as archive:
+        for name, content in files.items():
+            archive.writestr(zipfile.ZipInfo(name), content, how)
+    return out.getvalue()
+
+
+def npz(**arrays: np.ndarray) -> bytes:
+    return _zip({f"{name}.npy": npy(array) for name, array in arrays.items()})
+
+
+def npy(array: np.ndarray) -> bytes:
+    out = io.BytesIO()
+    np.lib.format.write_array(out, array, allow_pickle=True)
+    return out.getvalue()
+
+
+def claiming(shape: str, dtype: str = "<f4") -> bytes:
+    """An array's header that claims a shape, with nothing behind it."""
+    text = f"{{'descr': {dtype!r}, 'fortran_order': False, 'shape': {shape}, }}".encode()
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+
+
+def arrays() -> Iterator[tuple[str, str, bytes]]:
+    y = np.arange(4) % 3
+    x = {f"x/{name}": np.zeros((4, 2, 16), np.float32) for name in ("acc", "gyro")}
+    ones = {"present": np.ones((4, 2), bool), "quality": np.ones((4, 2), np.float32)}
+    yield "windows", "small.npz", npz(**x, **ones, y=y)
+    yield "params", "small.npz", npz(**{"head/w": X, "head/b": X[0]})
+    times = np.arange(5.0)
+    recorded = {"acc/t": times, "acc/values": np.zeros((5, 2), np.float32)}
+    yield "recording", "small.npz", npz(**recorded, **{"label/t": times[:1], "label/values": y[:1]})
+    yield "recording_csv", "small.csv", b"t,acc.x,acc.y,label\n0.0,1,2,0\n0.5,,2,\n1.0,3,4,1\n"
+    for kind in ("params", "windows", "recording"):
+        yield kind, "bomb_shape.npz", _zip({"acc/t.npy": claiming("(10000000000000,)")})
+        yield kind, "negative.npz", _zip({"acc/t.npy": claiming("(-1, 4)")})
+        yield kind, "nested.npz", _zip({"acc/t.npy": claiming("(" * 3000)})
+        yield kind, "object.npz", npz(**{"acc/t": np.array([{"a": 1}], object)})
+        yield kind, "deflated.npz", _zip({"acc/t.npy": npy(np.zeros(1 << 18))}, zipfile.ZIP_DEFLATED)
+        yield kind, "lying_size.npz", _lying_size()
+
+
+def _lying_size() -> bytes:
+    """The directory of the archive claims a gigabyte behind a hundred bytes."""
+    data = bytearray(_zip({"acc/t.npy": claiming("(268435456,)")}))
+    at = data.index(b"PK\x01\x02")
+    data[at + 24 : at + 28] = (1 << 30).to_bytes(4, "little")
+    return bytes(data)
+
+
+def identity() -> Iterator[tuple[str, str, bytes]]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "d")])
+    csr = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
+    start = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(7)
+        .not_valid_before(start)
+        .not_valid_after(start + dt.timedelta(days=90))
+        .sign(key, hashes.SHA256())
+    )
+    csr_pem = csr.public_bytes(serialization.Encoding.PEM)
+    pem = certificate.public_bytes(serialization.Encoding.PEM)
+    yield "csr", "p256.pem", csr_pem
+    yield "certificate", "p256.pem", pem
+    yield "chain", "two.pem", pem * 2
+    yield "chain", "many.pem", pem * 12
+    token = "t" * 43
+    invite = Invite(url="https://c:8443", ca_sha256=DIGEST, token=token, device="d")
+    yield "invite", "named.txt", invite.encode().encode()
+    request = EnrolRequest(token=token, device="d", csr=csr_pem.decode())
+    yield "enrolment", "request.json", messages.encode(request)
+    renewal = RenewRequest(certificate=pem.decode(), csr=csr_pem.decode(), signature="AAAA")
+    yield "renewal", "request.json", messages.encode(renewal)
+    answer = EnrolAnswer(status="issued", fleet="f", device="d", certificate=pem.decode(), ca=pem.decode())
+    yield "answer", "issued.json", messages.encode(answer)
+    yield "refusal", "bad_invite.json", messages.encode(EnrolRefusal(reason=Reason.BAD_INVITE, detail="no"))
+
+
+def everything() -> Iterator[tuple[str, str, bytes]]:
+    """Decoder, file name, content."""
+    for name, data in frames():
+        yield "frame", name, data
+        yield "cbor", name.replace(".frame", ".cbor"), data[len(SELF_DESCRIBED) :]
+    yield "frame_tight", "model.frame", dict(frames())["model.frame"]
+    yield "blob", "head.frame", encode_frame(BlobHeader(name="head"), {"head/w": encode(X, Codec.FLOAT32)})
+    blobs = {"head": BlobRef(digest=DIGEST, size=9)}
+    manifest = Manifest(task="t", method="qqr", version=1, blobs=blobs)
+    yield "manifest", "one.json", messages.encode(manifest)
+    for name, data in control():
+        yield "message", name, data
+    for name, data in bundles():
+        yield "bundle", name, data
+    yield "bitmap", "full.bin", (9000).to_bytes(4, "little") + b"\x00\xff\x01"
+    yield "bitmap", "many_chunks.bin", (2**31).to_bytes(4, "little") + b"\x00\xff"
+    yield "topic", "chunk.txt", device_topic("f", "dev", Kind.UP_BLOB, DIGEST, 3).encode()
+    yield "topic", "update.txt", device_topic("f", "dev", Kind.UPDATE).encode()
+    yield "topic", "long.txt", b"lichen/v1/f/" + b"a/" * 2000
+    yield "qqr", "rows.json", json.dumps(HEADER.extra).encode()
+    entry = {
+        "task": "t",
+        "round": 1,
+        "base": DIGEST,
+        "digest": DIGEST,
+        "status": "refused",
+        "reason": "outlier",
+    }
+    yield "ledger", "one.json", json.dumps({"entries": [entry]}).encode()
+    yield from arrays()
+    yield from identity()
+
+
+def files() -> list[tuple[str, Path]]:
+    """Decoder and file of everything that is saved."""
+    return sorted((path.parent.name, path) for path in CORPUS.glob("*/*") if path.is_file())
+
+
+def make() -> None:
+    for decoder, name, data in everything():
+        path = CORPUS / decoder / name
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+
+
+def keep(decoder: str, data: bytes) -> Path:
+    """Save an input that made trouble."""
+    path = CORPUS / decoder / f"found-{hashlib.sha256(data).hexdigest()[:16]}.bin"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+def main(words: list[str]) -> int:
+    match words:
+        case ["make"]:
+            make()
+        case ["keep", decoder, text]:
+            keep(decoder, bytes.fromhex(text))
+        case _:
+            sys.stderr.write(f"{__doc__}\n")
+            return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

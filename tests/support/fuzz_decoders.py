@@ -1,0 +1,117 @@
+"""Every reader of bytes that a peer sent or a disk gave back, as ``read(bytes)``; and who made real ones."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from pydantic import ValidationError
+
+from coordinator.aggregation import limits_for
+from coordinator.identity.certificates import read_certificate, requested_key
+from edge_agent.identity.keys import certificates_pem
+from edge_agent.ledger import _read as read_ledger
+from edge_agent.sources.recording import read as read_recording
+from models import params, windowset
+from models.methods.qqr.messages import parse as parse_qqr
+from protocol import cbor, chunks, messages, topics
+from protocol.bundle import unpack
+from protocol.enrolment import EnrolAnswer, EnrolRefusal, EnrolRequest, Invite, RenewRequest
+from protocol.errors import Misconfigured, Reason, Refused
+from protocol.frame import decode_frame
+from protocol.updates import BlobHeader, Manifest, UpdateHeader
+from tests.support.qqr_cases import task, with_prototypes
+
+Decoder = Callable[[bytes], object]
+TASK = task()
+TIGHT = limits_for(with_prototypes(TASK), 1 << 20)
+REFUSALS = (Refused, Misconfigured)
+"""All that may come out besides a value."""
+
+
+def _in_file(suffix: str, read: Callable[[Path], object]) -> Decoder:
+    def decoder(data: bytes) -> object:
+        with TemporaryDirectory(prefix="lichen-fuzz-") as folder:
+            path = Path(folder) / f"file{suffix}"
+            path.write_bytes(data)
+            return read(path)
+
+    return decoder
+
+
+def _model(*kinds: type) -> Decoder:
+    """The readers of JSON bodies turn pydantic's error into a refusal; here it is done for all of them."""
+
+    def decoder(data: bytes) -> object:
+        try:
+            return [kind.model_validate_json(data) for kind in kinds]
+        except ValidationError as error:
+            raise Refused(Reason.MALFORMED, str(error)[:500]) from None
+
+    return decoder
+
+
+def _bitmap(data: bytes) -> object:
+    """The first bytes say the blob's size and chunk size, the rest is its stored bitmap."""
+    size, chunk = int.from_bytes(data[:4], "little"), 1024 << (data[4] % 11 if len(data) > 4 else 0)
+    assembly = chunks.Assembly.from_bytes(size, chunk, data[5:])
+    return assembly.missing(), assembly.complete
+
+
+def _qqr(data: bytes) -> object:
+    try:
+        extra = json.loads(data)
+    except (ValueError, RecursionError):
+        raise Refused(Reason.MALFORMED, "not JSON") from None
+    if not isinstance(extra, dict):
+        raise Refused(Reason.MALFORMED, "not a map")
+    return parse_qqr(extra)
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
+DECODERS: Mapping[str, Decoder] = {
+    "frame": lambda data: decode_frame(data, UpdateHeader),
+    "frame_tight": lambda data: decode_frame(data, UpdateHeader, TIGHT),
+    "blob": lambda data: decode_frame(data, BlobHeader),
+    "manifest": _model(Manifest),
+    "message": lambda data: messages.decode(data, messages.Wire),
+    "cbor": lambda data: cbor.scan(data, 0, max_depth=12, max_items=4096, max_text=4096),
+    "bundle": lambda data: unpack(data, 1 << 20),
+    "bitmap": _bitmap,
+    "topic": lambda data: topics.parse(_text(data)),
+    "invite": lambda data: Invite.decode(_text(data)),
+    "enrolment": _model(EnrolRequest),
+    "renewal": _model(RenewRequest),
+    "answer": _model(EnrolAnswer),
+    "refusal": _model(EnrolRefusal),
+    "csr": lambda data: requested_key(_text(data)),
+    "certificate": lambda data: read_certificate(_text(data)),
+    "chain": lambda data: certificates_pem(data, "chain"),
+    "qqr": _qqr,
+    "params": _in_file(".npz", params.read_npz),
+    "windows": _in_file(".npz", lambda path: windowset.load(path, TASK)),
+    "recording": _in_file(".npz", read_recording),
+    "recording_csv": _in_file(".csv", read_recording),
+    "ledger": _in_file(".json", read_ledger),
+}
+
+
+def survives(name: str, data: bytes) -> str:
+    """Read; what the refusal said, or "". Any other error comes out, with the bytes to keep.
+
+    Raises:
+        AssertionError: an error that no reader may let out.
+    """
+    try:
+        DECODERS[name](data)
+    except REFUSALS as refused:
+        return str(refused)
+    except Exception as error:
+        raise AssertionError(
+            f"{name}: {type(error).__name__}: {error}; keep it: "
+            f"python -m tests.support.fuzz_corpus keep {name} {data[:4096].hex()}"
+        ) from error
+    return ""

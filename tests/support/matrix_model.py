@@ -1,0 +1,35 @@
+"""The initial model for rows of the fault matrix without torch: made once by the real worker."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from lichen.reliability import rows
+from lichen.reliability.cells import Row
+from lichen.reliability.faults import FAULTS
+from lichen.reliability.matrix import DEVICES
+from lichen.reliability.steps import STEPS
+from tests.support.brokers import require_mosquitto
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    kept = tmp_path_factory.getbasetemp() / "matrix-initial.npz"
+    if not kept.exists():  # each file that imports this fixture has one of its own
+        with rows.initial_model(light=True) as made:
+            assert made is not None
+            shutil.copyfile(made, kept)
+    return kept
+
+
+def survives(name: str, model: Path) -> Row:
+    """The fault at every step: each round ends, and nothing that was acknowledged is lost."""
+    require_mosquitto()
+    row = rows.run(FAULTS[name], model)
+    assert [cell.step for cell in row.cells] == [step.name for step in STEPS]
+    assert row.verdict.violations == []
+    assert row.verdict.compared == len(STEPS) + 1, "each version equals the undisturbed fold, bit for bit"
+    assert row.verdict.accepted == len(STEPS) * len(DEVICES), "nobody was left out of a round"
+    assert row.verdict.acknowledged == row.verdict.accepted
+    return row

@@ -1,0 +1,193 @@
+"""What the simulated world found, each on its own."""
+
+import errno
+import os
+import sqlite3
+
+import numpy as np
+import pytest
+
+from coordinator.ledger import Ledger as Refusals
+from coordinator.rounds.machine import apply
+from coordinator.rounds.states import Phase, RoundState, Rules, Tick
+from coordinator.standing import QuarantineSettings, Standing
+from coordinator.store import Store
+from edge_agent import session
+from edge_agent.ledger import FINAL_RETRY_S, Ledger
+from edge_agent.session import Session
+from protocol.errors import Misconfigured, Reason, Refused, Transient
+from protocol.messages import BlobRef, Offer, Receipt, State
+from protocol.topics import Kind
+from runtime import spool
+from runtime.blobs import BlobStore
+from runtime.clock import ManualClock
+from runtime.disk import DISK, Disk
+from runtime.spool import Spool
+from tests.support.agent_link import FakeLink
+from tests.support.coordinator_bench import bench
+from tests.support.coordinator_fake import frame, header, tiny_task
+
+RULES = QuarantineSettings(refusals=1, first_s=600.0)
+
+
+class ReadOnly(Disk):
+    def unlink(self, path):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+
+@pytest.fixture
+def read_only():
+    token = DISK.set(ReadOnly())
+    yield
+    DISK.reset(token)
+
+
+def test_world_a_read_only_disk_under_the_spool_is_waited_for(tmp_path, monkeypatch) -> None:
+    """A receipt that could not be noted ended the agent with status 70."""
+    held = Spool(tmp_path / "spool.sqlite3", 1 << 20)
+    held.put(task="t", round_=1, digest="a" * 64, payload=b"x", carry=None)
+
+    def refuse(_path) -> None:
+        error = sqlite3.OperationalError("attempt to write a readonly database")
+        error.sqlite_errorcode = sqlite3.SQLITE_READONLY
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(spool, "before_commit", refuse)
+        with pytest.raises(Transient, match="readonly"):
+            held.clear("a" * 64)
+    assert held.clear("a" * 64), "it is still there, and goes once the disk is well"
+    held.close()
+
+
+@pytest.mark.usefixtures("read_only")
+def test_world_a_partial_download_on_a_read_only_disk_says_so(tmp_path) -> None:
+    """It was an OSError, which ends the agent with status 70."""
+    with pytest.raises(Misconfigured, match="the disk is read-only"):
+        BlobStore(tmp_path).partial(BlobRef(digest="a" * 64, size=3000), 1024)
+
+
+def test_world_a_quarantine_ends_in_its_time_also_where_the_clock_was_set_back(tmp_path) -> None:
+    """The time left was bounded at each look, so it stayed the same until the old date came again."""
+    clock, wall = ManualClock(), [2e9]
+    with Store(tmp_path / "coordinator.sqlite3") as store:
+        ledger = Refusals(store, clock)
+        standing = Standing(store, ledger, lambda: wall[0], RULES)
+        standing.refused("dev", Refused(Reason.MALFORMED, "bits"))
+        wall[0] -= 86400.0
+        assert "600 s" in str(standing.barred("dev"))
+        ledger.save()
+        again = Standing(store, ledger, lambda: wall[0], RULES)
+        wall[0] += 599.0
+        assert standing.barred("dev") is not None
+        assert again.barred("dev") is not None
+        wall[0] += 2.0
+        assert standing.barred("dev") is None
+        assert again.barred("dev") is None, "the new end is kept on disk"
+
+
+def test_world_a_round_that_nobody_else_can_finish_asks_the_refused_once_more() -> None:
+    """Refused devices were left out of a round for good: with too few others it never ended."""
+    rules = Rules(rounds=1, deadline_s=10.0, min_devices=2)
+    refused = (("dev-1", "malformed"), ("dev-2", "quarantined"))
+    state = RoundState(phase=Phase.WAITING, round=1, version=0, refused=refused, since=100.0)
+    waiting, commands = apply(rules, state, Tick(able=("dev-3",), settled=True), 399.0)
+    assert (waiting.refused, commands) == (refused, ())
+    forgiven, _ = apply(rules, state, Tick(able=("dev-3",), settled=True), 400.0)
+    assert forgiven.refused == ()
+
+
+def test_world_nobody_is_forgiven_while_the_round_can_go_on_without_them() -> None:
+    rules = Rules(rounds=1, deadline_s=10.0, min_devices=1)
+    state = RoundState(phase=Phase.WAITING, round=1, version=0, refused=(("dev-1", "malformed"),))
+    after, commands = apply(rules, state, Tick(able=("dev-3",), settled=True), 1e6)
+    assert after.refused == state.refused
+    assert commands, "the round opens with the other"
+
+
+async def test_world_an_offer_that_comes_long_after_a_final_refusal_is_tried(tmp_path) -> None:
+    clock = ManualClock()
+    ledger = Ledger(tmp_path / "rounds.json", clock)
+    offer = Offer(task="t", round=1, base="b" * 64, base_size=1, closes_in_s=10.0)
+    ledger.spooled(offer, "a" * 64)
+    ledger.settled(
+        Receipt(task="t", round=1, digest="a" * 64, status="refused", reason=Reason.MALFORMED, detail="bits")
+    )
+    assert ledger.is_done(offer)
+    await clock.advance(FINAL_RETRY_S - 1)
+    assert ledger.is_done(offer)
+    await clock.advance(2)
+    assert not ledger.is_done(offer)
+
+
+async def test_world_an_agent_without_task_connects_anew(settings_of_agent) -> None:
+    """The announcement is retained: one that was lost or damaged on its way comes with a new connection."""
+    clock, asked = ManualClock(), []
+    made = Session(
+        settings_of_agent,
+        [],
+        FakeLink(),
+        clock=clock,
+        workspace=lambda: None,
+        model_digest=lambda: None,
+        reconnect=asked.append,
+    )
+    made._miss_task()
+    await clock.advance(session._TASKLESS_S - 1)
+    made._miss_task()
+    assert asked == []
+    await clock.advance(1)
+    made._miss_task()
+    made._miss_task()
+    assert len(asked) == 1
+    await clock.advance(session._TASKLESS_S)
+    made._miss_task()
+    assert len(asked) == 1, "each time it waits twice as long"
+    await clock.advance(session._TASKLESS_S)
+    made._miss_task()
+    assert len(asked) == 2
+
+
+def test_world_an_unchanged_state_is_said_again_now_and_then(settings_of_agent) -> None:
+    clock = ManualClock()
+    made = Session(
+        settings_of_agent, [], FakeLink(), clock=clock, workspace=lambda: None, model_digest=lambda: None
+    )
+    state = made.state()
+    assert isinstance(state, State)
+    made._sent, made._sent_at = state, 0.0
+    assert not made.is_due(state)
+    clock._now = settings_of_agent.state_idle_s
+    assert made.is_due(state)
+
+
+@pytest.fixture
+def settings_of_agent(tmp_path):
+    from edge_agent.config import AgentSettings  # noqa: PLC0415 - only here
+
+    return AgentSettings(fleet="f", device="d", state_dir=tmp_path, cache_dir=tmp_path)
+
+
+async def test_world_the_task_is_announced_again_to_a_device_that_lacks_it(tmp_path) -> None:
+    async with bench(tmp_path) as made:
+        made.app.announcer._repeat_s = 0.0
+        before = sum(topic.endswith("b/task") for topic, *_ in made.link.sent)
+        await made.online("a", modalities={}, windows=0)
+        await made.online("a", modalities={}, windows=0)
+        await made.until(lambda: sum(topic.endswith("b/task") for topic, *_ in made.link.sent) > before)
+        assert all(retain for topic, _, retain in made.link.sent if topic.endswith("b/task"))
+
+
+async def test_world_what_counts_is_not_refused_because_its_device_is_barred_now(tmp_path) -> None:
+    quick = {"refusals": 1, "first_s": 600.0}
+    async with bench(tmp_path, tiny_task(min_devices=2, count=1), quarantine=quick) as made:
+        await made.online("a", "b")
+        await made.phase("collecting")
+        base = made.app.driver.state.manifest
+        good = frame(header("a", 1, base))
+        await made.give("a", Kind.UPDATE, good)
+        await made.give("a", Kind.UPDATE, frame(header("a", 1, base), tensors={"head/w": np.full(64, 2e4)}))
+        made.app.standing.refused("a", Refused(Reason.MALFORMED, "bits"))
+        assert made.app.guard.barred("a") is not None
+        await made.give("a", Kind.UPDATE, good)
+        assert made.link.receipts("a")[-1].status == "accepted"
