@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 import structlog
+from sqlalchemy.exc import DatabaseError
 
 from coordinator import schema
 from coordinator.backup import backup_of, trouble_in
@@ -21,7 +22,7 @@ from coordinator.rounds import machine
 from coordinator.rounds.group import Offered
 from coordinator.rounds.reading import replay
 from coordinator.rounds.states import Checkpoint, Phase, RoundState, Rules, VersionMade
-from coordinator.store import Damaged, Store
+from coordinator.store import Damaged, Store, is_damage
 from coordinator.witnesses import frames_of, newest_manifest
 from protocol.errors import Misconfigured, Reason
 from protocol.task import Task
@@ -222,6 +223,12 @@ def open_store(path: Path, task: Task, rules: Rules, wall: float) -> Store:
         if store is not None:
             store.close()
         return salvage.run(str(error))
+    except DatabaseError as error:  # its pages passed the check, and cannot be read all the same
+        if store is not None:
+            store.close()
+        if not is_damage(error):
+            raise
+        return salvage.run(f"{path}: {error.orig}")
     except Misconfigured:
         if store is not None:
             store.close()

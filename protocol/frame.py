@@ -1,17 +1,21 @@
 """The update frame: a header and named tensors in CBOR (RFC 8949).
 
-    55799([1, header, {name: [codec, shape, data, low, step]}])
+    55799([2, header, {name: [codec, shape, data, low, step]}, checksum])
 
 The tag makes the first three bytes D9 D9 F7, which no JSON text has: a topic may carry either. ``header`` is
 a map, read like the JSON of a control message; ``codec`` is a word; ``shape`` an array of unsigned integers;
-``data``, ``low`` and ``step`` are byte strings (:mod:`protocol.tensors`). Nothing from a frame is executed,
-and nothing is allocated on the word of a frame: :func:`protocol.cbor.scan` walks all heads first.
+``data``, ``low`` and ``step`` are byte strings (:mod:`protocol.tensors`). ``checksum``, a byte string, is the
+CRC-32 (as in RFC 1952) of all bytes before its own four, big-endian: a flipped bit in a weight is a number
+like any other, and nothing else would notice it. Format 1, without checksum, is read for ever. Nothing from a
+frame is executed, and nothing is allocated on the word of a frame: :func:`protocol.cbor.scan` walks all heads
+first.
 """
 
 import hashlib
 import json
 import math
 import re
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn, TypeVar
@@ -26,12 +30,15 @@ from protocol.base import Wire
 from protocol.errors import Reason, Refused
 from protocol.tensors import BITS, Codec, Encoded, decode
 
-FORMAT: Final = 1
-"""Version of the layout above; another number is refused."""
+FORMAT: Final = 2
+"""Version of the layout above, which is written; 1 is read, another number is refused."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*\Z")
 _CODECS: Final = {codec.value: codec for codec in Codec}
 _MIB: Final = 1 << 20
-_HEADER_PARTS: Final = 3
+_PARTS: Final = 4
+_CHECKED: Final = cbor.SELF_DESCRIBED + cbor.array_head(_PARTS) + cbor2.dumps(FORMAT)
+"""How every frame of format 2 begins."""
+_CRC_BYTES: Final = 4
 _SLACK_BYTES: Final = 1 << 16
 
 H = TypeVar("H", bound=Wire)
@@ -85,8 +92,7 @@ def encode_frame(header: Wire, tensors: Mapping[str, Encoded]) -> bytes:
     Raises:
         ValueError: a tensor's name has other characters than letters, digits and ``_ . - /``, or is too long.
     """
-    parts = [cbor.SELF_DESCRIBED, cbor.array_head(_HEADER_PARTS), cbor2.dumps(FORMAT)]
-    parts += [cbor2.dumps(header.model_dump(mode="json", exclude_none=True), canonical=True)]
+    parts = [_CHECKED, cbor2.dumps(header.model_dump(mode="json", exclude_none=True), canonical=True)]
     parts += [cbor.map_head(len(tensors))]
     for name, tensor in sorted(tensors.items()):
         if not _NAME.match(name) or len(name) > DEFAULT_LIMITS.max_name:
@@ -99,7 +105,22 @@ def encode_frame(header: Wire, tensors: Mapping[str, Encoded]) -> bytes:
         ]
         for content in (tensor.data, tensor.low, tensor.step):
             parts += [cbor.byte_string_head(len(content)), content]
-    return b"".join(parts)
+    return sealed(b"".join([*parts, cbor.byte_string_head(_CRC_BYTES)]))
+
+
+def sealed(body: bytes) -> bytes:
+    """A frame of format 2 whose checksum is still to come, with it (for tests: with any bytes before it)."""
+    return body + zlib.crc32(body).to_bytes(_CRC_BYTES, "big")
+
+
+def _check_seal(data: bytes) -> None:
+    """Before anything else is looked at: what is damaged says nothing about its sender."""
+    if data.startswith(_CHECKED) and zlib.crc32(memoryview(data)[:-_CRC_BYTES]) != int.from_bytes(
+        data[-_CRC_BYTES:], "big"
+    ):
+        raise Refused(
+            Reason.WRONG_DIGEST, f"frame of {len(data)} bytes: its checksum is wrong; damaged on its way"
+        )
 
 
 def decode_frame(
@@ -132,6 +153,7 @@ def open_frame(
         raise Refused(Reason.TOO_LARGE, f"frame of {len(data)} bytes, at most {limits.max_bytes}")
     if not is_frame(data):
         raise Refused(Reason.MALFORMED, f"not a frame: it begins with {data[:3].hex()} instead of d9d9f7")
+    _check_seal(data)
     start = len(cbor.SELF_DESCRIBED)
     cbor.scan(data, start, max_depth=limits.max_depth, max_items=limits.max_items, max_text=limits.max_text)
     try:
@@ -139,12 +161,14 @@ def open_frame(
     except cbor2.CBORDecodeError as error:
         raise Refused(Reason.MALFORMED, f"CBOR: {error}"[:500]) from None
     match content:
-        case [int(version), dict(header), dict(tensors)] if version == FORMAT and version is not True:
+        case [2, dict(header), dict(tensors), bytes(crc)] if len(crc) == _CRC_BYTES:
             return _header(header, header_type), _tensors(tensors, limits, len(data))
-        case [int(version), *_] if version != FORMAT:
-            raise Refused(Reason.MALFORMED, f"frame format {version}; this release reads format {FORMAT}")
+        case [int(one), dict(header), dict(tensors)] if one == 1 and one is not True:
+            return _header(header, header_type), _tensors(tensors, limits, len(data))
+        case [int(version), *_] if version not in {1, FORMAT}:
+            raise Refused(Reason.MALFORMED, f"frame format {version}; this release reads 1 and {FORMAT}")
         case _:
-            raise Refused(Reason.MALFORMED, "a frame is [1, header map, tensor map]")
+            raise Refused(Reason.MALFORMED, "a frame is [2, header map, tensor map, checksum]")
 
 
 def _header(content: dict[str, Any], header_type: type[H]) -> H:

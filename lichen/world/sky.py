@@ -18,13 +18,15 @@ if TYPE_CHECKING:
 _KEEP: Final = {Kind.BROKER_CRASH: "all", Kind.BROKER_LOSS: "nothing"}
 _WAYS: Final = ("both", "up", "down")
 _SHOWN: Final = 24
+_TORN: Final = 0.3
+"""Share of damaged frames that are cut off; in the others bits flip."""
 
 
 class _Storm(Weather):
-    """Damage that a receiver can see: any bits of a chunk, which has a digest; else what breaks the form.
+    """Any bits of a chunk (it has a digest) and of a frame (a checksum); else what breaks the form.
 
-    Neither a control message nor an update that goes in one piece carries a checksum of its own: flipped bits
-    that leave the form whole are TCP's and TLS's to find.
+    A control message carries no checksum of its own: flipped bits that leave the form whole are TCP's and
+    TLS's to find.
     """
 
     def damaged(self, payload: bytes) -> bytes:
@@ -32,7 +34,7 @@ class _Storm(Weather):
         if payload[:1] == b"{":
             at = self.random.randrange(len(payload))
             return payload[:at] + bytes([payload[at] | 0x80]) + payload[at + 1 :]
-        if is_frame(payload):
+        if is_frame(payload) and self.random.random() < _TORN:
             return payload[: self.random.randrange(3, len(payload))]
         return super().damaged(payload)
 

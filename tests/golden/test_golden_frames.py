@@ -1,9 +1,10 @@
-"""Frames and a bundle as format 1 wrote them: they are read for ever, and written the same to the byte.
+"""Frames and a bundle as each format wrote them: read for ever; the newest is written the same to the byte.
 
 A new case is free: add it to ``cases`` and run this file with ``PYTHONPATH=.``, which writes what is
 missing. A changed file means another format number and a line in the changelog.
 """
 
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -52,10 +53,10 @@ MANIFEST = BundleManifest(
 def cases():
     """Content of each golden frame: header and encoded tensors."""
     made = {
-        f"v1_{codec}.frame": (HEADER, {"head/fc.weight": encode(X, codec, keep=0.1, per_channel=True)})
+        f"v2_{codec}.frame": (HEADER, {"head/fc.weight": encode(X, codec, keep=0.1, per_channel=True)})
         for codec in Codec
     }
-    made["v1_mixed.frame"] = (
+    made["v2_mixed.frame"] = (
         HEADER,
         {
             "encoder/accelerometer/conv.0.weight": encode(X, Codec.INT8),
@@ -65,7 +66,7 @@ def cases():
             "empty": encode(np.zeros((0, 4)), Codec.INT8),
         },
     )
-    made["v1_blob.frame"] = (BlobHeader(name="encoder/accelerometer"), {"w": encode(X, Codec.FLOAT32)})
+    made["v2_blob.frame"] = (BlobHeader(name="encoder/accelerometer"), {"w": encode(X, Codec.FLOAT32)})
     return made
 
 
@@ -73,9 +74,11 @@ CASES = cases()
 BUNDLED = {"model.onnx": bytes(range(64)), "labels.txt": b"rest\nwave\n"}
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_a_golden_frame_is_still_read(name):
-    header, tensors = CASES[name]
+@pytest.mark.parametrize("version", ["v1", "v2"])
+@pytest.mark.parametrize("case", CASES)
+def test_a_golden_frame_is_still_read(case, version):
+    header, tensors = CASES[case]
+    name = case.replace("v2", version)
     read, decoded = decode_frame((FILES / name).read_bytes(), type(header))
     assert read == header
     assert decoded.keys() == tensors.keys()
@@ -89,7 +92,11 @@ def test_a_golden_frame_is_still_written_to_the_byte(name):
 
 
 def test_no_golden_file_is_without_its_case():
-    assert {path.name for path in FILES.iterdir()} == {*CASES, "v1.bundle"}
+    assert {path.name for path in FILES.iterdir()} == {
+        *CASES,
+        *(case.replace("v2", "v1") for case in CASES),
+        "v1.bundle",
+    }
 
 
 def test_the_golden_bundle_is_still_read():
@@ -99,12 +106,14 @@ def test_the_golden_bundle_is_still_read():
 
 
 def test_golden_values_read_by_hand():
-    # int4, per channel, as docs/protocol/README.md says: data (128 bytes), low and step (2 float32 each), and
-    # one byte of head before each of the last two
-    data = (FILES / "v1_int4.frame").read_bytes()
-    step = np.frombuffer(data[-8:], "<f4")
-    low = np.frombuffer(data[-17:-9], "<f4")
-    packed = data[-18 - 128 : -18]
+    # int4, per channel, as docs/protocol/README.md says: data (128 bytes), low and step (2 float32 each), one
+    # byte of head before each of the last two, and the checksum with its head
+    data = (FILES / "v2_int4.frame").read_bytes()
+    body, checksum = data[:-5], data[-4:]
+    assert zlib.crc32(data[:-4]) == int.from_bytes(checksum, "big")
+    step = np.frombuffer(body[-8:], "<f4")
+    low = np.frombuffer(body[-17:-9], "<f4")
+    packed = body[-18 - 128 : -18]
     codes = np.array([[byte & 15, byte >> 4] for byte in packed]).reshape(2, 128)
     values = low[:, None] + codes * step[:, None]
     np.testing.assert_allclose(decode_frame(data, UpdateHeader)[1]["head/fc.weight"], values, rtol=1e-6)

@@ -18,7 +18,7 @@ def test_bench_idle_extrapolates_pings_seen_and_states_allowed(monkeypatch: pyte
     monkeypatch.setattr(idle, "watch", lambda _every, _watch, _say: ([90, 400], [2, 2, 2, 2], 8))
     found = by_metric(idle.run(quick=False, say=print))
     states = 86400 / AgentSettings(fleet="f", device="d").state_idle_s
-    pings = 4 * 86400 / 125
+    pings = 4 * 86400 / 180
     assert found["of it at rest, KB"] == pytest.approx(2 * pings / 1000)
     assert found["sent a day, KB"] == pytest.approx((2 * pings + 400 * states) / 1000)
     headers = 40 * (pings + states) / 1000

@@ -264,3 +264,19 @@ def test_heads_are_as_cbor2_writes_them(argument):
     assert head(0, argument) == cbor2.dumps(argument)
     with pytest.raises(ValueError, match="does not fit"):
         head(0, 2**64)
+
+
+def test_no_flipped_bit_in_a_frame_passes():
+    data = encode_frame(HEADER, {"prototypes/a/values": encode(some((3, 16)), Codec.INT4)})
+    for bit in range(8 * len(data)):
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        # beyond the first bytes, which say what it is, damage says nothing about the sender
+        reason = refused(bytes(damaged), UpdateHeader).reason
+        assert reason is Reason.WRONG_DIGEST or bit < 8 * 6, bit
+
+
+def test_a_frame_of_format_1_cannot_be_made_of_one_of_format_2_by_cutting():
+    data = encode_frame(BLOB, {"w": encode(some((4,)), Codec.FLOAT32)})
+    for end in range(3, len(data)):
+        refused(data[:end])

@@ -6,6 +6,7 @@ import sqlite3
 
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 from coordinator.ledger import Ledger as Refusals
 from coordinator.rounds.machine import apply
@@ -191,3 +192,24 @@ async def test_world_what_counts_is_not_refused_because_its_device_is_barred_now
         assert made.app.guard.barred("a") is not None
         await made.give("a", Kind.UPDATE, good)
         assert made.link.receipts("a")[-1].status == "accepted"
+
+
+async def test_world_an_index_that_rotted_is_found_at_the_start_and_salvaged(tmp_path) -> None:
+    """quick_check passes over indexes; the first look-up ended the coordinator, at each start."""
+    async with bench(tmp_path):
+        pass
+    path = tmp_path / "coordinator" / "coordinator.sqlite3"
+    with sqlite3.connect(path) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        size = db.execute("PRAGMA page_size").fetchone()[0]
+        page = db.execute(
+            "SELECT rootpage FROM sqlite_master WHERE type = 'index' AND tbl_name = 'meta'"
+        ).fetchone()[0]
+    db.close()
+    data = bytearray(path.read_bytes())
+    data[page * size - 3] ^= 0xFF  # the first key that was written lies at the page's end
+    path.write_bytes(data)
+    with capture_logs() as said:
+        async with bench(tmp_path) as made:
+            assert made.app.store.get_meta("task") is not None
+    assert "database_salvaged" in {line["event"] for line in said}
