@@ -6,8 +6,12 @@ one.
 """
 
 import asyncio
+import sqlite3
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
 
 import structlog
 
@@ -26,6 +30,25 @@ REFRESH_S: Final = 3.0
 AUTHORITY: Final = "authority"
 """The folder below ``state_dir``."""
 _BOOK: Final = "identity.sqlite3"
+
+
+def decided(state_dir: Path) -> tuple[dict[str, str], dict[str, float]]:
+    """Device -> what the operator decided on it, and device -> when it was last approved (unix seconds).
+
+    For a look from outside: nothing is written, and no cryptography is imported.
+
+    Raises:
+        Misconfigured: the book is there, and cannot be read.
+    """
+    book = state_dir / _BOOK
+    if not book.is_file():
+        return {}, {}
+    try:
+        with closing(sqlite3.connect(f"file:{quote(str(book))}?mode=ro", uri=True, timeout=10)) as tables:
+            standing = dict(tables.execute("SELECT name, status FROM devices"))
+            return standing, dict(tables.execute("SELECT name, wall FROM released"))
+    except sqlite3.Error as error:
+        raise Misconfigured(f"{book}: the book of identities cannot be read: {error}") from None
 
 
 class Admission:
@@ -86,6 +109,10 @@ class Admission:
         if self._desk is None or self._book is None or self._book.standing(device) != "revoked":
             return None
         return Refused(Reason.REVOKED, f"{device} was revoked by the operator (lichen device revoke)")
+
+    def active(self, device: str) -> bool:
+        """Whether it has enrolled, and stays let in; as of the last look into the book, so without a disk."""
+        return self._book is not None and self._book.standing(device) == "active"
 
     def released_at(self, device: str) -> float | None:
         """When the operator last approved a device, in unix seconds."""

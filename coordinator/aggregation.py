@@ -14,8 +14,8 @@ from models.contract import Blobs, Server, Update
 from models.magnitude import magnitudes
 from models.params import flatten
 from models.spill import spilling_into
-from protocol.errors import LichenError, Reason, Refused
-from protocol.frame import Limits, decode_frame, digest
+from protocol.errors import LichenError, Refused
+from protocol.frame import Limits, decode_frame
 from protocol.task import Task
 from protocol.updates import UpdateHeader
 
@@ -55,14 +55,9 @@ def read_update(entry: Entry, limits: Limits) -> Update:
 
     Raises:
         Refused: the bytes are gone or not those that were accepted.
+        OSError: they cannot be read now.
     """
-    try:
-        payload = entry.read()
-    except FileNotFoundError:
-        raise Refused(Reason.WRONG_DIGEST, f"{entry.path} of {entry.device} is gone") from None
-    if digest(payload) != entry.digest:
-        raise Refused(Reason.WRONG_DIGEST, f"{entry.path} of {entry.device} was damaged on disk")
-    header, tensors = decode_frame(payload, UpdateHeader, limits)
+    header, tensors = decode_frame(entry.verified(), UpdateHeader, limits)
     return Update(header, tensors)
 
 

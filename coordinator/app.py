@@ -116,7 +116,8 @@ class Coordinator:
         self.admission = Admission(settings, clock)
         self.guard.add(self.admission.barred)
         self.standing.released_at = self.admission.released_at
-        self.standing.known = self.roster.__contains__
+        # Whoever the operator let in counts before its first state too; made-up names are in neither list.
+        self.standing.known = lambda device: device in self.roster or self.admission.active(device)
         self.teller.on_refusal = self.standing.refused
         self.deployment = Deployment(store, blobs, post, task.name, clock)
         registry = Registry(store, blobs, task)
@@ -155,6 +156,7 @@ class Coordinator:
             clock=clock,
             max_update_bytes=settings.max_update_bytes,
             keep_versions=settings.keep_versions,
+            keep_updates=settings.keep_updates,
             references=References(store),
         )
         self.workshop.back_up = partial(back_up, store.path)

@@ -16,7 +16,6 @@ from coordinator.rounds.driver import Driver
 from coordinator.rounds.states import Phase
 from coordinator.rounds.work import Workshop
 from protocol.errors import Reason, Refused, Transient
-from protocol.frame import digest
 from runtime.clock import Clock
 
 log = structlog.get_logger(__name__)
@@ -46,23 +45,30 @@ class Audit:
         state = self._driver.state
         if state.phase not in _OPEN or not state.delivered:
             return
-        lost = await asyncio.to_thread(self._unsound, state.round, state.delivered)
-        log.info("frames_checked", round=state.round, count=self.looked_at, unsound=len(lost))
-        if not lost:
-            return
-        await self._connected()  # the devices are told now; one that is not hears the offer again
-        while True:
-            try:
-                await self._workshop.lose(state.round, UnusableUpdates(lost))
-            except Transient as error:  # a full disk; the fold finds them as well
-                log.warning("not_journaled", why=str(error))
-                await self._clock.sleep(_RETRY_S)
-            else:
-                return
+        try:
+            lost = await asyncio.to_thread(self._unsound, state.round, state.delivered)
+            self.looked_at = len(state.delivered)
+            log.info("frames_checked", round=state.round, count=self.looked_at, unsound=len(lost))
+            while lost:
+                await self._connected()  # the devices are told now; one that is not hears the offer again
+                # The fold may have found them as well, and their devices may have sent them again.
+                lost = await asyncio.to_thread(self._unsound, state.round, tuple(lost))
+                if await self._reported(state.round, lost):
+                    return
+        except OSError as error:  # no harm was seen; the fold looks again
+            log.warning("frames_not_checked", round=state.round, why=str(error))
+
+    async def _reported(self, round_: int, lost: dict[str, Refused]) -> bool:
+        try:
+            await self._workshop.lose(round_, UnusableUpdates(lost))
+        except Transient as error:  # a full disk; the fold finds them as well
+            log.warning("not_journaled", why=str(error))
+            await self._clock.sleep(_RETRY_S)
+            return False
+        return True
 
     def _unsound(self, round_: int, devices: tuple[str, ...]) -> dict[str, Refused]:
         entries = self._journal.entries(round_, devices)
-        self.looked_at = len(entries)
         gone = set(devices) - {entry.device for entry in entries}
         lost = {device: Refused(Reason.WRONG_DIGEST, "the journal has no such update") for device in gone}
         return lost | {entry.device: why for entry in entries if (why := _why_unsound(entry)) is not None}
@@ -75,9 +81,7 @@ class Audit:
 
 def _why_unsound(entry: Entry) -> Refused | None:
     try:
-        content = entry.read()
-    except OSError as error:
-        return Refused(Reason.WRONG_DIGEST, f"{entry.path} of {entry.device}: {error.strerror}")
-    if digest(content) != entry.digest:
-        return Refused(Reason.WRONG_DIGEST, f"{entry.path} of {entry.device} was damaged on disk")
+        entry.verified()
+    except Refused as refused:
+        return refused
     return None

@@ -57,7 +57,7 @@ def trouble_in(file: Path) -> str:
     address = f"file:{quote(str(file))}?mode=ro&immutable=1"
     try:
         with closing(sqlite3.connect(address, uri=True)) as database:
-            found = str(database.execute("PRAGMA quick_check(1)").fetchone()[0])
+            found = str(database.execute("PRAGMA integrity_check(1)").fetchone()[0])
     except sqlite3.Error as error:
         return str(error)
     return "" if found == "ok" else found

@@ -18,6 +18,7 @@ from coordinator.history import read
 from coordinator.status_cli import status
 from coordinator.store import Store
 from runtime import exit_codes
+from runtime.acting import as_owner_of
 from runtime.supervise import run
 
 app = typer.Typer(
@@ -61,7 +62,7 @@ def init(
     from coordinator.identity import setup  # noqa: PLC0415 - cryptography is needed by this command alone
 
     settings = load_settings(config)
-    with setup.as_owner_of(settings.state_dir):
+    with as_owner_of(settings.state_dir):
         made = setup.init(settings, host or [])
     typer.echo(json.dumps(made.as_json(settings)) if fmt is Format.JSON else setup.next_steps(made, config))
 

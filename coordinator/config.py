@@ -102,6 +102,8 @@ class CoordinatorSettings(Section):
     """Once enough devices are able, wait this long for more before a round is opened."""
     keep_versions: Positive = 3
     """Blobs and bundles of older versions are removed."""
+    keep_updates: Positive = 100_000
+    """Headers of accepted updates in the database; beyond that the oldest rounds leave the history."""
 
 
 def load_settings(file: Path) -> CoordinatorSettings:

@@ -9,7 +9,7 @@ import typer
 from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from coordinator.cli import Config, Format, FormatOption
 from coordinator.config import CoordinatorSettings, load_settings
@@ -17,9 +17,9 @@ from coordinator.identity.book import FILE, Book
 from coordinator.identity.desk import Desk
 from coordinator.identity.fleet import all_devices, seen_devices
 from coordinator.identity.places import Places
-from coordinator.identity.setup import as_owner_of
 from protocol.base import Name as WireName
 from protocol.errors import Misconfigured, Reason, Refused, Transient
+from runtime.acting import as_owner_of
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Who belongs to the fleet: invite, approve, revoke."
@@ -27,6 +27,8 @@ app = typer.Typer(
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _MIN_S, _MAX_S = 60, 30 * 86400
+_KEY_DIGITS: Final = 16
+"""As many as a waiting device shows of its key."""
 _NAME: Final[TypeAdapter[str]] = TypeAdapter(WireName)
 
 
@@ -106,9 +108,11 @@ def list_(config: Config, fmt: FormatOption = Format.TABLE) -> None:
     if fmt is Format.JSON:
         typer.echo(json.dumps(found))
         return
-    table = Table("device", "status", "now", "certificate until", "key", "note")
+    # Names are typed again, keys compared digit by digit, quarantines have an end: none of it is cut off.
+    name, key_print = Column("device", overflow="fold"), Column("key", no_wrap=True)
+    table = Table(name, "status", "now", "certificate until", key_print, Column("note", overflow="fold"))
     for row in found["devices"]:
-        key = (row["key"] or "")[:16]
+        key = (row["key"] or "")[:_KEY_DIGITS]
         until = (row["certificate_until"] or "")[:10]
         table.add_row(row["device"], row["status"], row["now"] or "", until, key, escape(row["note"]))
     console = Console()
@@ -117,7 +121,8 @@ def list_(config: Config, fmt: FormatOption = Format.TABLE) -> None:
         whom = one["device"] or "any new name"
         console.print(f"open invite for {whom} until {one['expires']}", markup=False)
     if not found["devices"]:
-        console.print("No device yet: lichen device invite NAME", markup=False)
+        first = "" if Places.of(settings).authority.is_dir() else "lichen coordinator init, and then: "
+        console.print(f"No device yet: {first}lichen device invite NAME", markup=False)
 
 
 @app.command()
@@ -150,15 +155,15 @@ def revoke(
 ) -> None:
     """Take a device's certificates back: the broker and the coordinator refuse it from now on.
 
-    Exit status 75: it is revoked, but the broker could not be made to read that.
+    Exit status 75 (or 78: its files are closed to us): it is revoked, but the broker could not be told.
     """
     settings = load_settings(config)
     with as_owner_of(settings.state_dir), _desk(settings) as desk:
         taken = desk.book.revoke(name, unknown=unknown)
         try:
             told = desk.publish(force=True)
-        except Transient as error:
-            raise Transient(f"{name} is revoked, and the coordinator refuses it; but {error}") from None
+        except (Transient, Misconfigured) as error:
+            raise type(error)(f"{name} is revoked, and the coordinator refuses it; but {error}") from None
         folder = desk.places.broker.folder
     words = f"{name} is revoked ({taken} certificate{'' if taken == 1 else 's'} taken back)"
     if told.reloaded:

@@ -12,11 +12,6 @@ TELL_EVERY_S: Final = 10.0
 _MAX_TOLD: Final = 10_000
 
 
-def nobody(_device: str) -> Refused | None:
-    """Everybody is heard."""
-    return None
-
-
 class Guard:
     """Several reasons to bar a device, in order: the first one counts."""
 

@@ -5,6 +5,7 @@ lies in a file that its digest names, those that came together in one file (:mod
 empty ``<digest>.lost`` beside them says that a frame counts for nothing, also without the database.
 """
 
+import errno
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +17,13 @@ from coordinator import schema
 from coordinator.frames import group_name, pack
 from coordinator.rounds.group import Offered
 from coordinator.store import Store
+from protocol.errors import Reason, Refused
+from protocol.frame import digest
 from runtime.files import remove, remove_tree, write_atomic
 
 LOST: Final = ".lost"
+_SPOILED: Final = (errno.ENOENT, errno.EIO)
+"""To wait would not bring the bytes back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,24 @@ class Entry:
             file.seek(self.at)
             return file.read(self.size)
 
+    def verified(self) -> bytes:
+        """The bytes that were accepted.
+
+        Raises:
+            Refused: WRONG_DIGEST, they are gone, changed, or cannot be read from the disk any more.
+            OSError: they cannot be read now.
+        """
+        try:
+            content = self.read()
+        except OSError as error:
+            if error.errno not in _SPOILED:
+                raise
+            words = "is gone" if error.errno == errno.ENOENT else f"is unreadable ({error.strerror})"
+            raise Refused(Reason.WRONG_DIGEST, f"{self.path} of {self.device} {words}") from None
+        if digest(content) != self.digest:
+            raise Refused(Reason.WRONG_DIGEST, f"{self.path} of {self.device} was damaged on disk")
+        return content
+
 
 class Journal:
     """Accepted updates under ``root`` (one folder a round), their headers in the database. Thread-safe."""
@@ -62,8 +85,8 @@ class Journal:
         Raises:
             Transient: the disk is full.
         """
-        for digest, _ in frames:  # it was lost once, and came again
-            mark = self._mark(round_, digest)
+        for frame, _ in frames:  # it was lost once, and came again
+            mark = self._mark(round_, frame)
             if mark.exists():
                 remove(mark)
         if len(frames) == 1:
@@ -149,6 +172,24 @@ class Journal:
         with self._store.transaction() as connection:
             where = (table.c.round == round_) & (table.c.device == device)
             connection.execute(table.update().where(where).values(lost=why[:500]))
+
+    def forget_headers(self, before: int, keep: int) -> None:
+        """Remove whole rounds from the history, the oldest first, so that hardly more than ``keep`` stay.
+
+        Args:
+            before: this round and later ones stay.
+            keep: headers of earlier rounds.
+
+        Raises:
+            Transient: the disk does not take it now.
+        """
+        rounds = schema.updates.c.round
+        query = sa.select(rounds).where(rounds < before).order_by(rounds.desc()).offset(keep).limit(1)
+        with self._store.transaction() as connection:
+            last = connection.execute(query).scalar_one_or_none()
+            if last is not None:
+                for table in (schema.updates, schema.device_metrics, schema.attempts):
+                    connection.execute(table.delete().where(table.c.round <= last))
 
     def forget_before(self, round_: int) -> None:
         """Remove the frames of rounds that are folded; their headers stay for the history."""

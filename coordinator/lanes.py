@@ -48,6 +48,7 @@ class Lanes(Generic[T]):
         self._debts: dict[str, tuple[float, float]] = {}
         """Device -> seconds of waiting billed to it, and when that was."""
         self._news = asyncio.Condition()
+        self._room = asyncio.Event()
         self.bytes = 0
         """Of all messages that wait or are in hand."""
         self.most_bytes = 0
@@ -57,7 +58,8 @@ class Lanes(Generic[T]):
     async def put(self, device: str, item: T, size: int) -> bool:
         """Queue a message; False: dropped, for its device's queue is full and its patience used up."""
         while self.bytes + size > TOTAL_BYTES and self.bytes:
-            await self._wait(self._oldest(), None)
+            self._room.clear()
+            await self._room.wait()
         lane = self._lanes.setdefault(device, _Lane())
         while not self._fits(lane, size):
             left = PATIENCE_S - self._debt(device)
@@ -82,11 +84,8 @@ class Lanes(Generic[T]):
             return True
         return len(lane.waiting) < DEPTH and lane.bytes + size <= DEVICE_BYTES
 
-    def _oldest(self) -> _Lane[T]:
-        return next(iter(self._lanes.values()))
-
     @staticmethod
-    async def _wait(lane: _Lane[T], seconds: float | None) -> None:
+    async def _wait(lane: _Lane[T], seconds: float) -> None:
         lane.moved.clear()
         try:
             async with asyncio.timeout(seconds):
@@ -126,6 +125,7 @@ class Lanes(Generic[T]):
         lane.bytes -= size
         self.bytes -= size
         lane.moved.set()
+        self._room.set()
         if lane.waiting:
             await self._offer(device)
         else:

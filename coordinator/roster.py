@@ -15,6 +15,7 @@ from coordinator.selection import Counts
 from coordinator.store import Store
 from protocol.errors import Reason, Refused
 from protocol.messages import State
+from runtime.waits import span
 
 MAX_DEVICES: Final = 100_000
 
@@ -104,6 +105,11 @@ class Roster:
         if known.state.windows < min_windows:
             return f"{known.state.windows} of {min_windows} labelled windows"
         return ""
+
+    def heard(self, device: str) -> str:
+        """When a device last said something of itself, in words."""
+        known = self._devices.get(device)
+        return "" if known is None else f"last heard {span(self._wall() - known.wall)} ago"
 
     def unable(self, min_windows: int) -> Iterator[tuple[str, str]]:
         """The other devices and what each of them lacks, by name."""

@@ -101,6 +101,9 @@ class _Salvage:
             self.words.append(f"the backup's journal is of no use: {error}")
             state = RoundState()
         with store.transaction():
+            if trouble := _task_trouble(store):
+                self.words.append(f"the backup is damaged as well ({trouble}): whose it is was not compared")
+                store.put_meta({"task": self.task.model_dump_json()})
             state = self._newest(store, state)
             before = state
             state, found = self._open_round(state)
@@ -238,11 +241,17 @@ def open_store(path: Path, task: Task, rules: Rules, wall: float) -> Store:
 
 def _check_words(store: Store) -> None:
     """What else is read at every start must be readable."""
-    known = store.get_meta("task")
-    if known is None and backup_of(store.path).exists():
+    if store.get_meta("task") is None and backup_of(store.path).exists():
         raise Damaged(f"{store.path}: the database is empty, though there is a backup of it")
+    if trouble := _task_trouble(store):
+        raise Damaged(f"{store.path}: {trouble}")
+
+
+def _task_trouble(store: Store) -> str:
+    known = store.get_meta("task")
     try:
         if known is not None:
             Task.model_validate_json(known)
     except ValueError as error:
-        raise Damaged(f"{store.path}: meta: the task cannot be read: {error}"[:500]) from None
+        return f"meta: the task cannot be read: {error}"[:500]
+    return ""

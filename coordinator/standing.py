@@ -103,6 +103,8 @@ class Standing:
         if refused.reason not in CONTENT or not self.known(device):
             return
         before = self._records.get(device, Conduct())
+        if before.until and self._released(device, before):
+            before = Conduct()
         after = after_refusal(before, refused.reason.value, self._wall(), self._rules)
         self._records.pop(device, None)  # the newest last: the oldest are forgotten first
         self._note(device, after)
@@ -132,9 +134,13 @@ class Standing:
             known = replace(known, since=now, until=now + known.until - known.since)
             self._note(device, known)
         left = known.until - now
-        if left <= 0 or (self.released_at(device) or 0.0) >= known.since:
+        if left <= 0 or self._released(device, known):
             return None
         return Refused(Reason.QUARANTINED, in_words(known, left))
+
+    def _released(self, device: str, known: Conduct) -> bool:
+        """Whether the operator ended the quarantine: whoever misbehaves after that begins anew."""
+        return (self.released_at(device) or 0.0) >= known.since
 
     def all_barred(self) -> dict[str, Refused]:
         """Every device in quarantine."""

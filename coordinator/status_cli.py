@@ -2,21 +2,23 @@
 
 import json
 from enum import StrEnum
-from itertools import islice
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
+from coordinator.admission import Admission, decided
 from coordinator.config import CoordinatorSettings, load_settings
 from coordinator.ownership import DATABASE
 from coordinator.roster import Roster
+from coordinator.rounds.outlook import outlook
 from coordinator.rounds.reading import replay
-from coordinator.rounds.states import Phase, RoundState
-from coordinator.rounds.why import NAMES, Outlook
+from coordinator.standing import Conduct, in_quarantine, in_words
 from coordinator.standing import read as conduct
 from coordinator.store import Store
 from coordinator.waits import Picture, waits
+from protocol.errors import Reason, Refused
 from protocol.task import Task
 from runtime import exit_codes
 from runtime.clock import SystemClock
@@ -24,6 +26,7 @@ from runtime.owner import is_owned
 from runtime.waits import Wait, lines, read, stamp
 
 _SILENT_S: Final = 90.0
+_HEARD: Final = Conduct()
 
 
 class Format(StrEnum):
@@ -77,6 +80,7 @@ def look(store: Store, settings: CoordinatorSettings, now: float) -> tuple[dict[
     # Where we may not look at the lock: whoever says something every 30 s is there if it did so lately.
     owned = is_owned((settings.state_dir / DATABASE).with_suffix(".lock"))
     running = owned if owned is not None else said_at is not None and now - said_at < _SILENT_S
+    barred = _barred(store, settings, now)
     found = {
         "coordinator": "running"
         if running
@@ -90,8 +94,9 @@ def look(store: Store, settings: CoordinatorSettings, now: float) -> tuple[dict[
         "attempt": state.attempt,
         "version": state.version,
         "devices_known": len(roster),
-        "devices_online": len(roster.online()),
-        "quarantined": sorted(device for device, one in conduct(store).items() if one.until > now),
+        "devices_online": sum(barred.get(device, _HEARD) is not None for device in roster.online()),
+        "quarantined": sorted(device for device, one in barred.items() if one is not None),
+        "revoked": sorted(device for device, one in barred.items() if one is None),
         "trouble": state.trouble,
         "why": store.get_meta("why") or "",
         "why_wall": said_at,
@@ -105,23 +110,43 @@ def look(store: Store, settings: CoordinatorSettings, now: float) -> tuple[dict[
     picture = Picture(
         rules=rules,
         state=state,
-        outlook=_outlook(roster, state, task),
+        outlook=outlook(roster, state, task.rounds.min_windows, partial(_why_not, barred, now)),
         now=now,
         worker_s=settings.worker.timeout_s,
         broker=broker[0] if broker else None,
+        quarantines=_quarantines(barred, roster),
     )
     return found, waits(picture)
 
 
-def _outlook(roster: Roster, state: RoundState, task: Task) -> Outlook:
-    """What is to be seen of the fleet, as the driver sees it."""
-    least, refused = task.rounds.min_windows, dict(state.refused)
-    able = tuple(device for device in roster.able(least) if device not in refused)
-    if state.phase is Phase.COLLECTING:
-        lacks = {device: roster.lacks(device, least) for device in state.missing}
-    else:
-        lacks = dict(islice(roster.unable(least), NAMES))
-    return Outlook(able, lacks | {d: f"was refused: {reason}" for d, reason in refused.items()}, len(roster))
+def _barred(store: Store, settings: CoordinatorSettings, now: float) -> dict[str, Conduct | None]:
+    """Devices that are not heard now, with their quarantine; None: revoked by the operator."""
+    standing, released = decided(settings.state_dir)
+    held = {d: one for d, one in in_quarantine(conduct(store), now) if released.get(d, 0.0) < one.since}
+    revoked = [device for device, what in standing.items() if what == "revoked"]
+    return held | dict.fromkeys(revoked if Admission.enabled_by(settings) else [])
+
+
+def _why_not(barred: dict[str, Conduct | None], now: float, device: str) -> Refused | None:
+    """In the words of the daemon."""
+    if device not in barred:
+        return None
+    held = barred[device]
+    if held is None:
+        return Refused(Reason.REVOKED, "by the operator (lichen device revoke)")
+    return Refused(Reason.QUARANTINED, in_words(held, held.until - now))
+
+
+def _quarantines(barred: dict[str, Conduct | None], roster: Roster) -> tuple[Wait, ...]:
+    """Each with its end, of the devices that a round could have otherwise."""
+    words = "it is not heard; its last refusal was {}. `lichen device approve` ends it"
+    return tuple(
+        Wait(
+            f"quarantine of {device}", words.format(held.reason), held.since, held.until, "it is heard again"
+        )
+        for device, held in sorted(barred.items())
+        if held is not None and device in roster
+    )
 
 
 def _words(found: dict[str, Any], waited: list[Wait], now: float, *, why: bool) -> str:

@@ -3,9 +3,7 @@
 The methods are synchronous and thread-safe; callers on the event loop go through ``asyncio.to_thread``.
 """
 
-import fcntl
 import json
-import os
 import sqlite3
 import threading
 import zlib
@@ -25,6 +23,7 @@ from coordinator import schema
 from coordinator.rounds.states import JOURNALED, Checkpoint, Event
 from protocol.errors import Misconfigured, Transient
 from runtime.files import after_commit, before_commit
+from runtime.owner import Owner
 
 OTHERS: Final = "(others)"
 """The device under which refusals are counted when there are too many names."""
@@ -33,21 +32,6 @@ _PRIMARY: Final = 0xFF
 """SQLite's extended error codes keep the primary one in the low byte."""
 _MAX_REFUSAL_ROWS: Final = 20_000
 _KEPT_EVENTS: Final = 5_000
-
-
-def _own(path: Path) -> int:
-    """Lock the database for this process, until the returned handle is closed or the process ends.
-
-    Raises:
-        Misconfigured: another process has it.
-    """
-    handle = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(handle)
-        raise Misconfigured(f"{path}: another coordinator runs on this state_dir; stop it first") from None
-    return handle
 
 
 @lru_cache
@@ -79,7 +63,7 @@ class Store:
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path = path
         self._lock = threading.RLock()
-        self._alone = -1 if read_only else _own(path)
+        self._alone = None if read_only else Owner(path.with_suffix(".lock"), "coordinator")
         address = f"file:{quote(str(path))}?mode={'ro' if read_only else 'rwc'}"
         open_file = partial(sqlite3.connect, address, uri=True, check_same_thread=False, timeout=10)
         self._engine = sa.create_engine("sqlite://", poolclass=StaticPool, creator=open_file)
@@ -134,9 +118,8 @@ class Store:
             self._let_go()
 
     def _let_go(self) -> None:
-        if self._alone >= 0:
-            os.close(self._alone)
-            self._alone = -1
+        if self._alone is not None:
+            self._alone.close()
 
     def __enter__(self) -> Self:
         return self

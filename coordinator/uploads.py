@@ -26,7 +26,6 @@ IDLE_S: Final = 60.0
 @dataclass
 class _Upload:
     pointer: BlobPointer
-    store: BlobStore
     partial: Partial
     touched: float = 0.0
     """Monotonic seconds, when a chunk of it last came."""
@@ -63,9 +62,9 @@ class Uploads:
         return sum(upload.pointer.blob.size for upload in self._open.values())
 
     def enter_round(self, round_: int) -> None:
-        """Forget the uploads of other rounds, in memory and on disk."""
+        """Forget the uploads of earlier rounds, in memory and on disk."""
         with self._lock:
-            if round_ == self._round:
+            if self._round is not None and round_ <= self._round:  # a lane that was slow to come here
                 return
             self._open.clear()
             if self._root.is_dir():
@@ -100,11 +99,10 @@ class Uploads:
     def _begin(self, device: str, pointer: BlobPointer) -> _Upload:
         # A folder for each device: one cannot spoil or finish another's upload.
         folder = self._root / str(pointer.round) / device
-        store = BlobStore(folder)
-        partial = store.partial(pointer.blob, pointer.chunk_bytes)
-        upload = _Upload(pointer, store, partial, self._now())
+        partial = BlobStore(folder).partial(pointer.blob, pointer.chunk_bytes)
+        upload = _Upload(pointer, partial, self._now())
         self._open[device, pointer.blob.digest] = upload
-        # Only what is open counts against the quotas: bytes of an upload that was given up go.
+        # Only what is open counts against the quotas: what an earlier process began goes.
         for file in (folder / "partial").iterdir():
             if (device, file.name.split(".")[0]) not in self._open:
                 remove(file)
@@ -121,7 +119,7 @@ class Uploads:
             raise Refused(Reason.MALFORMED, "blob.size: an update cannot be empty")
         mine = [key for key in self._open if key[0] == device]
         while mine and (len(mine) >= _PER_DEVICE or self._bytes_of(mine) + size > self._per_device_bytes):
-            del self._open[mine.pop(0)]
+            self._give_up(mine.pop(0))
         self._evict(size)
         if self.announced_bytes + size > self._total_bytes:
             raise Refused(
@@ -135,9 +133,11 @@ class Uploads:
             idle_s = self._now() - self._open[key].touched
             if self.announced_bytes + size <= self._total_bytes or idle_s < IDLE_S:
                 return
-            gone = self._open.pop(key)
-            for file in (self._root / str(gone.pointer.round) / key[0] / "partial").glob(f"{key[1]}.*"):
-                remove(file)
+            self._give_up(key)
+
+    def _give_up(self, key: tuple[str, str]) -> None:
+        """Forget an upload and its bytes: only what is open counts against the quotas."""
+        self._open.pop(key).partial.discard()
 
     def _bytes_of(self, keys: list[tuple[str, str]]) -> int:
         return sum(self._open[key].pointer.blob.size for key in keys)
@@ -155,8 +155,8 @@ class Uploads:
             upload = self._open.get((device, digest))
             if upload is None:
                 return None
-            upload.partial.add(index, data)
-            upload.touched = self._now()
+            if upload.partial.add(index, data):
+                upload.touched = self._now()
             if not upload.partial.complete:
                 return None
             return self._finish((device, digest), upload)
@@ -164,8 +164,7 @@ class Uploads:
     def _finish(self, key: tuple[str, str], upload: _Upload) -> bytes:
         """The whole update; the device's folder goes, with whatever else it had begun to send."""
         del self._open[key]
-        ref = upload.partial.finish()
-        payload = upload.store.get(ref.digest)
+        payload = upload.partial.verified()
         for other in [other for other in self._open if other[0] == key[0]]:
             del self._open[other]
         remove_tree(self._root / str(upload.pointer.round) / key[0])

@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Final
 
 from coordinator.rounds.states import Phase, RoundState, Rules
-from coordinator.rounds.why import Outlook, saying
+from coordinator.rounds.why import Outlook, lacking, saying
 from runtime.waits import Wait
 
 _DEVICES: Final = 20
@@ -24,11 +24,12 @@ class Picture:
     now: float
     worker_s: float
     broker: Wait | None = None
+    quarantines: tuple[Wait, ...] = ()
 
 
 def waits(seen: Picture) -> list[Wait]:
     """All of it, the most pressing first."""
-    return [*_broker(seen), *_trouble(seen), *_phase(seen)]
+    return [*_broker(seen), *_trouble(seen), *_phase(seen), *_quarantines(seen)]
 
 
 def _broker(seen: Picture) -> Iterator[Wait]:
@@ -60,5 +61,13 @@ def _phase(seen: Picture) -> Iterator[Wait]:
         closes = "the round closes, or is offered anew where too few are here"
         yield Wait("updates", words, state.since, state.until, closes)
         for device in islice(state.missing, _DEVICES):
-            lack = seen.outlook.lacks.get(device) or "it was offered the round; its update is not here"
-            yield Wait(f"update of {device}", lack, state.since, state.until, "the round goes on without it")
+            words = lacking(seen.outlook, device) or "online"
+            if not seen.outlook.lacks.get(device):
+                words = f"it was offered the round; its update is not here ({words})"
+            yield Wait(f"update of {device}", words, state.since, state.until, "the round goes on without it")
+
+
+def _quarantines(seen: Picture) -> Iterator[Wait]:
+    """Of devices that a round could have otherwise."""
+    if seen.state.phase in {Phase.WAITING, Phase.COLLECTING}:
+        yield from seen.quarantines

@@ -20,7 +20,7 @@ from runtime import exit_codes
 from runtime.clock import SystemClock
 from runtime.mqtt import read_password
 from runtime.tls import tls_context
-from runtime.waits import lines
+from runtime.waits import lines, span
 
 app = typer.Typer(
     no_args_is_help=True, help="The agent on a device: collect, judge, learn, send, infer, deploy."
@@ -85,13 +85,20 @@ def status(
         _fail(str(error), output)
     try:
         alive, found = last_words.read(settings)
+    except FileNotFoundError as error:
+        words = f"{error.filename} is not there; has this agent ever run? lichen agent run starts it"
+        _fail(words, output, exit_codes.UNAVAILABLE)
     except (OSError, ValueError) as error:
         file = settings.cache_dir / last_words.STATUS_FILE
-        _fail(f"{file}: {error}; is the agent running?", output, exit_codes.UNAVAILABLE)
+        words = getattr(error, "strerror", None) or str(error)
+        _fail(f"{file} cannot be read: {words}; is the agent running?", output, exit_codes.UNAVAILABLE)
     now = SystemClock().wall()
     waits = last_words.waits(found, alive=alive)
     if why and output == "table":
-        typer.echo("\n".join([f"agent: {found['agent']}", *lines(waits, now)]))
+        written, age = found.get("wall"), ""
+        if alive and isinstance(written, int | float):
+            age = f", as it was {span(now - written)} ago"
+        typer.echo("\n".join([f"agent: {found['agent']}{age}", *lines(waits, now)]))
     else:
         told = [wait.as_json(now) for wait in waits]
         short = {key: found.get(key) for key in ("agent", "running", "device", "wall")}

@@ -243,8 +243,10 @@ class Session:
     def _miss_task(self) -> None:
         """The announced task is retained and comes once a connection: where it got lost, connect anew."""
         since, patience = self._taskless
-        if self._workspace() is not None or not self._link.connected:
+        if self._workspace() is not None:
             self._taskless = self._clock.now(), _TASKLESS_S
+        elif not self._link.connected:  # our own asking is no reason to ask more often
+            self._taskless = self._clock.now(), patience
         elif self._clock.now() - since >= patience:
             self._taskless = self._clock.now(), min(_TASKLESS_MOST_S, 2 * patience)
             self._reconnect("no task came; the broker is asked once more")

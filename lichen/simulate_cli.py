@@ -66,7 +66,10 @@ def simulate(
     trace: Trace = False,
     shape: Shape = Format.TABLE,
 ) -> None:
-    """Train a fleet of virtual devices: the real method, real frames, no broker. Or --faults.
+    """Train a fleet of virtual devices: the real method, real frames, no broker.
+
+    With --faults: the real coordinator and agents on simulated time, links and disks, under faults that seeds
+    decide, and every promise is checked. Exit status 70: one was broken; the words name the seed.
 
     A device's file is a recording (as the replay source reads it) or a window set (x/<modality>, present,
     quality, y).

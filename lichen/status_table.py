@@ -61,7 +61,8 @@ def _round(now: RoundAnnouncement, console: Console, *, why: bool) -> None:
         _say(console, f"waits for: {now.waiting_for or 'nothing'}")
         if now.phase not in _GONE:
             left = "until others end it" if now.until_s is None else f"for {span(now.until_s)} more at most"
-            _say(console, f"           since {span(now.waited_s)} before it said so, {left}")
+            said = f", and it says so at least every {span(now.every_s)}" if now.every_s else ""
+            _say(console, f"           since {span(now.waited_s)} before it said so, {left}{said}")
 
 
 def _row(view: FleetView, name: str, device: DeviceView) -> tuple[str, ...]:

@@ -112,6 +112,8 @@ def _header(entry: IO[bytes], name: str) -> tuple[np.dtype[Any], tuple[int, ...]
     kind, fortran, axes = (part.decode("ascii") for part in found.groups())
     if "O" in kind:
         raise BadNpz(f"{name} holds Python objects, not numbers")
+    if not np.dtype(kind).itemsize:  # numpy would make each of nothing's elements a byte long
+        raise BadNpz(f"key {name!r} holds {kind}, elements without a size")
     shape = tuple(int(axis) for axis in axes.replace(" ", "").split(",") if axis)
     if len(shape) > _MAX_AXES:
         raise BadNpz(f"key {name!r} has {len(shape)} axes")

@@ -175,10 +175,11 @@ class Partial:
         if there:
             with contextlib.suppress(Refused, ValueError):  # a torn map: begin anew
                 return Assembly.from_bytes(self.ref.size, self.chunk_bytes, bitmap)
-        self._discard()
+        self.discard()
         return Assembly(self.ref.size, self.chunk_bytes)
 
-    def _discard(self) -> None:
+    def discard(self) -> None:
+        """Remove what is here; the download is not to be gone on with."""
         remove(self._map)
         remove(self._data)
 
@@ -218,17 +219,26 @@ class Partial:
             Refused: WRONG_DIGEST; what was here is removed and the download stands at its beginning.
             ValueError: it is not complete.
         """
+        ref = self._store.put(self.verified())
+        self.discard()
+        sync_folder(self._data.parent)
+        return ref
+
+    def verified(self) -> bytes:
+        """All of it, for who keeps it elsewhere.
+
+        Raises:
+            Refused: WRONG_DIGEST; what was here is removed and the download stands at its beginning.
+            ValueError: it is not complete.
+        """
         if not self.complete:
             raise ValueError(f"blob {self.ref.digest} is not complete")
         with disk_errors(self._data):
             data = self._data.read_bytes() if self.ref.size else b""
         if digest_of(data) != self.ref.digest:
-            self._discard()
+            self.discard()
             self._assembly = Assembly(self.ref.size, self.chunk_bytes)
             raise Refused(
                 Reason.WRONG_DIGEST, f"blob {self.ref.digest}: the chunks' SHA-256 differs; pulled anew"
             )
-        ref = self._store.put(data)
-        self._discard()
-        sync_folder(self._data.parent)
-        return ref
+        return data

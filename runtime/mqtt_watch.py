@@ -74,12 +74,13 @@ class Watch:
             return f"the broker at {where} acknowledged nothing for {self.patience_s:g} s; connecting anew"
         if self._settings.ping_s <= 0:
             return Ask.NOTHING
-        if self._pinged is None:
+        pinged = self._pinged  # read once: the network thread may take it away at any moment
+        if pinged is None:
             if now - self._heard < self._settings.ping_s:
                 return Ask.NOTHING
             self._pinged = now
             return Ask.PING
-        if now - self._pinged < self._settings.ping_timeout_s:
+        if now - pinged < self._settings.ping_timeout_s:
             return Ask.NOTHING
         return (
             f"the link to the broker at {where} swallows all: nothing came for {now - self._heard:.0f} s, "

@@ -12,6 +12,7 @@ from runtime.tls import date_words
 
 TAKEN_OVER: Final = 0x8E
 """MQTT 5: DISCONNECT, another client connected with our client id."""
+_UNSPECIFIED: Final = 0x80
 _UNSUPPORTED_VERSION: Final = 0x84
 _BAD_CLIENT_ID: Final = 0x85
 _BAD_CREDENTIALS: Final = (0x86, 0x87)
@@ -90,4 +91,6 @@ def lost_words(settings: MqttSettings, reason: ReasonCode, *, from_broker: bool,
             f"{where} closed the connection before it answered; does it speak MQTT {settings.protocol} "
             "(mqtt.protocol), and TLS or not (mqtt.tls)?"
         )
+    if reason.value == _UNSPECIFIED:  # that is all that is known: TCP ended without a word of MQTT
+        return f"the connection to {where} was lost: it was cut, or the broker ended"
     return f"the connection to {where} was lost: {reason}"

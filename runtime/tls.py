@@ -50,6 +50,7 @@ class Trust:
 
     def __init__(self, settings: MqttSettings, wall: Callable[[], float] = time.time) -> None:
         self._tls = settings.tls
+        self._where = settings.where
         self._wall = wall
         self._last: ssl.SSLContext | None = None
         self._made_from: object = None
@@ -126,7 +127,9 @@ class Trust:
         """TLS failed for this reason, in OpenSSL's words."""
         for name, words in _ALERTS.items():
             if reason.endswith("ALERT_" + name):
-                self._alert = f"the broker refuses our certificate: {words} (mqtt.tls.cert_file)"
+                self._alert = (
+                    f"the broker at {self._where} refuses our certificate: {words} (mqtt.tls.cert_file)"
+                )
 
     def _say(self, state: str, words: str) -> None:
         if state != self._said:

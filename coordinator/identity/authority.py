@@ -249,9 +249,13 @@ def checked_facts(fleet: str, hosts: Sequence[str]) -> Facts:
     try:
         return Facts(fleet=fleet, hosts=tuple(dict.fromkeys(as_certified(host) for host in hosts)))
     except ValidationError as error:
-        raise Misconfigured(
-            f"host or fleet: {error.errors()[0]['msg']}: {list(hosts)!r}, {fleet!r}"
-        ) from None
+        wrong = error.errors()[0]
+        where = "fleet" if wrong["loc"][0] == "fleet" else "--host"
+        if wrong["type"] == "string_pattern_mismatch":
+            words = f"{wrong['input']!r} is no name or address: letters, digits, '_', '.', '-', ':' only"
+        else:
+            words = f"{wrong['msg']}: {wrong['input']!r}"
+        raise Misconfigured(f"{where}: {words}") from None
 
 
 def as_certified(host: str) -> str:

@@ -31,6 +31,7 @@ from coordinator.identity.certificates import (
 from coordinator.identity.places import Places, refresh_own
 from protocol.enrolment import EnrolAnswer, EnrolRequest, Invite, RenewRequest
 from protocol.errors import Misconfigured, Reason, Refused
+from runtime.files import disk_errors
 
 PENDING_WAIT_S: Final = 10.0
 _RENEW_WORDS: Final = b"lichen renew v1\n"
@@ -198,16 +199,11 @@ class Desk:
         with self.places.alone():
             self._refresh_own()
             barred, revoked = self.book.barred(), self.book.revoked()
-            conf, pair = (
-                mosquitto.render_conf(self.places.broker),
-                self.places.broker.folder / mosquitto.SERVER,
-            )
-            said = [
-                barred,
-                [one.serial for one in revoked],
-                conf,
-                hashlib.sha256(pair.read_bytes()).hexdigest(),
-            ]
+            conf = mosquitto.render_conf(self.places.broker)
+            pair = self.places.broker.folder / mosquitto.SERVER
+            with disk_errors(pair):
+                shown = hashlib.sha256(pair.read_bytes()).hexdigest()
+            said = [barred, [one.serial for one in revoked], conf, shown]
             mark = hashlib.sha256(json.dumps(said).encode()).hexdigest()
             if not force and self.book.published() == mark and self.places.broker_written:
                 return Published(changed=False, reloaded=False)

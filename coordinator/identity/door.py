@@ -28,6 +28,10 @@ log = structlog.get_logger(__name__)
 _quiet: Final = logging.getLogger("coordinator.identity.http")
 """Faults of ours with their trace; not a line for every stranger who does not speak HTTP."""
 _quiet.setLevel(logging.ERROR)
+# uvicorn takes a request that is cancelled because the daemon stops for a fault of the application.
+_quiet.addFilter(
+    lambda record: not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
+)
 
 MAX_CONNECTIONS: Final = 128
 MAX_OF_A_PEER: Final = 32
@@ -82,6 +86,7 @@ class Door:
         self._throttle = Throttle(rate=10.0, burst=100.0, total_rate=100.0, total_burst=400.0)
         self.turned_away = 0
         """Connections that were closed unheard: there were too many."""
+        self._said = ""
         self._listener = _listen(host, port)
         self.port = int(self._listener.getsockname()[1])
 
@@ -90,7 +95,7 @@ class Door:
         self._listener.close()
 
     async def run(self) -> None:
-        """Accept until cancelled; then every connection ends."""
+        """Accept until cancelled; then every connection ends, and every request."""
         try:
             while True:
                 sock, peer = await self._accept()
@@ -105,10 +110,8 @@ class Door:
                 task.add_done_callback(self._left(peer))
         finally:
             self.close()
-            for task in self._open:
-                task.cancel()
-            if self._open:
-                await asyncio.wait(set(self._open))
+            await _end(self._open)
+            await _end(self._state.tasks)
 
     def _has_room(self, peer: str) -> bool:
         if len(self._open) >= MAX_CONNECTIONS or self._of_peer[peer] >= MAX_OF_A_PEER:
@@ -120,11 +123,16 @@ class Door:
             try:
                 sock, address = await asyncio.get_running_loop().sock_accept(self._listener)
             except OSError as error:
-                if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ECONNABORTED):
+                # accept(2) hands out what the network did to the new connection, too; only a listener that is
+                # none any more is the end.
+                if error.errno in (errno.EBADF, errno.ENOTSOCK, errno.EINVAL):
                     raise
-                log.warning("no connection can be accepted now", why=str(error))
+                if str(error) != self._said:
+                    self._said = str(error)
+                    log.warning("no connection can be accepted now", why=self._said)
                 await asyncio.sleep(_PAUSE_S)
                 continue
+            self._said = ""
             return sock, peer_of(str(address[0]))
 
     def _left(self, peer: str) -> Callable[["asyncio.Task[None]"], None]:
@@ -157,6 +165,14 @@ class Door:
                 transport.abort()
             with contextlib.suppress(OSError):
                 sock.close()
+
+
+async def _end(tasks: "set[asyncio.Task[None]]") -> None:
+    """Cancel them all, and wait until they are over; each leaves the set by itself."""
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(set(tasks))
 
 
 def _listen(host: str, port: int) -> socket.socket:

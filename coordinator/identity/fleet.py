@@ -61,7 +61,7 @@ def _row(name: str, row: DeviceRow | None, seen: Seen | None, released: float | 
     return {
         "device": name,
         "status": "unknown" if row is None else row.status,
-        "now": None if seen is None else seen.status,
+        "now": _now(row, seen),
         "last_seen": None if seen is None else _when(seen.wall),
         "key": None if row is None else row.key or None,
         "serial": None if row is None else row.serial,
@@ -70,6 +70,13 @@ def _row(name: str, row: DeviceRow | None, seen: Seen | None, released: float | 
         "quarantined_until": None if conduct is None else _when(conduct.until),
         "note": _note(row, conduct),
     }
+
+
+def _now(row: DeviceRow | None, seen: Seen | None) -> str | None:
+    """What it last said of itself; of a revoked one nothing is believed: not even its end is heard."""
+    if row is not None and row.status == "revoked":
+        return None if seen is None else "not heard"
+    return None if seen is None else seen.status
 
 
 def _note(row: DeviceRow | None, conduct: Conduct | None) -> str:

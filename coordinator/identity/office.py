@@ -42,6 +42,7 @@ class Office:
         self._clock = clock
         self._wake = asyncio.Event()
         self._said = ""
+        self._loaded = -1
         desk.prepare()
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -50,10 +51,12 @@ class Office:
         self.door = Door(settings.host, settings.port, self._context, as_config(self.app))
 
     def _load(self, file: Path) -> None:
-        """Take certificate and key; connections that are open keep theirs."""
+        """Take certificate and key, where they changed; connections that are open keep theirs."""
         try:
-            self._context.load_cert_chain(file)
-            self._loaded = file.stat().st_mtime_ns
+            changed = file.stat().st_mtime_ns
+            if changed != self._loaded:
+                self._context.load_cert_chain(file)
+                self._loaded = changed
         except (OSError, ssl.SSLError) as error:
             raise Misconfigured(f"{file}: {error}; remove it, and it is made anew") from None
 
@@ -78,9 +81,7 @@ class Office:
     async def _publish(self) -> None:
         try:
             done = await asyncio.to_thread(self._desk.publish)
-            file = self._desk.places.https
-            if file.stat().st_mtime_ns != self._loaded:
-                self._load(file)
+            self._load(self._desk.places.https)
         except LichenError as error:
             if str(error) != self._said:
                 log.warning("the broker may not know who is revoked", why=str(error), again_in_s=LOOK_S)

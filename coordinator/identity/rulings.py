@@ -68,7 +68,11 @@ def next_list(tables: sqlite3.Connection, now: float) -> tuple[int, float]:
 
 
 def tidy(tables: sqlite3.Connection, now: float) -> None:
-    """What nobody can use any more goes."""
+    """What nobody can use any more goes.
+
+    What was taken back stays for ever: a clock that is ahead for an hour must not let it in again. There are
+    as many of them as the operator has decided.
+    """
     old = now - KEPT_S
     tables.execute("DELETE FROM invites WHERE max(expires_wall, coalesce(used_wall, 0)) < ?", (old,))
-    tables.execute("DELETE FROM certificates WHERE not_after < ?", (old,))
+    tables.execute("DELETE FROM certificates WHERE not_after < ? AND revoked_wall IS NULL", (old,))

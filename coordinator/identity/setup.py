@@ -1,10 +1,7 @@
 """``lichen coordinator init``: the authority, our own certificates and the broker's folder, made once."""
 
-import contextlib
-import os
-import pwd
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -99,28 +96,6 @@ def own_names() -> list[str]:
     return [*found, *_SELF]
 
 
-@contextlib.contextmanager
-def as_owner_of(folder: Path) -> Iterator[None]:
-    """Root acts as the user who owns the folder: else the daemon could not write what root has made there."""
-    if os.geteuid() != 0 or not folder.is_dir() or folder.stat().st_uid == 0:
-        yield
-        return
-    owner, groups = folder.stat(), os.getgroups()
-    try:
-        name = pwd.getpwuid(owner.st_uid).pw_name
-        os.setgroups(os.getgrouplist(name, owner.st_gid))
-    except KeyError:
-        os.setgroups([owner.st_gid])
-    os.setegid(owner.st_gid)
-    os.seteuid(owner.st_uid)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-        os.setegid(0)
-        os.setgroups(groups)
-
-
 def next_steps(made: Made, config: Path) -> str:
     """What a person does next, in words."""
     tls = made.mqtt()["tls"]
@@ -133,7 +108,8 @@ def next_steps(made: Made, config: Path) -> str:
         f"  a Mosquitto of its own:   mosquitto -c {conf}",
         f"  Debian's service:         include_dir {included}   (a line in /etc/mosquitto/mosquitto.conf)",
         *([_ROOTS] if made.places.state_dir.stat().st_uid == 0 else []),
-        "  Its user must be able to read them: [identity] broker_dir and broker_group, docs/identity.md.",
+        "  Started as root, either becomes the user mosquitto, who must be able to read them: set [identity]",
+        "  broker_dir and broker_group (docs/identity.md), and init again.",
         f"In {config}:",
         "  [mqtt]",
         f'  host = "{made.broker_host}"',

@@ -15,6 +15,7 @@ from runtime.files import disk_errors
 VERSION: Final = 1
 _WAIT_S: Final = 10.0
 _STEP_S: Final = 0.02
+_CLOSE_S: Final = 1.0
 _SCHEMA: Final = (
     # id: the first half of the token's SHA-256, by which it is found; hash: all of it, compared in constant
     # time. key: of the one device key that used it. claimed: the name that this key asked for.
@@ -91,9 +92,12 @@ class Tables:
                 return
 
     def close(self) -> None:
-        """Close the file."""
-        with self._lock:
-            self._connection.close()
+        """Close the file; where a thread waits for another process to let go of it, that closes with ours."""
+        if self._lock.acquire(timeout=_CLOSE_S):
+            try:
+                self._connection.close()
+            finally:
+                self._lock.release()
 
     @contextmanager
     def change(self) -> Iterator[sqlite3.Connection]:

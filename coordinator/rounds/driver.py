@@ -8,7 +8,6 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import islice
 from typing import Final, Protocol
 
 import structlog
@@ -18,6 +17,7 @@ from coordinator.roster import Roster
 from coordinator.rounds import machine
 from coordinator.rounds.attempts import Attempts
 from coordinator.rounds.group import Offered, tally
+from coordinator.rounds.outlook import outlook
 from coordinator.rounds.reading import replay
 from coordinator.rounds.states import (
     Aggregate,
@@ -41,7 +41,7 @@ from coordinator.rounds.states import (
     Tick,
     UpdateRefused,
 )
-from coordinator.rounds.why import NAMES, Outlook, why
+from coordinator.rounds.why import Outlook, why
 from coordinator.selection import select
 from coordinator.store import Store
 from protocol.errors import Reason, Refused, Transient
@@ -133,18 +133,8 @@ class Driver:
         return why(self.rules, self.state, self.now(), self._outlook())
 
     def _outlook(self) -> Outlook:
-        least, refused = self.task.rounds.min_windows, dict(self.state.refused)
-        lacks = {device: f"was refused: {reason}" for device, reason in islice(refused.items(), NAMES)}
-        if self.state.phase is Phase.COLLECTING:
-            missing = self.state.missing[:NAMES]
-            lacks = {device: self._roster.lacks(device, least) for device in missing} | lacks
-        elif self.state.phase is Phase.WAITING:
-            lacks = dict(islice(self._roster.unable(least), NAMES)) | lacks
-        able = tuple(device for device in self._roster.able(least) if device not in refused)
-        barred = {device: no for device in able if (no := self.barred(device)) is not None}
-        lacks = {device: str(no) for device, no in islice(barred.items(), NAMES)} | lacks
-        able = tuple(device for device in able if device not in barred)
-        return Outlook(able, lacks, len(self._roster), self.broker_trouble())
+        least = self.task.rounds.min_windows
+        return outlook(self._roster, self.state, least, self.barred, self.broker_trouble())
 
     def able(self) -> tuple[str, ...]:
         """Devices that a round could select now."""
@@ -197,16 +187,17 @@ class Driver:
         self._seen = set(able)
         return Tick(able=able, settled=self.now() - self._joined_at >= self.rules.spread_s)
 
-    async def post(self, event: Event, write: Write | None = None) -> None:
-        """Something happened; ``write`` joins the transaction in which the event is journaled."""
+    async def post(self, event: Event, write: Write | None = None) -> bool:
+        """Something happened; ``write`` joins its transaction. False: it changed nothing, not written."""
         async with self._lock:
-            await self._post(event, write)
+            return await self._post(event, write)
 
     async def device_online(self, device: str, *, came: bool = False) -> None:
         """A device (re)appeared: it may be owed an offer, or be the one that was lacking."""
         async with self._lock:
             await self._post(DeviceOnline(device=device, came=came))
-            await self._post(self._tick())
+            if self.state.phase is Phase.WAITING:  # it looks at the whole fleet
+                await self._post(self._tick())
 
     async def accept_all(self, group: Sequence[Offered]) -> tuple[Refused | None, ...]:
         """Count updates whose frames are on disk, in order and in one transaction.

@@ -198,6 +198,8 @@ class WorkFailed(Frozen):
     phase: Phase
     version: int
     detail: str = ""
+    passing: bool = False
+    """Whether the same work may succeed later (the disk was full)."""
 
 
 class Checkpoint(Frozen):

@@ -3,6 +3,7 @@
 import math
 from typing import Any, Final
 
+from coordinator.rounds.patience import pause_s
 from coordinator.rounds.states import (
     Aggregate,
     Begin,
@@ -32,8 +33,6 @@ from coordinator.rounds.states import (
 
 Outcome = tuple[RoundState, tuple[Command, ...]]
 
-_RETRY_S: Final = 2.0
-_RETRY_MAX_S: Final = 300.0
 _FORGIVE_S: Final = 300.0
 """A round that waits so long for devices asks also those whose update was refused."""
 
@@ -262,27 +261,32 @@ def _next_round(rules: Rules, state: RoundState, now: float) -> Outcome:
 
 def judged(rules: Rules, state: RoundState, event: EvaluationDone, now: float) -> Outcome:
     """Go on after the evaluation."""
-    return _after_evaluation(rules, state, now) if event.version == state.version else (state, ())
+    return _after_evaluation(rules, _worked(state), now) if event.version == state.version else (state, ())
 
 
 def exported(rules: Rules, state: RoundState, event: ExportDone, now: float) -> Outcome:
     """Go on after the export."""
-    return _next_round(rules, state, now) if event.version == state.version else (state, ())
+    return _next_round(rules, _worked(state), now) if event.version == state.version else (state, ())
+
+
+def _worked(state: RoundState) -> RoundState:
+    """Without the trouble of the tries before."""
+    return state.model_copy(update={"trouble": ""}) if state.failures else state
 
 
 def failed(rules: Rules, state: RoundState, event: WorkFailed, now: float) -> Outcome:
-    """Without a model nothing can go on: try again. Judging and exporting are not worth a halt."""
+    """Try again after a pause, or go on without what failed."""
     of = state.version if state.phase in (Phase.EVALUATING, Phase.EXPORTING) else state.round
     if event.phase is not state.phase or event.version != of:
         return state, ()
-    trouble = event.detail[:500]
+    what = {Phase.EVALUATING: "evaluation: ", Phase.EXPORTING: "export: "}.get(state.phase, "")
+    told = state.model_copy(update={"trouble": f"{what}{event.detail[:500]}"})
+    wait_s = pause_s(state, event)
+    if wait_s is not None:
+        return told.model_copy(update={"failures": state.failures + 1, "retry_at": now + wait_s}), ()
     if state.phase is Phase.EVALUATING:
-        return _after_evaluation(rules, state.model_copy(update={"trouble": f"evaluation: {trouble}"}), now)
-    if state.phase is Phase.EXPORTING:
-        return _next_round(rules, state.model_copy(update={"trouble": f"export: {trouble}"}), now)
-    wait_s = min(_RETRY_MAX_S, _RETRY_S * 2 ** min(state.failures, 16))
-    changes = {"failures": state.failures + 1, "retry_at": now + wait_s, "trouble": trouble}
-    return state.model_copy(update=changes), ()
+        return _after_evaluation(rules, told, now)
+    return _next_round(rules, told, now)
 
 
 def retry(_rules: Rules, state: RoundState, _: Tick, now: float) -> Outcome:

@@ -23,12 +23,15 @@ class Outlook:
 
     ``able``: whom a round could select. ``lacks``: others, and what each lacks (``NAMES`` are enough).
     ``known``: devices in the roster. ``broker``: why there is no connection to it; empty where there is one.
+    ``heard``: of devices that are waited for, when they were last heard: a will that the broker lost leaves a
+    dead device ``online``.
     """
 
     able: tuple[str, ...] = ()
     lacks: Mapping[str, str] = field(default_factory=dict)
     known: int = 0
     broker: str = ""
+    heard: Mapping[str, str] = field(default_factory=dict)
 
 
 def saying(rules: Rules, state: RoundState, now: float, seen: Outlook) -> str:
@@ -64,6 +67,14 @@ def _named(device: str, lack: str) -> str:
     return f"{device} {lack}" if lack.startswith("was ") else f"{device} ({lack})"
 
 
+def lacking(seen: Outlook, device: str) -> str:
+    """What a device that is waited for lacks, else that it is online; and when it was last heard."""
+    lack, heard = seen.lacks.get(device, ""), seen.heard.get(device, "")
+    if lack.startswith("was "):
+        return lack
+    return f"{lack or 'online'}, {heard}" if heard else lack
+
+
 def _why_waiting(rules: Rules, state: RoundState, now: float, seen: Outlook) -> str:
     here = sorted({*seen.able, *state.delivered})
     least, where = max(1, rules.min_devices), f"round {state.round} attempt {state.attempt}"
@@ -79,7 +90,7 @@ def _why_waiting(rules: Rules, state: RoundState, now: float, seen: Outlook) -> 
 
 def _why_collecting(rules: Rules, state: RoundState, now: float, seen: Outlook) -> str:
     left = max(0.0, (state.until or now) - now)
-    names = _names(state.missing, len(state.missing), seen.lacks)
+    names = _names(state.missing, len(state.missing), {d: lacking(seen, d) for d in state.missing[:NAMES]})
     need = needed(rules, len(state.selected))
     return (
         f"round {state.round}: {len(state.delivered)} of {len(state.selected)} updates here, closes at {need}"

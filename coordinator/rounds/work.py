@@ -16,6 +16,7 @@ from coordinator.journal import Journal
 from coordinator.reference import References
 from coordinator.registry import Registry
 from coordinator.rounds.driver import Driver, WorkCommand, Write
+from coordinator.rounds.patience import pause_s
 from coordinator.rounds.states import (
     Aggregate,
     Evaluate,
@@ -36,6 +37,7 @@ from models.contract import Blobs, Evaluation, Server
 from protocol.errors import LichenError, Misconfigured, Reason, Refused, Transient
 from protocol.frame import Limits
 from runtime.clock import Clock
+from runtime.workers import WorkerFailed
 
 _JOURNAL_RETRY_S: Final = 5.0
 _MAX_MEASURES: Final = 100_000
@@ -62,6 +64,7 @@ class Workshop:
         clock: Clock,
         max_update_bytes: int,
         keep_versions: int,
+        keep_updates: int,
         references: References,
     ) -> None:
         self._driver = driver
@@ -75,6 +78,7 @@ class Workshop:
         self._clock = clock
         self._max_update_bytes = max_update_bytes
         self._keep_versions = keep_versions
+        self._keep_updates = keep_updates
         self._references = references
         self._measures: dict[str, Magnitudes] = {}
         self._loading = asyncio.Lock()
@@ -114,7 +118,8 @@ class Workshop:
             except (LichenError, OSError) as error:
                 if isinstance(error, Misconfigured) and isinstance(command, Initialise):
                     raise  # nothing can ever work: the operator must look
-                await self._fail(command, in_words(error))
+                passing = isinstance(error, (Transient, OSError)) and not isinstance(error, WorkerFailed)
+                await self._fail(command, in_words(error), passing=passing)
             await self._secure()
 
     async def _secure(self) -> None:
@@ -131,16 +136,18 @@ class Workshop:
         else:
             self._secured = state.version
 
-    async def _fail(self, command: WorkCommand, detail: str) -> None:
+    async def _fail(self, command: WorkCommand, detail: str, *, passing: bool) -> None:
         """Tell the machine; it tries again, or goes on without."""
         phase, version = _identity(command)
-        log.error("work_failed", phase=phase.value, version=version, why=detail)
+        failed = WorkFailed(phase=phase, version=version, detail=detail, passing=passing)
+        given_up = pause_s(self._driver.state, failed) is None
+        log.error("work_failed", phase=phase.value, version=version, why=detail, given_up=given_up)
         recorded: Write | None = None
-        if phase in (Phase.EVALUATING, Phase.EXPORTING):
+        if given_up:
             recorded = partial(self._registry.record_trouble, version, f"{phase.value}: {detail}")
         while True:
             try:
-                await self._driver.post(WorkFailed(phase=phase, version=version, detail=detail), recorded)
+                await self._driver.post(failed, recorded)
             except Transient as error:  # the journal cannot be written either
                 log.warning("not_journaled", why=str(error))
                 await self._clock.sleep(_JOURNAL_RETRY_S)
@@ -225,7 +232,8 @@ class Workshop:
         lost = unusable.lost
         outliers = tuple(sorted(device for device in lost if lost[device].reason is Reason.OUTLIER))
         event = UpdatesLost(round=round_, devices=tuple(sorted(lost)), outliers=outliers)
-        await self._driver.post(event, mark)
+        if not await self._driver.post(event, mark):
+            return  # the round went on meanwhile: whoever counts in it was sound when it was folded
         await asyncio.to_thread(self._disown, round_, [d for d in digests.values() if d is not None])
         for device, refused in unusable.lost.items():
             log.error("accepted_update_unusable", device=device, round=round_, why=str(refused))
@@ -248,9 +256,10 @@ class Workshop:
         await self._deployment.announce()
 
     def _tidy(self, version: int) -> None:
-        """Blobs of old versions go; failing to tidy fails no round."""
+        """Blobs of old versions and headers of old rounds go; failing to tidy fails no round."""
         with contextlib.suppress(OSError, LichenError):
             self._registry.collect(version, self._keep_versions, self._deployment.kept())
+            self._journal.forget_headers(version, self._keep_updates)
 
 
 def _sound(metrics: dict[str, float]) -> dict[str, float]:

@@ -13,6 +13,7 @@ from edge_agent.identity.folder import Identity, folder_of
 from protocol.enrolment import Invite
 from protocol.errors import Misconfigured, Refused, Transient
 from runtime import exit_codes
+from runtime.acting import as_owner_of
 from runtime.settings import load
 from runtime.settings_errors import NAME_PATTERN
 from runtime.tls import utc
@@ -36,7 +37,7 @@ def enroll(
     device: Annotated[str | None, typer.Option(help="this device's name, where the invite has none")] = None,
     invite_file: Annotated[
         Path | None,
-        typer.Option(help="read the invite from this file; - is standard input. Keeps it out of ps"),
+        typer.Option(help="read the invite from this file (- : standard input); keeps it out of ps"),
     ] = None,
     wait: Annotated[float, typer.Option(help="seconds to try, and to wait for approval", min=1)] = 3600.0,
     replace: Annotated[bool, typer.Option("--replace", help="give up the identity that is there")] = False,
@@ -69,12 +70,26 @@ def _invite(word: str | None, file: Path | None) -> Invite:
     if file is None and sys.stdin.isatty():
         raise typer.BadParameter("give the invite, or --invite-file; lichen device invite prints one")
     if file is None or str(file) == "-":
-        return Invite.decode(sys.stdin.read(_MAX_INVITE))
+        return _decoded(sys.stdin.read(_MAX_INVITE), "standard input")
     try:
         with file.open(encoding="utf-8") as text:
-            return Invite.decode(text.read(_MAX_INVITE))
-    except (OSError, UnicodeDecodeError) as error:
-        raise Misconfigured(f"--invite-file: {file}: {error}") from None
+            return _decoded(text.read(_MAX_INVITE), f"--invite-file {file}")
+    except OSError as error:
+        raise Misconfigured(f"--invite-file {file}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise Misconfigured(f"--invite-file {file}: this is no text, so no invite") from None
+
+
+def _decoded(text: str, source: str) -> Invite:
+    """The invite in it; the words of an error say where it was read."""
+    if not text.strip():
+        raise Misconfigured(
+            f"{source} is empty; give the invite that lichen device invite printed, or --invite-file FILE"
+        )
+    try:
+        return Invite.decode(text)
+    except Misconfigured as error:
+        raise Misconfigured(f"{source}: {error}") from None
 
 
 def _enroll(
@@ -87,9 +102,10 @@ def _enroll(
     name = _device(invite, device, settings.device)
     require_writable(config)
     folder = folder_of(settings.state_dir)
-    done = enrol(folder, invite, name, Patience(wait_s, _say), replace=replace)
-    for words in folder.exposed():
-        _say(words)
+    with as_owner_of(settings.state_dir):
+        done = enrol(folder, invite, name, Patience(wait_s, _say), replace=replace)
+        for words in folder.exposed():
+            _say(words)
     return done, write(config, folder, done.identity)
 
 

@@ -80,7 +80,6 @@ def enrol(
     with alone(folder):
         if (known := _known(folder, invite, replace=replace)) is not None:
             _forget_if_used(folder)
-            folder.give_to_owner()
             return Enrolled(known, before=True)
         key = pending_key(folder)
         root = patience.insist(lambda: ask.authority(invite.url, invite.ca_sha256, timeout_s))
@@ -183,7 +182,6 @@ def keep(
     folder.write(folder.pair, certificate.encode() + keys.key_pem(key))
     folder.write(folder.record, identity.model_dump_json(indent=1).encode())
     folder.forget_next_key()
-    folder.give_to_owner()
     return identity
 
 
@@ -209,8 +207,12 @@ def _record(
 
 
 def _forget_if_used(folder: Folder) -> None:
-    """A power cut came after everything was written but before the request's key was put away."""
-    if read_small(folder.next_key) is not None:
+    """A power cut came after everything was written but before the request's key was put away.
+
+    Another key than ours is a renewal's whose answer was lost: it is needed to ask for that again.
+    """
+    key, pair = read_small(folder.next_key), read_small(folder.pair)
+    if key is not None and pair is not None and pair.endswith(key):
         folder.forget_next_key()
 
 

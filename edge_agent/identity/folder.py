@@ -11,7 +11,6 @@
 Each is replaced as a whole, in this order; whoever begins again after a power cut goes on where it stopped.
 """
 
-import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,14 +127,6 @@ class Folder:
         with disk_errors(self.next_key):
             remove(self.next_key)
             sync_folder(self.path)
-
-    def give_to_owner(self) -> None:
-        """Root enrols for a service that runs as another user: the owner of ``state_dir`` gets the files."""
-        above = self.path.parent.stat()
-        if os.geteuid() != 0 or above.st_uid == 0:
-            return
-        for path in (self.path, *self.path.iterdir()):
-            os.chown(path, above.st_uid, above.st_gid, follow_symlinks=False)
 
     def exposed(self) -> list[str]:
         """Words for each private file that others may read."""

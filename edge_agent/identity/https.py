@@ -39,6 +39,7 @@ class _Connection(http.client.HTTPSConnection):
     def __init__(self, host: str, port: int, context: ssl.SSLContext, timeout_s: float) -> None:
         super().__init__(host, port, timeout=timeout_s, context=context)
         self._trust = context
+        self._over = False
 
     def connect(self) -> None:
         plain = socket.create_connection((self.host, self.port), self.timeout)
@@ -48,10 +49,13 @@ class _Connection(http.client.HTTPSConnection):
             plain.close()
             raise
         self.sock = secure
+        if self._over:  # before there was anything to cut
+            raise TimeoutError
         secure.do_handshake()
 
     def cut(self) -> None:
         """End what is under way; from any thread."""
+        self._over = True
         sock = self.sock
         if isinstance(sock, socket.socket):
             with contextlib.suppress(OSError):  # it ended by itself

@@ -78,7 +78,6 @@ def _catch_up(folder: Folder, identity: Identity, facts: keys.Facts) -> Identity
     )
     folder.write(folder.record, newer.model_dump_json(indent=1).encode())
     folder.forget_next_key()
-    folder.give_to_owner()
     return newer
 
 

@@ -5,6 +5,7 @@ runs is real: the agents train with torch in their worker, the coordinator folds
 exports.
 """
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,8 @@ _LABEL_S: Final = 4.0
 _CLASSES: Final = 3
 _SMALL_CHUNK: Final = 1024
 """Bytes: an update of this task goes in several chunks."""
+GATED_AGENTS: Final = {"learn": {"module": "lichen.reliability.gated_worker"}}
+"""Tables of agents that train behind gates, and without torch where they are told."""
 
 
 def task(rounds: int, devices: int, seed: int, **changes: Any) -> Task:
@@ -118,6 +121,12 @@ class Layout:
             "backoff_max_s": 0.5,
             **more,
         }
+
+
+def gated_command(layout: Layout) -> list[str]:
+    """Starts the coordinator behind gates, and without torch where it is told."""
+    module = "lichen.reliability.gated_coordinator"
+    return [sys.executable, "-P", "-m", module, str(layout.config("coordinator"))]
 
 
 def write(layout: Layout, chosen: Task, seed: int, changes: Mapping[str, Mapping[str, Any]]) -> None:

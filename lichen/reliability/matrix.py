@@ -6,7 +6,6 @@ with everybody at rest, and holds are in place before anyone can come there.
 
 import asyncio
 import json
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -67,7 +66,9 @@ class Matrix:
         self.gates = Gates(root / "gates")
         self.task = places.task(len(steps), len(DEVICES), 0, min_devices=len(DEVICES), quorum=1.0)
         self._write(root)
-        self.stage = Stage(self.layout, env=self._env(), commands=self._commands())
+        self.stage = Stage(
+            self.layout, env=self._env(), commands={COORDINATOR: places.gated_command(self.layout)}
+        )
         self.witness = Witness(
             MqttSettings.model_validate(self.layout.mqtt("witness")),
             places.FLEET,
@@ -81,18 +82,12 @@ class Matrix:
             for name in (self.target, COORDINATOR):
                 self.disks[name] = Disk(root / f"{name}.ext4", self.layout.state(name))
         mqtt = {"ping_s": 0.5, "ping_timeout_s": 1.0} if "ping_s" in MqttSettings.model_fields else {}
-        agents = {"learn": {"module": "lichen.reliability.gated_worker"}, "mqtt": mqtt}
+        agents = {**places.GATED_AGENTS, "mqtt": mqtt}
         changes = {"agents": agents, COORDINATOR: {"export": {"enabled": True}, "mqtt": mqtt}}
         places.write(self.layout, self.task, 0, changes)
 
     def _env(self) -> dict[str, str]:
         return {VARIABLE: str(self.gates.folder)} | ({} if self._light is None else {LIGHT: str(self._light)})
-
-    def _commands(self) -> dict[str, list[str]]:
-        module = "lichen.reliability.gated_coordinator"
-        return {
-            COORDINATOR: [sys.executable, "-P", "-m", module, str(self.layout.config(COORDINATOR))],
-        }
 
     def _first(self, task: Task, folder: Path) -> Blobs:
         """The initial model, as it must be."""

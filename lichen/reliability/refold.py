@@ -1,8 +1,9 @@
 """The undisturbed fold: what the global model of every round must be, from the kept frames alone.
 
 Version 0 is made anew by the method in a process of its own, every later one by the coordinator's own fold
-over the frames that its journal names, each verified by its digest. A manifest's digest covers all
-blobs, so two equal digests are two models that are equal bit for bit.
+over the frames that its journal names, each verified by its digest, and screened against the round before
+as it was then. A manifest's digest covers all blobs, so two equal digests are two models that are equal bit
+for bit.
 """
 
 import subprocess
@@ -11,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from coordinator.aggregation import UnusableUpdates, fold_journal, limits_for
+from coordinator.aggregation import UnusableUpdates, fold_round, limits_for
 from coordinator.journal import Entry
 from coordinator.registry import Registry
 from coordinator.store import Store
@@ -63,6 +64,7 @@ def manifests(
     folder.mkdir(parents=True, exist_ok=True)
     state, parent = first, None
     digests: list[str] = []
+    reference: dict[str, float] = {}
     with Store(folder / "again.sqlite3") as store:
         versions = Registry(store, BlobStore(folder / "blobs"), task)
         for number in range(max(counted, default=0) + 1):
@@ -70,10 +72,11 @@ def manifests(
                 entries = [Entry(device, mark, frame(mark)) for device, mark in counted[number]]
                 limits = limits_for(state, MAX_UPDATE_BYTES)
                 try:
-                    state = fold_journal(server, task, number, state, entries, limits)
+                    state, found = fold_round(server, task, number, state, entries, limits, reference)
                 except UnusableUpdates as unusable:
                     words = "; ".join(str(why) for why in unusable.lost.values())
                     raise Transient(f"round {number} cannot be folded again: {words}") from unusable
+                reference |= found  # as coordinator.reference keeps it
             parent, _ = versions.publish(number, state, parent)
             digests.append(parent)
             # what devices were given: as it was written, in float32

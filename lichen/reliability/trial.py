@@ -12,13 +12,15 @@ from typing import Final
 
 from lichen.broker import free_port
 from lichen.reliability import layout as places
-from lichen.reliability import strikes
+from lichen.reliability import refold, strikes
 from lichen.reliability.disks import Disk
-from lichen.reliability.layout import Layout
+from lichen.reliability.gated_worker import LIGHT
+from lichen.reliability.layout import GATED_AGENTS, Layout, gated_command
 from lichen.reliability.stage import BROKER, COORDINATOR, Stage
 from lichen.reliability.strikes import Strike
 from lichen.reliability.verdict import Verdict, judge
 from lichen.reliability.witness import Witness
+from models import jobs
 from protocol.errors import Transient
 from protocol.topics import Kind
 from runtime.logs import configure
@@ -79,9 +81,22 @@ class Outcome:
 
 
 class Trial:
-    """One seed at work; ``power``: a kill of a daemon is a power cut to its disk as well."""
+    """One seed at work.
 
-    def __init__(self, root: Path, seed: int, rounds: int, tell: Tell, *, power: bool = False) -> None:
+    ``power``: a kill of a daemon is a power cut to its disk as well. ``light``: the initial model's file for
+    processes without torch; None: everything is real.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        seed: int,
+        rounds: int,
+        tell: Tell,
+        *,
+        power: bool = False,
+        light: Path | None = None,
+    ) -> None:
         self.outcome = Outcome(seed, rounds)
         self._tell = tell
         self._layout = Layout(root, free_port(), DEVICES)
@@ -92,8 +107,10 @@ class Trial:
         if power:
             for name in (COORDINATOR, *DEVICES):
                 self._disks[name] = Disk(root / f"{name}.ext4", self._layout.state(name))
-        places.write(self._layout, self._task, seed, {})
-        self._stage = Stage(self._layout)
+        places.write(self._layout, self._task, seed, {} if light is None else {"agents": GATED_AGENTS})
+        commands = {} if light is None else {COORDINATOR: gated_command(self._layout)}
+        self._stage = Stage(self._layout, env={} if light is None else {LIGHT: str(light)}, commands=commands)
+        self._first = refold.initial if light is None else lambda _task, _folder: jobs.load_state(light)
         self._witness = Witness(
             MqttSettings.model_validate(self._layout.mqtt("witness")),
             places.FLEET,
@@ -123,7 +140,7 @@ class Trial:
                 await asyncio.gather(watching, return_exceptions=True)
         self._count()
         if out.ended:
-            verdict = await asyncio.to_thread(judge, self._layout, self._task, self._witness)
+            verdict = await asyncio.to_thread(judge, self._layout, self._task, self._witness, self._first)
             self._add(verdict)
         out.seconds = time.monotonic() - started
         return out
@@ -197,7 +214,15 @@ class Trial:
         out.violations += verdict.violations
 
 
-def run(seed: int, rounds: int, tell: Tell, keep: Path | None = None, *, power: bool = False) -> Outcome:
+def run(
+    seed: int,
+    rounds: int,
+    tell: Tell,
+    keep: Path | None = None,
+    *,
+    power: bool = False,
+    light: Path | None = None,
+) -> Outcome:
     """Run one seed.
 
     Args:
@@ -206,6 +231,7 @@ def run(seed: int, rounds: int, tell: Tell, keep: Path | None = None, *, power: 
         tell: called as the run goes on.
         keep: where the folder of a run that was not sound is kept; None: nowhere.
         power: the disks of killed daemons lose all that was not synced (Linux, root).
+        light: see :class:`Trial`.
 
     Raises:
         Misconfigured: Mosquitto, or what the disks need, is not here.
@@ -215,7 +241,7 @@ def run(seed: int, rounds: int, tell: Tell, keep: Path | None = None, *, power: 
         keep.mkdir(parents=True, exist_ok=True)
     folder, kept = Path(tempfile.mkdtemp(prefix=f"lichen-kills-{seed}-", dir=keep)), False
     try:
-        trial = Trial(folder, seed, rounds, tell, power=power)
+        trial = Trial(folder, seed, rounds, tell, power=power, light=light)
         try:
             outcome = asyncio.run(trial.run())
         finally:

@@ -26,6 +26,7 @@ class Summary:
     moments: int = 0
     virtual_s: float = 0.0
     counted: int = 0
+    lost: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     failed: list[Outcome] = field(default_factory=list)
     seconds: float = 0.0
@@ -38,6 +39,7 @@ class Summary:
         self.moments += outcome.moments
         self.virtual_s += outcome.virtual_s
         self.counted += outcome.counted
+        self.lost += outcome.lost
         self.faults += outcome.faults
         if outcome.violation and len(self.failed) < _KEPT:
             self.failed.append(outcome)
@@ -56,6 +58,7 @@ class Summary:
             "messages": self.messages,
             "crash_points": self.moments,
             "updates_counted": self.counted,
+            "updates_rotten_and_reported": self.lost,
             "virtual_s": round(self.virtual_s, 1),
             "faults": dict(sorted(self.faults.items(), key=lambda item: -item[1])),
             "seconds": round(self.seconds, 1),

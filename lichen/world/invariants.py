@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import sqlalchemy as sa
@@ -23,6 +23,9 @@ from protocol.frame import digest as digest_of
 from protocol.messages import Receipt
 from protocol.task import Task
 from protocol.updates import BlobHeader, Manifest, UpdateHeader
+
+_TICK_S: Final = 1e-3
+"""For what times lose on their way through JSON."""
 
 
 class Violation(AssertionError):  # noqa: N818 - reads as what happened
@@ -47,16 +50,20 @@ class Truth:
         server: a half of the method of our own.
         first: version 0.
         tolerant: bits were rotted on purpose: accepted updates may be reported as lost.
+        time: true seconds, of no machine's clock; None: not told, and deadlines are taken on trust.
     """
 
     task: Task
     server: Server
     first: Blobs
     tolerant: bool = False
+    time: Callable[[], float] | None = None
     frames: dict[str, Frame] = field(default_factory=dict)
     accepted: dict[str, tuple[str, int]] = field(default_factory=dict)
     """Digest -> (device, round) of every update that was promised to count."""
     refused: dict[str, str] = field(default_factory=dict)
+    lost: set[str] = field(default_factory=set)
+    """Of the accepted ones, those that rotted and were reported."""
     heard: dict[str, set[str]] = field(default_factory=dict)
     """Digests by device whose receipt arrived there."""
     states: list[Blobs] = field(default_factory=list)
@@ -64,6 +71,8 @@ class Truth:
     counted: dict[int, tuple[str, ...]] = field(default_factory=dict)
     """Round -> digests that its version was folded from."""
     last: RoundState | None = None
+    opened: tuple[int, int, float] = (0, 0, 0.0)
+    """Round, attempt, and the true time at which it began to collect."""
 
     def spooled(self, device: str, round_: int, digest: str, data: bytes) -> None:
         """A device is about to keep an update."""
@@ -113,14 +122,17 @@ class Truth:
             raise Violation(
                 f"round {before.round} (version {before.version}) was forgotten: now {state.round}"
             )
-        if state.phase is Phase.AGGREGATING and before.phase is not Phase.AGGREGATING and not reopened:
-            self._closed(before, state, app.driver.now())
+        if state.phase is Phase.AGGREGATING and before.phase is not Phase.AGGREGATING:
+            self._closed(before, state, None if reopened else app.driver.now())
+        if not (reopened and self.tolerant):  # a rotten journal is made again, without what it knew last
+            self._collects(before, state)
         while len(self.states) <= state.version:
             self._made(app, len(self.states))
         self._none_missing(app, state)
         self.last = state
 
-    def _closed(self, before: RoundState, state: RoundState, now: float) -> None:
+    def _closed(self, before: RoundState, state: RoundState, now: float | None) -> None:
+        """A round closed just now; ``now`` is None where it did in the coordinator's last life."""
         rounds = self.task.rounds
         delivered, selected = set(state.delivered), set(state.selected)
         if len(delivered) < rounds.min_devices:
@@ -133,9 +145,28 @@ class Truth:
                 f"round {state.round} closed on a quorum of {sorted(delivered & selected)}, selected are "
                 f"{sorted(selected)} and {wanted} are needed"
             )
-        timely = before.phase is Phase.COLLECTING and (before.until is None or now < before.until)
+        timely = before.phase is Phase.COLLECTING and (
+            now is not None and (before.until is None or now < before.until)
+        )
         if state.closed_by != "quorum" and timely:
             raise Violation(f"round {state.round} closed {before.until} on no quorum, at {now}")
+
+    def _collects(self, before: RoundState, state: RoundState) -> None:
+        """No attempt ends before its deadline but on a quorum, by a clock that is not the coordinator's."""
+        if self.time is None:
+            return
+        now, (round_, attempt, since) = self.time(), self.opened
+        if state.phase is Phase.COLLECTING:
+            if (state.round, state.attempt) != (round_, attempt):
+                self.opened = state.round, state.attempt, now
+            return
+        ended = before.phase is Phase.COLLECTING and (before.round, before.attempt) == (round_, attempt)
+        least = self.task.rounds.deadline_s - _TICK_S
+        if ended and state.closed_by != "quorum" and now - since < least:
+            raise Violation(
+                f"round {round_}, attempt {attempt} ended after {now - since:.2f} s without a quorum; its "
+                f"deadline is {self.task.rounds.deadline_s:.2f} s"
+            )
 
     def _made(self, app: Coordinator, version: int) -> None:
         """Fold a new version once more, and compare."""
@@ -180,6 +211,7 @@ class Truth:
             if digest in self.refused and self.tolerant:
                 continue
             if self.tolerant and (row := _row(app, device, digest)) is not None and row["lost"]:
+                self.lost.add(digest)
                 continue
             where = f"version {state.version}, round {state.round} has {state.delivered}"
             raise Violation(f"{device}'s accepted update {digest[:8]} for round {round_} is gone; {where}")

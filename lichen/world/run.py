@@ -28,6 +28,8 @@ from models import registry
 PATIENCE_S: Final = 1800.0
 """Virtual seconds after the last fault within which the task must be done."""
 _LOOK_S: Final = 4.0
+_ROT_S: Final = 20.0
+_ROT_LOOK_S: Final = 0.2
 _TRACE: Final = 40
 """Lines that are kept for a seed that fails."""
 
@@ -51,6 +53,8 @@ class Outcome:
     """That came about, by kind."""
     counted: int = 0
     """Updates in versions."""
+    lost: int = 0
+    """Updates that rotted after their receipt; reported, and asked for again."""
     mark: str = ""
     """SHA-256 of the whole trace: the same seed gives the same."""
     trace: list[str] = field(default_factory=list)
@@ -67,7 +71,13 @@ class World:
         self.loop = sim
         self.task = toy_task(scenario.rounds, scenario.uplink, scenario.seed % 2**31)
         server = registry.method(self.task.method).server()
-        self.truth = Truth(self.task, server, first_state(self.task, scenario.head), tolerant=scenario.rots)
+        self.truth = Truth(
+            self.task,
+            server,
+            first_state(self.task, scenario.head),
+            tolerant=scenario.rots,
+            time=None if scenario.jumps_at(COORDINATOR) else sim.time,
+        )
         self.sky = sky.Sky(self)
         self.nodes: dict[str, Node] = {COORDINATOR: Headquarters(self, COORDINATOR, sim)}
         self.nodes |= {name: Device(self, name, sim) for name in scenario.devices}
@@ -172,12 +182,19 @@ class World:
                 node.trouble(ERRNO[fault.kind.value])
                 self.loop.call_later(fault.span_s, node.trouble, 0, context=Context())
             case Kind.ROT:
-                name = node.rot(amount)
-                self.say(f"rotten: {fault.node} {name}")
-                struck = bool(name)
+                struck = self._rotted(node, fault)
             case _:
                 struck = False
         return struck
+
+    def _rotted(self, node: Node, fault: Fault) -> bool:
+        """Where nothing lies that could rot, it happens to the next that does: frames do not lie for long."""
+        name = node.rot(int(fault.amount))
+        if name:
+            self.say(f"rotten: {fault.node} {name}")
+        elif self.loop.time() < min(fault.at + _ROT_S, self.scenario.faults_end_s):
+            self.loop.call_later(_ROT_LOOK_S, self._strike, fault, context=Context())
+        return bool(name)
 
     def _calm(self) -> None:
         """No more faults: the sky clears, disks are well."""
@@ -200,6 +217,7 @@ class World:
             outcome.messages = self.sky.messages
             outcome.moments = sum(node.moments for node in self.nodes.values())
             outcome.faults += Counter({f"message: {k}": n for k, n in self.sky.weather.happened.items()})
+            outcome.lost = len(self.truth.lost)
             outcome.counted = sum(len(digests) for digests in self.truth.counted.values())
         return self.outcome
 

@@ -98,6 +98,10 @@ class Scenario:
         """Whether bits are rotted on purpose: accepted updates may then be reported as lost."""
         return any(fault.kind is Kind.ROT for fault in self.faults)
 
+    def jumps_at(self, node: str) -> bool:
+        """Whether somebody sets this node's clock: its deadlines are then not those of a true clock."""
+        return any(fault.kind is Kind.CLOCK and fault.node == node for fault in self.faults)
+
 
 _CODECS: Final[tuple[CodecName, ...]] = ("int8", "int8", "float32", "int4", "float16")
 _WEIGHTS: Final = {

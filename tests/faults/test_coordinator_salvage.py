@@ -216,6 +216,39 @@ async def test_no_backup_replaces_a_good_one_by_a_copy_of_a_damaged_database(tmp
     assert not list(database(tmp_path).parent.glob("*.part"))
 
 
+def rot_an_index(path: Path) -> None:
+    """A key of an index that leads to another row's: ``quick_check`` passes over it."""
+    with closing(sqlite3.connect(path)) as raw:
+        raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        size = raw.execute("PRAGMA page_size").fetchone()[0]
+        where = "type = 'index' AND tbl_name = 'meta'"
+        page = raw.execute(f"SELECT rootpage FROM sqlite_master WHERE {where}").fetchone()[0]  # noqa: S608 - no input
+    data = bytearray(path.read_bytes())
+    data[page * size - 3] ^= 0xFF
+    path.write_bytes(data)
+
+
+async def test_a_rotten_index_neither_becomes_a_backup_nor_is_restored_from_one(tmp_path: Path) -> None:
+    await two_of_three(tmp_path)
+    path = database(tmp_path)
+    good = backup_of(path).read_bytes()
+    rot_an_index(path)
+    with pytest.raises(Transient, match="damaged"):
+        back_up(path)
+    assert backup_of(path).read_bytes() == good
+    rot_an_index(backup_of(path))  # both: what is left are manifests and frames
+    await ends_well(tmp_path)
+
+
+async def test_a_backup_whose_task_rotted_does_not_keep_the_coordinator_from_starting(tmp_path: Path) -> None:
+    await two_of_three(tmp_path)
+    for path in (database(tmp_path), backup_of(database(tmp_path))):
+        with closing(sqlite3.connect(path)) as raw:
+            raw.execute("UPDATE meta SET value = '{\"name\": \"ti' WHERE key = 'task'")
+            raw.commit()
+    await ends_well(tmp_path)
+
+
 async def test_tables_of_the_first_release_are_brought_up_to_date(tmp_path: Path) -> None:
     await two_of_three(tmp_path)
     with closing(sqlite3.connect(database(tmp_path))) as raw:

@@ -15,13 +15,18 @@ from protocol.frame import digest, encode_frame
 from protocol.tensors import Codec, encode
 from protocol.updates import UpdateHeader
 from tests.support.brokers import require_mosquitto
+from tests.support.matrix_model import model
+
+__all__ = ["model"]
 
 NAMES = ("broker", "coordinator", "a", "b")
 
 
-def test_a_few_rounds_with_kills_end_with_the_model_of_the_accepted_updates(tmp_path: Path) -> None:
+def test_a_few_rounds_with_kills_end_with_the_model_of_the_accepted_updates(
+    tmp_path: Path, model: Path
+) -> None:
     require_mosquitto()
-    outcome = trial.run(11, 4, lambda *_: None, tmp_path)
+    outcome = trial.run(11, 4, lambda *_: None, tmp_path, light=model)  # the bench trains with torch
     assert outcome.violations == []
     assert outcome.ended
     assert outcome.compared == 5
@@ -121,14 +126,14 @@ def first() -> Blobs:
     return {"head": {"head/w": np.zeros(8, np.float32)}} | prototypes
 
 
-def frame(device: str, value: float) -> bytes:
+def frame(device: str, value: float, round_: int = 1) -> bytes:
     import numpy as np  # noqa: PLC0415 - only here
 
     head = UpdateHeader(
         task=TASK.name,
         method=TASK.method,
         device=device,
-        round=1,
+        round=round_,
         base="0" * 64,
         samples=3,
         counts={},
@@ -139,14 +144,16 @@ def frame(device: str, value: float) -> bytes:
     return encode_frame(head, {"head/w": encode(np.full(8, value, np.float32), Codec.FLOAT32)})
 
 
-def again(folder: Path, *frames: bytes) -> list[str]:
+def again(folder: Path, *frames: bytes, second: tuple[bytes, ...] = ()) -> list[str]:
+    """Refold one round, and another one where there are frames of it."""
     kept = folder / "frames"
     kept.mkdir(parents=True)
-    counted = []
-    for name, payload in zip("ab", frames, strict=False):
-        (kept / digest(payload)).write_bytes(payload)
-        counted.append((name, digest(payload)))
-    return refold.manifests(TASK, first(), {1: counted}, kept.joinpath, folder / "again")
+    counted: dict[int, list[tuple[str, str]]] = {}
+    for round_, payloads in ((1, frames), (2, second)):
+        for name, payload in zip("abc", payloads, strict=False):
+            (kept / digest(payload)).write_bytes(payload)
+            counted.setdefault(round_, []).append((name, digest(payload)))
+    return refold.manifests(TASK, first(), counted, kept.joinpath, folder / "again")
 
 
 def test_one_other_bit_in_one_update_is_another_model(tmp_path: Path) -> None:
@@ -156,6 +163,15 @@ def test_one_other_bit_in_one_update_is_another_model(tmp_path: Path) -> None:
     assert other[0] == one[0]
     assert other[1] != one[1]
     assert again(tmp_path / "4", frame("a", 0.5))[1] != one[1], "an update left out"
+
+
+def test_rounds_are_screened_against_the_round_before_as_the_coordinator_does(tmp_path: Path) -> None:
+    three = tuple(frame(name, 0.5) for name in "abc")
+    # far from this round's median, but not from the last one's
+    calm = tuple(frame(name, value, 2) for name, value in (("a", 0.01), ("b", 0.01), ("c", 0.5)))
+    assert len(again(tmp_path / "1", *three, second=calm)) == 3
+    with pytest.raises(Transient, match=r"round 2 cannot be folded again.*outlier"):
+        again(tmp_path / "2", *three, second=(frame("a", 50.0, 2),))  # nobody beside it to compare with
 
 
 def test_a_frame_that_was_not_kept_whole_is_a_finding(tmp_path: Path) -> None:

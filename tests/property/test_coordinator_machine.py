@@ -46,7 +46,13 @@ EVENTS = st.one_of(
     st.builds(VersionMade, version=SMALL, manifest=st.just("f" * 64)),
     st.builds(EvaluationDone, version=SMALL),
     st.builds(ExportDone, version=SMALL),
-    st.builds(WorkFailed, phase=st.sampled_from(Phase), version=SMALL, detail=st.just("it broke")),
+    st.builds(
+        WorkFailed,
+        phase=st.sampled_from(Phase),
+        version=SMALL,
+        detail=st.just("it broke"),
+        passing=st.booleans(),
+    ),
 )
 RULES = st.builds(
     Rules,
@@ -129,12 +135,12 @@ class Machine(RuleBasedStateMachine):
         self.send(UpdateAccepted(device=device, round=self.state.round))
 
     @precondition(lambda self: self.state.phase is not Phase.DONE)
-    @rule(ok=st.booleans())
-    def finish_work(self, *, ok: bool) -> None:
+    @rule(ok=st.booleans(), passing=st.booleans())
+    def finish_work(self, *, ok: bool, passing: bool) -> None:
         phase = self.state.phase
         if not ok:
             version = self.state.version if phase in (Phase.EVALUATING, Phase.EXPORTING) else self.state.round
-            self.send(WorkFailed(phase=phase, version=version))
+            self.send(WorkFailed(phase=phase, version=version, passing=passing))
         elif phase in (Phase.INITIALISING, Phase.AGGREGATING):
             self.send(VersionMade(version=self.state.round, manifest=f"{self.state.round:064x}"))
         elif phase is Phase.EVALUATING:
@@ -160,6 +166,10 @@ class Machine(RuleBasedStateMachine):
         assert state.version in (state.round, state.round - 1)
         assert state.version <= self.rules.rounds
         assert (state.until is not None) == (state.phase is Phase.COLLECTING)
+
+    @invariant()
+    def no_version_is_judged_or_exported_for_ever(self) -> None:
+        assert self.state.phase not in (Phase.EVALUATING, Phase.EXPORTING) or self.state.failures <= 3
 
     @invariant()
     def it_says_why(self) -> None:
@@ -191,3 +201,13 @@ def test_an_event_twice_is_as_good_as_once_where_devices_deliver(rules: Rules, e
             again, commands = apply(rules, state, event, float(now))
             assert again == state
             assert commands == ()
+
+
+def test_who_was_refused_between_two_attempts_is_not_asked_again_in_the_round() -> None:
+    rules = Rules(rounds=1, deadline_s=10.0, min_devices=2)
+    state = RoundState(phase=Phase.WAITING, round=1, attempt=2, version=0, invited=("a", "b", "c"))
+    state, _ = apply(rules, state, UpdateRefused(device="a", round=1, reason="non_finite"), 1.0)
+    assert state.refused == (("a", "non_finite"),)
+    assert apply(rules, state, Tick(able=("a", "b"), settled=True), 2.0)[1] == ()
+    _, commands = apply(rules, state, Tick(able=("a", "b", "c"), settled=True), 2.0)
+    assert commands == (Select(round=1, attempt=2),)

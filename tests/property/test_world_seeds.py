@@ -57,6 +57,21 @@ def test_world_a_calm_one_finishes_soon_and_counts_everybody() -> None:
     assert outcome.counted >= calm.rounds.count * calm.rounds.min_devices
 
 
+def test_world_updates_that_rot_after_their_receipt_are_reported_and_asked_for_again() -> None:
+    """A frame lies for a moment only, between its receipt and the fold: it must be hit there."""
+    lost = 0
+    for seed in range(3, 7):
+        drawn = draw(seed)
+        wanted = {"deadline_s": 60.0, "quorum": 1.0, "devices_per_round": None}
+        rounds = drawn.rounds.model_copy(update=wanted)
+        early = Fault(1.0, Kind.ROT, COORDINATOR)  # nothing is there yet: the first frame that comes is hit
+        calm = replace(drawn, rounds=rounds, faults=(early,), weather=Weather(0.01), train_s=8.0)
+        outcome = run_seed(seed, scenario=calm)
+        assert not outcome.violation, "\n".join([outcome.violation, *outcome.trace])
+        lost += outcome.lost
+    assert lost >= 2, "no rotten frame was ever found: the worlds rot what nobody reads"
+
+
 def test_world_a_task_that_nobody_can_finish_is_seen(monkeypatch) -> None:
     """Liveness is checked: with a disk that stays full the world says what it waits for."""
     monkeypatch.setattr("lichen.world.run.PATIENCE_S", 60.0)

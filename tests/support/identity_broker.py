@@ -87,13 +87,20 @@ async def connected(
             await asyncio.wait([listening])
 
 
-async def turned_away(settings: MqttSettings, client_id: str = "x", seconds: float = 10.0) -> str:
-    """Try to connect until the link says why it cannot; returns those words."""
+async def turned_away(
+    settings: MqttSettings, client_id: str = "x", seconds: float = 10.0, saying: str = ""
+) -> str:
+    """Try to connect until the link says why it cannot; returns those words.
+
+    ``saying``: wait until they contain this. The broker's alert is lost where it closes before we read.
+    """
     link = Link(settings, client_id, filters=[])
     async with running(link, connected=False), asyncio.timeout(seconds):
         while link.why in {"not started", f"connecting to {settings.where}"}:
             assert not link.connected, "it was let in"
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.3)  # and not at the second attempt either
+        while saying not in link.why:  # noqa: ASYNC110 - words are polled, as status does
+            await asyncio.sleep(0.01)
         assert not link.connected, "it was let in"
         return link.why

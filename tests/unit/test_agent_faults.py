@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import threading
-import zlib
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,7 @@ from protocol.messages import Offer, Receipt, Want
 from protocol.task import Modality, Task, Window
 from runtime.clock import ManualClock, SystemClock
 from tests.support.agent_bundle import bundle
-from tests.support.agent_data import toy_recording, toy_task, write_toy
+from tests.support.agent_data import toy_recording, toy_task
 from tests.support.agent_link import FakeLink, until
 from tests.unit.test_agent_deploy import TASK, device, pointer
 from tests.unit.test_agent_outbox import LARGE, put, running, spool
@@ -45,14 +45,16 @@ def test_an_npz_with_damage_anywhere_is_misconfigured_or_harmless(tmp_path, at):
             read(path)
 
 
-def test_an_npz_whose_compressed_bytes_are_damaged_names_the_file(tmp_path, monkeypatch):
-    path = write_toy(tmp_path)
-
-    def broken(*_args, **_options):
-        raise zlib.error("Error -3 while decompressing data: invalid block type")
-
-    monkeypatch.setattr(np, "load", broken)
-    with pytest.raises(Misconfigured, match=r"toy\.npz: not a plain npz file"):
+def test_an_npz_whose_compressed_bytes_are_damaged_names_the_file(tmp_path):
+    path = tmp_path / "toy.npz"
+    np.savez_compressed(path, **{"acc/t": np.arange(500.0), "acc/values": np.zeros((500, 3))})
+    with zipfile.ZipFile(path) as archive:
+        at = archive.getinfo("acc/t.npy").header_offset
+    data = bytearray(path.read_bytes())
+    names = len("acc/t.npy") + int.from_bytes(data[at + 28 : at + 30], "little")
+    data[at + 30 + names] = 0x07  # the first block of deflate is of a type that there is not
+    path.write_bytes(data)
+    with pytest.raises(Misconfigured, match=r"toy\.npz: not a plain npz file: error: Error -3"):
         read(path)
 
 

@@ -1,7 +1,11 @@
 """``lichen agent enroll`` as a person or a script meets it."""
 
 import json
+import os
+import shutil
 import stat
+import tempfile
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -169,3 +173,39 @@ def test_a_key_that_others_can_read_is_a_warning_of_check(config, stub):
     (config.parent / "state" / "identity" / "device.pem").chmod(0o644)
     checked = CliRunner().invoke(app, ["check", "--config", str(config), "--format", "json"])
     assert any("chmod 600" in words for words in json.loads(checked.stdout)["warnings"])
+
+
+@pytest.fixture
+def services():
+    """The configuration, root's, of a service that runs as another user, to whom ``state`` belongs."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    (folder / "agent.toml").write_text(CONFIG)
+    (folder / "state").mkdir()
+    os.chown(folder / "state", 12345, 12345)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="SKIPPED LOUDLY: only root acts as somebody else")
+def test_root_enrols_for_the_services_user(services, stub):
+    done = enroll(services / "agent.toml", stub.invite().encode())
+    assert done.exit_code == 0, done.output
+    made = list((services / "state").rglob("*"))
+    assert len(made) > 3
+    assert {path.stat().st_uid for path in made} == {12345}
+    assert (services / "agent.d" / "50-identity.toml").stat().st_uid == 0
+    assert os.geteuid() == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="SKIPPED LOUDLY: only root acts as somebody else")
+def test_the_services_user_cannot_make_root_give_it_another_folder(services, stub):
+    roots = services / "roots"
+    roots.mkdir(mode=0o755)
+    (roots / "shadow").write_text("x")
+    (services / "state" / "identity").symlink_to(roots)
+    done = enroll(services / "agent.toml", stub.invite().encode())
+    assert done.exit_code == 78, done.output
+    assert [path.name for path in roots.iterdir()] == ["shadow"]
+    assert {path.stat().st_uid for path in (roots, roots / "shadow")} == {0}
+    assert stat.S_IMODE(roots.stat().st_mode) == 0o755

@@ -1,7 +1,6 @@
 """Enrolment against a small HTTPS service with the real authority behind it."""
 
 import json
-import os
 import stat
 import time
 
@@ -269,12 +268,3 @@ def test_a_damaged_record_is_said_and_can_be_replaced(folder, stub):
         run(folder, stub)
     stub.keys.clear()
     assert not run(folder, stub, replace=True).before
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="SKIPPED LOUDLY: only root can give files away")
-def test_root_enrols_for_the_services_user(folder, stub):
-    folder.path.parent.mkdir()
-    os.chown(folder.path.parent, 12345, 12345)
-    run(folder, stub)
-    owners = {p.stat().st_uid for p in (folder.path, *folder.path.iterdir())}
-    assert owners == {12345}

@@ -9,14 +9,16 @@ import pytest
 
 from coordinator.app import Coordinator
 from coordinator.history import read
+from coordinator.jobs import Bundle, Lineage
 from coordinator.metrics import Exporter
 from coordinator.rounds.machine import diagram, listing
 from models.contract import Blobs, Evaluation
 from protocol import messages
-from protocol.errors import Misconfigured
+from protocol.errors import Misconfigured, Transient
 from protocol.frame import digest
 from protocol.messages import Offer, RoundAnnouncement, State
 from protocol.topics import Kind, broadcast_topic
+from runtime.workers import WorkerFailed
 from tests.support.coordinator_bench import FakeLink, bench
 from tests.support.coordinator_fake import FLEET, TinyJobs, TinyServer, frame, header, settings_for, tiny_task
 
@@ -71,6 +73,13 @@ async def test_too_few_at_the_deadline_opens_the_round_again_and_keeps_what_came
     assert found["versions"][1]["devices"] == ["a", "b"]
 
 
+@pytest.fixture
+def quick_retries(monkeypatch) -> None:
+    monkeypatch.setattr("coordinator.rounds.patience._PAUSES_S", (0.01, 0.01))
+    monkeypatch.setattr("coordinator.rounds.driver.TICK_S", 0.02)
+
+
+@pytest.mark.usefixtures("quick_retries")
 async def test_failing_evaluation_and_export_are_shown_and_stop_nothing(tmp_path) -> None:
     jobs = TinyJobs(fail=("evaluate", "export"))
     (tmp_path / "w.npz").touch()
@@ -86,6 +95,49 @@ async def test_failing_evaluation_and_export_are_shown_and_stop_nothing(tmp_path
     found = read(tmp_path / "coordinator")
     assert "evaluate was told to fail" in found["versions"][0]["trouble"]
     assert found["versions"][1]["metrics"] == {}
+    assert jobs.done.count("export") == 3, "tried again as often as there are pauses"
+
+
+class FullForAWhile(TinyJobs):
+    """The first two exports meet a full disk."""
+
+    async def export(self, state: Blobs, lineage: Lineage) -> Bundle:
+        bundle = await super().export(state, lineage)
+        if self.done.count("export") <= 2:
+            raise Transient("no space left in jobs")
+        return bundle
+
+
+@pytest.mark.usefixtures("quick_retries")
+async def test_a_full_disk_that_is_mended_costs_no_bundle(tmp_path) -> None:
+    async with bench(tmp_path, tiny_task(count=1), FullForAWhile()) as made:
+        await made.online("a")
+        await made.phase("collecting")
+        await made.give("a", Kind.UPDATE, frame(header("a", 1, made.app.driver.state.manifest)))
+        await made.until(lambda: "export: Transient: no space left" in made.app.driver.why())
+        await made.phase("done")
+        assert made.app.driver.state.trouble == ""
+    found = read(tmp_path / "coordinator")
+    assert [row["version"] for row in found["exports"]] == [1]
+    assert found["versions"][1]["trouble"] == ""
+
+
+class Crashing(TinyJobs):
+    async def export(self, state: Blobs, lineage: Lineage) -> Bundle:
+        await super().export(state, lineage)
+        raise WorkerFailed("export: ValueError: parity", "")
+
+
+@pytest.mark.usefixtures("quick_retries")
+async def test_a_worker_that_fails_by_itself_is_not_asked_for_the_same_again(tmp_path) -> None:
+    jobs = Crashing()
+    async with bench(tmp_path, tiny_task(count=1), jobs) as made:
+        await made.online("a")
+        await made.phase("collecting")
+        await made.give("a", Kind.UPDATE, frame(header("a", 1, made.app.driver.state.manifest)))
+        await made.phase("done")
+    assert jobs.done.count("export") == 1
+    assert "parity" in read(tmp_path / "coordinator")["versions"][1]["trouble"]
 
 
 async def test_metrics_that_cannot_travel_are_left_out(tmp_path) -> None:
@@ -107,7 +159,7 @@ async def test_metrics_that_cannot_travel_are_left_out(tmp_path) -> None:
 async def test_a_worker_that_cannot_make_the_model_is_tried_again_and_it_says_so(
     tmp_path, monkeypatch
 ) -> None:
-    monkeypatch.setattr("coordinator.rounds.steps._RETRY_S", 0.05)
+    monkeypatch.setattr("coordinator.rounds.patience._RETRY_S", 0.05)
     jobs = TinyJobs(fail=("initial",))
     async with bench(tmp_path, jobs=jobs) as made:
         await made.until(lambda: "initial was told to fail" in made.app.driver.why())

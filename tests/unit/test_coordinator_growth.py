@@ -3,8 +3,11 @@
 import sqlalchemy as sa
 
 from coordinator import schema
+from coordinator.history import read as history
 from coordinator.rounds import driver as driving
 from coordinator.rounds.states import Checkpoint
+from protocol import messages
+from protocol.messages import Metric
 from protocol.topics import Kind
 from tests.support.coordinator_bench import bench
 from tests.support.coordinator_fake import frame, header, tiny_task
@@ -40,3 +43,21 @@ async def test_a_round_that_nobody_answers_does_not_fill_the_disk(tmp_path, monk
         events = made.app.store.rows(sa.select(schema.events.c.seq))
         assert len(attempts) <= 3
         assert len(events) <= 20
+
+
+async def test_headers_of_old_rounds_leave_the_database_and_the_newest_stay(tmp_path) -> None:
+    async with bench(tmp_path, tiny_task(count=6), keep_updates=2) as made:
+        await made.online("a")
+        for round_ in range(1, 7):
+            await made.until(lambda known=round_: made.app.driver.state.round == known)
+            await made.phase("collecting")
+            metric = messages.encode(Metric(device="a", round=round_, metrics={"loss": 1.0}))
+            await made.give("a", Kind.METRIC, metric)
+            await made.give("a", Kind.UPDATE, frame(header("a", round_, made.app.driver.state.manifest)))
+        await made.phase("done")
+        for table in (schema.updates, schema.device_metrics, schema.attempts):
+            rows = made.app.store.rows(sa.select(table.c.round).order_by(table.c.round))
+            assert [row["round"] for row in rows] == [4, 5, 6], table.name
+    found = history(tmp_path / "coordinator")
+    assert [one["round"] for one in found["rounds"]] == [4, 5, 6]
+    assert len(found["versions"]) == 7, "what came of the older rounds is known"

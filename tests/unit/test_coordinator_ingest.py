@@ -9,7 +9,7 @@ import pytest
 from coordinator.history import read
 from protocol import messages
 from protocol.errors import Reason
-from protocol.frame import digest
+from protocol.frame import digest, sealed
 from protocol.messages import BlobPointer, BlobRef, Metric, State
 from protocol.topics import Kind
 from tests.support.coordinator_bench import bench
@@ -90,7 +90,8 @@ REFUSED = {
     "shape": (lambda b: frame(header("c", 1, b), size=65), Reason.WRONG_TENSORS),
     "bounds": (lambda b: frame(header("c", 1, b), tensors={"head/w": BIG}), Reason.OUT_OF_BOUNDS),
     "large": (lambda b: frame(header("c", 1, b), size=10**6), Reason.TOO_LARGE),
-    "lying": (lambda b: frame(header("c", 1, b))[:-9], Reason.MALFORMED),
+    "damaged": (lambda b: frame(header("c", 1, b))[:-9], Reason.WRONG_DIGEST),
+    "lying": (lambda b: sealed(frame(header("c", 1, b))[:-9]), Reason.MALFORMED),
 }
 
 
@@ -115,7 +116,7 @@ async def test_not_a_number_is_refused_and_names_the_tensor(tmp_path) -> None:
     async with bench(tmp_path) as made:
         base = await open_round(made, "a")
         good = frame(header("a", 1, base), 1.0)
-        bad = good.replace(np.float32(1.0).tobytes() * 64, NAN.tobytes())
+        bad = sealed(good[:-4].replace(np.float32(1.0).tobytes() * 64, NAN.tobytes()))
         assert bad != good
         await made.give("a", Kind.UPDATE, bad)
         receipt = made.link.receipts("a")[0]

@@ -120,6 +120,21 @@ async def test_bytes_are_bounded_and_not_only_counts() -> None:
     assert hands.lanes.most_bytes <= TOTAL_BYTES
 
 
+async def test_room_is_room_whoever_makes_it(monkeypatch) -> None:
+    monkeypatch.setattr(lanes_module, "TOTAL_BYTES", 100)
+    hands = Hands()
+    await hands.lanes.put("stuck", 1, 50)
+    await hands.lanes.put("quick", 2, 50)
+    await hands.lanes.take()  # and nothing comes of it for now
+    device, _, size = await hands.lanes.take()
+    waiting = asyncio.ensure_future(hands.lanes.put("third", 3, 50))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    await hands.lanes.done(device, size)
+    async with asyncio.timeout(1):
+        assert await waiting
+
+
 async def test_a_flood_costs_an_honest_device_a_few_turns_and_bounded_memory(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(lanes_module, "PATIENCE_S", 0.2)
     async with bench(tmp_path, tiny_task(min_devices=2), quarantine={"refusals": 0}) as made:
@@ -182,7 +197,9 @@ def test_announcing_without_sending_gives_way_when_the_room_is_promised(tmp_path
     with pytest.raises(Refused, match="announced already") as caught:
         uploads.announce("honest", pointer(b"c"), 10_000)
     assert caught.value.reason is Reason.FULL
+    uploads.add("squatter", digest(b"a"), 0, bytes(1024))
     now[0] = IDLE_S - 1
+    uploads.add("squatter", digest(b"a"), 0, bytes(1024))  # the same again is no progress
     uploads.add("slow", digest(b"b"), 0, bytes(1024))
     now[0] = IDLE_S + 1
     uploads.announce("honest", pointer(b"c"), 10_000)

@@ -116,6 +116,28 @@ def test_bytes_of_uploads_that_were_given_up_do_not_fill_the_disk(tmp_path) -> N
     assert not list((tmp_path / "u").rglob("*.part")), "also what an earlier process began"
 
 
+def test_a_lane_that_still_knows_the_round_before_spoils_no_upload(tmp_path) -> None:
+    uploads = Uploads(tmp_path / "u", per_device_bytes=4000, total_bytes=9000)
+    uploads.enter_round(2)
+    uploads.announce("d1", pointer(3000, round_=2), 10_000)
+    uploads.enter_round(1)
+    assert uploads.expects("d1", pointer(3000).blob.digest)
+
+
+def test_an_upload_that_gives_way_in_vain_leaves_no_bytes(tmp_path) -> None:
+    """What is refused for lack of room has cost the device its older uploads: their bytes count no more."""
+    uploads = Uploads(tmp_path / "u", per_device_bytes=4000, total_bytes=5000)
+    uploads.enter_round(1)
+    uploads.announce("d1", pointer(2000, "a"), 10_000)
+    uploads.add("d1", pointer(2000, "a").blob.digest, 0, b"x" * 1024)
+    uploads.announce("d2", pointer(3000, "b"), 10_000)
+    with pytest.raises(Refused) as refused:
+        uploads.announce("d1", pointer(4000, "c"), 10_000)
+    assert refused.value.reason is Reason.FULL
+    assert uploads.announced_bytes == 3000
+    assert not list((tmp_path / "u" / "1" / "d1").rglob("*.part"))
+
+
 def test_a_round_that_ends_in_one_lane_spoils_no_upload_in_the_other(tmp_path, monkeypatch) -> None:
     data, sizes = b"y" * 3000, []
     uploads = Uploads(tmp_path / "u", per_device_bytes=4000, total_bytes=9000)

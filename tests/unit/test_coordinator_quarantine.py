@@ -101,6 +101,11 @@ def test_the_operator_ends_it_and_names_are_bounded(tmp_path, monkeypatch) -> No
         assert standing.barred("a") is not None  # who is in quarantine is forgotten last
         standing.released_at = {"a": 1001.0}.get
         assert standing.barred("a") is None
+        now[0] = 1002.0  # before the old quarantine would have ended
+        for left in (True, True, False):
+            standing.refused("a", Refused(Reason.MALFORMED, "x"))
+            assert (standing.barred("a") is None) is left, "an approval is no charter"
+        assert "the first time" in str(standing.barred("a"))
 
 
 def test_a_name_that_no_device_has_is_not_kept_and_an_unreadable_record_is_dropped(tmp_path) -> None:

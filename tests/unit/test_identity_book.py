@@ -200,13 +200,14 @@ def test_a_device_that_is_not_in_the_book_is_told_to_enrol(book) -> None:
 
 def test_what_nobody_can_use_any_more_goes(book, wall) -> None:
     enrol(book, wall)
+    enrol(book, wall, "pi-9", key="k9", serial=9)
     book.revoke("pi-1")
     book.invite("pi-2", HOUR)
     wall.now += 200 * DAY
     assert book.revoked() == []
     book.invite("pi-3", HOUR)
     rows = book._tables.rows("SELECT (SELECT count(*) FROM invites), (SELECT count(*) FROM certificates)")
-    assert tuple(rows[0]) == (1, 0)
+    assert tuple(rows[0]) == (1, 1), "what was taken back stays in the book"
 
 
 def test_open_invites_are_bounded(book, wall) -> None:
@@ -347,3 +348,31 @@ def test_a_book_that_another_process_holds_is_waited_for_and_then_said(tmp_path,
             book.invite("pi-1", HOUR)
     finally:
         holder.close()
+
+
+def test_a_clock_that_was_ahead_for_a_while_lets_nothing_in_again(book, wall) -> None:
+    """What was taken back was tidied away in the far future, and was not on the next list."""
+    enrol(book, wall, key="k1", serial=1)
+    enrol(book, wall, key="k2", serial=2)
+    assert [one.serial for one in book.revoked()] == [1]
+    wall.now += 10 * 365 * DAY
+    book.invite("pi-2", HOUR)
+    assert book.revoked() == [], "in that future it has run out"
+    wall.now -= 10 * 365 * DAY
+    assert [one.serial for one in book.revoked()] == [1]
+
+
+def test_a_stop_does_not_wait_for_another_process_that_holds_the_book(tmp_path) -> None:
+    book = Book(tmp_path)
+    other = sqlite3.connect(tmp_path / FILE, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    waiting = threading.Thread(target=book.invite, args=("pi-1", HOUR))
+    waiting.start()
+    time.sleep(0.1)
+    begun = time.monotonic()
+    book.close()
+    assert time.monotonic() - begun < 3
+    other.execute("ROLLBACK")
+    other.close()
+    waiting.join()
+    book.close()

@@ -15,12 +15,13 @@ from coordinator.config import load_settings
 from coordinator.device_cli import app as device_app
 from coordinator.identity.certificates import key_print
 from coordinator.identity.desk import Desk
-from coordinator.identity.setup import as_owner_of, own_names
+from coordinator.identity.setup import own_names
 from lichen.cli import EXTRA_OF, PARTS, main
 from protocol.enrolment import EnrolRequest, Invite
 from protocol.errors import Misconfigured, Refused, Transient
 from protocol.messages import State
 from runtime import exit_codes
+from runtime.acting import as_owner_of
 from tests.support.coordinator_bench import bench
 from tests.support.coordinator_fake import tiny_task
 from tests.support.identity_desk import csr, new_key
@@ -138,6 +139,8 @@ def test_invite_list_approve_revoke(config) -> None:
     assert (rows["pi-1"]["status"], rows["pi-2"]["status"]) == ("active", "pending")
     assert rows["pi-1"]["key"] == key_print(key.public_key())
     assert "approve" in rows["pi-2"]["note"]
+    table = run(device_app, "ls", "-c", config).stdout
+    assert key_print(waiting.public_key())[:16] in table, "whole, to be compared"
     assert good(device_app, "approve", "pi-2", "-c", config)["was"] == "pending"
     assert ask(config, unnamed, waiting, "pi-2").status == "issued"
     assert good(device_app, "revoke", "pi-1", "-c", config) == {
@@ -172,6 +175,17 @@ def test_a_broker_that_cannot_be_told_is_exit_75_and_the_device_is_revoked(confi
     assert good(device_app, "ls", "-c", config)["devices"][0]["status"] == "revoked"
     done = run(device_app, "revoke", "pi-1", "-c", config)
     assert isinstance(done.exception, Transient), "again: it is tried again"
+
+
+def test_a_broker_folder_that_is_closed_is_exit_78_and_the_device_is_revoked(config) -> None:
+    init(config)
+    ask(config, good(device_app, "invite", "pi-1", "-c", config)["invite"], new_key(), "pi-1")
+    crl = config.parent / "coordinator/mosquitto/crl.pem"
+    crl.unlink()
+    crl.mkdir()
+    said = wrong(device_app, "revoke", "pi-1", "-c", config, kind=Misconfigured)
+    assert said.startswith("pi-1 is revoked")
+    assert str(crl) in said
 
 
 @pytest.mark.parametrize(

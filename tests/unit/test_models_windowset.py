@@ -1,3 +1,4 @@
+import zipfile
 from dataclasses import replace
 
 import numpy as np
@@ -107,3 +108,12 @@ def test_a_file_that_is_missing_foreign_or_cut_is_named(tmp_path):
     np.savez(tmp_path / "code.npz", present=np.array([{}], object), quality=[1], y=[1])
     with pytest.raises(Misconfigured, match=r"code\.npz"):
         windowset.load(tmp_path / "code.npz")
+
+
+def test_elements_without_a_size_take_no_memory(tmp_path):
+    """An empty entry may claim any number of them, and numpy makes each a byte long."""
+    text = b"{'descr': '|S0', 'fortran_order': False, 'shape': (1000000000,), }\n"
+    with zipfile.ZipFile(tmp_path / "lying.npz", "w") as archive:
+        archive.writestr("x.npy", b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text)
+    with pytest.raises(Misconfigured, match="elements without a size"):
+        windowset.load(tmp_path / "lying.npz")

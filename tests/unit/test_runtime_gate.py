@@ -210,6 +210,29 @@ def test_anything_heard_answers_a_ping(monkeypatch):
     assert watch.quiet == ""
 
 
+def test_an_answer_that_comes_while_the_watch_looks_is_no_fault(monkeypatch):
+    """It is noted by the network thread, between any two lines."""
+
+    class Answered(Watch):
+        @property
+        def _pinged(self):
+            pinged, self.kept = self.kept, None
+            return pinged
+
+        @_pinged.setter
+        def _pinged(self, when):
+            self.kept = when
+
+    time = Time(monkeypatch)
+    watch = Answered(MqttSettings(ping_s=45, ping_timeout_s=15))
+    time.now += 46
+    assert watch.look(None) is Ask.PING
+    time.now += 14
+    assert watch.look(None) is Ask.NOTHING
+    watch.look(None)
+    assert watch.quiet in ("", "nothing came for 60 s; a ping is out")
+
+
 def test_messages_without_any_puback_end_it_too(monkeypatch):
     time = Time(monkeypatch)
     watch = Watch(MqttSettings(ping_s=45, ping_timeout_s=15, keepalive_s=30))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -147,7 +148,7 @@ def test_agent_status_why_for_people_and_programs(tmp_path):
     try:
         said = CliRunner().invoke(agent_cli.app, ["status", "--why", "--config", str(path)])
         assert said.exit_code == 0
-        assert said.stdout.splitlines()[0] == "agent: running"
+        assert re.fullmatch("agent: running, as it was .+ ago", said.stdout.splitlines()[0])
         assert said.stdout.splitlines()[1].startswith("broker: refused (for ")
         told = CliRunner().invoke(
             agent_cli.app, ["status", "--why", "--config", str(path), "--format", "json"]

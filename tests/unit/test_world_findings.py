@@ -123,11 +123,11 @@ async def test_world_an_offer_that_comes_long_after_a_final_refusal_is_tried(tmp
 
 async def test_world_an_agent_without_task_connects_anew(settings_of_agent) -> None:
     """The announcement is retained: one that was lost or damaged on its way comes with a new connection."""
-    clock, asked = ManualClock(), []
+    clock, asked, link = ManualClock(), [], FakeLink()
     made = Session(
         settings_of_agent,
         [],
-        FakeLink(),
+        link,
         clock=clock,
         workspace=lambda: None,
         model_digest=lambda: None,
@@ -141,6 +141,9 @@ async def test_world_an_agent_without_task_connects_anew(settings_of_agent) -> N
     made._miss_task()
     made._miss_task()
     assert len(asked) == 1
+    link.connected = False  # as it is for a moment after each asking
+    made._miss_task()
+    link.connected = True
     await clock.advance(session._TASKLESS_S)
     made._miss_task()
     assert len(asked) == 1, "each time it waits twice as long"

@@ -1,0 +1,129 @@
+"""What the documents name is there: links, headings, tests, files, commands and their options."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from lichen.cli import PARTS, front, mount
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+PACKAGES = "protocol|runtime|models|export|edge_agent|coordinator|lichen|tests|examples|docs|benchmarks"
+TESTS = {file.name: file for file in (ROOT / "tests").rglob("test_*.py")}
+
+pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+def blocks(text: str) -> list[str]:
+    """Lines of fenced and of indented code."""
+    bodies = re.findall(r"^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    fenced = [line for body in bodies for line in body.split("\n")]
+    return fenced + re.findall(r"^ {4}(lichen .*|pytest .*)$", text, re.MULTILINE)
+
+
+def spans(text: str) -> list[str]:
+    """What stands between backticks, also over the end of a line."""
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    return [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose)]
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings as links name them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@pages
+def test_arch_every_relative_link_leads_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)\s]+)\)", page.read_text())
+    broken = []
+    for link in links:
+        file, _, heading = link.partition("#")
+        target = page if not file else (page.parent / file).resolve()
+        if "://" in link:
+            continue
+        if not target.exists() or (heading and heading not in anchors(target)):
+            broken.append(link)
+    assert broken == []
+
+
+@pages
+def test_arch_every_test_that_a_page_names_is_there(page: Path) -> None:
+    text, missing = page.read_text(), []
+    for folder, name, function in re.findall(r"((?:tests/\w+/)?)(test_\w+\.py)(?:::(\w+))?", text):
+        file = TESTS.get(name)
+        if file is None or (folder and ROOT / folder / name != file):
+            missing.append(folder + name)
+        elif function and f"def {function}(" not in file.read_text():
+            missing.append(f"{name}::{function}")
+    assert missing == []
+
+
+@pages
+def test_arch_every_file_that_a_page_names_is_there(page: Path) -> None:
+    if page.parent.name == "adr":
+        return  # a decision speaks of the tree as it was then
+    named = [
+        span for span in spans(page.read_text()) if re.fullmatch(rf"(?:{PACKAGES})(?:/\w[\w.-]*)+/?", span)
+    ]
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """Words of each ``lichen ...`` in code."""
+    for line in [*blocks(text), *spans(text)]:
+        found = re.match(r"(?:[A-Z_]+=\S+ )?(?:\.venv/bin/)?lichen ((?:[a-z]|--).*)", line.strip())
+        if found and "\\" not in line:  # with a backslash: bytes of a protocol
+            words = shlex.split(re.split(r" [#>&] ?| \| ", found[1])[0].replace("'", ""))
+            yield [word.strip("[]") for word in words]
+
+
+def wrong(words: list[str]) -> str:
+    """What of it there is not; empty where all is well."""
+    if words[0] in {"--help", "--version"}:
+        return ""
+    first, *rest = words
+    if first not in PARTS:
+        return f"no command {first!r}: {sorted(PARTS)}"
+    known: Any = get_command(mount(first))
+    if (subs := getattr(known, "commands", None)) and rest and not rest[0].startswith("-"):
+        names, rest = rest[0].split("|"), rest[1:]
+        if names[0].isupper():  # `lichen bench NAME`
+            return ""
+        if lost := [name for name in names if name not in subs]:
+            return f"{first} has no {lost}"
+        known = subs[names[0]]
+    taken = {opt for param in known.params for opt in param.opts} | {"--help", "-h"}
+    return " ".join(word for word in rest if word.startswith("-") and word != "-" and word not in taken)
+
+
+@pages
+def test_arch_every_command_that_a_page_names_is_there(page: Path) -> None:
+    found = [(" ".join(words), wrong(words)) for words in commands(page.read_text())]
+    assert [(words, what) for words, what in found if what] == []
+
+
+def test_arch_the_looks_themselves_find_what_is_wrong() -> None:
+    text = "`lichen bench kils`, `lichen agent\nenroll --invite-fil x`\n\n    lichen bench fanin --quick\n"
+    assert [wrong(words) for words in commands(text)] == ["", "bench has no ['kils']", "--invite-fil"]
+    assert front().registered_commands
+
+
+def test_arch_every_page_is_reached_from_the_readme() -> None:
+    seen, open_ = set(), [ROOT / "README.md"]
+    while open_:
+        page = open_.pop()
+        if page in seen or page.suffix != ".md":
+            continue
+        seen.add(page)
+        links = re.findall(r"\]\(([^)\s#]+)", page.read_text())
+        found = [(page.parent / link).resolve() for link in links if "://" not in link]
+        open_ += [
+            file for target in found for file in ([target] if target.is_file() else target.rglob("*.md"))
+        ]
+    assert [str(page.relative_to(ROOT)) for page in PAGES if page not in seen] == []
