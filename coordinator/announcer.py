@@ -194,6 +194,7 @@ class Announcer:
             waited_s=max(0.0, driver.now() - state.since),
             until_s=_left(driver),
             every_s=self._repeat_s,
+            said_wall=max(0.0, self._clock.wall()),
         )
 
     def _save_words(self, words: str) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
+from coordinator import schema
 from protocol.errors import Transient
 from runtime.files import disk_errors, put_in_place, remove
 
@@ -58,6 +59,9 @@ def trouble_in(file: Path) -> str:
     try:
         with closing(sqlite3.connect(address, uri=True)) as database:
             found = str(database.execute("PRAGMA integrity_check(1)").fetchone()[0])
+            version = database.execute("PRAGMA user_version").fetchone()[0]
+            if found == "ok" and version == schema.VERSION:
+                return schema.lacking(database.execute)
     except sqlite3.Error as error:
         return str(error)
     return "" if found == "ok" else found

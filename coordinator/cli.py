@@ -58,13 +58,18 @@ def init(
     ] = None,
     fmt: FormatOption = Format.TABLE,
 ) -> None:
-    """Make the fleet's authority and the broker's files; again: what is missing. Overwrites no authority."""
+    """Make the fleet's authority and the broker's files; again: what is missing. Overwrites no authority.
+
+    Exit status 75: all is made, but identity.reload_command failed (as before the broker first runs).
+    """
     from coordinator.identity import setup  # noqa: PLC0415 - cryptography is needed by this command alone
 
     settings = load_settings(config)
     with as_owner_of(settings.state_dir):
         made = setup.init(settings, host or [])
     typer.echo(json.dumps(made.as_json(settings)) if fmt is Format.JSON else setup.next_steps(made, config))
+    if made.not_reloaded is not None:
+        raise made.not_reloaded
 
 
 @app.command()

@@ -18,6 +18,7 @@ from protocol.messages import State
 from runtime.waits import span
 
 MAX_DEVICES: Final = 100_000
+_LATELY_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +108,10 @@ class Roster:
         return ""
 
     def heard(self, device: str) -> str:
-        """When a device last said something of itself, in words."""
+        """When a device last said something of itself, in words; empty where that is less than a minute."""
         known = self._devices.get(device)
-        return "" if known is None else f"last heard {span(self._wall() - known.wall)} ago"
+        ago = 0.0 if known is None else self._wall() - known.wall
+        return f"last heard {span(ago)} ago" if ago >= _LATELY_S else ""
 
     def unable(self, min_windows: int) -> Iterator[tuple[str, str]]:
         """The other devices and what each of them lacks, by name."""

@@ -1,5 +1,8 @@
 """The coordinator's tables (SQLAlchemy core; SQLite in WAL mode, synchronous=FULL)."""
 
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
 from sqlalchemy import JSON, Column, Float, Integer, MetaData, String, Table
 
 VERSION = 2
@@ -122,3 +125,18 @@ exports = Table(
     Column("size", Integer, nullable=False),
     Column("metrics", JSON, nullable=False),
 )
+
+
+def lacking(rows: Callable[[str], Iterable[Sequence[Any]]]) -> str:
+    """What a database of this version lacks, in words; empty where nothing.
+
+    A bit that rots in a table's own text is no damage for SQLite, only another name for a column.
+
+    Args:
+        rows: runs a statement.
+    """
+    for table in metadata.sorted_tables:
+        missing = set(table.columns.keys()) - {row[1] for row in rows(f"PRAGMA table_info({table.name})")}
+        if missing:
+            return f"table {table.name} lacks {', '.join(sorted(missing))}"
+    return ""

@@ -98,10 +98,14 @@ class Standing:
         self.known: Callable[[str], bool] = lambda _: True
         """Whether there is such a device: names that anybody made up must not fill the disk."""
 
-    def refused(self, device: str, refused: Refused) -> None:
-        """Count a refusal, where its reason is one that counts."""
+    def refused(self, device: str, refused: Refused) -> str:
+        """Count a refusal, where its reason is one that counts.
+
+        Returns:
+            What the device is told besides, where a quarantine begins: nobody asks it again until the end.
+        """
         if refused.reason not in CONTENT or not self.known(device):
-            return
+            return ""
         before = self._records.get(device, Conduct())
         if before.until and self._released(device, before):
             before = Conduct()
@@ -109,10 +113,11 @@ class Standing:
         self._records.pop(device, None)  # the newest last: the oldest are forgotten first
         self._note(device, after)
         self._forget_oldest()
-        if after.level > before.level or after.since > before.since:
-            log.warning(
-                "quarantined", device=device, reason=after.reason, seconds=round(after.until - after.since)
-            )
+        if after.level <= before.level and after.since <= before.since:
+            return ""
+        lasts_s = after.until - after.since
+        log.warning("quarantined", device=device, reason=after.reason, seconds=round(lasts_s))
+        return f"quarantined from now on, {in_words(after, lasts_s)}"
 
     def _note(self, device: str, record: Conduct) -> None:
         self._records[device] = record

@@ -44,8 +44,8 @@ class Teller:
         self._queue: asyncio.Queue[tuple[str, Kind, Wire]] = asyncio.Queue(MOST)
         self._waiting: Counter[str] = Counter()
         self._voice = Voice(now)
-        self.on_refusal: Callable[[str, Refused], None] = lambda *_: None
-        """Told every refusal of something that a device sent."""
+        self.on_refusal: Callable[[str, Refused], str] = lambda *_: ""
+        """Told every refusal of something that a device sent; answers what follows from it, in words."""
 
     def accept(self, device: str, round_: int, digest: str) -> None:
         """Tell a device that its update is in the journal and synced."""
@@ -62,7 +62,7 @@ class Teller:
             more = {"unsaid": unsaid} if unsaid else {}
             log.warning("refused", device=device, reason=refused.reason.value, detail=refused.detail, **more)
         self._ledger.refused(device, refused)
-        self.on_refusal(device, refused)
+        follows = self.on_refusal(device, refused)
         if digest is not None:
             receipt = Receipt(
                 task=self._task,
@@ -70,7 +70,7 @@ class Teller:
                 digest=digest,
                 status="refused",
                 reason=refused.reason,
-                detail=refused.detail[:500],
+                detail=f"{refused.detail[:300]}; {follows}"[:500] if follows else refused.detail[:500],
             )
             self.say(device, Kind.RECEIPT, receipt)
 

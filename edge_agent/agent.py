@@ -86,6 +86,8 @@ class Agent:
         self.sources = sources
         self._clock = clock
         self.started = clock.wall()
+        self.heard: float | None = None
+        """When something came from the coordinator, unix seconds; what the broker retained tells nothing."""
         self.progress = Progress()
         self._first_task = first_task(settings, sources)
         self._owner = Owner(settings.state_dir / LOCK_FILE, "agent")
@@ -234,6 +236,8 @@ class Agent:
             Transient: the disk is full.
         """
         route = parse(message.topic)
+        if not message.retain:
+            self.heard = self._clock.wall()
         if not message.payload and message.retain:
             return  # a retained topic that was cleared
         match route.kind:

@@ -55,7 +55,7 @@ class Learner(Explained):
         on_spooled: Callable[[Offer, dict[str, float]], None],
         worker: Trainer | None = None,
     ) -> None:
-        super().__init__(clock, "no offer yet")
+        super().__init__(clock, ledger.at_start())
         self._settings = settings
         self._workspace = workspace
         self._blobs = blobs

@@ -100,6 +100,13 @@ class Ledger:
         pause = min(MOST_RETRY_S, self._retry_s * 2 ** min(16, max(0, entry.refusals - 1)))
         return f"round {entry.round} was refused: {entry.why}; {_AGAIN}" if since < pause else ""
 
+    def at_start(self) -> str:
+        """What a learner that has just started says: a refusal of its last life may be why nobody asks."""
+        last = self._entries[-1] if self._entries else None
+        if last is None or last.status != "refused":
+            return "no offer yet"
+        return f"no offer yet; the last update, of round {last.round}, was refused: {last.why}"
+
     def is_done(self, offer: Offer) -> bool:
         """Whether an offer needs no training now."""
         return bool(self.why_not(offer))

@@ -1,12 +1,15 @@
 """What an agent waits for, from its services (``lichen agent status --why``)."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from runtime.waits import Wait
+from runtime.waits import Wait, stamp
 
 if TYPE_CHECKING:
     from edge_agent.agent import Agent
+
+_PATIENCE: Final = 2.5
+"""Times ``resend_s``, to the next sending: so long without an answer, somebody should look."""
 
 
 def waits(agent: "Agent") -> list[Wait]:
@@ -52,8 +55,26 @@ def _learner(agent: "Agent") -> Iterator[Wait]:
     learner = agent.learner
     if agent.outbox.waiting and learner.until is None:
         return  # what is learnt waits for its receipt; that is said below
-    then = "it is given up, or tried again" if learner.until else "until the coordinator offers a round"
+    then = "it is given up, or tried again"
+    if learner.until is None:
+        then = f"until the coordinator offers a round; {_last_heard(agent)}"
     yield Wait("round", learner.why, learner.since, learner.until, then)
+
+
+def _last_heard(agent: "Agent") -> str:
+    if agent.heard is None:
+        return f"nothing was heard of it since the agent started, {stamp(agent.started)}"
+    return f"it was last heard {stamp(agent.heard)}"
+
+
+def _silence(agent: "Agent") -> str:
+    """What to do where the broker is there and the coordinator answers nothing."""
+    again, heard = agent.outbox.again_at, max(agent.heard or agent.started, agent.outbox.oldest or 0.0)
+    if not agent.link.connected or again is None:
+        return ""
+    if again - heard < _PATIENCE * agent.settings.outbox.resend_s:
+        return ""
+    return f"; is the coordinator running? (lichen status) {_last_heard(agent)}"
 
 
 def _receipts(agent: "Agent") -> Iterator[Wait]:
@@ -63,7 +84,8 @@ def _receipts(agent: "Agent") -> Iterator[Wait]:
             f"{outbox.waiting} updates have no receipt" if outbox.waiting > 1 else "an update has no receipt"
         )
         refused = f"; the last one was refused: {outbox.last_refusal}" if outbox.last_refusal else ""
-        yield Wait("receipt", words + refused, outbox.oldest, outbox.again_at, "it is sent again")
+        words += refused + _silence(agent)
+        yield Wait("receipt", words, outbox.oldest, outbox.again_at, "it is sent again")
 
 
 def _model(agent: "Agent") -> Iterator[Wait]:

@@ -1,5 +1,6 @@
 """The picture of a fleet as words and a table. What devices and coordinator say is text, never markup."""
 
+import time
 from typing import Final, Literal
 
 from rich.console import Console
@@ -61,8 +62,13 @@ def _round(now: RoundAnnouncement, console: Console, *, why: bool) -> None:
         _say(console, f"waits for: {now.waiting_for or 'nothing'}")
         if now.phase not in _GONE:
             left = "until others end it" if now.until_s is None else f"for {span(now.until_s)} more at most"
-            said = f", and it says so at least every {span(now.every_s)}" if now.every_s else ""
-            _say(console, f"           since {span(now.waited_s)} before it said so, {left}{said}")
+            often = f"; it says so at least every {span(now.every_s)}" if now.every_s else ""
+            _say(console, f"           said {_age(now)}, {left}{often}")
+
+
+def _age(now: RoundAnnouncement) -> str:
+    """How old the words are; the coordinator's clock and ours may differ."""
+    return "at an unknown time" if now.said_wall is None else f"{span(time.time() - now.said_wall)} ago"
 
 
 def _row(view: FleetView, name: str, device: DeviceView) -> tuple[str, ...]:

@@ -89,6 +89,8 @@ class RoundAnnouncement(Wire):
     """In so many seconds something happens by itself (the round closes, work is tried again); None: never."""
     every_s: Seconds = 0.0
     """While the coordinator runs it says this again at least so often; 0: it does not (will, ``stopped``)."""
+    said_wall: Annotated[float, Field(ge=0)] | None = None
+    """When it was said by the coordinator's clock, unix seconds: for people only, who see how old it is."""
 
 
 class Offer(Wire):

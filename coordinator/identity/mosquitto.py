@@ -153,11 +153,15 @@ def write_rules(broker: Broker, barred: Iterable[str], crl_pem: bytes) -> None:
     _place(broker, CONF, render_conf(broker).encode())
 
 
+class ReloadError(Transient):
+    """The broker's files are written, but the operator's command did not make it read them."""
+
+
 def reload(command: Sequence[str]) -> None:
     """Run the operator's command that makes the broker read its files again (SIGHUP).
 
     Raises:
-        Transient: it failed or took too long; the text says what to do.
+        ReloadError: it failed or took too long; the text says what to do.
     """
     words = " ".join(command)
     what = "until the broker reloads, it still lets revoked devices in"
@@ -175,10 +179,10 @@ def reload(command: Sequence[str]) -> None:
             group=os.getgid() if os.geteuid() != os.getuid() else None,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise Transient(f"identity.reload_command ({words}): {error}; {what}: run it by hand") from None
+        raise ReloadError(f"identity.reload_command ({words}): {error}; {what}: run it by hand") from None
     if done.returncode != 0:
         said = (done.stderr or done.stdout).strip()[-300:]
-        raise Transient(
+        raise ReloadError(
             f"identity.reload_command ({words}) ended with {done.returncode}: {said}; {what}: run it by hand"
         )
 

@@ -29,6 +29,8 @@ class Made:
     hosts: tuple[str, ...]
     places: Places
     published: Published
+    not_reloaded: mosquitto.ReloadError | None = None
+    """All is made, but the broker was not told: as before it runs for the first time."""
 
     def as_json(self, settings: CoordinatorSettings) -> dict[str, Any]:
         """For programs."""
@@ -42,6 +44,7 @@ class Made:
             "broker": f"{self.broker_host}:{self.places.broker.port}",
             "broker_dir": str(self.places.broker.folder),
             "broker_reloaded": self.published.reloaded,
+            "error": None if self.not_reloaded is None else str(self.not_reloaded),
             "mqtt": self.mqtt(),
         }
 
@@ -63,7 +66,7 @@ def init(settings: CoordinatorSettings, hosts: Sequence[str]) -> Made:
     Raises:
         Misconfigured: the authority there is another fleet's or damaged, a host is none, or
             ``identity.enabled`` is false.
-        Transient: the disk is full, or the broker's reload failed.
+        Transient: the disk is full.
     """
     if settings.identity.enabled is False:
         raise Misconfigured("identity.enabled is false; remove the key, or set it to true, and init again")
@@ -77,7 +80,11 @@ def init(settings: CoordinatorSettings, hosts: Sequence[str]) -> Made:
         check_fleet(authority, settings.fleet, places)
         authority.with_hosts([*hosts, *authority.hosts])
     with Desk(settings) as desk:
-        published = desk.publish(force=not places.broker_written, reload=not created)
+        failed = None
+        try:
+            published = desk.publish(force=not places.broker_written, reload=not created)
+        except mosquitto.ReloadError as error:
+            failed, published = error, Published(changed=True, reloaded=False)
         return Made(
             created=created,
             desk_url=desk.url,
@@ -86,6 +93,7 @@ def init(settings: CoordinatorSettings, hosts: Sequence[str]) -> Made:
             hosts=desk.authority.hosts,
             places=places,
             published=published,
+            not_reloaded=failed,
         )
 
 

@@ -7,6 +7,7 @@ events sequential, so an update is either counted before a round closes or refus
 import asyncio
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final, Protocol
 
@@ -43,26 +44,13 @@ from coordinator.rounds.states import (
 )
 from coordinator.rounds.why import Outlook, why
 from coordinator.selection import select
+from coordinator.standing import CONTENT
 from coordinator.store import Store
 from protocol.errors import Reason, Refused, Transient
 from protocol.task import Task
 from runtime.clock import Clock
 
 TICK_S: Final = 0.5
-_LASTING: Final = frozenset(
-    {
-        Reason.MALFORMED,
-        Reason.TOO_LARGE,
-        Reason.WRONG_TENSORS,
-        Reason.WRONG_MODALITY,
-        Reason.NON_FINITE,
-        Reason.OUT_OF_BOUNDS,
-        Reason.WRONG_DEVICE,
-        Reason.QUARANTINED,
-        Reason.REVOKED,
-    }
-)
-"""The same bytes meet these again."""
 Write = Callable[[], None]
 Steps = Sequence[tuple[Event, Write | None]]
 """Events, each with what is written in the same transaction."""
@@ -121,6 +109,8 @@ class Driver:
         self.broker_trouble: Callable[[], str] = lambda: ""
         """Why there is no connection to the broker; empty where there is one."""
         self._trouble_said = False
+        self._disk_trouble = ""
+        """Why the last event could not be written; empty where it could."""
         self.barred: Callable[[str], Refused | None] = lambda _: None
         """Why a device is not heard now, and so not selected."""
 
@@ -134,7 +124,8 @@ class Driver:
 
     def _outlook(self) -> Outlook:
         least = self.task.rounds.min_windows
-        return outlook(self._roster, self.state, least, self.barred, self.broker_trouble())
+        seen = outlook(self._roster, self.state, least, self.barred, self.broker_trouble())
+        return replace(seen, disk=self._disk_trouble)
 
     def able(self) -> tuple[str, ...]:
         """Devices that a round could select now."""
@@ -219,7 +210,7 @@ class Driver:
 
     async def refuse(self, device: str, round_: int, reason: Reason) -> None:
         """An update of this device was refused; where the same bytes would be again, do not wait for it."""
-        if reason in _LASTING:
+        if reason in CONTENT:
             await self.post(UpdateRefused(device=device, round=round_, reason=reason.value))
 
     async def _post(self, event: Event, write: Write | None = None) -> bool:
@@ -233,13 +224,26 @@ class Driver:
     ) -> None:
         """Make events durable, then go by them. ``steps``: those that changed something."""
         if steps:
-            await asyncio.to_thread(self._persist, steps, state, now, commands)
+            await self._write(steps, state, now, commands)
             self.state = state
             log.info("round", why=self.why())
             self._listener.changed()
         await self._carry_out(commands)
         if steps and state.phase is Phase.WAITING and not isinstance(steps[-1][0], Tick):
             await self._post(self._tick())  # the next round need not wait for the clock
+
+    async def _write(
+        self, steps: Steps, state: RoundState, now: float, commands: tuple[Command, ...]
+    ) -> None:
+        """What keeps events from the disk is part of :meth:`why` until one could be written."""
+        before, self._disk_trouble = self._disk_trouble, ""
+        try:
+            await asyncio.to_thread(self._persist, steps, state, now, commands)
+        except Transient as error:
+            self._disk_trouble = str(error)
+            if not before:
+                self._listener.changed()
+            raise
 
     def _persist(self, steps: Steps, state: RoundState, now: float, commands: tuple[Command, ...]) -> None:
         """The events and all that belongs to them: on disk together, or not at all."""
@@ -262,12 +266,12 @@ class Driver:
                     await self._select(command)
                 case SendOffers():
                     self._listener.offer(command.devices)
-                case RecordAttempt():
-                    pass  # written with its event
                 case Finish():
                     self.finished.set()
                 case Initialise() | Aggregate() | Evaluate() | Export():
                     self.work.put_nowait(command)
+                case RecordAttempt():
+                    pass  # written with its event
 
     async def _select(self, command: Select) -> None:
         able = [device for device in self.able() if device not in self.state.delivered]

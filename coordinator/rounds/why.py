@@ -24,7 +24,7 @@ class Outlook:
     ``able``: whom a round could select. ``lacks``: others, and what each lacks (``NAMES`` are enough).
     ``known``: devices in the roster. ``broker``: why there is no connection to it; empty where there is one.
     ``heard``: of devices that are waited for, when they were last heard: a will that the broker lost leaves a
-    dead device ``online``.
+    dead device ``online``. ``disk``: why the last event could not be written; empty where it could.
     """
 
     able: tuple[str, ...] = ()
@@ -32,6 +32,7 @@ class Outlook:
     known: int = 0
     broker: str = ""
     heard: Mapping[str, str] = field(default_factory=dict)
+    disk: str = ""
 
 
 def saying(rules: Rules, state: RoundState, now: float, seen: Outlook) -> str:
@@ -45,7 +46,8 @@ def why(rules: Rules, state: RoundState, now: float, seen: Outlook) -> str:
     since = f"for {max(0.0, now - state.since):.0f} s"
     trouble = f"; last trouble: {_part(state.trouble)}" if state.trouble else ""
     retry = "" if state.retry_at is None else f"; next try in {max(0.0, state.retry_at - now):.0f} s"
-    return f"{broker}{saying(rules, state, now, seen)} ({since}){retry}{trouble}"[:_MOST]
+    disk = f"nothing can be written ({_part(seen.disk)}); " if seen.disk else ""
+    return f"{disk}{broker}{saying(rules, state, now, seen)} ({since}){retry}{trouble}"[:_MOST]
 
 
 def _part(text: str) -> str:
@@ -55,8 +57,13 @@ def _part(text: str) -> str:
 
 
 def _names(devices: Iterable[str], count: int, lacks: Mapping[str, str]) -> str:
-    """Some of ``count`` devices, each with what it lacks."""
-    named = [_named(device, lacks.get(device, "")) for device in islice(devices, NAMES)]
+    """Some of ``count`` devices, each with what it lacks; whole names, as many as there is room for."""
+    named: list[str] = []
+    for device in islice(devices, NAMES):
+        one = _named(device, lacks.get(device, ""))
+        if named and len(", ".join([*named, one])) > _PART:
+            break
+        named.append(one)
     more = count - len(named)
     return _part(", ".join(named)) + (f" and {more} more" if more > 0 else "")
 

@@ -74,12 +74,20 @@ def enrol(
 
     Raises:
         Misconfigured: there is another identity, or a file is closed to us or open to others.
-        Refused: the coordinator says no, is not the one of the invite, or answers nonsense.
+        Refused: the coordinator says no, is not the one of the invite, or answers nonsense; or ``replace``
+            with the invite that brought what is here.
         Transient: no answer, no approval, or no room on the disk; the same command goes on later.
     """
     with alone(folder):
         if (known := _known(folder, invite, replace=replace)) is not None:
-            _forget_if_used(folder)
+            cut_off = _forget_if_used(folder)
+            if replace and not cut_off:
+                raise Refused(
+                    Reason.BAD_INVITE,
+                    f"--replace needs a new invite (lichen device invite {known.device}): with this one the "
+                    f"identity that is here was got, as {known.device}; to use it as it is, leave --replace "
+                    "away",
+                )
             return Enrolled(known, before=True)
         key = pending_key(folder)
         root = patience.insist(lambda: ask.authority(invite.url, invite.ca_sha256, timeout_s))
@@ -206,14 +214,16 @@ def _record(
         raise Refused(Reason.MALFORMED, f"{url} answers nonsense: {error}") from None
 
 
-def _forget_if_used(folder: Folder) -> None:
-    """A power cut came after everything was written but before the request's key was put away.
+def _forget_if_used(folder: Folder) -> bool:
+    """Whether a power cut came after everything was written but before the request's key was put away.
 
     Another key than ours is a renewal's whose answer was lost: it is needed to ask for that again.
     """
     key, pair = read_small(folder.next_key), read_small(folder.pair)
-    if key is not None and pair is not None and pair.endswith(key):
+    used = key is not None and pair is not None and pair.endswith(key)
+    if used:
         folder.forget_next_key()
+    return used
 
 
 def _print(invite: Invite) -> str:

@@ -73,6 +73,8 @@ class Truth:
     last: RoundState | None = None
     opened: tuple[int, int, float] = (0, 0, 0.0)
     """Round, attempt, and the true time at which it began to collect."""
+    looked: float = 0.0
+    """The true time at which the state was last looked at."""
 
     def spooled(self, device: str, round_: int, digest: str, data: bytes) -> None:
         """A device is about to keep an update."""
@@ -125,7 +127,7 @@ class Truth:
         if state.phase is Phase.AGGREGATING and before.phase is not Phase.AGGREGATING:
             self._closed(before, state, None if reopened else app.driver.now())
         if not (reopened and self.tolerant):  # a rotten journal is made again, without what it knew last
-            self._collects(before, state)
+            self._collects(before, state, reopened=reopened)
         while len(self.states) <= state.version:
             self._made(app, len(self.states))
         self._none_missing(app, state)
@@ -151,14 +153,16 @@ class Truth:
         if state.closed_by != "quorum" and timely:
             raise Violation(f"round {state.round} closed {before.until} on no quorum, at {now}")
 
-    def _collects(self, before: RoundState, state: RoundState) -> None:
+    def _collects(self, before: RoundState, state: RoundState, *, reopened: bool) -> None:
         """No attempt ends before its deadline but on a quorum, by a clock that is not the coordinator's."""
         if self.time is None:
             return
         now, (round_, attempt, since) = self.time(), self.opened
+        looked, self.looked = self.looked, now
         if state.phase is Phase.COLLECTING:
             if (state.round, state.attempt) != (round_, attempt):
-                self.opened = state.round, state.attempt, now
+                # Found at a start, it began in the life before: at any time since that one was last seen.
+                self.opened = state.round, state.attempt, looked if reopened else now
             return
         ended = before.phase is Phase.COLLECTING and (before.round, before.attempt) == (round_, attempt)
         least = self.task.rounds.deadline_s - _TICK_S

@@ -74,6 +74,15 @@ def rot_a_value(path: Path) -> None:
         raw.commit()
 
 
+def rot_the_schema(path: Path) -> None:
+    """One bit in the text of a table: for SQLite only another name for a column."""
+    with closing(sqlite3.connect(path)) as raw:
+        raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    data = path.read_bytes()
+    assert data.count(b"selected JSON") == 1
+    path.write_bytes(data.replace(b"selected JSON", b"semected JSON"))
+
+
 def damage(path: Path, how: str) -> None:
     match how:
         case "header":
@@ -86,6 +95,8 @@ def damage(path: Path, how: str) -> None:
             path.unlink()
         case "value":
             rot_a_value(path)
+        case "schema":
+            rot_the_schema(path)
 
 
 async def ends_well(root: Path) -> None:
@@ -101,7 +112,7 @@ async def ends_well(root: Path) -> None:
     assert found["versions"][-1]["devices"] == list(NAMES)
 
 
-@pytest.mark.parametrize("how", ["header", "pages", "empty", "gone", "value"])
+@pytest.mark.parametrize("how", ["header", "pages", "empty", "gone", "value", "schema"])
 async def test_acknowledged_updates_count_again_after_the_database_is_damaged(
     tmp_path: Path, how: str
 ) -> None:
@@ -237,6 +248,18 @@ async def test_a_rotten_index_neither_becomes_a_backup_nor_is_restored_from_one(
         back_up(path)
     assert backup_of(path).read_bytes() == good
     rot_an_index(backup_of(path))  # both: what is left are manifests and frames
+    await ends_well(tmp_path)
+
+
+async def test_a_rotten_schema_neither_becomes_a_backup_nor_is_restored_from_one(tmp_path: Path) -> None:
+    await two_of_three(tmp_path)
+    path = database(tmp_path)
+    good = backup_of(path).read_bytes()
+    rot_the_schema(path)
+    with pytest.raises(Transient, match="attempts lacks selected"):
+        back_up(path)
+    assert backup_of(path).read_bytes() == good
+    rot_the_schema(backup_of(path))
     await ends_well(tmp_path)
 
 

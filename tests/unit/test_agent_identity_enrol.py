@@ -106,6 +106,18 @@ def test_another_invite_does_not_replace_an_identity_unless_told_so(folder, stub
     assert folder.pair.read_bytes() != before
 
 
+def test_replace_with_the_invite_that_was_used_asks_for_a_new_one(folder, stub):
+    run(folder, stub)
+    before = folder.pair.read_bytes()
+    with pytest.raises(Refused, match=r"--replace needs a new invite \(lichen device invite d1\)") as told:
+        run(folder, stub, replace=True)
+    assert told.value.reason is Reason.BAD_INVITE
+    assert folder.pair.read_bytes() == before
+    # A power cut in the middle of the replacement itself: the same command goes on.
+    folder.write(folder.next_key, keys.key_pem(keys.load_key(before, "pair")))
+    assert run(folder, stub, replace=True).before
+
+
 def test_it_waits_for_the_operator_and_says_so(folder, stub):
     stub.pending = 3
     waits = Waits()

@@ -131,6 +131,18 @@ async def test_a_settled_round_is_not_trained_again_also_after_a_restart(tmp_pat
     assert not ledger.is_done(OFFER), "the coordinator keeps asking: it has lost the update"
 
 
+async def test_a_restarted_learner_says_that_the_last_update_was_refused_and_why(tmp_path):
+    clock = ManualClock(100)
+    assert Ledger(tmp_path / "rounds.json", clock).at_start() == "no offer yet"
+    words = "for another 600 s; `lichen device approve` ends it"
+    settled(tmp_path, clock, status="refused", reason=Reason.QUARANTINED, detail=words)
+    told = Ledger(tmp_path / "rounds.json", clock).at_start()
+    assert told == f"no offer yet; the last update, of round 3, was refused: quarantined: {words}"
+    (tmp_path / "rounds.json").unlink()
+    settled(tmp_path, clock)
+    assert Ledger(tmp_path / "rounds.json", clock).at_start() == "no offer yet"
+
+
 @pytest.mark.parametrize("reason", sorted(FINAL))
 async def test_what_was_refused_for_good_is_not_tried_again_and_why_is_said(tmp_path, reason):
     clock = ManualClock(100)

@@ -190,10 +190,12 @@ async def test_a_full_disk_stops_nothing_and_the_update_comes_again(tmp_path) ->
         await asyncio.sleep(0.6)
         assert [r.digest for r in made.link.receipts("a")] == [digest(b"{}")], "the update has none"
         assert made.app.driver.state.delivered == ()
+        assert "nothing can be written (" in made.app.driver.why()
         with made.app.store.transaction() as connection:
             connection.exec_driver_sql("PRAGMA query_only=OFF")
         await made.give("a", Kind.UPDATE, update)
         assert made.link.receipts("a")[-1].status == "accepted"
+        assert "nothing can be written" not in made.app.driver.why()
         await made.phase("done")
 
 

@@ -1,5 +1,7 @@
 """Repetition has consequences: not selected, refused undecoded, until time or a person ends it."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -163,6 +165,35 @@ async def test_a_quarantined_device_is_refused_undecoded_and_told_seldom(tmp_pat
         assert ("a", "refused_again") not in made.refusals()
         assert made.refusals()["a", "quarantined"] == 1
         assert made.app.driver.state.delivered == ()
+
+
+async def test_the_refusal_that_begins_a_quarantine_says_so_to_the_device(tmp_path) -> None:
+    async with bench(tmp_path, tiny_task(min_devices=2), quarantine=QUICK) as made:
+        await made.online("a", "b")
+        await made.phase("collecting")
+        await misbehave(made, "a", made.app.driver.state.manifest)
+        details = [receipt.detail for receipt in made.link.receipts("a")]
+        assert ["quarantined from now on, for another 600 s" in words for words in details] == [
+            False,
+            False,
+            True,
+        ]
+
+
+async def test_an_enrolled_device_that_never_reported_is_quarantined_and_a_made_up_name_is_not_kept(
+    tmp_path,
+) -> None:
+    async with bench(tmp_path, tiny_task(min_devices=2), quarantine=QUICK) as made:
+        made.app.admission._book = SimpleNamespace(
+            standing={"enrolled": "active", "asked": "pending"}.get,
+            released_at=lambda _: None,
+            refresh=lambda: None,
+            close=lambda: None,
+        )
+        for device in ("enrolled", "asked", "made-up"):
+            for n in range(3):
+                await made.give(device, Kind.UPDATE, b"garbage %d" % n)
+        assert set(made.app.standing.all_barred()) == {"enrolled"}
 
 
 async def test_a_pointer_and_chunks_of_a_quarantined_device_open_no_upload(tmp_path) -> None:

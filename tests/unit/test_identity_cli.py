@@ -177,6 +177,32 @@ def test_a_broker_that_cannot_be_told_is_exit_75_and_the_device_is_revoked(confi
     assert isinstance(done.exception, Transient), "again: it is tried again"
 
 
+def test_init_before_the_broker_runs_says_the_next_steps_and_then_what_failed(config, capsys) -> None:
+    init(config)
+    config.write_text(CONFIG + IDENTITY + 'reload_command = ["/bin/false"]\n')
+    for words in (["--host", "hub.example"], []):
+        with pytest.raises(SystemExit) as left:
+            main(["coordinator", "init", "-c", str(config), *words])
+        assert left.value.code == exit_codes.TEMPFAIL
+        said = capsys.readouterr()
+        assert "[mqtt.tls]" in said.out
+        assert "lichen device invite NAME" in said.out
+        assert "/bin/false" in said.err
+    done = run(coordinator_app, "init", "-c", config, "--format", "json")
+    assert "/bin/false" in json.loads(done.stdout)["error"]
+    assert isinstance(done.exception, Transient)
+
+
+async def test_a_revoked_device_is_not_shown_as_online(config) -> None:
+    init(config)
+    async with bench(config.parent, tiny_task(min_devices=2)) as made:
+        await made.online("pi-1", "pi-2")
+        made.app.ledger.save()
+        run(device_app, "revoke", "pi-1", "--unknown", "-c", config)
+        rows = {row["device"]: row["now"] for row in good(device_app, "ls", "-c", config)["devices"]}
+        assert rows == {"pi-1": "not heard", "pi-2": "online"}
+
+
 def test_a_broker_folder_that_is_closed_is_exit_78_and_the_device_is_revoked(config) -> None:
     init(config)
     ask(config, good(device_app, "invite", "pi-1", "-c", config)["invite"], new_key(), "pi-1")

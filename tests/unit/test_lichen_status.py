@@ -97,11 +97,22 @@ def test_a_fleet_without_a_name_or_with_a_wrong_one_is_said() -> None:
 @pytest.mark.parametrize(
     ("until_s", "words"), [(None, "until others end it"), (75.0, "for 1 min 15 s more at most")]
 )
-def test_why_says_for_how_long_already_and_for_how_long_at_most(until_s: float | None, words: str) -> None:
+def test_why_says_how_old_the_words_are_and_for_how_long_at_most(
+    until_s: float | None, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.time", lambda: 1030.0)
     view = FleetView("f")
-    one = at("collecting", waiting_for="a, b", waited_s=200.0, until_s=until_s)
+    one = at("collecting", waiting_for="a, b (for 200 s)", waited_s=200.0, until_s=until_s, said_wall=1000.0)
     assert view.apply(broadcast_topic("f", Kind.ROUND), encode(one))
     said = io.StringIO()
     show(view, Console(file=said, width=200), why=True)
-    assert "waits for: a, b" in said.getvalue()
-    assert f"since 3 min 20 s before it said so, {words}" in said.getvalue()
+    assert "waits for: a, b (for 200 s)" in said.getvalue()
+    assert f"said 30 s ago, {words}" in said.getvalue()
+    assert "3 min 20 s" not in said.getvalue(), "the words hold it already"
+
+
+def test_words_of_a_coordinator_that_does_not_date_them_are_of_an_unknown_age() -> None:
+    view, said = FleetView("f"), io.StringIO()
+    assert view.apply(broadcast_topic("f", Kind.ROUND), encode(at("collecting", waiting_for="a")))
+    show(view, Console(file=said, width=200), why=True)
+    assert "said at an unknown time" in said.getvalue()

@@ -91,6 +91,8 @@ def agent(**changes):
         "deployment": SimpleNamespace(why="version 3 runs", since=NOW, until=None),
         "renewal": SimpleNamespace(why="the certificate holds", since=None, until=None),
         "started": NOW - 60,
+        "heard": NOW - 20,
+        "settings": SimpleNamespace(outbox=SimpleNamespace(resend_s=10.0)),
     }
     return SimpleNamespace(**parts | changes)
 
@@ -125,6 +127,27 @@ def test_each_trouble_of_an_agent_is_a_wait_of_its_own():
 def test_without_a_task_the_agent_waits_for_one_since_its_start():
     (task, _) = agent_waits(agent(workspace=lambda: None))
     assert (task.what, task.since) == ("task", NOW - 60)
+
+
+def test_an_update_without_a_receipt_names_the_coordinator_once_it_is_silent():
+    def told(heard, **changes):
+        outbox = SimpleNamespace(waiting=1, oldest=NOW - 400, again_at=NOW + 8, last_refusal="")
+        (wait,) = agent_waits(agent(outbox=outbox, heard=heard, **changes))
+        return wait.why
+
+    assert told(NOW - 5) == "an update has no receipt"
+    silent = told(NOW - 300)
+    assert "is the coordinator running? (lichen status)" in silent
+    assert "last heard 2023-11-14 22:08:20" in silent
+    assert "nothing was heard of it since the agent started" in told(None)
+    away = SimpleNamespace(connected=False, why="refused", since=NOW, until=None)
+    outbox = SimpleNamespace(waiting=1, oldest=NOW - 400, again_at=NOW + 8, last_refusal="")
+    waited = agent_waits(agent(outbox=outbox, heard=NOW - 300, link=away))
+    assert "coordinator" not in waited[-1].why, "without a broker nobody can tell"
+
+
+def test_an_idle_agent_says_when_the_coordinator_was_last_heard():
+    assert "last heard 2023-11-14 22:13:00" in agent_waits(agent())[0].then
 
 
 def kept(path, **fields):
