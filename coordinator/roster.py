@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import sqlalchemy as sa
+import structlog
+from pydantic import ValidationError
 
 from coordinator import schema
 from coordinator.selection import Counts
@@ -16,6 +18,8 @@ from coordinator.store import Store
 from protocol.errors import Reason, Refused
 from protocol.messages import State
 from runtime.waits import span
+
+log = structlog.get_logger(__name__)
 
 MAX_DEVICES: Final = 100_000
 _LATELY_S: Final = 60.0
@@ -39,11 +43,9 @@ class Roster:
 
     def __init__(self, store: Store, wall: Callable[[], float]) -> None:
         self._wall = wall
-        rows: list[dict[str, Any]] = store.rows(sa.select(schema.devices))
         self._devices = {
-            row["device"]: Device(State.model_validate(row["state"]), row["wall"]) for row in rows
+            row["device"]: one for row in store.rows(sa.select(schema.devices)) if (one := _read(row))
         }
-
         self._heard: set[str] = set()
 
     def __contains__(self, device: object) -> bool:
@@ -132,3 +134,12 @@ class Roster:
                     if name in table and n > 0:
                         table[name][k] += 1
         return table
+
+
+def _read(row: dict[str, Any]) -> Device | None:
+    """A device's row; None where it is not what was written: the device will say it again."""
+    try:
+        return Device(State.model_validate(row["state"]), row["wall"])
+    except ValidationError as error:
+        log.warning("device_forgotten", device=row["device"], why=f"its row is damaged: {error}"[:300])
+        return None

@@ -127,10 +127,11 @@ exports = Table(
 )
 
 
-def lacking(rows: Callable[[str], Iterable[Sequence[Any]]]) -> str:
-    """What a database of this version lacks, in words; empty where nothing.
+def unsound(rows: Callable[[str], Iterable[Sequence[Any]]]) -> str:
+    """What of a database of this version cannot be read, in words; empty where nothing.
 
-    A bit that rots in a table's own text is no damage for SQLite, only another name for a column.
+    For SQLite a bit that rots in the text of a table is another name for a column, and one in a JSON value
+    another text.
 
     Args:
         rows: runs a statement.
@@ -139,4 +140,10 @@ def lacking(rows: Callable[[str], Iterable[Sequence[Any]]]) -> str:
         missing = set(table.columns.keys()) - {row[1] for row in rows(f"PRAGMA table_info({table.name})")}
         if missing:
             return f"table {table.name} lacks {', '.join(sorted(missing))}"
+        for column in table.columns:
+            if isinstance(column.type, JSON):
+                where = f"{column.name} IS NOT NULL AND NOT json_valid({column.name})"
+                [broken] = rows(f"SELECT count(*) FROM {table.name} WHERE {where}")  # noqa: S608 - our own names
+                if broken[0]:
+                    return f"{broken[0]} values of {table.name}.{column.name} are no JSON"
     return ""

@@ -103,8 +103,8 @@ class Store:
                 "the coordinator starts"
             )
         if not read_only:
-            if found == schema.VERSION and (lack := schema.lacking(connection.exec_driver_sql)):
-                raise Damaged(f"{self.path}: the coordinator's database is damaged: {lack}")
+            if found == schema.VERSION and (trouble := schema.unsound(connection.exec_driver_sql)):
+                raise Damaged(f"{self.path}: the coordinator's database is damaged: {trouble}")
             for known in range(found or schema.VERSION, schema.VERSION):
                 for words in schema.UPGRADES[known]:
                     connection.exec_driver_sql(words)

@@ -24,8 +24,8 @@ from protocol.messages import Receipt
 from protocol.task import Task
 from protocol.updates import BlobHeader, Manifest, UpdateHeader
 
-_TICK_S: Final = 1e-3
-"""For what times lose on their way through JSON."""
+_WRITING_S: Final = 0.5
+"""A deadline counts from the decision; an attempt is seen when that is on disk, at most so much later."""
 
 
 class Violation(AssertionError):  # noqa: N818 - reads as what happened
@@ -75,6 +75,8 @@ class Truth:
     """Round, attempt, and the true time at which it began to collect."""
     looked: float = 0.0
     """The true time at which the state was last looked at."""
+    living: Coordinator | None = None
+    """The life that was looked at."""
 
     def spooled(self, device: str, round_: int, digest: str, data: bytes) -> None:
         """A device is about to keep an update."""
@@ -118,6 +120,7 @@ class Truth:
             Violation: a round closed too early, a version is not the fold of its updates, or one is missing.
         """
         state, before = app.driver.state, RoundState() if self.last is None else self.last
+        reopened, self.living = reopened or app is not self.living, app
         if len(set(state.delivered)) != len(state.delivered):
             raise Violation(f"a device counts twice in round {state.round}: {state.delivered}")
         if (state.version < before.version or state.round < before.round) and not self.tolerant:
@@ -126,8 +129,7 @@ class Truth:
             )
         if state.phase is Phase.AGGREGATING and before.phase is not Phase.AGGREGATING:
             self._closed(before, state, None if reopened else app.driver.now())
-        if not (reopened and self.tolerant):  # a rotten journal is made again, without what it knew last
-            self._collects(before, state, reopened=reopened)
+        self._collects(before, state, reopened=reopened)
         while len(self.states) <= state.version:
             self._made(app, len(self.states))
         self._none_missing(app, state)
@@ -165,7 +167,9 @@ class Truth:
                 self.opened = state.round, state.attempt, looked if reopened else now
             return
         ended = before.phase is Phase.COLLECTING and (before.round, before.attempt) == (round_, attempt)
-        least = self.task.rounds.deadline_s - _TICK_S
+        if reopened and self.tolerant:  # a rotten journal is made again, without what it knew last
+            return
+        least = self.task.rounds.deadline_s - _WRITING_S
         if ended and state.closed_by != "quorum" and now - since < least:
             raise Violation(
                 f"round {round_}, attempt {attempt} ended after {now - since:.2f} s without a quorum; its "

@@ -7,6 +7,7 @@ order. The disk of the next life is what the last one left there at that instant
 import asyncio
 import random
 import signal
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextvars import Context
 from pathlib import Path
@@ -47,7 +48,7 @@ class Surroundings(Protocol):
         """A promise is broken: the world ends."""
 
 
-class Node:
+class Node(ABC):
     """One machine; :meth:`begin` switches it on."""
 
     def __init__(self, world: Surroundings, name: str, loop: asyncio.AbstractEventLoop) -> None:
@@ -100,9 +101,9 @@ class Node:
         self.task = start(life, self.disk, self._main)
         self.task.add_done_callback(self._ended, context=Context())
 
+    @abstractmethod
     async def run(self) -> int:
         """The daemon, from its making to its exit status."""
-        raise NotImplementedError
 
     async def _main(self) -> int:
         try:
@@ -194,9 +195,9 @@ class Node:
         chosen = files[which % len(files)]
         return str(chosen.relative_to(self._root)) if self.disk.rot(chosen) else ""
 
+    @abstractmethod
     def may_rot(self, path: Path) -> bool:
         """Whether this file, relative to the node's folder, is one of those."""
-        raise NotImplementedError
 
     def _later(self, seconds: float, call: Callable[..., object], *args: object) -> None:
         self.loop.call_later(seconds, call, *args, context=Context())

@@ -67,10 +67,10 @@ def overwrite(path: Path, at: int, count: int = 4096) -> None:
         file.write(os.urandom(count))
 
 
-def rot_a_value(path: Path) -> None:
-    """A sound page, a value that was never written: only the checksum can tell."""
+def change(path: Path, words: str) -> None:
+    """Values that were never written, in sound pages."""
     with closing(sqlite3.connect(path)) as raw:
-        raw.execute("UPDATE events SET event = replace(event, '\"d2\"', '\"d9\"')")
+        raw.execute(words)
         raw.commit()
 
 
@@ -94,9 +94,11 @@ def damage(path: Path, how: str) -> None:
         case "gone":
             path.unlink()
         case "value":
-            rot_a_value(path)
+            change(path, "UPDATE events SET event = replace(event, '\"d2\"', '\"d9\"')")
         case "schema":
             rot_the_schema(path)
+        case "json":
+            change(path, "UPDATE devices SET state = substr(state, 1, 40) WHERE device = 'd2'")
 
 
 async def ends_well(root: Path) -> None:
@@ -112,7 +114,7 @@ async def ends_well(root: Path) -> None:
     assert found["versions"][-1]["devices"] == list(NAMES)
 
 
-@pytest.mark.parametrize("how", ["header", "pages", "empty", "gone", "value", "schema"])
+@pytest.mark.parametrize("how", ["header", "pages", "empty", "gone", "value", "schema", "json"])
 async def test_acknowledged_updates_count_again_after_the_database_is_damaged(
     tmp_path: Path, how: str
 ) -> None:
@@ -266,10 +268,16 @@ async def test_a_rotten_schema_neither_becomes_a_backup_nor_is_restored_from_one
 async def test_a_backup_whose_task_rotted_does_not_keep_the_coordinator_from_starting(tmp_path: Path) -> None:
     await two_of_three(tmp_path)
     for path in (database(tmp_path), backup_of(database(tmp_path))):
-        with closing(sqlite3.connect(path)) as raw:
-            raw.execute("UPDATE meta SET value = '{\"name\": \"ti' WHERE key = 'task'")
-            raw.commit()
+        change(path, "UPDATE meta SET value = '{\"name\": \"ti' WHERE key = 'task'")
     await ends_well(tmp_path)
+
+
+async def test_a_device_whose_row_rotted_is_forgotten_until_it_reports(tmp_path: Path) -> None:
+    await two_of_three(tmp_path)
+    change(database(tmp_path), "UPDATE devices SET state = '{}' WHERE device = 'd2'")
+    with capture_logs() as logs:
+        await ends_well(tmp_path)
+    assert [entry["device"] for entry in logs if entry["event"] == "device_forgotten"] == ["d2"]
 
 
 async def test_tables_of_the_first_release_are_brought_up_to_date(tmp_path: Path) -> None:
