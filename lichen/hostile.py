@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.cbor import SELF_DESCRIBED
-from protocol.frame import encode_frame, open_frame
+from protocol.frame import CRC_BYTES, encode_frame, open_frame, sealed
 from protocol.tensors import Codec, Encoded, decode, encode
 from protocol.updates import UpdateHeader
 
@@ -66,7 +66,7 @@ def absurd_counts(frame: bytes, round_: int) -> bytes:
         },
     )
     header.update(claims[(round_ - 1) % len(claims)])
-    return SELF_DESCRIBED + cbor2.dumps(content)
+    return _sealed_anew(SELF_DESCRIBED + cbor2.dumps(content))
 
 
 def garbage(frame: bytes, round_: int) -> bytes:
@@ -76,7 +76,7 @@ def garbage(frame: bytes, round_: int) -> bytes:
     changed = bytearray(frame)
     for _ in range(64):
         changed[rng.randrange(len(changed))] = rng.randrange(256)
-    kinds = (noise, frame[: len(frame) // 2], bytes(changed), SELF_DESCRIBED + noise)
+    kinds = (noise, frame[: len(frame) // 2], _sealed_anew(bytes(changed)), SELF_DESCRIBED + noise)
     return kinds[(round_ - 1) % len(kinds)]
 
 
@@ -93,6 +93,11 @@ ATTACKS: Final[Mapping[str, Attack]] = {
     "garbage bytes": garbage,
     "all in turn": in_turn,
 }
+
+
+def _sealed_anew(frame: bytes) -> bytes:
+    """With the right checksum: who lies on purpose makes one."""
+    return sealed(frame[:-CRC_BYTES])
 
 
 def _exact(values: NDArray[np.float32]) -> Encoded:

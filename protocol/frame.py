@@ -38,7 +38,7 @@ _MIB: Final = 1 << 20
 _PARTS: Final = 4
 _CHECKED: Final = cbor.SELF_DESCRIBED + cbor.array_head(_PARTS) + cbor2.dumps(FORMAT)
 """How every frame of format 2 begins."""
-_CRC_BYTES: Final = 4
+CRC_BYTES: Final = 4
 _SLACK_BYTES: Final = 1 << 16
 
 H = TypeVar("H", bound=Wire)
@@ -105,18 +105,18 @@ def encode_frame(header: Wire, tensors: Mapping[str, Encoded]) -> bytes:
         ]
         for content in (tensor.data, tensor.low, tensor.step):
             parts += [cbor.byte_string_head(len(content)), content]
-    return sealed(b"".join([*parts, cbor.byte_string_head(_CRC_BYTES)]))
+    return sealed(b"".join([*parts, cbor.byte_string_head(CRC_BYTES)]))
 
 
 def sealed(body: bytes) -> bytes:
     """A frame of format 2 whose checksum is still to come, with it (for tests: with any bytes before it)."""
-    return body + zlib.crc32(body).to_bytes(_CRC_BYTES, "big")
+    return body + zlib.crc32(body).to_bytes(CRC_BYTES, "big")
 
 
 def _check_seal(data: bytes) -> None:
     """Before anything else is looked at: what is damaged says nothing about its sender."""
-    if data.startswith(_CHECKED) and zlib.crc32(memoryview(data)[:-_CRC_BYTES]) != int.from_bytes(
-        data[-_CRC_BYTES:], "big"
+    if data.startswith(_CHECKED) and zlib.crc32(memoryview(data)[:-CRC_BYTES]) != int.from_bytes(
+        data[-CRC_BYTES:], "big"
     ):
         raise Refused(
             Reason.WRONG_DIGEST, f"frame of {len(data)} bytes: its checksum is wrong; damaged on its way"
@@ -161,7 +161,7 @@ def open_frame(
     except cbor2.CBORDecodeError as error:
         raise Refused(Reason.MALFORMED, f"CBOR: {error}"[:500]) from None
     match content:
-        case [2, dict(header), dict(tensors), bytes(crc)] if len(crc) == _CRC_BYTES:
+        case [2, dict(header), dict(tensors), bytes(crc)] if len(crc) == CRC_BYTES:
             return _header(header, header_type), _tensors(tensors, limits, len(data))
         case [int(one), dict(header), dict(tensors)] if one == 1 and one is not True:
             return _header(header, header_type), _tensors(tensors, limits, len(data))
