@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Final
 
@@ -17,7 +18,7 @@ from coordinator.rounds.states import Phase, RoundState, Rules
 from coordinator.store import Store
 from coordinator.traffic import Traffic
 from protocol.errors import LichenError
-from protocol.messages import Offer, RoundAnnouncement, TaskAnnouncement
+from protocol.messages import BlobRef, Offer, RoundAnnouncement, TaskAnnouncement
 from protocol.task import Task
 from protocol.topics import Kind
 from runtime.clock import Clock
@@ -33,6 +34,7 @@ _NAMES: Final = 500
 REPEAT_S: Final = 30.0
 """The round is said again so often: the words hold durations, and silence means that nobody is there."""
 _FAREWELL_S: Final = 2.0
+_GraphsFor = Callable[[str], Mapping[str, BlobRef]]
 OFFLINE: Final = "the coordinator is not connected (round and version are those of its last connect)"
 STOPPED: Final = "the coordinator was stopped; the rounds go on when it is started again"
 
@@ -82,6 +84,8 @@ class Announcer:
         self._wanted = asyncio.Event()
         self._urgent: set[str] = set()
         self._driver: Driver
+        self.graphs: _GraphsFor = lambda _: {}
+        """The feature graphs that an offer to a device names."""
 
     def watch(self, driver: Driver) -> None:
         """Say what this driver decides."""
@@ -255,6 +259,7 @@ class Announcer:
             base_size=self._registry.size(state.manifest),
             closes_in_s=max(0.0, (state.until or 0.0) - driver.now()),
             seed=derive_seed(driver.task.seed, state.round, device),
+            graphs=dict(self.graphs(device)),
         )
 
 

@@ -14,6 +14,7 @@ from coordinator.backup import back_up
 from coordinator.blobserver import BlobServer
 from coordinator.config import CoordinatorSettings, load_task
 from coordinator.deployment import Deployment
+from coordinator.graphs import Graphs
 from coordinator.guard import Guard
 from coordinator.ingest import LANES, Ingest
 from coordinator.jobs import Jobs, WorkerJobs
@@ -140,6 +141,9 @@ class Coordinator:
             clock=clock,
             listener=self.announcer,
         )
+        self.graphs = Graphs(task, store, blobs, self.jobs, self.roster, clock, settings.worker.timeout_s)
+        self.graphs.changed, self.announcer.graphs = self.announcer.changed, self.graphs.offered_to
+        self.driver.terms = self.graphs.terms
         self.driver.barred = self.guard.barred
         self.driver.may_select = lambda: self.link.connected
         self.driver.broker_trouble = lambda: "" if self.link.connected else self.link.why
@@ -159,7 +163,7 @@ class Coordinator:
             keep_updates=settings.keep_updates,
             references=References(store),
         )
-        self.workshop.back_up = partial(back_up, store.path)
+        self.workshop.back_up, self.workshop.held = partial(back_up, store.path), self.graphs.held
         self.audit = Audit(self.driver, journal, self.workshop, self.link, clock)
         self.receiver = Receiver(
             task=task,
@@ -237,6 +241,7 @@ class Coordinator:
             "offers": self.announcer.run_offers,
             "blobs": self.server.run,
             "audit": self.audit.run,
+            "graphs": self.graphs.run,
             "rollcall": self.rollcall.run,
             "exit": self._leave_when_done,
         }

@@ -51,6 +51,9 @@ class Jobs(Protocol):
     async def export(self, state: Blobs, lineage: Lineage) -> Bundle:
         """Turn a version into a bundle."""
 
+    async def features(self) -> dict[str, bytes]:
+        """The task's feature graphs, one for each modality."""
+
     async def close(self) -> None:
         """Stop the child processes."""
 
@@ -109,6 +112,15 @@ class WorkerJobs:
         }
         (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
 
+    async def features(self) -> dict[str, bytes]:
+        """Run a job that makes the feature graphs."""
+        with self._folder("features") as folder:
+            job = {"kind": "features", "task": self._task.model_dump(mode="json")}
+            text = json.dumps(job | {"threads": self._settings.threads})
+            await asyncio.to_thread((folder / "job.json").write_text, text, encoding="utf-8")
+            await self._export.run(folder, self._settings.timeout_s)
+            return await asyncio.to_thread(_read_graphs, folder, self._task)
+
     @contextmanager
     def _folder(self, name: str) -> Iterator[Path]:
         folder = self._root / name
@@ -134,3 +146,10 @@ def _read_bundle(folder: Path) -> Bundle:
         return Bundle((folder / "bundle.zip").read_bytes(), json.loads((folder / "result.json").read_bytes()))
     except (OSError, ValueError) as error:
         raise Transient(f"the export left no readable bundle in {folder}: {error}") from None
+
+
+def _read_graphs(folder: Path, task: Task) -> dict[str, bytes]:
+    try:
+        return {name: (folder / f"{name}.onnx").read_bytes() for name in task.modality_names}
+    except OSError as error:
+        raise Transient(f"the export left no readable feature graph in {folder}: {error}") from None

@@ -4,6 +4,7 @@ The broker may hand out only some of its retained messages (iotcore: 100 to a wi
 before a restart stays known until a device says otherwise.
 """
 
+import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,6 +16,7 @@ from pydantic import ValidationError
 from coordinator import schema
 from coordinator.selection import Counts
 from coordinator.store import Store
+from coordinator.terms import Terms, sends_prototypes_alone, trains
 from protocol.errors import Reason, Refused
 from protocol.messages import State
 from runtime.waits import span
@@ -47,6 +49,11 @@ class Roster:
             row["device"]: one for row in store.rows(sa.select(schema.devices)) if (one := _read(row))
         }
         self._heard: set[str] = set()
+        self.prototypers = {
+            name for name, device in self._devices.items() if sends_prototypes_alone(device.state)
+        }
+        """Devices that can learn by prototypes and in no other way, online or not."""
+        self._prototyper_came = asyncio.Event()
 
     def __contains__(self, device: object) -> bool:
         return device in self._devices
@@ -85,6 +92,11 @@ class Roster:
         if before is not None and state.status != "online" and not state.modalities:
             state = before.state.model_copy(update={"status": state.status})
         self._devices[state.device] = Device(state, self._wall())
+        if sends_prototypes_alone(state):
+            self.prototypers.add(state.device)
+            self._prototyper_came.set()
+        else:
+            self.prototypers.discard(state.device)
         return state.status == "online" and (before is None or not before.online)
 
     def row(self, device: str) -> dict[str, Any]:
@@ -92,22 +104,28 @@ class Roster:
         known = self._devices[device]
         return {"device": device, "state": known.state.model_dump(mode="json"), "wall": known.wall}
 
-    def able(self, min_windows: int) -> tuple[str, ...]:
-        """Devices that are online, may train, and have enough labelled windows; sorted."""
-        return tuple(name for name in self.online() if not self.lacks(name, min_windows))
+    async def wait_for_prototypers(self) -> None:
+        """Until there is one."""
+        if not self.prototypers:
+            await self._prototyper_came.wait()
 
-    def lacks(self, device: str, min_windows: int) -> str:
+    def able(self, terms: Terms) -> tuple[str, ...]:
+        """Devices that are online and meet the terms; sorted."""
+        return tuple(name for name in self.online() if not self.lacks(name, terms))
+
+    def trains(self, device: str) -> bool:
+        """Whether a device has the role ``train``."""
+        known = self._devices.get(device)
+        return known is not None and trains(known.state)
+
+    def lacks(self, device: str, terms: Terms) -> str:
         """What keeps a device out of a round, in words; empty where nothing does."""
         known = self._devices.get(device)
         if known is None:
             return "never reported a state"
         if not known.online:
             return known.state.status
-        if "train" not in known.state.roles:
-            return "no role train"
-        if known.state.windows < min_windows:
-            return f"{known.state.windows} of {min_windows} labelled windows"
-        return ""
+        return terms.lacks(known.state)
 
     def heard(self, device: str) -> str:
         """When a device last said something of itself, in words; empty where that is less than a minute."""
@@ -115,10 +133,10 @@ class Roster:
         ago = 0.0 if known is None else self._wall() - known.wall
         return f"last heard {span(ago)} ago" if ago >= _LATELY_S else ""
 
-    def unable(self, min_windows: int) -> Iterator[tuple[str, str]]:
+    def unable(self, terms: Terms) -> Iterator[tuple[str, str]]:
         """The other devices and what each of them lacks, by name."""
         for name in sorted(self._devices):
-            if lack := self.lacks(name, min_windows):
+            if lack := self.lacks(name, terms):
                 yield name, lack
 
     def counts(self, device: str) -> Counts:

@@ -5,7 +5,7 @@ many as the task asks for. Every choice is explained in words.
 """
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 Counts = Mapping[str, Sequence[int]]
@@ -29,7 +29,11 @@ def cells(counts: Counts) -> frozenset[Cell]:
 
 
 def select(
-    candidates: Mapping[str, Counts], wanted: int | None, seed: int, labels: Sequence[str] = ()
+    candidates: Mapping[str, Counts],
+    wanted: int | None,
+    seed: int,
+    labels: Sequence[str] = (),
+    needed: Collection[str] = (),
 ) -> Selection:
     """Choose devices.
 
@@ -38,6 +42,7 @@ def select(
         wanted: how many; None takes all.
         seed: the same seed and candidates give the same choice.
         labels: names of the classes, for the words.
+        needed: at least one of these takes part, where one is a candidate.
 
     Returns:
         At most ``wanted`` devices, sorted.
@@ -51,15 +56,21 @@ def select(
     why: dict[str, str] = {}
     while len(why) < wanted and open_cells:
         # max() keeps the first of equals: the shuffled order decides
-        best = max((d for d in order if d not in why), key=lambda d: len(have[d] & open_cells))
+        best = max(_open(order, why, wanted, needed), key=lambda d: len(have[d] & open_cells))
         gained = have[best] & open_cells
-        why[best] = f"covers {_words(gained, labels)}"
+        why[best] = f"covers {_words(gained, labels)}" if gained else "a round needs a device that trains"
         open_cells -= gained
-    for device in order:
-        if len(why) == wanted:
-            break
-        why.setdefault(device, "drawn at random")
+    while len(why) < wanted:
+        why[_open(order, why, wanted, needed)[0]] = "drawn at random"
     return Selection(tuple(sorted(why)), why)
+
+
+def _open(order: list[str], chosen: Collection[str], wanted: int, needed: Collection[str]) -> list[str]:
+    """Who may take the next place; the last one is kept for a device that is needed, until one is in."""
+    left = [device for device in order if device not in chosen]
+    if len(chosen) < wanted - 1 or any(device in needed for device in chosen):
+        return left
+    return [device for device in left if device in needed] or left
 
 
 def _words(gained: frozenset[Cell], labels: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ import typer
 
 from coordinator.admission import Admission, decided
 from coordinator.config import CoordinatorSettings, load_settings
+from coordinator.graphs import kept, terms_kept, wait_for
 from coordinator.ownership import DATABASE
 from coordinator.roster import Roster
 from coordinator.rounds.outlook import outlook
@@ -107,14 +108,16 @@ def look(store: Store, settings: CoordinatorSettings, now: float) -> tuple[dict[
     if task is None or rules is None:
         return found, [Wait("start", "it has just been started for the first time", said_at)]
     broker = read(json.loads(store.get_meta("broker") or "[]"))
+    terms = terms_kept(store, task)
     picture = Picture(
         rules=rules,
         state=state,
-        outlook=outlook(roster, state, task.rounds.min_windows, partial(_why_not, barred, now)),
+        outlook=outlook(roster, state, terms, partial(_why_not, barred, now)),
         now=now,
         worker_s=settings.worker.timeout_s,
         broker=broker[0] if broker else None,
         quarantines=_quarantines(barred, roster),
+        graphs=wait_for(kept(store, task), roster, terms),
     )
     return found, waits(picture)
 

@@ -25,11 +25,12 @@ class Picture:
     worker_s: float
     broker: Wait | None = None
     quarantines: tuple[Wait, ...] = ()
+    graphs: Wait | None = None
 
 
 def waits(seen: Picture) -> list[Wait]:
     """All of it, the most pressing first."""
-    return [*_broker(seen), *_trouble(seen), *_phase(seen), *_quarantines(seen)]
+    return [*_broker(seen), *_trouble(seen), *_phase(seen), *_graphs(seen), *_quarantines(seen)]
 
 
 def _broker(seen: Picture) -> Iterator[Wait]:
@@ -65,6 +66,12 @@ def _phase(seen: Picture) -> Iterator[Wait]:
             if not seen.outlook.lacks.get(device):
                 words = f"it was offered the round; its update is not here ({words})"
             yield Wait(f"update of {device}", words, state.since, state.until, "the round goes on without it")
+
+
+def _graphs(seen: Picture) -> Iterator[Wait]:
+    """Of the feature graphs, while there are rounds that they are for."""
+    if seen.graphs is not None and seen.state.phase is not Phase.DONE:
+        yield seen.graphs
 
 
 def _quarantines(seen: Picture) -> Iterator[Wait]:

@@ -24,6 +24,7 @@ from edge_agent.learner import Learner
 from edge_agent.ledger import Ledger
 from edge_agent.outbox import Outbox
 from edge_agent.ports import AgentLink, Trainer
+from edge_agent.private import PrivateTensors
 from edge_agent.report import report
 from edge_agent.session import Session, first_task, offline, state_topic
 from edge_agent.sources.base import Source, open_source
@@ -112,7 +113,8 @@ class Agent:
         self.fetcher = Fetcher(
             link.publish, fleet, device, self.blobs, lambda: link.chunk_bytes, window=settings.mqtt.window
         )
-        self.inference = Inference(settings.infer, clock)
+        private = PrivateTensors(settings.state_dir / "private")
+        self.inference = Inference(settings.infer, clock, private)
         self.collector = Collector(
             settings, sources, clock=clock, listener=self._on_windows, progress=self.progress
         )

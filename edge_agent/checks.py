@@ -6,7 +6,7 @@ from pathlib import Path
 
 from edge_agent.config import AgentSettings
 from edge_agent.identity.folder import folder_of
-from edge_agent.roles import lack
+from edge_agent.roles import lacks
 from edge_agent.sources.base import Doubtful, Source
 from protocol.errors import Misconfigured
 from protocol.task import Task
@@ -19,10 +19,9 @@ def doubts(task: Task, sources: Iterable[Source]) -> list[str]:
 
 def warnings(settings: AgentSettings, task: Task | None, sources: Iterable[Source]) -> list[str]:
     """All doubts about this device; ``task``: None while none is known."""
-    missing = lack(settings)
     exposed = folder_of(settings.state_dir).exposed()
     doubtful = [] if task is None else doubts(task, sources)
-    return [*([missing] if missing else []), *exposed, *doubtful]
+    return [*lacks(settings), *exposed, *doubtful]
 
 
 def require_output(settings: AgentSettings, config: Path) -> None:

@@ -33,7 +33,7 @@ class OutboxSettings(Section):
 
 
 class LearnSettings(Section):
-    """``[learn]``: training in a child process."""
+    """``[learn]``: training in a child process; or prototypes, without torch, in a thread."""
 
     timeout_s: Positive = 600.0
     worker_idle_s: Positive = 120.0

@@ -19,6 +19,8 @@ import structlog
 from edge_agent.collect import Judged
 from edge_agent.config import InferSettings
 from edge_agent.model import LoadedModel
+from edge_agent.personal import Personal
+from edge_agent.private import PrivateTensors
 from models.serve import shed_memory
 from protocol.errors import Refused
 from runtime.clock import Clock
@@ -66,9 +68,15 @@ class RotatingLines:
 
 
 class Inference:
-    """Runs the model that :meth:`install` gave last."""
+    """Runs the model that :meth:`install` gave last.
 
-    def __init__(self, settings: InferSettings, clock: Clock) -> None:
+    Args:
+        settings: what to run, and where to write.
+        clock: stamps predictions.
+        private: what the device keeps of its own training; a write there counts from the next window on.
+    """
+
+    def __init__(self, settings: InferSettings, clock: Clock, private: PrivateTensors | None = None) -> None:
         self._settings = settings
         self._clock = clock
         self._waiting: deque[Judged] = deque()
@@ -78,6 +86,7 @@ class Inference:
             None if settings.output is None else RotatingLines(settings.output, settings.max_output_bytes)
         )
         self._model: LoadedModel | None = None
+        self._personal = None if private is None else Personal(private)
         self.available = settings.enabled
         """Whether a model could run here; False once the probe has failed."""
         self.off_because = "no model yet" if settings.enabled else "infer.enabled is false"
@@ -137,6 +146,8 @@ class Inference:
     def _predict(self, model: LoadedModel, judged: Judged) -> None:
         """In the thread: run and write."""
         windows, quality_BM = judged.windows, judged.quality.quality_BM
+        if self._personal is not None:
+            self._personal.refresh(model, judged.task)
         columns = list(judged.task.modality_names)
         used_BM = windows.present_BM & (quality_BM >= self._settings.min_quality)
         some = np.flatnonzero(used_BM.any(axis=1))
@@ -172,5 +183,6 @@ class Inference:
                 "quality": {name: round(float(quality[m]), 3) for m, name in enumerate(task.modality_names)},
                 "truth": task.labels[truth] if truth >= 0 else None,
                 "version": model.manifest.version,
+                **({"personal": True} if model.own else {}),
                 "latency_ms": round(1000 * latency, 2),
             }

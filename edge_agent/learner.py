@@ -1,4 +1,4 @@
-"""Offer -> fetch the blobs on the route -> train in the worker -> quantize -> spool.
+"""Offer -> fetch the blobs on the route -> train in the worker, or make prototypes -> quantize -> spool.
 
 One offer at a time. The same offer again changes nothing; an offer for another round, base or task that is
 not older cancels the one at work. What fails is logged and waits, longer each time: the offer comes again.
@@ -12,7 +12,6 @@ from typing import Final
 
 import numpy as np
 import structlog
-from pydantic import ValidationError
 
 from edge_agent.collect import Workspace
 from edge_agent.config import AgentSettings
@@ -20,13 +19,15 @@ from edge_agent.ledger import Ledger
 from edge_agent.packing import pack_update
 from edge_agent.ports import Trainer
 from edge_agent.private import PrivateTensors
-from edge_agent.roles import lack, roles_of
+from edge_agent.prototypes import PrototypeMaker
+from edge_agent.roles import learns_by, no_role
+from edge_agent.versions import Versions
 from models import jobs, registry
 from models.contract import Blobs, LocalResult, Tensors, WindowSet
-from protocol.errors import LichenError, Reason, Refused, Transient
-from protocol.frame import decode_frame, digest
-from protocol.messages import BlobRef, Offer, Receipt
-from protocol.updates import BlobHeader, Manifest
+from protocol.errors import LichenError, Transient
+from protocol.frame import digest
+from protocol.messages import Offer, Receipt
+from protocol.task import Task
 from runtime.blobs import BlobStore
 from runtime.clock import Clock
 from runtime.fetch import Fetcher
@@ -58,13 +59,13 @@ class Learner(Explained):
         super().__init__(clock, ledger.at_start())
         self._settings = settings
         self._workspace = workspace
-        self._blobs = blobs
-        self._fetcher = fetcher
         self._spool = spool
         self._ledger = ledger
         self._clock = clock
         self._on_spooled = on_spooled
         self._jobs = settings.cache_dir / "jobs"
+        self._versions = Versions(settings, blobs, fetcher)
+        self._prototypes = PrototypeMaker(settings, self._versions, self.say)
         self._private = PrivateTensors(settings.state_dir / "private")
         self._worker = worker or Worker(settings.learn.module, idle_s=settings.learn.worker_idle_s)
         self._next: Offer | None = None
@@ -119,13 +120,13 @@ class Learner(Explained):
         if work is None or work.task.name != offer.task:
             self.why = f"the offer is for task {offer.task!r}, which is not announced here"
             return False
-        if "train" not in roles_of(self._settings):
-            self.why = lack(self._settings) or "this device does not have the role 'train'"
+        if why := self._why_no_part(work, offer):
+            self.why = why
             return False
         if self._clock.now() < self._not_before.get(_key(offer), (0.0, 0.0))[0]:
             return False
         stock = work.store.stock()
-        have = stock.labelled if registry.method(work.task.method).needs_labels else stock.total
+        have = stock.labelled if self._needs_labels(work) else stock.total
         if have < work.task.rounds.min_windows:
             self.why = (
                 f"{have} windows in the store to learn from, the task wants {work.task.rounds.min_windows}"
@@ -140,6 +141,18 @@ class Learner(Explained):
         if settled := self._ledger.why_not(offer):
             self.why = settled
         return not settled
+
+    def _why_no_part(self, work: Workspace, offer: Offer) -> str:
+        match learns_by(self._settings):
+            case "train":
+                return ""
+            case "prototype":
+                return self._prototypes.lack(work.task, offer)
+            case _:
+                return no_role(self._settings)
+
+    def _needs_labels(self, work: Workspace) -> bool:
+        return registry.method(work.task.method).needs_labels or learns_by(self._settings) == "prototype"
 
     async def _attempt(self, offer: Offer) -> None:
         """Train in a task of its own, so that a newer offer can cancel it."""
@@ -176,62 +189,37 @@ class Learner(Explained):
         work = self._workspace()
         if work is None:
             raise Transient("no task is known")
-        task, modalities = work.task, work.modalities
-        spec = registry.method(task.method)
         windows = await asyncio.to_thread(
-            work.store.recent, self._settings.learn.max_windows, labelled=spec.needs_labels
+            work.store.recent, self._settings.learn.max_windows, labelled=self._needs_labels(work)
         )
-        self.say(
-            f"fetching version {offer.base[:12]} for round {offer.round}", self._settings.fetch_timeout_s
-        )
-        state = await self._state(offer, spec.server().route(task, modalities))
-        self.say(f"training round {offer.round} on {len(windows)} windows", self._settings.learn.timeout_s)
-        job = jobs.TrainJob(
-            task, self._settings.device, offer.round, offer.seed, threads=self._settings.learn.threads
-        )
-        started = self._clock.now()
-        result = await self._train(job, windows, state)
-        metrics = {**result.metrics, "train_s": self._clock.now() - started, "windows": float(len(windows))}
+        if learns_by(self._settings) == "prototype":
+            private, started = await asyncio.to_thread(self._private.read, offer.task), self._clock.now()
+            result = await self._prototypes.make(offer, work, windows, private)
+            took = {"prototypes_s": self._clock.now() - started}
+        else:
+            state = await self._fetched(offer, work)
+            started = self._clock.now()
+            result = await self._train(offer, work.task, windows, state)
+            took = {"train_s": self._clock.now() - started}
+        metrics = {**result.metrics, **took, "windows": float(len(windows))}
         await self._spool_update(offer, work, windows, result, metrics)
 
-    async def _state(self, offer: Offer, route: tuple[str, ...]) -> Blobs:
-        """The global state on this device's route; blobs that did not change are here already."""
-        timeout = self._settings.fetch_timeout_s
-        base = BlobRef(digest=offer.base, size=offer.base_size)
-        await self._fetcher.fetch(base, timeout)
-        manifest = _manifest(await asyncio.to_thread(self._blob, "manifest", offer.base), offer)
-        missing = [name for name in route if name not in manifest.blobs]
-        if missing:
-            raise Refused(Reason.WRONG_TENSORS, f"version {offer.base} lacks the blob {missing[0]!r}")
-        for name in route:
-            await self._fetcher.fetch(manifest.blobs[name], timeout)
-        state = await asyncio.to_thread(self._read_state, manifest, route)
-        keep = {offer.base, *(manifest.blobs[name].digest for name in route)}
-        await asyncio.to_thread(self._blobs.collect, keep, self._settings.blob_budget_bytes)
-        return state
+    async def _fetched(self, offer: Offer, work: Workspace) -> Blobs:
+        """The global state on this device's route."""
+        words = f"fetching version {offer.base[:12]} for round {offer.round}"
+        self.say(words, self._settings.fetch_timeout_s)
+        server = registry.method(work.task.method).server()
+        return await self._versions.state(offer, server.route(work.task, work.modalities))
 
-    def _blob(self, name: str, digest: str) -> bytes:
-        """A verified blob; a damaged one is removed, so that the next attempt pulls it again."""
-        try:
-            return self._blobs.get(digest)
-        except KeyError:
-            raise Transient(f"the blob {name!r} has vanished from {self._settings.cache_dir}") from None
-
-    def _read_state(self, manifest: Manifest, route: tuple[str, ...]) -> Blobs:
-        state: Blobs = {}
-        for name in route:
-            header, tensors = decode_frame(self._blob(name, manifest.blobs[name].digest), BlobHeader)
-            if header.name != name:
-                raise Refused(Reason.WRONG_TENSORS, f"the blob {name!r} says that it is {header.name!r}")
-            state[name] = tensors
-        return state
-
-    async def _train(self, job: jobs.TrainJob, windows: WindowSet, state: Blobs) -> LocalResult:
-        folder = self._jobs / f"{job.task.name}-{job.round}"
-        private = await asyncio.to_thread(self._private.read, job.task.name)
+    async def _train(self, offer: Offer, task: Task, windows: WindowSet, state: Blobs) -> LocalResult:
+        settings = self._settings
+        self.say(f"training round {offer.round} on {len(windows)} windows", settings.learn.timeout_s)
+        job = jobs.TrainJob(task, settings.device, offer.round, offer.seed, threads=settings.learn.threads)
+        folder = self._jobs / f"{task.name}-{offer.round}"
+        private = await asyncio.to_thread(self._private.read, task.name)
         try:
             await asyncio.to_thread(_write_job, folder, job, windows, state, private)
-            await self._worker.run(folder, self._settings.learn.timeout_s)
+            await self._worker.run(folder, settings.learn.timeout_s)
             return await asyncio.to_thread(jobs.read_result, folder)
         except OSError as error:
             raise Transient(f"{folder}: {error}") from None
@@ -255,7 +243,10 @@ class Learner(Explained):
         metrics["quantize_s"] = self._clock.now() - started
         metrics["update_bytes"] = float(len(frame))
         name = digest(frame)
-        # The ledger first: between the two it claims an update that the spool lacks, and training runs again.
+        # What the method keeps comes first: a privacy account may count an update that is then never sent,
+        # but must not miss one that is. Then the ledger: it may claim an update that the spool lacks, and
+        # then training runs again.
+        await asyncio.to_thread(self._private.write, offer.task, result.private)
         await asyncio.to_thread(self._ledger.spooled, offer, name)
         await asyncio.to_thread(
             self._spool.put, task=offer.task, round_=offer.round, digest=name, payload=frame, carry=new_carry
@@ -265,7 +256,6 @@ class Learner(Explained):
         _log.info("update spooled", round=offer.round, bytes=len(frame), windows=len(windows))
         finite = {key: value for key, value in metrics.items() if np.isfinite(value)}
         self._on_spooled(offer, finite)
-        await asyncio.to_thread(self._private.write, offer.task, result.private)
 
     def settled(self, receipt: Receipt) -> None:
         """The receipt of an update came (touches the disk)."""
@@ -277,16 +267,6 @@ def _write_job(folder: Path, job: jobs.TrainJob, windows: WindowSet, state: Blob
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     jobs.write_train(folder, job, windows, state, private)
-
-
-def _manifest(data: bytes, offer: Offer) -> Manifest:
-    try:
-        manifest = Manifest.model_validate_json(data)
-    except ValidationError as error:
-        raise Refused(Reason.MALFORMED, f"manifest {offer.base}: {error}"[:500]) from None
-    if manifest.task != offer.task:
-        raise Refused(Reason.UNKNOWN_TASK, f"manifest {offer.base} is of task {manifest.task!r}")
-    return manifest
 
 
 def _key(offer: Offer) -> tuple[str, int, str]:

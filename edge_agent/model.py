@@ -8,14 +8,18 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import structlog
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from edge_agent.fit import MODEL_FILE, PRESENT
+from models.contract import FloatArray, Tensors
+from models.params import unflatten
 from protocol.bundle import BundleManifest
 from protocol.errors import Reason, Refused
 from protocol.frame import digest
 
+_log = structlog.get_logger("edge_agent.model")
 MANIFEST_FILE: Final = "manifest.json"
 
 
@@ -63,10 +67,23 @@ class LoadedModel:
             self._session: Any = onnxruntime.InferenceSession(
                 str(folder / MODEL_FILE), options, providers=["CPUExecutionProvider"]
             )
-        except _onnx_errors() as error:
+        except onnx_errors() as error:
             raise Refused(Reason.MALFORMED, f"{folder / MODEL_FILE} does not load: {error}"[:500]) from None
         self._names = [m.name for m in self.manifest.modalities]
         self._require_inputs()
+        self.overridable = self._overridable()
+        """Shapes of the tensors that the device may replace, by wire name."""
+        self._own: Tensors = {}
+
+    def _overridable(self) -> dict[str, tuple[int, ...]]:
+        shapes = {i.name: tuple(i.shape) for i in self._session.get_overridable_initializers()}
+        outputs = {o.name for o in self._session.get_outputs()}
+        for name in self.manifest.overridable:
+            if name not in shapes or name not in outputs:
+                raise Refused(
+                    Reason.WRONG_TENSORS, f"the manifest calls {name!r} overridable, the graph does not"
+                )
+        return {name: shapes[name] for name in self.manifest.overridable}
 
     def _require_inputs(self) -> None:
         expected: dict[str, list[int]] = {
@@ -85,10 +102,60 @@ class LoadedModel:
                     Reason.WRONG_TENSORS, f"the graph's input {name!r} is {found[name]}, not {dims}"
                 )
 
+    @property
+    def own(self) -> Tensors:
+        """The device's own tensors, used instead of the graph's; empty where it has none."""
+        return self._own
+
+    @own.setter
+    def own(self, tensors: Tensors) -> None:
+        self._own = self.fitting(tensors)
+
+    def fitting(self, tensors: Tensors) -> Tensors:
+        """Those of the tensors that the graph takes; the log names those of its names that it cannot take.
+
+        The tensors of one blob belong together: one that is missing or wrong takes the others with it.
+        """
+        wanted = unflatten(dict.fromkeys(self.overridable, np.empty(0, np.float32)))
+        taken: Tensors = {}
+        for blob, names in wanted.items():
+            here = [name for name in names if name in tensors]
+            wrong = [name for name in names if not self._fits(name, tensors.get(name))]
+            if not wrong:
+                taken |= {name: np.ascontiguousarray(tensors[name], np.float32) for name in names}
+            elif here:
+                _log.warning("own tensors are not used: they do not fit the model", blob=blob, wrong=wrong)
+        return taken
+
+    def _fits(self, name: str, value: FloatArray | None) -> bool:
+        return value is not None and value.shape == self.overridable[name] and bool(np.isfinite(value).all())
+
+    def defaults(self) -> Tensors:
+        """The graph's own values of :attr:`overridable`.
+
+        Raises:
+            Refused: ONNX Runtime cannot give them.
+        """
+        names = list(self.overridable)
+        feeds = self._zeros()
+        feeds[PRESENT] = np.zeros((1, len(self._names)), np.float32)
+        try:
+            return dict(zip(names, self._session.run(names, feeds), strict=True)) if names else {}
+        except onnx_errors() as error:
+            raise Refused(Reason.MALFORMED, f"the model does not run: {error}"[:500]) from None
+
+    def _zeros(self) -> dict[str, FloatArray]:
+        return {
+            m.name: np.zeros((1, m.channels, self.manifest.samples[m.name]), np.float32)
+            for m in self.manifest.modalities
+        }
+
     def predict(
         self, x: Mapping[str, NDArray[np.float32]], present_BM: NDArray[np.bool_], columns: list[str]
     ) -> NDArray[np.float32]:
-        """Probabilities ``(B, K)``.
+        """Probabilities ``(B, K)``, with the device's own tensors where it has some.
+
+        Own tensors that lead to numbers that are not finite are dropped, with a log line.
 
         Args:
             x: per modality ``x_BCT`` in raw units.
@@ -101,9 +168,19 @@ class LoadedModel:
         order = [columns.index(name) for name in self._names]
         feeds = {name: x[name] for name in self._names}
         feeds[PRESENT] = present_BM[:, order].astype(np.float32)
+        answer_BK = self._run(feeds | self._own)
+        if self._own and not np.isfinite(answer_BK).all():
+            _log.warning(
+                "own tensors are not used: with them a prediction is not finite", own=list(self._own)
+            )
+            self._own = {}
+            answer_BK = self._run(feeds)
+        return answer_BK
+
+    def _run(self, feeds: Mapping[str, NDArray[np.float32]]) -> NDArray[np.float32]:
         try:
             (probabilities_BK,) = self._session.run(["probabilities"], feeds)
-        except _onnx_errors() as error:
+        except onnx_errors() as error:
             raise Refused(Reason.MALFORMED, f"the model does not run: {error}"[:500]) from None
         return np.asarray(probabilities_BK, np.float32)
 
@@ -113,18 +190,14 @@ class LoadedModel:
         Raises:
             Refused: it fails, or the answer is not one finite probability a label.
         """
-        x = {
-            m.name: np.zeros((1, m.channels, self.manifest.samples[m.name]), np.float32)
-            for m in self.manifest.modalities
-        }
-        answer = self.predict(x, np.ones((1, len(self._names)), np.bool_), self._names)
+        answer = self.predict(self._zeros(), np.ones((1, len(self._names)), np.bool_), self._names)
         if answer.shape != (1, len(self.manifest.labels)) or not np.isfinite(answer).all():
             raise Refused(
                 Reason.WRONG_TENSORS, f"one window gave probabilities of shape {answer.shape}, or not finite"
             )
 
 
-def _onnx_errors() -> tuple[type[Exception], ...]:
+def onnx_errors() -> tuple[type[Exception], ...]:
     """What ONNX Runtime raises: its own errors have no base but Exception, so they are named one by one."""
     from onnxruntime.capi import onnxruntime_pybind11_state as state  # noqa: PLC0415 - an optional part
 

@@ -1,5 +1,7 @@
 """Recordings -> window sets, by the same windower and quality meter as on live streams."""
 
+from collections.abc import Iterator
+
 from edge_agent.quality import Quality, QualityMeter, QualitySettings
 from edge_agent.sources.base import LabelBatch, SampleBatch
 from edge_agent.sources.recording import Recording
@@ -26,6 +28,18 @@ def windows_of(task: Task, recording: Recording, quality: QualitySettings | None
     Raises:
         Misconfigured: a stream's number of channels is not the task's, or no stream is the task's.
     """
+    parts = [as_window_set(*judged) for judged in judged_windows(task, recording, quality)]
+    return windowset.concat(parts) if parts else windowset.empty(task)
+
+
+def judged_windows(
+    task: Task, recording: Recording, quality: QualitySettings | None = None
+) -> Iterator[tuple[Windows, Quality]]:
+    """The windows of a recording in the order of time, in batches, with their quality and its reasons.
+
+    Raises:
+        Misconfigured: as :func:`windows_of`.
+    """
     names = [name for name in recording.streams if name in task.modality_names]
     if not names:
         raise Misconfigured(
@@ -42,7 +56,5 @@ def windows_of(task: Task, recording: Recording, quality: QualitySettings | None
                 f"modality {name!r}: {stream.values.shape[1]} channels, the task says {channels}"
             )
         windower.feed(SampleBatch(name, stream.t, stream.values), 0.0)
-    parts = []
     while (windows := windower.flush()) is not None:
-        parts.append(as_window_set(windows, meter.judge(windows)))
-    return windowset.concat(parts) if parts else windowset.empty(task)
+        yield windows, meter.judge(windows)

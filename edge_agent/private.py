@@ -30,6 +30,14 @@ class PrivateTensors:
             remove(path)
             return {}
 
+    def stamp(self, task: str) -> tuple[int, int, int] | None:
+        """Another one after every write; None where there is nothing. One look at the folder, no reading."""
+        try:
+            found = self._path(task).stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
     def write(self, task: str, tensors: Tensors) -> None:
         """Replace those of a task.
 

@@ -1,6 +1,7 @@
 """Does ONNX Runtime work here, and does a model load? Asked in a child process: it may die of a signal.
 
-``python -P -m edge_agent.probe`` imports it; with a model's folder it also runs one window of zeros.
+``python -P -m edge_agent.probe`` imports it; with a model's folder, or the file of a feature graph, it also
+runs one window of zeros.
 onnxruntime has shipped wheels that die with SIGILL on a Raspberry Pi 4.
 """
 
@@ -15,9 +16,9 @@ from protocol.errors import LichenError
 TIMEOUT_S: Final = 60.0
 
 
-async def why_not(folder: Path | None = None, *, python: str = sys.executable) -> str:
-    """Empty when ONNX Runtime imports (and the model in ``folder`` runs), else the reason in words."""
-    args = [] if folder is None else [str(folder)]
+async def why_not(model: Path | None = None, *, python: str = sys.executable) -> str:
+    """Empty when ONNX Runtime imports (and the model or feature graph runs), else the reason in words."""
+    args = [] if model is None else [str(model)]
     process = await asyncio.create_subprocess_exec(
         python,
         "-P",
@@ -62,14 +63,20 @@ def main(args: list[str]) -> int:
     import onnxruntime  # noqa: F401, PLC0415 - the import is what is probed
 
     if args:
-        from edge_agent.model import LoadedModel  # noqa: PLC0415 - only in the child that loads a model
-
         try:
-            LoadedModel(Path(args[0]), threads=1).try_once()
+            _try(Path(args[0]))
         except LichenError as error:
             sys.stderr.write(f"{error}\n")
             return 1
     return 0
+
+
+def _try(path: Path) -> None:
+    from edge_agent.features import FeatureGraph  # noqa: PLC0415 - only in the child that loads one
+    from edge_agent.model import LoadedModel  # noqa: PLC0415 - as above
+
+    loaded = LoadedModel(path, threads=1) if path.is_dir() else FeatureGraph(path.read_bytes())
+    loaded.try_once()
 
 
 if __name__ == "__main__":

@@ -46,6 +46,7 @@ def report(agent: "Agent") -> dict[str, Any]:
         },
         "inference": agent.inference.off_because or "running",
         "model_version": None if agent.inference.model is None else agent.inference.model.manifest.version,
+        "model_personal": agent.inference.model is not None and bool(agent.inference.model.own),
         "model_refused": agent.deployment.last_refusal,
         "predictions": agent.inference.predictions,
         "last_prediction": agent.inference.last,

@@ -123,6 +123,8 @@ class Session:
         self._workspace = workspace
         self._model_digest = model_digest
         self._reconnect = reconnect
+        self.misfit = ""
+        """Why the task that was announced last cannot be done here, in words; empty where it can."""
         self._taskless = (clock.now(), _TASKLESS_S)
         self._sent: State | None = None
         self._sent_at = 0.0
@@ -143,7 +145,9 @@ class Session:
         try:
             check_task(task, self._sources)
         except Misconfigured as error:
+            self.misfit = str(error)
             raise Refused(Reason.UNKNOWN_TASK, str(error)) from None
+        self.misfit = ""
         for words in misfits(task, self._sources):
             _log.warning("a source is not used", why=words)
         for words in doubts(task, self._sources):
@@ -243,7 +247,7 @@ class Session:
     def _miss_task(self) -> None:
         """The announced task is retained and comes once a connection: where it got lost, connect anew."""
         since, patience = self._taskless
-        if self._workspace() is not None:
+        if self._workspace() is not None or self.misfit:
             self._taskless = self._clock.now(), _TASKLESS_S
         elif not self._link.connected:  # our own asking is no reason to ask more often
             self._taskless = self._clock.now(), patience

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from edge_agent.roles import learns_by
 from runtime.waits import Wait, stamp
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ def _certificate(agent: "Agent") -> Iterator[Wait]:
 def _task(agent: "Agent") -> Iterator[Wait]:
     if agent.workspace() is None:
         words = "no task is announced, and no task_file is set"
+        if misfit := agent.session.misfit:
+            words = f"the task that is announced cannot be done here: {misfit}"
         yield Wait("task", words, agent.started, None, "until a coordinator announces one")
 
 
@@ -57,7 +60,9 @@ def _learner(agent: "Agent") -> Iterator[Wait]:
         return  # what is learnt waits for its receipt; that is said below
     then = "it is given up, or tried again"
     if learner.until is None:
-        then = f"until the coordinator offers a round; {_last_heard(agent)}"
+        ready = " (in role prototype: when it has made the feature graphs, and a device trains)"
+        role = ready if learns_by(agent.settings) == "prototype" else ""
+        then = f"until the coordinator offers a round{role}; {_last_heard(agent)}"
     yield Wait("round", learner.why, learner.since, learner.until, then)
 
 

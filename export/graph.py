@@ -7,39 +7,59 @@ the ONNX operator it becomes (ADR 4). The batch is the only dynamic axis: the ti
 import copy
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 import onnx
 import torch
 from torch import Tensor, nn
 
+from export.own import Open, Paths, values_of, with_defaults
+from models.contract import Tensors
 from protocol.task import Task
 
 OPSET: Final = 20
 """Runs on every onnxruntime since 1.17, and has all that these graphs need."""
 PRESENT: Final = "present"
 OUTPUTS: Final = ("probabilities", "logits")
-_EXAMPLE_BATCH: Final = 3
+EXAMPLE_BATCH: Final = 3
 """Neither 0 nor 1: torch.export takes those for constants of the graph."""
-_GATES: Final = (0, 3, 1, 2)
+GATES: Final = (0, 3, 1, 2)
 """torch stacks an LSTM's gates as i, f, g, o; ONNX as i, o, f, c (g is called c there)."""
 
 
 def _gates(w_4HN: Tensor) -> Tensor:
     """Rows in ONNX's gate order, with a first axis for its one direction."""
     parts = w_4HN.detach().chunk(4, dim=0)
-    return torch.cat([parts[i] for i in _GATES], dim=0).unsqueeze(0).contiguous()
+    return torch.cat([parts[i] for i in GATES], dim=0).unsqueeze(0).contiguous()
 
 
-class _OnnxLstm(nn.Module):
+def require_plain(lstm: nn.LSTM) -> None:
+    """Raises ValueError for an LSTM that the ONNX operator below would not compute."""
+    if not lstm.batch_first or lstm.bidirectional or lstm.proj_size or not lstm.bias:
+        raise ValueError(f"cannot export {lstm}: only batch_first, one direction, biases, no projection")
+
+
+def lstm_layer(x_TBI: Tensor, w_14HI: Tensor, r_14HH: Tensor, b_18H: Tensor, hidden: int) -> Tensor:
+    """One layer as the ONNX operator, parameters in its gate order: ``h_TBH``. Only to be traced."""
+    y_T1BH = torch.onnx.ops.symbolic(
+        "LSTM",
+        (x_TBI, w_14HI, r_14HH, b_18H),
+        {"hidden_size": hidden},
+        dtype=torch.float32,
+        shape=(x_TBI.shape[0], 1, x_TBI.shape[1], hidden),
+        version=OPSET,
+    )
+    return y_T1BH.squeeze(1)
+
+
+class OnnxLstm(nn.Module):
     """Takes the place of an ``nn.LSTM`` while exporting; computes nothing in torch."""
 
     def __init__(self, lstm: nn.LSTM) -> None:
         super().__init__()
-        if not lstm.batch_first or lstm.bidirectional or lstm.proj_size or not lstm.bias:
-            raise ValueError(f"cannot export {lstm}: only batch_first, one direction, biases, no projection")
+        require_plain(lstm)
         self.layers, self.hidden = lstm.num_layers, lstm.hidden_size
         for i in range(self.layers):
             w, r, wb, rb = (
@@ -53,25 +73,18 @@ class _OnnxLstm(nn.Module):
         """``h_BTH`` of all time steps; the final state is not offered."""
         x_TBI = x_BTI.transpose(0, 1)
         for i in range(self.layers):
-            y_T1BH = torch.onnx.ops.symbolic(
-                "LSTM",
-                (x_TBI, *(self.get_buffer(f"{name}{i}") for name in "wrb")),
-                {"hidden_size": self.hidden},
-                dtype=torch.float32,
-                shape=(x_TBI.shape[0], 1, x_TBI.shape[1], self.hidden),
-                version=OPSET,
-            )
-            x_TBI = y_T1BH.squeeze(1)
+            w, r, b = (self.get_buffer(f"{name}{i}") for name in "wrb")
+            x_TBI = lstm_layer(x_TBI, w, r, b, self.hidden)
         return x_TBI.transpose(0, 1), None
 
 
-def _prepared(model: nn.Module) -> nn.Module:
+def without_lstm(model: nn.Module, replace: Callable[[nn.LSTM], nn.Module]) -> nn.Module:
     """A copy in evaluation mode, with every LSTM replaced."""
     model = copy.deepcopy(model).eval()
     for parent in list(model.modules()):
         for name, child in parent.named_children():
             if isinstance(child, nn.LSTM):
-                setattr(parent, name, _OnnxLstm(child))
+                setattr(parent, name, replace(child))
     return model
 
 
@@ -117,34 +130,69 @@ def _strip(model: onnx.ModelProto) -> None:
     del graph.value_info[:]
 
 
-def to_onnx(model: nn.Module, task: Task) -> bytes:
-    """Export an inference module; the same module gives the same bytes.
+def serialized(
+    model: nn.Module,
+    arguments: tuple[Tensor, ...],
+    *,
+    names: Sequence[str],
+    outputs: Sequence[str],
+    dynamic: tuple[Any, ...],
+    defaults: Tensors | None = None,
+) -> bytes:
+    """A module as a serialized model, checked by onnx; the same module gives the same bytes.
 
     Args:
-        model: ``forward(present_BM, *x_BCT) -> (probabilities_BK, logits_BK)``; not changed.
-        task: names the inputs and fixes their shapes.
-
-    Returns:
-        A serialized ONNX model, checked by onnx. Whether it computes the same is for ``export.parity``.
+        model: in evaluation mode, and :func:`without_lstm`.
+        arguments: of one call.
+        names: of the graph's inputs, one for each argument.
+        outputs: of the graph's outputs.
+        dynamic: torch.export's ``dynamic_shapes``.
+        defaults: of inputs that need not be fed (``export.own``).
     """
-    arguments = example(task, _EXAMPLE_BATCH)
-    batch = torch.export.Dim("batch")
     with _quiet(), torch.no_grad():
         program = torch.onnx.export(
-            _prepared(model),
+            model,
             arguments,
             dynamo=True,
             opset_version=OPSET,
-            input_names=[PRESENT, *task.modality_names],
-            output_names=list(OUTPUTS),
-            dynamic_shapes=({0: batch}, tuple({0: torch.export.Dim.AUTO} for _ in task.modalities)),
+            input_names=list(names),
+            output_names=list(outputs),
+            dynamic_shapes=dynamic,
             optimize=True,
             verbose=False,
         )
     if program is None:
         raise RuntimeError("torch.onnx.export gave no program")
     proto = program.model_proto
+    with_defaults(proto, defaults or {})
     _strip(proto)
     onnx.checker.check_model(proto, full_check=True)
     data: bytes = proto.SerializeToString(deterministic=True)
     return data
+
+
+def to_onnx(model: nn.Module, task: Task, own: Paths | None = None) -> bytes:
+    """Export an inference module; the same module gives the same bytes.
+
+    Args:
+        model: ``forward(present_BM, *x_BCT) -> (probabilities_BK, logits_BK)``; not changed.
+        task: names the inputs and fixes their shapes.
+        own: the tensors that a device may replace (``export.own.paths_of``); the others are constants.
+
+    Returns:
+        A serialized ONNX model, checked by onnx. Whether it computes the same is for ``export.parity``.
+    """
+    batch, windows = torch.export.Dim("batch"), tuple({0: torch.export.Dim.AUTO} for _ in task.modalities)
+    arguments, names = example(task, EXAMPLE_BATCH), [PRESENT, *task.modality_names]
+    closed = without_lstm(model, OnnxLstm)
+    if not own:
+        return serialized(closed, arguments, names=names, outputs=OUTPUTS, dynamic=({0: batch}, windows))
+    defaults = values_of(model, own)
+    return serialized(
+        Open(closed, own, len(windows)).eval(),
+        (*arguments, *map(torch.from_numpy, defaults.values())),
+        names=[*names, *defaults],
+        outputs=OUTPUTS,
+        dynamic=(({0: batch}, *windows, *({} for _ in defaults)),),
+        defaults=defaults,
+    )

@@ -1,6 +1,8 @@
-"""Export jobs: a folder with ``job.json`` and ``state.npz`` in, ``bundle.zip`` and ``result.json`` out.
+"""Export jobs: a folder with ``job.json`` in, files and ``result.json`` out.
 
-The coordinator writes the folder and starts ``python -P -m export`` on it; it never imports this package.
+``export``: with ``state.npz`` beside it; leaves ``bundle.zip``. ``features``: of a task alone; leaves
+``<modality>.onnx`` (``export.features``). The coordinator writes the folder and starts ``python -P -m
+export`` on it; it never imports this package.
 Every result appears whole or not at all, ``result.json`` last.
 """
 
@@ -9,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from models.jobs import load_state
 from protocol.base import Count, Digest, Wire
@@ -39,7 +41,21 @@ class ExportJob(Wire):
     threads: Annotated[int, Field(ge=1, le=256)] = 1
 
 
-def read_job(job_dir: Path) -> ExportJob:
+class FeaturesJob(Wire):
+    """``job.json``: make the feature graphs of a task."""
+
+    kind: Literal["features"]
+    task: Task
+    threads: Annotated[int, Field(ge=1, le=256)] = 1
+
+
+class _Kind(BaseModel):
+    """What says how the rest is to be read."""
+
+    kind: Literal["export", "features"] = "export"
+
+
+def read_job(job_dir: Path) -> ExportJob | FeaturesJob:
     """What a folder asks for.
 
     Raises:
@@ -47,7 +63,9 @@ def read_job(job_dir: Path) -> ExportJob:
     """
     path = job_dir / JOB
     try:
-        return ExportJob.model_validate_json(path.read_bytes())
+        data = path.read_bytes()
+        kind = _Kind.model_validate_json(data).kind
+        return (FeaturesJob if kind == "features" else ExportJob).model_validate_json(data)
     except OSError as error:
         raise Misconfigured(f"{path}: {error.strerror or error}") from None
     except ValidationError as error:
@@ -69,23 +87,44 @@ def require_parts() -> None:
 
 
 def do(job_dir: Path) -> None:
-    """Do the job in this folder and leave ``bundle.zip`` and ``result.json`` there.
+    """Do the job in this folder and leave its files and ``result.json`` there.
 
     Raises:
         Misconfigured: the job, its task or a library of the ``export`` extra.
-        Refused: the state is not the network's, or the graph failed its gate.
+        Refused: the state is not the network's, or a graph failed its gate.
     """
     job = read_job(job_dir)
-    for name in (RESULT, BUNDLE):
-        (job_dir / name).unlink(missing_ok=True)
+    for path in (job_dir / RESULT, job_dir / BUNDLE, *job_dir.glob("*.onnx")):
+        path.unlink(missing_ok=True)
     require_parts()
     import torch  # noqa: PLC0415 - a wrong job is answered before the second that torch takes to load
 
-    from export.pack import Lineage, make_bundle  # noqa: PLC0415 - imports torch too
-
     torch.set_num_threads(job.threads)
+    result = _features(job, job_dir) if isinstance(job, FeaturesJob) else _bundle(job, job_dir)
+    write_atomic(job_dir / RESULT, json.dumps(result, allow_nan=False, sort_keys=True).encode())
+
+
+def _bundle(job: ExportJob, job_dir: Path) -> dict[str, Any]:
+    """Leave ``bundle.zip``."""
+    from export.pack import Lineage, make_bundle  # noqa: PLC0415 - imports torch
+
     lineage = Lineage(job.version, job.round, job.manifest_digest, job.parent, job.metrics)
     bundle, parity = make_bundle(job.task, load_state(job_dir / STATE), lineage)
     write_atomic(job_dir / BUNDLE, bundle)
-    result: dict[str, Any] = {"parity": parity.as_dict(), "size": len(bundle), "digest": digest(bundle)}
-    write_atomic(job_dir / RESULT, json.dumps(result, allow_nan=False, sort_keys=True).encode())
+    return {"parity": parity.as_dict(), "size": len(bundle), "digest": digest(bundle)}
+
+
+def _features(job: FeaturesJob, job_dir: Path) -> dict[str, Any]:
+    """Leave ``<modality>.onnx`` for each modality."""
+    from export.features import checked_graphs  # noqa: PLC0415 - imports torch
+
+    graphs = {}
+    for name, (graph, parity) in checked_graphs(job.task).items():
+        write_atomic(job_dir / f"{name}.onnx", graph)
+        graphs[name] = {
+            "file": f"{name}.onnx",
+            "digest": digest(graph),
+            "size": len(graph),
+            "parity": parity.as_dict(),
+        }
+    return {"graphs": graphs}

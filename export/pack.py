@@ -6,6 +6,7 @@ from importlib import import_module
 from torch import nn
 
 from export.graph import OUTPUTS, PRESENT, to_onnx
+from export.own import paths_of
 from export.parity import Parity, check
 from models.contract import Blobs
 from models.registry import method
@@ -54,8 +55,10 @@ def make_bundle(task: Task, state: Blobs, lineage: Lineage) -> tuple[bytes, Pari
         Refused: the state is not the network's, or the graph does not compute what torch computes.
     """
     module = inference_module(task, state)
-    model = to_onnx(module, task)
-    parity = check(model, module, task)
+    spec = method(task.method)
+    own = paths_of(module, spec.personal(spec.configure(task)))
+    model = to_onnx(module, task, own)
+    parity = check(model, module, task, own)
     manifest = BundleManifest(
         task=task.name,
         method=task.method,
@@ -66,6 +69,7 @@ def make_bundle(task: Task, state: Blobs, lineage: Lineage) -> tuple[bytes, Pari
         samples={name: task.samples(name) for name in task.modality_names},
         inputs=(PRESENT, *task.modality_names),
         outputs=OUTPUTS,
+        overridable=tuple(own),
         round=lineage.round,
         base=lineage.base,
         parent=lineage.parent,

@@ -18,6 +18,8 @@ from onnxruntime.capi import onnxruntime_pybind11_state as _ort
 from torch import nn
 
 from export.graph import OUTPUTS, PRESENT
+from export.own import Paths, examples, replaced, values_of
+from models.contract import Tensors
 from protocol.errors import Reason, Refused
 from protocol.task import Task
 
@@ -39,7 +41,9 @@ class Parity:
     """What the gate saw.
 
     Attributes:
-        cases: pairs of batch size and mask, each compared in every class of every window.
+        cases: triples of batch size, mask and a device's own tensors, each compared in every class of every
+            window.
+        replaced: sets of a device's own tensors that were tried; 0 where it cannot have any.
         max_difference: of a probability.
         max_logit_difference: relative to ``1 + |logit|``.
         latency_ms: onnxruntime on one thread, a single window with everything present, median.
@@ -49,6 +53,7 @@ class Parity:
     cases: int
     batches: tuple[int, ...]
     masks: int
+    replaced: int
     tolerance: float
     max_difference: float
     max_logit_difference: float
@@ -162,28 +167,47 @@ def _gaps(got: tuple[Array, Array], want: tuple[Array, Array], where: str) -> tu
     return gap, gap_logit
 
 
-def check(model: bytes, reference: nn.Module, task: Task) -> Parity:
+def _compare(
+    loaded: ort.InferenceSession, reference: nn.Module, task: Task, paths: Paths, own: Tensors
+) -> list[tuple[float, float]]:
+    """The gaps of all cases, with these tensors of a device's own in both."""
+    gaps, words_own = [], f", own {', '.join(own)}" if own else ""
+    for batch, words, present_BM, x in _cases(task):
+        where = f"batch {batch}, {words}{words_own}"
+        arguments = tuple(
+            torch.from_numpy(value) for value in (present_BM, *(x[n] for n in task.modality_names))
+        )
+        with torch.no_grad():
+            want = replaced(reference, paths, own, arguments)
+        got = _run(loaded, {PRESENT: present_BM, **x, **own}, where)
+        gaps.append(_gaps(got, (want[0].numpy(), want[1].numpy()), where))
+    return gaps
+
+
+def _require_own(loaded: ort.InferenceSession, own: Paths) -> None:
+    found = sorted(i.name for i in loaded.get_overridable_initializers())
+    if found != sorted(own):
+        can, should = (", ".join(names) or "nothing" for names in (found, sorted(own)))
+        raise Refused(Reason.WRONG_TENSORS, f"a device can replace {can} in the graph, not {should}")
+
+
+def check(model: bytes, reference: nn.Module, task: Task, own: Paths | None = None) -> Parity:
     """Compare an exported model with its torch module.
 
     Args:
         model: a serialized ONNX model.
         reference: what was exported, in evaluation mode.
         task: names inputs, shapes and units.
+        own: the tensors that a device may replace, as given to ``to_onnx``: tried with other values too.
 
     Raises:
         Refused: they differ, or an output is not finite or has another shape; the detail names batch size,
-            mask and difference.
+            mask, replaced tensors and difference.
     """
-    loaded = session(model)
-    gaps = []
-    for batch, words, present_BM, x in _cases(task):
-        where = f"batch {batch}, {words}"
-        with torch.no_grad():
-            want = reference(
-                torch.from_numpy(present_BM), *(torch.from_numpy(x[n]) for n in task.modality_names)
-            )
-        got = _run(loaded, {PRESENT: present_BM, **x}, where)
-        gaps.append(_gaps(got, (want[0].numpy(), want[1].numpy()), where))
+    loaded, paths = session(model), own or {}
+    _require_own(loaded, paths)
+    sets = examples(values_of(reference, paths)) if paths else []
+    gaps = [gap for one in ({}, *sets) for gap in _compare(loaded, reference, task, paths, one)]
     rng = np.random.default_rng(_SEED)
     single, many = (
         _median_ms(loaded, {PRESENT: np.ones((b, len(task.modalities)), np.float32), **_inputs(task, b, rng)})
@@ -193,6 +217,7 @@ def check(model: bytes, reference: nn.Module, task: Task) -> Parity:
         cases=len(gaps),
         batches=BATCHES,
         masks=len(masks_of(len(task.modalities))),
+        replaced=len(sets),
         tolerance=TOLERANCE,
         max_difference=max(gap for gap, _ in gaps),
         max_logit_difference=max(gap for _, gap in gaps),

@@ -1,8 +1,10 @@
-"""``lichen data``: what real data is at hand, and recordings made from it."""
+"""``lichen data``: what real data is at hand, how it comes here, and recordings made from it."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 import typer
@@ -13,8 +15,77 @@ from protocol.task import Task
 from runtime.outputs import writing
 from runtime.settings import load_toml
 
+if TYPE_CHECKING:
+    from lichen.datasets.fetch import Say
+
 app = typer.Typer(no_args_is_help=True, help="Data sets and recordings.", add_completion=False)
 Format = Literal["table", "json"]
+Shape = Annotated[Format, typer.Option("--format", help="table or json")]
+
+
+@app.command("ls")
+def show_all(output_format: Shape = "table") -> None:
+    """Which data sets are here, where, and how big they are; what to do for the others."""
+    from lichen.datasets import catalogue  # noqa: PLC0415 - the other commands need none of it
+
+    found = [catalogue.find(known) for known in catalogue.KNOWN]
+    if output_format == "json":
+        typer.echo(json.dumps([one.as_json() for one in found], indent=2))
+        return
+    for one in found:
+        size = f"{one.size / 1e6:.1f} MB" if one.paths else "-"
+        typer.echo(f"{one.known.name:<9} {size:>8}  {one.known.title}")
+        for line in map(str, one.folders) if one.paths else [f"not here: {one.known.otherwise}"]:
+            typer.echo(f"{'':<20}{line}")
+
+
+@app.command()
+def fetch(
+    name: Annotated[Literal["uci-har"], typer.Argument(help="the data set")],  # noqa: ARG001 - there is one so far
+    given: Annotated[
+        Path | None,
+        typer.Option("--from", help="an archive at hand or an unpacked folder, instead of downloading"),
+    ] = None,
+    *,
+    force: Annotated[bool, typer.Option("--force", help="also where it is here already")] = False,
+    output_format: Shape = "table",
+) -> None:
+    """Bring a data set here: download it, compare it with what was published, keep it packed in the cache.
+
+    uci-har: 60 MB from the UCI repository; read its licence first (docs/data.md).
+    """
+    from lichen.datasets.fetch import fetch_uci_har  # noqa: PLC0415 - the other commands need none of it
+
+    with _progress() as say:
+        done = fetch_uci_har(given, force=force, say=say)
+    if output_format == "json":
+        about = {"folder": str(done.folder), "windows": done.windows, "fresh": done.fresh}
+        typer.echo(json.dumps(about, indent=2))
+        return
+    counts = " and ".join(f"{count} {part} windows" for part, count in done.windows.items())
+    typer.echo(f"{done.folder}: {counts}, as published{'' if done.fresh else '; it was here already'}")
+
+
+@contextmanager
+def _progress() -> Iterator["Say"]:
+    """Bars on standard error; where that is no terminal, a line for each stage."""
+    from rich.console import Console  # noqa: PLC0415 - as in fetch
+    from rich.progress import BarColumn, Progress, TaskID, TextColumn  # noqa: PLC0415 - as above
+
+    console = Console(stderr=True)
+    columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[amount]}")
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
+        known: dict[str, TaskID] = {}
+
+        def say(what: str, done: int, total: int | None) -> None:
+            if what not in known:
+                known[what] = bars.add_task(what, amount="")
+                if not console.is_terminal:
+                    typer.echo(f"{what} ...", err=True)
+            amount = f"{done / 1e6:.1f} MB" if what == "fetching" else f"{done} of {total} files"
+            bars.update(known[what], completed=done, total=total, amount=amount)
+
+        yield say
 
 
 @app.command("spar")

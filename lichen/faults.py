@@ -3,17 +3,32 @@
 The setting of QQR (Wang et al., section on quantity and quality imbalance): in part of the time most
 windows lack one modality; in part of the time one modality is noisy. At most one modality is hurt at any
 moment, so that the other one can repair it. Each device gets a plan of its own.
+
+``plan_faults`` draws a device's mix of outages, noise and stuck values; ``plan_kind`` one kind alone at one
+severity, for measuring how well it is found. The severity is a fault's ``amount``:
+
+=======  =================================================================================================
+noise    signal-to-noise ratio in dB: the modality's own power (about its mean) over the noise's
+clip     the sensor's full scale as a share of the 99th percentile of absolute values (all channels)
+gaps     share of the samples that is missing, in bursts of ``BURST_S``
+gain     factor that the gain has reached at the fault's end; it grows evenly in its logarithm, from 1
+=======  =================================================================================================
+
+``outage`` (silence) and ``stuck`` (one value) have none.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 Recording = dict[str, NDArray[Any]]
-FaultKind = Literal["outage", "noise", "stuck"]
+FaultKind = Literal["outage", "noise", "stuck", "clip", "gaps", "gain"]
+BURST_S: Final = 0.4
+"""Length of the bursts that ``gaps`` is made of: about what a radio link loses at a time."""
+Values = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -47,13 +62,15 @@ class FaultPlan:
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault: what, where, from when to when (seconds of the recording)."""
+    """One fault: what, where, from when to when (seconds of the recording), how severe."""
 
     kind: FaultKind
     modality: str
     start_s: float
     end_s: float
     detail: str = ""
+    amount: float = 0.0
+    """Its severity; the module's text says in what."""
 
     def as_dict(self) -> dict[str, Any]:
         """For the report's JSON."""
@@ -103,15 +120,12 @@ def plan_faults(recorded: Recording, plan: FaultPlan, seed: int) -> list[Fault]:
     length_s = max(float(recorded[f"{name}/t"][-1]) for name in names)
     outage, noise, stuck = _blocks(length_s, plan.block_s, shares, rng)
     faults = _outages(plan, names, outage, rng)
-    spans = [("noise", plan.noise_modality, i) for i in noise] + [
-        ("stuck", plan.stuck_modality, i) for i in stuck
-    ]
-    for kind, modality, index in spans:
-        start = index * plan.block_s
-        detail = f"{plan.snr_db:g} dB" if kind == "noise" else "one value"
-        faults.append(
-            Fault("noise" if kind == "noise" else "stuck", str(modality), start, start + plan.block_s, detail)
-        )
+    for index in noise:
+        span = (index * plan.block_s, index * plan.block_s + plan.block_s)
+        faults.append(Fault("noise", str(plan.noise_modality), *span, f"{plan.snr_db:g} dB", plan.snr_db))
+    for index in stuck:
+        span = (index * plan.block_s, index * plan.block_s + plan.block_s)
+        faults.append(Fault("stuck", str(plan.stuck_modality), *span, "one value"))
     return sorted(faults, key=lambda f: (f.start_s, f.modality))
 
 
@@ -131,28 +145,108 @@ def _outages(
     return faults
 
 
+def plan_kind(
+    recorded: Recording,
+    kind: FaultKind,
+    modality: str,
+    amount: float,
+    seed: int,
+    *,
+    share: float = 0.3,
+    block_s: float = 25.6,
+    from_s: float = 0.0,
+) -> list[Fault]:
+    """Faults of one kind and severity on one modality, in a share of the time (at least one block).
+
+    Args:
+        recorded: where; it is not touched.
+        kind: of all the faults.
+        modality: that is hurt.
+        amount: the severity.
+        seed: decides which blocks.
+        share: of the time from ``from_s`` on.
+        block_s: length of a fault; faults may follow each other.
+        from_s: nothing happens before.
+
+    Raises:
+        ValueError: the recording lacks the modality, is too short, or the amount means nothing for that kind.
+    """
+    names = modalities_of(recorded)
+    if modality not in names:
+        raise ValueError(f"no modality {modality!r}; the recording has {', '.join(names)}")
+    if not {"clip": amount > 0, "gaps": 0 <= amount < 1, "gain": amount > 0}.get(kind, True):
+        raise ValueError(f"{kind}: an amount of {amount:g} means nothing")
+    room_s = float(recorded[f"{modality}/t"][-1]) - from_s
+    count = int(room_s / block_s)
+    if count < 1:
+        raise ValueError(f"{kind}: no block of {block_s:g} s fits into the {room_s:g} s from {from_s:g} s on")
+    rng = np.random.default_rng(seed)
+    first_s = from_s + rng.uniform(0, room_s - count * block_s)  # no grid in common with the windows
+    drawn = sorted(rng.permutation(count)[: max(1, round(share * count))].tolist())
+    starts = [first_s + index * block_s for index in drawn]
+    return [Fault(kind, modality, start, start + block_s, amount=amount) for start in starts]
+
+
 def inject(recorded: Recording, faults: Sequence[Fault], seed: int) -> Recording:
     """A copy of the recording in which these faults happened. Labels are untouched."""
     out = {key: value.copy() for key, value in recorded.items()}
     rng = np.random.default_rng(seed)
     for name in modalities_of(recorded):
         t_n, x_TC = out[f"{name}/t"], out[f"{name}/values"]
-        power_C = recorded[f"{name}/values"].var(axis=0)
+        full_TC = recorded[f"{name}/values"]
         keep_n = np.ones(len(t_n), bool)
         for fault in faults:
             if fault.modality != name:
                 continue
             first, last = np.searchsorted(t_n, [fault.start_s, fault.end_s])
-            if fault.kind == "outage":
-                keep_n[first:last] = False
-            elif fault.kind == "noise":
-                ratio = 10 ** (float(fault.detail.split()[0]) / 10)
-                noise_TC = rng.standard_normal((last - first, x_TC.shape[1])) * np.sqrt(power_C / ratio)
-                x_TC[first:last] += noise_TC.astype(x_TC.dtype)
+            here = slice(first, last)
+            if fault.kind in ("outage", "gaps"):
+                keep_n[here] &= _kept(fault, t_n[here], rng)
             elif last > first:
-                x_TC[first:last] = x_TC[first]
+                x_TC[here] = _HURT[fault.kind](fault, t_n[here], x_TC[here], full_TC, rng)
         out[f"{name}/t"], out[f"{name}/values"] = t_n[keep_n], x_TC[keep_n]
     return out
+
+
+def gain_at(fault: Fault, t_n: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The gain of a ``gain`` fault at these times; 1 before and after it."""
+    part = (t_n - fault.start_s) / (fault.end_s - fault.start_s)
+    return np.where((part >= 0) & (part < 1), fault.amount**part, 1.0)
+
+
+def _kept(fault: Fault, t_n: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Which samples arrive: in an outage none; in gaps, slots of ``BURST_S`` are silent by chance."""
+    if fault.kind == "outage":
+        return np.zeros(len(t_n), bool)
+    slots = int(np.ceil((fault.end_s - fault.start_s) / BURST_S))
+    silent = rng.random(slots) < fault.amount
+    return ~silent[np.minimum(((t_n - fault.start_s) / BURST_S).astype(np.int64), slots - 1)]
+
+
+def _noise(fault: Fault, _: Values, x_TC: Values, full_TC: Values, rng: np.random.Generator) -> Values:
+    power_C = full_TC.var(axis=0)
+    noise_TC = rng.standard_normal(x_TC.shape) * np.sqrt(power_C / 10 ** (fault.amount / 10))
+    hurt_TC: Values = x_TC + noise_TC.astype(x_TC.dtype)
+    return hurt_TC
+
+
+def _stuck(_: Fault, __: Values, x_TC: Values, ___: Values, ____: np.random.Generator) -> Values:
+    return np.broadcast_to(x_TC[0], x_TC.shape)
+
+
+def _clip(fault: Fault, _: Values, x_TC: Values, full_TC: Values, __: np.random.Generator) -> Values:
+    rail = float(np.percentile(np.abs(full_TC), 99)) * fault.amount
+    return np.clip(x_TC, -rail, rail)
+
+
+def _gain(fault: Fault, t_n: Values, x_TC: Values, _: Values, __: np.random.Generator) -> Values:
+    hurt_TC: Values = x_TC * gain_at(fault, t_n)[:, None].astype(x_TC.dtype)
+    return hurt_TC
+
+
+Hurt = Callable[[Fault, Values, Values, Values, np.random.Generator], Values]
+"""``(fault, t_n, x_TC, the whole recording's x_TC, rng) -> x_TC``."""
+_HURT: Final[Mapping[FaultKind, Hurt]] = {"noise": _noise, "stuck": _stuck, "clip": _clip, "gain": _gain}
 
 
 def share_of(faults: Sequence[Fault], kind: FaultKind, modality: str, length_s: float) -> float:

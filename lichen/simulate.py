@@ -1,30 +1,27 @@
-"""Many virtual devices in one process: the method's real client and server, real frames, no broker.
+"""Many virtual devices: the method's real client and server, real frames, no broker.
 
 Every update is quantized with error carry, written as a frame, read back and checked exactly as between an
 agent and a coordinator, so that the accuracy includes what the codec costs and the bytes are those of the
-wire. The same task, windows and seed give the same history.
+wire. The same task, windows and seed give the same history, in one process or in several.
 """
 
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from edge_agent.packing import pack_update
+from lichen.simulated_device import PROTOTYPE, Role, Site, VirtualDevice
 from lichen.simulated_round import Engine, RoundRecord, Tamper, Watch
+from lichen.simulated_workers import Crew, Here, Workers
 from lichen.streams import Fixed, Stream
-from models import registry, windowset
-from models.contract import (
-    Blobs,
-    Client,
-    ClientContext,
-    Evaluation,
-    LocalResult,
-    Tensors,
-    WindowSet,
-)
+from models import registry
+from models.contract import Blobs, Evaluation, Tensors, WindowSet
 from protocol.errors import Misconfigured
-from protocol.messages import Offer
 from protocol.task import Task
+
+__all__ = ["History", "Role", "RoundRecord", "VirtualDevice", "alone", "each_alone", "simulate"]
+
+Devices = Mapping[str, WindowSet | Stream]
+Progress = Callable[[RoundRecord], None]
 
 
 @dataclass(frozen=True)
@@ -36,12 +33,14 @@ class History:
         state: the final global state.
         evaluation: of the final state on the test windows; None without any.
         seconds: wall time of it all.
+        private: what each device kept of its own; empty where it was not asked for.
     """
 
     rounds: tuple[RoundRecord, ...]
     state: Blobs
     evaluation: Evaluation | None
     seconds: float
+    private: Mapping[str, Tensors] = field(default_factory=dict)
 
     def curve(self, metric: str = "accuracy") -> list[float]:
         """One metric over the evaluated rounds."""
@@ -53,66 +52,20 @@ class History:
         return sum(sum(record.bytes_up.values()) for record in self.rounds)
 
 
-@dataclass
-class VirtualDevice:
-    """A device without a process: its windows, and what stays on it between rounds.
+@dataclass(frozen=True)
+class _Asked:
+    """How a simulation is to be run and judged; see :func:`simulate`."""
 
-    Attributes:
-        name: as in the update's header.
-        stream: what it holds at each round.
-        number: its place in the fleet; decides, with seed and round, its order of samples.
-        private: the method's own, handed back each round.
-        carry: what quantization cut off so far, by tensor.
-    """
-
-    name: str
-    stream: Stream
-    number: int = 0
-    private: Tensors = field(default_factory=dict)
-    carry: Tensors = field(default_factory=dict)
-
-    def update(
-        self, context: ClientContext, client: Client, state: Blobs, base: str
-    ) -> tuple[bytes, LocalResult]:
-        """Train once from ``state``: the frame that goes up, and what it was made from.
-
-        Raises:
-            Transient: none of its windows can train this round.
-            Refused: training gave a value that is not finite.
-        """
-        windows = self.labelled(context.round)
-        result = client.train(context, windows, state, self.private)
-        self.private = result.private
-        return self.pack(context, windows, result, base), result
-
-    def pack(self, context: ClientContext, windows: WindowSet, result: LocalResult, base: str) -> bytes:
-        """Quantize with error carry and write the frame: the agent's own code."""
-        task = context.task
-        offer = Offer(
-            task=task.name, round=context.round, base=base, base_size=0, closes_in_s=0, seed=context.seed
-        )
-        who = (self.name, self.modalities(task, context.round))
-        frame, carry = pack_update(offer, task, who, windows, result, carry=self.carry)
-        self.carry = carry if carry is not None else {}
-        return frame
-
-    def labelled(self, round_: int) -> WindowSet:
-        """What it can learn from in that round: an agent's store keeps labelled windows alone."""
-        windows = self.stream.at(round_)
-        return windowset.select(windows, windows.y_B >= 0)
-
-    def modalities(self, task: Task, round_: int) -> list[str]:
-        """The modalities it has any window of in that round."""
-        present_BM = self.stream.at(round_).present_BM
-        return [name for column, name in enumerate(task.modality_names) if present_BM[:, column].any()]
-
-
-Progress = Callable[[RoundRecord], None]
+    test: WindowSet | None
+    rounds: int
+    every: int = 1
+    progress: Progress | None = None
+    keep_private: bool = False
 
 
 def simulate(
     task: Task,
-    devices: Mapping[str, WindowSet | Stream],
+    devices: Devices,
     test: WindowSet | None,
     seed: int,
     *,
@@ -121,6 +74,9 @@ def simulate(
     progress: Progress | None = None,
     tamper: Mapping[str, Tamper] | None = None,
     watch: Watch | None = None,
+    roles: Mapping[str, Role] | None = None,
+    workers: int = 1,
+    keep_private: bool = False,
 ) -> History:
     """Run a whole federated training.
 
@@ -134,67 +90,98 @@ def simulate(
         progress: told each round as it closes.
         tamper: hostile devices, and what each does with its frames.
         watch: told the updates of every round.
+        roles: of the devices that do not train (``prototype``).
+        workers: processes that the devices are dealt out to, each with one torch thread; 1 runs all in this
+            process, with its number of threads. With one thread here, the number changes no byte.
+        keep_private: give the devices' private tensors back too.
 
     Raises:
-        Misconfigured: an unknown method or option, or no device.
+        Misconfigured: an unknown method or option, no device, or a role that the method lacks.
+        Transient: a worker process ended by itself; the message names its devices.
     """
-    return _run(
-        task,
-        _fleet(devices),
-        test,
-        seed,
-        last=rounds,
-        every=evaluate_every,
-        progress=progress,
-        tamper=tamper,
-        watch=watch,
-    )
+    task = _of_rounds(task, rounds)
+    spec = registry.method(task.method)
+    spec.configure(task)
+    fleet = _fleet(devices, roles or {})
+    if workers < 1:
+        raise Misconfigured(f"a simulation needs at least one worker process, not {workers}")
+    site = _site(task, seed, fleet)
+    engine = Engine(task, spec.server(), tamper or {}, watch)
+    asked = _Asked(test, task.rounds.count, evaluate_every, progress, keep_private)
+    crew: Crew = Here(site, fleet) if workers == 1 else Workers(site, fleet, workers)
+    try:
+        return _run(engine, crew, site, asked)
+    finally:
+        crew.close()
 
 
-def _fleet(devices: Mapping[str, WindowSet | Stream]) -> list[VirtualDevice]:
+def _of_rounds(task: Task, rounds: int | None) -> Task:
+    """The task with that number of rounds: devices and methods read it there."""
+    if rounds is None:
+        return task
+    return task.model_copy(update={"rounds": task.rounds.model_copy(update={"count": rounds})})
+
+
+def _fleet(devices: Devices, roles: Mapping[str, Role]) -> list[VirtualDevice]:
+    if not devices:
+        raise Misconfigured("a simulation needs at least one device")
+    if stray := sorted(set(roles) - set(devices)):
+        raise Misconfigured(
+            f"roles: there is no device {stray[0]!r} (there are {', '.join(sorted(devices))})"
+        )
     return [
-        VirtualDevice(name, Fixed(windows) if isinstance(windows, WindowSet) else windows, number)
+        VirtualDevice(
+            name,
+            Fixed(windows) if isinstance(windows, WindowSet) else windows,
+            number,
+            role=roles.get(name, "train"),
+        )
         for number, (name, windows) in enumerate(sorted(devices.items()))
     ]
 
 
-def _run(
-    task: Task,
-    fleet: list[VirtualDevice],
-    test: WindowSet | None,
-    seed: int,
-    *,
-    last: int | None,
-    every: int,
-    progress: Progress | None = None,
-    tamper: Mapping[str, Tamper] | None = None,
-    watch: Watch | None = None,
-) -> History:
-    if not fleet:
-        raise Misconfigured("a simulation needs at least one device")
-    started = time.perf_counter()
-    spec = registry.method(task.method)
-    spec.configure(task)
-    client = spec.client()
-    engine = Engine(task, client, spec.server(), seed, tamper or {}, watch)
-    state = client.initial(task, seed)
-    last = last or task.rounds.count
+def _site(task: Task, seed: int, fleet: list[VirtualDevice]) -> Site:
+    """With the encoders' graphs, made once, where a device needs them."""
+    site = Site(task, seed)
+    if not any(device.role == PROTOTYPE for device in fleet):
+        return site
+    registry.method(task.method).prototyper()  # says so where the method has none, before anything is made
+    from export.features import feature_graphs  # noqa: PLC0415 - an optional part, and slow to import
+
+    return Site(task, seed, feature_graphs(task))
+
+
+def _run(engine: Engine, crew: Crew, site: Site, asked: _Asked) -> History:
+    started, task = time.perf_counter(), engine.task
+    client = registry.method(task.method).client()
+    state = client.initial(task, site.seed)
     records: list[RoundRecord] = []
     judged: Evaluation | None = None
-    for round_ in range(1, last + 1):
-        record, state = engine.round(fleet, state, round_)
-        if test is not None and (round_ % every == 0 or round_ == last):
-            judged = client.evaluate(task, test, state)
+
+    def settle() -> None:
+        """Judge the last round's version; worker processes are at the next round already."""
+        nonlocal judged
+        record = records[-1]
+        if asked.test is not None and (record.round % asked.every == 0 or record.round == asked.rounds):
+            judged = client.evaluate(task, asked.test, state)
             record.metrics.update(judged.metrics)
+        if asked.progress is not None:
+            asked.progress(record)
+
+    for round_ in range(1, asked.rounds + 1):
+        crew.start(state, round_)
+        if records:
+            settle()
+        record, state = engine.close(crew.finish(), state, round_)
         records.append(record)
-        if progress is not None:
-            progress(record)
-    return History(tuple(records), state, judged, time.perf_counter() - started)
+    settle()
+    private = crew.private() if asked.keep_private else {}
+    return History(tuple(records), state, judged, time.perf_counter() - started, private)
 
 
 def alone(
     task: Task,
-    devices: Mapping[str, WindowSet | Stream],
+    devices: Devices,
     test: WindowSet,
     seed: int,
     *,
@@ -207,7 +194,7 @@ def alone(
 
 def each_alone(
     task: Task,
-    devices: Mapping[str, WindowSet | Stream],
+    devices: Devices,
     test: WindowSet | None,
     seed: int,
     *,
@@ -218,8 +205,13 @@ def each_alone(
     A fleet of one is that baseline, with the order of samples that the device has in the whole fleet. Its
     "uplink" is float32, so that it is not held back by a codec it would not need.
     """
-    local = task.model_copy(update={"uplink": task.uplink.model_copy(update={"codec": "float32"})})
-    every = rounds or task.rounds.count
+    local = _of_rounds(
+        task.model_copy(update={"uplink": task.uplink.model_copy(update={"codec": "float32"})}), rounds
+    )
+    spec = registry.method(task.method)
+    spec.configure(local)
+    site, asked = Site(local, seed), _Asked(test, local.rounds.count, local.rounds.count)
     return {
-        device.name: _run(local, [device], test, seed, last=rounds, every=every) for device in _fleet(devices)
+        device.name: _run(Engine(local, spec.server(), {}, None), Here(site, [device]), site, asked)
+        for device in _fleet(devices, {})
     }

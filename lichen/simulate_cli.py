@@ -1,22 +1,24 @@
-"""``lichen simulate``: a fleet's training in one process; with ``--faults``, its daemons under faults."""
+"""``lichen simulate``: a fleet's training without a broker; with ``--faults``, its daemons under faults."""
 
 import json
+import time
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import numpy as np
 import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
-from models.contract import WindowSet
 from protocol.errors import Misconfigured
-from protocol.task import Task
+
+if TYPE_CHECKING:
+    from lichen.simulate import History, RoundRecord
+    from lichen.simulated_files import Fleet
 
 app = typer.Typer(add_completion=False)
+_SAY_EVERY_S: Final = 5.0
+_ONLINE: Final = "The devices of --dataset"
 
 
 class Format(StrEnum):
@@ -26,18 +28,44 @@ class Format(StrEnum):
     JSON = "json"
 
 
-TaskFile = Annotated[Path | None, typer.Option("--task", help="task.toml", show_default=False)]
+class Dataset(StrEnum):
+    """Names of :data:`lichen.studies.STUDIES`, which is not imported for the help."""
+
+    UCI_HAR = "uci-har"
+    SPAR = "spar"
+    AV_MNIST = "av-mnist"
+
+
+TaskFile = Annotated[
+    Path | None,
+    typer.Option("--task", help="task.toml; --dataset has one of its own.", show_default=False),
+]
 Data = Annotated[
     Path | None,
     typer.Option("--data", help="Folder: one npz, csv or parquet file a device.", show_default=False),
+]
+Set = Annotated[
+    Dataset | None,
+    typer.Option("--dataset", help="Instead of --data: deal this one out to devices.", show_default=False),
 ]
 Test = Annotated[Path | None, typer.Option("--test", help="Labelled file to judge on; none of the devices'.")]
 Rounds = Annotated[int | None, typer.Option("--rounds", min=1, help="Instead of the task's.")]
 Seed = Annotated[
     int | None, typer.Option("--seed", min=0, help="Instead of the task's; the first of --faults.")
 ]
+Options = Annotated[
+    list[str] | None,
+    typer.Option("--option", help="KEY=VALUE, over the task's options of the method; may be repeated."),
+]
+Every = Annotated[int, typer.Option("--every", min=1, help="Judge every so many rounds, and the last.")]
 Local = Annotated[bool, typer.Option("--alone", help="Also train each device by itself, and compare.")]
-Threads = Annotated[int, typer.Option("--threads", min=1, help="Of torch.")]
+Own = Annotated[
+    bool,
+    typer.Option(
+        "--personal", help="Also judge the model that each device keeps for itself, on its classes."
+    ),
+]
+Threads = Annotated[int, typer.Option("--threads", min=1, help="Of torch, with one worker.")]
 Shape = Annotated[Format, typer.Option("--format", help="A table for people, or one JSON object.")]
 Faults = Annotated[
     bool,
@@ -46,8 +74,31 @@ Faults = Annotated[
     ),
 ]
 Seeds = Annotated[int, typer.Option("--seeds", min=1, help="With --faults: how many worlds.")]
-Workers = Annotated[int, typer.Option("--workers", min=1, help="With --faults: processes.")]
+Workers = Annotated[int, typer.Option("--workers", min=1, help="Processes; the result is the same.")]
 Trace = Annotated[bool, typer.Option("--trace", help="With --faults: every event of the world of --seed.")]
+
+
+def _online(name: str, words: str, **bounds: Any) -> Any:
+    return typer.Option(name, help=words, rich_help_panel=_ONLINE, show_default=False, **bounds)
+
+
+Devices = Annotated[int | None, _online("--devices", "How many.", min=1)]
+Alpha = Annotated[float | None, _online("--alpha", "Dirichlet's: small is uneven in classes.")]
+Pool = Annotated[int | None, _online("--pool", "Windows that a device sees in the end.", min=1)]
+Size = Annotated[int | None, _online("--size", "Windows that it holds at a time.", min=1)]
+Step = Annotated[int | None, _online("--step", "New ones a round.", min=0)]
+Missing = Annotated[
+    float | None,
+    _online("--missing-share", "Share of windows without a modality, if affected.", min=0, max=1),
+]
+Affected = Annotated[float | None, _online("--affected-rounds", "Share of affected rounds.", min=0, max=1)]
+Noisy = Annotated[
+    float | None, _online("--noisy-rounds", "Share of rounds with a noisy modality.", min=0, max=1)
+]
+Snr = Annotated[float | None, _online("--snr-db", "Its signal-to-noise ratio, dB.")]
+Prototypes = Annotated[
+    int, _online("--prototype-devices", "The last so many only send prototypes, without torch.", min=0)
+]
 
 
 @app.command()
@@ -56,56 +107,104 @@ def simulate(
     task: TaskFile = None,
     data: Data = None,
     test: Test = None,
+    dataset: Set = None,
     rounds: Rounds = None,
     seed: Seed = None,
+    option: Options = None,
+    every: Every = 1,
     local: Local = False,
+    personal: Own = False,
     threads: Threads = 1,
+    workers: Workers = 1,
+    shape: Shape = Format.TABLE,
+    devices: Devices = None,
+    alpha: Alpha = None,
+    pool: Pool = None,
+    size: Size = None,
+    step: Step = None,
+    missing_share: Missing = None,
+    affected_rounds: Affected = None,
+    noisy_rounds: Noisy = None,
+    snr_db: Snr = None,
+    prototype_devices: Prototypes = 0,
     faults: Faults = False,
     seeds: Seeds = 100,
-    workers: Workers = 1,
     trace: Trace = False,
-    shape: Shape = Format.TABLE,
 ) -> None:
     """Train a fleet of virtual devices: the real method, real frames, no broker.
 
+    The devices are files (--data), or a data set is dealt out to them (--dataset): Dirichlet pools, an
+    evolving set of windows, rounds in which a modality is missing or noisy. A device's file is a recording
+    (as the replay source reads it) or a window set (x/<modality>, present, quality, y).
+
     With --faults: the real coordinator and agents on simulated time, links and disks, under faults that seeds
     decide, and every promise is checked. Exit status 70: one was broken; the words name the seed.
-
-    A device's file is a recording (as the replay source reads it) or a window set (x/<modality>, present,
-    quality, y).
     """
+    given = {
+        "devices": devices,
+        "alpha": alpha,
+        "pool": pool,
+        "size": size,
+        "step": step,
+        "missing_share": missing_share,
+        "affected_rounds": affected_rounds,
+        "noisy_rounds": noisy_rounds,
+        "snr_db": snr_db,
+        "prototype_devices": prototype_devices or None,
+    }
+    changes = {name: value for name, value in given.items() if value is not None}
     if faults:
         from lichen.world import cli  # noqa: PLC0415 - the help is shown without it
 
         cli.faults(seeds=seeds, seed=seed, workers=workers, as_json=shape is Format.JSON, trace=trace)
         return
-    from runtime.settings import load_toml  # noqa: PLC0415 - as above
+    _require_one_kind(task, data, test, dataset, changes)
+    if threads > 1 and workers > 1:
+        raise typer.BadParameter("--threads goes with one worker: each of several has one thread")
+    from lichen import simulated_files as files  # noqa: PLC0415 - as above
 
-    if task is None or data is None:
-        raise typer.BadParameter("name a task and its devices' data with --task and --data; or --faults")
-    if not task.is_file():
-        raise Misconfigured(f"--task {task}: there is no such file")
-    chosen = load_toml(Task, task, named_by="--task")
-    devices = {file.stem: read_windows(file, chosen) for file in device_files(data, test)}
-    judged = None if test is None else labelled(read_windows(test, chosen), test)
-    if local and judged is None:
-        raise Misconfigured("--alone compares on labelled windows: name them with --test")
-    report = run(chosen, devices, judged, rounds=rounds, seed=seed, local=local, threads=threads)
+    options = files.options_of(option or [])
+    if dataset is not None:
+        last = int(changes.pop("prototype_devices", 0))
+        fleet = files.of_dataset(
+            dataset.value, task, changes, rounds=rounds, seed=seed, options=options, prototype_devices=last
+        )
+    elif task is not None and data is not None:
+        fleet = files.of_files(files.read_task(task, rounds, options), data, test, seed)
+    if fleet.test is None and (local or personal):
+        word = "--alone" if local else "--personal"
+        raise Misconfigured(f"{word} compares on labelled windows: name them with --test")
+    report = run(fleet, every=every, local=local, personal=personal, threads=threads, workers=workers)
     if shape is Format.JSON:
         typer.echo(json.dumps(report, allow_nan=False))
     else:
+        from lichen.simulated_table import show  # noqa: PLC0415 - as above
+
         show(report)
 
 
+def _require_one_kind(
+    task: Path | None,
+    data: Path | None,
+    test: Path | None,
+    dataset: Dataset | None,
+    changes: dict[str, Any],
+) -> None:
+    """Files or a data set, and each with its own options."""
+    if dataset is None and changes:
+        raise typer.BadParameter(f"--{next(iter(changes)).replace('_', '-')} goes with --dataset")
+    if dataset is not None and (data is not None or test is not None):
+        word = "--data" if data is not None else "--test"
+        raise typer.BadParameter(f"{word} and --dataset exclude each other: the data set has its own windows")
+    if dataset is None and (task is None or data is None):
+        raise typer.BadParameter(
+            "name a data set with --dataset, or a task and its devices' data with --task and --data; "
+            "or --faults"
+        )
+
+
 def run(
-    task: Task,
-    devices: dict[str, WindowSet],
-    test: WindowSet | None,
-    *,
-    rounds: int | None,
-    seed: int | None,
-    local: bool,
-    threads: int,
+    fleet: "Fleet", *, every: int, local: bool, personal: bool, threads: int, workers: int
 ) -> dict[str, Any]:
     """Simulate; the history as JSON values."""
     import torch  # noqa: PLC0415 - heavy: only once the files were read
@@ -114,104 +213,63 @@ def run(
     from lichen.simulate import simulate as simulate_fleet  # noqa: PLC0415 - as above
 
     torch.set_num_threads(threads)
-    chosen = task.seed if seed is None else seed
-    history = simulate_fleet(task, devices, test, chosen, rounds=rounds)
+    history = simulate_fleet(
+        fleet.task,
+        fleet.devices,
+        fleet.test,
+        fleet.seed,
+        evaluate_every=every,
+        roles=fleet.roles,
+        workers=workers,
+        keep_private=personal,
+        progress=_Progress(fleet.task.rounds.count).told,
+    )
     report: dict[str, Any] = {
-        "task": task.name,
-        "method": task.method,
-        "seed": chosen,
-        "devices": sorted(devices),
+        "task": fleet.task.name,
+        "method": fleet.task.method,
+        "config": fleet.task.config,
+        "seed": fleet.seed,
+        **fleet.about,
+        "devices": sorted(fleet.devices),
+        "roles": {name: fleet.roles.get(name, "train") for name in sorted(fleet.devices)},
         "rounds": [asdict(record) for record in history.rounds],
         "confusion": None if history.evaluation is None else history.evaluation.confusion_KK,
+        "bytes_up": history.bytes_up,
         "seconds": history.seconds,
     }
-    if local and test is not None:
-        reached = alone(task, devices, test, chosen, rounds=rounds)
+    if local and fleet.test is not None:
+        trainers = {name: held for name, held in fleet.devices.items() if name not in fleet.roles}
+        reached = alone(fleet.task, trainers, fleet.test, fleet.seed)
         report["alone"] = {name: evaluation.metrics for name, evaluation in reached.items()}
+    if personal:
+        report["personal"] = _personal(fleet, history)
     return report
 
 
-def device_files(folder: Path, test: Path | None) -> list[Path]:
-    """The devices' files, sorted; the test file is not one of them.
+def _personal(fleet: "Fleet", history: "History") -> dict[str, Any]:
+    from lichen.simulated_personal import each_personal  # noqa: PLC0415 - as above
 
-    Raises:
-        Misconfigured: no such folder, nothing in it, or two files of one name.
-    """
-    if not folder.is_dir():
-        raise Misconfigured(f"--data {folder}: there is no such folder")
-    apart = None if test is None else test.resolve()
-    files = sorted(
-        file
-        for file in folder.iterdir()
-        if file.suffix in {".npz", ".csv", ".parquet"} and file.resolve() != apart
-    )
-    if not files:
-        raise Misconfigured(f"--data {folder}: it has no .npz, .csv or .parquet file")
-    names = [file.stem for file in files]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise Misconfigured(f"--data {folder}: two files are named {twice[0]}")
-    return files
+    assert fleet.test is not None  # noqa: S101 - asked for in simulate()
+    judged = each_personal(fleet.task, history, fleet.devices, fleet.test, fleet.seed)
+    return {name: {"global": one.common.metrics, "personal": one.own.metrics} for name, one in judged.items()}
 
 
-def read_windows(file: Path, task: Task) -> WindowSet:
-    """A window set, or a recording cut and judged as on a device.
+class _Progress:
+    """Says on standard error how far it is, now and then."""
 
-    Raises:
-        Misconfigured: it is neither, or does not fit the task; the message names file and key.
-    """
-    from edge_agent.offline import windows_of  # noqa: PLC0415 - the help is shown without it
-    from edge_agent.sources.recording import read  # noqa: PLC0415 - as above
-    from models import windowset  # noqa: PLC0415 - as above
+    def __init__(self, rounds: int) -> None:
+        self._rounds = rounds
+        self._began = self._said = time.perf_counter()
+        self._console = Console(stderr=True)
 
-    if not file.is_file():
-        raise Misconfigured(f"{file}: there is no such file")
-    if file.suffix == ".npz" and _is_window_set(file):
-        return windowset.load(file, task)
-    try:
-        return windows_of(task, read(file))
-    except Misconfigured as error:
-        raise Misconfigured(str(error) if str(file) in str(error) else f"{file}: {error}") from None
-
-
-def _is_window_set(file: Path) -> bool:
-    try:
-        with np.load(file, allow_pickle=False) as archive:
-            return "present" in archive.files
-    except (OSError, ValueError):
-        return False
-
-
-def labelled(windows: WindowSet, file: Path) -> WindowSet:
-    """The labelled windows.
-
-    Raises:
-        Misconfigured: there is none.
-    """
-    from models.windowset import select  # noqa: PLC0415 - the help is shown without it
-
-    chosen = select(windows, windows.y_B >= 0)
-    if not len(chosen):
-        raise Misconfigured(f"--test {file}: none of its {len(windows)} windows is labelled")
-    return chosen
-
-
-def show(report: dict[str, Any]) -> None:
-    """Print the history as a table."""
-    table = Table(title=f"{report['task']} ({report['method']}), seed {report['seed']}", title_justify="left")
-    for name in ("round", "devices", "bytes up", "accuracy", "refused"):
-        table.add_column(name, justify="right", overflow="fold")
-    for record in report["rounds"]:
-        accuracy = record["metrics"].get("accuracy")
-        table.add_row(
-            str(record["round"]),
-            str(len(record["accepted"])),
-            f"{sum(record['bytes_up'].values()):,}",
-            "" if accuracy is None else f"{accuracy:.3f}",
-            "; ".join(escape(f"{name}: {why}") for name, why in record["refused"].items()),
-        )
-    console = Console()
-    console.print(table)
-    reached = [metrics["accuracy"] for metrics in report.get("alone", {}).values()]
-    if reached:
-        console.print(f"each device alone: mean accuracy {sum(reached) / len(reached):.3f}")
+    def told(self, record: "RoundRecord") -> None:
+        """One round is over."""
+        now = time.perf_counter()
+        if now - self._said < _SAY_EVERY_S:
+            return
+        self._said = now
+        left = (now - self._began) / record.round * (self._rounds - record.round)
+        accuracy = record.metrics.get("accuracy")
+        reached = "" if accuracy is None else f", accuracy {accuracy:.3f}"
+        words = f"simulate: round {record.round} of {self._rounds}{reached}; {left:.0f} s left"
+        self._console.print(words, style="dim", highlight=False)

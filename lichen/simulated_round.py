@@ -2,24 +2,26 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
-
-import numpy as np
+from typing import Final
 
 from coordinator.aggregation import limits_for, measured
 from coordinator.doorkeeper import check_header
 from coordinator.screen import screen
-from models.contract import Blobs, Client, ClientContext, LocalResult, Server, Update, blob_of
+from lichen.simulated_device import Delivery
+from models.contract import Blobs, Server, Update, blob_of
 from protocol.errors import Refused, Transient
-from protocol.frame import decode_frame, digest, open_frame
+from protocol.frame import Limits, decode_frame, decode_tensors, open_frame
 from protocol.messages import MAX_BLOB_BYTES
 from protocol.task import Task
+from protocol.tensors import Encoded
 from protocol.updates import UpdateHeader
 
 Tamper = Callable[[bytes, int], bytes]
 """What a hostile device makes of its frame in a round, before it goes up."""
 Watch = Callable[[int, list[Update]], None]
 """Told a round's checked updates, before they are screened."""
+_KEPT_ELEMENTS: Final = 32 * 1024 * 1024
+"""Decoded numbers of a round that are kept until they are folded (128 MiB); the rest is decoded again."""
 
 
 @dataclass(frozen=True)
@@ -41,19 +43,18 @@ class RoundRecord:
     refused: dict[str, str]
 
 
-class Trainee(Protocol):
-    """A device of a simulation (:class:`lichen.simulate.VirtualDevice`)."""
+@dataclass(frozen=True)
+class _Arrived:
+    """A checked update: its frame, and what was seen when it was read."""
 
-    name: str
-    number: int
+    frame: bytes
+    parts: Mapping[str, int]
+    magnitudes: Mapping[str, float]
+    kept: Update | None
 
-    def modalities(self, task: Task, round_: int) -> list[str]:
-        """The modalities it has any window of in that round."""
-
-    def update(
-        self, context: ClientContext, client: Client, state: Blobs, base: str
-    ) -> tuple[bytes, LocalResult]:
-        """Train once: the frame that goes up, and what it was made from."""
+    def update(self) -> Update:
+        """The update itself; decoded again where it was not kept."""
+        return self.kept or Update(*decode_frame(self.frame, UpdateHeader))
 
 
 @dataclass
@@ -64,67 +65,66 @@ class Engine:
     """
 
     task: Task
-    client: Client
     server: Server
-    seed: int
     tamper: Mapping[str, Tamper]
     watch: Watch | None
     reference: Mapping[str, float] = field(default_factory=dict)
 
-    def round(self, fleet: Iterable[Trainee], state: Blobs, round_: int) -> tuple[RoundRecord, Blobs]:
-        """Every device trains once from ``state``; returns the record and the next state."""
+    def close(self, deliveries: Iterable[Delivery], state: Blobs, round_: int) -> tuple[RoundRecord, Blobs]:
+        """Take what the devices sent from ``state``; returns the record and the next state."""
         record = RoundRecord(round_, {}, {}, {}, {})
-        frames: dict[str, bytes] = {}
-        limits = limits_for(state, MAX_BLOB_BYTES)
-        for device in fleet:
-            try:
-                frame, metrics = self._sent(device, state, round_)
-                update = Update(*decode_frame(frame, UpdateHeader, limits))
-                check_header(self.task, device.name, update.header)
-                self.server.check(self.task, state, update)
-            except (Refused, Transient) as error:
-                record.refused[device.name] = str(error)
+        arrived: dict[str, _Arrived] = {}
+        limits, room = limits_for(state, MAX_BLOB_BYTES), _KEPT_ELEMENTS
+        for one in deliveries:
+            if one.frame is None:
+                record.refused[one.device] = one.why_not
                 continue
-            frames[device.name] = frame
-            record.accepted[device.name] = metrics
-        kept = self._screened(record, frames, round_)
+            try:
+                arrived[one.device], room = self._checked(one.device, one.frame, state, round_, limits, room)
+            except (Refused, Transient) as error:
+                record.refused[one.device] = str(error)
+                continue
+            record.accepted[one.device] = one.metrics
+        kept = self._screened(record, arrived, round_)
         fold = self.server.open(self.task, round_, state)
-        for frame in kept.values():
-            fold.fold(Update(*decode_frame(frame, UpdateHeader, limits)))
-            _count(record.bytes_up, frame)
+        for each in kept.values():
+            fold.fold(each.update())
+            for part, size in each.parts.items():
+                record.bytes_up[part] = record.bytes_up.get(part, 0) + size
         return record, fold.close() if kept else state
 
-    def _sent(self, device: Trainee, state: Blobs, round_: int) -> tuple[bytes, dict[str, float]]:
-        route = self.server.route(self.task, device.modalities(self.task, round_))
-        known = {name: tensors for name, tensors in state.items() if name in route}
-        context = ClientContext(self.task, device.name, round_, _seed_of(self.seed, round_, device.number))
-        base = digest(f"{self.task.name}/{round_ - 1}".encode())
-        frame, result = device.update(context, self.client, known, base)
-        hostile = self.tamper.get(device.name)
-        return frame if hostile is None else hostile(frame, round_), result.metrics
+    def _checked(  # noqa: PLR0917 - one frame on its way in
+        self, device: str, frame: bytes, state: Blobs, round_: int, limits: Limits, room: int
+    ) -> tuple[_Arrived, int]:
+        """Read a frame once: what is needed of it later, and the room that is left for decoded numbers."""
+        if device in self.tamper:
+            frame = self.tamper[device](frame, round_)
+        header, encoded = open_frame(frame, UpdateHeader, limits)
+        update = Update(header, decode_tensors(encoded))
+        check_header(self.task, device, header)
+        self.server.check(self.task, state, update)
+        room -= sum(tensor.size for tensor in update.tensors.values())
+        return _Arrived(frame, _parts(frame, encoded), measured(update), update if room >= 0 else None), room
 
-    def _screened(self, record: RoundRecord, frames: dict[str, bytes], round_: int) -> dict[str, bytes]:
-        """The frames that are left, and the record told of the others."""
-        found = {name: measured(Update(*decode_frame(frame, UpdateHeader))) for name, frame in frames.items()}
+    def _screened(
+        self, record: RoundRecord, arrived: dict[str, _Arrived], round_: int
+    ) -> dict[str, _Arrived]:
+        """The updates that are left, and the record told of the others."""
         if self.watch is not None:
-            self.watch(round_, [Update(*decode_frame(frame, UpdateHeader)) for frame in frames.values()])
+            self.watch(round_, [each.update() for each in arrived.values()])
+        found = {name: each.magnitudes for name, each in arrived.items()}
         verdict = screen(found, self.reference, self.task.robust.outlier_factor)
         self.reference = {**self.reference, **verdict.reference}
         for name, refused in verdict.lost.items():
             del record.accepted[name]
             record.refused[name] = str(refused)
-        return {name: frame for name, frame in frames.items() if name not in verdict.lost}
+        return {name: each for name, each in arrived.items() if name not in verdict.lost}
 
 
-def _seed_of(*keys: int) -> int:
-    return int(np.random.SeedSequence(keys).generate_state(1)[0]) % 2**31
-
-
-def _count(bytes_up: dict[str, int], frame: bytes) -> None:
-    """Add one frame's bytes to its parts; what is no element (header, names, scales) counts as ``frame``."""
-    _, tensors = open_frame(frame, UpdateHeader)
-    for name, tensor in tensors.items():
+def _parts(frame: bytes, encoded: Mapping[str, Encoded]) -> dict[str, int]:
+    """A frame's bytes by part; what is no element (header, names, scales) counts as ``frame``."""
+    parts: dict[str, int] = {}
+    for name, tensor in encoded.items():
         part = blob_of(name)
-        bytes_up[part] = bytes_up.get(part, 0) + len(tensor.data)
-    elements = sum(len(tensor.data) for tensor in tensors.values())
-    bytes_up["frame"] = bytes_up.get("frame", 0) + len(frame) - elements
+        parts[part] = parts.get(part, 0) + len(tensor.data)
+    return {**parts, "frame": len(frame) - sum(parts.values())}

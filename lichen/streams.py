@@ -10,7 +10,7 @@ Shapes: B windows, M modalities, C channels, T samples.
 """
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,8 @@ from models.contract import WindowSet
 from models.windowset import select
 
 Indices = NDArray[np.int64]
+_NOISE: Final = 1
+_MISSING: Final = 2
 
 
 class Stream(Protocol):
@@ -81,8 +83,9 @@ def without_modality(windows: WindowSet, share: float, rng: np.random.Generator)
     present_BM = windows.present_BM.copy()
     candidates = np.flatnonzero(present_BM.sum(axis=1) > 1)
     chosen = rng.permutation(candidates)[: round(share * len(candidates))]
-    for index in chosen:
-        present_BM[index, rng.choice(np.flatnonzero(present_BM[index]))] = False
+    here_NM = present_BM[chosen]
+    nth_N = rng.integers(0, here_NM.sum(axis=1))
+    present_BM[chosen] = here_NM & ~(here_NM.cumsum(axis=1) == nth_N[:, None] + 1)
     return _masked(windows, present_BM)
 
 
@@ -123,8 +126,12 @@ def with_noise(
 class Evolving:
     """A set of fixed size over a pool: each round the newest windows come in and the oldest go out.
 
+    Each kind of fault has chance of its own, so a fault that is turned on changes nothing else: neither which
+    windows are held, nor the other faults. A larger share or probability adds faults to those of a smaller
+    one, and a lower signal-to-noise ratio makes the same noise louder.
+
     Attributes:
-        pool: all the windows this device will ever see, in the order of their coming; it wraps around.
+        pool: the windows that this device will see, in the order of their coming; they wrap around.
         seed: with the round, decides every fault.
         size: windows held at a time.
         step: new windows a round.
@@ -132,6 +139,8 @@ class Evolving:
         affected_rounds: probability that a round is affected (lambda_r).
         noisy_rounds: probability that one modality is noisy in a round (delta_r).
         snr_db: signal-to-noise ratio of a noisy modality.
+        order: places in ``pool`` in the order of their coming, so that devices share one pool in memory; None
+            is the pool as it stands.
     """
 
     pool: WindowSet
@@ -142,14 +151,23 @@ class Evolving:
     affected_rounds: float = 0.0
     noisy_rounds: float = 0.0
     snr_db: float = 10.0
+    order: Indices | None = None
 
     def at(self, round_: int) -> WindowSet:
-        """The set at that round, with its faults."""
-        first = (round_ - 1) * self.step
-        held = select(self.pool, np.arange(first, first + self.size, dtype=np.int64) % len(self.pool))
-        rng = rng_of(self.seed, round_)
-        affected, noisy = rng.random(2) < (self.affected_rounds, self.noisy_rounds)
+        """The set at that round, with its faults; worked out anew at each call."""
+        held = select(self.pool, self.held(round_))
+        affected, noisy = rng_of(self.seed, round_).random(2) < (self.affected_rounds, self.noisy_rounds)
         if noisy:
+            rng = rng_of(self.seed, round_, _NOISE)
             names = tuple(held.x)
             held = with_noise(held, names[int(rng.integers(len(names)))], self.snr_db, rng)
-        return without_modality(held, self.missing_share, rng) if affected else held
+        if affected:
+            held = without_modality(held, self.missing_share, rng_of(self.seed, round_, _MISSING))
+        return held
+
+    def held(self, round_: int) -> Indices:
+        """Places in the pool of the windows held at that round, the oldest first."""
+        length = len(self.pool) if self.order is None else len(self.order)
+        first = (round_ - 1) * self.step
+        at = np.arange(first, first + self.size, dtype=np.int64) % length
+        return at if self.order is None else self.order[at]

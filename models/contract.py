@@ -6,7 +6,7 @@ Tensor names are paths whose first two parts (or one) name the blob they travel 
 Shapes: B windows, M modalities, C channels, T samples, D features, K classes.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Protocol, Self
@@ -96,6 +96,11 @@ class Evaluation:
     metrics: dict[str, float]
     confusion_KK: list[list[int]]
 
+    @property
+    def recall_K(self) -> tuple[float | None, ...]:  # noqa: N802 - shape legend
+        """By class, the share of its windows that were predicted as such; None where it has no window."""
+        return tuple(row[c] / sum(row) if sum(row) else None for c, row in enumerate(self.confusion_KK))
+
 
 class Client(Protocol):
     """A device's half; lives in ``client.py`` and may import torch. Made by ``make_client()`` there."""
@@ -113,6 +118,38 @@ class Client(Protocol):
 
     def inference_model(self, task: Task, state: Blobs) -> Any:
         """The ``torch.nn.Module`` that :meth:`evaluate` runs and that export turns into ONNX."""
+
+
+class Prototyper(Protocol):
+    """A device's half without torch, for the role ``prototype``; lives in ``prototyper.py``; NumPy only.
+
+    Made by ``make_prototyper()`` there. The device computes features with the encoders' ONNX graphs and sends
+    a summary of them by class, nothing else.
+    """
+
+    def modalities(self, task: Task, windows: WindowSet) -> tuple[str, ...]:
+        """Those of the task's modalities whose features are wanted: present in some labelled window."""
+
+    def summarise(
+        self,
+        context: ClientContext,
+        windows: WindowSet,
+        features: Mapping[str, FloatArray],
+        private: Tensors,
+    ) -> LocalResult:
+        """What the device sends.
+
+        Args:
+            context: as for :meth:`Client.train`.
+            windows: labelled and not; what has no label is passed over.
+            features: by modality, ``z_BD`` for *all* rows of ``windows``, as the encoder gives them, before
+                any normalisation; rows where the modality is missing are ignored, whatever they hold. A
+                modality without features counts as missing.
+            private: what the last :attr:`LocalResult.private` was.
+
+        Raises:
+            Transient: there is nothing to send; the detail counts why.
+        """
 
 
 @dataclass(frozen=True)
@@ -142,6 +179,12 @@ class Server(Protocol):
     def route(self, task: Task, modalities: Iterable[str]) -> tuple[str, ...]:
         """Names of the blobs that a device with these modalities needs."""
 
+    def prototype_route(self, task: Task, modalities: Iterable[str]) -> tuple[str, ...]:
+        """Names of the blobs that a device of role ``prototype`` needs to make features of these modalities.
+
+        Part of :meth:`route`; empty where the method has no such role.
+        """
+
     def check(self, task: Task, state: Blobs, update: Update) -> None:
         """Compare an update with the model.
 
@@ -165,6 +208,15 @@ class MethodSpec:
     may_miss_modality: bool
     symbols: Mapping[str, str] = field(default_factory=dict)
     """The paper's symbol -> our name."""
+    prototype_role: bool = False
+    """Devices without torch can teach the fleet by prototypes alone: there is a ``prototyper.py``."""
+    trains: Callable[[Any], bool] = lambda _config: True
+    """Whether devices train under a config. Where they do not, devices of role ``prototype`` alone can make a
+    round; where they do, a round needs a device that trains."""
+
+    personal: Callable[[Any], tuple[str, ...]] = lambda _config: ()
+    """The parts of a state (first words of blob names) that a device keeps its own of, under a config; then
+    there is a ``personal.py``."""
 
     def configure(self, task: Task) -> BaseModel:
         """The task's ``config`` table, checked.
@@ -191,4 +243,35 @@ class MethodSpec:
     def client(self) -> Client:
         """The device's half (may import torch: call it in the worker only)."""
         made: Client = import_module(f"models.methods.{self.name}.client").make_client()
+        return made
+
+    def blended(self, task: Task, state: Blobs, private: Tensors) -> Blobs:
+        """A state as a device's own predictions use it, by the method's ``personal.py`` (NumPy).
+
+        Args:
+            task: its config says what is personal.
+            state: at least the parts of :attr:`personal`.
+            private: what the device keeps; names that the state does not have are passed over.
+
+        Returns:
+            The state; blobs that stay global are the same objects.
+        """
+        config = self.configure(task)
+        if not self.personal(config):
+            return state
+        module = import_module(f"models.methods.{self.name}.personal")
+        made: Blobs = module.blended(config, state, private)
+        return made
+
+    def prototyper(self) -> Prototyper:
+        """The half of a device that only sends prototypes (NumPy).
+
+        Raises:
+            Misconfigured: the method has no such role.
+        """
+        from protocol.errors import Misconfigured  # noqa: PLC0415 - only on this path
+
+        if not self.prototype_role:
+            raise Misconfigured(f"method {self.name!r}: devices of role prototype cannot take part in it")
+        made: Prototyper = import_module(f"models.methods.{self.name}.prototyper").make_prototyper()
         return made

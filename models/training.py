@@ -75,6 +75,21 @@ class Sgd:
         return gradient
 
 
+def norms(part: nn.Module) -> list[Tensor]:
+    """Copies of the running statistics of every BatchNorm in ``part``, for :func:`restore_norms`."""
+    return [buffer.clone() for buffer in _statistics(part)]
+
+
+def restore_norms(part: nn.Module, before: Iterable[Tensor]) -> None:
+    """Set the running statistics to what :func:`norms` gave."""
+    for buffer, value in zip(_statistics(part), before, strict=True):
+        buffer.copy_(value)
+
+
+def _statistics(part: nn.Module) -> Iterator[Tensor]:
+    return (b for module in part.modules() if isinstance(module, nn.BatchNorm1d) for b in module.buffers())
+
+
 def remeasure_norms(part: nn.Module, passes: Iterable[Callable[[], object]]) -> None:
     """Set BatchNorm's running statistics to those of the parameters as they are now.
 
@@ -111,6 +126,23 @@ def batches(count: int, size: int, generator: torch.Generator) -> Iterator[Tenso
 def to_torch(windows: WindowSet) -> dict[str, Tensor]:
     """``x_BCT`` by modality, sharing memory with the window set."""
     return {name: torch.from_numpy(x) for name, x in windows.x.items()}
+
+
+def kept(present_BM: Tensor, droppable_BM: Tensor, share: float, generator: torch.Generator) -> Tensor:
+    """Modality dropout: what is left of ``present_BM`` (bool), never nothing of a window that had something.
+
+    Args:
+        present_BM: which modalities each window has.
+        droppable_BM: bool; those that may be dropped.
+        share: the probability with which each of them is.
+        generator: source of chance.
+    """
+    chance_BM = torch.rand(present_BM.shape, generator=generator)
+    keep_BM = present_BM & ~(droppable_BM & (chance_BM < share))
+    # where all would go, any of them stays, each as likely: the one that drew the largest number
+    last_B = torch.where(present_BM, chance_BM, -1.0).argmax(dim=1)
+    last_BM = torch.nn.functional.one_hot(last_B, present_BM.shape[1]).bool()
+    return keep_BM | (last_BM & present_BM & ~keep_BM.any(dim=1, keepdim=True))
 
 
 def rotations(count: int, max_deg: float, generator: torch.Generator) -> Tensor:

@@ -35,6 +35,8 @@ _ZIP_ERRORS: Final = (zipfile.BadZipFile, RuntimeError, EOFError, ValueError, st
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 """One path level: a bundle has no folders, and its files cannot name a place outside of it."""
 
+TensorName = Annotated[str, Field(min_length=1, max_length=200)]
+
 
 class BundleManifest(Wire):
     """What a bundle is. ``files`` is filled in by :func:`pack`."""
@@ -54,6 +56,9 @@ class BundleManifest(Wire):
     inputs: Annotated[tuple[Label, ...], Field(max_length=32)]
     """Names of the graph's inputs."""
     outputs: Annotated[tuple[Label, ...], Field(max_length=32)]
+    overridable: Annotated[tuple[TensorName, ...], Field(max_length=256)] = ()
+    """Tensors that a device may feed instead of the graph's own, by wire name: further inputs, with defaults.
+    Each is also an output of the graph, which gives its default."""
     round: Count
     """The round that made this version."""
     base: Digest

@@ -132,13 +132,22 @@ def decode_frame(
         Refused: anything is wrong; the detail names the tensor, field or byte.
     """
     header, tensors = open_frame(data, header_type, limits)
+    return header, decode_tensors(tensors)
+
+
+def decode_tensors(tensors: Mapping[str, Encoded]) -> dict[str, NDArray[np.float32]]:
+    """The values of what :func:`open_frame` gave.
+
+    Raises:
+        Refused: as :func:`decode_frame`, of what only the values show; the detail names the tensor.
+    """
     decoded = {}
     for name, tensor in tensors.items():
         try:
             decoded[name] = decode(tensor)
         except Refused as refused:
             raise Refused(refused.reason, f"tensor {name!r}: {refused.detail}") from None
-    return header, decoded
+    return decoded
 
 
 def open_frame(

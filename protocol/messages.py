@@ -4,13 +4,13 @@ No message carries a wall-clock deadline: a Pi's clock may be an hour off at boo
 start when the message arrives; the coordinator sends them again with the remaining time.
 """
 
-from typing import Annotated, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, SerializerFunctionWrapHandler, TypeAdapter, ValidationError, model_serializer
 
 from protocol.base import Count, Digest, Label, Name, Seconds, Share, Wire
 from protocol.errors import Reason, Refused
-from protocol.task import Task
+from protocol.task import ModalityName, Task
 
 MAX_MESSAGE_BYTES: Final = 128 * 1024
 """No control message is larger; more is refused before it is parsed."""
@@ -94,7 +94,7 @@ class RoundAnnouncement(Wire):
 
 
 class Offer(Wire):
-    """``down/offer``: train on this version. Sent again until the update is here or the round is over."""
+    """``down/offer``: learn from this version. Sent again until the update is here or the round is over."""
 
     kind: Literal["offer"] = "offer"
     task: Name
@@ -104,6 +104,14 @@ class Offer(Wire):
     base_size: Annotated[int, Field(ge=0, le=MAX_MESSAGE_BYTES)]
     closes_in_s: Seconds
     seed: Count = 0
+    graphs: Annotated[dict[ModalityName, BlobRef], Field(max_length=16)] = Field(default_factory=dict)
+    """For a device whose only learning role is ``prototype``: the encoders' graphs (ONNX), by modality. They
+    depend on the task alone; their weights are the base's blobs. Left out where there is none."""
+
+    @model_serializer(mode="wrap")
+    def _say_no_graphs_with_silence(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        told: dict[str, Any] = handler(self)
+        return told if self.graphs else {key: value for key, value in told.items() if key != "graphs"}
 
 
 class BlobPointer(Wire):

@@ -18,7 +18,7 @@ from coordinator.roster import Roster
 from coordinator.rounds import machine
 from coordinator.rounds.attempts import Attempts
 from coordinator.rounds.group import Offered, tally
-from coordinator.rounds.outlook import outlook
+from coordinator.rounds.outlook import able, outlook
 from coordinator.rounds.reading import replay
 from coordinator.rounds.states import (
     Aggregate,
@@ -46,6 +46,7 @@ from coordinator.rounds.why import Outlook, why
 from coordinator.selection import select
 from coordinator.standing import CONTENT
 from coordinator.store import Store
+from coordinator.terms import Terms
 from protocol.errors import Reason, Refused, Transient
 from protocol.task import Task
 from runtime.clock import Clock
@@ -111,6 +112,8 @@ class Driver:
         self._trouble_said = False
         self._disk_trouble = ""
         """Why the last event could not be written; empty where it could."""
+        self.terms: Callable[[], Terms] = lambda: Terms(task.rounds.min_windows)
+        """What a device needs for a round now."""
         self.barred: Callable[[str], Refused | None] = lambda _: None
         """Why a device is not heard now, and so not selected."""
 
@@ -123,17 +126,14 @@ class Driver:
         return why(self.rules, self.state, self.now(), self._outlook())
 
     def _outlook(self) -> Outlook:
-        least = self.task.rounds.min_windows
-        seen = outlook(self._roster, self.state, least, self.barred, self.broker_trouble())
+        seen = outlook(self._roster, self.state, self.terms(), self.barred, self.broker_trouble())
         return replace(seen, disk=self._disk_trouble)
 
     def able(self) -> tuple[str, ...]:
         """Devices that a round could select now."""
         if not self.may_select():
             return ()
-        refused = {device for device, _ in self.state.refused}
-        able = self._roster.able(self.task.rounds.min_windows)
-        return tuple(device for device in able if device not in refused and self.barred(device) is None)
+        return able(self._roster, self.state, self.terms(), self.barred)[0]
 
     async def open(self) -> None:
         """Rebuild the state from the journal, and ask again for the work that was in hand."""
@@ -172,11 +172,11 @@ class Driver:
             self._listener.changed()
 
     def _tick(self) -> Tick:
-        able = self.able()
-        if set(able) - self._seen:
+        here = self.able()
+        if set(here) - self._seen:
             self._joined_at = self.now()
-        self._seen = set(able)
-        return Tick(able=able, settled=self.now() - self._joined_at >= self.rules.spread_s)
+        self._seen = set(here)
+        return Tick(able=here, settled=self.now() - self._joined_at >= self.rules.spread_s)
 
     async def post(self, event: Event, write: Write | None = None) -> bool:
         """Something happened; ``write`` joins its transaction. False: it changed nothing, not written."""
@@ -274,18 +274,25 @@ class Driver:
                     pass  # written with its event
 
     async def _select(self, command: Select) -> None:
-        able = [device for device in self.able() if device not in self.state.delivered]
+        able, delivered = self.able(), self.state.delivered
+        askable = [device for device in able if device not in delivered]
         wanted = self.rules.devices_per_round
         if wanted is not None:
-            wanted = max(1, wanted - len(self.state.delivered))
+            wanted = max(1, wanted - len(delivered))
         seed = derive_seed(self.task.seed, command.round, command.attempt)
         names = self.task.modality_names
         counts = {
             device: {name: n for name, n in self._roster.counts(device).items() if name in names}
-            for device in able
+            for device in askable
         }
-        chosen = select(counts, wanted, seed, self.task.labels)
-        reasons = {**dict.fromkeys(self.state.delivered, "delivered in an earlier attempt"), **chosen.why}
+        chosen = select(counts, wanted, seed, self.task.labels, self._needed(askable))
+        reasons = {**dict.fromkeys(delivered, "delivered in an earlier attempt"), **chosen.why}
         answer = Selected(round=command.round, attempt=command.attempt, devices=chosen.devices)
         if await self._post(answer, partial(self._attempts.opened, command, reasons)):
             log.info("selected", round=command.round, attempt=command.attempt, why=reasons)
+
+    def _needed(self, askable: Sequence[str]) -> frozenset[str]:
+        """Devices of which the round needs one: those that train, unless one of them has delivered."""
+        if not self.terms().needs_training or any(map(self._roster.trains, self.state.delivered)):
+            return frozenset()
+        return frozenset(filter(self._roster.trains, askable))

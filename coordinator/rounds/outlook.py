@@ -6,13 +6,35 @@ from itertools import islice
 from coordinator.roster import Roster
 from coordinator.rounds.states import Phase, RoundState
 from coordinator.rounds.why import NAMES, Outlook
+from coordinator.terms import ALONE, Terms
 from protocol.errors import Refused
+
+
+def able(
+    roster: Roster, state: RoundState, terms: Terms, barred: Callable[[str], Refused | None]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Whom a round could select; and who would be among them, if only there were a device that trains."""
+    return _sorted_out(roster, state, terms, barred, roster.able(terms))
+
+
+def _sorted_out(
+    roster: Roster,
+    state: RoundState,
+    terms: Terms,
+    barred: Callable[[str], Refused | None],
+    ready: tuple[str, ...],
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    refused = {device for device, _ in state.refused}
+    found = tuple(d for d in ready if d not in refused and barred(d) is None)
+    if terms.needs_training and not any(map(roster.trains, (*found, *state.delivered))):
+        return (), found
+    return found, ()
 
 
 def outlook(
     roster: Roster,
     state: RoundState,
-    least: int,
+    terms: Terms,
     barred: Callable[[str], Refused | None],
     broker: str = "",
 ) -> Outlook:
@@ -21,22 +43,23 @@ def outlook(
     Args:
         roster: the devices.
         state: where the round stands.
-        least: labelled windows that a device needs.
+        terms: what a device needs.
         barred: why a device is not heard now (quarantined, revoked). It comes before all else that a device
             lacks: whatever else happens, it ends only by time or by the operator.
         broker: why there is no connection to it.
     """
     refused = dict(state.refused)
-    ready = roster.able(least)
+    ready = roster.able(terms)
     lacks: dict[str, str] = {}
     if state.phase is Phase.COLLECTING:
         missing = state.missing[:NAMES]
-        lacks = {device: roster.lacks(device, least) for device in missing}
+        lacks = {device: roster.lacks(device, terms) for device in missing}
     elif state.phase is Phase.WAITING:
-        lacks = dict(islice(roster.unable(least), NAMES))
+        lacks = dict(islice(roster.unable(terms), NAMES))
     lacks |= {device: f"was refused: {reason}" for device, reason in islice(refused.items(), NAMES)}
     turned_away = {device: no for device in ready if (no := barred(device)) is not None}
     lacks |= {device: str(no) for device, no in islice(turned_away.items(), NAMES)}
-    able = tuple(device for device in ready if device not in refused and device not in turned_away)
+    found, alone = _sorted_out(roster, state, terms, barred, ready)
+    lacks |= dict.fromkeys(alone[:NAMES], ALONE)
     heard = {device: roster.heard(device) for device in state.missing[:NAMES]}
-    return Outlook(able, lacks, len(roster), broker, heard)
+    return Outlook(found, lacks, len(roster), broker, heard)

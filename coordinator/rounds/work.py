@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from math import isfinite
 from typing import Final
@@ -86,6 +87,8 @@ class Workshop:
         self._secured = -1
         self.back_up: Callable[[], None] = lambda: None
         """Copies the database, in a thread."""
+        self.held: Callable[[], AbstractContextManager[tuple[str, ...]]] = lambda: nullcontext(())
+        """Digests of further blobs that stay, and that are not added to meanwhile."""
 
     async def state(self) -> Blobs:
         """The newest version's tensors, read once a version.
@@ -258,7 +261,8 @@ class Workshop:
     def _tidy(self, version: int) -> None:
         """Blobs of old versions and headers of old rounds go; failing to tidy fails no round."""
         with contextlib.suppress(OSError, LichenError):
-            self._registry.collect(version, self._keep_versions, self._deployment.kept())
+            with self.held() as more:
+                self._registry.collect(version, self._keep_versions, (*self._deployment.kept(), *more))
             self._journal.forget_headers(version, self._keep_updates)
 
 

@@ -93,7 +93,7 @@ def _add(name: str) -> None:
     app.command(name)(command)
 
 
-_OWN_OPTIONS = frozenset({"kills", "matrix"})
+_OWN_OPTIONS = frozenset({"kills", "matrix", "qqr"})
 for _name in registry.names():
     if _name not in _OWN_OPTIONS:
         _add(_name)
@@ -147,6 +147,40 @@ def matrix(
         if into is not None:
             bench.write_into(into, rows)
         return rows
+
+    _run((replace(bench.BENCH, run=run),), quick=quick, shape=shape, out=out)
+
+
+@app.command()
+def qqr(
+    *,
+    quick: Quick = False,
+    part: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this part; may be given again. Default: all but `sweeps` and `tune`."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Repetitions, from --seed on.")] = 5,
+    seed: Annotated[int, typer.Option(min=0, help="The first one.")] = 0,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes.", show_default="one a CPU")] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(help="File of finished runs: an interrupted bench goes on.", show_default="the cache's"),
+    ] = None,
+    any_code: Annotated[
+        bool, typer.Option("--any-code", help="Take finished runs of other versions of the code, too.")
+    ] = False,
+    report: Annotated[Path | None, typer.Option(help="Write a page with the curves and tables.")] = None,
+    shape: Shape = Format.TABLE,
+    out: Out = None,
+) -> None:
+    """The study of QQR: missing and noisy modalities, bytes, dead sensors, new classes; paired seeds."""
+    from lichen.bench import qqr as bench  # noqa: PLC0415 - only on this path
+    from lichen.bench.qqr.whole import Wish, measure  # noqa: PLC0415 - as above
+
+    wish = Wish(tuple(part or ()), seeds, seed, workers, resume, any_code, report)
+
+    def run(quick: bool, say: Say) -> list[Row]:  # noqa: FBT001 - every benchmark's signature
+        return measure(replace(wish, quick=quick), say)
 
     _run((replace(bench.BENCH, run=run),), quick=quick, shape=shape, out=out)
 

@@ -106,7 +106,8 @@ def run(quick: bool, say: Say) -> list[Row]:  # noqa: FBT001 - every benchmark's
         say(f"writing {_MANY} updates to disk")
         state = fill_journal(root, task, _MANY)
         parameters = sum(x.size for name, x in flatten(state).items() if "running_" not in name)
-        parameters -= sum(x.size for name, x in flatten(state).items() if name.startswith("prototypes/"))
+        beside = ("prototypes/", "classes/")
+        parameters -= sum(x.size for name, x in flatten(state).items() if name.startswith(beside))
         found: dict[int, list[dict[str, float]]] = {_FEW: [], _MANY: []}
         for _ in range(repeats):
             for count, reports in found.items():

@@ -39,19 +39,27 @@ class Row:
     n: int = 1
     seconds: float = 0.0
 
+    @property
+    def se(self) -> float:
+        """Standard error of the mean; 0 where n is 1."""
+        return self.sd / math.sqrt(self.n)
+
 
 @dataclass(frozen=True)
 class Goal:
-    """What a figure should be: the mean of every row of that metric (and setting, where one is named)."""
+    """What a figure should be: the mean of every row of that metric (setting, method), where one is named."""
 
     metric: str
     limit: float
     above: bool = False
     setting: str | None = None
+    method: str | None = None
 
     def concerns(self, row: Row) -> bool:
         """Whether this goal speaks about that row."""
-        return row.metric == self.metric and self.setting in (None, row.setting)
+        if self.metric != row.metric or self.method not in (None, row.method):
+            return False
+        return self.setting in (None, row.setting)
 
     def met(self, row: Row) -> bool:
         """Whether the row's mean is on the right side of the limit."""
@@ -128,18 +136,18 @@ def as_table(bench: Bench, rows: Iterable[Row]) -> Table:
     table = Table(title=f"{bench.name}: {bench.title}", title_justify="left")
     for name in ("dataset", "method", "setting", "metric"):
         table.add_column(name, overflow="fold")
-    for name in ("mean", "sd", "n", "goal"):
+    for name in ("mean", "sd", "se", "n", "goal"):
         table.add_column(name, justify="right", overflow="fold")
     for one in rows:
         goals = (*bench.goals, *bench.promises)
         goal = "; ".join(goal.words(one) for goal in goals if goal.concerns(one))
-        spread = _short(one.sd) if one.n > 1 else ""
+        spread = (short(one.sd), short(one.se)) if one.n > 1 else ("", "")
         words = (one.dataset, one.method, one.setting, one.metric)
-        table.add_row(*map(escape, words), _short(one.mean), spread, str(one.n), goal)
+        table.add_row(*map(escape, words), short(one.mean), *spread, str(one.n), goal)
     return table
 
 
-def _short(value: float) -> str:
+def short(value: float) -> str:
     """Four significant digits; whole numbers with thousands separated."""
     if value == round(value) and abs(value) < 1e15:  # noqa: PLR2004 - beyond that a float has no units digit
         return f"{value:,.0f}"

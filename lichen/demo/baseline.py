@@ -59,7 +59,7 @@ def parameter_bytes(task: Task) -> int:
     return sum(
         4 * values.size
         for blob, tensors in state.items()
-        if not blob.startswith("prototypes/")
+        if blob.split("/")[0] in {"encoder", "head"}
         for values in tensors.values()
     )
 

@@ -74,6 +74,11 @@ class GatedJobs:
             return await self._inner.export(state, lineage)
         return Bundle(f"version {lineage.version}".encode(), {})
 
+    async def features(self) -> dict[str, bytes]:
+        """Make the feature graphs."""
+        await asyncio.to_thread(gate, "features")
+        return await self._inner.features()
+
     async def close(self) -> None:
         """Stop the children."""
         await self._inner.close()

@@ -145,6 +145,11 @@ class ToyJobs:
         await self._work("exporting")
         return Bundle(f"version {lineage.version}".encode() + state["head"]["head/w"].tobytes(), {})
 
+    async def features(self) -> dict[str, bytes]:
+        """Some bytes that depend on the task alone."""
+        await self._work("making the feature graphs")
+        return {name: f"graph of {name}".encode() for name in self._task.modality_names}
+
     async def close(self) -> None:
         """Nothing runs between jobs."""
 

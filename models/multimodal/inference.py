@@ -10,21 +10,30 @@ from torch import Tensor, nn
 from models.multimodal import prototypes as pt
 from models.multimodal.network import MultimodalNetwork
 
-Impute = Literal["prototype", "zero_feature", "zero_input"]
-Table = tuple[NDArray[Any] | Tensor, NDArray[Any] | Tensor]
+Impute = Literal["prototype", "mean_feature", "zero_feature", "zero_input"]
+Array = NDArray[Any] | Tensor
+Table = tuple[Array, Array]
 """``values_KD`` and ``rounds_K``: how many rounds the prototype of a class has seen, 0 where it has none."""
 
 
 class InferenceModel(nn.Module):
     """Network and prototypes in one graph: what the coordinator evaluates and what is exported to ONNX.
 
+    The tables are buffers as they travel, ``values_<m>`` (K, D) and ``rounds_<m>`` (K,) for the m-th
+    modality, and are scaled and masked on every call: a graph can take them, and the head, as inputs
+    (``torch.func.functional_call``), and need not know what they will hold.
+
     Args:
         net: kept, not copied; put in evaluation mode.
         prototypes: a table for each modality. One that is absent counts as a table without any prototype.
         normalise: scale features and prototypes to the length ``feature_scale`` before they meet.
         feature_scale: that length.
-        impute: what stands for a missing modality: its posterior-weighted prototype; a feature of zeros; or
-            the encoder's feature of an input of zeros (in the raw unit). The last two are baselines.
+        impute: what stands for a missing modality: its posterior-weighted prototype; the plain mean of its
+            prototypes; a feature of zeros; or the encoder's feature of an input of zeros (in the raw unit).
+            All but the first are baselines.
+        trained: ``(K,)``, above 0 where the head has been trained on the class. A class that has a prototype
+            and was never trained is novel: the nearest prototype answers for it
+            (:func:`models.multimodal.prototypes.with_novel`). None: all are trained.
     """
 
     def __init__(
@@ -35,6 +44,7 @@ class InferenceModel(nn.Module):
         feature_scale: float = 8.0,
         *,
         impute: Impute = "prototype",
+        trained: Array | None = None,
     ) -> None:
         super().__init__()
         self.net = net
@@ -44,30 +54,49 @@ class InferenceModel(nn.Module):
         shape = (net.head.fc2.out_features, net.head.fc1.in_features // len(net.names))
         for m, name in enumerate(net.names):
             values, rounds = prototypes.get(name, (torch.zeros(shape), torch.zeros(shape[0])))
-            values_KD = torch.as_tensor(values, dtype=torch.float32).reshape(shape)
-            seen_K = torch.as_tensor(rounds).reshape(shape[0]) > 0
-            values_KD = torch.where(seen_K.unsqueeze(1), self._scaled(values_KD), 0.0)
-            self.register_buffer(f"values_{m}", values_KD)
-            self.register_buffer(f"seen_{m}", seen_K)
+            self.register_buffer(f"values_{m}", _float(values).reshape(shape))
+            self.register_buffer(f"rounds_{m}", _float(rounds).reshape(shape[0]))
+        trained_K = torch.ones(shape[0]) if trained is None else _float(trained).reshape(shape[0])
+        self.register_buffer("untrained", trained_K <= 0)
+        self.may_be_novel = bool((trained_K <= 0).any())
+        """Some class is untrained: fixed when made, so that a graph without one does not pay for it."""
         self.eval()
 
     def _scaled(self, z: Tensor) -> Tensor:
         return pt.normalise(z, self.feature_scale) if self.normalise else z
 
-    def features(self, present_BM: Tensor, x: tuple[Tensor, ...]) -> list[Tensor]:
-        """The M features ``z_BD`` that the head sees, missing ones filled in. ``present_BM`` is bool."""
+    def tables(self) -> tuple[list[Tensor], list[Tensor]]:
+        """By modality, prototypes ``values_KD`` as features meet them (zeros where none), and ``seen_K``."""
+        count = len(self.net.names)
+        seen = [self.get_buffer(f"rounds_{m}") > 0 for m in range(count)]
+        values = [self._scaled(self.get_buffer(f"values_{m}")) for m in range(count)]
+        # not a product: what a class without prototype holds does not matter, NaN included
+        return [torch.where(s.unsqueeze(1), v, 0.0) for v, s in zip(values, seen, strict=True)], seen
+
+    def encoded(self, present_BM: Tensor, x: tuple[Tensor, ...]) -> list[Tensor]:
+        """The M features ``z_BD``; of an input of zeros where a modality is missing."""
         z = []
         for m, (name, x_BCT) in enumerate(zip(self.net.names, x, strict=True)):
             # Replaced before anything is computed: NaN times zero would still be NaN.
             clean_BCT = torch.where(present_BM[:, m, None, None], x_BCT, 0.0)
             z.append(self._scaled(self.net.encode(name, clean_BCT)))
+        return z
+
+    def features(self, present_BM: Tensor, x: tuple[Tensor, ...]) -> list[Tensor]:
+        """The M features ``z_BD`` that the head sees, missing ones filled in. ``present_BM`` is bool."""
+        values, seen = self.tables()
+        z = self.encoded(present_BM, x)
+        return self._filled(z, present_BM, values, seen, pt.posterior(z, present_BM, values, seen))
+
+    def _filled(
+        self, z: list[Tensor], present_BM: Tensor, values: list[Tensor], seen: list[Tensor], q_BK: Tensor
+    ) -> list[Tensor]:
         if self.impute == "zero_input":
             return z
         if self.impute == "zero_feature":
             return [torch.where(present_BM[:, m : m + 1], z_BD, 0.0) for m, z_BD in enumerate(z)]
-        values = [self.get_buffer(f"values_{m}") for m in range(len(z))]
-        seen = [self.get_buffer(f"seen_{m}") for m in range(len(z))]
-        return pt.complete(z, present_BM, values, seen)
+        weight_BK = torch.ones_like(q_BK) if self.impute == "mean_feature" else q_BK
+        return pt.completed(z, present_BM, values, seen, weight_BK)
 
     def forward(self, present_BM: Tensor, *x: Tensor) -> tuple[Tensor, Tensor]:
         """Class probabilities and scores.
@@ -78,10 +107,21 @@ class InferenceModel(nn.Module):
                 does not matter, NaN included.
 
         Returns:
-            ``probabilities_BK`` and ``logits_BK``. With nothing present: logits zero, all classes equal.
+            ``probabilities_BK`` and ``logits_BK``. The scores are the head's and say nothing of a novel
+            class. With nothing present: scores zero, all classes equal.
         """
         here_BM = present_BM > 0.5  # noqa: PLR2004 - ONNX callers feed 0 or 1 as float
-        z = self.features(here_BM, x)
-        logits_BK = self.net.classify(dict(zip(self.net.names, z, strict=True)))
+        values, seen = self.tables()
+        z = self.encoded(here_BM, x)
+        q_BK = pt.posterior(z, here_BM, values, seen)
+        filled = self._filled(z, here_BM, values, seen, q_BK)
+        logits_BK = self.net.classify(dict(zip(self.net.names, filled, strict=True)))
         logits_BK = torch.where(here_BM.any(dim=1, keepdim=True), logits_BK, 0.0)
-        return torch.softmax(logits_BK, dim=1), logits_BK
+        if not self.may_be_novel:
+            return torch.softmax(logits_BK, dim=1), logits_BK
+        novel_K = self.get_buffer("untrained") & torch.stack(seen).any(dim=0)
+        return pt.with_novel(logits_BK, q_BK, novel_K), logits_BK
+
+
+def _float(values: Array) -> Tensor:
+    return torch.as_tensor(values, dtype=torch.float32)

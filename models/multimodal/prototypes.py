@@ -76,12 +76,39 @@ def expected(p_BK: Tensor, values_KD: Tensor, seen_K: Tensor) -> Tensor:
     )
 
 
-def complete(
-    z: Sequence[Tensor], present_BM: Tensor, values: Sequence[Tensor], seen: Sequence[Tensor]
+def completed(
+    z: Sequence[Tensor],
+    present_BM: Tensor,
+    values: Sequence[Tensor],
+    seen: Sequence[Tensor],
+    p_BK: Tensor,
 ) -> list[Tensor]:
-    """The M features, each missing one replaced by its posterior-weighted prototype."""
-    p_BK = posterior(z, present_BM, values, seen)
+    """The M features, each missing one replaced by its prototypes' mean, weighted by class probabilities."""
     return [
         torch.where(present_BM[:, m : m + 1], z_BD, expected(p_BK, values_KD, seen_K))
         for m, (z_BD, values_KD, seen_K) in enumerate(zip(z, values, seen, strict=True))
     ]
+
+
+def complete(
+    z: Sequence[Tensor], present_BM: Tensor, values: Sequence[Tensor], seen: Sequence[Tensor]
+) -> list[Tensor]:
+    """The M features, each missing one replaced by its posterior-weighted prototype."""
+    return completed(z, present_BM, values, seen, posterior(z, present_BM, values, seen))
+
+
+def with_novel(logits_BK: Tensor, q_BK: Tensor, novel_K: Tensor) -> Tensor:
+    """Class probabilities of a trained head and a nearest-prototype head beside it, (B, K).
+
+    The head has never been shown a novel class, so what it says of one means nothing. Novel classes get their
+    posterior from the prototypes; the others share what is left as the head says. Where no class is novel,
+    this is the head's softmax to the bit; where all are, the posterior.
+
+    Args:
+        logits_BK: the head's.
+        q_BK: :func:`posterior`.
+        novel_K: bool: has a prototype, and no device has trained on it.
+    """
+    p_BK = torch.softmax(torch.where(novel_K, _EXCLUDED, logits_BK), dim=1)
+    taken_B1 = torch.where(novel_K, q_BK, 0.0).sum(dim=1, keepdim=True)
+    return torch.where(novel_K, q_BK, p_BK * (1.0 - taken_B1).clamp(min=0.0))

@@ -12,6 +12,8 @@ import pytest
 import torch
 
 from models.methods.qqr import QqrConfig, losses, prototypes
+from models.methods.qqr.prototyper import class_means
+from models.multimodal import prototypes as pt
 from models.registry import methods
 
 FOLDER = Path(__file__).parent / "losses"
@@ -30,7 +32,7 @@ def _qqr() -> dict[str, list[float]]:
     present_BM = torch.stack([present_B, torch.ones(5, dtype=torch.bool)], dim=1)
     seen_K = torch.tensor([True, False, True])
     logits_BK = _fixed(5, 3, step=2.1)
-    v_KD, count_K = losses.class_means(z_BD, y_B, present_B, 3)
+    v_KD, count_K = map(torch.from_numpy, class_means(z_BD[present_B].numpy(), y_B[present_B].numpy(), 3))
     pce_B = losses.prototype_cross_entropy(z_BD, y_B, vbar_KD, seen_K)
     pce_MB = torch.stack([pce_B, 2 * pce_B])
     quality_MB = torch.stack([present_B, ~present_B])
@@ -39,7 +41,14 @@ def _qqr() -> dict[str, list[float]]:
     arguments = (vbar_KD.numpy(), rounds_K, v_KD.numpy(), (count_K > 0).numpy())
     mean_KD, mean_rounds_K = prototypes.cumulative(*arguments, QqrConfig())
     fading = QqrConfig(forgetting="exponential", forgetting_rate=0.5)
+    many_BD, many_B = _fixed(15, 4, step=0.9).numpy(), np.arange(15) // 5
+    posterior_BK = pt.posterior([z_BD, -z_BD], present_BM, [vbar_KD, 2 * vbar_KD], [seen_K, seen_K])
     tensors = {
+        "beyond posterior": posterior_BK,
+        "beyond expected": pt.expected(posterior_BK, vbar_KD, seen_K),
+        "beyond expected, classes alike": pt.expected(torch.ones(5, 3), vbar_KD, seen_K),
+        "beyond with_novel": pt.with_novel(logits_BK, posterior_BK, torch.tensor([False, False, True])),
+        "13 trimmed": torch.from_numpy(class_means(many_BD, many_B, 3, trim=0.4)[0]),
         "13 class_means": v_KD,
         "13 counts": count_K,
         "16 cumulative": torch.from_numpy(mean_KD),
@@ -49,6 +58,7 @@ def _qqr() -> dict[str, list[float]]:
         "18 imputed_by_posterior": torch.stack(
             losses.imputed_by_posterior([z_BD, -z_BD], present_BM, [vbar_KD, 2 * vbar_KD], [seen_K, seen_K])
         ),
+        "18 imputed_by_mean": losses.imputed_by_mean(z_BD, present_B, vbar_KD, seen_K),
         "20 cross_entropy": ce,
         "21 prototype_cross_entropy": pce_B,
         "22 rebalanced": losses.rebalanced(ce, pce_MB, quality_MB, 0.5),

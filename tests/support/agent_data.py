@@ -53,3 +53,20 @@ def real_data(name: str) -> Path:
     if not path.is_dir():
         pytest.skip(f"SKIPPED: no real data at {path}; set LICHEN_DATA")
     return path
+
+
+def turning(seconds: float, rate: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """An accelerometer (g) and a gyroscope (rad/s) on one body that is turned slowly about changing axes."""
+    rng = np.random.default_rng(seed)
+    t = np.arange(int(seconds * rate)) / rate
+    waves = rng.uniform([0.1, 0], [0.35, 6], (3, 2))
+    gyr = np.stack([0.8 * np.sin(2 * np.pi * f * t + p) for f, p in waves], 1)
+    u, path = (0.0, 0.0, 1.0), []
+    for a, b, c in (gyr / rate).tolist():  # du/dt = u x w
+        x, y, z = u
+        u = (x + y * c - z * b, y + z * a - x * c, z + x * b - y * a)
+        size = float(np.sqrt(sum(one * one for one in u)))
+        u = (u[0] / size, u[1] / size, u[2] / size)
+        path.append(u)
+    down = np.array(path)
+    return down + rng.normal(0, 0.01, down.shape), gyr + rng.normal(0, 0.005, gyr.shape)

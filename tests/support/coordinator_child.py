@@ -45,6 +45,10 @@ class SlowJobs(TinyJobs):
         await self._wait("export")
         return await super().export(state, lineage)
 
+    async def features(self):
+        await self._wait("features")
+        return await super().features()
+
     async def _wait(self, step: str) -> None:
         if step == self.slow:
             await asyncio.sleep(LONG_S)

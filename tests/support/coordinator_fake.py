@@ -109,6 +109,10 @@ class TinyJobs:
         self._say("export")
         return Bundle(b"bundle" + str(lineage.version).encode() + state["head"]["head/w"].tobytes(), {})
 
+    async def features(self) -> dict[str, bytes]:
+        self._say("features")
+        return {"acc": b"graph of acc", "gyro": b"graph of gyro"}
+
     async def close(self) -> None:
         self.done.append("close")
 

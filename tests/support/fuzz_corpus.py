@@ -98,6 +98,8 @@ def control() -> Iterator[tuple[str, bytes]]:
         messages.Command(command="no_such_blob", digest=DIGEST),
     ):
         yield f"{type(message).__name__}.json", messages.encode(message)
+    offer = Offer(task="t", round=1, base=DIGEST, base_size=5, closes_in_s=3.5, graphs={"acc": blob})
+    yield "OfferGraphs.json", messages.encode(offer)
     yield "deep.json", b'{"kind":' + b"[" * 5000
     yield "deep_closed.json", b"[" * 3000 + b"]" * 3000
     yield "big_number.json", b'{"kind":"fetch","first":' + b"9" * 5000 + b"}"

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 from edge_agent.offline import windows_of
-from edge_agent.quality import QualityMeter, longest_run
+from edge_agent.quality import QualityMeter
+from edge_agent.quality_checks import longest_run
 from edge_agent.sources.base import SampleBatch
 from edge_agent.sources.recording import Recording, Stream
 from edge_agent.windows import Windower

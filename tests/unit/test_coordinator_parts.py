@@ -16,6 +16,7 @@ from coordinator.roster import Roster
 from coordinator.selection import cells, select
 from coordinator.store import Store
 from coordinator.telling import Teller
+from coordinator.terms import Terms
 from coordinator.uploads import Uploads
 from protocol import messages
 from protocol.errors import Misconfigured, Reason, Refused
@@ -65,14 +66,14 @@ def test_the_roster_survives_a_restart_and_a_will_erases_nothing(store) -> None:
     roster.update(state_of("watcher", roles=("observe",)))
     roster.update(state_of("poor", windows=1))
     roster.update(State(status="offline", device="a"))
-    assert roster.able(2) == ()
+    assert roster.able(Terms(2)) == ()
     for device in ("a", "watcher", "poor"):
         store.put(schema.devices, **roster.row(device))
     again = Roster(store, lambda: 8.0)
     assert again.online() == ("poor", "watcher")
     assert again.counts("a") == {"acc": (3, 0)}
     assert again.update(state_of("a"))
-    assert again.able(2) == ("a",)
+    assert again.able(Terms(2)) == ("a",)
     assert again.coverage(("acc", "gyro"), 2) == {"acc": [3, 0], "gyro": [0, 0]}
 
 

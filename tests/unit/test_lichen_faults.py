@@ -83,3 +83,84 @@ def test_the_original_is_untouched_and_the_seed_decides() -> None:
 def test_a_plan_that_cannot_be_is_refused_in_words(plan: faults.FaultPlan, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         faults.plan_faults(_recording(), plan, 1)
+
+
+def _one_kind(
+    kind: faults.FaultKind, amount: float
+) -> tuple[faults.Recording, list[faults.Fault], np.ndarray]:
+    recorded = _recording(512.0)
+    planned = faults.plan_kind(recorded, kind, "a", amount, 1, from_s=51.2)
+    inside = np.zeros(len(recorded["a/t"]), bool)
+    for f in planned:
+        inside |= (recorded["a/t"] >= f.start_s) & (recorded["a/t"] < f.end_s)
+    return faults.inject(recorded, planned, 1), planned, inside
+
+
+@pytest.mark.parametrize(
+    ("kind", "amount"), [("noise", 10.0), ("stuck", 0.0), ("clip", 0.5), ("gain", 2.0), ("gaps", 0.4)]
+)
+def test_one_kind_hurts_one_modality_in_three_tenths_of_the_time_and_not_before(
+    kind: faults.FaultKind, amount: float
+) -> None:
+    recorded = _recording(512.0)
+    hurt, planned, inside = _one_kind(kind, amount)
+    assert inside.mean() == pytest.approx(0.3 * 0.9, abs=0.03)
+    assert min(f.start_s for f in planned) >= 51.2
+    assert {(f.kind, f.modality, f.amount) for f in planned} == {(kind, "a", amount)}
+    assert np.array_equal(hurt["b/values"], recorded["b/values"])
+    here = np.isin(recorded["a/t"], hurt["a/t"])
+    assert np.array_equal(hurt["a/values"][~inside[here]], recorded["a/values"][~inside])
+    again = faults.inject(recorded, faults.plan_kind(recorded, kind, "a", amount, 1, from_s=51.2), 1)
+    assert all(np.array_equal(hurt[key], again[key]) for key in hurt)
+    assert planned != faults.plan_kind(recorded, kind, "a", amount, 2, from_s=51.2)
+
+
+def test_gaps_leave_out_the_named_share_in_whole_bursts() -> None:
+    recorded = _recording(512.0)
+    hurt, _, inside = _one_kind("gaps", 0.4)
+    gone = ~np.isin(recorded["a/t"], hurt["a/t"])
+    assert not gone[~inside].any()
+    assert gone[inside].mean() == pytest.approx(0.4, abs=0.06)
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], gone.astype(int), [0]])))
+    assert np.median(edges[1::2] - edges[::2]) >= 0.4 * 50 - 1
+
+
+def test_a_clipped_sensor_has_one_full_scale_on_both_sides_and_all_axes() -> None:
+    recorded = _recording(512.0)
+    hurt, _, inside = _one_kind("clip", 0.5)
+    rail = 0.5 * np.percentile(np.abs(recorded["a/values"]), 99)
+    assert np.abs(hurt["a/values"][inside]).max() == pytest.approx(rail)
+    free = inside & (np.abs(recorded["a/values"]) < rail).all(axis=1)
+    assert np.array_equal(hurt["a/values"][free], recorded["a/values"][free])
+
+
+def test_a_gain_grows_evenly_in_its_logarithm_and_is_right_again_afterwards() -> None:
+    recorded = _recording(512.0)
+    hurt, planned, inside = _one_kind("gain", 4.0)
+    ratio = (hurt["a/values"] / recorded["a/values"])[:, 0]
+    fault = planned[0]
+    middle = int(np.searchsorted(recorded["a/t"], (fault.start_s + fault.end_s) / 2))
+    assert ratio[middle] == pytest.approx(2.0, rel=0.01)
+    assert ratio.max() == pytest.approx(4.0, rel=0.01)
+    assert (ratio[~inside] == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("kind", "modality", "amount", "words"),
+    [
+        ("gain", "c", 2.0, "no modality 'c'; the recording has a, b"),
+        ("gain", "a", 0.0, "an amount of 0 means nothing"),
+        ("gaps", "a", 1.5, "an amount of 1.5 means nothing"),
+        ("clip", "a", -1.0, "an amount of -1 means nothing"),
+    ],
+)
+def test_one_kind_that_cannot_be_is_refused_in_words(
+    kind: faults.FaultKind, modality: str, amount: float, words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        faults.plan_kind(_recording(), kind, modality, amount, 1)
+
+
+def test_one_kind_needs_room() -> None:
+    with pytest.raises(ValueError, match=r"no block of 25.6 s fits into the 8.78 s from 51.2 s on"):
+        faults.plan_kind(_recording(60.0), "stuck", "a", 0.0, 1, from_s=51.2)

@@ -22,6 +22,7 @@ IMPUTE = get_args(QqrConfig.model_fields["impute"].annotation)
     [
         ("pnr", 12, 0),
         ("pnr_posterior", 12, 0),
+        ("mean_feature", 12, 0),
         ("zero_feature", 12, 0),
         ("zero_input", 12, 0),
         ("complete_only", 6, 6),
@@ -39,7 +40,7 @@ def test_every_way_to_complete_a_window_trains_differently():
         impute: train(task(impute=impute), some, state).tensors["head/fc1.weight"].tobytes()
         for impute in IMPUTE
     }
-    assert len(set(heads.values())) == len(IMPUTE) == 5
+    assert len(set(heads.values())) == len(IMPUTE) == 6
 
 
 def test_imputing_by_posterior_shows_the_head_no_label_and_equals_what_inference_does():
@@ -57,9 +58,35 @@ def test_imputing_by_posterior_shows_the_head_no_label_and_equals_what_inference
     assert vbar[1].grad is None
 
 
-def test_by_posterior_a_window_waits_only_where_no_class_has_a_prototype_of_what_it_lacks():
+def test_mean_imputation_fills_the_mean_of_the_classes_that_have_a_prototype_whatever_the_class():
+    vbar_KD = torch.tensor([[3.0, 0], [0, 9], [9, 9]], requires_grad=True)
+    z_BD, present_B = torch.ones(3, 2, requires_grad=True), torch.tensor([True, False, False])
+    filled = losses.imputed_by_mean(z_BD, present_B, vbar_KD, torch.tensor([True, True, False]))
+    np.testing.assert_allclose(filled.detach(), [[1, 1], [1.5, 4.5], [1.5, 4.5]], rtol=1e-6)
+    filled.sum().backward()
+    assert vbar_KD.grad is None
+    none = losses.imputed_by_mean(z_BD, present_B, vbar_KD, torch.tensor([False] * 3))
+    assert none[1].tolist() == [0, 0]
+
+
+def test_mean_imputation_is_the_same_at_inference():
+    the_task = task(impute="mean_feature")
+    state = with_prototypes(the_task)
+    state["prototypes/gyro"][rounds_name("gyro")] = np.float32([1, 1, 0])
+    model = make_client().inference_model(the_task, state)
+    some = windows()
+    x = tuple(torch.from_numpy(some.x[name]) for name in the_task.modality_names)
+    present_BM = torch.tensor([[True, False]]).expand(12, 2)
+    with torch.inference_mode():
+        filled_BD = model.features(present_BM, x)[1]
+    # the table's rows have the length feature_scale along one axis each
+    np.testing.assert_allclose(filled_BD, np.tile([4, 4, 0, 0], (12, 1)), atol=1e-5)
+
+
+@pytest.mark.parametrize("impute", ["pnr_posterior", "mean_feature"])
+def test_whatever_the_class_a_window_waits_only_where_none_has_a_prototype_of_what_it_lacks(impute):
     some = without(windows(), 1, np.arange(12) < 6)
-    the_task = task(impute="pnr_posterior", missing_prototype="wait")
+    the_task = task(impute=impute, missing_prototype="wait")
     state = with_prototypes(the_task)
     state["prototypes/gyro"][rounds_name("gyro")] = np.float32([0, 0, 1])
     assert train(the_task, some, state).metrics["waiting"] == 0

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from lichen import simulate as simulation
+from lichen import simulated_device
 from lichen.simulate import History, alone, each_alone, simulate
 from lichen.streams import Evolving, rng_of, without_modality
 from models.contract import WindowSet
@@ -151,7 +151,7 @@ def test_simulate_a_device_without_a_modality_sends_no_encoder_of_it() -> None:
 
 
 def test_simulate_a_nan_or_idle_device_is_named_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = simulation.pack_update
+    real = simulated_device.pack_update
 
     def poisoned(*given: Any, **more: Any) -> object:
         (device, _), result = given[2], given[4]
@@ -161,7 +161,7 @@ def test_simulate_a_nan_or_idle_device_is_named_and_the_others_go_on(monkeypatch
             result.tensors["head/fc2.bias"][0] = np.nan
         return real(*given, **more)
 
-    monkeypatch.setattr(simulation, "pack_update", poisoned)
+    monkeypatch.setattr(simulated_device, "pack_update", poisoned)
     unlabelled = windows(20, 2)
     unlabelled.y_B[:] = -1
     some = {"d0": windows(40, 0), "d1": windows(40, 1), "d2": unlabelled, "d3": windows(40, 3)}

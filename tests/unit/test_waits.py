@@ -92,7 +92,8 @@ def agent(**changes):
         "renewal": SimpleNamespace(why="the certificate holds", since=None, until=None),
         "started": NOW - 60,
         "heard": NOW - 20,
-        "settings": SimpleNamespace(outbox=SimpleNamespace(resend_s=10.0)),
+        "settings": SimpleNamespace(outbox=SimpleNamespace(resend_s=10.0), roles=("observe",)),
+        "session": SimpleNamespace(misfit=""),
     }
     return SimpleNamespace(**parts | changes)
 

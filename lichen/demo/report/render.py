@@ -77,6 +77,7 @@ def html(story: Story) -> str:
     template = environment.from_string((files("lichen.demo.report") / "page.html").read_text())
     return template.render(
         story=story,
+        style=style.sheet(),
         figures=figures(story),
         confused=confused(story),
         table=summarise(story.study),

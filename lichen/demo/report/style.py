@@ -3,9 +3,11 @@
 import io
 import re
 from contextlib import AbstractContextManager
+from importlib.resources import files
 from typing import Any, Final
 
 import matplotlib as mpl
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
@@ -45,6 +47,11 @@ _RC: Final[Any] = {
     "axes.facecolor": "none",
     "legend.frameon": False,
 }
+
+
+def sheet() -> Markup:
+    """The pages' ``<style>`` element: light and dark, narrow and wide."""
+    return Markup((files("lichen.demo.report") / "style.html").read_text())  # noqa: S704 - a file of this package
 
 
 def context() -> AbstractContextManager[None]:

@@ -12,15 +12,17 @@ features of a noisy modality towards them. Where the paper leaves a choice:
   device without a modality sends no encoder of it, and the whole head, trained on completed features.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from models.contract import MethodSpec
 from protocol.base import Frozen, Share
 
 Rate = Annotated[float, Field(gt=0, le=10)]
-Impute = Literal["pnr", "pnr_posterior", "zero_input", "zero_feature", "complete_only"]
+Impute = Literal["pnr", "pnr_posterior", "mean_feature", "zero_input", "zero_feature", "complete_only"]
+Personal = Literal["none", "head", "prototypes", "both"]
+Noise = Annotated[float, Field(ge=0, le=1000)]
 
 
 class QqrConfig(Frozen):
@@ -29,9 +31,13 @@ class QqrConfig(Frozen):
     impute: Impute = "pnr"
     """What stands for a missing modality while training: ``pnr``, the paper's literal rule, the prototype of
     the sample's true class (18, 19); ``pnr_posterior``, the prototypes weighted by the posterior of the
-    modalities that are there, which is what both do at inference and shows the head no label; an input of
-    zeros; a feature of zeros; or nothing, and only samples with all modalities train. The last three are the
-    paper's baselines."""
+    modalities that are there, which is what both do at inference and shows the head no label;
+    ``mean_feature``, the plain mean of the modality's prototypes, the same whatever the class, at inference
+    too (mean imputation); an input of zeros; a feature of zeros; or nothing, and only samples with all
+    modalities train. The last three are the paper's baselines."""
+    modality_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Not in the paper: at each step a training window loses each modality that it has with this probability,
+    never the last one, and ``impute`` fills it. With ``zero_feature`` it is FedAvg with modality dropout."""
     pce_on_incomplete: bool = False
     """Not in the paper: (22) pulls the modalities that are there towards their prototypes also where another
     is missing, whatever the quality. The head can read the class from an imputed prototype; this makes the
@@ -59,9 +65,36 @@ class QqrConfig(Frozen):
     prototype_bits: Literal[2, 3, 4, 8, 32] = 4
     """The uniform quantizer of prototypes; 32 sends float32. 3 has 8 levels but travels in 4 bits an
     element."""
+    min_count: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    """Windows of a (modality, class), present and of good quality, that a prototype needs; with fewer the
+    device sends none of it."""
+    prototype_trim: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Robust prototypes: this share of a class's windows (rounded down), those furthest from the
+    coordinate-wise median of the class's features, is left out of the mean (13). 0 is the paper's mean."""
+    prototype_clip: Annotated[float, Field(ge=0, le=1e6)] = 0.0
+    """Features longer than this are scaled down to it before the mean (13); 0 clips nothing. Not for
+    ``normalise``, where all have one length."""
     upload: Literal["model+prototypes", "prototypes"] = "model+prototypes"
     """``prototypes``: nothing is trained, features come from the global encoders, and only prototypes
     travel."""
+    model_every: Annotated[int, Field(ge=1, le=100_000)] = 1
+    """Model deltas travel in every round whose number this divides, and in the task's last one. In the rounds
+    between, a device trains on from its own weights and only its prototypes travel. 1 is the paper."""
+    novel_classes: bool = True
+    """At inference: a class that has a prototype and was never trained (``classes/trained``) is told by its
+    prototype alone, beside the trained head."""
+    personal: Personal = "none"
+    """What a device keeps for itself of its training: the head, its prototypes, or both. Its own predictions
+    use them, blended with the global ones; what it sends, and where it starts the next round, do not."""
+    personal_share: Share = 0.5
+    """Weight of a device's own head and prototypes in that blend."""
+    dp_noise: Noise = 0.0
+    """Differential privacy of prototypes (``privacy.py``): Gaussian noise on each class mean, its standard
+    deviation so many times the mean's sensitivity. 0 is off. Only where nothing but prototypes travels."""
+    dp_delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    """delta of the (epsilon, delta) that is reported."""
+    dp_epsilon_max: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    """A window makes no more prototypes once another would take its epsilon beyond this; None goes on."""
     lr: Rate = 0.08
     """SGD's step in round 1; later ``max(lr_min, lr * lr_decay ** (round - 1))``."""
     lr_decay: Annotated[float, Field(gt=0, le=1)] = 0.95
@@ -72,6 +105,10 @@ class QqrConfig(Frozen):
     epochs: Annotated[int, Field(ge=1, le=1000)] = 1
     remeasure_norms: bool = True
     """After training, BatchNorm's statistics are measured anew on the round's windows (a forward pass)."""
+    clean_norms: bool = True
+    """Not in the paper, which has no BatchNorm: windows of low quality take no part in that measurement, and
+    where hardly any other is left the statistics of the base stay. Noise in a round would else shift the
+    features of every window at inference (docs/methods/qqr.md)."""
     rotate_deg: Annotated[float, Field(ge=0, le=180)] = 0.0
     """Augmentation: each training window is turned about a random axis by up to this angle, its three-channel
     modalities together (sensors in one housing). 0 is off."""
@@ -81,6 +118,37 @@ class QqrConfig(Frozen):
     max_delta: Annotated[float, Field(gt=0, le=1000)] = 100.0
     """The coordinator refuses an update in which any model value moved further."""
 
+    @model_validator(mode="after")
+    def _private_means(self) -> Self:
+        """Noise protects only what it is added to, and only where one window's share is bounded."""
+        if self.prototype_clip and self.normalise:
+            raise ValueError(
+                "prototype_clip: with normalise = true every feature has the length feature_scale"
+            )
+        if not self.dp_noise:
+            if self.dp_epsilon_max is not None:
+                raise ValueError("dp_epsilon_max needs dp_noise above 0: without noise epsilon has no bound")
+            return self
+        if self.upload != "prototypes":
+            raise ValueError(
+                "dp_noise protects prototypes alone, and the model's deltas would tell of the same windows: "
+                'set upload = "prototypes", or dp_noise = 0'
+            )
+        if not (self.normalise or self.prototype_clip):
+            raise ValueError(
+                "dp_noise needs features of bounded length: set normalise = true or prototype_clip"
+            )
+        if self.prototype_trim:
+            raise ValueError("dp_noise is made for a plain mean: set prototype_trim = 0")
+        return self
+
+
+_PERSONAL = {
+    "none": (),
+    "head": ("head",),
+    "prototypes": ("prototypes",),
+    "both": ("head", "prototypes"),
+}
 
 METHOD = MethodSpec(
     name="qqr",
@@ -90,6 +158,9 @@ METHOD = MethodSpec(
     config=QqrConfig,
     needs_labels=True,
     may_miss_modality=True,
+    prototype_role=True,
+    trains=lambda config: config.upload != "prototypes",
+    personal=lambda config: _PERSONAL[config.personal],
     symbols={
         "K": "devices",
         "C": "classes (task.labels)",

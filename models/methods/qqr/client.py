@@ -11,16 +11,24 @@ from typing import cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from models import training
 from models.contract import Blobs, ClientContext, Evaluation, FloatArray, LocalResult, Tensors, WindowSet
 from models.evaluation import judge
 from models.methods.qqr import METHOD, QqrConfig
-from models.methods.qqr.local import Globals, LocalTraining, features
-from models.methods.qqr.losses import class_means
-from models.methods.qqr.messages import PrototypeRows, QqrMessage
-from models.methods.qqr.prototypes import BITS_3_LEVELS, blob_name, rounds_name, table, values_name
+from models.methods.qqr.between import OwnWeights, model_travels
+from models.methods.qqr.local import WHATEVER_THE_CLASS, Globals, LocalTraining, features
+from models.methods.qqr.personal import blended, kept_head, kept_prototypes
+from models.methods.qqr.privacy import Account
+from models.methods.qqr.prototyper import LocalPrototypes, QqrPrototyper, local_prototypes
+from models.methods.qqr.prototypes import (
+    blob_name,
+    fresh_classes,
+    rounds_name,
+    table,
+    trained,
+    values_name,
+)
 from models.multimodal.inference import Impute as InferenceImpute
 from models.multimodal.inference import InferenceModel
 from models.multimodal.network import MultimodalNetwork, build, load_blobs, to_blobs
@@ -28,12 +36,11 @@ from models.params import difference, flatten
 from models.windowset import select
 from protocol.errors import Transient
 from protocol.task import Task
-from protocol.tensors import Codec, decode, encode
 
-_CODEC = {2: Codec.INT2, 3: Codec.INT4, 4: Codec.INT4, 8: Codec.INT8, 32: Codec.FLOAT32}
 _AT_INFERENCE: dict[str, InferenceImpute] = {
     "pnr": "prototype",
     "pnr_posterior": "prototype",
+    "mean_feature": "mean_feature",
     "zero_input": "zero_input",
     "zero_feature": "zero_feature",
     "complete_only": "zero_feature",
@@ -42,7 +49,14 @@ _INFERENCE_BATCH = 256
 
 
 class QqrClient:
-    """See :class:`models.contract.Client`."""
+    """See :class:`models.contract.Client`.
+
+    Args:
+        prototyper: how prototypes are made where nothing else is sent.
+    """
+
+    def __init__(self, prototyper: QqrPrototyper | None = None) -> None:
+        self._prototyper = prototyper or QqrPrototyper()
 
     def initial(self, task: Task, seed: int) -> Blobs:
         """A fresh network, and prototypes that have seen no round."""
@@ -55,42 +69,68 @@ class QqrClient:
             }
             for name in task.modality_names
         }
-        return to_blobs(build(task)) | prototypes
+        return to_blobs(build(task)) | prototypes | fresh_classes(task)
 
     def train(
         self, context: ClientContext, windows: WindowSet, state: Blobs, private: Tensors
     ) -> LocalResult:
-        """Train on the labelled windows; QQR keeps nothing private.
+        """Train on the labelled windows, make prototypes of them.
 
-        Where every window waits for a prototype, only prototypes are sent.
+        Where every window waits for a prototype, and in the rounds between those in which models travel
+        (``model_every``), only prototypes are sent.
+
+        Private are: the device's own weights in the rounds between (``between.py``), what it keeps for its
+        own predictions (``personal.py``), and its privacy account (``privacy.py``).
 
         Raises:
             Transient: there is nothing to send: no window is labelled and has a modality that the device has
-                an encoder for (all modalities, with ``complete_only``).
+                an encoder for (all modalities, with ``complete_only``), or its privacy budget is spent.
         """
-        del private
         config, task = cast("QqrConfig", METHOD.configure(context.task)), context.task
         generator = training.start_deterministic(
             training.derive_seed(context.seed, context.device, context.round)
         )
         net = build(task)
-        load_blobs(net, state, partial=True)
         known = _globals(task, state, config)
+        if config.upload == "prototypes":
+            load_blobs(net, state, partial=True)
+            return self._summarised(context, windows, net, known, private)
+        own = OwnWeights.of(state, private) if config.model_every > 1 else OwnWeights({})
+        load_blobs(net, own.over(state), partial=True)
         seen, ready_B, metrics = _usable(context, windows, known, config)
-        tensors: Tensors = {}
-        if config.upload == "model+prototypes" and ready_B.any():
+        if ready_B.any():
             trainer = LocalTraining(net, known, config, generator)
             metrics |= trainer.run(select(seen, ready_B), context.round)
-            tensors = _deltas(net, state, trainer.trained)
-        message, prototypes = _local_prototypes(net, known, seen, config)
-        if not tensors and not prototypes:
+            own = OwnWeights(_parts(net, own.trained | trainer.trained), own.rounds + 1)
+        tensors: Tensors = {}
+        if model_travels(task, config, context.round):
+            tensors = difference(own.tensors, flatten(state))
+        made = local_prototypes(task, config, seen, _raw_features(net, known, seen))
+        if not tensors and not made.tensors:
             raise _nothing_to_learn(context, metrics)
+        if config.model_every > 1:
+            metrics["local_rounds"] = float(own.rounds)
         return LocalResult(
-            tensors=tensors | prototypes,
-            codecs=dict.fromkeys(prototypes, _CODEC[config.prototype_bits]),
-            metrics=metrics,
-            extra=message.extra(),
+            tensors=tensors | made.tensors,
+            codecs=made.codecs,
+            metrics=metrics | made.metrics,
+            extra=made.message.extra(),
+            private=_kept(context, state, private, own, made),
         )
+
+    def _summarised(
+        self,
+        context: ClientContext,
+        windows: WindowSet,
+        net: MultimodalNetwork,
+        known: Globals,
+        private: Tensors,
+    ) -> LocalResult:
+        """What a device without torch does too, with the features of this network."""
+        seen, _, metrics = _usable(context, windows, known, known.config)
+        result = self._prototyper.summarise(context, seen, _raw_features(net, known, seen), private)
+        result.metrics = metrics | {k: v for k, v in result.metrics.items() if k not in metrics}
+        return result
 
     def inference_model(self, task: Task, state: Blobs) -> InferenceModel:
         """The module that evaluation runs and that export turns into ONNX."""
@@ -99,7 +139,26 @@ class QqrClient:
         load_blobs(net, state)
         tables = {name: table(state, name) for name in task.modality_names}
         impute = _AT_INFERENCE[config.impute]
-        return InferenceModel(net, tables, config.normalise, config.feature_scale, impute=impute)
+        return InferenceModel(
+            net,
+            tables,
+            config.normalise,
+            config.feature_scale,
+            impute=impute,
+            trained=trained(state) if config.novel_classes else None,
+        )
+
+    def personal_model(self, task: Task, state: Blobs, private: Tensors) -> InferenceModel:
+        """The module that a device predicts with that keeps a head or prototypes of its own (``personal``).
+
+        Args:
+            task: names, shapes and options.
+            state: the global state.
+            private: what the device's last :attr:`LocalResult.private` was; where it lacks something, the
+                global state's stands.
+        """
+        config = cast("QqrConfig", METHOD.configure(task))
+        return self.inference_model(task, blended(config, state, private))
 
     def evaluate(self, task: Task, windows: WindowSet, state: Blobs) -> Evaluation:
         """Judge a global state on labelled windows, missing modalities handled as at inference.
@@ -162,7 +221,7 @@ def _waiting(
             has_prototype_K = known.seen[name].numpy()
             if config.impute == "pnr":
                 waits_B |= ~windows.present_BM[:, m] & ~has_prototype_K[windows.y_B]
-            elif config.impute == "pnr_posterior" and not has_prototype_K.any():
+            elif config.impute in WHATEVER_THE_CLASS and not has_prototype_K.any():
                 waits_B |= ~windows.present_BM[:, m]
     return waits_B
 
@@ -174,41 +233,34 @@ def _nothing_to_learn(context: ClientContext, metrics: dict[str, float]) -> Tran
     )
 
 
-def _deltas(net: MultimodalNetwork, state: Blobs, trained: frozenset[str]) -> Tensors:
-    """Local minus base: the head, and the encoders that had windows this round."""
+def _parts(net: MultimodalNetwork, trained: frozenset[str]) -> Tensors:
+    """The head, and the encoders that had windows."""
     blobs = {"head", *(f"encoder/{name}" for name in trained)}
-    new = {blob: tensors for blob, tensors in to_blobs(net).items() if blob in blobs}
-    return difference(flatten(new), flatten(state))
+    return flatten({blob: tensors for blob, tensors in to_blobs(net).items() if blob in blobs})
 
 
-def _local_prototypes(
-    net: MultimodalNetwork, known: Globals, windows: WindowSet, config: QqrConfig
-) -> tuple[QqrMessage, Tensors]:
-    """OGPC on the device, equations (13) and (14); only classes that occur are sent."""
-    rows: dict[str, PrototypeRows] = {}
-    tensors: Tensors = {}
-    y_B = torch.from_numpy(windows.y_B)
+def _raw_features(net: MultimodalNetwork, known: Globals, windows: WindowSet) -> dict[str, FloatArray]:
+    """``z_BD`` by modality, before normalisation, of what makes prototypes (14); zeros elsewhere."""
     good_BM = windows.present_BM & known.high_quality(windows.quality_BM)
+    made: dict[str, FloatArray] = {}
     for m, name in enumerate(net.names):
-        keep_B = torch.from_numpy(good_BM[:, m])
-        if not bool(keep_B.any()):
-            continue
-        z_BD = features(net, known, name, torch.from_numpy(windows.x[name])[keep_B])
-        v_KD, count_K = class_means(
-            z_BD, y_B[keep_B], torch.ones(len(z_BD), dtype=torch.bool), len(known.seen[name])
-        )
-        occurs_K = count_K > 0
-        rows[name] = PrototypeRows(
-            classes=tuple(occurs_K.nonzero().flatten().tolist()), counts=tuple(count_K[occurs_K].tolist())
-        )
-        tensors[values_name(name)] = _coarse(known.scaled(v_KD)[occurs_K], config.prototype_bits)
-    return QqrMessage(prototypes=rows), tensors
+        keep_B = good_BM[:, m]
+        if keep_B.any():
+            z_BD = np.zeros((len(windows), known.vbar[name].shape[1]), np.float32)
+            z_BD[keep_B] = features(net, name, torch.from_numpy(windows.x[name])[keep_B]).numpy()
+            made[name] = z_BD
+    return made
 
 
-def _coarse(v_RD: Tensor, bits: int) -> FloatArray:
-    """Three bits have no codec of their own: 8 levels first, which int4 then carries nearly exactly."""
-    values = v_RD.numpy()
-    return decode(encode(values, Codec.INT4, levels=BITS_3_LEVELS)) if bits == 3 else values  # noqa: PLR2004 - as above
+def _kept(
+    context: ClientContext, state: Blobs, private: Tensors, own: OwnWeights, made: LocalPrototypes
+) -> Tensors:
+    """What stays on the device until the next round."""
+    config, task = cast("QqrConfig", METHOD.configure(context.task)), context.task
+    kept = Account.of(private, task.modality_names).tensors()
+    if config.model_every > 1:
+        kept |= own.kept(state)
+    return kept | kept_head(config, private, own.tensors) | kept_prototypes(task, config, private, made.means)
 
 
 def make_client() -> QqrClient:

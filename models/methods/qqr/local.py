@@ -5,8 +5,9 @@ Shapes: B windows, M modalities, C channels, T samples, D features, K classes.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Final
 
 import numpy as np
 import torch
@@ -19,15 +20,21 @@ from models.methods.qqr import QqrConfig
 from models.methods.qqr.losses import (
     cross_entropy,
     imputed,
+    imputed_by_mean,
     imputed_by_posterior,
     prototype_cross_entropy,
     rebalanced,
 )
+from models.methods.qqr.prototyper import high_quality
 from models.multimodal.network import MultimodalNetwork
 from models.multimodal.prototypes import normalise
 from protocol.task import Task
 
 _FEATURE_BATCH = 256
+_FEW = 16
+"""Windows that BatchNorm's statistics need at least, where others of low quality are at hand."""
+WHATEVER_THE_CLASS: Final = frozenset({"pnr_posterior", "mean_feature"})
+"""Ways to impute by prototypes that need one of any class, not that of the window's."""
 
 
 @dataclass(frozen=True)
@@ -66,15 +73,21 @@ class Globals:
 
     def high_quality(self, quality_BM: FloatArray) -> NDArray[np.bool_]:
         """The q of (14): all true when quality is not read."""
-        if self.config.quality == "none":
-            return np.ones(quality_BM.shape, np.bool_)
-        return quality_BM >= self.config.quality_threshold
+        return high_quality(quality_BM, self.config)
 
     def q(self, windows: WindowSet) -> NDArray[np.bool_]:
         """The q of (22), (B, M): false where a feature is pulled towards its prototype."""
         high_BM = self.high_quality(windows.quality_BM)
         complete_B1 = windows.present_BM.all(axis=1, keepdims=True)
         return high_BM & complete_B1 if self.config.pce_on_incomplete else high_BM
+
+    def replaceable(self, y_B: Tensor) -> Tensor:
+        """Whether something can stand for each (window, modality) if it is missing, (B, M)."""
+        if self.config.impute == "pnr":
+            return torch.stack([seen_K[y_B] for seen_K in self.seen.values()], dim=1)
+        if self.config.impute in WHATEVER_THE_CLASS:
+            return torch.stack([seen_K.any().expand(len(y_B)) for seen_K in self.seen.values()], dim=1)
+        return torch.ones(len(y_B), len(self.seen), dtype=torch.bool)
 
 
 @dataclass(frozen=True)
@@ -109,6 +122,7 @@ class LocalTraining:
         lr = training.learning_rate(config.lr, config.lr_decay, config.lr_min, round_)
         sgd = training.Sgd(self._net.parameters(), lr, config.momentum, config.weight_decay)
         everything = _whole(windows, self._known)
+        before = {name: training.norms(self._net.encoders[name]) for name in self._net.names}
         self._net.train()
         losses, hits, steps = [0.0], 0, 0
         for _ in range(config.epochs):
@@ -119,9 +133,10 @@ class LocalTraining:
                 hits += right
                 steps += 1
         self._net.eval()
+        good_BM = self._known.high_quality(windows.quality_BM)
         if config.remeasure_norms:
-            self._remeasure(everything)
-        low_B = (windows.present_BM & ~self._known.high_quality(windows.quality_BM)).any(axis=1)
+            self._remeasure(everything, torch.from_numpy(good_BM), before)
+        low_B = (windows.present_BM & ~good_BM).any(axis=1)
         return {
             "loss": sum(losses) / len(windows),
             "accuracy": hits / len(windows),
@@ -130,16 +145,23 @@ class LocalTraining:
             "low_quality": float(low_B.sum()),
         }
 
-    def _remeasure(self, everything: _Batch) -> None:
-        """BatchNorm statistics of the trained encoders, on the windows as inference will see them."""
+    def _remeasure(self, everything: _Batch, good_BM: Tensor, before: Mapping[str, list[Tensor]]) -> None:
+        """BatchNorm statistics of the trained encoders, on the windows as inference will see them.
+
+        Noise would shift them for all windows, so windows of low quality have no part in them; where hardly
+        any other is left, those of the base stay (``clean_norms``).
+        """
         for m, name in enumerate(self._net.names):
-            if name in self.trained:
-                encode_B = self._encoded(name, everything.present_BM[:, m])
-                parts = torch.tensor_split(
-                    everything.x[name][encode_B], math.ceil(int(encode_B.sum()) / _FEATURE_BATCH)
-                )
-                passes = (partial(self._net.encode, name, part) for part in parts)
-                training.remeasure_norms(self._net.encoders[name], passes)
+            if name not in self.trained:
+                continue
+            encoder, use_B = self._net.encoders[name], self._encoded(name, everything.present_BM[:, m])
+            clean_B = use_B & good_BM[:, m] if self._config.clean_norms else use_B
+            if int(clean_B.sum()) < min(_FEW, int(use_B.sum())):
+                training.restore_norms(encoder, before[name])
+                continue
+            x_BCT = everything.x[name][clean_B]
+            parts = torch.tensor_split(x_BCT, math.ceil(len(x_BCT) / _FEATURE_BATCH))
+            training.remeasure_norms(encoder, (partial(self._net.encode, name, part) for part in parts))
 
     def _encoded(self, name: str, here_B: Tensor) -> Tensor:
         """Which windows go through an encoder: with ``zero_input``, where the device has it, all."""
@@ -149,12 +171,30 @@ class LocalTraining:
     def _batch(self, everything: _Batch, index_B: Tensor) -> _Batch:
         config = self._config
         x = {name: x_BCT[index_B] for name, x_BCT in everything.x.items()}
-        return _Batch(
+        batch = _Batch(
             x=training.augmented(x, config.rotate_deg, config.gain, self._generator),
             present_BM=everything.present_BM[index_B],
             q_BM=everything.q_BM[index_B],
             y_B=everything.y_B[index_B],
         )
+        return self._dropped(batch) if config.modality_dropout else batch
+
+    def _dropped(self, batch: _Batch) -> _Batch:
+        """The batch after modality dropout, which never takes what a window would have to wait for."""
+        droppable_BM = batch.present_BM
+        if self._config.missing_prototype == "wait":
+            droppable_BM = droppable_BM & self._known.replaceable(batch.y_B)
+        keep_BM = training.kept(
+            batch.present_BM, droppable_BM, self._config.modality_dropout, self._generator
+        )
+        q_BM = batch.q_BM
+        if self._config.pce_on_incomplete:
+            q_BM = q_BM & keep_BM.all(dim=1, keepdim=True)
+        x = {
+            name: torch.where(keep_BM[:, m, None, None], x_BCT, 0.0)
+            for m, (name, x_BCT) in enumerate(batch.x.items())
+        }
+        return replace(batch, x=x, present_BM=keep_BM, q_BM=q_BM)
 
     def _step(self, sgd: training.Sgd, batch: _Batch) -> tuple[float, int]:
         z = self._completed(batch)
@@ -182,6 +222,8 @@ class LocalTraining:
             if config.impute == "pnr":
                 # a class without prototype has a row of zeros: the zero feature
                 z_BD = imputed(z_BD, here_B, batch.y_B, known.vbar[name])
+            elif config.impute == "mean_feature":
+                z_BD = imputed_by_mean(z_BD, here_B, known.vbar[name], known.seen[name])
             z[name] = z_BD
         if config.impute == "pnr_posterior":
             tables = [(known.vbar[name], known.seen[name]) for name in z]
@@ -214,10 +256,8 @@ def _whole(windows: WindowSet, known: Globals) -> _Batch:
     )
 
 
-def features(net: MultimodalNetwork, known: Globals, name: str, x_BCT: Tensor) -> Tensor:
-    """``z_BD`` as prototypes and inference see it: no gradient, BatchNorm with its running statistics."""
+def features(net: MultimodalNetwork, name: str, x_BCT: Tensor) -> Tensor:
+    """``z_BD`` as prototypes and inference see it, before normalisation: BatchNorm's running statistics."""
     net.eval()
     with torch.no_grad():
-        return torch.cat(
-            [known.scaled(net.encode(name, part)) for part in torch.split(x_BCT, _FEATURE_BATCH)]
-        )
+        return torch.cat([net.encode(name, part) for part in torch.split(x_BCT, _FEATURE_BATCH)])

@@ -9,27 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from models.multimodal.prototypes import complete, negative_distances
-
-
-def class_means(z_BD: Tensor, y_B: Tensor, keep_B: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """Local prototypes, equations (13) and (14).
-
-    The denominator is the number of contributing windows *of that class*.
-
-    Args:
-        z_BD: features.
-        y_B: true classes.
-        keep_B: bool: present, of good quality (14).
-        classes: K.
-
-    Returns:
-        ``v_KD`` (zeros where a class has no window) and ``count_K`` (int64).
-    """
-    chosen_KB = torch.stack([keep_B & (y_B == c) for c in range(classes)])
-    count_K = chosen_KB.sum(dim=1)
-    v_KD = chosen_KB.to(z_BD.dtype) @ z_BD / count_K.clamp(min=1).unsqueeze(1)
-    return v_KD, count_K
+from models.multimodal.prototypes import complete, expected, negative_distances
 
 
 def imputed(z_BD: Tensor, present_B: Tensor, y_B: Tensor, vbar_KD: Tensor) -> Tensor:
@@ -58,6 +38,15 @@ def imputed_by_posterior(
         torch.where(present_BM[:, m : m + 1], z_BD, filled_BD)
         for m, (z_BD, filled_BD) in enumerate(zip(z, filled, strict=True))
     ]
+
+
+def imputed_by_mean(z_BD: Tensor, present_B: Tensor, vbar_KD: Tensor, seen_K: Tensor) -> Tensor:
+    """Mean imputation, in place of (18) and (19): the mean of the modality's prototypes, whatever the class.
+
+    A feature of zeros while no class has one (``seen_K``). No gradient flows into a prototype.
+    """
+    every_1K = torch.ones(1, len(seen_K))
+    return torch.where(present_B.unsqueeze(1), z_BD, expected(every_1K, vbar_KD.detach(), seen_K))
 
 
 def cross_entropy(logits_BK: Tensor, y_B: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ Equation (15), the mean over the devices that hold a class, is :class:`models.ag
 Shapes: K classes, D features.
 """
 
+import math
 from typing import Final
 
 import numpy as np
@@ -11,8 +12,16 @@ from numpy.typing import NDArray
 
 from models.contract import Blobs, FloatArray
 from models.methods.qqr import QqrConfig
+from protocol.task import Task
 
 BITS_3_LEVELS: Final = 8
+CLASSES_BLOB: Final = "classes"
+"""The blob of what the fleet's training has met; the coordinator's, on no device's route."""
+TRAINED_NAME: Final = f"{CLASSES_BLOB}/trained"
+"""The tensor (K,): in how many rounds devices that train had labelled windows of the class."""
+
+_ROUNDING: Final = 1e-9
+"""A tenth of 30 windows is three, whatever float64 makes of 0.1."""
 
 
 def blob_name(modality: str) -> str:
@@ -28,6 +37,21 @@ def values_name(modality: str) -> str:
 def rounds_name(modality: str) -> str:
     """The tensor (K,) of the rounds in which each class was seen; 0: it has no prototype yet."""
     return f"prototypes/{modality}/rounds"
+
+
+def fresh_classes(task: Task) -> Blobs:
+    """The blob ``classes`` of a new state: no class has been trained."""
+    return {CLASSES_BLOB: {TRAINED_NAME: np.zeros(len(task.labels), np.float32)}}
+
+
+def trained(state: Blobs) -> FloatArray | None:
+    """``rounds_K`` of training that met each class; None where the state does not say (an older version)."""
+    return state[CLASSES_BLOB][TRAINED_NAME] if CLASSES_BLOB in state else None
+
+
+def left_after(count: int, trim: float) -> int:
+    """How many of a class's windows make its prototype where a share of them, rounded down, is left out."""
+    return count - math.floor(trim * count + _ROUNDING)
 
 
 def table(state: Blobs, modality: str) -> tuple[FloatArray, FloatArray]:

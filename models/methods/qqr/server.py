@@ -10,7 +10,17 @@ from models.aggregate import MAX_ABS
 from models.contract import Blobs, FloatArray, Tensors, Update
 from models.methods.qqr import METHOD, QqrConfig
 from models.methods.qqr.messages import PrototypeRows, QqrMessage, parse
-from models.methods.qqr.prototypes import blob_name, cumulative, rounds_name, table, values_name
+from models.methods.qqr.prototypes import (
+    CLASSES_BLOB,
+    TRAINED_NAME,
+    blob_name,
+    cumulative,
+    left_after,
+    rounds_name,
+    table,
+    trained,
+    values_name,
+)
 from models.params import apply, check_names, check_tensor, flatten, shapes, unflatten
 from models.robust import delta_fold
 from models.robust_rows import row_fold
@@ -30,7 +40,11 @@ def _config(task: Task) -> QqrConfig:
 
 def _model(state: Blobs) -> Tensors:
     """The tensors that travel as deltas."""
-    return {name: tensor for name, tensor in flatten(state).items() if not name.startswith("prototypes/")}
+    return {
+        name: tensor
+        for name, tensor in flatten(state).items()
+        if name.split("/", 1)[0] not in {"prototypes", CLASSES_BLOB}
+    }
 
 
 class QqrServer:
@@ -41,6 +55,11 @@ class QqrServer:
         own = set(task.modality_names if _config(task).impute == "zero_input" else modalities)
         encoders = [f"encoder/{name}" for name in task.modality_names if name in own]
         return (*encoders, "head", *(blob_name(name) for name in task.modality_names))
+
+    def prototype_route(self, task: Task, modalities: Iterable[str]) -> tuple[str, ...]:
+        """Only the device's encoders: nothing else is needed to make features."""
+        own = set(modalities)
+        return tuple(f"encoder/{name}" for name in task.modality_names if name in own)
 
     def check(self, task: Task, state: Blobs, update: Update) -> None:
         """Compare an update with the model; see :class:`models.contract.Server`.
@@ -64,6 +83,11 @@ class QqrServer:
             raise Refused(Reason.WRONG_TENSORS, "the update has neither model tensors nor prototypes")
         config = _config(task)
         if model:
+            if config.upload == "prototypes":
+                raise Refused(
+                    Reason.WRONG_TENSORS,
+                    f'tensor {min(model)!r}: with config.upload = "prototypes" no model tensor is taken',
+                )
             _check_model(_model(state), model, config.max_delta)
         for name, rows in message.prototypes.items():
             _check_prototypes(task, state, update, name, rows)
@@ -85,13 +109,16 @@ class QqrFold:
             name: row_fold(task.robust, len(task.labels), task.network.feature_dim, MAX_ABS)
             for name in task.modality_names
         }
+        self._trained_K = np.zeros(len(task.labels), np.bool_)
 
     def fold(self, update: Update) -> None:
         """Take one update that :meth:`QqrServer.check` has passed."""
         message = parse(update.header.extra)
-        self._deltas.add(
-            {n: t for n, t in update.tensors.items() if not n.startswith("prototypes/")}, update.header.weight
-        )
+        model = {n: t for n, t in update.tensors.items() if not n.startswith("prototypes/")}
+        self._deltas.add(model, update.header.weight)
+        if model:
+            for count_K in update.header.counts.values():
+                self._trained_K |= np.array(count_K) > 0
         for modality, rows in message.prototypes.items():
             name = values_name(modality)
             self._prototypes[modality].add(name, np.array(rows.classes), update.tensors[name])
@@ -99,17 +126,21 @@ class QqrFold:
     def merge(self, other: Self) -> None:
         """Take another fold of the same round."""
         self._deltas.merge(other._deltas)
+        self._trained_K |= other._trained_K
         for name, rows in self._prototypes.items():
             rows.merge(other._prototypes[name])
 
     def close(self) -> Blobs:
-        """The next global state: base + mean delta (5); prototypes by (15) and (16)."""
+        """The next global state: base + mean delta (5); prototypes by (15) and (16); classes trained."""
         new = apply(flatten(self._state), self._deltas.mean())
         for name, rows in self._prototypes.items():
             vbar_KD, rounds_K = table(self._state, name)
             new[values_name(name)], new[rounds_name(name)] = cumulative(
                 vbar_KD, rounds_K, rows.mean(), rows.count_K > 0, self._config
             )
+        before_K = trained(self._state)
+        if before_K is not None:
+            new[TRAINED_NAME] = before_K + self._trained_K.astype(np.float32)
         return unflatten(new)
 
 
@@ -145,6 +176,7 @@ def _check_prototypes(task: Task, state: Blobs, update: Update, modality: str, r
     config = _config(task)
     name, (classes, columns) = values_name(modality), table(state, modality)[0].shape
     present = update.header.counts.get(modality, (0,) * classes)
+    least = left_after(config.min_count, config.prototype_trim)
     for index, count in zip(rows.classes, rows.counts, strict=True):
         if index >= classes:
             raise Refused(Reason.OUT_OF_BOUNDS, f"tensor {name!r}: class {index} of {classes}")
@@ -154,21 +186,28 @@ def _check_prototypes(task: Task, state: Blobs, update: Update, modality: str, r
                 f"tensor {name!r}: class {index} made from {count} windows, but "
                 f"header.counts.{modality} has {present[index]}",
             )
-    bound = config.feature_scale * _ROUNDING if config.normalise else MAX_ABS
+        if count < least:
+            raise Refused(
+                Reason.OUT_OF_BOUNDS,
+                f"tensor {name!r}: class {index} made from {count} windows; config.min_count and "
+                f"config.prototype_trim leave at least {least}",
+            )
+    length = config.feature_scale if config.normalise else config.prototype_clip
+    bound = length * _ROUNDING if length else MAX_ABS
     check_tensor(name, update.tensors[name], (len(rows.classes), columns), bound)
-    if config.normalise:
-        _check_lengths(name, update.tensors[name], config)
+    if length:
+        _check_lengths(name, update.tensors[name], length, config.prototype_bits)
 
 
-def _check_lengths(name: str, values_RD: FloatArray, config: QqrConfig) -> None:
-    """A mean of features of length ``feature_scale`` is no longer than that, but for the quantizer's steps.
+def _check_lengths(name: str, values_RD: FloatArray, length: float, bits: int) -> None:
+    """A prototype that was brought to at most ``length`` is no longer, but for the quantizer's steps.
 
-    One step is at most ``2 * feature_scale / (levels - 1)``, and each of D values may be off by one (half a
-    step where it is rounded once, to the nearest).
+    One step is at most ``2 * length / (levels - 1)``, and each of D values may be off by one (half a step
+    where it is rounded once, to the nearest).
     """
-    steps = 0 if config.prototype_bits == FLOAT_BITS else 2 / (2**config.prototype_bits - 1)
+    steps = 0 if bits == FLOAT_BITS else 2 / (2**bits - 1)
     off = steps * math.sqrt(values_RD.shape[1])
-    most = config.feature_scale * (_ROUNDING + off)
+    most = length * (_ROUNDING + off)
     longest = float(np.sqrt(np.square(values_RD, dtype=np.float64).sum(axis=1)).max(initial=0.0))
     if longest > most:
         raise Refused(

@@ -1,0 +1,70 @@
+"""What a device needs to take part in a round. Pure: the daemon and ``lichen coordinator status`` agree."""
+
+from dataclasses import dataclass
+
+from models.registry import methods
+from protocol.messages import State
+from protocol.task import Task
+
+ALONE = "waits for a device that trains"
+"""Of a device that is able, but not alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The task's, and what the coordinator has ready.
+
+    Attributes:
+        min_windows: labelled windows.
+        modalities: the task's; a device of role ``prototype`` must have one of them.
+        no_prototypes: why a device whose only learning role is ``prototype`` cannot take part now, in words;
+            empty where it can.
+        needs_training: whether a round needs a device that trains.
+    """
+
+    min_windows: int
+    modalities: tuple[str, ...] = ()
+    no_prototypes: str = "no role train"
+    needs_training: bool = True
+
+    def lacks(self, state: State) -> str:
+        """What an online device lacks, in words; empty where it lacks nothing."""
+        if not trains(state):
+            if "prototype" not in state.roles:
+                return "no role train"
+            if self.no_prototypes:
+                return self.no_prototypes
+            if not set(self.modalities) & set(state.modalities):
+                return f"no modality of the task: {', '.join(self.modalities)}"[:200]
+        if state.windows < self.min_windows:
+            return f"{state.windows} of {self.min_windows} labelled windows"
+        return ""
+
+
+def trains(state: State) -> bool:
+    """Whether a device trains; then its role ``prototype`` is not asked for."""
+    return "train" in state.roles
+
+
+def sends_prototypes_alone(state: State) -> bool:
+    """Whether a device can learn by its prototypes and in no other way."""
+    return "prototype" in state.roles and not trains(state)
+
+
+def terms_of(task: Task, no_graphs: str) -> Terms:
+    """The terms of a task.
+
+    Args:
+        task: names a method; one that is not registered here has no role ``prototype``.
+        no_graphs: why there are no feature graphs, in words; empty where they are ready.
+    """
+    spec = methods().get(task.method)
+    if spec is None or not spec.prototype_role:
+        none = f"no role train; method {task.method!r} has no use for role prototype"
+        return Terms(task.rounds.min_windows, task.modality_names, none)
+    return Terms(
+        task.rounds.min_windows,
+        task.modality_names,
+        f"waits for the feature graphs: {no_graphs}" if no_graphs else "",
+        needs_training=spec.trains(spec.configure(task)),
+    )

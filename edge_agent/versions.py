@@ -1,0 +1,95 @@
+"""Global versions, pulled blob by blob: only what is on a route, and only what is not here yet."""
+
+import asyncio
+from collections.abc import Iterable
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from edge_agent.config import AgentSettings
+from models.contract import Blobs
+from protocol.errors import Reason, Refused, Transient
+from protocol.frame import decode_frame
+from protocol.messages import BlobRef, Offer
+from protocol.updates import BlobHeader, Manifest
+from runtime.blobs import BlobStore
+from runtime.fetch import Fetcher
+
+
+class Versions:
+    """Pulls, checks and reads. What is damaged is removed, so that the next attempt pulls it again."""
+
+    def __init__(self, settings: AgentSettings, blobs: BlobStore, fetcher: Fetcher) -> None:
+        self._settings = settings
+        self._blobs = blobs
+        self._fetcher = fetcher
+
+    async def state(self, offer: Offer, route: tuple[str, ...], also: Iterable[BlobRef] = ()) -> Blobs:
+        """The offer's base on a route; blobs that did not change are here already.
+
+        Args:
+            offer: names the base.
+            route: names of blobs.
+            also: further blobs to pull and to keep.
+
+        Raises:
+            Transient: something was not here in time, or the disk is full.
+            Refused: something is not what its digest or its name says.
+        """
+        timeout = self._settings.fetch_timeout_s
+        base = BlobRef(digest=offer.base, size=offer.base_size)
+        await self._fetcher.fetch(base, timeout)
+        manifest = _manifest(await asyncio.to_thread(self.blob, "manifest", offer.base), offer)
+        missing = [name for name in route if name not in manifest.blobs]
+        if missing:
+            raise Refused(Reason.WRONG_TENSORS, f"version {offer.base} lacks the blob {missing[0]!r}")
+        wanted = [*(manifest.blobs[name] for name in route), *also]
+        for ref in wanted:
+            await self._fetcher.fetch(ref, timeout)
+        state = await asyncio.to_thread(self._read, manifest, route)
+        keep = {offer.base, *(ref.digest for ref in wanted)}
+        await asyncio.to_thread(self._blobs.collect, keep, self._settings.blob_budget_bytes)
+        return state
+
+    def blob(self, name: str, digest: str) -> bytes:
+        """A blob that was pulled, verified. Synchronous.
+
+        Args:
+            name: what it is, for the words.
+            digest: its own.
+
+        Raises:
+            Transient: it has vanished.
+            Refused: it is damaged; it is removed.
+        """
+        try:
+            return self._blobs.get(digest)
+        except KeyError:
+            raise Transient(f"the blob {name!r} has vanished from {self._settings.cache_dir}") from None
+        except Refused as error:
+            raise Refused(
+                error.reason, f"the blob {name!r} is damaged; pulled again: {error.detail}"
+            ) from None
+
+    def path(self, digest: str) -> Path:
+        """Where a blob lies that was pulled."""
+        return self._blobs.path(digest)
+
+    def _read(self, manifest: Manifest, route: tuple[str, ...]) -> Blobs:
+        state: Blobs = {}
+        for name in route:
+            header, tensors = decode_frame(self.blob(name, manifest.blobs[name].digest), BlobHeader)
+            if header.name != name:
+                raise Refused(Reason.WRONG_TENSORS, f"the blob {name!r} says that it is {header.name!r}")
+            state[name] = tensors
+        return state
+
+
+def _manifest(data: bytes, offer: Offer) -> Manifest:
+    try:
+        manifest = Manifest.model_validate_json(data)
+    except ValidationError as error:
+        raise Refused(Reason.MALFORMED, f"manifest {offer.base}: {error}"[:500]) from None
+    if manifest.task != offer.task:
+        raise Refused(Reason.UNKNOWN_TASK, f"manifest {offer.base} is of task {manifest.task!r}")
+    return manifest

@@ -1,0 +1,85 @@
+"""Tensors that a device may replace by its own: inputs of the graph that have a default, under wire names.
+
+ONNX writes one down as a graph input and an initializer of the same name; onnxruntime calls it an overridable
+initializer, and takes the default where a caller feeds nothing. Each is an output as well, so that a device
+can read the default that it blends its own tensor with: an output costs nothing until it is asked for.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+import onnx
+import torch
+from onnx import numpy_helper
+from torch import Tensor, nn
+
+from models.contract import Tensors
+from models.multimodal.inference import InferenceModel
+
+_ROUNDS: Final = "/rounds"
+Paths = Mapping[str, str]
+"""Wire name -> path in the module."""
+
+
+def paths_of(module: nn.Module, parts: tuple[str, ...]) -> dict[str, str]:
+    """The tensors of these parts of a state (first words of blob names) in an inference module, sorted.
+
+    Encoders are never among them: they stay constants, which onnxruntime folds.
+    """
+    if not isinstance(module, InferenceModel):
+        return {}
+    paths = {f"head/{path}": f"net.head.{path}" for path, _ in module.net.head.named_parameters()}
+    for m, modality in enumerate(module.net.names):
+        paths[f"prototypes/{modality}/values"] = f"values_{m}"
+        paths[f"prototypes/{modality}{_ROUNDS}"] = f"rounds_{m}"
+    return {name: paths[name] for name in sorted(paths) if name.split("/")[0] in parts}
+
+
+def values_of(module: nn.Module, paths: Paths) -> Tensors:
+    """The module's own values by wire name: the defaults. They share no memory with the module."""
+    named = dict(module.named_parameters()) | dict(module.named_buffers())
+    return {name: named[path].detach().numpy().astype(np.float32) for name, path in paths.items()}
+
+
+def replaced(
+    module: nn.Module, paths: Paths, own: Tensors, arguments: tuple[Tensor, ...]
+) -> tuple[Tensor, ...]:
+    """What the torch module computes with a device's own tensors."""
+    values = {paths[name]: torch.from_numpy(value) for name, value in own.items()}
+    answer: tuple[Tensor, ...] = torch.func.functional_call(module, values, arguments)
+    return answer
+
+
+class Open(nn.Module):
+    """An inference module that takes ``present_BM``, its windows, and then the tensors of ``paths``."""
+
+    def __init__(self, module: nn.Module, paths: Paths, modalities: int) -> None:
+        super().__init__()
+        self.module, self._paths, self._count = module, tuple(paths.values()), 1 + modalities
+
+    def forward(self, *arguments: Tensor) -> tuple[Tensor, ...]:
+        """As the module inside."""
+        values = dict(zip(self._paths, arguments[self._count :], strict=True))
+        answer: tuple[Tensor, ...] = torch.func.functional_call(self.module, values, arguments[: self._count])
+        return answer
+
+
+def with_defaults(proto: onnx.ModelProto, defaults: Tensors) -> None:
+    """Give inputs of a graph their default, and make them outputs."""
+    inputs = {i.name: i for i in proto.graph.input}
+    for name, value in defaults.items():
+        proto.graph.initializer.append(numpy_helper.from_array(value, name))
+        proto.graph.output.append(inputs[name])
+
+
+def examples(defaults: Tensors) -> list[Tensors]:
+    """What a device might put there: tensors of its own, some without a prototype, one table without any."""
+    rng = np.random.default_rng(len(defaults))
+    mixed, bare = {}, {}
+    for name, value in defaults.items():
+        moved = value + (0.1 + np.abs(value).mean()) * rng.standard_normal(value.shape)
+        some = rng.integers(0, 3, value.shape)
+        mixed[name] = (some if name.endswith(_ROUNDS) else moved).astype(np.float32)
+        bare[name] = np.zeros_like(value) if name.endswith(_ROUNDS) else value[..., ::-1].copy()
+    return [mixed, bare]

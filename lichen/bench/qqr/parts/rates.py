@@ -1,0 +1,26 @@
+"""Quantity imbalance again, each method at the learning rate that is best for it (part ``tune``)."""
+
+from typing import Final
+
+from lichen.bench.qqr import variants as v
+from lichen.bench.qqr.part import Part, Variant
+from lichen.bench.qqr.parts.quantity import HALF
+from lichen.bench.qqr.setting import Setting
+
+TUNED: Final = f"{HALF}, each at its best learning rate"
+
+
+def _variant(method: str) -> Variant:
+    flow = v.CLEAN if method == v.FC else v.HALF
+    config = v.quantity(method, lr=v.BEST_RATES[method])
+    return Variant(method, TUNED, Setting(flow=flow, config=config))
+
+
+PART: Final = Part(
+    name="rates",
+    place=20,
+    title="a modality is missing while training, each method at its best learning rate",
+    variants=tuple(_variant(method) for method in v.QUANTITY),
+    versus=tuple((v.PNR, method) for method in v.QUANTITY if method != v.PNR),
+    by_default=False,
+)

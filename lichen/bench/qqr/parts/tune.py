@@ -1,0 +1,53 @@
+"""Every method over the same grid of learning rates, on seeds that no table uses: all tuned alike."""
+
+from statistics import fmean
+from typing import Final
+
+from lichen.bench.qqr import variants as v
+from lichen.bench.qqr.part import Part, Results, Variant
+from lichen.bench.qqr.parts.quantity import HALF
+from lichen.bench.qqr.setting import Setting
+from lichen.bench.result import Row
+
+_BEST: Final = "best learning rate of the grid"
+_CHOSEN: Final = "learning rate in the tables"
+
+
+def _variant(method: str, lr: float) -> Variant:
+    flow = v.CLEAN if method == v.FC else v.HALF
+    return Variant(method, f"{HALF}, lr {lr:g}", Setting(flow=flow, config=v.quantity(method, lr=lr)))
+
+
+def _literal(lr: float) -> Variant:
+    config = v.quantity(v.PNR, v.LITERAL, lr=lr)
+    return Variant(v.PNR, f"{HALF}, {v.LITERAL}, lr {lr:g}", Setting(flow=v.HALF, config=config))
+
+
+def _rows(results: Results) -> list[Row]:
+    rows = results.accuracies()
+    for method in v.QUANTITY:
+        tried = [
+            (fmean(one.accuracy for one in runs.values()), variant)
+            for variant in results.part.variants
+            if variant.method == method and (runs := results.of(method, variant.under))
+        ]
+        if tried:
+            best = max(tried, key=lambda pair: pair[0])[1]
+            shown = Variant(method, HALF, best.setting)
+            rows += results.row(shown, _BEST, [float(best.setting.config["lr"])])
+            rows += results.row(shown, _CHOSEN, [float(v.quantity(method)["lr"])])
+    return rows
+
+
+PART: Final = Part(
+    name="tune",
+    place=21,
+    title="learning rates, on seeds of their own",
+    variants=(
+        *(_variant(method, lr) for method in v.QUANTITY for lr in v.GRID),
+        *(_literal(lr) for lr in v.GRID),
+    ),
+    rows=_rows,
+    by_default=False,
+    seeds=v.TUNING_SEEDS,
+)

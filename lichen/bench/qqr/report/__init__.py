@@ -1,0 +1,1 @@
+"""The study's page: one HTML file that needs nothing else."""

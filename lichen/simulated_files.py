@@ -1,0 +1,189 @@
+"""What ``lichen simulate`` trains on: a folder of files, or a data set dealt out to devices."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lichen.simulated_device import PROTOTYPE, Role
+from lichen.streams import Stream
+from models import windowset
+from models.contract import WindowSet
+from protocol.errors import Misconfigured
+from protocol.task import Task
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """All that a simulation is about.
+
+    Attributes:
+        task: with what the command line changed.
+        seed: of everything.
+        devices: name -> windows or stream.
+        test: labelled windows to judge on; None: nothing is judged.
+        roles: of the devices that do not train.
+        about: the data set and the setting, for the report.
+    """
+
+    task: Task
+    seed: int
+    devices: Mapping[str, WindowSet | Stream]
+    test: WindowSet | None
+    roles: Mapping[str, Role] = field(default_factory=dict)
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_task(file: Path, rounds: int | None, options: Mapping[str, Any]) -> Task:
+    """A task file, with another number of rounds and other options of its method where these are given.
+
+    Raises:
+        Misconfigured: there is no such file, or it is no task.
+    """
+    from runtime.settings import load_toml  # noqa: PLC0415 - the help is shown without it
+
+    if not file.is_file():
+        raise Misconfigured(f"--task {file}: there is no such file")
+    task = load_toml(Task, file, named_by="--task")
+    of_rounds = task.rounds if rounds is None else task.rounds.model_copy(update={"count": rounds})
+    return task.model_copy(update={"rounds": of_rounds, "config": {**task.config, **options}})
+
+
+def of_files(task: Task, data: Path, test: Path | None, seed: int | None) -> Fleet:
+    """One file a device.
+
+    Raises:
+        Misconfigured: a folder or file is not there or does not fit the task.
+    """
+    devices = {file.stem: read_windows(file, task) for file in device_files(data, test)}
+    judged = None if test is None else labelled(read_windows(test, task), test)
+    return Fleet(task, task.seed if seed is None else seed, devices, judged)
+
+
+def of_dataset(
+    name: str,
+    file: Path | None,
+    changes: Mapping[str, Any],
+    *,
+    rounds: int | None,
+    seed: int | None,
+    options: Mapping[str, Any],
+    prototype_devices: int = 0,
+) -> Fleet:
+    """A data set's windows in the online protocol; see :func:`lichen.online.online_fleet`.
+
+    Args:
+        name: of the data set.
+        file: task file; None: the data set's own task.
+        changes: over the data set's setting (:class:`lichen.online.Setting`).
+        rounds: instead of the task's.
+        seed: instead of the task's.
+        options: of the method, over the task's.
+        prototype_devices: the last so many devices send prototypes alone.
+
+    Raises:
+        Misconfigured: no such data set, it is not here, or a number does not fit.
+    """
+    from lichen.studies import study  # noqa: PLC0415 - as above
+
+    chosen = study(name)
+    if file is not None:
+        task = read_task(file, rounds, options)
+    elif rounds is None:
+        task = chosen.task(config=options, seed=seed or 0)
+    else:
+        task = chosen.task(config=options, seed=seed or 0, rounds=rounds)
+    seed = task.seed if seed is None else seed
+    setting = replace(chosen.setting, **changes)
+    if prototype_devices > setting.devices:
+        raise Misconfigured(
+            f"--prototype-devices {prototype_devices}: there are {setting.devices} devices (--devices)"
+        )
+    train, test = (windowset.check(chosen.load(part, seed).windows, task, name) for part in ("train", "test"))
+    devices = setting.fleet(train, seed)
+    last = list(devices)[len(devices) - prototype_devices :]
+    about = {"dataset": name, "setting": dict(vars(setting))}
+    return Fleet(task, seed, devices, test, dict.fromkeys(last, PROTOTYPE), about)
+
+
+def options_of(words: Sequence[str]) -> dict[str, Any]:
+    """``KEY=VALUE`` each; a value is JSON, or else the word itself.
+
+    Raises:
+        Misconfigured: there is no ``=`` in it.
+    """
+    options: dict[str, Any] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not (key and equals):
+            raise Misconfigured(f"--option {word}: write KEY=VALUE, as in --option impute=zero_input")
+        try:
+            options[key] = json.loads(value)
+        except ValueError:
+            options[key] = value
+    return options
+
+
+def device_files(folder: Path, test: Path | None) -> list[Path]:
+    """The devices' files, sorted; the test file is not one of them.
+
+    Raises:
+        Misconfigured: no such folder, nothing in it, or two files of one name.
+    """
+    if not folder.is_dir():
+        raise Misconfigured(f"--data {folder}: there is no such folder")
+    apart = None if test is None else test.resolve()
+    files = sorted(
+        file
+        for file in folder.iterdir()
+        if file.suffix in {".npz", ".csv", ".parquet"} and file.resolve() != apart
+    )
+    if not files:
+        raise Misconfigured(f"--data {folder}: it has no .npz, .csv or .parquet file")
+    names = [file.stem for file in files]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise Misconfigured(f"--data {folder}: two files are named {twice[0]}")
+    return files
+
+
+def read_windows(file: Path, task: Task) -> WindowSet:
+    """A window set, or a recording cut and judged as on a device.
+
+    Raises:
+        Misconfigured: it is neither, or does not fit the task; the message names file and key.
+    """
+    from edge_agent.offline import windows_of  # noqa: PLC0415 - the help is shown without it
+    from edge_agent.sources.recording import read  # noqa: PLC0415 - as above
+
+    if not file.is_file():
+        raise Misconfigured(f"{file}: there is no such file")
+    if file.suffix == ".npz" and _is_window_set(file):
+        return windowset.load(file, task)
+    try:
+        return windows_of(task, read(file))
+    except Misconfigured as error:
+        raise Misconfigured(str(error) if str(file) in str(error) else f"{file}: {error}") from None
+
+
+def _is_window_set(file: Path) -> bool:
+    try:
+        with np.load(file, allow_pickle=False) as archive:
+            return "present" in archive.files
+    except (OSError, ValueError):
+        return False
+
+
+def labelled(windows: WindowSet, file: Path) -> WindowSet:
+    """The labelled windows.
+
+    Raises:
+        Misconfigured: there is none.
+    """
+    chosen = windowset.select(windows, windows.y_B >= 0)
+    if not len(chosen):
+        raise Misconfigured(f"--test {file}: none of its {len(windows)} windows is labelled")
+    return chosen
