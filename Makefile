@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 OBSERVER := .venv-observer
+# These compute, two at a time. The others start whole fleets of processes, and have the machine for themselves.
+FAST := tests/architecture tests/contract tests/golden tests/property tests/unit
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .PHONY: demo test check format bench docs clean mosquitto
@@ -11,7 +13,12 @@ demo: $(VENV)/demo.stamp $(OBSERVER)/installed.stamp ## the main job on real sen
 	$(BIN)/lichen demo --observer-python $(OBSERVER)/bin/python $(ARGS)
 
 test: $(VENV)/dev.stamp mosquitto ## the whole suite
+ifeq ($(strip $(ARGS)),)
+	$(BIN)/python -P -m pytest -n 2 --dist loadfile $(FAST)
+	$(BIN)/python -P -m pytest tests/e2e tests/faults
+else
 	$(BIN)/python -P -m pytest $(ARGS)
+endif
 
 check: $(VENV)/dev.stamp ## style, types and import rules
 	$(BIN)/ruff check .

@@ -127,6 +127,12 @@ def load_task(settings: CoordinatorSettings) -> tuple[Task, MethodSpec]:
         spec.configure(task)
     except Misconfigured as error:
         raise Misconfigured(f"{settings.task}: {error}") from None
+    drawn, least = task.rounds.devices_per_round, task.rounds.min_devices
+    if drawn is not None and drawn < least:
+        raise Misconfigured(
+            f"{settings.task}: rounds.devices_per_round: {drawn} is less than rounds.min_devices, {least}: "
+            "no round would ever open"
+        )
     _check_evaluation(settings.evaluation.data, task)
     return task, spec
 

@@ -21,9 +21,8 @@ from coordinator.roster import Roster
 from coordinator.store import Store
 from coordinator.terms import Terms, sends_prototypes_alone, terms_of
 from coordinator.trouble import in_words
-from models.registry import methods
 from protocol.base import Digest, Frozen
-from protocol.errors import LichenError, Refused
+from protocol.errors import LichenError, Refused, Transient
 from protocol.frame import digest
 from protocol.messages import BlobRef
 from protocol.task import ModalityName, Task
@@ -40,6 +39,7 @@ _FIRST_PAUSE_S: Final = 5.0
 _LAST_PAUSE_S: Final = 300.0
 NOT_YET: Final = "they are made as soon as the coordinator gets to it"
 MAKING: Final = "they are being made"
+AGAIN: Final = "; it is tried again now"
 
 
 class Kept(Frozen):
@@ -49,7 +49,7 @@ class Kept(Frozen):
         made_for: digest of what they depend on; others are of no use.
         graphs: by modality, all or none.
         why: why there are none, in words.
-        since: when that began, unix seconds.
+        since: when they began to be wanted, unix seconds.
         until: when it is tried again, or given up.
     """
 
@@ -85,7 +85,7 @@ def terms_kept(store: Store, task: Task) -> Terms:
 
 def wait_for(found: Kept, roster: Roster, terms: Terms) -> Wait | None:
     """The wait for the graphs, where a device has a use for them and they are not here."""
-    if found.graphs or not terms.no_prototypes or not roster.prototypers:
+    if found.graphs or not terms.wants_graphs or not roster.prototypers:
         return None
     names = ", ".join(sorted(roster.prototypers)[:4])
     words = f"{found.why}; until then devices of role prototype take no part ({names})"
@@ -116,6 +116,8 @@ class Graphs:
         """No blob is collected between its writing and its place in the table."""
         self._kept = kept(store, task)
         self._sound = False
+        self._failed = ""
+        """Why they could not be made the last time, in words."""
         self._terms = terms_of(task, NOT_YET)
         self.changed: Callable[[], None] = lambda: None
         """Told when devices of role prototype can take part, or cannot any more."""
@@ -139,22 +141,21 @@ class Graphs:
 
     async def run(self) -> None:
         """Make the graphs when they are wanted, and look after them; ends where no method wants them."""
-        spec = methods().get(self._task.method)
-        if spec is None or not spec.prototype_role:
+        if not self._terms.wants_graphs:
             return
         await self._roster.wait_for_prototypers()
         pause = _FIRST_PAUSE_S
         while True:
             if await self._are_sound():
+                pause = _FIRST_PAUSE_S
                 await self._clock.sleep(LOOK_S)
                 continue
             try:
                 await self._make()
-                pause = _FIRST_PAUSE_S
             except (LichenError, OSError) as error:
-                words = f"they could not be made: {in_words(error)}"
-                log.warning("feature_graphs", why=words, again_in_s=pause)
-                await self._say(words, self._clock.wall() + pause)
+                self._failed = f"they could not be made: {in_words(error)}"
+                log.warning("feature_graphs", why=self._failed, again_in_s=pause)
+                await self._say(self._failed, self._clock.wall() + pause)
                 await self._clock.sleep(pause)
                 pause = min(_LAST_PAUSE_S, 2 * pause)
 
@@ -177,9 +178,13 @@ class Graphs:
         return True
 
     async def _make(self) -> None:
-        await self._say(MAKING, self._clock.wall() + self._worker_s)
+        now = f"{self._failed}{AGAIN}" if self._failed else MAKING
+        await self._say(now, self._clock.wall() + self._worker_s)
         made = await self._jobs.features()
         await asyncio.to_thread(self._keep, made)
+        if not await self._are_sound():
+            raise Transient("they were written and cannot be read")
+        self._failed = ""
         sizes = {name: ref.size for name, ref in self._kept.graphs.items()}
         log.info("feature_graphs", made=sizes)
 
@@ -192,7 +197,7 @@ class Graphs:
 
     async def _say(self, why: str, until: float) -> None:
         """Why there are none; on disk too, for ``status``."""
-        since = self._kept.since if self._kept.why == why and self._kept.since else self._clock.wall()
+        since = self._clock.wall() if self._kept.since is None else self._kept.since
         found = Kept(made_for=made_for(self._task), why=why, since=since, until=until)
         self._kept, self._terms = found, terms_of(self._task, why)
         self.changed()

@@ -60,7 +60,9 @@ def select(
         gained = have[best] & open_cells
         why[best] = f"covers {_words(gained, labels)}" if gained else "a round needs a device that trains"
         open_cells -= gained
-    while len(why) < wanted:
+    left = [device for device in order if device not in why]
+    why |= dict.fromkeys(left[: max(0, wanted - len(why) - 1)], "drawn at random")
+    if len(why) < wanted:
         why[_open(order, why, wanted, needed)[0]] = "drawn at random"
     return Selection(tuple(sorted(why)), why)
 

@@ -20,12 +20,14 @@ class Terms:
         no_prototypes: why a device whose only learning role is ``prototype`` cannot take part now, in words;
             empty where it can.
         needs_training: whether a round needs a device that trains.
+        wants_graphs: whether the method has a use for devices of role ``prototype``, and so for graphs.
     """
 
     min_windows: int
     modalities: tuple[str, ...] = ()
     no_prototypes: str = "no role train"
     needs_training: bool = True
+    wants_graphs: bool = False
 
     def lacks(self, state: State) -> str:
         """What an online device lacks, in words; empty where it lacks nothing."""
@@ -67,4 +69,5 @@ def terms_of(task: Task, no_graphs: str) -> Terms:
         task.modality_names,
         f"waits for the feature graphs: {no_graphs}" if no_graphs else "",
         needs_training=spec.trains(spec.configure(task)),
+        wants_graphs=True,
     )

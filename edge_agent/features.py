@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from edge_agent.closed_graph import require_closed
 from edge_agent.model import onnx_errors
 from models.contract import FloatArray, Tensors
 from protocol.errors import Reason, Refused
@@ -27,7 +28,8 @@ class FeatureGraph:
         threads: of ONNX Runtime.
 
     Raises:
-        Refused: too large, it does not load, or its inputs and outputs are not a feature graph's.
+        Refused: too large, not closed (``closed_graph``), it does not load, or its inputs and outputs are not
+            a feature graph's.
     """
 
     def __init__(self, data: bytes, threads: int = 1) -> None:
@@ -35,6 +37,8 @@ class FeatureGraph:
 
         if len(data) > MAX_GRAPH_BYTES:
             raise Refused(Reason.TOO_LARGE, f"feature graph of {len(data)} bytes, at most {MAX_GRAPH_BYTES}")
+        require_closed(data, "the feature graph")
+        self._passes = onnxruntime.RunOptions()
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
@@ -59,6 +63,15 @@ class FeatureGraph:
         dim = given[0].shape[-1] if given[0].shape else 0
         self._dim = dim if isinstance(dim, int) else 0
 
+    @property
+    def dim(self) -> int:
+        """D; 0 where the graph does not say it."""
+        return self._dim
+
+    def end(self) -> None:
+        """End the pass at work after the operator it is at, and refuse any other. From any thread."""
+        self._passes.terminate = True
+
     def run(self, x_BCT: FloatArray, encoder: Tensors) -> FloatArray:
         """The features ``z_BD`` of all windows, before normalisation, in batches of :data:`BATCH`.
 
@@ -78,13 +91,13 @@ class FeatureGraph:
         return z_BD
 
     def try_once(self) -> None:
-        """Run one window of zeros through an encoder of ones.
+        """Run a whole batch of zeros, which takes the memory of any, through an encoder of ones.
 
         Raises:
             Refused: as :meth:`run`.
         """
         ones = {name: np.ones(shape, np.float32) for name, shape in self._shapes.items() if name != INPUT}
-        self.run(np.zeros((1, *self._shapes[INPUT][1:]), np.float32), ones)
+        self.run(np.zeros((BATCH, *self._shapes[INPUT][1:]), np.float32), ones)
 
     def _require(self, x_BCT: FloatArray, encoder: Tensors) -> None:
         wanted = self._shapes.keys() - {INPUT}
@@ -108,7 +121,7 @@ class FeatureGraph:
     def _batch(self, x_BCT: FloatArray, encoder: Tensors) -> FloatArray:
         feeds = {INPUT: np.ascontiguousarray(x_BCT, np.float32), **encoder}
         try:
-            (z_BD,) = self._session.run([OUTPUT], feeds)
+            (z_BD,) = self._session.run([OUTPUT], feeds, self._passes)
         except onnx_errors() as error:
             raise Refused(Reason.MALFORMED, f"the feature graph does not run: {error}"[:500]) from None
         found: FloatArray = np.asarray(z_BD)

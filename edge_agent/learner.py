@@ -16,7 +16,7 @@ import structlog
 from edge_agent.collect import Workspace
 from edge_agent.config import AgentSettings
 from edge_agent.ledger import Ledger
-from edge_agent.packing import pack_update
+from edge_agent.packing import Carry, pack_update
 from edge_agent.ports import Trainer
 from edge_agent.private import PrivateTensors
 from edge_agent.prototypes import PrototypeMaker
@@ -243,19 +243,24 @@ class Learner(Explained):
         metrics["quantize_s"] = self._clock.now() - started
         metrics["update_bytes"] = float(len(frame))
         name = digest(frame)
-        # What the method keeps comes first: a privacy account may count an update that is then never sent,
-        # but must not miss one that is. Then the ledger: it may claim an update that the spool lacks, and
-        # then training runs again.
-        await asyncio.to_thread(self._private.write, offer.task, result.private)
-        await asyncio.to_thread(self._ledger.spooled, offer, name)
-        await asyncio.to_thread(
-            self._spool.put, task=offer.task, round_=offer.round, digest=name, payload=frame, carry=new_carry
-        )
+        await asyncio.to_thread(self._keep, offer, name, frame, new_carry, result.private)
         self.trained += 1
         self.why = f"the update for round {offer.round} waits for its receipt"
         _log.info("update spooled", round=offer.round, bytes=len(frame), windows=len(windows))
         finite = {key: value for key, value in metrics.items() if np.isfinite(value)}
         self._on_spooled(offer, finite)
+
+    def _keep(self, offer: Offer, name: str, frame: bytes, carry: Carry | None, private: Tensors) -> None:
+        """On the disk, in an order in which it may be cut off anywhere.
+
+        What the method keeps comes first: a privacy account may count an update that is then never sent, but
+        must not miss one that is. Then the ledger: it may claim an update that the spool lacks, and then
+        training runs again. Where the disk is full nothing was sent, and nothing is counted.
+        """
+        with self._private.undone(offer.task, by=LichenError):
+            self._private.write(offer.task, private)
+            self._ledger.spooled(offer, name)
+            self._spool.put(task=offer.task, round_=offer.round, digest=name, payload=frame, carry=carry)
 
     def settled(self, receipt: Receipt) -> None:
         """The receipt of an update came (touches the disk)."""

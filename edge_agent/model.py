@@ -12,6 +12,7 @@ import structlog
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
+from edge_agent.closed_graph import require_closed
 from edge_agent.fit import MODEL_FILE, PRESENT
 from models.contract import FloatArray, Tensors
 from models.params import unflatten
@@ -50,7 +51,8 @@ class LoadedModel:
         threads: of ONNX Runtime.
 
     Raises:
-        Refused: the file does not load, or its inputs are not those of its manifest.
+        Refused: the file is not closed (``closed_graph``), does not load, or its inputs are not those of its
+            manifest.
     """
 
     def __init__(self, folder: Path, threads: int) -> None:
@@ -58,6 +60,7 @@ class LoadedModel:
 
         self.manifest = read_manifest(folder)
         self.digest = folder.name
+        _require_closed(folder / MODEL_FILE)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
@@ -195,6 +198,13 @@ class LoadedModel:
             raise Refused(
                 Reason.WRONG_TENSORS, f"one window gave probabilities of shape {answer.shape}, or not finite"
             )
+
+
+def _require_closed(path: Path) -> None:
+    try:
+        require_closed(path.read_bytes(), str(path))
+    except OSError as error:
+        raise Refused(Reason.MALFORMED, f"{path}: {error}"[:500]) from None
 
 
 def onnx_errors() -> tuple[type[Exception], ...]:

@@ -1,13 +1,16 @@
 """What a method keeps on the device between rounds (its private tensors), one file a task."""
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import structlog
 
 from models.contract import Tensors
 from models.params import npz_bytes, read_npz
-from protocol.errors import Misconfigured
-from runtime.files import remove, write_atomic
+from protocol.errors import LichenError, Misconfigured
+from runtime.files import disk_errors, remove, write_atomic
 
 _log = structlog.get_logger("edge_agent.private")
 
@@ -17,6 +20,7 @@ class PrivateTensors:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._lock = threading.Lock()
 
     def read(self, task: str) -> Tensors:
         """Those of a task; empty where there are none, or where the file was damaged."""
@@ -45,6 +49,26 @@ class PrivateTensors:
             Transient: the disk is full.
         """
         write_atomic(self._path(task), npz_bytes(tensors))
+
+    @contextmanager
+    def undone(self, task: str, by: type[Exception]) -> Iterator[None]:
+        """Within, those of a task may be written; an error of this kind brings back what was there before.
+
+        Where that fails too, what was written stays.
+
+        Raises:
+            Transient, Misconfigured: the disk does not say what was there.
+        """
+        path = self._path(task)
+        with self._lock:  # a round that was called off may still be at its disk: its undoing comes first
+            with disk_errors(path):
+                before = path.read_bytes() if path.exists() else None
+            try:
+                yield
+            except by:
+                with suppress(LichenError, OSError):
+                    remove(path) if before is None else write_atomic(path, before)
+                raise
 
     def _path(self, task: str) -> Path:
         return self._folder / f"{task}.npz"

@@ -1,11 +1,12 @@
 """Does ONNX Runtime work here, and does a model load? Asked in a child process: it may die of a signal.
 
 ``python -P -m edge_agent.probe`` imports it; with a model's folder, or the file of a feature graph, it also
-runs one window of zeros.
+runs zeros through it. Where that takes all memory there is, the kernel ends the child and not the agent.
 onnxruntime has shipped wheels that die with SIGILL on a Raspberry Pi 4.
 """
 
 import asyncio
+import contextlib
 import signal
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Final
 from protocol.errors import LichenError
 
 TIMEOUT_S: Final = 60.0
+_OOM: Final = Path("/proc/self/oom_score_adj")
 
 
 async def why_not(model: Path | None = None, *, python: str = sys.executable) -> str:
@@ -45,7 +47,7 @@ def words(status: int, said: str) -> str:
     """What a probe's end means. ``status``: exit status, negative for a signal."""
     if status == 0:
         return ""
-    last = said.strip().splitlines()[-1] if said.strip() else "it said nothing"
+    last = said.strip().splitlines()[-1][:500] if said.strip() else "it said nothing"
     if -status == signal.SIGILL:
         return (
             "onnxruntime dies with SIGILL: this wheel uses instructions that the processor lacks; "
@@ -60,6 +62,8 @@ def words(status: int, said: str) -> str:
 
 def main(args: list[str]) -> int:
     """The child's side."""
+    with contextlib.suppress(OSError):
+        _OOM.write_text("1000", encoding="ascii")  # the first to go
     import onnxruntime  # noqa: F401, PLC0415 - the import is what is probed
 
     if args:

@@ -91,9 +91,12 @@ class PrototypeMaker:
         context = ClientContext(task, self._settings.device, offer.round, offer.seed)
         threads = self._settings.learn.threads
 
-        def compute(stop: threading.Event) -> LocalResult:
-            features = features_of(task, windows, graphs, state, threads, stop)
-            return prototyper.summarise(context, windows, features, private)
+        def compute(stop: "Halt") -> LocalResult:
+            try:
+                features = features_of(task, windows, graphs, state, threads, stop)
+                return prototyper.summarise(context, windows, features, private)
+            except MemoryError:
+                raise Transient("there is not enough memory to make prototypes") from None
 
         try:
             return await self._in_thread(compute)
@@ -121,9 +124,9 @@ class PrototypeMaker:
             raise Transient(f"no features of {name} can be computed: {why}")
         self._tried = {*self._tried, ref.digest} if len(self._tried) < _TRIED else {ref.digest}
 
-    async def _in_thread(self, compute: Callable[[threading.Event], _T]) -> _T:
-        """Cancelled or out of time, it returns when the thread has ended: a slice later, at most."""
-        stop, limit_s = threading.Event(), self._settings.learn.timeout_s
+    async def _in_thread(self, compute: Callable[["Halt"], _T]) -> _T:
+        """Cancelled or out of time, it returns when the thread has ended: an operator later, at most."""
+        stop, limit_s = Halt(), self._settings.learn.timeout_s
         running = asyncio.ensure_future(asyncio.to_thread(compute, stop))
         try:
             async with asyncio.timeout(limit_s):
@@ -136,13 +139,40 @@ class PrototypeMaker:
             running.exception()  # whoever cancelled does not want to know
 
 
+class Halt:
+    """Says from another thread that nobody wants the features any more. One computation only."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._over = False
+        self._graph: FeatureGraph | None = None
+
+    def set(self) -> None:
+        """End the work: the graph that is running, and all after it."""
+        with self._lock:
+            self._over = True
+            if self._graph is not None:
+                self._graph.end()
+
+    def is_set(self) -> bool:
+        """Whether nobody wants it."""
+        return self._over
+
+    def watch(self, graph: FeatureGraph) -> None:
+        """This one runs next."""
+        with self._lock:
+            self._graph = graph
+            if self._over:
+                graph.end()
+
+
 def features_of(  # noqa: PLR0917 - what is computed, of what, with what
     task: Task,
     windows: WindowSet,
     graphs: Mapping[str, bytes],
     state: Blobs,
     threads: int,
-    stop: threading.Event,
+    stop: Halt,
 ) -> dict[str, FloatArray]:
     """Per modality ``z_BD`` for all windows; zeros where it is missing or nothing is labelled.
 
@@ -163,11 +193,23 @@ def features_of(  # noqa: PLR0917 - what is computed, of what, with what
         use_B = windows.present_BM[:, task.modality_names.index(name)] & (windows.y_B >= 0)
         encoder = {tensor: x for blob in state.values() for tensor, x in blob.items() if _is_of(name, tensor)}
         try:
-            graph = FeatureGraph(data, threads)  # the one before it is dropped here
+            graph = _loaded(data, threads, task.network.feature_dim)  # the one before it is dropped here
+            stop.watch(graph)
             found[name] = _run(graph, windows.x[name], use_B, encoder, stop)
         except Refused as error:
+            if stop.is_set():
+                raise _unwanted() from None
             raise Refused(error.reason, f"features of {name}: {error.detail}"[:500]) from None
     return found
+
+
+def _loaded(data: bytes, threads: int, dim: int) -> FeatureGraph:
+    graph = FeatureGraph(data, threads)
+    if graph.dim != dim:
+        raise Refused(
+            Reason.WRONG_TENSORS, f"the graph gives features of {graph.dim} values, the task says {dim}"
+        )
+    return graph
 
 
 def _is_of(modality: str, tensor: str) -> bool:
@@ -179,19 +221,23 @@ def _run(
     x_BCT: FloatArray,
     use_B: NDArray[np.bool_],
     encoder: Tensors,
-    stop: threading.Event,
+    stop: Halt,
 ) -> FloatArray:
     rows_N = np.flatnonzero(use_B)
     z_BD = np.zeros((len(x_BCT), 0), np.float32)
     for at in range(0, len(rows_N), _SLICE):
         if stop.is_set():
-            raise Transient("the prototypes are not wanted any more")
+            raise _unwanted()
         rows = rows_N[at : at + _SLICE]
         z_ND = graph.run(x_BCT[rows], encoder)
         if not at:
             z_BD = np.zeros((len(x_BCT), z_ND.shape[1]), np.float32)
         z_BD[rows] = z_ND
     return z_BD
+
+
+def _unwanted() -> Transient:
+    return Transient("the prototypes are not wanted any more")
 
 
 def _bounded(name: str, ref: BlobRef) -> BlobRef:

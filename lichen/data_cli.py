@@ -63,7 +63,10 @@ def fetch(
         typer.echo(json.dumps(about, indent=2))
         return
     counts = " and ".join(f"{count} {part} windows" for part, count in done.windows.items())
-    typer.echo(f"{done.folder}: {counts}, as published{'' if done.fresh else '; it was here already'}")
+    unread = f", so {given} was not read (--force reads it)" if given is not None else ""
+    typer.echo(
+        f"{done.folder}: {counts}, as published{'' if done.fresh else f'; it was here already{unread}'}"
+    )
 
 
 @contextmanager

@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False)
 _SAY_EVERY_S: Final = 5.0
 _ONLINE: Final = "The devices of --dataset"
+_PAIRS: Final = {
+    "missing_share": "affected_rounds",
+    "affected_rounds": "missing_share",
+    "snr_db": "noisy_rounds",
+}
+"""An option that alone leaves every round as it is, and the one it needs beside it."""
 
 
 class Format(StrEnum):
@@ -192,7 +198,7 @@ def _require_one_kind(
 ) -> None:
     """Files or a data set, and each with its own options."""
     if dataset is None and changes:
-        raise typer.BadParameter(f"--{next(iter(changes)).replace('_', '-')} goes with --dataset")
+        raise typer.BadParameter(f"{_flag(next(iter(changes)))} goes with --dataset")
     if dataset is not None and (data is not None or test is not None):
         word = "--data" if data is not None else "--test"
         raise typer.BadParameter(f"{word} and --dataset exclude each other: the data set has its own windows")
@@ -201,6 +207,13 @@ def _require_one_kind(
             "name a data set with --dataset, or a task and its devices' data with --task and --data; "
             "or --faults"
         )
+    for name, other in _PAIRS.items():
+        if name in changes and other not in changes:
+            raise typer.BadParameter(f"{_flag(name)} does nothing without {_flag(other)}: give both")
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def run(

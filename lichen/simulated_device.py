@@ -1,6 +1,5 @@
 """A device of a simulation: what an agent does with an offer, without its process, disk and link."""
 
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -9,7 +8,7 @@ from typing import Final, Literal
 import numpy as np
 
 from edge_agent.packing import pack_update
-from edge_agent.prototypes import features_of
+from edge_agent.prototypes import Halt, features_of
 from lichen.streams import Stream
 from models import registry, windowset
 from models.contract import (
@@ -202,7 +201,7 @@ class Site:
         wanted = self.prototyper.modalities(self.task, windows)
         encoders = _on(self.server.prototype_route(self.task, wanted), state)
         graphs = {name: self.graphs[name] for name in wanted}
-        features = features_of(self.task, windows, graphs, encoders, 1, threading.Event())
+        features = features_of(self.task, windows, graphs, encoders, 1, Halt())
         return device.summary(context, self.prototyper, features, base)
 
 

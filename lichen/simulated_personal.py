@@ -1,7 +1,6 @@
 """What a device gains by what it keeps for itself: its own model against the global one."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -10,12 +9,12 @@ from lichen.streams import rng_of
 from models import registry
 from models.contract import Evaluation, WindowSet
 from models.evaluation import judge
+from models.multimodal.inference import probabilities
 from models.windowset import select
 from protocol.errors import Misconfigured
 from protocol.task import Task
 
 _PURPOSE = 103
-_BATCH = 256
 
 
 @dataclass(frozen=True)
@@ -58,9 +57,9 @@ def each_personal(
         given = devices[name]
         held = given if isinstance(given, WindowSet) else given.at(last)
         own_test = in_shares_of(test, held, rng_of(seed, _PURPOSE, number))
-        model = client.personal_model(task, history.state, history.private[name])
+        own = client.personal_model(task, history.state, history.private[name])
         common = client.evaluate(task, own_test, history.state)
-        found[name] = Personal(common, _judged(model, task, own_test))
+        found[name] = Personal(common, judge(own_test.y_B, probabilities(own, own_test)))
     return found
 
 
@@ -82,17 +81,3 @@ def in_shares_of(test: WindowSet, held: WindowSet, rng: np.random.Generator) -> 
         rng.permutation(np.flatnonzero(test.y_B == c))[: max(1, wanted_K[c])] for c in np.flatnonzero(met_K)
     ]
     return select(test, np.sort(np.concatenate(parts)))
-
-
-def _judged(model: Any, task: Task, windows: WindowSet) -> Evaluation:
-    """As ``Client.evaluate`` does with the global model."""
-    import torch  # noqa: PLC0415 - loaded by the client before this
-
-    x = [torch.from_numpy(windows.x[name]) for name in task.modality_names]
-    present_BM = torch.from_numpy(windows.present_BM.astype(np.float32))
-    parts = []
-    with torch.inference_mode():
-        for start in range(0, len(windows), _BATCH):
-            at = slice(start, start + _BATCH)
-            parts.append(model(present_BM[at], *(x_BCT[at] for x_BCT in x))[0].numpy())
-    return judge(windows.y_B, np.concatenate(parts))

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
-from models.contract import WindowSet
-
 
 def derive_seed(*parts: int | str) -> int:
     """A 63-bit seed from a seed and what it is used for (device, round, purpose); stable across releases."""
@@ -121,11 +119,6 @@ def batches(count: int, size: int, generator: torch.Generator) -> Iterator[Tenso
     """
     if count:
         yield from torch.randperm(count, generator=generator).tensor_split(math.ceil(count / size))
-
-
-def to_torch(windows: WindowSet) -> dict[str, Tensor]:
-    """``x_BCT`` by modality, sharing memory with the window set."""
-    return {name: torch.from_numpy(x) for name, x in windows.x.items()}
 
 
 def kept(present_BM: Tensor, droppable_BM: Tensor, share: float, generator: torch.Generator) -> Tensor:

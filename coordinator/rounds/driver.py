@@ -280,9 +280,9 @@ class Driver:
         if wanted is not None:
             wanted = max(1, wanted - len(delivered))
         seed = derive_seed(self.task.seed, command.round, command.attempt)
-        names = self.task.modality_names
+        names, k = self.task.modality_names, len(self.task.labels)  # a device may claim any others
         counts = {
-            device: {name: n for name, n in self._roster.counts(device).items() if name in names}
+            device: {name: n[:k] for name, n in self._roster.counts(device).items() if name in names}
             for device in askable
         }
         chosen = select(counts, wanted, seed, self.task.labels, self._needed(askable))

@@ -79,6 +79,7 @@ _HELP = {
     "idle": "Bytes that a connected agent at rest sends in a day.",
     "norms": "How far apart the updates of honest, uneven devices lie.",
     "observer": "Memory of an agent that only observes and infers, without torch.",
+    "quality": "What the quality indicator finds of injected faults on real streams, and its false alarms.",
     "spar": "Sharing and prototypes against their baselines, on people whom no device has met.",
     "wire": "Bytes of an update on the wire, and the time of its codec.",
     "writes": "What an agent writes to its disk in an hour, at rest and collecting.",
@@ -151,14 +152,17 @@ def matrix(
     _run((replace(bench.BENCH, run=run),), quick=quick, shape=shape, out=out)
 
 
+_PARTS = (
+    "Only this part; may be given again: quantity, every_round, quality, bits, bytes, dead_sensor, "
+    "new_class, personal; and av_mnist, rates, sweeps, tune, which run only when they are named."
+)
+
+
 @app.command()
 def qqr(
     *,
     quick: Quick = False,
-    part: Annotated[
-        list[str] | None,
-        typer.Option(help="Only this part; may be given again. Default: all but `sweeps` and `tune`."),
-    ] = None,
+    part: Annotated[list[str] | None, typer.Option(help=_PARTS)] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Repetitions, from --seed on.")] = 5,
     seed: Annotated[int, typer.Option(min=0, help="The first one.")] = 0,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes.", show_default="one a CPU")] = None,

@@ -1,12 +1,14 @@
 """The network as a device runs it: any set of modalities present, no label."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from models.contract import FloatArray, WindowSet
 from models.multimodal import prototypes as pt
 from models.multimodal.network import MultimodalNetwork
 
@@ -14,6 +16,7 @@ Impute = Literal["prototype", "mean_feature", "zero_feature", "zero_input"]
 Array = NDArray[Any] | Tensor
 Table = tuple[Array, Array]
 """``values_KD`` and ``rounds_K``: how many rounds the prototype of a class has seen, 0 where it has none."""
+_BATCH: Final = 256
 
 
 class InferenceModel(nn.Module):
@@ -121,6 +124,18 @@ class InferenceModel(nn.Module):
             return torch.softmax(logits_BK, dim=1), logits_BK
         novel_K = self.get_buffer("untrained") & torch.stack(seen).any(dim=0)
         return pt.with_novel(logits_BK, q_BK, novel_K), logits_BK
+
+
+def probabilities(model: InferenceModel, windows: WindowSet) -> FloatArray:
+    """``probabilities_BK`` of all windows, in batches; missing modalities as the module fills them."""
+    x = [torch.from_numpy(windows.x[name]) for name in model.net.names]
+    present_BM = torch.from_numpy(windows.present_BM.astype(np.float32))
+    parts = [np.zeros((0, len(model.get_buffer("untrained"))), np.float32)]
+    with torch.inference_mode():
+        for start in range(0, len(windows), _BATCH):
+            at = slice(start, start + _BATCH)
+            parts.append(model(present_BM[at], *(x_BCT[at] for x_BCT in x))[0].numpy())
+    return np.concatenate(parts)
 
 
 def _float(values: Array) -> Tensor:

@@ -94,10 +94,12 @@ class Bench:
         self.app.ledger.save()
         return {(r["device"], r["reason"]): r["count"] for r in read(self.app.settings.state_dir)["refusals"]}
 
-    async def until(self, what, seconds: float = 10.0) -> None:
+    async def until(self, what, seconds: float = 30.0):
+        """Wait until ``what()`` is true, and return what it gave."""
         async with asyncio.timeout(seconds):
-            while not what():  # noqa: ASYNC110 - any condition at all, of parts that have no event
+            while not (found := what()):  # noqa: ASYNC110 - any condition at all, of parts that have no event
                 await asyncio.sleep(0.005)
+        return found
 
     async def phase(self, phase: str) -> None:
         await self.until(lambda: self.app.driver.state.phase == phase)

@@ -25,7 +25,7 @@ PROBES = {
 def made_up(setting: Setting) -> Outcome:
     """An outcome that depends on nothing but the setting: rising curves, bytes that grow by the round."""
     rng = np.random.default_rng(int(setting.key(), 16) % 2**32)
-    level, each = rng.uniform(0.8, 0.9), {"float32": 400, "int8": 100, "int4": 50}[setting.codec]
+    level, each = rng.uniform(0.8, 0.9), {"float32": 400, "int8": 100, "int4": 50, "int2": 25}[setting.codec]
     rounds = [r for r in range(1, setting.rounds + 1) if evaluated(r, setting.rounds)]
     return Outcome(
         curve={r: float(level * (1 - np.exp(-r / 8)) + rng.normal(0, 0.004)) for r in rounds},

@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import asynccontextmanager
 
+import numpy as np
 import pytest
 
 from edge_agent.collect import Workspace
@@ -117,3 +118,43 @@ def test_a_blob_is_what_its_digest_says(tmp_path):
     with pytest.raises(Refused, match="corrupt"):
         blobs.get(ref.digest)
     blobs.remove(ref.digest)
+
+
+async def test_what_a_full_disk_kept_from_the_spool_is_not_counted_as_sent(tmp_path, monkeypatch):
+    """A privacy account, or weights that go on from round to round: tried a hundred times, counted once."""
+
+    def full(**_):
+        raise Transient("no space left on the disk")
+
+    before, after = ({"spent": np.full(1, n, np.float32)} for n in (1, 2))
+    async with learning(tmp_path) as learner:
+        private, frame = learner._private, b"frame"
+        for kept in ({}, before):
+            if kept:
+                private.write("toy", kept)
+            with monkeypatch.context() as patch:
+                patch.setattr(learner.spool, "put", full)
+                with pytest.raises(Transient):
+                    learner._keep(offer("b" * 64), digest(frame), frame, None, after)
+            assert private.read("toy") == kept
+            assert learner.spool.pending() == []
+        learner._keep(offer("b" * 64), digest(frame), frame, None, after)
+        assert private.read("toy") == after
+        assert [entry.digest for entry in learner.spool.pending()] == [digest(frame)]
+
+
+async def test_a_kill_between_private_tensors_and_spool_leaves_them_counted(tmp_path, monkeypatch):
+    """Of what may have left the device nothing is ever missing from the account."""
+
+    class Killed(BaseException):
+        """Nothing runs after it."""
+
+    def killed(*_):
+        raise Killed
+
+    async with learning(tmp_path) as learner:
+        monkeypatch.setattr(learner._ledger, "spooled", killed)
+        with pytest.raises(Killed):
+            learner._keep(offer("b" * 64), "d" * 64, b"", None, {"spent": np.ones(1, np.float32)})
+        assert learner._private.read("toy") == {"spent": np.ones(1, np.float32)}
+        assert learner.spool.pending() == []

@@ -216,6 +216,16 @@ def test_bench_qqr_the_command_measures_what_it_was_asked(
     assert "2-bit prototypes" in page.read_text()
 
 
+def test_bench_qqr_the_help_names_every_part_and_those_that_must_be_asked_for() -> None:
+    usual, asked = cli._PARTS.split("; and ")
+    for name in parts.names():
+        assert re.search(rf"\b{name}\b", usual if parts.part(name).by_default else asked), name
+
+
+def test_bench_qqr_every_benchmark_has_words_for_its_help() -> None:
+    assert set(registry.names()) - cli._OWN_OPTIONS == set(cli._HELP)
+
+
 def test_bench_qqr_an_unknown_part_ends_with_its_words() -> None:
     done = CliRunner().invoke(cli.app, ["qqr", "--part", "bit"])
     assert done.exit_code == 78

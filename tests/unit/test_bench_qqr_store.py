@@ -103,6 +103,11 @@ def test_bench_qqr_a_cache_in_a_wrong_place_is_no_error_and_a_named_file_is(
         Store(file).put(Setting(), made_up(Setting()))
 
 
+def test_bench_qqr_a_folder_instead_of_a_file_is_told_before_the_first_run(tmp_path: Path) -> None:
+    with pytest.raises(NotWritten, match=tmp_path.name):
+        Store(tmp_path)
+
+
 def test_bench_qqr_a_line_says_what_it_is_of(tmp_path: Path) -> None:
     file = tmp_path / "runs.jsonl"
     Store(file).put(Setting(seed=7), made_up(Setting(seed=7)))

@@ -52,6 +52,11 @@ def test_paths_are_relative_to_the_config_file(tmp_path) -> None:
         (CONFIG, TASK.replace("rate_hz = 10", 'rate_hz = "fast"'), ["task.toml", "rate_hz"]),
         (CONFIG, TASK.replace('"qqr"', '"qrr"'), ["task.toml", "qrr", "qqr"]),
         (CONFIG, TASK + "[config]\nprototype_bitz = 4\n", ["task.toml", "prototype_bitz"]),
+        (
+            CONFIG,
+            TASK + "[rounds]\ndevices_per_round = 1\nmin_devices = 2\n",
+            ["task.toml", "rounds.devices_per_round", "no round would ever open"],
+        ),
     ],
 )
 def test_a_wrong_key_is_named_with_its_file(tmp_path, config: str, task: str, words: list[str]) -> None:

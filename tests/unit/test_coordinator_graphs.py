@@ -64,6 +64,24 @@ def test_a_round_of_prototypes_alone_is_a_question_to_the_method() -> None:
     assert terms_of(tiny_task(), "").needs_training
 
 
+async def test_a_method_without_the_role_waits_for_no_graphs(tmp_path) -> None:
+    async with bench(tmp_path, tiny_task(), TinyJobs()) as made:
+        await prototyper(made, "p")
+        await made.until(lambda: "method 'tiny' has no use for role prototype" in made.app.driver.why())
+        assert "feature graphs" not in {wait["what"] for wait in told(made)}
+
+
+async def test_classes_that_the_task_does_not_have_win_no_place(tmp_path) -> None:
+    lies = {"acc": ModalityState(windows=(0, 0, *(9,) * 1000))}
+    async with bench(tmp_path, tiny_task(min_devices=2, devices_per_round=2), TinyJobs()) as made:
+        made.app.driver.may_select = lambda: len(made.app.roster) == 3
+        await made.online("liar", modalities=lies)
+        await made.online("a")
+        await made.online("b", modalities={"gyro": ModalityState(windows=(0, 9))})
+        await made.phase("collecting")
+        assert made.app.driver.state.selected == ("a", "b")
+
+
 @pytest.mark.parametrize("wanted", [1, 2, 3])
 def test_a_selection_holds_a_device_that_is_needed(wanted: int) -> None:
     rich = {f"p{i}": {"acc": (0, 5), "gyro": (5, 5)} for i in range(8)}
@@ -195,8 +213,13 @@ async def test_graphs_that_cannot_be_made_stop_no_round_and_are_tried_again(tmp_
         words = "could not be made: Misconfigured: export needs onnx, not installed here"
         await made.until(lambda: words in made.app.driver.why())
         assert f"p ({NO_GRAPHS}" in made.app.driver.why()
-        waited = {str(wait["what"]): wait for wait in told(made)}
-        assert words in str(waited["feature graphs"]["why"])
+
+        def failed() -> dict[str, dict[str, object]]:
+            """What is waited for, while the next attempt is not at work already; else nothing."""
+            waited = {str(wait["what"]): wait for wait in told(made)}
+            return waited if words in str(waited["feature graphs"]["why"]) else {}
+
+        waited = await made.until(failed)
         assert "devices of role prototype take no part (p)" in str(waited["feature graphs"]["why"])
         assert waited["feature graphs"]["until"]
         assert words in str(waited["devices"]["why"])
@@ -249,6 +272,18 @@ async def test_what_is_lost_or_damaged_is_made_again(tmp_path, monkeypatch, how:
         async with bench(tmp_path, TASK, jobs) as made:
             await made.until(lambda: made.app.driver.terms().no_prototypes == "")
         assert jobs.done.count("features") == 2
+
+
+async def test_graphs_that_can_be_written_and_not_read_are_no_reason_to_work_without_end(
+    tmp_path, monkeypatch
+) -> None:
+    jobs = TinyJobs()
+    async with bench(tmp_path, TASK, jobs) as made:
+        monkeypatch.setattr(made.app.graphs, "_look", lambda: False)
+        await prototyper(made, "p")
+        words = "could not be made: Transient: they were written and cannot be read"
+        await made.until(lambda: words in made.app.driver.why())
+        assert jobs.done.count("features") == 1, "the next try waits"
 
 
 async def test_graphs_of_another_release_are_of_no_use(tmp_path, monkeypatch) -> None:

@@ -57,6 +57,13 @@ def test_a_fetched_set_is_what_was_in_the_archive_and_is_found(cache: Path) -> N
     assert not arrays["continues_previous"].any()
 
 
+def test_an_archive_that_was_not_read_is_said_to_be_so(cache: Path, given: Path) -> None:
+    done = [CliRunner().invoke(app, ["fetch", "uci-har", "--from", str(given)]).stdout for _ in range(2)]
+    assert "was not read" not in done[0]
+    assert f"{given} was not read (--force reads it)" in done[1]
+    assert cache.is_dir()
+
+
 def test_what_is_here_is_not_fetched_again_unless_forced(cache: Path, given: Path) -> None:
     fetch.fetch_uci_har(given)
     before = (cache / "uci_har" / "uci_har_train.npz").stat()

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lichen.bench.qqr.personal import halves
 from lichen.datasets import av_mnist, fetch, hapt, places, published, spar_windows, uci_har
 from lichen.datasets.split import Part
 from models.params import read_arrays
@@ -37,6 +38,31 @@ def test_uci_har_is_as_its_authors_counted_it() -> None:
         x_BCT = uci_har.load("train", acceleration).windows.x["accelerometer"]  # type: ignore[arg-type]
         felt = np.linalg.norm(x_BCT[still].mean(axis=2), axis=1)
         assert float(np.median(felt)) == pytest.approx(wanted, abs=0.05)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_window_of_uci_har_shares_samples_with_its_neighbours_of_the_same_class_alone(part: Part) -> None:
+    """What the benchmark's split of a person's windows rests on: one left out between them is enough."""
+    here("uci_har")
+    split = uci_har.load(part)
+    shared = 0
+    for person in np.unique(split.person_B).tolist():
+        windows = split.of_person(person).windows
+        x_BCT, y_B = windows.x["accelerometer"], windows.y_B
+        begins = [one.tobytes() for one in x_BCT[:, :, :64]]
+        assert len(set(begins)) == len(begins)
+        place = {half: at for at, half in enumerate(begins)}
+        ends = [place.get(one.tobytes()) for one in x_BCT[:, :, 64:]]
+        found = [(at, after) for at, after in enumerate(ends) if after is not None]
+        assert all(after == at + 1 and y_B[at] == y_B[after] for at, after in found)
+        shared += len(found)
+        own, other = (one.x["accelerometer"] for one in halves(split, person))
+        parts = [
+            {one.tobytes() for x in (x_BCT[:, :, :64], x_BCT[:, :, 64:]) for one in x}
+            for x_BCT in (own, other)
+        ]
+        assert not parts[0] & parts[1]
+    assert shared == {"train": 6752, "test": 2690}[part]
 
 
 @pytest.mark.parametrize("digits", [8, 9])

@@ -148,6 +148,9 @@ def test_simulate_dataset_with_another_task_prototype_devices_and_personal_model
         (["--missing-share", "1.5"], "--missing-share"),
         (["--devices", "0"], "--devices"),
         (["--threads", "2", "--workers", "2"], "--threads"),
+        (["--missing-share", "0.9"], "--missing-share does nothing without --affected-rounds"),
+        (["--affected-rounds", "0.5"], "--affected-rounds does nothing without --missing-share"),
+        (["--snr-db", "0"], "--snr-db does nothing without --noisy-rounds"),
     ],
 )
 def test_simulate_dataset_wrong_usage_is_status_2(words: list[str], culprit: str) -> None:

@@ -86,7 +86,7 @@ class Store:
             have the same figures.
 
     Raises:
-        NotWritten: the file that was named cannot be read.
+        NotWritten: the file that was named cannot be read, or is a folder.
     """
 
     def __init__(self, path: Path | None, *, any_code: bool = False) -> None:
@@ -94,7 +94,7 @@ class Store:
         self.named = path is not None
         self._done: dict[str, Outcome] = {}
         with self._on_disk():
-            self._read(self.path.read_text() if self.path.is_file() else "", any_code=any_code)
+            self._read(self.path.read_text() if self.path.exists() else "", any_code=any_code)
 
     @contextmanager
     def _on_disk(self) -> Iterator[None]:

@@ -30,7 +30,7 @@ from models.methods.qqr.prototypes import (
     values_name,
 )
 from models.multimodal.inference import Impute as InferenceImpute
-from models.multimodal.inference import InferenceModel
+from models.multimodal.inference import InferenceModel, probabilities
 from models.multimodal.network import MultimodalNetwork, build, load_blobs, to_blobs
 from models.params import difference, flatten
 from models.windowset import select
@@ -45,7 +45,6 @@ _AT_INFERENCE: dict[str, InferenceImpute] = {
     "zero_feature": "zero_feature",
     "complete_only": "zero_feature",
 }
-_INFERENCE_BATCH = 256
 
 
 class QqrClient:
@@ -166,16 +165,7 @@ class QqrClient:
         Raises:
             Misconfigured: no window is labelled.
         """
-        model = self.inference_model(task, state)
-        x = training.to_torch(windows)
-        present_BM = torch.from_numpy(windows.present_BM.astype(np.float32))
-        parts = [np.zeros((0, len(task.labels)), np.float32)]
-        with torch.inference_mode():
-            for start in range(0, len(windows), _INFERENCE_BATCH):
-                at = slice(start, start + _INFERENCE_BATCH)
-                probabilities_BK, _ = model(present_BM[at], *(x[name][at] for name in task.modality_names))
-                parts.append(probabilities_BK.numpy())
-        return judge(windows.y_B, np.concatenate(parts))
+        return judge(windows.y_B, probabilities(self.inference_model(task, state), windows))
 
 
 def _globals(task: Task, state: Blobs, config: QqrConfig) -> Globals:

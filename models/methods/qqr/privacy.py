@@ -17,7 +17,8 @@ releases that it was in, so a window that has left costs no more and new ones be
 is a bound for every window since the device began: the dearest signal of each modality, added up. Where a
 budget is set, a signal that has spent its modality's part of it makes no prototypes any more, and the others
 do. Signals that are equal to the last bit count as one. Those long gone are forgotten, but for the most that
-one of them had spent. The account counts noised releases only, is kept with the device's private tensors, and
+one of them had spent; one that comes back after so long begins at nothing, and the bound does not cover it.
+The account counts noised releases only, is kept with the device's private tensors, and
 begins anew where these are lost.
 
 The noise comes from the operating system's source of randomness and is different every time. This gives up,

@@ -23,4 +23,5 @@ PART: Final = Part(
     title="a second data set, handwritten and spoken digits",
     variants=tuple(Variant(method, HALF, _setting(method)) for method in _METHODS),
     versus=tuple((v.PNR, method) for method in _METHODS if method != v.PNR),
+    by_default=False,
 )

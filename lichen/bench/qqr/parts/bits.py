@@ -8,7 +8,7 @@ from lichen.bench.qqr.parts.quantity import HALF
 from lichen.bench.qqr.setting import Setting
 from lichen.bench.result import Goal, Row
 
-BITS: Final = (32, 4, 3, 2)
+BITS: Final = (32, 4, 2)
 _UNDER: Final = f"PNR, {HALF}"
 
 

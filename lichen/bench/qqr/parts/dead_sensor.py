@@ -14,7 +14,8 @@ from lichen.bench.result import Goal, Row
 ACCURACY: Final = "accuracy with one sensor dead, %"
 OURS: Final = "posterior-weighted prototypes"
 _WHOLE: Final = "whole windows"
-_ALONE: Final = "trained on the other sensor alone"
+_ALONE: Final = "the other sensor alone, trained on whole windows"
+"""Wherever it is shown: such a model has lacked nothing while it was trained, whatever the others have."""
 SENSORS: Final = ("accelerometer", "gyroscope")
 _TRAINED: Final[Mapping[str, tuple[Flow, tuple[str, ...]]]] = {
     _WHOLE: (v.CLEAN, (v.FC,)),

@@ -22,7 +22,7 @@ def _variant(method: str, rule: str) -> Variant:
     return Variant(method, under(rule), Setting(flow=flow, config=v.quantity(method, rule), probes=probes))
 
 
-_LITERALLY: Final = (v.FC, v.PNR, v.ZP_INPUT, v.ZP_FEATURE, v.IS)
+_LITERALLY: Final = (v.FC, v.PNR, v.ZP_INPUT, v.IS)
 """The paper's own, and both kinds of padding."""
 
 PART: Final = Part(

@@ -4,23 +4,24 @@ from typing import Final
 
 from lichen.bench.qqr import variants as v
 from lichen.bench.qqr.part import Part, Variant
+from lichen.bench.qqr.parts.every_round import EVERY
 from lichen.bench.qqr.parts.quantity import HALF
-from lichen.bench.qqr.setting import Setting
+from lichen.bench.qqr.setting import Flow, Setting
 
-TUNED: Final = f"{HALF}, each at its best learning rate"
+_FLOWS: Final = {HALF: v.HALF, EVERY: v.EVERY}
 
 
-def _variant(method: str) -> Variant:
-    flow = v.CLEAN if method == v.FC else v.HALF
+def _variant(method: str, under: str) -> Variant:
+    flow: Flow = v.CLEAN if method == v.FC else _FLOWS[under]
     config = v.quantity(method, lr=v.BEST_RATES[method])
-    return Variant(method, TUNED, Setting(flow=flow, config=config))
+    return Variant(method, f"{under}, each at its best learning rate", Setting(flow=flow, config=config))
 
 
 PART: Final = Part(
     name="rates",
     place=20,
     title="a modality is missing while training, each method at its best learning rate",
-    variants=tuple(_variant(method) for method in v.QUANTITY),
+    variants=tuple(_variant(method, under) for under in _FLOWS for method in v.QUANTITY),
     versus=tuple((v.PNR, method) for method in v.QUANTITY if method != v.PNR),
     by_default=False,
 )
