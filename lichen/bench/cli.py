@@ -154,7 +154,7 @@ def matrix(
 
 _PARTS = (
     "Only this part; may be given again: quantity, every_round, quality, bits, bytes, dead_sensor, "
-    "new_class, personal; and av_mnist, rates, sweeps, tune, which run only when they are named."
+    "new_class, personal; and attribution, av_mnist, rates, sweeps, tune, which run only when named."
 )
 
 

@@ -19,17 +19,14 @@ _SMOOTH: Final = 3
 """Evaluations that a point of the smoothed curve is the mean of."""
 
 
-_NTH: Final = {2: "2nd", 4: "4th"}
-
-
 def _ours(codec: str, every: int = 1) -> Variant:
-    words = f"PNR, {codec}" + (f", model in every {_NTH[every]} round" if every > 1 else "")
+    words = f"PNR, {codec}" + (f", model in every {every}th round" if every > 1 else "")
     config = v.quantity(v.PNR, model_every=every)
     return Variant(words, HALF, Setting(flow=v.HALF, config=config, codec=codec))
 
 
-_OURS: Final = (_ours("int8"), _ours("int4"), _ours("int4", 4), _ours("int2"), _ours("int2", 2))
-_BEST: Final = _ours("int2", 2).method
+_OURS: Final = (_ours("int8"), _ours("int4"), _ours("int4", 4))
+_BEST: Final = _ours("int4", 4).method
 
 
 def same(theirs: str) -> str:
