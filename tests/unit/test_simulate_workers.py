@@ -148,6 +148,8 @@ def test_simulate_ctrl_c_and_a_killed_parent_leave_no_process(tmp_path: Path, to
     with subprocess.Popen(
         [*command, "--data", str(tmp_path / "data"), "--workers", "2"],
         start_new_session=True,
+        # Who runs the tests may ignore SIGINT (a background job, pytest-xdist), and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - takes no lock
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
