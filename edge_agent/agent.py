@@ -44,6 +44,9 @@ from runtime.supervise import Progress
 
 _log = structlog.get_logger("edge_agent")
 
+SPOOL = "spool.sqlite3"
+"""In the state folder: updates that wait for their receipt."""
+
 
 def open_sources(settings: AgentSettings, config: Path, task: Task | None, clock: Clock) -> list[Source]:
     """All sources of the configuration, which was read from ``config``.
@@ -105,9 +108,7 @@ class Agent:
             ping_topic=ping_topic(settings.fleet, settings.device),
         )
         self.blobs = BlobStore(settings.cache_dir / "blobs")
-        self.spool = Spool(
-            settings.state_dir / "spool.sqlite3", settings.outbox.budget_bytes, wall=clock.wall
-        )
+        self.spool = Spool(settings.state_dir / SPOOL, settings.outbox.budget_bytes, wall=clock.wall)
         ledger = Ledger(settings.state_dir / "rounds.json", clock, settings.outbox.resend_s)
         link, fleet, device = self.link, settings.fleet, settings.device
         self.fetcher = Fetcher(

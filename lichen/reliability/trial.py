@@ -51,6 +51,7 @@ class Outcome:
         restarts: processes that were started again.
         accepted: updates in the journal.
         acknowledged: of those, how many receipts were seen.
+        waiting: of those, how many nobody saw a receipt for, and their agent keeps.
         repeats: update messages beyond the first of each update.
         receipts_again: receipts beyond the first of each update.
         refusals: reason -> receipts that refuse (a late update of a closed round).
@@ -67,6 +68,7 @@ class Outcome:
     restarts: int = 0
     accepted: int = 0
     acknowledged: int = 0
+    waiting: int = 0
     repeats: int = 0
     receipts_again: int = 0
     refusals: dict[str, int] = field(default_factory=dict)
@@ -209,7 +211,7 @@ class Trial:
 
     def _add(self, verdict: Verdict) -> None:
         out = self.outcome
-        out.accepted, out.acknowledged = verdict.accepted, verdict.acknowledged
+        out.accepted, out.acknowledged, out.waiting = verdict.accepted, verdict.acknowledged, verdict.waiting
         out.compared = verdict.compared
         out.violations += verdict.violations
 

@@ -1,6 +1,8 @@
 """What must be true after a trial, whatever was killed: journal, wire, logs and refold compared."""
 
+import contextlib
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,12 +13,14 @@ import sqlalchemy as sa
 from coordinator import schema
 from coordinator.app import DATABASE
 from coordinator.store import Store
+from edge_agent.agent import SPOOL
 from lichen.reliability import refold
 from lichen.reliability.layout import Layout
 from lichen.reliability.witness import Witness
 from models.contract import Blobs
 from protocol.errors import Transient
 from protocol.task import Task
+from runtime.spool import Spool
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,7 @@ class Verdict:
         compared: versions that equal the undisturbed fold, bit for bit.
         accepted: updates in the journal.
         acknowledged: different updates whose receipt was seen on the wire or in an agent's log.
+        waiting: accepted updates whose receipt nobody saw, and which their agent still keeps to send again.
         lost: accepted updates that were reported as unusable later.
     """
 
@@ -64,6 +69,7 @@ class Verdict:
     compared: int = 0
     accepted: int = 0
     acknowledged: int = 0
+    waiting: int = 0
     lost: int = 0
 
 
@@ -76,7 +82,10 @@ def judge(
     found.lost = sum(1 for row in books.updates.values() if row["lost"])
     known = {(round_, device, mark) for round_, device, mark in witness.receipts}
     logged = {(round_, device) for device in layout.devices for round_ in _logged(layout.log(device))}
-    found.acknowledged = len({(round_, device) for round_, device, _ in known} | logged)
+    heard = {(round_, device) for round_, device, _ in known} | logged
+    found.acknowledged = len(heard)
+    waiting = {(round_, device) for device in layout.devices for round_ in _spooled(layout.state(device))}
+    found.waiting = len((books.updates.keys() & waiting) - heard)
     found.violations += list(_acknowledged(books, known, logged))
     found.violations += list(_chain(books, task))
     if not found.violations:
@@ -90,6 +99,14 @@ def _logged(log: Path) -> Iterator[int]:
         for line in log.read_text(errors="replace").splitlines():
             if '"update accepted"' in line and line.startswith("{"):
                 yield int(json.loads(line)["round"])
+
+
+def _spooled(state: Path) -> list[int]:
+    """Rounds whose update the agent still keeps."""
+    if not (state / SPOOL).is_file():
+        return []
+    with contextlib.closing(Spool(state / SPOOL, budget_bytes=sys.maxsize)) as spool:
+        return [entry.round for entry in spool.pending()]
 
 
 def _acknowledged(

@@ -31,7 +31,7 @@ def test_a_few_rounds_with_kills_end_with_the_model_of_the_accepted_updates(
     assert outcome.ended
     assert outcome.compared == 5
     assert outcome.accepted >= 8
-    assert outcome.acknowledged == outcome.accepted
+    assert outcome.acknowledged + outcome.waiting == outcome.accepted
     # one strike a round; a round that is over before its strike, on a fast machine, is not struck
     assert sum(outcome.kills.values()) >= 2
 

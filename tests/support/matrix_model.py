@@ -31,5 +31,6 @@ def survives(name: str, model: Path) -> Row:
     assert row.verdict.violations == []
     assert row.verdict.compared == len(STEPS) + 1, "each version equals the undisturbed fold, bit for bit"
     assert row.verdict.accepted == len(STEPS) * len(DEVICES), "nobody was left out of a round"
-    assert row.verdict.acknowledged == row.verdict.accepted
+    # a coordinator that ends with a receipt on its way leaves the update where it is sent from again
+    assert row.verdict.acknowledged + row.verdict.waiting == row.verdict.accepted
     return row
