@@ -13,6 +13,7 @@ from coordinator.screen import WEIGHT, Magnitudes, Screened, screen
 from models.contract import Blobs, Server, Update
 from models.magnitude import magnitudes
 from models.params import flatten
+from models.registry import methods
 from models.spill import spilling_into
 from protocol.errors import LichenError, Refused
 from protocol.frame import Limits, decode_frame
@@ -62,9 +63,15 @@ def read_update(entry: Entry, limits: Limits) -> Update:
 
 
 def measured(update: Update) -> dict[str, float]:
-    """What a screen compares of an update: the magnitude of each part, and its weight where that is not 1."""
+    """What a screen compares of an update: the magnitude of each part, and its weight where that is not 1.
+
+    Parts that the method bounds by itself (``MethodSpec.bounded``) are left out.
+    """
+    spec = methods().get(update.header.method)
+    bounded = () if spec is None else spec.bounded
+    compared = {name: x for name, x in update.tensors.items() if name.split("/", 1)[0] not in bounded}
     weight = {WEIGHT: float(update.header.weight)} if update.header.weight != 1 else {}
-    return {**magnitudes(update.tensors), **weight}
+    return {**magnitudes(compared), **weight}
 
 
 def fold_journal(  # noqa: PLR0917 - the method's own order, and then what is folded

@@ -9,12 +9,13 @@ from typing import Final
 
 import structlog
 
-from coordinator.deployment import Deployment
+from coordinator.deployment import Deploying
 from coordinator.links import Post
 from coordinator.registry import Registry
 from coordinator.roster import Roster
-from coordinator.rounds.driver import Driver, derive_seed
+from coordinator.rounds.driver import Driver
 from coordinator.rounds.states import Phase, RoundState, Rules
+from coordinator.seeds import derive_seed
 from coordinator.store import Store
 from coordinator.traffic import Traffic
 from protocol.errors import LichenError
@@ -61,7 +62,7 @@ class Announcer:
         store: Store,
         roster: Roster,
         registry: Registry,
-        deployment: Deployment,
+        deployment: Deploying,
         traffic: Traffic,
         clock: Clock,
         offer_every_s: float,
@@ -108,7 +109,7 @@ class Announcer:
         """
         await self._post.broadcast(Kind.TASK, TaskAnnouncement(task=self._driver.task))
         await self._post.broadcast(Kind.ROUND, await self.announcement())
-        await self._deployment.announce()
+        await self._deployment.announce(again=True)
         self.offer(self._driver.state.missing)
 
     def taskless(self, device: str) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final
 
 import structlog
 
@@ -13,12 +12,13 @@ from coordinator.audit import Audit
 from coordinator.backup import back_up
 from coordinator.blobserver import BlobServer
 from coordinator.config import CoordinatorSettings, load_task
-from coordinator.deployment import Deployment
+from coordinator.deployment import Deploying, Deployment
 from coordinator.graphs import Graphs
 from coordinator.guard import Guard
 from coordinator.ingest import LANES, Ingest
 from coordinator.jobs import Jobs, WorkerJobs
 from coordinator.journal import Journal
+from coordinator.leaving import leave_when_done
 from coordinator.ledger import Ledger
 from coordinator.links import Post, Running
 from coordinator.metrics import Exporter
@@ -30,7 +30,9 @@ from coordinator.rollcall import RollCall
 from coordinator.roster import Roster
 from coordinator.rounds.driver import Driver
 from coordinator.rounds.work import Workshop
+from coordinator.routed import RoutedDeployment
 from coordinator.salvage import open_store
+from coordinator.serving import LearningRoutes, Needs, routing
 from coordinator.standing import Standing
 from coordinator.telling import SENDERS, Teller
 from coordinator.traffic import Traffic
@@ -45,13 +47,10 @@ from runtime.blobs import BlobStore
 from runtime.clock import Clock, SystemClock
 from runtime.files import disk_errors
 from runtime.mqtt import Link, Will
-from runtime.supervise import Finished, supervise
+from runtime.supervise import supervise
 
 log = structlog.get_logger(__name__)
 __all__ = ["DATABASE", "Coordinator", "check_owner", "own_task", "rules_of", "serve"]
-
-_FINAL_WAIT_S: Final = 15.0
-_LINGER_TIMES: Final = 20
 
 
 class Coordinator:
@@ -87,7 +86,8 @@ class Coordinator:
         self.settings = settings
         self.clock = clock or SystemClock()
         # What cannot be read is said, and mended where it can be, before anything runs.
-        self.store = open_store(root / DATABASE, task, rules_of(task, settings), self.clock.wall())
+        rules, routed = rules_of(task, settings), routing(server) is not None
+        self.store = open_store(root / DATABASE, task, rules, self.clock.wall(), keeps_messages=routed)
         try:
             own_task(self.store, task, settings)
         except LichenError:
@@ -107,7 +107,8 @@ class Coordinator:
     def _assemble(self, task: Task, server: Server) -> None:
         settings, store, clock = self.settings, self.store, self.clock
         root, post = settings.state_dir, Post(self.link, settings.fleet)
-        blobs, journal = BlobStore(root / "blobs"), Journal(store, root / "updates")
+        blobs, routed = BlobStore(root / "blobs"), routing(server)
+        journal = Journal(store, root / "updates", keeps_messages=routed is not None)
         self.roster = Roster(store, clock.wall)
         self.traffic = Traffic(store, self.link.counters)
         self.ledger = Ledger(store, clock)
@@ -120,7 +121,11 @@ class Coordinator:
         # Whoever the operator let in counts before its first state too; made-up names are in neither list.
         self.standing.known = lambda device: device in self.roster or self.admission.active(device)
         self.teller.on_refusal = self.standing.refused
-        self.deployment = Deployment(store, blobs, post, task.name, clock)
+        self.deployment: Deploying = Deployment(store, blobs, post, task.name, clock)
+        if routed is not None:
+            needs = Needs(task, routed, store, self.roster, self.guard.barred)
+            most = settings.export.max_routes
+            self.deployment = RoutedDeployment(needs, store, blobs, post, self.roster, clock, most)
         registry = Registry(store, blobs, task)
         self.announcer = Announcer(
             post=post,
@@ -146,6 +151,7 @@ class Coordinator:
         self.driver.terms = self.graphs.terms
         self.driver.barred = self.guard.barred
         self.driver.may_select = lambda: self.link.connected
+        self.driver.chooser.route = LearningRoutes(task, server, self.roster)
         self.driver.broker_trouble = lambda: "" if self.link.connected else self.link.why
         self.announcer.watch(self.driver)
         self.workshop = Workshop(
@@ -193,6 +199,7 @@ class Coordinator:
             teller=self.teller,
             ledger=self.ledger,
             guard=self.guard,
+            deployment=self.deployment,
             now=clock.now,
         )
         self.ingest.taskless = self.announcer.taskless
@@ -243,7 +250,7 @@ class Coordinator:
             "audit": self.audit.run,
             "graphs": self.graphs.run,
             "rollcall": self.rollcall.run,
-            "exit": self._leave_when_done,
+            "exit": partial(leave_when_done, self),
         }
 
     async def _connected(self) -> None:
@@ -261,27 +268,6 @@ class Coordinator:
 
     async def _goodbye(self) -> None:
         await asyncio.to_thread(self.traffic.save)
-
-    async def _leave_when_done(self) -> None:
-        """After the last round: say so, let the fleet pull the last bundle, and end with status 0."""
-        await self.driver.finished.wait()
-        if not self.settings.exit_when_done:
-            return
-        deadline = self.clock.now() + _FINAL_WAIT_S
-        while not (await self.announcer.say_round() and await self.deployment.announce()):
-            if self.clock.now() > deadline:
-                log.warning("the end could not be announced", waited_s=_FINAL_WAIT_S)
-                break
-            await self.clock.sleep(0.5)
-        await self._linger()
-        raise Finished("all rounds are over")
-
-    async def _linger(self) -> None:
-        linger, start = self.settings.exit_linger_s, self.clock.now()
-        while self.clock.now() - max(start, self.server.asked_at) < linger:
-            if self.clock.now() - start > _LINGER_TIMES * linger:
-                return
-            await self.clock.sleep(min(0.2, linger))
 
 
 async def serve(settings: CoordinatorSettings) -> int:

@@ -90,6 +90,8 @@ def check(config: Config, fmt: FormatOption = Format.TABLE) -> None:
         "rounds": task.rounds.count,
         "modalities": list(task.modality_names),
         "classes": len(task.labels),
+        "targets": list(task.target_names),
+        "selection": task.rounds.selection,
         "identity": str(settings.state_dir / AUTHORITY) if Admission.enabled_by(settings) else None,
         "evaluation": None if settings.evaluation.data is None else str(settings.evaluation.data),
     }

@@ -39,15 +39,23 @@ class Commits:
         self.groups = 0
         self.largest = 0
 
-    async def accept(self, header: UpdateHeader, digest: str, payload: bytes) -> None:
+    async def accept(
+        self, header: UpdateHeader, digest: str, payload: bytes, blobs: tuple[str, ...] = ()
+    ) -> None:
         """Write and count an update; on return it is in the journal and synced.
+
+        Args:
+            header: checked.
+            digest: of the frame.
+            payload: the frame.
+            blobs: names of those that it moves.
 
         Raises:
             Refused: the round closed meanwhile, the device was never invited or delivered another update.
             Transient, OSError: the disk did not take it; nothing was counted.
         """
         answer = asyncio.get_running_loop().create_future()
-        mine = _Waiting(Offered(header, digest, len(payload)), payload, answer)
+        mine = _Waiting(Offered(header, digest, len(payload), blobs=blobs), payload, answer)
         self._queue.append(mine)
         try:
             async with self._writing:

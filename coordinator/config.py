@@ -3,12 +3,14 @@
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 from pydantic import Field
 
+from coordinator.policies import policy
 from coordinator.standing import QuarantineSettings
 from models import windowset
-from models.contract import MethodSpec
 from models.registry import method
+from models.spec import MethodSpec
 from protocol.base import Name
 from protocol.errors import Misconfigured
 from protocol.messages import MAX_BLOB_BYTES
@@ -31,6 +33,8 @@ class ExportSettings(Section):
 
     enabled: bool = True
     every_rounds: Annotated[int, Field(ge=0)] = 0
+    max_routes: Positive = 16
+    """Where a method is routed: bundles of one version, those for most devices first."""
 
 
 class WorkerSettings(Section):
@@ -125,6 +129,7 @@ def load_task(settings: CoordinatorSettings) -> tuple[Task, MethodSpec]:
     try:
         spec = method(task.method)
         spec.configure(task)
+        policy(task.rounds.selection)
     except Misconfigured as error:
         raise Misconfigured(f"{settings.task}: {error}") from None
     drawn, least = task.rounds.devices_per_round, task.rounds.min_devices
@@ -149,5 +154,10 @@ def _check_evaluation(data: Path | None, task: Task) -> None:
         windows = windowset.load(data, task)
     except Misconfigured as error:
         raise Misconfigured(f"evaluation.data: {error}") from None
-    if not (windows.y_B >= 0).any():
+    if not any((~np.isnan(windowset.target(windows, name))).any() for name in _labelled(task)):
         raise Misconfigured(f"evaluation.data: {data}: none of its {len(windows)} windows is labelled")
+
+
+def _labelled(task: Task) -> tuple[str, ...]:
+    """The targets of which one must have labels, for a version to be judged."""
+    return tuple(target.name for target in task.objectives if target.kind == "classification")

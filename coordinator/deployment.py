@@ -1,14 +1,16 @@
 """The bundle the fleet should run: stored, pointed at on ``b/model`` (retained), pulled by the devices."""
 
 import asyncio
-from typing import Any
+from typing import Any, Protocol
 
 import sqlalchemy as sa
 import structlog
 
 from coordinator import schema
+from coordinator.jobs import Jobs, Lineage
 from coordinator.links import Post
 from coordinator.store import Store
+from models.contract import Blobs
 from protocol.errors import LichenError
 from protocol.messages import BlobRef, ModelPointer
 from protocol.topics import Kind
@@ -18,8 +20,40 @@ from runtime.clock import Clock
 log = structlog.get_logger(__name__)
 
 
+class Deploying(Protocol):
+    """Makes bundles of a version, and tells devices which of them is theirs."""
+
+    async def export(self, jobs: Jobs, state: Blobs, lineage: Lineage) -> None:
+        """Make and keep the bundles of a version; what is there already is not made again.
+
+        Raises:
+            LichenError, OSError: not all of them could be made; those that were are kept.
+        """
+
+    def kept(self) -> tuple[str, ...]:
+        """Digests of bundles that must stay."""
+
+    async def announce(self, *, again: bool = False) -> bool:
+        """Publish what devices should run.
+
+        Args:
+            again: also what was published before: the broker may have lost it.
+
+        Returns:
+            Whether there is nothing left to announce; False: the broker is away, the next connect does it.
+        """
+
+    async def pointer_for(self, device: str, *, came: bool) -> ModelPointer | None:
+        """What a device that has just said its state is to be told alone; None where there is nothing.
+
+        Args:
+            device: its name.
+            came: it was away before.
+        """
+
+
 class Deployment:
-    """The newest bundle and its announcement."""
+    """The newest bundle and its announcement, where all devices run the same."""
 
     def __init__(self, store: Store, blobs: BlobStore, post: Post, task: str, clock: Clock) -> None:
         self._store = store
@@ -27,6 +61,11 @@ class Deployment:
         self._post = post
         self._task = task
         self._clock = clock
+
+    async def export(self, jobs: Jobs, state: Blobs, lineage: Lineage) -> None:
+        """See :class:`Deploying`."""
+        bundle = await jobs.export(state, lineage)
+        await self.store_bundle(lineage.version, bundle.data, lineage.metrics)
 
     async def store_bundle(self, version: int, data: bytes, metrics: dict[str, float]) -> BlobRef:
         """Keep a bundle; from now on it is the one to announce."""
@@ -50,16 +89,13 @@ class Deployment:
         )
 
     def kept(self) -> tuple[str, ...]:
-        """Digests of bundles that must stay."""
+        """See :class:`Deploying`."""
         pointer = self.pointer()
         return () if pointer is None else (pointer.bundle.digest,)
 
-    async def announce(self) -> bool:
-        """Publish the pointer.
-
-        Returns:
-            Whether there is nothing left to announce; False: the broker is away, the next connect does it.
-        """
+    async def announce(self, *, again: bool = False) -> bool:
+        """See :class:`Deploying`; one message, retained, so it is always said."""
+        del again
         pointer = await asyncio.to_thread(self.pointer)
         if pointer is None:
             return True
@@ -69,3 +105,8 @@ class Deployment:
             log.warning("model_not_announced", version=pointer.version, why=str(error))
             return False
         return True
+
+    async def pointer_for(self, device: str, *, came: bool) -> ModelPointer | None:
+        """None: ``b/model`` speaks to all."""
+        del device, came
+        return None

@@ -10,6 +10,7 @@ from coordinator import schema
 from coordinator.app import DATABASE
 from coordinator.rounds.reading import replay
 from coordinator.salvage import META as SALVAGED
+from coordinator.serving import unserved
 from coordinator.standing import read as conduct
 from coordinator.store import Store
 from protocol.errors import Misconfigured
@@ -25,8 +26,8 @@ def read(state_dir: Path) -> dict[str, Any]:
         ``bytes_up``, ``bytes_down``, ``disk_writes`` (commits, syncs and bytes of the process that wrote
         last, since it started), and the lists ``versions``, ``rounds`` (each with its attempts and its
         updates), ``refusals``, ``quarantine`` (each device's last one, over or not), ``devices``,
-        ``exports``; and
-        ``confusion`` of the last judged version, rows the true class.
+        ``exports``, ``bundles`` (of a routed method: each serving route's) and ``unserved`` (routes that the
+        last export left out); and ``confusion`` of the last judged version, rows the true class.
 
     Raises:
         Misconfigured: there is no coordinator's state in that folder.
@@ -73,6 +74,8 @@ def _read(store: Store) -> dict[str, Any]:
             _device(row) for row in store.rows(sa.select(schema.devices).order_by(schema.devices.c.device))
         ],
         "exports": store.rows(sa.select(schema.exports).order_by(schema.exports.c.version)),
+        "bundles": store.rows(sa.select(schema.bundles).order_by(schema.bundles.c.route)),
+        "unserved": unserved(store),
         "confusion": _confusion(versions, task),
     }
 
@@ -106,6 +109,7 @@ def _update(row: dict[str, Any], local: dict[str, float]) -> dict[str, Any]:
         "size": row["size"],
         "wall": row["wall"],
         "lost": row["lost"],
+        "blobs": row["blobs"],
         **told,
         "local": local,
     }
@@ -121,7 +125,7 @@ def _delta(versions: dict[int, dict[str, Any]], number: int) -> tuple[int | None
 
 def _device(row: dict[str, Any]) -> dict[str, Any]:
     state = row["state"]
-    shown = ("status", "roles", "modalities", "windows", "version")
+    shown = ("status", "roles", "modalities", "targets", "windows", "version")
     return {"device": row["device"], "wall": row["wall"], **{key: state.get(key) for key in shown}}
 
 

@@ -16,6 +16,7 @@ from structlog.contextvars import bound_contextvars
 
 from coordinator import schema
 from coordinator.blobserver import BlobServer
+from coordinator.deployment import Deploying
 from coordinator.guard import Guard
 from coordinator.lanes import Lanes
 from coordinator.ledger import Ledger
@@ -52,6 +53,7 @@ class Ingest:
         teller: Teller,
         ledger: Ledger,
         guard: Guard,
+        deployment: Deploying,
         now: Callable[[], float],
     ) -> None:
         self._fleet = fleet
@@ -63,6 +65,7 @@ class Ingest:
         self._teller = teller
         self._ledger = ledger
         self._guard = guard
+        self._deployment = deployment
         self.lanes: Lanes[tuple[Message, Route]] = Lanes(now)
 
         self.taskless: Callable[[str], None] = lambda _: None
@@ -162,7 +165,18 @@ class Ingest:
                 await self._driver.device_online(device, came=came)
             except Transient as error:  # a full disk: the next tick sees the device
                 log.warning("not_journaled", device=device, why=str(error))
+            await self._point(device, came=came)
         return True
+
+    async def _point(self, device: str, *, came: bool) -> None:
+        """Tell a device what it alone should run; nobody waits for the broker here."""
+        try:
+            pointer = await self._deployment.pointer_for(device, came=came)
+        except (LichenError, OSError) as error:  # the device says its state again
+            log.warning("no_pointer", device=device, why=str(error))
+            return
+        if pointer is not None:
+            self._teller.say(device, Kind.MODEL, pointer)
 
     async def _metric(self, device: str, payload: bytes, ack: Callable[[], None]) -> bool:
         metric = decode(payload, Metric)

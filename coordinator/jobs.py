@@ -16,6 +16,7 @@ from coordinator.config import WorkerSettings
 from coordinator.trouble import no_room
 from models import jobs
 from models.contract import Blobs, Evaluation
+from models.registry import methods
 from protocol.errors import Transient
 from protocol.task import Task
 from runtime.workers import Worker, WorkerFailed
@@ -67,7 +68,10 @@ class WorkerJobs:
         self._windows = windows
         self._settings = settings
         self._learn = Worker("models.worker", idle_s=settings.idle_s)
-        self._export = Worker("export", idle_s=settings.idle_s, warm=False)
+        spec = methods().get(task.method)
+        # Where there are several bundles, one after the other, torch is loaded once for all of them.
+        several = spec is not None and spec.routed
+        self._export = Worker("export", idle_s=settings.idle_s, warm=several)
         shutil.rmtree(root, ignore_errors=True)
 
     async def initial(self) -> Blobs:

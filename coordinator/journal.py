@@ -66,11 +66,15 @@ class Entry:
 
 
 class Journal:
-    """Accepted updates under ``root`` (one folder a round), their headers in the database. Thread-safe."""
+    """Accepted updates under ``root`` (one folder a round), their headers in the database. Thread-safe.
 
-    def __init__(self, store: Store, root: Path) -> None:
+    ``keeps_messages``: also the method's own message of each device's last one.
+    """
+
+    def __init__(self, store: Store, root: Path, *, keeps_messages: bool = False) -> None:
         self._store = store
         self._root = root
+        self._keeps_messages = keeps_messages
 
     def path(self, round_: int, digest: str) -> Path:
         """Where a frame lies that came alone."""
@@ -110,10 +114,11 @@ class Journal:
 
     def record(self, update: Offered, wall: float) -> None:
         """Write the update's row; the driver calls it in the transaction of the machine's event."""
+        device, round_ = update.header.device, update.header.round
         self._store.put(
             schema.updates,
-            round=update.header.round,
-            device=update.header.device,
+            round=round_,
+            device=device,
             digest=update.digest,
             size=update.size,
             wall=wall,
@@ -121,7 +126,10 @@ class Journal:
             lost="",
             file=update.file,
             at=update.at,
+            blobs=list(update.blobs),
         )
+        if self._keeps_messages:
+            self._store.put(schema.messages, device=device, round=round_, extra=update.header.extra)
 
     def digests(self, keys: Iterable[tuple[int, str]]) -> dict[tuple[int, str], str]:
         """What these devices delivered in these rounds: round and device -> digest, without lost ones."""

@@ -1,12 +1,15 @@
 """What the coordinator needs of the MQTT link; ``runtime.mqtt.Link`` has it, tests bring their own."""
 
 from collections.abc import AsyncIterator
-from typing import Protocol
+from typing import Final, Protocol
 
 from protocol.base import Wire
 from protocol.messages import encode
 from protocol.topics import Kind, broadcast_topic, device_topic
 from runtime.mqtt import Message
+
+_RETAINED: Final = frozenset({Kind.MODEL})
+"""Of what goes to one device, that which stays true until it is replaced: the broker keeps it."""
 
 
 class Counters(Protocol):
@@ -68,10 +71,9 @@ class Post:
         self._timeout_s = timeout_s
 
     async def to_device(self, device: str, kind: Kind, message: Wire) -> None:
-        """Publish to one device; ``Transient`` when the broker does not take it."""
-        await self.link.publish(
-            device_topic(self.fleet, device, kind), encode(message), timeout_s=self._timeout_s
-        )
+        """Publish to one device, a pointer retained; ``Transient`` when the broker does not take it."""
+        topic, retain = device_topic(self.fleet, device, kind), kind in _RETAINED
+        await self.link.publish(topic, encode(message), retain=retain, timeout_s=self._timeout_s)
 
     async def broadcast(self, kind: Kind, message: Wire) -> None:
         """Publish retained to the fleet; ``Transient`` when the broker does not take it."""

@@ -48,7 +48,7 @@ def check_owner(store: Store, task: Task, settings: CoordinatorSettings) -> None
     known = store.get_meta("task")
     if known is not None:
         old = Task.model_validate_json(known)
-        for key in ("name", "method", "labels", "modalities", "window", "network", "config"):
+        for key in ("name", "method", "labels", "modalities", "targets", "window", "network", "config"):
             if getattr(old, key) != getattr(task, key):
                 raise Misconfigured(
                     f"{settings.task}: {key} differs from what {settings.state_dir} was begun with; "

@@ -20,6 +20,7 @@ from coordinator.screen import Magnitudes
 from coordinator.telling import Teller
 from coordinator.uploads import Uploads
 from models.contract import Blobs, Server, Update
+from models.params import blobs_of
 from protocol.errors import Reason, Refused
 from protocol.frame import Limits, decode_frame, digest, is_frame
 from protocol.messages import MAX_MESSAGE_BYTES, BlobPointer, decode
@@ -163,8 +164,9 @@ class Receiver:
                 round_ = header.round
                 await self._check_header(device, header)
                 self._workshop.note(mark, await asyncio.to_thread(self._check_tensors, state, update))
+                blobs = blobs_of(update.tensors)
                 del update
-            await self.commits.accept(header, mark, payload)
+            await self.commits.accept(header, mark, payload, blobs)
         except Refused as refused:
             await self._refuse(device, round_, mark, refused)
             return

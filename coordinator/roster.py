@@ -14,7 +14,7 @@ import structlog
 from pydantic import ValidationError
 
 from coordinator import schema
-from coordinator.selection import Counts
+from coordinator.policies.base import Counts
 from coordinator.store import Store
 from coordinator.terms import Terms, sends_prototypes_alone, trains
 from protocol.errors import Reason, Refused
@@ -64,6 +64,10 @@ class Roster:
     def get(self, device: str) -> Device | None:
         """What is known of a device."""
         return self._devices.get(device)
+
+    def names(self) -> tuple[str, ...]:
+        """All devices, sorted."""
+        return tuple(sorted(self._devices))
 
     def online(self) -> tuple[str, ...]:
         """Devices that are here, sorted."""

@@ -46,6 +46,7 @@ class _Salvage:
     task: Task
     rules: Rules
     wall: float
+    keeps_messages: bool
     words: list[str] = field(default_factory=list)
 
     def run(self, why: str) -> Store:
@@ -107,7 +108,8 @@ class _Salvage:
             state = self._newest(store, state)
             before = state
             state, found = self._open_round(state)
-            journal = Journal(store, self.path.parent / "updates")
+            folder = self.path.parent / "updates"
+            journal = Journal(store, folder, keeps_messages=self.keeps_messages)
             for offered in found:
                 journal.record(offered, self.wall)
             self._lose(store, journal, before, state)
@@ -199,7 +201,7 @@ def mark_of(database: Path) -> Path:
     return database.with_name(f"{database.name}.salvaging")
 
 
-def open_store(path: Path, task: Task, rules: Rules, wall: float) -> Store:
+def open_store(path: Path, task: Task, rules: Rules, wall: float, *, keeps_messages: bool = False) -> Store:
     """Open the coordinator's database; one that is damaged, or gone, is salvaged first.
 
     Args:
@@ -207,12 +209,13 @@ def open_store(path: Path, task: Task, rules: Rules, wall: float) -> Store:
         task: what the coordinator runs.
         rules: of its round machine.
         wall: unix seconds.
+        keeps_messages: as of :class:`coordinator.journal.Journal`.
 
     Raises:
         Misconfigured: the folder is not ours, or the file is of a newer lichen.
         Transient: the disk is full.
     """
-    salvage = _Salvage(path, task, rules, wall)
+    salvage = _Salvage(path, task, rules, wall, keeps_messages)
     if mark_of(path).exists():
         return salvage.run("an earlier salvage was cut off")
     if not path.exists() and backup_of(path).exists():

@@ -5,7 +5,7 @@ from typing import Any
 
 from sqlalchemy import JSON, Column, Float, Integer, MetaData, String, Table
 
-VERSION = 2
+VERSION = 3
 """Of the tables, kept in ``PRAGMA user_version``."""
 
 UPGRADES = {
@@ -13,7 +13,12 @@ UPGRADES = {
         "ALTER TABLE updates ADD COLUMN file VARCHAR NOT NULL DEFAULT ''",
         "ALTER TABLE updates ADD COLUMN at INTEGER NOT NULL DEFAULT 0",
         "ALTER TABLE events ADD COLUMN crc INTEGER",
-    )
+    ),
+    2: (
+        "ALTER TABLE updates ADD COLUMN blobs JSON",
+        "ALTER TABLE attempts ADD COLUMN policy VARCHAR NOT NULL DEFAULT ''",
+        "ALTER TABLE attempts ADD COLUMN passed JSON NOT NULL DEFAULT '{}'",
+    ),
 }
 """From that version to the next: what ``create_all`` does not do to tables that are there."""
 
@@ -49,9 +54,20 @@ updates = Table(
     Column("lost", String, nullable=False, default=""),
     Column("file", String, nullable=False, default=""),
     Column("at", Integer, nullable=False, default=0),
+    Column("blobs", JSON(none_as_null=True)),
 )
 """Accepted updates. The frame lies in ``updates/<round>/<digest>``, or where ``file`` is set, in that file of
-the folder from byte ``at``. ``lost``: why it was not folded."""
+the folder from byte ``at``. ``lost``: why it was not folded. ``blobs``: names of those that it moves; NULL in
+rows that are older than the column."""
+
+messages = Table(
+    "messages",
+    metadata,
+    Column("device", String, primary_key=True),
+    Column("round", Integer, nullable=False),
+    Column("extra", JSON, nullable=False),
+)
+"""The method's own message of each device's last accepted update; kept where a method is ``routed``."""
 
 refusals = Table(
     "refusals",
@@ -97,8 +113,11 @@ attempts = Table(
     Column("selected", JSON, nullable=False),
     Column("why", JSON, nullable=False),
     Column("outcome", String, nullable=False, default=""),
+    Column("policy", String, nullable=False, default=""),
+    Column("passed", JSON, nullable=False, default=dict),
 )
-"""Every opening of a round: who was selected and why, and how it ended."""
+"""Every opening of a round: who was selected and why, by which policy, who came next and why not, and how it
+ended."""
 
 versions = Table(
     "versions",
@@ -125,6 +144,24 @@ exports = Table(
     Column("size", Integer, nullable=False),
     Column("metrics", JSON, nullable=False),
 )
+
+bundles = Table(
+    "bundles",
+    metadata,
+    Column("route", String, primary_key=True),
+    Column("blobs", JSON, nullable=False),
+    Column("modalities", JSON, nullable=False),
+    Column("targets", JSON, nullable=False),
+    Column("devices", Integer, nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("base", String, nullable=False),
+    Column("wall", Float, nullable=False),
+    Column("digest", String, nullable=False),
+    Column("size", Integer, nullable=False),
+    Column("metrics", JSON, nullable=False),
+)
+"""Where a method is ``routed``: the newest bundle of each serving route, and how many devices it was made
+for. ``route``: digest of ``blobs``, the names of what it holds; ``base``: the version's manifest."""
 
 
 def unsound(rows: Callable[[str], Iterable[Sequence[Any]]]) -> str:

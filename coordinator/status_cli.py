@@ -6,8 +6,10 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
+import sqlalchemy as sa
 import typer
 
+from coordinator import schema
 from coordinator.admission import Admission, decided
 from coordinator.config import CoordinatorSettings, load_settings
 from coordinator.graphs import kept, terms_kept, wait_for
@@ -15,6 +17,9 @@ from coordinator.ownership import DATABASE
 from coordinator.roster import Roster
 from coordinator.rounds.outlook import outlook
 from coordinator.rounds.reading import replay
+from coordinator.rounds.states import RoundState
+from coordinator.rounds.why import NAMES
+from coordinator.serving import served, unserved
 from coordinator.standing import Conduct, in_quarantine, in_words
 from coordinator.standing import read as conduct
 from coordinator.store import Store
@@ -81,7 +86,7 @@ def look(store: Store, settings: CoordinatorSettings, now: float) -> tuple[dict[
     # Where we may not look at the lock: whoever says something every 30 s is there if it did so lately.
     owned = is_owned((settings.state_dir / DATABASE).with_suffix(".lock"))
     running = owned if owned is not None else said_at is not None and now - said_at < _SILENT_S
-    barred = _barred(store, settings, now)
+    barred, attempt = _barred(store, settings, now), _attempt(store, state)
     found = {
         "coordinator": "running"
         if running
@@ -93,6 +98,13 @@ def look(store: Store, settings: CoordinatorSettings, now: float) -> tuple[dict[
         "round": state.round,
         "rounds": None if rules is None else rules.rounds,
         "attempt": state.attempt,
+        "selection": attempt["policy"] if attempt else "",
+        "selected": attempt["why"] if attempt else {},
+        "bundles": [
+            {"route": one.need.words, "devices": one.devices, "version": one.version, "digest": one.digest}
+            for one in served(store)
+        ],
+        "unserved": unserved(store),
         "version": state.version,
         "devices_known": len(roster),
         "devices_online": sum(barred.get(device, _HEARD) is not None for device in roster.online()),
@@ -118,8 +130,17 @@ def look(store: Store, settings: CoordinatorSettings, now: float) -> tuple[dict[
         broker=broker[0] if broker else None,
         quarantines=_quarantines(barred, roster),
         graphs=wait_for(kept(store, task), roster, terms),
+        chosen=found["selected"],
     )
     return found, waits(picture)
+
+
+def _attempt(store: Store, state: RoundState) -> dict[str, Any] | None:
+    """How the attempt was opened that is, or is to be, delivered to."""
+    table = schema.attempts
+    where = (table.c.round == state.round) & (table.c.attempt == state.attempt)
+    found = store.rows(sa.select(table).where(where))
+    return found[0] if found else None
 
 
 def _barred(store: Store, settings: CoordinatorSettings, now: float) -> dict[str, Conduct | None]:
@@ -159,6 +180,12 @@ def _words(found: dict[str, Any], waited: list[Wait], now: float, *, why: bool) 
         told[1:1] = [f"{key.replace('_', ' ')}: {found[key]}" for key in shown]
         if found["quarantined"]:
             told.append(f"quarantined: {', '.join(found['quarantined'])}")
+        shown_devices = list(found["selected"].items())[:NAMES]
+        told += [f"selected by {found['selection']}: {device}: {words}" for device, words in shown_devices]
+        for one in found["bundles"]:
+            told.append(f"bundle: version {one['version']} for {one['route']} ({one['devices']} devices)")
+        for one in found["unserved"]:
+            told.append(f"no bundle (export.max_routes): {one['words']}")
         if found["trouble"]:
             told.append(f"last trouble: {found['trouble']}")
     return "\n".join(told)

@@ -105,6 +105,7 @@ class Store:
         if not read_only:
             if found == schema.VERSION and (trouble := schema.unsound(connection.exec_driver_sql)):
                 raise Damaged(f"{self.path}: the coordinator's database is damaged: {trouble}")
+            connection.exec_driver_sql("BEGIN IMMEDIATE")  # all of it, or what is there stays as it is
             for known in range(found or schema.VERSION, schema.VERSION):
                 for words in schema.UPGRADES[known]:
                     connection.exec_driver_sql(words)

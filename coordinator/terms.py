@@ -1,10 +1,11 @@
-"""What a device needs to take part in a round. Pure: the daemon and ``lichen coordinator status`` agree."""
+"""What a device is to a task, and needs to take part. Pure: the daemon and its ``status`` agree."""
 
 from dataclasses import dataclass
 
+from models.contract import Profile
 from models.registry import methods
 from protocol.messages import State
-from protocol.task import Task
+from protocol.task import LABEL, Task
 
 ALONE = "waits for a device that trains"
 """Of a device that is able, but not alone."""
@@ -16,11 +17,13 @@ class Terms:
 
     Attributes:
         min_windows: labelled windows.
-        modalities: the task's; a device of role ``prototype`` must have one of them.
+        modalities: the task's; a device of role ``prototype`` must have one of them, and so must one that
+            trains where the method is ``routed``.
         no_prototypes: why a device whose only learning role is ``prototype`` cannot take part now, in words;
             empty where it can.
         needs_training: whether a round needs a device that trains.
         wants_graphs: whether the method has a use for devices of role ``prototype``, and so for graphs.
+        routed: devices hold parts of the model, by what they read and predict.
     """
 
     min_windows: int
@@ -28,6 +31,7 @@ class Terms:
     no_prototypes: str = "no role train"
     needs_training: bool = True
     wants_graphs: bool = False
+    routed: bool = False
 
     def lacks(self, state: State) -> str:
         """What an online device lacks, in words; empty where it lacks nothing."""
@@ -36,8 +40,8 @@ class Terms:
                 return "no role train"
             if self.no_prototypes:
                 return self.no_prototypes
-            if not set(self.modalities) & set(state.modalities):
-                return f"no modality of the task: {', '.join(self.modalities)}"[:200]
+        if (self.routed or not trains(state)) and not set(self.modalities) & set(state.modalities):
+            return f"no modality of the task: {', '.join(self.modalities)}"[:200]
         if state.windows < self.min_windows:
             return f"{state.windows} of {self.min_windows} labelled windows"
         return ""
@@ -61,13 +65,24 @@ def terms_of(task: Task, no_graphs: str) -> Terms:
         no_graphs: why there are no feature graphs, in words; empty where they are ready.
     """
     spec = methods().get(task.method)
+    routed = spec is not None and spec.routed
     if spec is None or not spec.prototype_role:
         none = f"no role train; method {task.method!r} has no use for role prototype"
-        return Terms(task.rounds.min_windows, task.modality_names, none)
+        return Terms(task.rounds.min_windows, task.input_names, none, routed=routed)
     return Terms(
         task.rounds.min_windows,
-        task.modality_names,
+        task.input_names,
         f"waits for the feature graphs: {no_graphs}" if no_graphs else "",
         needs_training=spec.trains(spec.configure(task)),
         wants_graphs=True,
+        routed=routed,
+    )
+
+
+def profile_of(task: Task, state: State) -> Profile:
+    """What a device reads and predicts, as it said; what the task does not have is left out."""
+    targets = (LABEL,) if state.targets is None else state.targets
+    return Profile(
+        tuple(name for name in task.input_names if name in state.modalities),
+        tuple(name for name in task.target_names if name in targets),
     )

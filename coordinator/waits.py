@@ -1,7 +1,7 @@
 """What the coordinator waits for, from what it keeps on disk (``lichen coordinator status --why``)."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
@@ -26,6 +26,8 @@ class Picture:
     broker: Wait | None = None
     quarantines: tuple[Wait, ...] = ()
     graphs: Wait | None = None
+    chosen: Mapping[str, str] = field(default_factory=dict)
+    """Why the open attempt has the devices that it has."""
 
 
 def waits(seen: Picture) -> list[Wait]:
@@ -65,6 +67,8 @@ def _phase(seen: Picture) -> Iterator[Wait]:
             words = lacking(seen.outlook, device) or "online"
             if not seen.outlook.lacks.get(device):
                 words = f"it was offered the round; its update is not here ({words})"
+            if device in seen.chosen:
+                words = f"{words}; selected: {seen.chosen[device]}"
             yield Wait(f"update of {device}", words, state.since, state.until, "the round goes on without it")
 
 

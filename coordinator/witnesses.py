@@ -5,6 +5,7 @@ from pathlib import Path
 from coordinator.frames import SUFFIX, scan
 from coordinator.journal import LOST
 from coordinator.rounds.group import Offered
+from models.params import blobs_of
 from protocol.errors import Refused
 from protocol.frame import digest, open_frame
 from protocol.messages import MAX_MESSAGE_BYTES
@@ -73,8 +74,8 @@ def _read(file: Path) -> list[Offered]:
     made = []
     for name, frame, where, at in frames:
         try:
-            header, _ = open_frame(frame, UpdateHeader)
+            header, tensors = open_frame(frame, UpdateHeader)
         except Refused:
             continue
-        made.append(Offered(header, name, len(frame), where, at))
+        made.append(Offered(header, name, len(frame), where, at, blobs_of(tensors)))
     return made

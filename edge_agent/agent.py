@@ -26,9 +26,10 @@ from edge_agent.outbox import Outbox
 from edge_agent.ports import AgentLink, Trainer
 from edge_agent.private import PrivateTensors
 from edge_agent.report import report
-from edge_agent.session import Session, first_task, offline, state_topic
+from edge_agent.session import Session, offline, state_topic
 from edge_agent.sources.base import Source, open_source
 from edge_agent.status import LOCK_FILE, STATUS_FILE, keep
+from edge_agent.tasks import first_task
 from protocol.errors import Refused, Transient
 from protocol.messages import Command, ModelPointer, Offer, Receipt, TaskAnnouncement, Want, decode
 from protocol.task import Task

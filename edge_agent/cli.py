@@ -13,8 +13,9 @@ from edge_agent.checks import require_output, warnings
 from edge_agent.collect import misfits
 from edge_agent.config import read, read_task
 from edge_agent.identity.command import enroll
+from edge_agent.profile import strangers
 from edge_agent.roles import roles_of
-from edge_agent.session import check_task
+from edge_agent.tasks import check_task
 from protocol.errors import Misconfigured
 from runtime import exit_codes
 from runtime.clock import SystemClock
@@ -54,8 +55,8 @@ def _checked(config: Path) -> dict[str, Any]:
     tls_context(settings.mqtt)
     read_password(settings.mqtt)
     if task is not None:
-        check_task(task, sources)
-        if wrong := misfits(task, sources):
+        check_task(task, sources, settings.learn)
+        if wrong := [*misfits(task, sources), *strangers(task, settings.learn)]:
             raise Misconfigured(f"{settings.task_file}: " + "; ".join(wrong))
     return {
         "config": str(config),

@@ -16,12 +16,15 @@ from numpy.typing import NDArray
 
 from edge_agent.config import AgentSettings
 from edge_agent.offline import as_window_set
+from edge_agent.profile import allowed, collected, follows_windows, shown
 from edge_agent.quality import REASONS, Quality, QualityMeter
 from edge_agent.sources.base import Source
 from edge_agent.store import COMMIT_WINDOWS, Store, grid_digest
+from edge_agent.tally import Stock
 from edge_agent.windows import Windower, Windows
+from models.contract import Profile
 from protocol.errors import Transient
-from protocol.task import Task
+from protocol.task import LABEL, Task
 from runtime.clock import Clock
 from runtime.supervise import Progress
 
@@ -50,11 +53,24 @@ class Workspace:
 
     task: Task
     modalities: tuple[str, ...]
-    """Those that this device has, in the task's order."""
+    """Those that this device may read, in the task's order."""
     windower: Windower
     meter: QualityMeter
     store: Store
     recent: deque[NDArray[np.bool_]] = field(default_factory=lambda: deque(maxlen=_RECENT))
+    targets: tuple[str, ...] = (LABEL,)
+    """Those that it may learn, in the task's order."""
+
+    @property
+    def allowed(self) -> Profile:
+        """What it may read and predict."""
+        return Profile(self.modalities, self.targets)
+
+    def standing(self, stock: Stock) -> tuple[Profile, int]:
+        """What it reads and predicts as its windows are now, and how many of them it could learn from."""
+        if follows_windows(self.task):
+            return shown(self.task, self.allowed, stock.kinds)
+        return Profile(self.modalities), stock.labelled
 
     def reasons(self) -> Mapping[str, tuple[str, ...]]:
         """By modality, what was often found of late."""
@@ -120,28 +136,33 @@ class Collector:
 
     async def use(self, task: Task) -> None:
         """Collect for this task from now on; windows of the same grid are kept, others are left behind."""
-        old = self.workspace
+        old, learn = self.workspace, self._settings.learn
+        delivered = offered(task, self._sources)
+        profile = allowed(task, delivered, learn)
+        names = collected(task, delivered, profile)
         if old is not None and grid_digest(old.task) == grid_digest(task):
-            old.task = task
+            if old.windower.differs(task, names):
+                await asyncio.to_thread(old.store.use, task)
+                old.windower.use(task, names)
+            old.task, old.modalities, old.targets = task, profile.modalities, profile.targets
             return
-        modalities = offered(task, self._sources)
         store = await asyncio.to_thread(
             Store, self._settings.state_dir / "store", task, self._settings.store.budget_bytes
         )
-        lateness = self._settings.windows.lateness_s
         self.workspace = Workspace(
             task,
-            modalities,
-            Windower(task, modalities, lateness),
+            profile.modalities,
+            Windower(task, names, self._settings.windows.lateness_s),
             QualityMeter(task, self._settings.quality),
             store,
+            targets=profile.targets,
         )
         if old is not None:
             await asyncio.to_thread(old.store.close)
             await asyncio.to_thread(_remove, old.store)
             _log.warning("the task has another grid: its windows were dropped", windows=old.store.path.name)
         self._has_task.set()
-        _log.info("collecting", task=task.name, modalities=modalities)
+        _log.info("collecting", task=task.name, modalities=names, reads=profile.modalities)
 
     async def run_source(self, source: Source) -> None:
         """Feed one source for ever; a failure waits and begins again (a gap is a mask)."""

@@ -9,7 +9,7 @@ from edge_agent.quality import QualitySettings
 from protocol.base import Name, Share
 from protocol.errors import Misconfigured
 from protocol.messages import Role
-from protocol.task import Task
+from protocol.task import ModalityName, Task
 from runtime.settings import ConfigPath, LogSettings, MqttSettings, Section, load, load_toml
 
 Bytes = Annotated[int, Field(ge=64 * 1024, le=2**40)]
@@ -39,6 +39,11 @@ class LearnSettings(Section):
     worker_idle_s: Positive = 120.0
     threads: Annotated[int, Field(ge=1, le=256)] = 1
     max_windows: Annotated[int, Field(ge=1, le=1_000_000)] = 4096
+    inputs: Annotated[tuple[ModalityName, ...], Field(min_length=1, max_length=16)] | None = None
+    """The modalities that this device reads to predict; others are only collected where a target is made of
+    them. None: all that it delivers and the task reads."""
+    targets: Annotated[tuple[ModalityName, ...], Field(min_length=1, max_length=16)] | None = None
+    """What this device learns (``label`` is the task's first target). None: all that labels come for."""
     module: str = "models.worker"
     """The worker's module; another one only in tests."""
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from protocol.bundle import BundleManifest
 from protocol.errors import Reason, Refused
-from protocol.task import Task
+from protocol.task import Target, Task
 
 MODEL_FILE = "model.onnx"
 PRESENT = "present"
@@ -19,7 +19,8 @@ def require_fit(manifest: BundleManifest, task: Task, modalities: Sequence[str])
         modalities: those of the task that this device has.
 
     Raises:
-        Refused: it is for another task, other modalities, channels, window or labels; the detail names which.
+        Refused: it is for another task, other modalities, channels, window, labels or targets; the detail
+            names which.
     """
     if manifest.task != task.name:
         raise Refused(
@@ -30,12 +31,12 @@ def require_fit(manifest: BundleManifest, task: Task, modalities: Sequence[str])
             Reason.MALFORMED, f"the bundle has no {MODEL_FILE} (it has {', '.join(manifest.files)})"
         )
     names = [m.name for m in manifest.modalities]
-    foreign = sorted(set(names) - set(task.modality_names))
+    foreign = sorted(set(names) - set(task.input_names))
     if foreign:
         raise Refused(
             Reason.WRONG_MODALITY,
             f"the model reads {', '.join(foreign)}, which task {task.name!r} does not have "
-            f"(it has {', '.join(task.modality_names)})",
+            f"(it has {', '.join(task.input_names)})",
         )
     if not set(names) & set(modalities):
         raise Refused(
@@ -48,13 +49,38 @@ def require_fit(manifest: BundleManifest, task: Task, modalities: Sequence[str])
         raise Refused(
             Reason.WRONG_TENSORS, f"the model's labels {manifest.labels} are not the task's {task.labels}"
         )
+    for target in manifest.predicted:
+        _require_same_target(target, task)
+    for made in manifest.generated or ():
+        _require_same_input(manifest, task, made.name, made.channels)
+
+
+def _require_same_target(theirs: Target, task: Task) -> None:
+    """What a prediction means here; offset and scale do not count: the graph answers in the unit."""
+    if theirs.name not in task.target_names:
+        raise Refused(
+            Reason.WRONG_TENSORS,
+            f"the model predicts {theirs.name!r}, which task {task.name!r} does not have "
+            f"(it has {', '.join(task.target_names)})",
+        )
+    ours = task.target(theirs.name)
+    for field in ("kind", "labels", "modality", "unit"):
+        if (mine := getattr(ours, field)) != (other := getattr(theirs, field)):
+            raise Refused(
+                Reason.WRONG_TENSORS,
+                f"the model's target {theirs.name!r} has {field} {other}, the task's {mine}",
+            )
 
 
 def _require_same_input(manifest: BundleManifest, task: Task, name: str, channels: int) -> None:
+    if name not in task.modality_names:
+        raise Refused(
+            Reason.WRONG_MODALITY, f"the model makes {name!r}, which task {task.name!r} does not have"
+        )
     ours = task.modality(name)
     if (channels, manifest.samples.get(name)) != (ours.channels, task.samples(name)):
         raise Refused(
             Reason.WRONG_TENSORS,
-            f"the model's input {name!r} has {channels} channels and {manifest.samples.get(name)} samples, "
-            f"the device's windows {ours.channels} and {task.samples(name)}",
+            f"the model's windows of {name!r} have {channels} channels and {manifest.samples.get(name)} "
+            f"samples, the device's {ours.channels} and {task.samples(name)}",
         )

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import json
 from collections import deque
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any, Final
@@ -16,6 +15,7 @@ from typing import IO, Any, Final
 import numpy as np
 import structlog
 
+from edge_agent.answers import Answered
 from edge_agent.collect import Judged
 from edge_agent.config import InferSettings
 from edge_agent.model import LoadedModel
@@ -148,41 +148,17 @@ class Inference:
         windows, quality_BM = judged.windows, judged.quality.quality_BM
         if self._personal is not None:
             self._personal.refresh(model, judged.task)
-        columns = list(judged.task.modality_names)
+        columns = judged.task.modality_names
         used_BM = windows.present_BM & (quality_BM >= self._settings.min_quality)
-        some = np.flatnonzero(used_BM.any(axis=1))
+        reads_M = np.isin(columns, model.names)
+        some = np.flatnonzero((used_BM & reads_M).any(axis=1))
         if not len(some):
             return
-        x = {name: x_BCT[some] for name, x_BCT in windows.x.items()}
-        probabilities_BK = model.predict(x, used_BM[some], columns)
-        lines = list(self._lines(model, judged, some, used_BM, probabilities_BK))
+        x = {name: windows.x[name][some] for name in model.names}
+        answers = model.predict(x, used_BM[some], columns)
+        said = Answered(judged, used_BM, some, answers, model.manifest, bool(model.own))
+        lines = list(said.lines(self._clock.wall(), self._clock.now() - judged.closed))
         self.predictions += len(lines)
         self.last = lines[-1]
         if self._output is not None:
             self._output.write([json.dumps(line) for line in lines])
-
-    def _lines(
-        self,
-        model: LoadedModel,
-        judged: Judged,
-        some: np.typing.NDArray[np.intp],
-        used_BM: np.typing.NDArray[np.bool_],
-        probabilities_BK: np.typing.NDArray[np.float32],
-    ) -> Iterator[dict[str, Any]]:
-        task, windows = judged.task, judged.windows
-        wall, latency = self._clock.wall(), self._clock.now() - judged.closed
-        for b, p_K in zip(some, probabilities_BK, strict=True):
-            truth = int(windows.y_B[b])
-            quality = judged.quality.quality_BM[b]
-            yield {
-                "t": round(float(windows.start_B[b]) + task.window.length_s, 3),
-                "wall": round(wall, 3),
-                "label": model.manifest.labels[int(p_K.argmax())],
-                "probabilities": [round(float(p), 5) for p in p_K],
-                "present": {name: bool(used_BM[b, m]) for m, name in enumerate(task.modality_names)},
-                "quality": {name: round(float(quality[m]), 3) for m, name in enumerate(task.modality_names)},
-                "truth": task.labels[truth] if truth >= 0 else None,
-                "version": model.manifest.version,
-                **({"personal": True} if model.own else {}),
-                "latency_ms": round(1000 * latency, 2),
-            }

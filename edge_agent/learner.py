@@ -19,15 +19,16 @@ from edge_agent.ledger import Ledger
 from edge_agent.packing import Carry, pack_update
 from edge_agent.ports import Trainer
 from edge_agent.private import PrivateTensors
+from edge_agent.profile import follows_windows
 from edge_agent.prototypes import PrototypeMaker
 from edge_agent.roles import learns_by, no_role
+from edge_agent.routes import Routes, material
 from edge_agent.versions import Versions
 from models import jobs, registry
 from models.contract import Blobs, LocalResult, Tensors, WindowSet
 from protocol.errors import LichenError, Transient
 from protocol.frame import digest
 from protocol.messages import Offer, Receipt
-from protocol.task import Task
 from runtime.blobs import BlobStore
 from runtime.clock import Clock
 from runtime.fetch import Fetcher
@@ -64,8 +65,9 @@ class Learner(Explained):
         self._clock = clock
         self._on_spooled = on_spooled
         self._jobs = settings.cache_dir / "jobs"
-        self._versions = Versions(settings, blobs, fetcher)
-        self._prototypes = PrototypeMaker(settings, self._versions, self.say)
+        versions = Versions(settings, blobs, fetcher)
+        self.routes = Routes(versions, self.say, settings.fetch_timeout_s)
+        self._prototypes = PrototypeMaker(settings, versions, self.say)
         self._private = PrivateTensors(settings.state_dir / "private")
         self._worker = worker or Worker(settings.learn.module, idle_s=settings.learn.worker_idle_s)
         self._next: Offer | None = None
@@ -126,7 +128,9 @@ class Learner(Explained):
         if self._clock.now() < self._not_before.get(_key(offer), (0.0, 0.0))[0]:
             return False
         stock = work.store.stock()
-        have = stock.labelled if self._needs_labels(work) else stock.total
+        _, have = work.standing(stock)
+        if not (self._needs_labels(work) or follows_windows(work.task)):
+            have = stock.total
         if have < work.task.rounds.min_windows:
             self.why = (
                 f"{have} windows in the store to learn from, the task wants {work.task.rounds.min_windows}"
@@ -189,34 +193,38 @@ class Learner(Explained):
         work = self._workspace()
         if work is None:
             raise Transient("no task is known")
-        windows = await asyncio.to_thread(
-            work.store.recent, self._settings.learn.max_windows, labelled=self._needs_labels(work)
-        )
-        if learns_by(self._settings) == "prototype":
-            private, started = await asyncio.to_thread(self._private.read, offer.task), self._clock.now()
+        settings, task = self._settings, work.task
+        limit, labelled = settings.learn.max_windows, self._needs_labels(work)
+        profile, windows = await asyncio.to_thread(material, work, limit, labelled=labelled)
+        private = await asyncio.to_thread(self._private.read, task.name)
+        started = self._clock.now()
+        if learns_by(settings) == "prototype":
             result = await self._prototypes.make(offer, work, windows, private)
             took = {"prototypes_s": self._clock.now() - started}
         else:
-            state = await self._fetched(offer, work)
+            job = jobs.TrainJob(
+                task, settings.device, offer.round, offer.seed, settings.learn.threads, profile
+            )
+            state = await self.routes.state(offer, jobs.context(job), windows, private)
             started = self._clock.now()
-            result = await self._train(offer, work.task, windows, state)
+            result = await self._train(job, windows, state, private)
             took = {"train_s": self._clock.now() - started}
         metrics = {**result.metrics, **took, "windows": float(len(windows))}
-        await self._spool_update(offer, work, windows, result, metrics)
+        carry = await asyncio.to_thread(self._spool.carry, offer.task)
+        spooled = self._clock.now()
+        who = (settings.device, profile.modalities)
+        frame, new_carry = await asyncio.to_thread(
+            pack_update, offer, task, who, windows, result, carry=carry
+        )
+        metrics["quantize_s"] = self._clock.now() - spooled
+        await self._spool_update(offer, (frame, new_carry), result, metrics)
 
-    async def _fetched(self, offer: Offer, work: Workspace) -> Blobs:
-        """The global state on this device's route."""
-        words = f"fetching version {offer.base[:12]} for round {offer.round}"
-        self.say(words, self._settings.fetch_timeout_s)
-        server = registry.method(work.task.method).server()
-        return await self._versions.state(offer, server.route(work.task, work.modalities))
-
-    async def _train(self, offer: Offer, task: Task, windows: WindowSet, state: Blobs) -> LocalResult:
+    async def _train(
+        self, job: jobs.TrainJob, windows: WindowSet, state: Blobs, private: Tensors
+    ) -> LocalResult:
         settings = self._settings
-        self.say(f"training round {offer.round} on {len(windows)} windows", settings.learn.timeout_s)
-        job = jobs.TrainJob(task, settings.device, offer.round, offer.seed, threads=settings.learn.threads)
-        folder = self._jobs / f"{task.name}-{offer.round}"
-        private = await asyncio.to_thread(self._private.read, task.name)
+        self.say(f"training round {job.round} on {len(windows)} windows", settings.learn.timeout_s)
+        folder = self._jobs / f"{job.task.name}-{job.round}"
         try:
             await asyncio.to_thread(_write_job, folder, job, windows, state, private)
             await self._worker.run(folder, settings.learn.timeout_s)
@@ -227,26 +235,15 @@ class Learner(Explained):
             await asyncio.shield(asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True))
 
     async def _spool_update(
-        self,
-        offer: Offer,
-        work: Workspace,
-        windows: WindowSet,
-        result: LocalResult,
-        metrics: dict[str, float],
+        self, offer: Offer, packed: tuple[bytes, Carry | None], result: LocalResult, metrics: dict[str, float]
     ) -> None:
-        carry = await asyncio.to_thread(self._spool.carry, offer.task)
-        started = self._clock.now()
-        who = (self._settings.device, work.modalities)
-        frame, new_carry = await asyncio.to_thread(
-            pack_update, offer, work.task, who, windows, result, carry=carry
-        )
-        metrics["quantize_s"] = self._clock.now() - started
+        frame, new_carry = packed
         metrics["update_bytes"] = float(len(frame))
         name = digest(frame)
         await asyncio.to_thread(self._keep, offer, name, frame, new_carry, result.private)
         self.trained += 1
         self.why = f"the update for round {offer.round} waits for its receipt"
-        _log.info("update spooled", round=offer.round, bytes=len(frame), windows=len(windows))
+        _log.info("update spooled", round=offer.round, bytes=len(frame), windows=int(metrics["windows"]))
         finite = {key: value for key, value in metrics.items() if np.isfinite(value)}
         self._on_spooled(offer, finite)
 

@@ -1,9 +1,9 @@
-"""A model in a folder, loaded into ONNX Runtime, which is imported here and nowhere else in the agent.
+"""A model in a folder, loaded into ONNX Runtime, which is imported here and in ``features.py`` only.
 
-Shapes: B windows, M modalities, C channels, T samples, K classes.
+Shapes: B windows, M modalities that it reads, C channels, T samples, K classes of a target.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +19,8 @@ from models.params import unflatten
 from protocol.bundle import BundleManifest
 from protocol.errors import Reason, Refused
 from protocol.frame import digest
+from protocol.outputs import outputs_of
+from protocol.task import Target
 
 _log = structlog.get_logger("edge_agent.model")
 MANIFEST_FILE: Final = "manifest.json"
@@ -51,8 +53,8 @@ class LoadedModel:
         threads: of ONNX Runtime.
 
     Raises:
-        Refused: the file is not closed (``closed_graph``), does not load, or its inputs are not those of its
-            manifest.
+        Refused: the file is not closed (``closed_graph``), does not load, or its inputs or outputs are not
+            those of its manifest.
     """
 
     def __init__(self, folder: Path, threads: int) -> None:
@@ -72,8 +74,11 @@ class LoadedModel:
             )
         except onnx_errors() as error:
             raise Refused(Reason.MALFORMED, f"{folder / MODEL_FILE} does not load: {error}"[:500]) from None
-        self._names = [m.name for m in self.manifest.modalities]
+        self.names = tuple(m.name for m in self.manifest.modalities)
+        """Modalities that it reads, in the order of the columns of ``present``."""
+        self._answers = {target.name: outputs_of(target)[0] for target in self.manifest.predicted}
         self._require_inputs()
+        self._require_outputs()
         self.overridable = self._overridable()
         """Shapes of the tensors that the device may replace, by wire name."""
         self._own: Tensors = {}
@@ -92,7 +97,7 @@ class LoadedModel:
         expected: dict[str, list[int]] = {
             m.name: [m.channels, self.manifest.samples.get(m.name, 0)] for m in self.manifest.modalities
         }
-        expected[PRESENT] = [len(self._names)]
+        expected[PRESENT] = [len(self.names)]
         found = {i.name: list(i.shape[1:]) for i in self._session.get_inputs()}
         if set(found) != set(expected):
             raise Refused(
@@ -104,6 +109,12 @@ class LoadedModel:
                 raise Refused(
                     Reason.WRONG_TENSORS, f"the graph's input {name!r} is {found[name]}, not {dims}"
                 )
+
+    def _require_outputs(self) -> None:
+        given = {o.name for o in self._session.get_outputs()}
+        lacking = [name for name in self._answers.values() if name not in given]
+        if lacking:
+            raise Refused(Reason.WRONG_TENSORS, f"the graph has no output {lacking[0]!r}, the manifest has")
 
     @property
     def own(self) -> Tensors:
@@ -141,7 +152,7 @@ class LoadedModel:
         """
         names = list(self.overridable)
         feeds = self._zeros()
-        feeds[PRESENT] = np.zeros((1, len(self._names)), np.float32)
+        feeds[PRESENT] = np.zeros((1, len(self.names)), np.float32)
         try:
             return dict(zip(names, self._session.run(names, feeds), strict=True)) if names else {}
         except onnx_errors() as error:
@@ -154,9 +165,9 @@ class LoadedModel:
         }
 
     def predict(
-        self, x: Mapping[str, NDArray[np.float32]], present_BM: NDArray[np.bool_], columns: list[str]
-    ) -> NDArray[np.float32]:
-        """Probabilities ``(B, K)``, with the device's own tensors where it has some.
+        self, x: Mapping[str, NDArray[np.float32]], present_BM: NDArray[np.bool_], columns: Sequence[str]
+    ) -> dict[str, FloatArray]:
+        """What it says of windows, with the device's own tensors where it has some.
 
         Own tensors that lead to numbers that are not finite are dropped, with a log line.
 
@@ -165,39 +176,59 @@ class LoadedModel:
             present_BM: availability.
             columns: the modality of each of its columns.
 
+        Returns:
+            By target, in its unit: of a classification the probabilities ``(B, K)``, of a regression the
+            values ``(B,)``, of a generation the windows ``(B, C, T)``.
+
         Raises:
             Refused: ONNX Runtime cannot run it.
         """
-        order = [columns.index(name) for name in self._names]
-        feeds = {name: x[name] for name in self._names}
+        order = [columns.index(name) for name in self.names]
+        feeds = {name: x[name] for name in self.names}
         feeds[PRESENT] = present_BM[:, order].astype(np.float32)
-        answer_BK = self._run(feeds | self._own)
-        if self._own and not np.isfinite(answer_BK).all():
+        answers = self._run(feeds | self._own)
+        if self._own and not _finite(answers):
             _log.warning(
                 "own tensors are not used: with them a prediction is not finite", own=list(self._own)
             )
             self._own = {}
-            answer_BK = self._run(feeds)
-        return answer_BK
+            answers = self._run(feeds)
+        return answers
 
-    def _run(self, feeds: Mapping[str, NDArray[np.float32]]) -> NDArray[np.float32]:
+    def _run(self, feeds: Mapping[str, NDArray[np.float32]]) -> dict[str, FloatArray]:
         try:
-            (probabilities_BK,) = self._session.run(["probabilities"], feeds)
+            made = self._session.run(list(self._answers.values()), feeds)
         except onnx_errors() as error:
             raise Refused(Reason.MALFORMED, f"the model does not run: {error}"[:500]) from None
-        return np.asarray(probabilities_BK, np.float32)
+        return {name: np.asarray(value, np.float32) for name, value in zip(self._answers, made, strict=True)}
 
     def try_once(self) -> None:
         """Run one window of zeros.
 
         Raises:
-            Refused: it fails, or the answer is not one finite probability a label.
+            Refused: it fails, or an answer is not finite, or not of the shape that the manifest says: a
+                probability for each label, one value, a window.
         """
-        answer = self.predict(self._zeros(), np.ones((1, len(self._names)), np.bool_), self._names)
-        if answer.shape != (1, len(self.manifest.labels)) or not np.isfinite(answer).all():
-            raise Refused(
-                Reason.WRONG_TENSORS, f"one window gave probabilities of shape {answer.shape}, or not finite"
-            )
+        answers = self.predict(self._zeros(), np.ones((1, len(self.names)), np.bool_), self.names)
+        for target in self.manifest.predicted:
+            answer, wanted = answers[target.name], self._shape(target)
+            if answer.shape != wanted or not np.isfinite(answer).all():
+                raise Refused(
+                    Reason.WRONG_TENSORS,
+                    f"one window gave {self._answers[target.name]} of shape {answer.shape}, not {wanted}, or "
+                    "not finite",
+                )
+
+    def _shape(self, target: Target) -> tuple[int, ...]:
+        """Of one window's answer."""
+        if target.kind == "classification":
+            return (1, len(target.labels))
+        made = {m.name: m for m in self.manifest.generated or ()}.get(target.modality or "")
+        return (1,) if made is None else (1, made.channels, self.manifest.samples.get(made.name, 0))
+
+
+def _finite(answers: Mapping[str, FloatArray]) -> bool:
+    return all(bool(np.isfinite(answer).all()) for answer in answers.values())
 
 
 def _require_closed(path: Path) -> None:

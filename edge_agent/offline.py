@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from edge_agent.quality import Quality, QualityMeter, QualitySettings
 from edge_agent.sources.base import LabelBatch, SampleBatch
-from edge_agent.sources.recording import Recording
+from edge_agent.sources.recording import Recording, label_tracks
 from edge_agent.windows import Windower, Windows
 from models import windowset
 from models.contract import WindowSet
@@ -14,7 +14,7 @@ from protocol.task import Task
 
 def as_window_set(windows: Windows, quality: Quality) -> WindowSet:
     """Windows with their quality as what the models take."""
-    return WindowSet(windows.x, windows.present_BM, quality.quality_BM, windows.y_B)
+    return WindowSet(windows.x, windows.present_BM, quality.quality_BM, windows.y_B, windows.targets)
 
 
 def windows_of(task: Task, recording: Recording, quality: QualitySettings | None = None) -> WindowSet:
@@ -47,8 +47,8 @@ def judged_windows(
             f"{', '.join(task.modality_names)}"
         )
     windower, meter = Windower(task, names), QualityMeter(task, quality)
-    if len(recording.label_t):
-        windower.feed(LabelBatch(recording.label_t, recording.label), 0.0)
+    for target, t, label in label_tracks(recording):
+        windower.feed(LabelBatch(t, label, target), 0.0)
     for name in names:
         stream, channels = recording.streams[name], task.modality(name).channels
         if stream.values.shape[1] != channels:

@@ -50,7 +50,9 @@ class Personal:
         private = model.fitting(self._private.read(task.name))
         spec = registry.method(task.method)
         state = unflatten(model.defaults())
-        if not private or not {*spec.personal(spec.configure(task))} <= {b.split("/")[0] for b in state}:
+        lacking = {*spec.personal(spec.configure(task))} - {blob.split("/", 1)[0] for blob in state}
+        # a route may have nothing of a personal part; another bundle that lacks one is older than the option
+        if not private or (lacking and not spec.routed):
             return {}
         blended = spec.blended(task, state, private)
         return flatten({name: blended[name] for name in state if blended[name] is not state[name]})

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from edge_agent.store import Store
 from edge_agent.waits import waits
+from models.contract import Profile
 from runtime.disk import DISK
 from runtime.waits import stamp
 
@@ -16,6 +17,7 @@ def report(agent: "Agent") -> dict[str, Any]:
     """All of it, as JSON values."""
     work, counters = agent.workspace(), agent.link.counters
     stock = None if work is None else work.store.stock()
+    profile, useful = (Profile((), ()), 0) if work is None or stock is None else work.standing(stock)
     return {
         "device": agent.settings.device,
         "link": agent.link.why,
@@ -23,6 +25,10 @@ def report(agent: "Agent") -> dict[str, Any]:
         "task": None if work is None else work.task.name,
         "waits": [asdict(wait) for wait in waits(agent)],
         "modalities": [] if work is None else list(work.modalities),
+        "reads": list(profile.modalities),
+        "learns": list(profile.targets),
+        "route": list(agent.learner.routes.last),
+        "windows_to_learn_from": useful,
         "labelled_windows": 0 if stock is None else stock.labelled,
         "windows": 0 if stock is None else stock.total,
         "store_bytes": 0 if stock is None else stock.bytes,

@@ -2,7 +2,7 @@
 
 ``up/state`` is retained: ``online`` at every connect, ``stopped`` on a clean exit, ``offline`` by the will.
 It is sent when it changed, at most every ``state_every_s``. What matters to the coordinator (status, model,
-roles, modalities, enough windows to train, a quarter more windows) is sent then; small changes wait
+roles, modalities, targets, enough windows to train, a quarter more windows) is sent then; small changes wait
 ``state_idle_s``. An idle device with two modalities and seven classes sends about 700 bytes every 10
 minutes: 101 KB a day; the link adds its pings (docs/transport.md).
 """
@@ -11,28 +11,27 @@ import asyncio
 import functools
 from collections.abc import Awaitable, Callable
 from importlib import metadata
-from pathlib import Path
 from typing import Final
 
 import structlog
-from pydantic import ValidationError
 
 from edge_agent.checks import doubts
-from edge_agent.collect import Workspace, misfits, offered
-from edge_agent.config import AgentSettings, read_task
+from edge_agent.collect import Workspace, misfits
+from edge_agent.config import AgentSettings
 from edge_agent.ports import Publisher
+from edge_agent.profile import strangers
 from edge_agent.roles import roles_of
 from edge_agent.sources.base import Source
-from models import registry
+from edge_agent.tasks import TASK_FILE, check_task
+from models.contract import Profile
 from protocol.errors import Misconfigured, Reason, Refused, Transient
 from protocol.messages import Metric, ModalityState, State, TaskAnnouncement, encode
-from protocol.task import Task
+from protocol.task import LABEL, Task
 from protocol.topics import Kind, device_topic
 from runtime.clock import Clock
 from runtime.files import write_atomic
 
 _log = structlog.get_logger("edge_agent.session")
-TASK_FILE: Final = "task.json"
 _GROWTH: Final = 1.25
 _TRIES: Final = 5
 _TASKLESS_S: Final = 120.0
@@ -47,53 +46,6 @@ def state_topic(settings: AgentSettings) -> str:
 def offline(settings: AgentSettings) -> bytes:
     """The will."""
     return encode(State(status="offline", device=settings.device, roles=roles_of(settings), modalities={}))
-
-
-def check_task(task: Task, sources: list[Source]) -> None:
-    """Whether this device can do the task at all.
-
-    Raises:
-        Misconfigured: unknown method, wrong option of the method, or no modality in common.
-    """
-    registry.method(task.method).configure(task)
-    if not offered(task, sources):
-        words = "; ".join(misfits(task, sources)) or "there is no source"
-        raise Misconfigured(f"task {task.name!r}: this device delivers none of its modalities: {words}")
-
-
-def first_task(settings: AgentSettings, sources: list[Source]) -> Task | None:
-    """The task that was announced last, else that of ``task_file``, else None.
-
-    Raises:
-        Misconfigured: ``task_file`` is missing or wrong, or a source does not fit it.
-    """
-    kept = settings.state_dir / TASK_FILE
-    from_file = None if settings.task_file is None else read_task(settings.task_file)
-    if from_file is not None:
-        check_task(from_file, sources)
-        if wrong := misfits(from_file, sources):
-            raise Misconfigured(f"{settings.task_file}: " + "; ".join(wrong))
-    announced = _read_kept(kept)
-    if announced is None:
-        return from_file
-    try:
-        check_task(announced, sources)
-    except Misconfigured as error:
-        _log.warning("the task announced last does not fit any more", why=str(error))
-        return from_file
-    return announced
-
-
-def _read_kept(path: Path) -> Task | None:
-    try:
-        return Task.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValidationError) as error:
-        _log.warning(
-            "the kept task is forgotten; it will be announced again", file=str(path), error=str(error)
-        )
-        return None
 
 
 @functools.cache
@@ -143,14 +95,14 @@ class Session:
         if work is not None and work.task == task:
             return False
         try:
-            check_task(task, self._sources)
+            check_task(task, self._sources, self._settings.learn)
         except Misconfigured as error:
             self.misfit = str(error)
             raise Refused(Reason.UNKNOWN_TASK, str(error)) from None
         self.misfit = ""
         for words in misfits(task, self._sources):
             _log.warning("a source is not used", why=words)
-        for words in doubts(task, self._sources):
+        for words in [*doubts(task, self._sources), *strangers(task, self._settings.learn)]:
             _log.warning("this may be wrong", why=words)
         path = self._settings.state_dir / TASK_FILE
         try:
@@ -175,10 +127,10 @@ class Session:
         """What is true now."""
         settings, work = self._settings, self._workspace()
         modalities: dict[str, ModalityState] = {}
-        labelled = 0
+        profile, windows = Profile(()), 0
         if work is not None:
             stock, reasons = work.store.stock(), work.reasons()
-            labelled = stock.labelled
+            profile, windows = work.standing(stock)
             modalities = {
                 name: ModalityState(
                     windows=stock.counts[name],
@@ -186,14 +138,15 @@ class Session:
                     quality=round(stock.quality[name], 3),
                     reasons=reasons.get(name, ()),
                 )
-                for name in work.modalities
+                for name in profile.modalities
             }
         return State(
             status="online",
             device=settings.device,
             roles=roles_of(settings),
             modalities=modalities,
-            windows=labelled,
+            targets=None if profile.targets == (LABEL,) else profile.targets,
+            windows=windows,
             model=self._model_digest(),
             chunk_bytes=self._link.chunk_bytes,
             version=_version(),
@@ -269,7 +222,11 @@ class Session:
         if age < self._settings.state_every_s:
             return False
         grown = state.windows >= _GROWTH * max(1, before.windows)
-        other = set(before.modalities) != set(state.modalities) or before.chunk_bytes != state.chunk_bytes
+        other = (set(before.modalities), before.targets, before.chunk_bytes) != (
+            set(state.modalities),
+            state.targets,
+            state.chunk_bytes,
+        )
         return grown or other or age >= self._settings.state_idle_s
 
     async def _send(self, state: State) -> None:

@@ -4,45 +4,36 @@ A window is kept in memory until the next commit: SIGKILL or a power cut loses a
 budget is full, the oldest windows of the most frequent class go, so that rare classes stay; drops are counted
 by class. A disk that is full, from the start or later, is logged and what it costs is counted: windows wait
 in memory, and the agent goes on.
-
-Shapes: B windows, M modalities, C channels, T samples.
 """
 
 import sqlite3
 import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
-import numpy as np
 import structlog
 
+from edge_agent.rows import Kind, Row, as_set, keys_of, labelled_for, rows_of
 from edge_agent.store_file import begin_anew, evict_above, open_file, used_bytes
 from edge_agent.tally import Stock, Tally
-from models import windowset
 from models.contract import WindowSet
 from protocol.errors import Transient
 from protocol.frame import digest
-from protocol.task import Task
+from protocol.task import LABEL, Task
 from runtime.files import after_commit, before_commit
 
 _log = structlog.get_logger("edge_agent.store")
 MAX_PENDING: Final = 2048
 """Windows that wait for a commit. When full (the disk is), the oldest of them is dropped and counted."""
 _SLICE: Final = 16
+_COUNTED: Final = "y, present, quality, length(x), targets"
 COMMIT_WINDOWS: Final = 256
 """A batch of this size is committed at once."""
 _DAMAGE: Final = (sqlite3.DatabaseError, ValueError, IndexError)
 """What reading rows raises that are not what was written."""
-
-
-@dataclass(frozen=True)
-class _Row:
-    y: int
-    present: bytes
-    quality: bytes
-    x: bytes
 
 
 def grid_digest(task: Task) -> str:
@@ -64,17 +55,26 @@ class Store:
         self._budget = budget_bytes
         self._disk = threading.RLock()  # taken before _lock: one user of the file at a time
         self._lock = threading.Lock()  # what is in memory; held for no longer than it takes to copy it
-        self._pending: list[_Row] = []
-        self._writing: list[_Row] = []
+        self._pending: list[Row] = []
+        self._writing: list[Row] = []
         self._dropped: dict[int, int] = {}
         self._lost = 0
         self.trouble: tuple[float, str] | None = None
         """Since when (Unix seconds) and why the disk takes nothing; None while it does."""
         self._closed = False
-        self._shapes = [(m.name, m.channels, task.samples(m.name)) for m in task.modalities]
-        self._tally = Tally(len(self._shapes), len(task.labels))
+        self._keys = keys_of(task)
+        self._tally = Tally(len(task.modalities), len(task.labels), self._keys)
         self._db: sqlite3.Connection | None = None
         self._connect()
+
+    def use(self, task: Task) -> None:
+        """Another task on the same grid: what is here counts for its targets."""
+        with self._disk:
+            self._task, keys = task, keys_of(task)
+            if keys != self._keys and not self._closed:
+                self._keys = keys
+                self._disconnect()
+                self._connect()  # counts anew
 
     @property
     def pending(self) -> int:
@@ -83,16 +83,7 @@ class Store:
 
     def add(self, windows: WindowSet) -> None:
         """Take windows; they reach the disk at the next :meth:`commit`. Touches no disk."""
-        rows = []
-        for b in range(len(windows)):
-            present = np.ascontiguousarray(windows.present_BM[b])
-            quality = np.where(present, windows.quality_BM[b], np.float32(1)).astype(np.float32)
-            x = b"".join(
-                windows.x[name][b].astype("<f4").tobytes()
-                for m, (name, *_) in enumerate(self._shapes)
-                if present[m]
-            )
-            rows.append(_Row(int(windows.y_B[b]), present.tobytes(), quality.tobytes(), x))
+        rows = rows_of(self._task, windows)
         with self._lock:
             self._pending += rows
             self._shed_excess()
@@ -179,7 +170,10 @@ class Store:
             self._say_full(str(full))
 
     def _recount(self, db: sqlite3.Connection) -> None:
-        tally, dropped = self._count(db), dict(db.execute("SELECT y, n FROM dropped"))
+        tally = Tally(len(self._task.modalities), len(self._task.labels), self._keys)
+        for row in db.execute(f"SELECT {_COUNTED} FROM windows"):  # noqa: S608 - our words
+            tally.add(*row)
+        dropped = dict(db.execute("SELECT y, n FROM dropped"))
         with self._lock:
             self._tally, self._dropped = tally, dropped
 
@@ -187,14 +181,21 @@ class Store:
         """Inside a transaction."""
         for row in self._writing:
             db.execute(
-                "INSERT INTO windows (y, present, quality, x) VALUES (?, ?, ?, ?)",
-                (row.y, row.present, row.quality, row.x),
+                "INSERT INTO windows (y, present, quality, x, targets) VALUES (?, ?, ?, ?, ?)",
+                (row.y, row.present, row.quality, row.x, row.targets),
             )
-            tally.add(row.y, row.present, row.quality, len(row.x))
+            tally.add(row.y, row.present, row.quality, len(row.x), row.targets)
             self._evict(db, tally, dropped)
 
-    def recent(self, limit: int, *, labelled: bool = True) -> WindowSet:
+    def recent(
+        self, limit: int, *, labelled: bool = True, wanted: Callable[[Kind], bool] | None = None
+    ) -> WindowSet:
         """The newest windows, oldest first, those that wait for a commit included.
+
+        Args:
+            limit: at most so many.
+            labelled: only those with a class of ``label``; where ``wanted`` is given, it alone decides.
+            wanted: whether a window of that kind is taken.
 
         Raises:
             Transient: the file cannot be read now, or the store was closed.
@@ -203,23 +204,30 @@ class Store:
             if self._closed:
                 raise Transient("the window store is closed: the task has changed")
             self.commit()
+            wanted = wanted or (_has_label if labelled else _any)
             try:
-                found = self._as_set(self._rows(limit, labelled=labelled))
+                found = as_set(self._task, self._rows(limit, wanted))
             except sqlite3.OperationalError as error:
                 raise Transient(f"{self.path}: {error}") from None
             except _DAMAGE as error:
                 self._begin_anew(error)
-                found = self._as_set(self._rows(limit, labelled=labelled))
+                found = as_set(self._task, self._rows(limit, wanted))
         return found
 
-    def _rows(self, limit: int, *, labelled: bool) -> list[_Row]:
-        where = "WHERE y >= 0" if labelled else ""
-        rows: list[_Row] = []
+    def _rows(self, limit: int, wanted: Callable[[Kind], bool]) -> list[Row]:
+        def is_wanted(row: Row) -> bool:
+            return wanted(Kind(row.present, labelled_for(row.y, row.targets, self._keys)))
+
+        rows: list[Row] = []
         if self._db is not None:
-            query = f"SELECT y, present, quality, x FROM windows {where} ORDER BY id DESC LIMIT ?"  # noqa: S608 - our words
-            rows = [_Row(*row) for row in self._db.execute(query, (limit,))][::-1]
+            # Where a window that has all but a label is not wanted, none without a label is.
+            unlabelled = Kind(b"\1" * len(self._task.modalities), ())
+            where = "" if wanted(unlabelled) else "WHERE +y <> -1"  # +: by id, not by the index
+            query = f"SELECT y, present, quality, x, targets FROM windows {where} ORDER BY id DESC"  # noqa: S608 - our words
+            newest = (Row(*row) for row in self._db.execute(query))
+            rows = [*islice(filter(is_wanted, newest), limit)][::-1]
         with self._lock:
-            rows += [row for row in self._pending if row.y >= 0 or not labelled]
+            rows += [row for row in self._pending if is_wanted(row)]
         return rows[-limit:]
 
     def stock(self) -> Stock:
@@ -227,18 +235,19 @@ class Store:
         with self._lock:
             tally = self._tally.copy()
             for row in (*self._writing, *self._pending):
-                tally.add(row.y, row.present, row.quality, len(row.x))
+                tally.add(row.y, row.present, row.quality, len(row.x), row.targets)
             total, seen_M = int(tally.count_K.sum()), tally.present_MK.sum(axis=1)
             names = self._task.modality_names
             return Stock(
-                labelled=int(tally.count_K[:-1].sum()),
+                labelled=int(tally.count_K[:-2].sum()),
                 total=total,
                 bytes=tally.size,
-                counts={n: tuple(int(c) for c in tally.present_MK[m, :-1]) for m, n in enumerate(names)},
+                counts={n: tuple(int(c) for c in tally.present_MK[m, :-2]) for m, n in enumerate(names)},
                 missing={n: float(1 - seen_M[m] / total) if total else 1.0 for m, n in enumerate(names)},
                 quality={n: _mean(tally.quality_M[m], seen_M[m]) for m, n in enumerate(names)},
                 dropped=dict(self._dropped),
                 lost=self._lost,
+                kinds=tally.kinds,
             )
 
     def close(self) -> None:
@@ -252,13 +261,9 @@ class Store:
         """Inside a transaction: delete the oldest of the most frequent class until the budget holds."""
         limit, gone = evict_above(self._budget), dict[int, int]()
         while (crowded := used_bytes(db) > limit) or tally.size > self._budget:
-            k = int(tally.count_K.argmax())
-            y = k if k < len(self._task.labels) else -1
-            ids = []
-            for row_id, *row in db.execute(
-                "SELECT id, y, present, quality, length(x) FROM windows WHERE y = ? ORDER BY id LIMIT ?",
-                (y, _SLICE),
-            ).fetchall():
+            y, ids = tally.most_frequent(), []
+            oldest = f"SELECT id, {_COUNTED} FROM windows WHERE y = ? ORDER BY id LIMIT ?"  # noqa: S608 - our words
+            for row_id, *row in db.execute(oldest, (y, _SLICE)).fetchall():
                 if not crowded and tally.size <= self._budget:
                     break
                 tally.add(*row, sign=-1)
@@ -273,26 +278,13 @@ class Store:
                 "INSERT INTO dropped VALUES (?, ?) ON CONFLICT (y) DO UPDATE SET n = n + excluded.n", (y, n)
             )
 
-    def _count(self, db: sqlite3.Connection) -> Tally:
-        tally = Tally(len(self._shapes), len(self._task.labels))
-        for row in db.execute("SELECT y, present, quality, length(x) FROM windows"):
-            tally.add(*row)
-        return tally
 
-    def _as_set(self, rows: list[_Row]) -> WindowSet:
-        found = windowset.empty(self._task)
-        if not rows:
-            return found
-        x = {name: np.zeros((len(rows), c, t), np.float32) for name, c, t in self._shapes}
-        present_BM = np.stack([np.frombuffer(row.present, np.bool_) for row in rows])
-        for b, row in enumerate(rows):
-            at = 0
-            for m, (name, c, t) in enumerate(self._shapes):
-                if present_BM[b, m]:
-                    x[name][b] = np.frombuffer(row.x, "<f4", c * t, at).reshape(c, t)
-                    at += 4 * c * t
-        quality_BM = np.stack([np.frombuffer(row.quality, np.float32) for row in rows])
-        return WindowSet(x, present_BM, quality_BM, np.array([row.y for row in rows], np.int64))
+def _any(_kind: Kind) -> bool:
+    return True
+
+
+def _has_label(kind: Kind) -> bool:
+    return LABEL in kind.labelled
 
 
 def _mean(total: float, n: int) -> float:

@@ -19,6 +19,8 @@ CREATE TABLE IF NOT EXISTS windows (
 CREATE INDEX IF NOT EXISTS by_class ON windows (y, id);
 CREATE TABLE IF NOT EXISTS dropped (y INTEGER PRIMARY KEY, n INTEGER NOT NULL);
 """
+_TARGETS: Final = "ALTER TABLE windows ADD COLUMN targets TEXT"
+"""Labels of further targets. A file of a release that knew none gets the column, and still serves it."""
 _SLACK_BYTES: Final = 1024 * 1024
 
 
@@ -90,5 +92,7 @@ def _open(path: Path, budget_bytes: int) -> sqlite3.Connection:
         # A hard stop beside the budget: freed pages are used again, so the file stays near its peak.
         db.execute(f"PRAGMA max_page_count = {(budget_bytes + budget_bytes // 2 + _SLACK_BYTES) // page}")
         db.executescript(_SCHEMA)
+        if "targets" not in {row[1] for row in db.execute("PRAGMA table_info(windows)")}:
+            db.execute(_TARGETS)
         db.execute("SELECT count(*), sum(length(x)) FROM windows").fetchone()
     return db

@@ -1,10 +1,14 @@
 """What the store holds, in numbers."""
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from edge_agent.rows import ONLY_OTHERS, UNLABELLED, Kind, labelled_for
 
 ROW_BYTES: Final = 96
 """What a row costs beyond its values: key, index, masks, page slack."""
@@ -12,41 +16,67 @@ ROW_BYTES: Final = 96
 
 @dataclass
 class Tally:
-    """Sums over what the store holds; K classes, column K is unlabelled."""
+    """Sums over what the store holds.
+
+    K classes of ``label``; column K is unlabelled, column K + 1 labelled for further targets alone. ``keys``:
+    of those targets (``rows.keys_of``).
+    """
 
     modalities: int
     classes: int
+    keys: Mapping[str, str] = field(default_factory=dict)
     count_K: NDArray[np.int64] = field(init=False)
     present_MK: NDArray[np.int64] = field(init=False)
     quality_M: NDArray[np.float64] = field(init=False)
+    kinds: Counter[Kind] = field(init=False)
     size: int = 0
 
     def __post_init__(self) -> None:
-        self.count_K = np.zeros(self.classes + 1, np.int64)
-        self.present_MK = np.zeros((self.modalities, self.classes + 1), np.int64)
+        self.count_K = np.zeros(self.classes + 2, np.int64)
+        self.present_MK = np.zeros((self.modalities, self.classes + 2), np.int64)
         self.quality_M = np.zeros(self.modalities)
+        self.kinds = Counter()
 
     def copy(self) -> "Tally":
         """The same, apart from this one."""
-        other = Tally(self.modalities, self.classes, self.size)
+        other = Tally(self.modalities, self.classes, self.keys, size=self.size)
         other.count_K, other.present_MK = self.count_K.copy(), self.present_MK.copy()
-        other.quality_M = self.quality_M.copy()
+        other.quality_M, other.kinds = self.quality_M.copy(), self.kinds.copy()
         return other
 
-    def add(self, y: int, present: bytes, quality: bytes, x_bytes: int, *, sign: int = 1) -> None:
-        """Count a window in, or out with ``sign`` -1."""
-        k = y if y >= 0 else self.classes
+    def add(
+        self, y: int, present: bytes, quality: bytes, x_bytes: int, targets: str | None, *, sign: int = 1
+    ) -> None:
+        """Count a window in, or out with ``sign`` -1.
+
+        Raises:
+            ValueError: the row is not what was written.
+        """
+        if len(present) != self.modalities or y >= self.classes:
+            raise ValueError(f"a window of class {y} with {len(present)} modalities is not of this task")
+        k = y if y >= 0 else self.classes + (y == ONLY_OTHERS)
         here = np.frombuffer(present, np.bool_)
+        kind = Kind(present, labelled_for(y, targets, self.keys))
+        self.kinds[kind] += sign
+        if not self.kinds[kind]:
+            del self.kinds[kind]
         self.count_K[k] += sign
         self.present_MK[:, k] += sign * here
         self.quality_M += sign * np.where(here, np.frombuffer(quality, np.float32), 0.0)
-        self.size += sign * (x_bytes + len(present) + len(quality) + ROW_BYTES)
+        self.size += sign * (x_bytes + len(present) + len(quality) + len(targets or "") + ROW_BYTES)
+
+    def most_frequent(self) -> int:
+        """``y`` of the rows that there are most of."""
+        k = int(self.count_K.argmax())
+        return k if k < self.classes else UNLABELLED if k == self.classes else ONLY_OTHERS
 
 
 @dataclass(frozen=True)
 class Stock:
     """What the store holds, for the state message.
 
+    ``labelled``: windows with a class of ``label``. ``kinds``: windows by what is present and labelled.
+    ``dropped``: by class of ``label``; -1: unlabelled, -2: labelled for further targets alone.
     ``counts``: per modality, present labelled windows per class. ``missing`` and ``quality``: per modality,
     share of windows without it, and mean quality of those with it.
     """
@@ -60,3 +90,4 @@ class Stock:
     dropped: dict[int, int]
     lost: int
     """Windows that never reached the disk because it was full."""
+    kinds: Mapping[Kind, int] = field(default_factory=dict)

@@ -10,11 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_agent.sources.base import LabelBatch
+from edge_agent.sources.labels import changed, is_class
 from protocol.task import Modality
 
 _PERIODS: Final = 1.5
 _PATIENCE: Final = 3.0
 """A slow sensor is waited for during this many of its periods, if that is longer than the lateness."""
+MAX_CHANGES: Final = 65_536
+"""Of one target's labels, while windows wait to close: where sensors are silent, labels may still come."""
+ABSURD: Final = 1e18
+"""No sensor reads it; its square would overflow in the network, and one such window would spoil a round."""
+_JUST_S: Final = 1e-9
+"""A label that changes at a window's edge does not change within it."""
 
 
 class Track:
@@ -99,7 +106,11 @@ class Track:
 
 
 class Labels:
-    """A label that holds until the next one."""
+    """The labels of one target; each holds until the next one.
+
+    Args:
+        classes: of a classification; 0: the target is a number.
+    """
 
     def __init__(self, classes: int) -> None:
         self._classes = classes
@@ -108,7 +119,7 @@ class Labels:
     def clear(self) -> None:
         """Forget everything: no label holds."""
         self._t = np.empty(0, np.float64)
-        self._label = np.empty(0, np.int64)
+        self._value = np.empty(0, np.float64)  # NaN: none
 
     @property
     def mark(self) -> float:
@@ -116,30 +127,49 @@ class Labels:
         return float(self._t[-1]) if len(self._t) else -math.inf
 
     def add(self, batch: LabelBatch) -> None:
-        """Take changes, in any order; a class that the task does not have counts as none."""
+        """Take changes, in any order; a class that is not the task's counts as none, and an absurd number.
+
+        Of more changes than :data:`MAX_CHANGES` the oldest go: windows of that time have no label then.
+        """
         good = np.isfinite(batch.t)
-        label = np.where((batch.label >= 0) & (batch.label < self._classes), batch.label, -1)
+        given = batch.label.astype(np.float64)
+        known = is_class(given, self._classes) if self._classes else np.abs(given) < ABSURD
         t = np.concatenate([self._t, batch.t[good]])
-        label = np.concatenate([self._label, label[good]])
+        value = np.concatenate([self._value, np.where(known, given, np.nan)[good]])
         if not _increases(t):
             order = np.argsort(t, kind="stable")
-            t, label = t[order], label[order]
-        change = np.diff(label, prepend=np.int64(-2)) != 0
-        self._t, self._label = t[change], label[change]
+            t, value = t[order], value[order]
+        change = np.flatnonzero(changed(value))[-MAX_CHANGES:]
+        self._t, self._value = t[change], value[change]
 
     def forget(self, before: float) -> None:
         """Drop changes that no window from ``before`` on needs; the one in force stays."""
         first = max(0, int(np.searchsorted(self._t, before, side="right")) - 1)
-        self._t, self._label = self._t[first:], self._label[first:]
+        self._t, self._value = self._t[first:], self._value[first:]
 
-    def unanimous(self, start_B: NDArray[np.float64], end_B: NDArray[np.float64]) -> NDArray[np.int64]:
-        """``y_B``: per window [start, end) its class where one label holds throughout, else -1."""
+    def of(self, start_B: NDArray[np.float64], end_B: NDArray[np.float64]) -> NDArray[np.float64]:
+        """``y_B``: what each window [start, end) is labelled with, NaN where it is not labelled throughout.
+
+        A class where one label holds throughout; a number's mean over the window's time.
+        """
+        y_B = np.full(len(start_B), np.nan)
         if not len(self._t):
-            return np.full(len(start_B), -1, np.int64)
-        first = np.searchsorted(self._t, start_B + 1e-9, side="right") - 1
-        last = np.searchsorted(self._t, end_B - 1e-9, side="left") - 1
+            return y_B
+        first = np.searchsorted(self._t, start_B + _JUST_S, side="right") - 1
+        last = np.searchsorted(self._t, end_B - _JUST_S, side="left") - 1
         same = (first >= 0) & (first == last)
-        return np.where(same, self._label[np.maximum(first, 0)], -1)
+        y_B[same] = self._value[first[same]]
+        if not self._classes:
+            for b in np.flatnonzero((first >= 0) & (first < last)):
+                y_B[b] = self._mean(slice(first[b], last[b] + 1), start_B[b], end_B[b])
+        return y_B
+
+    def _mean(self, part: slice, start: float, end: float) -> float:
+        """Over the time from ``start`` to ``end``, which these changes cover."""
+        ends = np.append(self._t[part][1:], end)
+        held = np.maximum(ends - np.maximum(self._t[part], start), 0.0)
+        some = held > 0
+        return float(np.average(self._value[part][some], weights=held[some]))
 
 
 def _increases(t: NDArray[np.float64]) -> bool:

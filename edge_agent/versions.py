@@ -1,7 +1,7 @@
 """Global versions, pulled blob by blob: only what is on a route, and only what is not here yet."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -36,20 +36,46 @@ class Versions:
             Transient: something was not here in time, or the disk is full.
             Refused: something is not what its digest or its name says.
         """
-        timeout = self._settings.fetch_timeout_s
-        base = BlobRef(digest=offer.base, size=offer.base_size)
-        await self._fetcher.fetch(base, timeout)
-        manifest = _manifest(await asyncio.to_thread(self.blob, "manifest", offer.base), offer)
-        missing = [name for name in route if name not in manifest.blobs]
-        if missing:
-            raise Refused(Reason.WRONG_TENSORS, f"version {offer.base} lacks the blob {missing[0]!r}")
-        wanted = [*(manifest.blobs[name] for name in route), *also]
-        for ref in wanted:
-            await self._fetcher.fetch(ref, timeout)
+        return await self._pulled(offer, await self._manifest(offer), route, also)
+
+    async def chosen(
+        self,
+        offer: Offer,
+        first: tuple[str, ...],
+        choose: Callable[[Blobs], Awaitable[tuple[str, ...]]],
+    ) -> Blobs:
+        """The offer's base on a route that depends on some of its blobs: those are pulled before the others.
+
+        Args:
+            offer: names the base.
+            first: names of the blobs that are needed to choose.
+            choose: gives the names of all blobs of the route, from those.
+
+        Raises:
+            Transient, Refused: as :meth:`state`.
+        """
+        manifest = await self._manifest(offer)
+        await self._fetch(_refs(manifest, offer, first))
+        route = await choose(await asyncio.to_thread(self._read, manifest, first))
+        return await self._pulled(offer, manifest, route)
+
+    async def _manifest(self, offer: Offer) -> Manifest:
+        await self._fetch([BlobRef(digest=offer.base, size=offer.base_size)])
+        return _manifest(await asyncio.to_thread(self.blob, "manifest", offer.base), offer)
+
+    async def _pulled(
+        self, offer: Offer, manifest: Manifest, route: tuple[str, ...], also: Iterable[BlobRef] = ()
+    ) -> Blobs:
+        wanted = [*_refs(manifest, offer, route), *also]
+        await self._fetch(wanted)
         state = await asyncio.to_thread(self._read, manifest, route)
         keep = {offer.base, *(ref.digest for ref in wanted)}
         await asyncio.to_thread(self._blobs.collect, keep, self._settings.blob_budget_bytes)
         return state
+
+    async def _fetch(self, refs: Iterable[BlobRef]) -> None:
+        for ref in refs:
+            await self._fetcher.fetch(ref, self._settings.fetch_timeout_s)
 
     def blob(self, name: str, digest: str) -> bytes:
         """A blob that was pulled, verified. Synchronous.
@@ -83,6 +109,13 @@ class Versions:
                 raise Refused(Reason.WRONG_TENSORS, f"the blob {name!r} says that it is {header.name!r}")
             state[name] = tensors
         return state
+
+
+def _refs(manifest: Manifest, offer: Offer, route: tuple[str, ...]) -> list[BlobRef]:
+    missing = [name for name in route if name not in manifest.blobs]
+    if missing:
+        raise Refused(Reason.WRONG_TENSORS, f"version {offer.base} lacks the blob {missing[0]!r}")
+    return [manifest.blobs[name] for name in route]
 
 
 def _manifest(data: bytes, offer: Offer) -> Manifest:

@@ -18,16 +18,17 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_agent.rows import keys_of
 from edge_agent.sources.base import Batch, LabelBatch, SampleBatch
-from edge_agent.track import Labels, Track
-from protocol.task import Task
+from edge_agent.track import ABSURD, Labels, Track
+from protocol.task import LABEL, Task
 
 MAX_WINDOWS: Final = 256
 """At most so many windows come out of one call."""
+MAX_STRANGE: Final = 64
+"""Of so many targets that the task does not have, what holds is remembered."""
 _FOREVER_S: Final = 1e11
 """Three thousand years: float64 still tells microseconds apart; a time beyond it is a broken clock."""
-_ABSURD: Final = 1e18
-"""No sensor reads it; its square would overflow in the network, and one such window would spoil a round."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,9 @@ class Windows:
         x: per modality of the task ``x_BCT`` float32, zeros where missing.
         covered: per modality ``covered_BT`` bool.
         present_BM: bool, columns in the task's order.
-        y_B: class index, -1 where no label holds for the whole window.
+        y_B: class index of ``label``, -1 where none holds for the whole window.
+        targets: by further target that takes labels, ``y_B`` float32: the class index that holds for the
+            whole window, or the number's mean over it; NaN where it is not labelled throughout.
     """
 
     start_B: NDArray[np.float64]
@@ -47,6 +50,7 @@ class Windows:
     covered: dict[str, NDArray[np.bool_]]
     present_BM: NDArray[np.bool_]
     y_B: NDArray[np.int64]
+    targets: dict[str, NDArray[np.float32]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.start_B)
@@ -60,7 +64,7 @@ class WindowCounters:
     not_finite: int = 0
     """Or absurdly large, as memory that was never written looks."""
     ignored: int = 0
-    """Of a modality the task does not have, or with another number of channels."""
+    """Of a modality the task does not have, or with other channels; or labels of no target of it."""
     clock_steps: int = 0
     empty_windows: int = 0
 
@@ -85,21 +89,40 @@ class Windower:
     counters: WindowCounters = field(default_factory=WindowCounters)
 
     def __post_init__(self) -> None:
-        names = tuple(self.modalities) or self.task.modality_names
-        gap = self.task.window.max_gap_s
-        self._tracks = {name: Track(self.task.modality(name), gap) for name in names}
-        self._labels = Labels(len(self.task.labels))
+        self._tracks, self._labels = self._new_tracks(), self._new_labels()
+        self._strange: dict[str, LabelBatch] = {}
         self._next: int | None = None
         self._closed_any = False
         self._began: float | None = None
         self._rescued: list[Windows] = []
 
+    def _new_tracks(self) -> dict[str, Track]:
+        names = tuple(self.modalities) or self.task.modality_names
+        return {name: Track(self.task.modality(name), self.task.window.max_gap_s) for name in names}
+
+    def _new_labels(self) -> dict[str, Labels]:
+        takes = (target for target in self.task.objectives if target.kind != "generation")
+        return {target.name: Labels(len(target.labels)) for target in takes}
+
+    def differs(self, task: Task, modalities: Iterable[str]) -> bool:
+        """Whether a task of the same grid, with these modalities, is anything new to this windower."""
+        return keys_of(self.task) != keys_of(task) or {*self._tracks} != {*modalities}
+
+    def use(self, task: Task, modalities: Iterable[str]) -> None:
+        """Go on for a task of the same grid: no sample and no label of what both have is lost."""
+        same = dict(keys_of(self.task).items() & keys_of(task).items())
+        kept = {name: self._labels[name] for name in (LABEL, *same.values())}
+        tracks = self._tracks
+        self.task, self.modalities = task, tuple(modalities)
+        self._tracks, self._labels = self._new_tracks(), self._new_labels() | kept
+        self._tracks |= {name: track for name, track in tracks.items() if name in self._tracks}
+        for name in self._labels.keys() & self._strange.keys():
+            self._labels[name].add(self._strange.pop(name))
+
     def feed(self, batch: Batch, now: float) -> None:
         """Take a batch that arrived at ``now`` (monotonic seconds)."""
         if isinstance(batch, LabelBatch):
-            if len(batch.t) and batch.t[-1] < self._labels.mark - self.step_s:
-                self._new_epoch()
-            self._labels.add(batch)
+            self._feed_labels(batch)
             return
         track = self._tracks.get(batch.modality)
         if track is None or batch.values.ndim != 2 or batch.values.shape[1] != track.channels:  # noqa: PLR2004 - (n, C)
@@ -120,6 +143,23 @@ class Windower:
         self._began = now if self._began is None else self._began
         track.add(t, values, newest, now)
 
+    def _feed_labels(self, batch: LabelBatch) -> None:
+        labels = self._labels.get(batch.target)
+        if labels is None:
+            self.counters.ignored += len(batch.t)
+            self._remember(batch)
+            return
+        if len(batch.t) and batch.t[-1] < labels.mark - self.step_s:
+            self._new_epoch()
+        labels.add(batch)
+
+    def _remember(self, batch: LabelBatch) -> None:
+        """What holds for a target that the task does not have: one that has it may come while it holds."""
+        if len(batch.t) and (batch.target in self._strange or len(self._strange) < MAX_STRANGE):
+            newest = int(batch.t.argmax())
+            part = slice(newest, newest + 1)
+            self._strange[batch.target] = LabelBatch(batch.t[part], batch.label[part], batch.target)
+
     def poll(self, now: float) -> Windows | None:
         """Windows that can close at ``now``: at most :data:`MAX_WINDOWS`; None where there are none."""
         if self._rescued:
@@ -138,7 +178,7 @@ class Windower:
         return self._flush_open()
 
     def _finite(self, batch: SampleBatch) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
-        good = (np.abs(batch.t) < _FOREVER_S) & (np.abs(batch.values) < _ABSURD).all(axis=1)  # NaN is neither
+        good = (np.abs(batch.t) < _FOREVER_S) & (np.abs(batch.values) < ABSURD).all(axis=1)  # NaN is neither
         if good.all():
             return batch.t, batch.values
         self.counters.not_finite += int((~good).sum())
@@ -160,7 +200,9 @@ class Windower:
             self._rescued.append(windows)
         for track in self._tracks.values():
             track.clear()
-        self._labels.clear()
+        for labels in self._labels.values():
+            labels.clear()
+        self._strange.clear()
         self._next, self._closed_any, self._began = None, False, None
 
     def _flush_open(self) -> Windows | None:
@@ -183,7 +225,8 @@ class Windower:
             self._next, self._closed_any = after, True
             for track in self._tracks.values():
                 track.forget(self._start())
-            self._labels.forget(self._start())
+            for labels in self._labels.values():
+                labels.forget(self._start())
             if len(windows):
                 return windows
         return None
@@ -216,8 +259,12 @@ class Windower:
             x[modality.name], covered[modality.name] = x_BCT, covered_BT
             present.append(present_B)
         present_BM = np.stack(present, axis=1)
-        y_B = self._labels.unanimous(start_B, start_B + self.task.window.length_s)
-        windows = Windows(start_B, x, covered, present_BM, y_B)
+        targets = {
+            name: labels.of(start_B, start_B + self.task.window.length_s).astype(np.float32)
+            for name, labels in self._labels.items()
+        }
+        y_B = np.nan_to_num(targets.pop(LABEL), nan=-1.0).astype(np.int64)
+        windows = Windows(start_B, x, covered, present_BM, y_B, targets)
         keep_B: NDArray[np.bool_] = np.any(present_BM, axis=1)
         return windows if keep_B.all() else _select(windows, keep_B)
 
@@ -229,4 +276,5 @@ def _select(windows: Windows, keep: NDArray[np.bool_]) -> Windows:
         {name: covered_BT[keep] for name, covered_BT in windows.covered.items()},
         windows.present_BM[keep],
         windows.y_B[keep],
+        {name: y_B[keep] for name, y_B in windows.targets.items()},
     )

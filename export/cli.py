@@ -1,15 +1,18 @@
 """``lichen export``: make a bundle by hand from a coordinator's blobs."""
 
 import json
+from collections.abc import Collection, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 from pydantic import ValidationError
 
 from export.job import require_parts
-from models.contract import Blobs
+from models.contract import Blobs, Profile, RoutedServer
+from models.registry import method
+from protocol.bundle import unpack
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.frame import decode_frame, digest
 from protocol.task import Task
@@ -44,8 +47,13 @@ def read_manifest(path: Path) -> tuple[Manifest, str]:
         raise Misconfigured(f"{path}: no manifest of a global version: {field}: {first['msg']}") from None
 
 
-def read_state(manifest: Manifest, blobs: Path) -> Blobs:
+def read_state(manifest: Manifest, blobs: Path, route: Collection[str] | None = None) -> Blobs:
     """The global state that a manifest names.
+
+    Args:
+        manifest: of the version.
+        blobs: the store's folder.
+        route: only the blobs of these names; None: all.
 
     Raises:
         Misconfigured: a blob is not there; the message names it.
@@ -54,7 +62,13 @@ def read_state(manifest: Manifest, blobs: Path) -> Blobs:
     if not blobs.is_dir():
         raise Misconfigured(f"{blobs}: no such folder; give the coordinator's blobs with --blobs")
     state: Blobs = {}
-    for name, ref in manifest.blobs.items():
+    for name in manifest.blobs if route is None else route:
+        ref = manifest.blobs.get(name)
+        if ref is None:
+            raise Misconfigured(
+                f"version {manifest.version} of {manifest.task} has no blob {name!r}: the task's network has "
+                "changed since; see --task"
+            )
         # runtime.blobs' layout, read directly: its BlobStore cleans up as it opens and reads, which must not
         # happen to a store that a running coordinator writes.
         path = blobs / ref.digest[:2] / ref.digest
@@ -71,12 +85,52 @@ def read_state(manifest: Manifest, blobs: Path) -> Blobs:
     return state
 
 
+def route_of(task: Task, inputs: Sequence[str], targets: Sequence[str]) -> tuple[str, ...] | None:
+    """The blobs to export: of a routed method, those of a device that reads and predicts these; None: all.
+
+    Args:
+        task: names and options.
+        inputs: modalities; none: all that may be read.
+        targets: none: all.
+
+    Raises:
+        Misconfigured: the task has no such modality or target, or its method has but one model for all.
+    """
+    spec = method(task.method)
+    spec.configure(task)
+    if not spec.routed:
+        if inputs or targets:
+            raise Misconfigured(
+                f"--input and --target choose a part of the model; method {task.method!r} has one for all"
+            )
+        return None
+    for option, given, known in (
+        ("--input", inputs, task.input_names),
+        ("--target", targets, task.target_names),
+    ):
+        if stray := [name for name in given if name not in known]:
+            raise Misconfigured(f"{option} {stray[0]}: task {task.name!r} has {', '.join(known)}")
+    profile = Profile(
+        tuple(name for name in task.input_names if not inputs or name in inputs),
+        tuple(name for name in task.target_names if not targets or name in targets),
+    )
+    return cast("RoutedServer", spec.server()).serving_route(task, profile, None)
+
+
 @app.command()
-def export(
+def export(  # noqa: PLR0917 - options, given by name
     blobs: Annotated[Path, typer.Option(help="The coordinator's folder of blobs.")],
     manifest: Annotated[Path, typer.Option(help="The manifest of the version to export (JSON).")],
     task: Annotated[Path, typer.Option(help="The task.toml that the version was trained for.")],
     out: Annotated[Path, typer.Option(help="The bundle to write.")],
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option("--input", help="Of a routed method: a modality that the device reads; all by default."),
+    ] = None,
+    targets: Annotated[
+        list[str] | None,
+        typer.Option("--target", help="Of a routed method: what the device predicts; all by default."),
+    ] = None,
     format_: Annotated[Format, typer.Option("--format", help="How to report.")] = Format.TEXT,
 ) -> None:
     """Turn a global version into an ONNX bundle, checked against torch before it is written."""
@@ -84,7 +138,7 @@ def export(
     version, base = read_manifest(manifest)
     if version.task != the_task.name:
         raise Misconfigured(f"{manifest} is of task {version.task!r}, {task} of {the_task.name!r}")
-    state = read_state(version, blobs)
+    state = read_state(version, blobs, route_of(the_task, inputs or (), targets or ()))
     require_parts()
     import torch  # noqa: PLC0415 - it takes a second to load, and --help must not wait for it
 
@@ -98,9 +152,12 @@ def export(
         report = {"out": str(out), "size": len(bundle), "digest": digest(bundle), "parity": parity.as_dict()}
         typer.echo(json.dumps(report))
         return
+    made, _ = unpack(bundle)
     typer.echo(
         f"{out}: version {version.version} of {the_task.name}, {len(bundle)} bytes\n"
+        f"it reads {', '.join(made.inputs[1:])} and predicts {', '.join(t.name for t in made.predicted)}\n"
         f"graph and torch agree: {parity.cases} cases ({parity.masks} masks, batches of "
-        f"{', '.join(map(str, parity.batches))}), largest difference {parity.max_difference:.1e}\n"
+        f"{', '.join(map(str, parity.batches))}), largest difference of a probability "
+        f"{parity.max_difference:.1e}, of a score or value {parity.max_logit_difference:.1e}\n"
         f"{parity.latency_ms:.2f} ms a window on one thread here"
     )

@@ -15,8 +15,9 @@ import torch
 from onnxruntime.capi import onnxruntime_pybind11_state as _ort
 from torch import Tensor, nn
 
+from export.cases import BATCHES, Array
 from export.graph import EXAMPLE_BATCH, GATES, lstm_layer, require_plain, serialized, without_lstm
-from export.parity import BATCHES, Array, session
+from export.parity import session
 from models.contract import Tensors
 from models.multimodal.network import MultimodalNetwork, build, to_blobs
 from protocol.errors import Reason, Refused

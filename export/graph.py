@@ -16,13 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from export.own import Open, Paths, values_of, with_defaults
+from export.surface import Surface, surface_of
 from models.contract import Tensors
 from protocol.task import Task
 
 OPSET: Final = 20
 """Runs on every onnxruntime since 1.17, and has all that these graphs need."""
-PRESENT: Final = "present"
-OUTPUTS: Final = ("probabilities", "logits")
 EXAMPLE_BATCH: Final = 3
 """Neither 0 nor 1: torch.export takes those for constants of the graph."""
 GATES: Final = (0, 3, 1, 2)
@@ -105,9 +104,9 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def example(task: Task, batch: int) -> tuple[Tensor, ...]:
+def _example(surface: Surface, batch: int) -> tuple[Tensor, ...]:
     """``present_BM`` and one ``x_BCT`` for each modality: the arguments of an inference module."""
-    x = [torch.zeros(batch, m.channels, task.samples(m.name)) for m in task.modalities]
+    x = [torch.zeros(batch, m.channels, surface.samples[m.name]) for m in surface.modalities]
     return torch.ones(batch, len(x)), *x
 
 
@@ -175,24 +174,27 @@ def to_onnx(model: nn.Module, task: Task, own: Paths | None = None) -> bytes:
     """Export an inference module; the same module gives the same bytes.
 
     Args:
-        model: ``forward(present_BM, *x_BCT) -> (probabilities_BK, logits_BK)``; not changed.
-        task: names the inputs and fixes their shapes.
+        model: ``forward(present_BM, *x_BCT)``, a tuple of tensors in the order of ``protocol.outputs``; it
+            says itself what it reads and predicts (``export.surface``). Not changed.
+        task: fixes shapes and units.
         own: the tensors that a device may replace (``export.own.paths_of``); the others are constants.
 
     Returns:
         A serialized ONNX model, checked by onnx. Whether it computes the same is for ``export.parity``.
     """
-    batch, windows = torch.export.Dim("batch"), tuple({0: torch.export.Dim.AUTO} for _ in task.modalities)
-    arguments, names = example(task, EXAMPLE_BATCH), [PRESENT, *task.modality_names]
+    surface = surface_of(model, task)
+    arguments, names = _example(surface, EXAMPLE_BATCH), surface.inputs
+    batch, windows = torch.export.Dim("batch"), tuple({0: torch.export.Dim.AUTO} for _ in surface.modalities)
     closed = without_lstm(model, OnnxLstm)
     if not own:
-        return serialized(closed, arguments, names=names, outputs=OUTPUTS, dynamic=({0: batch}, windows))
+        dynamic: tuple[Any, ...] = ({0: batch}, windows)
+        return serialized(closed, arguments, names=names, outputs=surface.outputs, dynamic=dynamic)
     defaults = values_of(model, own)
     return serialized(
         Open(closed, own, len(windows)).eval(),
         (*arguments, *map(torch.from_numpy, defaults.values())),
         names=[*names, *defaults],
-        outputs=OUTPUTS,
+        outputs=surface.outputs,
         dynamic=(({0: batch}, *windows, *({} for _ in defaults)),),
         defaults=defaults,
     )

@@ -15,9 +15,10 @@ from onnx import numpy_helper
 from torch import Tensor, nn
 
 from models.contract import Tensors
-from models.multimodal.inference import InferenceModel
 
 _ROUNDS: Final = "/rounds"
+_AT_THE_END: Final = frozenset({"head", "prototypes", "last"})
+"""Parts with at most a layer after them."""
 Paths = Mapping[str, str]
 """Wire name -> path in the module."""
 
@@ -25,14 +26,11 @@ Paths = Mapping[str, str]
 def paths_of(module: nn.Module, parts: tuple[str, ...]) -> dict[str, str]:
     """The tensors of these parts of a state (first words of blob names) in an inference module, sorted.
 
-    Encoders are never among them: they stay constants, which onnxruntime folds.
+    The module says by ``wire()`` where the tensors lie that may be replaced at all, by wire name. What
+    is no part stays a constant, which onnxruntime folds.
     """
-    if not isinstance(module, InferenceModel):
-        return {}
-    paths = {f"head/{path}": f"net.head.{path}" for path, _ in module.net.head.named_parameters()}
-    for m, modality in enumerate(module.net.names):
-        paths[f"prototypes/{modality}/values"] = f"values_{m}"
-        paths[f"prototypes/{modality}{_ROUNDS}"] = f"rounds_{m}"
+    told = getattr(module, "wire", None)
+    paths: Paths = {} if told is None else told()
     return {name: paths[name] for name in sorted(paths) if name.split("/")[0] in parts}
 
 
@@ -78,8 +76,13 @@ def examples(defaults: Tensors) -> list[Tensors]:
     rng = np.random.default_rng(len(defaults))
     mixed, bare = {}, {}
     for name, value in defaults.items():
-        moved = value + (0.1 + np.abs(value).mean()) * rng.standard_normal(value.shape)
+        moved = value + (_least(name) + np.abs(value).mean()) * rng.standard_normal(value.shape)
         some = rng.integers(0, 3, value.shape)
         mixed[name] = (some if name.endswith(_ROUNDS) else moved).astype(np.float32)
         bare[name] = np.zeros_like(value) if name.endswith(_ROUNDS) else value[..., ::-1].copy()
     return [mixed, bare]
+
+
+def _least(name: str) -> float:
+    """How far values are moved at least: not far where layers follow, or rounding shows."""
+    return 0.1 if name.split("/", maxsplit=1)[0] in _AT_THE_END else 0.01

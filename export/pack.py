@@ -5,9 +5,10 @@ from importlib import import_module
 
 from torch import nn
 
-from export.graph import OUTPUTS, PRESENT, to_onnx
+from export.graph import to_onnx
 from export.own import paths_of
 from export.parity import Parity, check
+from export.surface import surface_of
 from models.contract import Blobs
 from models.registry import method
 from protocol.bundle import BundleManifest, pack
@@ -48,7 +49,13 @@ def inference_module(task: Task, state: Blobs) -> nn.Module:
 
 
 def make_bundle(task: Task, state: Blobs, lineage: Lineage) -> tuple[bytes, Parity]:
-    """Export, gate and pack a global state. The same state and lineage give the same bytes.
+    """Export, gate and pack a state. The same state and lineage give the same bytes.
+
+    Args:
+        task: names and options.
+        state: a global state; of a routed method also one that holds the blobs of one route: the bundle is
+            that device's (``RoutedServer.serving_route``), and reads and predicts what it does.
+        lineage: for the manifest.
 
     Raises:
         Misconfigured: see :func:`inference_module`.
@@ -57,6 +64,7 @@ def make_bundle(task: Task, state: Blobs, lineage: Lineage) -> tuple[bytes, Pari
     module = inference_module(task, state)
     spec = method(task.method)
     own = paths_of(module, spec.personal(spec.configure(task)))
+    surface = surface_of(module, task)
     model = to_onnx(module, task, own)
     parity = check(model, module, task, own)
     manifest = BundleManifest(
@@ -64,11 +72,13 @@ def make_bundle(task: Task, state: Blobs, lineage: Lineage) -> tuple[bytes, Pari
         method=task.method,
         version=lineage.version,
         labels=task.labels,
-        modalities=task.modalities,
+        modalities=surface.modalities,
         window=task.window,
-        samples={name: task.samples(name) for name in task.modality_names},
-        inputs=(PRESENT, *task.modality_names),
-        outputs=OUTPUTS,
+        samples=dict(surface.samples),
+        inputs=surface.inputs,
+        outputs=surface.outputs,
+        targets=None if surface.only_label else surface.targets,
+        generated=tuple(dict.fromkeys(surface.generated.values())) or None,
         overridable=tuple(own),
         round=lineage.round,
         base=lineage.base,

@@ -8,17 +8,20 @@ wire. The same task, windows and seed give the same history, in one process or i
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from lichen.simulated_choice import Choice
 from lichen.simulated_device import PROTOTYPE, Role, Site, VirtualDevice
+from lichen.simulated_down import Downloads
 from lichen.simulated_round import Engine, RoundRecord, Tamper, Watch
 from lichen.simulated_workers import Crew, Here, Workers
 from lichen.streams import Fixed, Stream
 from models import registry
-from models.contract import Blobs, Evaluation, Tensors, WindowSet
+from models.contract import Blobs, Evaluation, Profile, Tensors, WindowSet
 from protocol.errors import Misconfigured
 from protocol.task import Task
 
-__all__ = ["History", "Role", "RoundRecord", "VirtualDevice", "alone", "each_alone", "simulate"]
+__all__ = ["History", "Role", "RoundRecord", "VirtualDevice", "alone", "each_alone", "not_judged", "simulate"]
 
 Devices = Mapping[str, WindowSet | Stream]
 Progress = Callable[[RoundRecord], None]
@@ -34,6 +37,7 @@ class History:
         evaluation: of the final state on the test windows; None without any.
         seconds: wall time of it all.
         private: what each device kept of its own; empty where it was not asked for.
+        extra: by device, the method's own message of its last accepted update.
     """
 
     rounds: tuple[RoundRecord, ...]
@@ -41,6 +45,7 @@ class History:
     evaluation: Evaluation | None
     seconds: float
     private: Mapping[str, Tensors] = field(default_factory=dict)
+    extra: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def curve(self, metric: str = "accuracy") -> list[float]:
         """One metric over the evaluated rounds."""
@@ -50,6 +55,11 @@ class History:
     def bytes_up(self) -> int:
         """Payload bytes of all updates of all rounds."""
         return sum(sum(record.bytes_up.values()) for record in self.rounds)
+
+    @property
+    def bytes_down(self) -> int:
+        """Payload bytes of the blobs that all devices fetched in all rounds."""
+        return sum(sum(record.bytes_down.values()) for record in self.rounds)
 
 
 @dataclass(frozen=True)
@@ -75,13 +85,15 @@ def simulate(
     tamper: Mapping[str, Tamper] | None = None,
     watch: Watch | None = None,
     roles: Mapping[str, Role] | None = None,
+    profiles: Mapping[str, Profile] | None = None,
     workers: int = 1,
     keep_private: bool = False,
 ) -> History:
     """Run a whole federated training.
 
     Args:
-        task: method, network, uplink codec and the method's options.
+        task: method, network, uplink codec and the method's options; ``rounds.devices_per_round`` of the
+            devices take part in a round, chosen by ``rounds.selection``.
         devices: name -> its windows, or a stream that says what it holds at each round.
         test: labelled windows to judge each version on.
         seed: decides the initial model and every device's order of samples.
@@ -91,22 +103,26 @@ def simulate(
         tamper: hostile devices, and what each does with its frames.
         watch: told the updates of every round.
         roles: of the devices that do not train (``prototype``).
+        profiles: what devices may read and predict, where the method lets them differ; all others whatever
+            their windows show.
         workers: processes that the devices are dealt out to, each with one torch thread; 1 runs all in this
             process, with its number of threads. With one thread here, the number changes no byte.
         keep_private: give the devices' private tensors back too.
 
     Raises:
-        Misconfigured: an unknown method or option, no device, or a role that the method lacks.
+        Misconfigured: an unknown method, option or policy, no device, or a role that the method lacks.
         Transient: a worker process ended by itself; the message names its devices.
     """
     task = _of_rounds(task, rounds)
     spec = registry.method(task.method)
     spec.configure(task)
-    fleet = _fleet(devices, roles or {})
+    fleet = _fleet(devices, roles or {}, profiles or {})
     if workers < 1:
         raise Misconfigured(f"a simulation needs at least one worker process, not {workers}")
     site = _site(task, seed, fleet)
-    engine = Engine(task, spec.server(), tamper or {}, watch)
+    engine = Engine(
+        task, spec.server(), tamper or {}, watch, down=Downloads(), choice=_choice(task, seed, fleet)
+    )
     asked = _Asked(test, task.rounds.count, evaluate_every, progress, keep_private)
     crew: Crew = Here(site, fleet) if workers == 1 else Workers(site, fleet, workers)
     try:
@@ -122,22 +138,35 @@ def _of_rounds(task: Task, rounds: int | None) -> Task:
     return task.model_copy(update={"rounds": task.rounds.model_copy(update={"count": rounds})})
 
 
-def _fleet(devices: Devices, roles: Mapping[str, Role]) -> list[VirtualDevice]:
+def _fleet(
+    devices: Devices, roles: Mapping[str, Role], profiles: Mapping[str, Profile]
+) -> list[VirtualDevice]:
     if not devices:
         raise Misconfigured("a simulation needs at least one device")
-    if stray := sorted(set(roles) - set(devices)):
-        raise Misconfigured(
-            f"roles: there is no device {stray[0]!r} (there are {', '.join(sorted(devices))})"
-        )
+    for what, named in (("roles", roles), ("profiles", profiles)):
+        if stray := sorted(set(named) - set(devices)):
+            raise Misconfigured(
+                f"{what}: there is no device {stray[0]!r} (there are {', '.join(sorted(devices))})"
+            )
     return [
         VirtualDevice(
             name,
             Fixed(windows) if isinstance(windows, WindowSet) else windows,
             number,
             role=roles.get(name, "train"),
+            may=profiles.get(name),
         )
         for number, (name, windows) in enumerate(sorted(devices.items()))
     ]
+
+
+def _choice(task: Task, seed: int, fleet: list[VirtualDevice]) -> Choice | None:
+    """None where all devices take part in every round."""
+    wanted = task.rounds.devices_per_round
+    if wanted is None or wanted >= len(fleet):
+        return None
+    trainers = [device.name for device in fleet if device.role != PROTOTYPE]
+    return Choice(task, [device.name for device in fleet], trainers, seed)
 
 
 def _site(task: Task, seed: int, fleet: list[VirtualDevice]) -> Site:
@@ -149,6 +178,21 @@ def _site(task: Task, seed: int, fleet: list[VirtualDevice]) -> Site:
     from export.features import feature_graphs  # noqa: PLC0415 - an optional part, and slow to import
 
     return Site(task, seed, feature_graphs(task))
+
+
+def not_judged(task: Task, test: WindowSet | None) -> str:
+    """Why no version of a task can be judged by itself, in words; empty where one can, or nothing is to be.
+
+    So it is where devices keep parts of the model to themselves that the fleet has not got.
+    """
+    if test is None:
+        return ""
+    client = registry.method(task.method).client()
+    try:
+        client.evaluate(task, test, client.initial(task, task.seed))
+    except Misconfigured as error:
+        return str(error)
+    return ""
 
 
 def _run(engine: Engine, crew: Crew, site: Site, asked: _Asked) -> History:
@@ -169,14 +213,15 @@ def _run(engine: Engine, crew: Crew, site: Site, asked: _Asked) -> History:
             asked.progress(record)
 
     for round_ in range(1, asked.rounds + 1):
-        crew.start(state, round_)
+        crew.start(state, round_, engine.chosen(round_))
         if records:
             settle()
         record, state = engine.close(crew.finish(), state, round_)
         records.append(record)
     settle()
     private = crew.private() if asked.keep_private else {}
-    return History(tuple(records), state, judged, time.perf_counter() - started, private)
+    seconds = time.perf_counter() - started
+    return History(tuple(records), state, judged, seconds, private, dict(engine.extra))
 
 
 def alone(
@@ -186,9 +231,10 @@ def alone(
     seed: int,
     *,
     rounds: int | None = None,
+    profiles: Mapping[str, Profile] | None = None,
 ) -> dict[str, Evaluation]:
     """What each device reaches by itself, judged on the same windows; see :func:`each_alone`."""
-    histories = each_alone(task, devices, test, seed, rounds=rounds)
+    histories = each_alone(task, devices, test, seed, rounds=rounds, profiles=profiles)
     return {name: history.evaluation for name, history in histories.items() if history.evaluation is not None}
 
 
@@ -199,6 +245,7 @@ def each_alone(
     seed: int,
     *,
     rounds: int | None = None,
+    profiles: Mapping[str, Profile] | None = None,
 ) -> dict[str, History]:
     """The local-only baseline: the same client and as many rounds, no aggregation.
 
@@ -213,5 +260,5 @@ def each_alone(
     site, asked = Site(local, seed), _Asked(test, local.rounds.count, local.rounds.count)
     return {
         device.name: _run(Engine(local, spec.server(), {}, None), Here(site, [device]), site, asked)
-        for device in _fleet(devices, {})
+        for device in _fleet(devices, {}, profiles or {})
     }

@@ -1,23 +1,15 @@
 """``lichen simulate``: a fleet's training without a broker; with ``--faults``, its daemons under faults."""
 
 import json
-import time
-from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console
 
 from protocol.errors import Misconfigured
 
-if TYPE_CHECKING:
-    from lichen.simulate import History, RoundRecord
-    from lichen.simulated_files import Fleet
-
 app = typer.Typer(add_completion=False)
-_SAY_EVERY_S: Final = 5.0
 _ONLINE: Final = "The devices of --dataset"
 _PAIRS: Final = {
     "missing_share": "affected_rounds",
@@ -62,6 +54,14 @@ Seed = Annotated[
 Options = Annotated[
     list[str] | None,
     typer.Option("--option", help="KEY=VALUE, over the task's options of the method; may be repeated."),
+]
+Profiles = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--profile",
+        help="DEVICE=MODALITY,...:TARGET,..., what it may read and predict (a side left empty: all). May be "
+        "repeated; of --data.",
+    ),
 ]
 Every = Annotated[int, typer.Option("--every", min=1, help="Judge every so many rounds, and the last.")]
 Local = Annotated[bool, typer.Option("--alone", help="Also train each device by itself, and compare.")]
@@ -117,6 +117,7 @@ def simulate(
     rounds: Rounds = None,
     seed: Seed = None,
     option: Options = None,
+    profiles: Profiles = None,
     every: Every = 1,
     local: Local = False,
     personal: Own = False,
@@ -165,6 +166,8 @@ def simulate(
         cli.faults(seeds=seeds, seed=seed, workers=workers, as_json=shape is Format.JSON, trace=trace)
         return
     _require_one_kind(task, data, test, dataset, changes)
+    if profiles and dataset is not None:
+        raise typer.BadParameter("--profile goes with --data: a data set's devices are all of one kind")
     if threads > 1 and workers > 1:
         raise typer.BadParameter("--threads goes with one worker: each of several has one thread")
     from lichen import simulated_files as files  # noqa: PLC0415 - as above
@@ -176,10 +179,12 @@ def simulate(
             dataset.value, task, changes, rounds=rounds, seed=seed, options=options, prototype_devices=last
         )
     elif task is not None and data is not None:
-        fleet = files.of_files(files.read_task(task, rounds, options), data, test, seed)
+        fleet = files.of_files(files.read_task(task, rounds, options), data, test, seed, profiles or [])
     if fleet.test is None and (local or personal):
         word = "--alone" if local else "--personal"
         raise Misconfigured(f"{word} compares on labelled windows: name them with --test")
+    from lichen.simulated_report import run  # noqa: PLC0415 - as above
+
     report = run(fleet, every=every, local=local, personal=personal, threads=threads, workers=workers)
     if shape is Format.JSON:
         typer.echo(json.dumps(report, allow_nan=False))
@@ -214,75 +219,3 @@ def _require_one_kind(
 
 def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
-
-
-def run(
-    fleet: "Fleet", *, every: int, local: bool, personal: bool, threads: int, workers: int
-) -> dict[str, Any]:
-    """Simulate; the history as JSON values."""
-    import torch  # noqa: PLC0415 - heavy: only once the files were read
-
-    from lichen.simulate import alone  # noqa: PLC0415 - as above
-    from lichen.simulate import simulate as simulate_fleet  # noqa: PLC0415 - as above
-
-    torch.set_num_threads(threads)
-    history = simulate_fleet(
-        fleet.task,
-        fleet.devices,
-        fleet.test,
-        fleet.seed,
-        evaluate_every=every,
-        roles=fleet.roles,
-        workers=workers,
-        keep_private=personal,
-        progress=_Progress(fleet.task.rounds.count).told,
-    )
-    report: dict[str, Any] = {
-        "task": fleet.task.name,
-        "method": fleet.task.method,
-        "config": fleet.task.config,
-        "seed": fleet.seed,
-        **fleet.about,
-        "devices": sorted(fleet.devices),
-        "roles": {name: fleet.roles.get(name, "train") for name in sorted(fleet.devices)},
-        "rounds": [asdict(record) for record in history.rounds],
-        "confusion": None if history.evaluation is None else history.evaluation.confusion_KK,
-        "bytes_up": history.bytes_up,
-        "seconds": history.seconds,
-    }
-    if local and fleet.test is not None:
-        trainers = {name: held for name, held in fleet.devices.items() if name not in fleet.roles}
-        reached = alone(fleet.task, trainers, fleet.test, fleet.seed)
-        report["alone"] = {name: evaluation.metrics for name, evaluation in reached.items()}
-    if personal:
-        report["personal"] = _personal(fleet, history)
-    return report
-
-
-def _personal(fleet: "Fleet", history: "History") -> dict[str, Any]:
-    from lichen.simulated_personal import each_personal  # noqa: PLC0415 - as above
-
-    assert fleet.test is not None  # noqa: S101 - asked for in simulate()
-    judged = each_personal(fleet.task, history, fleet.devices, fleet.test, fleet.seed)
-    return {name: {"global": one.common.metrics, "personal": one.own.metrics} for name, one in judged.items()}
-
-
-class _Progress:
-    """Says on standard error how far it is, now and then."""
-
-    def __init__(self, rounds: int) -> None:
-        self._rounds = rounds
-        self._began = self._said = time.perf_counter()
-        self._console = Console(stderr=True)
-
-    def told(self, record: "RoundRecord") -> None:
-        """One round is over."""
-        now = time.perf_counter()
-        if now - self._said < _SAY_EVERY_S:
-            return
-        self._said = now
-        left = (now - self._began) / record.round * (self._rounds - record.round)
-        accuracy = record.metrics.get("accuracy")
-        reached = "" if accuracy is None else f", accuracy {accuracy:.3f}"
-        words = f"simulate: round {record.round} of {self._rounds}{reached}; {left:.0f} s left"
-        self._console.print(words, style="dim", highlight=False)

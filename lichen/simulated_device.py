@@ -1,14 +1,16 @@
 """A device of a simulation: what an agent does with an offer, without its process, disk and link."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final, Literal
 
 import numpy as np
 
 from edge_agent.packing import pack_update
+from edge_agent.profile import follows_windows
 from edge_agent.prototypes import Halt, features_of
+from lichen.simulated_profile import material_of
 from lichen.streams import Stream
 from models import registry, windowset
 from models.contract import (
@@ -17,7 +19,9 @@ from models.contract import (
     ClientContext,
     FloatArray,
     LocalResult,
+    Profile,
     Prototyper,
+    Router,
     Server,
     Tensors,
     WindowSet,
@@ -41,6 +45,8 @@ class VirtualDevice:
         stream: what it holds at each round.
         number: its place in the fleet; decides, with seed and round, its order of samples.
         role: ``train``, or ``prototype``: features by the encoders' ONNX graphs, only prototypes up.
+        may: what it may read and predict, where the method lets devices differ; None: all that its windows
+            show.
         private: the method's own, handed back each round; a round that gave no update leaves it as it was.
         carry: what quantization cut off so far, by tensor.
     """
@@ -49,20 +55,45 @@ class VirtualDevice:
     stream: Stream
     number: int = 0
     role: Role = TRAIN
+    may: Profile | None = None
     private: Tensors = field(default_factory=dict)
     carry: Tensors = field(default_factory=dict)
     _held: tuple[int, WindowSet] | None = field(default=None, repr=False, compare=False)
+    _material: tuple[int, Profile, WindowSet] | None = field(default=None, repr=False, compare=False)
+
+    def material(self, task: Task, round_: int) -> tuple[Profile, WindowSet]:
+        """What it reads and predicts in that round, and the windows to learn from; as an agent decides it.
+
+        Raises:
+            Transient: none of its windows has something to read and a label of a target.
+        """
+        if self._material is None or self._material[0] != round_:
+            self._material = round_, *self._sorted_out(task, round_)
+        return self._material[1:]
+
+    def _sorted_out(self, task: Task, round_: int) -> tuple[Profile, WindowSet]:
+        if follows_windows(task):
+            return material_of(task, self.may, self.held(round_))
+        return Profile(tuple(self.modalities(task, round_))), self.labelled(round_)
 
     def update(
         self, context: ClientContext, client: Client, state: Blobs, base: str
     ) -> tuple[bytes, LocalResult]:
         """Train once from ``state``: the frame that goes up, and what it was made from.
 
+        Args:
+            context: a profile in it is taken; else it is what the windows show.
+            client: the method's.
+            state: on its route.
+            base: digest of the version.
+
         Raises:
             Transient: none of its windows can train this round.
             Refused: training gave a value that is not finite.
         """
-        windows = self.labelled(context.round)
+        profile, windows = self.material(context.task, context.round)
+        if context.profile is None:
+            context = replace(context, profile=profile)
         return self._packed(context, windows, client.train(context, windows, state, self.private), base)
 
     def summary(
@@ -97,7 +128,8 @@ class VirtualDevice:
         offer = Offer(
             task=task.name, round=context.round, base=base, base_size=0, closes_in_s=0, seed=context.seed
         )
-        who = (self.name, self.modalities(task, context.round))
+        profile = context.profile
+        who = (self.name, self.modalities(task, context.round) if profile is None else profile.modalities)
         frame, carry = pack_update(offer, task, who, windows, result, carry=self.carry)
         self.carry = carry if carry is not None else {}
         return frame
@@ -110,7 +142,7 @@ class VirtualDevice:
 
     def forget(self) -> None:
         """Give the round's windows back: many devices need not keep them from round to round."""
-        self._held = None
+        self._held = self._material = None
 
     def labelled(self, round_: int) -> WindowSet:
         """What it can learn from in that round: an agent's store keeps labelled windows alone."""
@@ -133,12 +165,14 @@ class Delivery:
         frame: its update; None where it could not make one.
         metrics: of its training.
         why_not: why there is no frame.
+        route: names of the blobs that it worked with.
     """
 
     device: str
     frame: bytes | None
     metrics: dict[str, float]
     why_not: str = ""
+    route: tuple[str, ...] = ()
 
 
 @dataclass
@@ -166,6 +200,12 @@ class Site:
         return registry.method(self.task.method).server()
 
     @cached_property
+    def router(self) -> Router | None:
+        """The gate of a routed method; None: the server's route is the device's."""
+        spec = registry.method(self.task.method)
+        return spec.router() if spec.routed else None
+
+    @cached_property
     def prototyper(self) -> Prototyper:
         """The half of devices without torch.
 
@@ -178,37 +218,56 @@ class Site:
         """One device's round, from ``state``."""
         context = ClientContext(self.task, device.name, round_, _seed_of(self.seed, round_, device.number))
         base = digest(f"{self.task.name}/{round_ - 1}".encode())
+        mine: Blobs = {}
         try:
-            frame, result = _WORK[device.role](self, device, context, state, base)
+            mine |= _ROUTES[device.role](self, device, context, state)
+            frame, result = _WORK[device.role](self, device, context, mine, base)
         except (Refused, Transient) as error:
-            return Delivery(device.name, None, {}, str(error))
+            return Delivery(device.name, None, {}, str(error), tuple(mine))
         finally:
             device.forget()
-        return Delivery(device.name, frame, result.metrics)
+        return Delivery(device.name, frame, result.metrics, route=tuple(mine))
+
+    def routed(self, device: VirtualDevice, context: ClientContext, state: Blobs) -> Blobs:
+        """What the role ``train`` works with; a router chooses it.
+
+        Raises:
+            Transient: the device has nothing to learn from.
+        """
+        profile, windows = device.material(self.task, context.round)
+        if self.router is None:
+            return _on(self.server.route(self.task, profile), state)
+        first = _on(self.router.first(self.task, profile), state)
+        context = replace(context, profile=profile)
+        return _on(self.router.choose(context, windows, first, device.private), state)
 
     def trained(
         self, device: VirtualDevice, context: ClientContext, state: Blobs, base: str
     ) -> tuple[bytes, LocalResult]:
         """The role ``train``."""
-        route = self.server.route(self.task, device.modalities(self.task, context.round))
-        return device.update(context, self.client, _on(route, state), base)
+        return device.update(context, self.client, state, base)
+
+    def encoders(self, device: VirtualDevice, context: ClientContext, state: Blobs) -> Blobs:
+        """What the role ``prototype`` works with: only encoders go down."""
+        wanted = self.prototyper.modalities(self.task, device.labelled(context.round))
+        return _on(self.server.prototype_route(self.task, wanted), state)
 
     def summarised(
         self, device: VirtualDevice, context: ClientContext, state: Blobs, base: str
     ) -> tuple[bytes, LocalResult]:
-        """The role ``prototype``: only encoders go down, only prototypes up."""
+        """The role ``prototype``: only prototypes go up."""
         windows = device.labelled(context.round)
         wanted = self.prototyper.modalities(self.task, windows)
-        encoders = _on(self.server.prototype_route(self.task, wanted), state)
         graphs = {name: self.graphs[name] for name in wanted}
-        features = features_of(self.task, windows, graphs, encoders, 1, Halt())
+        features = features_of(self.task, windows, graphs, state, 1, Halt())
         return device.summary(context, self.prototyper, features, base)
 
 
+_ROUTES: Final = {TRAIN: Site.routed, PROTOTYPE: Site.encoders}
 _WORK: Final = {TRAIN: Site.trained, PROTOTYPE: Site.summarised}
 
 
-def _on(route: tuple[str, ...], state: Blobs) -> Blobs:
+def _on(route: Iterable[str], state: Blobs) -> Blobs:
     """The blobs of a route, in the state's order."""
     wanted = set(route)
     return {name: tensors for name, tensors in state.items() if name in wanted}

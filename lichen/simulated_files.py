@@ -1,7 +1,7 @@
 """What ``lichen simulate`` trains on: a folder of files, or a data set dealt out to devices."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,8 @@ import numpy as np
 
 from lichen.simulated_device import PROTOTYPE, Role
 from lichen.streams import Stream
-from models import windowset
-from models.contract import WindowSet
+from models import registry, windowset
+from models.contract import Profile, WindowSet
 from protocol.errors import Misconfigured
 from protocol.task import Task
 
@@ -26,6 +26,7 @@ class Fleet:
         devices: name -> windows or stream.
         test: labelled windows to judge on; None: nothing is judged.
         roles: of the devices that do not train.
+        profiles: what devices may read and predict, where that is not everything.
         about: the data set and the setting, for the report.
     """
 
@@ -34,6 +35,7 @@ class Fleet:
     devices: Mapping[str, WindowSet | Stream]
     test: WindowSet | None
     roles: Mapping[str, Role] = field(default_factory=dict)
+    profiles: Mapping[str, Profile] = field(default_factory=dict)
     about: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -52,15 +54,45 @@ def read_task(file: Path, rounds: int | None, options: Mapping[str, Any]) -> Tas
     return task.model_copy(update={"rounds": of_rounds, "config": {**task.config, **options}})
 
 
-def of_files(task: Task, data: Path, test: Path | None, seed: int | None) -> Fleet:
+def of_files(
+    task: Task, data: Path, test: Path | None, seed: int | None, profiles: Sequence[str] = ()
+) -> Fleet:
     """One file a device.
 
     Raises:
-        Misconfigured: a folder or file is not there or does not fit the task.
+        Misconfigured: a folder or file is not there or does not fit the task, or a profile is of no device.
     """
-    devices = {file.stem: read_windows(file, task) for file in device_files(data, test)}
-    judged = None if test is None else labelled(read_windows(test, task), test)
-    return Fleet(task, task.seed if seed is None else seed, devices, judged)
+    files = {file.stem: file for file in device_files(data, test)}
+    may = profiles_of(task, profiles, files)
+    devices = {name: read_windows(file, task) for name, file in files.items()}
+    judged = None if test is None else labelled(read_windows(test, task), task, test)
+    return Fleet(task, task.seed if seed is None else seed, devices, judged, profiles=may)
+
+
+def profiles_of(task: Task, words: Sequence[str], devices: Collection[str]) -> dict[str, Profile]:
+    """``DEVICE=MODALITY,...:TARGET,...`` each; a side that is empty or not there is all there is.
+
+    Raises:
+        Misconfigured: it is not written so, or the task or the fleet has no such name.
+    """
+    if words and not registry.method(task.method).routed:
+        raise Misconfigured(f"--profile: under method {task.method!r} all devices read and predict the same")
+    found: dict[str, Profile] = {}
+    for word in words:
+        name, equals, rest = word.partition("=")
+        reads, _, says = rest.partition(":")
+        if not (name and equals):
+            raise Misconfigured(f"--profile {word}: write DEVICE=MODALITY,...:TARGET,...")
+        if name not in devices:
+            raise Misconfigured(f"--profile {word}: no file is named {name} ({', '.join(devices)})")
+        sides = []
+        for given, known in ((reads, task.input_names), (says, task.target_names)):
+            names = given.split(",") if given else known
+            if stray := [one for one in names if one not in known]:
+                raise Misconfigured(f"--profile {word}: the task has no {stray[0]!r} ({', '.join(known)})")
+            sides.append(tuple(one for one in known if one in names))
+        found[name] = Profile(*sides)
+    return found
 
 
 def of_dataset(
@@ -106,7 +138,7 @@ def of_dataset(
     devices = setting.fleet(train, seed)
     last = list(devices)[len(devices) - prototype_devices :]
     about = {"dataset": name, "setting": dict(vars(setting))}
-    return Fleet(task, seed, devices, test, dict.fromkeys(last, PROTOTYPE), about)
+    return Fleet(task, seed, devices, test, dict.fromkeys(last, PROTOTYPE), about=about)
 
 
 def options_of(words: Sequence[str]) -> dict[str, Any]:
@@ -177,13 +209,16 @@ def _is_window_set(file: Path) -> bool:
         return False
 
 
-def labelled(windows: WindowSet, file: Path) -> WindowSet:
-    """The labelled windows.
+def labelled(windows: WindowSet, task: Task, file: Path) -> WindowSet:
+    """The windows that are labelled for a classification.
 
     Raises:
         Misconfigured: there is none.
     """
-    chosen = windowset.select(windows, windows.y_B >= 0)
+    named = [target.name for target in task.objectives if target.labels]
+    chosen = windowset.select(
+        windows, np.any([np.isfinite(windowset.target(windows, name)) for name in named], axis=0)
+    )
     if not len(chosen):
         raise Misconfigured(f"--test {file}: none of its {len(windows)} windows is labelled")
     return chosen

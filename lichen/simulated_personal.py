@@ -1,18 +1,21 @@
 """What a device gains by what it keeps for itself: its own model against the global one."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
+from edge_agent.profile import narrowed
 from lichen.simulate import Devices, History
+from lichen.simulated_profile import material_of
+from lichen.simulated_scores import scored
 from lichen.streams import rng_of
 from models import registry
-from models.contract import Evaluation, WindowSet
-from models.evaluation import judge
-from models.multimodal.inference import probabilities
+from models.contract import Blobs, Client, Evaluation, Profile, RoutedServer, WindowSet
 from models.windowset import select
 from protocol.errors import Misconfigured
-from protocol.task import Task
+from protocol.task import LABEL, Task
 
 _PURPOSE = 103
 
@@ -22,16 +25,22 @@ class Personal:
     """One device on windows in its own share of classes.
 
     Attributes:
-        common: the global model.
+        common: the global model; None where the fleet shares none that could be judged.
         own: the device's.
     """
 
-    common: Evaluation
+    common: Evaluation | None
     own: Evaluation
 
 
 def each_personal(
-    task: Task, history: History, devices: Devices, test: WindowSet, seed: int
+    task: Task,
+    history: History,
+    devices: Devices,
+    test: WindowSet,
+    seed: int,
+    *,
+    profiles: Mapping[str, Profile] | None = None,
 ) -> dict[str, Personal]:
     """Judge every device's own model.
 
@@ -41,14 +50,14 @@ def each_personal(
         devices: as they were simulated; their windows of the last round say which classes a device meets.
         test: labelled windows that no device has seen.
         seed: which of them a device is judged on.
+        profiles: as they were simulated.
 
     Raises:
-        Misconfigured: the method has no personal model, or the devices kept nothing of their own.
+        Misconfigured: the devices keep nothing of their own, or cannot be judged on these windows.
     """
-    client = registry.method(task.method).client()
-    if not hasattr(client, "personal_model"):
-        raise Misconfigured(f"method {task.method!r} has no personal models")
-    if not any(history.private.values()):
+    spec = registry.method(task.method)
+    client = spec.client()
+    if not any(history.private.values()) and not spec.routed:
         raise Misconfigured(
             f"no device of task {task.name!r} kept anything of its own: the method's options say what is kept"
         )
@@ -56,11 +65,36 @@ def each_personal(
     for number, name in enumerate(sorted(devices)):
         given = devices[name]
         held = given if isinstance(given, WindowSet) else given.at(last)
-        own_test = in_shares_of(test, held, rng_of(seed, _PURPOSE, number))
-        own = client.personal_model(task, history.state, history.private[name])
-        common = client.evaluate(task, own_test, history.state)
-        found[name] = Personal(common, judge(own_test.y_B, probabilities(own, own_test)))
+        rng, state = rng_of(seed, _PURPOSE, number), history.state
+        if spec.routed:
+            profile, held = material_of(task, (profiles or {}).get(name), held)
+            route = cast("RoutedServer", spec.server()).serving_route(task, profile, history.extra.get(name))
+            state = {blob: history.state[blob] for blob in route}
+            own_test = _of_profile(task, profile, test, held, rng)
+        else:
+            own_test = in_shares_of(test, held, rng)
+        own = client.inference_model(task, spec.blended(task, state, history.private.get(name, {})))
+        found[name] = Personal(_common(task, client, own_test, history.state), scored(task, own, own_test))
     return found
+
+
+def _common(task: Task, client: Client, test: WindowSet, state: Blobs) -> Evaluation | None:
+    try:
+        return client.evaluate(task, test, state)
+    except Misconfigured:  # each device has a part of the model that nobody else has
+        return None
+
+
+def _of_profile(
+    task: Task, profile: Profile, test: WindowSet, held: WindowSet, rng: np.random.Generator
+) -> WindowSet:
+    """Test windows as the device would see them: in its class shares, where it knows classes of ``label``."""
+    columns = [task.modality_names.index(name) for name in profile.modalities]
+    own = select(test, test.present_BM[:, columns].any(axis=1))
+    if not len(own):
+        raise Misconfigured(f"no test window has {' or '.join(profile.modalities)}: nothing to judge on")
+    own = narrowed(task, profile, own)
+    return in_shares_of(own, held, rng) if LABEL in profile.targets else own
 
 
 def in_shares_of(test: WindowSet, held: WindowSet, rng: np.random.Generator) -> WindowSet:

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from coordinator.aggregation import limits_for, measured
 from coordinator.doorkeeper import check_header
 from coordinator.screen import screen
+from lichen.simulated_choice import Choice
 from lichen.simulated_device import Delivery
+from lichen.simulated_down import Downloads
 from models.contract import Blobs, Server, Update, blob_of
 from protocol.errors import Refused, Transient
 from protocol.frame import Limits, decode_frame, decode_tensors, open_frame
@@ -34,6 +36,8 @@ class RoundRecord:
         bytes_up: payload bytes by part (blob name; ``frame`` is header, names and scales).
         accepted: device -> its metrics.
         refused: device -> why its update was not taken, or why it could not train.
+        bytes_down: device -> payload bytes of the blobs of its route that it did not have yet; empty where
+            they were not counted.
     """
 
     round: int
@@ -41,6 +45,7 @@ class RoundRecord:
     bytes_up: dict[str, int]
     accepted: dict[str, dict[str, float]]
     refused: dict[str, str]
+    bytes_down: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -59,9 +64,14 @@ class _Arrived:
 
 @dataclass
 class Engine:
-    """The coordinator of a simulation: one synchronous round at a time, everybody selected.
+    """The coordinator of a simulation: one synchronous round at a time.
 
     What passed the checks is screened and folded from its frame, as the coordinator does from its journal.
+
+    Attributes:
+        down: counts what devices fetch; None: nobody does.
+        choice: of who takes part; None: everybody does.
+        extra: by device, the method's own message of its last accepted update.
     """
 
     task: Task
@@ -69,13 +79,24 @@ class Engine:
     tamper: Mapping[str, Tamper]
     watch: Watch | None
     reference: Mapping[str, float] = field(default_factory=dict)
+    down: Downloads | None = None
+    choice: Choice | None = None
+    extra: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def chosen(self, round_: int) -> tuple[str, ...] | None:
+        """Who takes part; None: everybody."""
+        return None if self.choice is None else self.choice.of(round_)
 
     def close(self, deliveries: Iterable[Delivery], state: Blobs, round_: int) -> tuple[RoundRecord, Blobs]:
         """Take what the devices sent from ``state``; returns the record and the next state."""
         record = RoundRecord(round_, {}, {}, {}, {})
         arrived: dict[str, _Arrived] = {}
         limits, room = limits_for(state, MAX_BLOB_BYTES), _KEPT_ELEMENTS
+        took_part: list[str] = []
         for one in deliveries:
+            took_part.append(one.device)
+            if self.down is not None:
+                record.bytes_down[one.device] = self.down.of(one.device, one.route, state)
             if one.frame is None:
                 record.refused[one.device] = one.why_not
                 continue
@@ -87,11 +108,21 @@ class Engine:
             record.accepted[one.device] = one.metrics
         kept = self._screened(record, arrived, round_)
         fold = self.server.open(self.task, round_, state)
-        for each in kept.values():
-            fold.fold(each.update())
+        for name, each in kept.items():
+            update = each.update()
+            fold.fold(update)
+            self._hear(name, update)
             for part, size in each.parts.items():
                 record.bytes_up[part] = record.bytes_up.get(part, 0) + size
+        if self.choice is not None:
+            self.choice.close(round_, took_part)
         return record, fold.close() if kept else state
+
+    def _hear(self, device: str, update: Update) -> None:
+        """What is remembered of an update that counted."""
+        self.extra[device] = update.header.extra
+        if self.choice is not None:
+            self.choice.hear(device, update)
 
     def _checked(  # noqa: PLR0917 - one frame on its way in
         self, device: str, frame: bytes, state: Blobs, round_: int, limits: Limits, room: int

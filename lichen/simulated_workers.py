@@ -9,7 +9,7 @@ import multiprocessing
 import signal
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
@@ -27,11 +27,11 @@ _STOP_S: Final = 10.0
 class Crew(Protocol):
     """Devices at work. One round at a time: ``start``, then ``finish``."""
 
-    def start(self, state: Blobs, round_: int) -> None:
-        """Let every device work on this state."""
+    def start(self, state: Blobs, round_: int, chosen: Collection[str] | None = None) -> None:
+        """Let the chosen devices (None: all) work on this state."""
 
     def finish(self) -> list[Delivery]:
-        """What came of all of them, in the devices' order."""
+        """What came of them, in the devices' order."""
 
     def private(self) -> dict[str, Tensors]:
         """What each device keeps of its own."""
@@ -46,15 +46,17 @@ class Here:
     def __init__(self, site: Site, devices: Sequence[VirtualDevice]) -> None:
         self._site, self._devices = site, devices
         self._order: tuple[Blobs, int] | None = None
+        self._chosen: Collection[str] | None = None
 
-    def start(self, state: Blobs, round_: int) -> None:
+    def start(self, state: Blobs, round_: int, chosen: Collection[str] | None = None) -> None:
         """See :class:`Crew`."""
-        self._order = state, round_
+        self._order, self._chosen = (state, round_), chosen
 
     def finish(self) -> list[Delivery]:
         """See :class:`Crew`."""
         assert self._order is not None  # noqa: S101 - Crew's order of calls
-        return [self._site.deliver(device, *self._order) for device in self._devices]
+        takes_part = [one for one in self._devices if self._chosen is None or one.name in self._chosen]
+        return [self._site.deliver(device, *self._order) for device in takes_part]
 
     def private(self) -> dict[str, Tensors]:
         """See :class:`Crew`."""
@@ -119,12 +121,13 @@ class Workers:
             self._hands.append(_Hand(process, ours, place, [device.name for device in share]))
         theirs.close()
 
-    def start(self, state: Blobs, round_: int) -> None:
+    def start(self, state: Blobs, round_: int, chosen: Collection[str] | None = None) -> None:
         """See :class:`Crew`."""
         self._round = round_
         for hand in self._hands:
-            hand.waits_for = list(hand.names)
-            self._send(hand, (state, round_))
+            hand.waits_for = [name for name in hand.names if chosen is None or name in chosen]
+            if hand.waits_for:
+                self._send(hand, (state, round_, tuple(hand.waits_for)))
 
     def finish(self) -> list[Delivery]:
         """See :class:`Crew`.
@@ -142,7 +145,7 @@ class Workers:
                     delivery = self._receive(hand)
                     hand.waits_for.remove(delivery.device)
                     done[delivery.device] = delivery
-        return [done[name] for name in self._names]
+        return [done[name] for name in self._names if name in done]
 
     def private(self) -> dict[str, Tensors]:
         """See :class:`Crew`."""
@@ -248,8 +251,10 @@ def _serve(pipe: Connection) -> None:
         if order is None:
             _give(pipe, {device.name: device.private for device in devices})
             continue
+        state, round_, chosen = order
         for device in devices:
-            _give(pipe, site.deliver(device, *order))
+            if device.name in chosen:
+                _give(pipe, site.deliver(device, state, round_))
 
 
 def _take(pipe: Connection) -> Any:

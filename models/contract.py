@@ -6,16 +6,14 @@ Tensor names are paths whose first two parts (or one) name the blob they travel 
 Shapes: B windows, M modalities, C channels, T samples, D features, K classes.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel
 
-from protocol.task import Task
+from protocol.task import LABEL, Task
 from protocol.tensors import Codec
 from protocol.updates import UpdateHeader
 
@@ -40,16 +38,33 @@ class WindowSet:
             missing.
         present_BM: bool, columns in the task's modality order.
         quality_BM: float32 in 0..1 from the quality indicator; 1 where it is missing or unknown.
-        y_B: int64 class index, -1 where unlabelled.
+        y_B: int64 class index of the target ``label``, -1 where unlabelled.
+        targets: by name of a further classification or regression, ``y_B`` float32: class index, or value in
+            the target's unit; NaN where unlabelled. A target that is not there is unlabelled everywhere.
+            (What a generation makes lies in ``x``.)
     """
 
     x: dict[str, FloatArray]
     present_BM: NDArray[np.bool_]
     quality_BM: FloatArray
     y_B: NDArray[np.int64]
+    targets: dict[str, FloatArray] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.y_B)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a device reads, and what it predicts; both in the task's order. Torch-free, and hashable.
+
+    Attributes:
+        modalities: inputs that it has.
+        targets: names of the task's objectives that it has labels for.
+    """
+
+    modalities: tuple[str, ...]
+    targets: tuple[str, ...] = (LABEL,)
 
 
 @dataclass(frozen=True)
@@ -61,6 +76,8 @@ class ClientContext:
     round: int
     seed: int
     """Same seed, windows and globals: the same bytes."""
+    profile: Profile | None = None
+    """What this device reads and predicts; None: whatever its windows have, and ``label``."""
 
 
 @dataclass
@@ -176,8 +193,8 @@ class Fold(Protocol):
 class Server(Protocol):
     """The coordinator's half; lives in ``server.py``; NumPy only. Made by ``make_server()`` there."""
 
-    def route(self, task: Task, modalities: Iterable[str]) -> tuple[str, ...]:
-        """Names of the blobs that a device with these modalities needs."""
+    def route(self, task: Task, profile: Profile) -> tuple[str, ...]:
+        """Names of the blobs that a device of this profile may need: a :class:`Router` chooses among them."""
 
     def prototype_route(self, task: Task, modalities: Iterable[str]) -> tuple[str, ...]:
         """Names of the blobs that a device of role ``prototype`` needs to make features of these modalities.
@@ -196,82 +213,40 @@ class Server(Protocol):
         """Begin a round on this global state."""
 
 
-@dataclass(frozen=True)
-class MethodSpec:
-    """What a method folder's ``__init__`` says about it. Torch-free."""
+class RoutedServer(Server, Protocol):
+    """The coordinator's half of a method that is ``routed``: devices hold parts of the model."""
 
-    name: str
-    title: str
-    paper: str
-    config: type[BaseModel]
-    needs_labels: bool
-    may_miss_modality: bool
-    symbols: Mapping[str, str] = field(default_factory=dict)
-    """The paper's symbol -> our name."""
-    prototype_role: bool = False
-    """Devices without torch can teach the fleet by prototypes alone: there is a ``prototyper.py``."""
-    trains: Callable[[Any], bool] = lambda _config: True
-    """Whether devices train under a config. Where they do not, devices of role ``prototype`` alone can make a
-    round; where they do, a round needs a device that trains."""
-
-    personal: Callable[[Any], tuple[str, ...]] = lambda _config: ()
-    """The parts of a state (first words of blob names) that a device keeps its own of, under a config; then
-    there is a ``personal.py``."""
-
-    def configure(self, task: Task) -> BaseModel:
-        """The task's ``config`` table, checked.
-
-        Raises:
-            Misconfigured: an option is unknown or wrong; the message names it.
-        """
-        from pydantic import ValidationError  # noqa: PLC0415 - only on this path
-
-        from protocol.errors import Misconfigured  # noqa: PLC0415
-
-        try:
-            return self.config.model_validate(task.config)
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            path = ".".join(["config", *map(str, first["loc"])])
-            raise Misconfigured(f"task {task.name!r}, method {self.name!r}: {path}: {first['msg']}") from None
-
-    def server(self) -> Server:
-        """The coordinator's half (NumPy)."""
-        made: Server = import_module(f"models.methods.{self.name}.server").make_server()
-        return made
-
-    def client(self) -> Client:
-        """The device's half (may import torch: call it in the worker only)."""
-        made: Client = import_module(f"models.methods.{self.name}.client").make_client()
-        return made
-
-    def blended(self, task: Task, state: Blobs, private: Tensors) -> Blobs:
-        """A state as a device's own predictions use it, by the method's ``personal.py`` (NumPy).
+    def serving_route(self, task: Task, profile: Profile, extra: Mapping[str, Any] | None) -> tuple[str, ...]:
+        """Names of the blobs that such a device's own exported model is made of, sorted.
 
         Args:
-            task: its config says what is personal.
-            state: at least the parts of :attr:`personal`.
-            private: what the device keeps; names that the state does not have are passed over.
-
-        Returns:
-            The state; blobs that stay global are the same objects.
-        """
-        config = self.configure(task)
-        if not self.personal(config):
-            return state
-        module = import_module(f"models.methods.{self.name}.personal")
-        made: Blobs = module.blended(config, state, private)
-        return made
-
-    def prototyper(self) -> Prototyper:
-        """The half of a device that only sends prototypes (NumPy).
+            task: names and options.
+            profile: the device's.
+            extra: the message of its last accepted update; None where there was none.
 
         Raises:
-            Misconfigured: the method has no such role.
+            Refused: the message is not one of the method's.
         """
-        from protocol.errors import Misconfigured  # noqa: PLC0415 - only on this path
 
-        if not self.prototype_role:
-            raise Misconfigured(f"method {self.name!r}: devices of role prototype cannot take part in it")
-        made: Prototyper = import_module(f"models.methods.{self.name}.prototyper").make_prototyper()
-        return made
+
+class Router(Protocol):
+    """The gate of a method that is ``routed``; lives in ``router.py``; NumPy only: the agent asks it.
+
+    Made by ``make_router()`` there. A device fetches what :meth:`first` names, asks :meth:`choose`, and
+    fetches the rest of its route: nothing that it will not use.
+    """
+
+    def first(self, task: Task, profile: Profile) -> tuple[str, ...]:
+        """Names of the blobs that the choice depends on, a part of ``Server.route``."""
+
+    def choose(
+        self, context: ClientContext, windows: WindowSet, state: Blobs, private: Tensors
+    ) -> tuple[str, ...]:
+        """Names of all blobs of this device's route in this round, those of :meth:`first` among them.
+
+        Args:
+            context: with the device's profile; the same context and data give the same choice.
+            windows: that it will train on.
+            state: the blobs of :meth:`first`.
+            private: what the last :attr:`LocalResult.private` was.
+        """

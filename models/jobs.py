@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from models import windowset
-from models.contract import Blobs, ClientContext, Evaluation, LocalResult, Tensors, WindowSet
+from models.contract import Blobs, ClientContext, Evaluation, LocalResult, Profile, Tensors, WindowSet
 from models.params import flatten, read_npz, unflatten, write_npz
 from protocol.errors import Misconfigured, Transient
 from protocol.task import Task
@@ -47,6 +47,7 @@ class TrainJob:
     round: int
     seed: int
     threads: int = 1
+    profile: Profile | None = None
     kind: Literal["train"] = "train"
 
 
@@ -129,7 +130,7 @@ def write_evaluate(job_dir: Path, job: EvaluateJob, windows_path: Path, state: B
 
 def context(job: TrainJob) -> ClientContext:
     """What the method's client is told of a train job."""
-    return ClientContext(task=job.task, device=job.device, round=job.round, seed=job.seed)
+    return ClientContext(job.task, job.device, job.round, job.seed, job.profile)
 
 
 def save_result(job_dir: Path, summary: dict[str, Any], tensors: Tensors | None = None) -> None:

@@ -35,6 +35,11 @@ def unflatten(tensors: Mapping[str, FloatArray]) -> Blobs:
     return blobs
 
 
+def blobs_of(tensors: Iterable[str]) -> tuple[str, ...]:
+    """Names of the blobs that tensors of these names travel in, sorted."""
+    return tuple(sorted({blob_of(name) for name in tensors}))
+
+
 def shapes(tensors: Mapping[str, FloatArray]) -> dict[str, tuple[int, ...]]:
     """Name -> shape."""
     return {name: tensor.shape for name, tensor in tensors.items()}

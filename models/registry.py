@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from models import methods as _folder
-from models.contract import MethodSpec
+from models.spec import MethodSpec
 from protocol.errors import Misconfigured
 
 if TYPE_CHECKING:

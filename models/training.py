@@ -6,7 +6,7 @@ deterministic algorithms; the same seed, windows, globals and number of threads 
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -71,6 +71,79 @@ class Sgd:
             gradient = gradient + self._momentum * self._velocity[i]
         self._velocity[i] = gradient
         return gradient
+
+
+class Adam:
+    """Adam as ``torch.optim.AdamW`` does it, on all parameters at once: fast where there are many small ones.
+
+    Args:
+        parameters: moved into one block of memory, then changed in place by :meth:`descend`. One that the
+            loss does not depend on has a gradient of zero.
+        lr: step size.
+        weight_decay: pull towards zero, times ``lr``, beside the gradient.
+        betas: of the gradient's running mean, and of its square's.
+        eps: keeps steps of small gradients finite.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[Tensor],
+        lr: float,
+        weight_decay: float = 0.0,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+    ) -> None:
+        own = list(parameters)
+        self._value_W = torch.cat([p.detach().reshape(-1) for p in own])
+        self._slope_W, self._mean_W, self._square_W = (torch.zeros_like(self._value_W) for _ in range(3))
+        self._lr, self._weight_decay, self._betas, self._eps = lr, weight_decay, betas, eps
+        self._sizes, self._steps = torch.tensor([len(self._value_W)]), torch.zeros(1, dtype=torch.float64)
+        at = 0
+        for p in own:
+            end = at + p.numel()
+            p.data, p.grad = self._value_W[at:end].view_as(p), self._slope_W[at:end].view_as(p)
+            at = end
+
+    def resume(self, moments: Sequence[tuple[Tensor, Tensor, float]]) -> None:
+        """Go on where an earlier one was: by run of parameters, in order, what :meth:`moments` gave.
+
+        Args:
+            moments: the gradient's running mean, that of its square, both flat, and the steps behind them.
+        """
+        self._mean_W = torch.cat([mean for mean, _, _ in moments])
+        self._square_W = torch.cat([square for _, square, _ in moments])
+        self._sizes = torch.tensor([len(mean) for mean, _, _ in moments])
+        self._steps = torch.tensor([steps for _, _, steps in moments], dtype=torch.float64)
+
+    def moments(self, sizes: Sequence[int]) -> list[tuple[Tensor, Tensor, float]]:
+        """For :meth:`resume`: by run of parameters, whose lengths these are."""
+        each_W = torch.repeat_interleave(self._steps, self._sizes)
+        runs = list(sizes)
+        parts = zip(torch.split(self._mean_W, runs), torch.split(self._square_W, runs), strict=True)
+        starts = [sum(sizes[:i]) for i in range(len(sizes))]
+        return [(mean, square, float(each_W[at])) for at, (mean, square) in zip(starts, parts, strict=True)]
+
+    def _corrections(self) -> tuple[Tensor | float, Tensor | float]:
+        """By how much the running means fall short of the truth, having begun at zero."""
+        first, second = (1 - beta**self._steps for beta in self._betas)
+        if len(self._steps) == 1:
+            return first.item(), second.item()
+        return tuple(torch.repeat_interleave(c.to(torch.float32), self._sizes) for c in (first, second))  # type: ignore[return-value]  # two of them
+
+    def descend(self, loss: Tensor) -> None:
+        """One step down the loss's gradient."""
+        self._slope_W.zero_()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._steps += 1
+        mean_short, square_short = self._corrections()
+        first, second = self._betas
+        with torch.no_grad():
+            self._mean_W.lerp_(self._slope_W, 1 - first)
+            self._square_W.mul_(second).addcmul_(self._slope_W, self._slope_W, value=1 - second)
+            root_W = (self._square_W / square_short).sqrt_().add_(self._eps)
+            if self._weight_decay:
+                self._value_W.mul_(1 - self._lr * self._weight_decay)
+            self._value_W.addcdiv_(self._mean_W / mean_short, root_W, value=-self._lr)
 
 
 def norms(part: nn.Module) -> list[Tensor]:

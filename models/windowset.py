@@ -1,7 +1,8 @@
 """Sets of windows on disk and in hand: save, load, select, join. Torch-free.
 
-One npz file holds ``x/<modality>`` (``x_BCT`` float32), ``present`` (B, M), ``quality`` (B, M) and ``y``
-(B,). Columns of ``present`` and ``quality`` stand in the task's modality order.
+One npz file holds ``x/<modality>`` (``x_BCT`` float32), ``present`` (B, M), ``quality`` (B, M), ``y`` (B,)
+and, by further target, ``target/<name>`` (B,; class index or value, NaN: unlabelled).
+Columns of ``present`` and ``quality`` stand in the task's modality order.
 """
 
 from collections.abc import Sequence
@@ -11,12 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from models.contract import WindowSet
+from models.contract import FloatArray, WindowSet
 from models.params import read_arrays, write_npz
 from protocol.errors import Misconfigured
-from protocol.task import Task
+from protocol.task import LABEL, Task
 
 _X = "x/"
+_TARGET = "target/"
 
 
 def empty(task: Task) -> WindowSet:
@@ -58,6 +60,8 @@ def check(windows: WindowSet, task: Task, where: str = "windows") -> WindowSet:
             raise Misconfigured(
                 f"{where}: {key} holds NaN or infinite values; missing data is zeros with present=0"
             )
+    for name, y_B in windows.targets.items():
+        _check_target(windows, task, name, y_B, where)
     if count and not (windows.y_B.min() >= -1 and windows.y_B.max() < len(task.labels)):
         raise Misconfigured(
             f"{where}: y goes from {windows.y_B.min()} to {windows.y_B.max()}; task {task.name!r} has "
@@ -66,10 +70,31 @@ def check(windows: WindowSet, task: Task, where: str = "windows") -> WindowSet:
     return windows
 
 
+def _check_target(windows: WindowSet, task: Task, name: str, y_B: NDArray[Any], where: str) -> None:
+    known = {t.name: t for t in task.targets if t.kind != "generation"}
+    if name not in known:
+        raise Misconfigured(
+            f"{where}: {_TARGET}{name}: task {task.name!r} has no such target with labels "
+            f"(it has {', '.join(known) or 'none'})"
+        )
+    if y_B.shape != windows.y_B.shape:
+        raise Misconfigured(f"{where}: {_TARGET}{name} has shape {y_B.shape}, y {windows.y_B.shape}")
+    labels, given_B = known[name].labels, y_B[~np.isnan(y_B)]
+    wrong_B = ~np.isfinite(given_B)
+    if labels:
+        wrong_B |= (given_B != np.rint(given_B)) | (given_B < 0) | (given_B >= len(labels))
+    if wrong_B.any():
+        wanted = f"0 to {len(labels) - 1}" if labels else "finite"
+        raise Misconfigured(
+            f"{where}: {_TARGET}{name} holds {given_B[wrong_B][0]:g}; it must be {wanted}, or NaN: unlabelled"
+        )
+
+
 def save(path: Path, windows: WindowSet) -> None:
     """Write a set as npz: whole or not at all."""
     arrays: dict[str, NDArray[Any]] = {f"{_X}{name}": x for name, x in windows.x.items()}
     arrays |= {"present": windows.present_BM, "quality": windows.quality_BM, "y": windows.y_B}
+    arrays |= {f"{_TARGET}{name}": y_B for name, y_B in windows.targets.items()}
     write_npz(Path(path), arrays)
 
 
@@ -97,6 +122,11 @@ def load(path: Path, task: Task | None = None) -> WindowSet:
             present_BM=np.asarray(data["present"], np.bool_),
             quality_BM=np.asarray(data["quality"], np.float32),
             y_B=np.asarray(data["y"], np.int64),
+            targets={
+                k.removeprefix(_TARGET): np.asarray(y, np.float32)
+                for k, y in data.items()
+                if k.startswith(_TARGET)
+            },
         )
     if windows.y_B.ndim != 1 or any(x.shape[:1] != windows.y_B.shape for x in windows.x.values()):
         raise Misconfigured(f"{path}: y and the x/<modality> arrays must hold the same number of windows")
@@ -111,6 +141,7 @@ def select(windows: WindowSet, index: ArrayLike) -> WindowSet:
         present_BM=windows.present_BM[at],
         quality_BM=windows.quality_BM[at],
         y_B=windows.y_B[at],
+        targets={name: y_B[at] for name, y_B in windows.targets.items()},
     )
 
 
@@ -131,7 +162,19 @@ def concat(sets: Sequence[WindowSet]) -> WindowSet:
         present_BM=np.concatenate([s.present_BM for s in sets]),
         quality_BM=np.concatenate([s.quality_BM for s in sets]),
         y_B=np.concatenate([s.y_B for s in sets]),
+        targets={
+            name: np.concatenate([target(s, name) for s in sets])
+            for name in dict.fromkeys(name for s in sets for name in s.targets)
+        },
     )
+
+
+def target(windows: WindowSet, name: str) -> FloatArray:
+    """``y_B`` float32 of a classification or regression, the one of ``label`` too; NaN where unlabelled."""
+    if name == LABEL:
+        return np.where(windows.y_B >= 0, windows.y_B, np.nan).astype(np.float32)
+    found = windows.targets.get(name)
+    return np.full(len(windows), np.nan, np.float32) if found is None else found
 
 
 def counts(windows: WindowSet, task: Task) -> dict[str, tuple[int, ...]]:

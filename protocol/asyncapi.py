@@ -53,7 +53,7 @@ _CHANNELS: Final = {
         (m.Receipt, m.Want),
     ),
     Kind.DOWN_BLOB: _Channel("A chunk of a blob that the device pulled.", (_CHUNK,)),
-    Kind.MODEL: _Channel("The bundle that this one device should run.", (m.ModelPointer,)),
+    Kind.MODEL: _Channel("The bundle that this one device should run.", (m.ModelPointer,), True),
     Kind.CMD: _Channel(
         "A fetch that cannot be answered, or a request to send the state again.", (m.Command,)
     ),

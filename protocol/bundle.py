@@ -19,7 +19,7 @@ from protocol.base import Count, Digest, Label, Name, Wire
 from protocol.errors import Reason, Refused
 from protocol.frame import digest
 from protocol.messages import MAX_MESSAGE_BYTES, BlobRef, Metrics
-from protocol.task import Modality, Window
+from protocol.task import LABEL, Modality, Target, Window
 
 MANIFEST_NAME: Final = "manifest.json"
 MAX_BUNDLE_BYTES: Final = 256 * 1024 * 1024
@@ -29,6 +29,8 @@ _EPOCH: Final = (1980, 1, 1, 0, 0, 0)  # the earliest a ZIP can say: a bundle ha
 _UNIX: Final = 3
 _PLAIN_FILE: Final = 0o100644 << 16
 _ENCRYPTED: Final = 1
+_SAID_BY_PLACE: Final = {"modalities": {"__all__": {"input"}}}
+"""A manifest's ``modalities`` are inputs: bundles have the bytes that they had before some were not."""
 # What zipfile raises on bytes that are not an archive, or claim a feature or a place that is not there.
 _ZIP_ERRORS: Final = (zipfile.BadZipFile, RuntimeError, EOFError, ValueError, struct.error, OverflowError)
 
@@ -52,11 +54,15 @@ class BundleManifest(Wire):
     """In the order of the columns of the input ``present``."""
     window: Window
     samples: Annotated[dict[Name, Annotated[int, Field(ge=1)]], Field(max_length=16)]
-    """Per modality, samples of a window (the T of ``x_BCT``)."""
+    """Per modality that is read or generated, samples of a window (the T of ``x_BCT``)."""
     inputs: Annotated[tuple[Label, ...], Field(max_length=32)]
     """Names of the graph's inputs."""
-    outputs: Annotated[tuple[Label, ...], Field(max_length=32)]
-    overridable: Annotated[tuple[TensorName, ...], Field(max_length=256)] = ()
+    outputs: Annotated[tuple[Label, ...], Field(max_length=64)]
+    targets: Annotated[tuple[Target, ...], Field(max_length=16)] | None = None
+    """What the graph predicts, in the order of its outputs (``protocol.outputs``); None: ``label`` alone."""
+    generated: Annotated[tuple[Modality, ...], Field(max_length=15)] | None = None
+    """What ``targets`` of kind ``generation`` make; None: there are none."""
+    overridable: Annotated[tuple[TensorName, ...], Field(max_length=1024)] = ()
     """Tensors that a device may feed instead of the graph's own, by wire name: further inputs, with defaults.
     Each is also an output of the graph, which gives its default."""
     round: Count
@@ -69,6 +75,11 @@ class BundleManifest(Wire):
     files: Annotated[dict[FileName, BlobRef], Field(max_length=MAX_FILES, default_factory=dict)]
     parity: Annotated[dict[str, JsonValue], Field(max_length=64, default_factory=dict)]
     """What the parity gate measured: the graph against the network it was made from."""
+
+    @property
+    def predicted(self) -> tuple[Target, ...]:
+        """:attr:`targets`, where there are none the one of ``labels``."""
+        return (Target(name=LABEL, labels=self.labels),) if self.targets is None else self.targets
 
 
 def pack(manifest: BundleManifest, files: Mapping[str, bytes]) -> bytes:
@@ -86,7 +97,9 @@ def pack(manifest: BundleManifest, files: Mapping[str, bytes]) -> bytes:
         raise ValueError(f"a bundle holds at most {MAX_FILES} files with plain names; wrong: {wrong}")
     ordered = sorted(files.items())
     refs = {name: BlobRef(digest=digest(content), size=len(content)) for name, content in ordered}
-    text = manifest.model_copy(update={"files": refs}).model_dump_json(exclude_none=True, indent=1)
+    text = manifest.model_copy(update={"files": refs}).model_dump_json(
+        exclude=_SAID_BY_PLACE, exclude_none=True, indent=1
+    )
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
         for name, content in [(MANIFEST_NAME, text.encode()), *ordered]:

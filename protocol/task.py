@@ -17,8 +17,10 @@ MAX_WINDOW_VALUES: Final = 1 << 22
 """Values of one window, all modalities together (16 MB): more is a mistake in ``length_s`` or ``rate_hz``."""
 MAX_OVERLAP: Final = 1024
 """``length_s`` is at most so many times ``stride_s``."""
-RESERVED: Final = frozenset({"label", "present", "probabilities", "logits"})
-"""Words with a meaning of their own: recordings' label track, the exported graph's inputs and outputs."""
+LABEL: Final = "label"
+"""The name of every task's first target, whose classes are ``Task.labels``."""
+RESERVED: Final = frozenset({LABEL, "target", "present", "probabilities", "logits"})
+"""Words with a meaning of their own: recordings' label tracks, the exported graph's inputs and outputs."""
 
 
 class Modality(Frozen):
@@ -34,6 +36,35 @@ class Modality(Frozen):
     """Subtracted before the network, in ``unit``."""
     scale: Annotated[float, Field(gt=0)] = 1.0
     """Divided by before the network, in ``unit``; part of the exported graph."""
+    input: bool = True
+    """False: no device reads it to predict; it is only there to be generated (``Target.modality``)."""
+
+
+class Target(Frozen):
+    """One thing that is predicted (a downstream task, in the words of papers on several of them).
+
+    ``classification``: one of ``labels``. ``regression``: one number, in ``unit``. ``generation``: the window
+    of a modality, which then needs no labels: what is to be generated is recorded.
+    """
+
+    name: ModalityName
+    kind: Literal["classification", "regression", "generation"] = "classification"
+    labels: Annotated[tuple[Label, ...], Field(max_length=1024)] = ()
+    modality: ModalityName | None = None
+    unit: Label = "1"
+    offset: float = 0.0
+    """Regression: the network learns ``(value - offset) / scale``."""
+    scale: Annotated[float, Field(gt=0)] = 1.0
+
+    @model_validator(mode="after")
+    def _says_what_its_kind_needs(self) -> Self:
+        if (self.kind == "classification") != bool(self.labels) or len(self.labels) == 1:
+            raise ValueError(f"target {self.name!r}: labels: two or more for a classification, else none")
+        if len(set(self.labels)) != len(self.labels):
+            raise ValueError(f"target {self.name!r}: a label is named twice")
+        if (self.kind == "generation") != (self.modality is not None):
+            raise ValueError(f"target {self.name!r}: modality: what a generation makes, and of no other kind")
+        return self
 
 
 class Window(Frozen):
@@ -65,6 +96,15 @@ class Network(Frozen):
     hidden_dim: Annotated[int, Field(ge=4, le=4096)] = 128
 
 
+class Bandit(Frozen):
+    """Selection by a discounted upper confidence bound: ``coordinator.policies.bandit``."""
+
+    discount: Annotated[float, Field(gt=0, le=1)] = 0.9
+    """Of what was seen, by round."""
+    explore: Annotated[float, Field(ge=0, le=1000)] = 1.0
+    """Weight of the term that favours devices and experts that were seen seldom; 1 is the paper's."""
+
+
 class Rounds(Frozen):
     """When a round opens and closes. Quorum is over the *set* of selected devices that have delivered."""
 
@@ -72,6 +112,10 @@ class Rounds(Frozen):
     deadline_s: Annotated[float, Field(gt=0, le=7 * 86400)] = 120.0
     devices_per_round: Annotated[int, Field(ge=1, le=100_000)] | None = None
     """None selects every device that is online and able."""
+    selection: Name = "coverage"
+    """How devices are chosen where there are more: a policy of ``coordinator.policies``."""
+    bandit: Bandit = Bandit()
+    """Options of ``selection = "bandit"``."""
     quorum: Share = 1.0
     """The round closes early when this share of the selected devices has delivered."""
     min_devices: Annotated[int, Field(ge=1, le=100_000)] = 1
@@ -111,6 +155,8 @@ class Task(Frozen):
     method: Name = "qqr"
     labels: Annotated[tuple[Label, ...], Field(min_length=2, max_length=1024)]
     modalities: Annotated[tuple[Modality, ...], Field(min_length=1, max_length=16)]
+    targets: Annotated[tuple[Target, ...], Field(max_length=15)] = ()
+    """What is predicted besides ``labels``; a device learns those that it has labels for."""
     window: Window = Window()
     network: Network = Network()
     rounds: Rounds = Rounds()
@@ -130,11 +176,27 @@ class Task(Frozen):
         taken = sorted(RESERVED.intersection(names))
         if taken:
             raise ValueError(f"modality {taken[0]!r}: the name has a meaning of its own; choose another")
+        if not any(m.input for m in self.modalities):
+            raise ValueError("no modality is an input")
         stray = sorted(set(self.network.encoders) - set(names))
         if stray:
             raise ValueError(
                 f"network.encoders names unknown modalities: {', '.join(stray)} (known: {', '.join(names)})"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _targets_are_consistent(self) -> Self:
+        names = [target.name for target in self.targets]
+        twice = sorted(
+            {n for n in names if names.count(n) > 1} | ({*self.modality_names, *RESERVED} & {*names})
+        )
+        if twice:
+            raise ValueError(f"target {twice[0]!r}: the name is taken; choose another")
+        for target in self.targets:
+            if target.modality is not None and target.modality not in self.modality_names:
+                known = ", ".join(self.modality_names)
+                raise ValueError(f"target {target.name!r}: no modality {target.modality!r} (known: {known})")
         return self
 
     @model_validator(mode="after")
@@ -158,6 +220,32 @@ class Task(Frozen):
         raise KeyError(
             f"task {self.name!r} has no modality {name!r}; it has {', '.join(self.modality_names)}"
         )
+
+    @property
+    def objectives(self) -> tuple[Target, ...]:
+        """All targets: the one of ``labels`` first."""
+        return (Target(name=LABEL, labels=self.labels), *self.targets)
+
+    @property
+    def target_names(self) -> tuple[str, ...]:
+        """Of all :attr:`objectives`, in their order."""
+        return (LABEL, *(target.name for target in self.targets))
+
+    def target(self, name: str) -> Target:
+        """The objective of that name.
+
+        Raises:
+            KeyError: there is none; the message lists those there are.
+        """
+        for target in self.objectives:
+            if target.name == name:
+                return target
+        raise KeyError(f"task {self.name!r} has no target {name!r}; it has {', '.join(self.target_names)}")
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """The modalities that may be read to predict, in the task's order."""
+        return tuple(m.name for m in self.modalities if m.input)
 
     @property
     def modality_names(self) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from typing import Final
 
 from coordinator import schema
+from coordinator.rounds.choosing import Chosen
 from coordinator.rounds.states import RecordAttempt, Select
 from coordinator.store import Store
 from runtime.clock import Clock
@@ -18,8 +19,8 @@ class Attempts:
         self._store = store
         self._clock = clock
 
-    def opened(self, command: Select, reasons: dict[str, str]) -> None:
-        """An attempt begins: ``reasons`` says of each device why it takes part."""
+    def opened(self, command: Select, chosen: Chosen) -> None:
+        """An attempt begins."""
         table = schema.attempts
         with self._store.transaction() as connection:
             old = (table.c.round == command.round) & (table.c.attempt <= command.attempt - _KEPT)
@@ -30,9 +31,11 @@ class Attempts:
             attempt=command.attempt,
             opened_wall=self._clock.wall(),
             closed_wall=None,
-            selected=sorted(reasons),
-            why=reasons,
+            selected=sorted(chosen.why),
+            why=chosen.why,
             outcome="",
+            policy=chosen.policy,
+            passed=chosen.passed,
         )
 
     def closed(self, command: RecordAttempt) -> None:

@@ -5,7 +5,6 @@ events sequential, so an update is either counted before a round closes or refus
 """
 
 import asyncio
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,6 +16,7 @@ from coordinator.journal import Journal
 from coordinator.roster import Roster
 from coordinator.rounds import machine
 from coordinator.rounds.attempts import Attempts
+from coordinator.rounds.choosing import Chooser
 from coordinator.rounds.group import Offered, tally
 from coordinator.rounds.outlook import able, outlook
 from coordinator.rounds.reading import replay
@@ -43,7 +43,6 @@ from coordinator.rounds.states import (
     UpdateRefused,
 )
 from coordinator.rounds.why import Outlook, why
-from coordinator.selection import select
 from coordinator.standing import CONTENT
 from coordinator.store import Store
 from coordinator.terms import Terms
@@ -70,11 +69,6 @@ class Listener(Protocol):
         """Offer the open round to these devices now."""
 
 
-def derive_seed(*parts: object) -> int:
-    """A seed of 31 bits that is the same for the same parts."""
-    return int.from_bytes(hashlib.sha256("/".join(map(str, parts)).encode()).digest()[:4], "big") >> 1
-
-
 class Driver:
     """The machine at work. :meth:`open` first, then :meth:`run`."""
 
@@ -97,6 +91,7 @@ class Driver:
         """One command at a time: the machine asks for the next only when the last is answered."""
         self._store = store
         self._attempts = Attempts(store, clock)
+        self.chooser = Chooser(task, rules, roster, store)
         self._journal = journal
         self._roster = roster
         self._clock = clock
@@ -274,25 +269,7 @@ class Driver:
                     pass  # written with its event
 
     async def _select(self, command: Select) -> None:
-        able, delivered = self.able(), self.state.delivered
-        askable = [device for device in able if device not in delivered]
-        wanted = self.rules.devices_per_round
-        if wanted is not None:
-            wanted = max(1, wanted - len(delivered))
-        seed = derive_seed(self.task.seed, command.round, command.attempt)
-        names, k = self.task.modality_names, len(self.task.labels)  # a device may claim any others
-        counts = {
-            device: {name: n[:k] for name, n in self._roster.counts(device).items() if name in names}
-            for device in askable
-        }
-        chosen = select(counts, wanted, seed, self.task.labels, self._needed(askable))
-        reasons = {**dict.fromkeys(delivered, "delivered in an earlier attempt"), **chosen.why}
+        chosen = await self.chooser.choose(command, self.able(), self.state, self.terms())
         answer = Selected(round=command.round, attempt=command.attempt, devices=chosen.devices)
-        if await self._post(answer, partial(self._attempts.opened, command, reasons)):
-            log.info("selected", round=command.round, attempt=command.attempt, why=reasons)
-
-    def _needed(self, askable: Sequence[str]) -> frozenset[str]:
-        """Devices of which the round needs one: those that train, unless one of them has delivered."""
-        if not self.terms().needs_training or any(map(self._roster.trains, self.state.delivered)):
-            return frozenset()
-        return frozenset(filter(self._roster.trains, askable))
+        if await self._post(answer, partial(self._attempts.opened, command, chosen)):
+            log.info("selected", round=command.round, attempt=command.attempt, why=chosen.why)

@@ -15,13 +15,17 @@ Key = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """An update whose frame is on disk: ``path`` relative to the round's folder, from byte ``at``."""
+    """An update whose frame is on disk: ``file`` of the round's folder (or one of its own), from byte ``at``.
+
+    ``blobs``: names of those that it moves.
+    """
 
     header: UpdateHeader
     digest: str
     size: int
     file: str = ""
     at: int = 0
+    blobs: tuple[str, ...] = ()
 
     @property
     def key(self) -> Key:

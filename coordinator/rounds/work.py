@@ -11,7 +11,7 @@ from typing import Final
 import structlog
 
 from coordinator.aggregation import UnusableUpdates, fold_round, limits_for
-from coordinator.deployment import Deployment
+from coordinator.deployment import Deploying
 from coordinator.jobs import Jobs, Lineage
 from coordinator.journal import Journal
 from coordinator.reference import References
@@ -59,7 +59,7 @@ class Workshop:
         jobs: Jobs,
         journal: Journal,
         registry: Registry,
-        deployment: Deployment,
+        deployment: Deploying,
         teller: Teller,
         traffic: Traffic,
         clock: Clock,
@@ -253,8 +253,7 @@ class Workshop:
         row = await asyncio.to_thread(self._registry.row, command.version)
         parent = None if row is None else row["parent"]
         lineage = Lineage(command.version, parent, state.manifest, metrics)
-        bundle = await self._jobs.export(await self.state(), lineage)
-        await self._deployment.store_bundle(command.version, bundle.data, metrics)
+        await self._deployment.export(self._jobs, await self.state(), lineage)
         await self._driver.post(ExportDone(version=command.version))
         await self._deployment.announce()
 

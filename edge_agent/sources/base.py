@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from protocol.errors import Misconfigured
-from protocol.task import Task
+from protocol.task import LABEL, Task
 from runtime.clock import Clock
 from runtime.settings import check_table
 
@@ -32,10 +32,15 @@ class SampleBatch:
 
 @dataclass(frozen=True, slots=True)
 class LabelBatch:
-    """Labels: from ``t[i]`` until ``t[i + 1]`` the class index is ``label[i]`` (-1: none)."""
+    """Labels of one target: from ``t[i]`` until ``t[i + 1]`` it is ``label[i]``.
+
+    A classification's are class indices, -1 or NaN for none; a regression's are numbers in its unit, NaN for
+    none.
+    """
 
     t: NDArray[np.float64]
-    label: NDArray[np.int64]
+    label: NDArray[np.int64] | NDArray[np.float64]
+    target: str = LABEL
 
 
 Batch = SampleBatch | LabelBatch

@@ -1,11 +1,12 @@
 """Recordings on disk: npz, csv and parquet.
 
 npz: ``<modality>/t`` (n,) seconds, ``<modality>/values`` (n, C), optional ``label/t`` and ``label/values``
-(n,). csv and parquet: a column ``t``, columns ``<modality>.<channel>``, an optional column ``label``. In
-tables an empty cell is a sample that is missing: each modality keeps the rows in which all its cells are
-filled.
+(n,), and by further target ``target/<name>/t`` and ``target/<name>/values`` (n,). csv and parquet: a column
+``t``, columns ``<modality>.<channel>``, optional columns ``label`` and ``target.<name>``. In tables an empty
+cell is a sample that is missing: each modality keeps the rows in which all its cells are filled.
 
-Labels are class indices, -1 for none, and hold until the next one.
+Labels hold until the next one. ``label`` is a class index, -1 for none; a further target's is a class index
+or a number in its unit, NaN (an empty cell) for none.
 """
 
 import csv
@@ -18,10 +19,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_agent.sources.labels import PREFIX, TargetTrack, changes, classes_of, require_name, target
 from models import npz
 from protocol.errors import Misconfigured
+from protocol.task import LABEL
 
-_MAX_LABEL: Final = 2**31
 MAX_BYTES: Final = 2 * 1024**3
 """A recording is held in memory while it is replayed; a larger file is refused."""
 
@@ -36,16 +38,27 @@ class Stream:
 
 @dataclass(frozen=True)
 class Recording:
-    """Streams by modality, and label changes: ``label_t`` (k,), ``label`` (k,) int64."""
+    """Streams by modality, changes of ``label`` (``label_t``, ``label`` (k,) int64) and further targets."""
 
     streams: Mapping[str, Stream]
     label_t: NDArray[np.float64] = field(default_factory=lambda: np.empty(0, np.float64))
     label: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    targets: Mapping[str, TargetTrack] = field(default_factory=dict)
 
     def span(self) -> tuple[float, float]:
         """First and last time in seconds over all streams; (0, 0) where all are empty."""
         ends = [(s.t[0], s.t[-1]) for s in self.streams.values() if len(s.t)]
         return (min(float(a) for a, _ in ends), max(float(b) for _, b in ends)) if ends else (0.0, 0.0)
+
+
+def label_tracks(
+    recording: Recording,
+) -> list[tuple[str, NDArray[np.float64], NDArray[np.int64] | NDArray[np.float64]]]:
+    """Target, times and values of every label track that is not empty; ``label`` first."""
+    tracks: list[tuple[str, NDArray[np.float64], NDArray[np.int64] | NDArray[np.float64]]]
+    tracks = [(LABEL, recording.label_t, recording.label)]
+    tracks += [(name, track.t, track.values) for name, track in recording.targets.items()]
+    return [track for track in tracks if len(track[1])]
 
 
 def read(path: Path) -> Recording:
@@ -73,6 +86,8 @@ def write_npz(path: Path, recording: Recording) -> None:
         arrays[f"{name}/t"], arrays[f"{name}/values"] = stream.t, stream.values
     if len(recording.label_t):
         arrays["label/t"], arrays["label/values"] = recording.label_t, recording.label
+    for name, track in recording.targets.items():
+        arrays[f"{PREFIX}/{name}/t"], arrays[f"{PREFIX}/{name}/values"] = track.t, track.values
     with path.open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]  # numpy's stub takes the names for its own option
 
@@ -84,21 +99,33 @@ def _read_npz(path: Path) -> Recording:
         arrays = npz.read(path, MAX_BYTES)
     except npz.BadNpz as error:
         raise Misconfigured(f"recording {path}: not a plain npz file: {error}") from None
-    names = sorted({key.rpartition("/")[0] for key in arrays if "/" in key} - {"label"})
+    groups = {key.rpartition("/")[0] for key in arrays if "/" in key}
+    tracks = {name for name in groups if name.split("/")[0] == PREFIX}
+    names = sorted(groups - tracks - {LABEL})
     if not names:
         found = ", ".join(sorted(arrays)[:8]) or "nothing"
         raise Misconfigured(f"recording {path}: no key '<modality>/t' in it (found {found})")
-    streams = {}
-    for name in names:
-        for part in ("t", "values"):
-            if f"{name}/{part}" not in arrays:
-                raise Misconfigured(f"recording {path}: key '{name}/{part}' is missing")
-        streams[name] = _stream(path, name, arrays[f"{name}/t"], arrays[f"{name}/values"])
-    if ("label/t" in arrays) != ("label/values" in arrays):
-        raise Misconfigured(f"recording {path}: 'label/t' and 'label/values' come together or not at all")
-    if "label/t" not in arrays:
-        return Recording(streams)
-    return Recording(streams, *_labels(path, arrays["label/t"], arrays["label/values"]))
+    streams = {name: _stream(path, name, *_pair(path, name, arrays)) for name in names}
+    targets = {}
+    for track in sorted(tracks):
+        name = track.partition("/")[2]
+        require_name(path, name)
+        targets[name] = target(path, name, *_pair(path, track, arrays))
+    if not arrays.keys() & {f"{LABEL}/t", f"{LABEL}/values"}:
+        return Recording(streams, targets=targets)
+    return Recording(streams, *classes_of(path, *_pair(path, LABEL, arrays)), targets)
+
+
+def _pair(
+    path: Path, name: str, arrays: Mapping[str, NDArray[np.generic]]
+) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
+    for part in ("t", "values"):
+        if f"{name}/{part}" not in arrays:
+            raise Misconfigured(
+                f"recording {path}: key '{name}/{part}' is missing: '{name}/t' and '{name}/values' come "
+                "together or not at all"
+            )
+    return arrays[f"{name}/t"], arrays[f"{name}/values"]
 
 
 def _stream(path: Path, name: str, t: NDArray[np.generic], values: NDArray[np.generic]) -> Stream:
@@ -120,25 +147,6 @@ def _stream(path: Path, name: str, t: NDArray[np.generic], values: NDArray[np.ge
         return Stream(times[order], np.ascontiguousarray(values[order], np.float32))
 
 
-def _labels(
-    path: Path, t: NDArray[np.generic], label: NDArray[np.generic]
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    if t.ndim != 1 or t.shape != label.shape or t.dtype.kind not in "fiu" or label.dtype.kind not in "fiu":
-        raise Misconfigured(
-            f"recording {path}: 'label/t' {t.shape} and 'label/values' {label.shape} should be (n,)"
-        )
-    times = t.astype(np.float64)
-    if not np.isfinite(times).all():
-        raise Misconfigured(f"recording {path}: 'label/t' holds a time that is not finite")
-    wide = label.astype(np.float64)
-    wide = np.where(np.isfinite(wide), wide, -1.0)
-    if (np.abs(wide) > _MAX_LABEL).any():
-        raise Misconfigured(f"recording {path}: label {np.abs(wide).max():g} is no index of a class")
-    classes = wide.astype(np.int64)
-    order = np.argsort(times, kind="stable")
-    return times[order], classes[order]
-
-
 def _from_table(path: Path, columns: Mapping[str, NDArray[np.float64]]) -> Recording:
     if "t" not in columns:
         raise Misconfigured(f"recording {path}: no column 't' (columns: {', '.join(list(columns)[:12])})")
@@ -147,6 +155,11 @@ def _from_table(path: Path, columns: Mapping[str, NDArray[np.float64]]) -> Recor
     for name in columns:
         if "." in name:
             groups.setdefault(name.partition(".")[0], []).append(name)
+    targets = {}
+    for column in groups.pop(PREFIX, []):
+        name = column.partition(".")[2]
+        require_name(path, name)
+        targets[name] = changes(target(path, name, t, columns[column]))
     if not groups:
         raise Misconfigured(f"recording {path}: no column '<modality>.<channel>'")
     streams = {}
@@ -154,11 +167,11 @@ def _from_table(path: Path, columns: Mapping[str, NDArray[np.float64]]) -> Recor
         values = np.stack([columns[n] for n in names], axis=1)
         filled = np.isfinite(values).all(axis=1)
         streams[modality] = _stream(path, modality, t[filled], values[filled])
-    if "label" not in columns:
-        return Recording(streams)
-    times, classes = _labels(path, t, columns["label"])
-    change = np.flatnonzero(np.diff(classes, prepend=np.int64(-2)))
-    return Recording(streams, times[change], classes[change])
+    if LABEL not in columns:
+        return Recording(streams, targets=targets)
+    times, label = classes_of(path, t, columns[LABEL])
+    change = np.flatnonzero(np.diff(label, prepend=np.int64(-2)))
+    return Recording(streams, times[change], label[change], targets)
 
 
 def _read_csv(path: Path) -> Recording:

@@ -1,13 +1,14 @@
 """The ``replay`` source: a recording as if it came from the sensors, at recorded speed or faster."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Annotated, Final
 
 import numpy as np
 from pydantic import Field
 
 from edge_agent.sources.base import REGISTRY, Batch, Kind, LabelBatch, SampleBatch
-from edge_agent.sources.recording import Recording, Stream, read
+from edge_agent.sources.labels import is_class
+from edge_agent.sources.recording import Recording, Stream, label_tracks, read
 from protocol.errors import Misconfigured
 from protocol.task import Task
 from runtime.clock import Clock
@@ -46,13 +47,14 @@ class Replay:
         self.recording = chosen(read(settings.file), settings, known)
         self.name = f"replay {settings.file.name}"
         self.channels = {name: s.values.shape[1] for name, s in self.recording.streams.items()}
+        self._tracks = label_tracks(self.recording)
         self._first, self._last = self.recording.span()
         self._position = self._first + settings.start_s
         self._offset = 0.0
 
     def doubts(self, task: Task) -> list[str]:
-        """Labels that are no class of the task, and rates far from the task's."""
-        words = []
+        """Labels that are no class of the task or of no target of it, and rates far from the task's."""
+        words = [*self._odd_targets(task)]
         found = np.unique(self.recording.label)
         foreign = found[(found >= len(task.labels)) | (found < -1)]
         if len(foreign):
@@ -72,6 +74,27 @@ class Replay:
                 )
         return words
 
+    def _odd_targets(self, task: Task) -> Iterator[str]:
+        for name, track in self.recording.targets.items():
+            if name not in task.target_names:
+                listed = ", ".join(target.name for target in task.targets) or "none"
+                yield (
+                    f"{self.name}: target {name!r} is not in task {task.name!r} (further targets: {listed}); "
+                    "its labels are not used"
+                )
+                continue
+            target = task.target(name)
+            if target.kind == "generation":
+                yield f"{self.name}: target {name!r} is generated and takes no labels; they are not used"
+            given = track.values[~np.isnan(track.values)]
+            foreign = np.unique(given[~is_class(given, len(target.labels)) & (given != -1)])
+            if target.kind == "classification" and len(foreign):
+                listed = ", ".join(f"{value:g}" for value in foreign[:8])
+                yield (
+                    f"{self.name}: target {name!r}: label {listed}: no class of it, which has 0 to "
+                    f"{len(target.labels) - 1} (-1: none); what they cover counts as without a label"
+                )
+
     def _step_s(self) -> float:
         """Real seconds per batch."""
         rates = [
@@ -85,7 +108,7 @@ class Replay:
         step = self._step_s()
         due = self._clock.now()
         while True:
-            if (label := self._label_in_force()) is not None:
+            for label in self._labels_in_force():
                 yield label
             while self._position <= self._last:
                 until = self._position + step * self._settings.speed
@@ -99,6 +122,8 @@ class Replay:
                 )  # after a stall: go on at speed, do not rush to catch up
             end = np.array([self._last + self._offset])
             yield LabelBatch(end, np.array([-1], np.int64))
+            for name in self.recording.targets:
+                yield LabelBatch(end, np.array([np.nan]), name)
             if not self._settings.loop:
                 return
             self._offset += self._last - self._first + self._settings.loop_gap_s
@@ -106,21 +131,21 @@ class Replay:
             due += self._settings.loop_gap_s / self._settings.speed
             await self._clock.sleep(max(0.0, due - self._clock.now()))
 
-    def _label_in_force(self) -> LabelBatch | None:
-        """The label that holds where a turn begins: it may be older than the first sample of the turn."""
-        at = int(np.searchsorted(self.recording.label_t, self._position)) - 1
-        if at < 0:
-            return None
-        return LabelBatch(np.array([self._position + self._offset]), self.recording.label[at : at + 1])
+    def _labels_in_force(self) -> Iterator[LabelBatch]:
+        """The labels that hold where a turn begins: they may be older than the first sample of the turn."""
+        begin = np.array([self._position + self._offset])
+        for name, t, label in self._tracks:
+            at = int(np.searchsorted(t, self._position)) - 1
+            if at >= 0:
+                yield LabelBatch(begin, label[at : at + 1], name)
 
     def _between(self, begin: float, end: float) -> list[Batch]:
         """Batches of [begin, end), labels first so that the windows which close now know theirs."""
         batches: list[Batch] = []
-        labels = slice(*np.searchsorted(self.recording.label_t, (begin, end)))
-        if labels.stop > labels.start:
-            batches.append(
-                LabelBatch(self.recording.label_t[labels] + self._offset, self.recording.label[labels])
-            )
+        for name, t, label in self._tracks:
+            part = slice(*np.searchsorted(t, (begin, end)))
+            if part.stop > part.start:
+                batches.append(LabelBatch(t[part] + self._offset, label[part], name))
         for name, stream in self.recording.streams.items():
             part = slice(*np.searchsorted(stream.t, (begin, end)))
             if part.stop > part.start:
@@ -163,7 +188,7 @@ def chosen(recording: Recording, settings: ReplaySettings, known: Sequence[str] 
         if theirs not in recording.streams:
             raise Misconfigured(f"modalities.{ours}: {settings.file} has no {theirs!r}; it has {have}")
     streams = {ours: recording.streams[theirs] for ours, theirs in mapping.items()}
-    return Recording(streams, recording.label_t, recording.label)
+    return Recording(streams, recording.label_t, recording.label, recording.targets)
 
 
 REGISTRY.add("replay", Kind(ReplaySettings, Replay))

@@ -15,8 +15,8 @@ from models.contract import (
     Client,
     ClientContext,
     LocalResult,
-    MethodSpec,
 )
+from models.spec import MethodSpec
 
 VARIABLE: Final = "BENCH_TRAIN_LOG"
 _make_client: Final = MethodSpec.client

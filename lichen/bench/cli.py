@@ -29,6 +29,17 @@ Shape = Annotated[
     Format, typer.Option("--format", help="A table for people, or one JSON object for programs.")
 ]
 Out = Annotated[Path | None, typer.Option("--out", help="Also write NAME.json into this folder.")]
+Seeds = Annotated[int, typer.Option(min=1, help="Repetitions, from --seed on.")]
+FirstSeed = Annotated[int, typer.Option(min=0, help="The first one.")]
+Workers = Annotated[int | None, typer.Option(min=1, help="Processes.", show_default="one a CPU")]
+Resume = Annotated[
+    Path | None,
+    typer.Option(help="File of finished runs: an interrupted bench goes on.", show_default="the cache's"),
+]
+AnyCode = Annotated[
+    bool, typer.Option("--any-code", help="Take finished runs of other versions of the code, too.")
+]
+Report = Annotated[Path | None, typer.Option(help="Write a page with the curves and tables.")]
 
 app = typer.Typer(no_args_is_help=True, help="Measure what lichen promises; each prints a table or JSON.")
 _ERRORS = Console(stderr=True)
@@ -94,7 +105,7 @@ def _add(name: str) -> None:
     app.command(name)(command)
 
 
-_OWN_OPTIONS = frozenset({"kills", "matrix", "qqr"})
+_OWN_OPTIONS = frozenset({"disentafl", "kills", "matrix", "qqr"})
 for _name in registry.names():
     if _name not in _OWN_OPTIONS:
         _add(_name)
@@ -163,23 +174,50 @@ def qqr(
     *,
     quick: Quick = False,
     part: Annotated[list[str] | None, typer.Option(help=_PARTS)] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Repetitions, from --seed on.")] = 5,
-    seed: Annotated[int, typer.Option(min=0, help="The first one.")] = 0,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes.", show_default="one a CPU")] = None,
-    resume: Annotated[
-        Path | None,
-        typer.Option(help="File of finished runs: an interrupted bench goes on.", show_default="the cache's"),
-    ] = None,
-    any_code: Annotated[
-        bool, typer.Option("--any-code", help="Take finished runs of other versions of the code, too.")
-    ] = False,
-    report: Annotated[Path | None, typer.Option(help="Write a page with the curves and tables.")] = None,
+    seeds: Seeds = 5,
+    seed: FirstSeed = 0,
+    workers: Workers = None,
+    resume: Resume = None,
+    any_code: AnyCode = False,
+    report: Report = None,
     shape: Shape = Format.TABLE,
     out: Out = None,
 ) -> None:
     """The study of QQR: missing and noisy modalities, bytes, dead sensors, new classes; paired seeds."""
     from lichen.bench import qqr as bench  # noqa: PLC0415 - only on this path
     from lichen.bench.qqr.whole import Wish, measure  # noqa: PLC0415 - as above
+
+    wish = Wish(tuple(part or ()), seeds, seed, workers, resume, any_code, report)
+
+    def run(quick: bool, say: Say) -> list[Row]:  # noqa: FBT001 - every benchmark's signature
+        return measure(replace(wish, quick=quick), say)
+
+    _run((replace(bench.BENCH, run=run),), quick=quick, shape=shape, out=out)
+
+
+_DISENTAFL_PARTS = (
+    "Only this part; may be given again: table, ablation, bytes, cost; and options, tune, "
+    "which run only when named."
+)
+
+
+@app.command()
+def disentafl(
+    *,
+    quick: Quick = False,
+    part: Annotated[list[str] | None, typer.Option(help=_DISENTAFL_PARTS)] = None,
+    seeds: Seeds = 5,
+    seed: FirstSeed = 0,
+    workers: Workers = None,
+    resume: Resume = None,
+    any_code: AnyCode = False,
+    report: Report = None,
+    shape: Shape = Format.TABLE,
+    out: Out = None,
+) -> None:
+    """The study of DisentAFL: different sensors and targets, six baselines, what each piece is worth."""
+    from lichen.bench import disentafl as bench  # noqa: PLC0415 - only on this path
+    from lichen.bench.disentafl.whole import Wish, measure  # noqa: PLC0415 - as above
 
     wish = Wish(tuple(part or ()), seeds, seed, workers, resume, any_code, report)
 

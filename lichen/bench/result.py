@@ -47,19 +47,19 @@ class Row:
 
 @dataclass(frozen=True)
 class Goal:
-    """What a figure should be: the mean of every row of that metric (setting, method), where one is named."""
+    """What a figure should be: the mean of every row of that metric, and of what else is named."""
 
     metric: str
     limit: float
     above: bool = False
     setting: str | None = None
     method: str | None = None
+    dataset: str | None = None
 
     def concerns(self, row: Row) -> bool:
         """Whether this goal speaks about that row."""
-        if self.metric != row.metric or self.method not in (None, row.method):
-            return False
-        return self.setting in (None, row.setting)
+        named = ((self.setting, row.setting), (self.method, row.method), (self.dataset, row.dataset))
+        return self.metric == row.metric and all(wanted in (None, given) for wanted, given in named)
 
     def met(self, row: Row) -> bool:
         """Whether the row's mean is on the right side of the limit."""

@@ -75,14 +75,18 @@ def load(part: Part, seed: int = 0, limit: int | None = None) -> Split:
     return Split(windows, sounds.speaker[partner_B])
 
 
-def images(part: Part) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def images(part: Part, folder: str = FOLDER) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """MNIST's images (B, 28, 28) and digits (B,), from idx files, gzipped or not.
+
+    Args:
+        part: which.
+        folder: of the data set: others are published in the same files.
 
     Raises:
         Misconfigured: they are not here, or not what they should be.
     """
     names = [f"{_PREFIX[part]}-{file}" for file in FILES]
-    paths = [places.file(FOLDER, f"{name}.gz", name) for name in names]
+    paths = [places.file(folder, f"{name}.gz", name) for name in names]
     pixels, digits = (idx.read(path) for path in paths)
     if pixels.shape != (len(digits), ROWS, ROWS):
         raise Misconfigured(f"{paths[0]}: shape {pixels.shape}; MNIST has {(len(digits), ROWS, ROWS)}")

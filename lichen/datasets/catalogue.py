@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from lichen import spar
-from lichen.datasets import av_mnist, fsdd, hapt, places, spar_windows, uci_har
+from lichen.datasets import av_mnist, fashion_mnist, fsdd, hapt, places, spar_windows, uci_har, vehicle
 from protocol.errors import Misconfigured
 
 
@@ -79,6 +79,13 @@ KNOWN: Final = (
         "av-mnist",
         "written digits (MNIST) beside spoken ones (FSDD)",
         {av_mnist.FOLDER: _MNIST, fsdd.FOLDER: (fsdd.FILE,)},
+        _BY_HAND,
+    ),
+    Known("fashion-mnist", "10 kinds of clothing, in MNIST's form", {fashion_mnist.FOLDER: _MNIST}, _BY_HAND),
+    Known(
+        "vehicle",
+        "2 kinds of vehicle, 23 nodes that hear and feel them, 1,860 samples",
+        {vehicle.FOLDER: (vehicle.FILE,)},
         _BY_HAND,
     ),
 )

@@ -3,7 +3,7 @@
 from typing import Final
 
 from lichen.demo import plan, study
-from lichen.demo.story import Check, ObserverStory, Story
+from lichen.demo.story import Check, ObserverStory, Story, Struck
 from lichen.demo.study import ALONE, Summary, spread
 
 PROTOTYPE_LIMIT_BYTES: Final = 2048
@@ -15,14 +15,23 @@ CHANCES: Final = 2.0
 
 def checks(story: Story, options: plan.Options) -> list[Check]:
     """All checks, the most important first."""
+    return [
+        *finished(story, options),
+        *_deployed(story),
+        _above_alone(story),
+        *_simulated(story),
+        *_sizes(story),
+    ]
+
+
+def finished(story: Struck, options: plan.Options) -> list[Check]:
+    """All rounds; with chaos, that who was killed came back."""
     detail = f"{len(story.rounds)} of {options.rounds}, with {_mean_accepted(story):.1f} devices a round"
     found = [Check("all rounds were finished", len(story.rounds) == options.rounds, detail)]
-    if story.chaos:
-        found.append(_returned(story))
-    return [*found, *_deployed(story), _above_alone(story), *_simulated(story), *_sizes(story)]
+    return [*found, _returned(story)] if story.chaos else found
 
 
-def _returned(story: Story) -> Check:
+def _returned(story: Struck) -> Check:
     """Both killed processes run anew, the device was heard again, and rounds were finished after that."""
     what = "killed processes came back and the rounds went on"
     if not story.struck:
@@ -54,17 +63,17 @@ def _deployed(story: Story) -> list[Check]:
         ]
     live, bound = watched.accuracy(), CHANCES / len(story.labels)
     detail = (
-        f"version {watched.version}, {len(watched.predictions)} windows, {_percent(live)} right "
-        f"(must be above {_percent(bound)}, guessing is {_percent(1 / len(story.labels))})"
+        f"version {watched.version}, {len(watched.predictions)} windows, {percent(live)} right "
+        f"(must be above {percent(bound)}, guessing is {percent(1 / len(story.labels))})"
     )
     return [
         Check(predicts, live is not None and live > bound, detail),
         Check(free, watched.torch_free, f"import torch fails in {watched.how}"),
-        *_memory(watched),
+        *memory(watched),
     ]
 
 
-def _memory(watched: ObserverStory) -> list[Check]:
+def memory(watched: ObserverStory) -> list[Check]:
     """The goal is meant as PSS; RSS stands beside it with its own mark."""
     rows = (
         (f"its memory is under {MEMORY_GOAL_MB:.0f} MB as PSS", watched.memory_mb),
@@ -92,7 +101,7 @@ def _above_alone(story: Story) -> Check:
     mean, sd = spread(story.alone)
     margin = story.accuracy - mean
     detail = (
-        f"{_percent(story.accuracy)} against {_percent(mean)} ± {100 * sd:.1f} over devices: "
+        f"{percent(story.accuracy)} against {percent(mean)} ± {100 * sd:.1f} over devices: "
         f"{100 * margin:+.1f} points"
     )
     return Check(what, margin > 0, detail)
@@ -136,9 +145,10 @@ def _sizes(story: Story) -> list[Check]:
     ]
 
 
-def _mean_accepted(story: Story) -> float:
+def _mean_accepted(story: Struck) -> float:
     return sum(len(r.accepted) for r in story.rounds) / max(1, len(story.rounds))
 
 
-def _percent(value: float | None) -> str:
+def percent(value: float | None) -> str:
+    """A share for people."""
     return "nothing" if value is None else f"{100 * value:.1f} %"

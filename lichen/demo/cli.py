@@ -2,19 +2,19 @@
 
 import asyncio
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from lichen.demo import course, plan
+from lichen.demo import plan, plans, running
+from lichen.demo.kind import Told
 from lichen.demo.screen import Screen
-from lichen.demo.story import Story
-from lichen.demo.study import FEDERATED, summarise
 from runtime import exit_codes
 from runtime.logs import configure
 from runtime.settings import LogSettings
@@ -35,6 +35,7 @@ class Format(StrEnum):
 @app.command()
 def demo(
     *,
+    method: Annotated[str, typer.Option(help=f"Whose demo: {', '.join(plans.names())}.")] = plans.DEFAULT,
     out: Annotated[Path, typer.Option(help="Where everything is written.")] = Path("demo-out"),
     rounds: Annotated[int, typer.Option(help="Rounds of learning.", min=1, max=200)] = plan.ROUNDS,
     speed: Annotated[float, typer.Option(help="Replay so many times faster than recorded.", min=1)] = 20.0,
@@ -43,7 +44,8 @@ def demo(
         bool, typer.Option("--chaos", help="Kill one agent and the coordinator in mid-round.")
     ] = False,
     study: Annotated[
-        bool, typer.Option(help="Beside it, simulate several seeds and the alternatives.")
+        bool,
+        typer.Option(help="Beside it, simulate several seeds and the alternatives (where the demo does)."),
     ] = True,
     study_seeds: Annotated[int, typer.Option(help="Seeds of the simulation.", min=1, max=20)] = 3,
     observer_python: Annotated[
@@ -62,6 +64,7 @@ def demo(
     Starts an embedded broker, a coordinator, six training agents and one observing agent as processes, with
     sensors that really fail. Exit code 0 only when every check holds.
     """
+    shown = plans.demo(method)
     options = plan.Options(
         out=out,
         rounds=rounds,
@@ -78,7 +81,7 @@ def demo(
     configure(LogSettings(level="error"))
     try:
         with Screen(Console(), quiet=as_json) as screen:
-            story = asyncio.run(course.run(options, screen))
+            story = asyncio.run(running.run(shown, options, screen))
     except (KeyboardInterrupt, asyncio.CancelledError):
         typer.echo("lichen demo: stopped; all of its processes are ended", err=True)
         raise typer.Exit(_STOPPED) from None
@@ -86,13 +89,13 @@ def demo(
         # From the two things that run side by side: the first one tells.
         raise _first(group) from None
     if as_json:
-        typer.echo(json.dumps(asdict(story)))
+        typer.echo(json.dumps(asdict(cast("Any", story))))
     else:
         console = Console()
         # Without a terminal nothing is known of the width, and a log can be wide.
-        print_result(
-            story, console if console.is_terminal else Console(width=_LOG_WIDTH), out / "report.html"
-        )
+        page = out / "report.html"
+        wide = console if console.is_terminal else Console(width=_LOG_WIDTH)
+        print_result(story, shown.tables(story), wide, page)
     if not story.worked:
         raise typer.Exit(exit_codes.SOFTWARE)
 
@@ -102,23 +105,9 @@ def _first(group: ExceptionGroup[Exception]) -> Exception:
     return _first(found) if isinstance(found, ExceptionGroup) else found
 
 
-def print_result(story: Story, console: Console, page: Path) -> None:
-    """The table of alternatives, the checks and where the report is."""
-    rows = summarise(story.study)
-    if rows:
-        table = Table("the same people and kinds of faults, simulated", box=None, padding=(0, 2, 0, 0))
-        for column in ("accuracy %", "± sd", "prototypes minus this", "± sd", "seeds"):
-            table.add_column(column, justify="right")
-        for row in rows:
-            own = row.variant == FEDERATED
-            table.add_row(
-                row.variant,
-                f"{100 * row.mean:.1f}",
-                f"{100 * row.sd:.1f}",
-                "" if own else f"{100 * row.margin:+.1f}",
-                "" if own else f"{100 * row.margin_sd:.1f}",
-                str(row.seeds),
-            )
+def print_result(story: Told, tables: Sequence[Table], console: Console, page: Path) -> None:
+    """The demo's own tables, the checks and where the report is."""
+    for table in tables:
         console.print()
         console.print(table)
     console.print()

@@ -1,65 +1,30 @@
-"""One demo run from the first file to the report."""
+"""The course of QQR's demo: learn, deploy to a device that only observes, compare with devices alone."""
 
 import asyncio
 import json
-import signal
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from lichen.demo import beside, observer, plan
-from lichen.demo.checks import checks
+from lichen.demo import beside, plan, study
 from lichen.demo.fleet import Fleet
 from lichen.demo.observing import observe
-from lichen.demo.prepare import Stage, prepare
-from lichen.demo.screen import Screen
+from lichen.demo.prepare import Stage
 from lichen.demo.story import DeviceStory, RoundStory, Sizes, Story
-from protocol.errors import Transient
 
 
-async def run(options: plan.Options, screen: Screen) -> Story:
-    """The whole demo.
-
-    Raises:
-        Misconfigured: data, environment or output folder are not as they must be.
-        Transient: something did not happen in time; the message says what was waited for.
-    """
-    place = await asyncio.to_thread(observer.environment, options.observer_python)
-    stage = await asyncio.to_thread(prepare, options, version("lichen"))
-    screen.say(f"recordings, faults and configurations are in {stage.layout.root}")
-    story = stage.story
-    fleet = Fleet(stage, options, place, screen)
-    try:
-        async with asyncio.timeout(options.timeout_s):
-            await _interruptible(_live(fleet, story))
-    except TimeoutError:
-        raise Transient(
-            f"the demo was not over after {options.timeout_s:.0f} s; it waited for {fleet.doing}; "
-            f"{fleet.why()}; --timeout-s sets the time"
-        ) from None
-    finally:
-        story.events, story.seconds = screen.events, screen.seconds
-    story.checks = checks(story, options)
-    finish(story, stage)
-    return story
-
-
-async def _interruptible(course: Any) -> None:
-    """SIGINT and SIGTERM cancel the course, so that every child is stopped in order."""
-    task = asyncio.ensure_future(course)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, task.cancel)
-    try:
-        await task
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
-
-
-async def _live(fleet: Fleet, story: Story) -> None:
+async def live(fleet: Fleet[Stage]) -> None:
+    """From the first process to the last."""
+    story: Story = fleet.stage.story
     async with fleet.running():
-        await fleet.learn()
+        if fleet.options.study:
+            await beside.start_study(fleet)
+            fleet.note = lambda: _progress(fleet)
+        await fleet.learn(lambda: _announced(fleet))
+        model = fleet.view.model
+        if model is not None:
+            fleet.screen.say(
+                f"version {model.version} is exported: an ONNX bundle of {model.bundle.size} bytes"
+            )
         fleet.tell_chaos(story)
         # The observing device's stream takes its time; the baseline uses the idle processor meanwhile.
         async with asyncio.TaskGroup() as both:
@@ -69,7 +34,17 @@ async def _live(fleet: Fleet, story: Story) -> None:
         story.study = await beside.finish_study(fleet)
 
 
-async def _judge(fleet: Fleet, story: Story) -> None:
+def _announced(fleet: Fleet[Stage]) -> bool:
+    return fleet.view.model is not None and fleet.view.model.version == fleet.options.rounds
+
+
+def _progress(fleet: Fleet[Stage]) -> str:
+    finished = len(beside.study_lines(fleet))
+    total = fleet.options.study_seeds * (len(study.VARIANTS) + 1)
+    return f"study beside it, at low priority: {finished}/{total} simulated fleets"
+
+
+async def _judge(fleet: Fleet[Stage], story: Story) -> None:
     """Read the coordinator's history, end the training agents, and see what each reaches alone."""
     tell_history(story, await beside.history(fleet))
     await fleet.stop_agents()
@@ -120,11 +95,11 @@ def tell_baseline(story: Story, rows: list[dict[str, Any]]) -> None:
             story.sizes = Sizes(**row["sizes"])
 
 
-def finish(story: Story, stage: Stage) -> Path:
+def finish(stage: Stage) -> Path:
     """Write ``report.json`` and ``report.html``; returns the page's path."""
     from lichen.demo.report.render import write  # noqa: PLC0415 - matplotlib takes a second to import
 
-    root = stage.layout.root
+    root, story = stage.layout.root, stage.story
     story.save(root / "report.json")
     (root / "faults.json").write_text(json.dumps({d.name: d.injected for d in story.devices}, indent=1))
     write(story, root / "report.html")

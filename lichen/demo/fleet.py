@@ -10,13 +10,13 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
-from lichen.demo import beside, chaos, observer, plan, study
-from lichen.demo.prepare import Stage
+from lichen.demo import chaos, observer, plan
+from lichen.demo.kind import Stage
 from lichen.demo.processes import Child, Nursery
 from lichen.demo.screen import Screen
-from lichen.demo.story import Story
+from lichen.demo.story import Struck
 from lichen.watch import FleetView
 from protocol.errors import Transient
 from runtime.mqtt import Link
@@ -28,11 +28,14 @@ _LOW: Final = 10
 ONE_THREAD: Final = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
-class Fleet:
+StageT = TypeVar("StageT", bound=Stage)
+
+
+class Fleet(Generic[StageT]):
     """The processes of one demo run, and the picture of them."""
 
     def __init__(
-        self, stage: Stage, options: plan.Options, place: observer.Environment, screen: Screen
+        self, stage: StageT, options: plan.Options, place: observer.Environment, screen: Screen
     ) -> None:
         self.stage = stage
         self.place = place
@@ -48,6 +51,8 @@ class Fleet:
         self._changed = asyncio.Event()
         self.beside: dict[str, Child] = {}
         """Computations at low priority, by name."""
+        self.note: Callable[[], str] | None = None
+        """What happens beside the rounds, for the screen."""
         self._coordinator: Child | None = None
 
     @property
@@ -56,18 +61,16 @@ class Fleet:
         return self.stage.layout
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator["Fleet"]:
+    async def running(self) -> AsyncIterator["Fleet[StageT]"]:
         """Broker, coordinator and agents, and the watching link; all are stopped on the way out."""
         link: asyncio.Task[None] | None = None
         try:
             await self._start_broker()
-            if self.options.study:
-                await beside.start_study(self)
             link = asyncio.create_task(self._watch(), name="watch")
             self._coordinator = await self._start("coordinator", "coordinator", "serve")
-            for device in plan.DEVICES:
-                await self._start_agent(device.name)
-            self.screen.say(f"one broker, one coordinator and {len(plan.DEVICES)} agents are running")
+            for name in self.stage.people:
+                await self._start_agent(name)
+            self.screen.say(f"one broker, one coordinator and {len(self.stage.people)} agents are running")
             yield self
         finally:
             if link is not None:
@@ -113,7 +116,7 @@ class Fleet:
             """A restarted device's sensors have not waited: its recording goes on where time is now."""
             passed = min((time.monotonic() - started) * speed, self.stage.lengths_s[name])
             self.layout.start_s[name] = round(passed, 2)
-            plan.write_toml(self.layout.config(name), plan.agent_config(self.layout, name, speed))
+            plan.write_toml(self.layout.config(name), self.stage.agent(name))
 
         self._nursery.before_restart[name] = go_on
         self.agents[name] = await self._start(name, "agent", "run")
@@ -176,15 +179,12 @@ class Fleet:
         return f"{words} (logs: {self.layout.root / 'logs'})"
 
     def _tell(self) -> None:
-        if self.options.study:
-            finished = len(beside.study_lines(self))
-            total = self.options.study_seeds * (len(study.VARIANTS) + 1)
-            self.screen.note = f"study beside it, at low priority: {finished}/{total} simulated fleets"
-        people = {d.name: ", ".join(map(str, d.people)) for d in plan.DEVICES}
-        self.screen.show(self.view, people)
+        if self.note is not None:
+            self.screen.note = self.note()
+        self.screen.show(self.view, self.stage.people)
 
-    async def learn(self) -> None:
-        """All rounds, and in the middle of them, on demand, the chaos; ends when the bundle is announced."""
+    async def learn(self, announced: Callable[[], bool]) -> None:
+        """All rounds, and in the middle of them, on demand, the chaos; ends when ``announced`` says so."""
         striking: asyncio.Task[chaos.Strike] | None = None
         coordinator = self._coordinator
         if self.options.chaos and coordinator is not None:
@@ -202,7 +202,7 @@ class Fleet:
         def finished() -> bool:
             if striking is not None and striking.done():
                 self.struck = striking.result()
-            return self.view.model is not None and self.view.model.version == self.options.rounds
+            return announced()
 
         try:
             await self.wait("the last round's model to be announced", finished, self.options.timeout_s)
@@ -213,13 +213,8 @@ class Fleet:
                 self.screen.say(
                     "chaos: no moment was found in which one device had delivered and another had not"
                 )
-        model = self.view.model
-        if model is not None:
-            self.screen.say(
-                f"version {model.version} is exported: an ONNX bundle of {model.bundle.size} bytes"
-            )
 
-    def tell_chaos(self, story: Story) -> None:
+    def tell_chaos(self, story: Struck) -> None:
         """Who was killed, and whether they are back now, after the last round."""
         if self.struck is None or self._coordinator is None:
             return

@@ -5,6 +5,7 @@ from typing import Final
 
 from lichen.demo import observer, plan
 from lichen.demo.fleet import ONE_THREAD, Fleet
+from lichen.demo.prepare import Stage
 from lichen.demo.processes import Child
 from lichen.demo.story import ObserverStory
 
@@ -12,7 +13,7 @@ _DEPLOY_S: Final = 60.0
 _SLACK_S: Final = 30.0
 
 
-async def observe(fleet: Fleet) -> ObserverStory:
+async def observe(fleet: Fleet[Stage]) -> ObserverStory:
     """Start the observing agent, wait for its model, and listen to what it says until its stream ends."""
     place, screen = fleet.place, fleet.screen
     free = await asyncio.to_thread(place.torch_free)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from lichen import spar
 from lichen.broker import free_port
-from lichen.demo import plan
+from lichen.demo import kind, plan
 from lichen.demo.story import DeviceStory, Story
 from lichen.faults import share_of
 from models import windowset
@@ -33,14 +33,10 @@ _OUR_FILES: Final = ("*.jsonl*", "report.*", "*.npz", "*.json")
 
 
 @dataclass(frozen=True)
-class Stage:
+class Stage(kind.Stage):
     """All that is ready before the first process starts."""
 
-    layout: plan.Layout
-    task: Task
     story: Story
-    lengths_s: dict[str, float]
-    """Device -> the length of its recording."""
     fault: tuple[float, float]
     """When the observing device's gyroscope is silent, in seconds of its stream."""
 
@@ -119,7 +115,15 @@ def prepare(options: plan.Options, version: str) -> Stage:
     plan.write_toml(layout.config(plan.OBSERVER), observing)
     plan.write_toml(layout.config("coordinator"), plan.coordinator_config(layout))
     plan.write_toml(layout.config("task"), bare(task))
-    return Stage(layout, task, story, lengths, fault)
+    return Stage(
+        layout=layout,
+        task=task,
+        story=story,
+        people={d.name: ", ".join(map(str, d.people)) for d in plan.DEVICES},
+        agent=lambda name: plan.agent_config(layout, name, options.speed),
+        lengths_s=lengths,
+        fault=fault,
+    )
 
 
 def labelled(windows: WindowSet) -> WindowSet:

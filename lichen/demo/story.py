@@ -1,9 +1,10 @@
 """What the demo has seen, as plain data: written as ``report.json``, drawn as ``report.html``."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import TypeAdapter
 
@@ -116,6 +117,20 @@ class Check:
     ok: bool
     detail: str
     must: bool = True
+
+
+class Struck(Protocol):
+    """A story in which processes may have been killed."""
+
+    chaos: bool
+    struck: str
+    struck_round: int
+    returned: tuple[str, ...]
+    reconnected: bool
+
+    @property
+    def rounds(self) -> Sequence[RoundStory]:
+        """Those that were finished."""
 
 
 @dataclass

@@ -130,6 +130,7 @@ class Truth:
         if state.phase is Phase.AGGREGATING and before.phase is not Phase.AGGREGATING:
             self._closed(before, state, None if reopened else app.driver.now())
         self._collects(before, state, reopened=reopened)
+        self._bundles_are_there(app)
         while len(self.states) <= state.version:
             self._made(app, len(self.states))
         self._none_missing(app, state)
@@ -208,6 +209,15 @@ class Truth:
                 raise Violation(f"version {version} counts an update on another base, of {one['device']}")
             fold.fold(Update(header, tensors))
         return fold.close(), tuple(sorted(r["digest"] for r in rows))
+
+    def _bundles_are_there(self, app: Coordinator) -> None:
+        """What a device may be pointed at can be fetched."""
+        for table in (schema.exports, schema.bundles):
+            newest = sa.select(table).order_by(table.c.version.desc())
+            for row in app.store.rows(newest if table is schema.bundles else newest.limit(1)):
+                path = app.settings.state_dir / "blobs" / row["digest"][:2] / row["digest"]
+                if not path.is_file() and not self.tolerant:
+                    raise Violation(f"{table.name}: the bundle of version {row['version']} is gone")
 
     def _none_missing(self, app: Coordinator, state: RoundState) -> None:
         """Every promised update is counted, or will be, or its device was told that it is lost."""

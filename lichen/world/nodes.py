@@ -160,7 +160,7 @@ def coordinator_settings(scenario: Scenario, root: Path) -> CoordinatorSettings:
             "task": root / "task.toml",
             "mqtt": mqtt(scenario),
             "evaluation": {"data": root / "windows.npz" if scenario.evaluate else None},
-            "export": {"enabled": scenario.export},
+            "export": {"enabled": scenario.export, "every_rounds": int(scenario.routed)},
             "quarantine": {"first_s": 20.0, "longest_s": 160.0},
             "offer_every_s": scenario.offer_every_s,
             "spread_s": scenario.spread_s,

@@ -22,8 +22,7 @@ from lichen.world.loop import SimLoop, Stuck
 from lichen.world.machine import Node
 from lichen.world.nodes import ERRNO, Device, Headquarters
 from lichen.world.scenario import COORDINATOR, Fault, Kind, Scenario, draw
-from lichen.world.toy import first_state, toy_task
-from models import registry
+from lichen.world.toy import first_state, server_half, toy_task
 
 PATIENCE_S: Final = 1800.0
 """Virtual seconds after the last fault within which the task must be done."""
@@ -70,7 +69,7 @@ class World:
         self.folder = folder
         self.loop = sim
         self.task = toy_task(scenario.rounds, scenario.uplink, scenario.seed % 2**31)
-        server = registry.method(self.task.method).server()
+        server = server_half(self.task, routed=scenario.routed)
         self.truth = Truth(
             self.task,
             server,

@@ -92,6 +92,8 @@ class Scenario:
     faults_end_s: float
     goes_on: bool
     """Faults come also after the last round is over; else the world ends with the task."""
+    routed: bool = False
+    """Each kind of device gets a bundle of its own."""
 
     @property
     def rots(self) -> bool:
@@ -120,12 +122,15 @@ _WEIGHTS: Final = {
 }
 _ROTTEN: Final = 0.15
 """Share of worlds in which bits rot."""
+_POLICIES: Final = ("coverage", "coverage", "bandit")
 _OF_BROKER: Final = (Kind.BROKER_CRASH, Kind.BROKER_LOSS)
 
 
 def draw(seed: int) -> Scenario:
     """The scenario of a seed."""
     rng = random.Random(f"scenario {seed}")  # noqa: S311 - a seed, not a secret
+    # What came into the worlds later is drawn apart: the rest of what a seed means stays what it was.
+    later = random.Random(f"selection and routes {seed}")  # noqa: S311 - a seed, not a secret
     devices = tuple(f"dev-{n + 1}" for n in range(rng.choice((2, 3, 3, 3))))
     end = rng.uniform(25.0, 60.0)
     small = rng.random() < 0.4  # noqa: PLR2004 - of the worlds
@@ -133,7 +138,7 @@ def draw(seed: int) -> Scenario:
         seed=seed,
         devices=devices,
         lacking=tuple(d for d in devices if rng.random() < 0.2),  # noqa: PLR2004 - of the devices
-        rounds=_rounds(rng, len(devices)),
+        rounds=_rounds(rng, len(devices)).model_copy(update={"selection": later.choice(_POLICIES)}),
         uplink=Uplink(codec=rng.choice(_CODECS), error_carry=rng.random() < 0.8),  # noqa: PLR2004 - of the worlds
         head=rng.choice((16, 200)) if small else rng.randint(700, 1800),
         chunk_bytes=65536 if small else 1024,
@@ -150,6 +155,7 @@ def draw(seed: int) -> Scenario:
         faults=_faults(rng, devices, end),
         faults_end_s=end,
         goes_on=rng.random() < 0.1,  # noqa: PLR2004 - of the worlds
+        routed=later.random() < 0.4,  # noqa: PLR2004 - of the worlds
     )
 
 

@@ -5,16 +5,16 @@ offer's seed, so that the same offer gives the same bytes. Work takes virtual se
 """
 
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, cast
 
 import numpy as np
 
 from coordinator.jobs import Bundle, Lineage
 from edge_agent.sources.base import Batch, LabelBatch, SampleBatch
-from models import jobs, windowset
-from models.contract import Blobs, Evaluation, LocalResult
+from models import jobs, registry, windowset
+from models.contract import Blobs, Evaluation, LocalResult, Profile, Server
 from models.methods.qqr.messages import PrototypeRows, QqrMessage
 from models.methods.qqr.prototypes import rounds_name, values_name
 from models.params import flatten, read_npz, unflatten
@@ -141,9 +141,10 @@ class ToyJobs:
         return Evaluation({"accuracy": float(abs(state["head"]["head/w"].mean()) % 1)}, [[1, 0], [0, 1]])
 
     async def export(self, state: Blobs, lineage: Lineage) -> Bundle:
-        """Some bytes that depend on the version alone."""
+        """Some bytes that depend on the version and the names of its parts alone."""
         await self._work("exporting")
-        return Bundle(f"version {lineage.version}".encode() + state["head"]["head/w"].tobytes(), {})
+        words = f"version {lineage.version} of {', '.join(sorted(state))}"
+        return Bundle(words.encode() + state["head"]["head/w"].tobytes(), {})
 
     async def features(self) -> dict[str, bytes]:
         """Some bytes that depend on the task alone."""
@@ -157,6 +158,27 @@ class ToyJobs:
         await self._clock.sleep(self._rng.uniform(0.01, 2.0))
         if self._rng.random() < self._fail:
             raise Transient(f"{what} failed, says the seed")
+
+
+class RoutedHalf:
+    """A method's coordinator half, as if each kind of device were served a part of the model."""
+
+    def __init__(self, inner: Server) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def serving_route(self, task: Task, profile: Profile, extra: Mapping[str, Any] | None) -> tuple[str, ...]:
+        """See ``models.contract.RoutedServer``."""
+        del task, extra
+        return tuple(sorted(("head", *(f"encoder/{name}" for name in profile.modalities))))
+
+
+def server_half(task: Task, *, routed: bool) -> Server:
+    """The coordinator's half of the task's method."""
+    server = registry.method(task.method).server()
+    return cast("Server", RoutedHalf(server)) if routed else server
 
 
 class ToySource:

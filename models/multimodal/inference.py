@@ -101,6 +101,17 @@ class InferenceModel(nn.Module):
         weight_BK = torch.ones_like(q_BK) if self.impute == "mean_feature" else q_BK
         return pt.completed(z, present_BM, values, seen, weight_BK)
 
+    def wire(self) -> dict[str, str]:
+        """Path in this module of each tensor that a device may replace by its own, by wire name.
+
+        Encoders are not among them.
+        """
+        paths = {f"head/{path}": f"net.head.{path}" for path, _ in self.net.head.named_parameters()}
+        for m, name in enumerate(self.net.names):
+            paths[f"prototypes/{name}/values"] = f"values_{m}"
+            paths[f"prototypes/{name}/rounds"] = f"rounds_{m}"
+        return paths
+
     def forward(self, present_BM: Tensor, *x: Tensor) -> tuple[Tensor, Tensor]:
         """Class probabilities and scores.
 

@@ -10,15 +10,17 @@ import numpy as np
 import pytest
 
 from models import windowset
-from models.contract import Blobs, Update
+from models.contract import Blobs, Profile, Update, blob_of
 from models.params import flatten
 from models.registry import methods
+from models.spec import MethodSpec
 from protocol.errors import Misconfigured, Reason, Refused, Transient
 from protocol.frame import digest, encode_frame
 from protocol.task import Robust, Task
 from protocol.tensors import Codec, encode
 from tests.support.contract_cases import (
     OPTIONS,
+    UNJUDGED,
     as_bytes,
     context,
     deaf,
@@ -26,41 +28,59 @@ from tests.support.contract_cases import (
     frame_of,
     learnt,
     on_route,
+    only_with,
     received,
     task_of,
     windows_of,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
-pytestmark = pytest.mark.parametrize("spec", methods().values(), ids=list(methods()))
+EACH = pytest.mark.parametrize("spec", methods().values(), ids=list(methods()))
+"""For tests that need no fleet: whatever the options."""
+CASES = [(name, options) for name in methods() for options in ("defaults", *OPTIONS.get(name, {}))]
 
 
-@pytest.fixture(scope="module", params=OPTIONS)
-def fleets(request) -> dict[str, tuple[Task, Blobs, list[Update]]]:
-    """Per method: a task, its initial state and five devices' updates, one of them without a microphone."""
-    made = {}
-    for spec in methods().values():
-        task = task_of(spec, request.param)
-        state = spec.client().initial(task, seed=3)
-        updates = [
-            learnt(spec, task, state, f"d{i}", windows_of(task, seed=i, missing=0.3 * (i % 2)))
-            for i in range(4)
-        ]
-        updates.append(learnt(spec, task, on_route(spec, task, state), "d4", deaf(windows_of(task, seed=4))))
-        made[spec.name] = (task, state, updates)
-    return made
+@pytest.fixture(scope="module", params=CASES, ids="-".join)
+def case(request) -> tuple[str, str]:
+    """A method, and with which options."""
+    return request.param
 
 
-def test_the_initial_state_travels_by_blobs_and_the_route_names_those_that_a_device_needs(spec, fleets):
-    task, state, _ = fleets[spec.name]
-    route = spec.server().route(task, task.modality_names)
+@pytest.fixture
+def spec(case) -> MethodSpec:
+    return methods()[case[0]]
+
+
+@pytest.fixture(scope="module")
+def fleet(case) -> tuple[Task, Blobs, list[Update]]:
+    """A task, its initial state and five devices' updates, one of them without a microphone."""
+    spec, options = methods()[case[0]], case[1]
+    task = task_of(spec, options)
+    state = spec.client().initial(task, seed=3)
+    updates = [
+        learnt(spec, task, state, f"d{i}", windows_of(task, seed=i, missing=0.3 * (i % 2))) for i in range(4)
+    ]
+    updates.append(learnt(spec, task, on_route(spec, task, state), "d4", deaf(windows_of(task, seed=4))))
+    return task, state, updates
+
+
+@pytest.fixture
+def judged(case) -> None:
+    """For tests that evaluate the global state."""
+    if case in UNJUDGED:
+        pytest.skip(UNJUDGED[case])
+
+
+def test_the_initial_state_travels_by_blobs_and_the_route_names_those_that_a_device_needs(spec, fleet):
+    task, state, _ = fleet
+    route = spec.server().route(task, Profile(task.modality_names, task.target_names))
     assert set(route) <= set(state)
     assert all(name.startswith(f"{blob}/") for blob, tensors in state.items() for name in tensors)
     assert all(t.dtype == np.float32 and np.isfinite(t).all() for t in flatten(state).values())
 
 
-def test_an_update_survives_the_codec_and_is_taken(spec, fleets):
-    task, state, updates = fleets[spec.name]
+def test_an_update_survives_the_codec_and_is_taken(spec, fleet):
+    task, state, updates = fleet
     for update in updates:
         again = received(
             encode_frame(update.header, {n: encode(t, Codec.FLOAT32) for n, t in update.tensors.items()})
@@ -72,8 +92,8 @@ def test_an_update_survives_the_codec_and_is_taken(spec, fleets):
         spec.server().check(task, state, again)
 
 
-def test_folding_in_any_order_agrees_to_the_bit(spec, fleets):
-    task, state, updates = fleets[spec.name]
+def test_folding_in_any_order_agrees_to_the_bit(spec, fleet):
+    task, state, updates = fleet
     results = {
         tuple(sorted(folded(spec, task, state, list(order)).items()))
         for order in itertools.islice(itertools.permutations(updates), 0, 120, 7)
@@ -82,8 +102,8 @@ def test_folding_in_any_order_agrees_to_the_bit(spec, fleets):
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3, 4])
-def test_folding_in_any_grouping_agrees_to_the_bit(spec, fleets, cut):
-    task, state, updates = fleets[spec.name]
+def test_folding_in_any_grouping_agrees_to_the_bit(spec, fleet, cut):
+    task, state, updates = fleet
     left, right = (spec.server().open(task, 1, state) for _ in range(2))
     for i, update in enumerate(updates):
         (left if i < cut else right).fold(update)
@@ -101,8 +121,8 @@ ROBUST = [
 
 
 @pytest.mark.parametrize("robust", ROBUST, ids=lambda r: f"{r.fold}-{r.prototypes}")
-def test_robust_folds_agree_to_the_bit_in_any_order_and_grouping(spec, fleets, robust):
-    plain, state, updates = fleets[spec.name]
+def test_robust_folds_agree_to_the_bit_in_any_order_and_grouping(spec, fleet, robust):
+    plain, state, updates = fleet
     task = plain.model_copy(update={"robust": robust})
     expected = folded(spec, task, state, updates)
     assert expected != as_bytes(state)
@@ -117,17 +137,18 @@ def test_robust_folds_agree_to_the_bit_in_any_order_and_grouping(spec, fleets, r
 
 
 @pytest.mark.parametrize("robust", ROBUST, ids=lambda r: f"{r.fold}-{r.prototypes}")
-def test_robust_folds_leave_alone_what_nobody_sent(spec, fleets, robust):
+def test_robust_folds_leave_alone_what_nobody_sent(spec, fleet, robust):
     if not spec.may_miss_modality:
         pytest.skip(f"{spec.name} says that it needs every modality")
-    plain, state, updates = fleets[spec.name]
+    plain, state, updates = fleet
     task = plain.model_copy(update={"robust": robust})
     before, after = as_bytes(state), folded(spec, task, state, [updates[4]])
-    assert all(after[name] == before[name] for name in before if name.startswith("encoder/microphone/"))
+    microphone = only_with(spec, task, "microphone")
+    assert all(after[name] == before[name] for name in before if blob_of(name) in microphone)
 
 
-def test_folding_leaves_the_base_alone_and_changes_the_model(spec, fleets):
-    task, state, updates = fleets[spec.name]
+def test_folding_leaves_the_base_alone_and_changes_the_model(spec, fleet):
+    task, state, updates = fleet
     before = as_bytes(state)
     after = folded(spec, task, state, updates)
     assert as_bytes(state) == before
@@ -135,21 +156,21 @@ def test_folding_leaves_the_base_alone_and_changes_the_model(spec, fleets):
     assert after != before
 
 
-def test_a_round_without_updates_changes_nothing(spec, fleets):
-    task, state, _ = fleets[spec.name]
+def test_a_round_without_updates_changes_nothing(spec, fleet):
+    task, state, _ = fleet
     assert folded(spec, task, state, []) == as_bytes(state)
 
 
-def test_a_duplicate_changes_nothing_in_a_journal_keyed_by_round_and_device(spec, fleets):
-    task, state, updates = fleets[spec.name]
+def test_a_duplicate_changes_nothing_in_a_journal_keyed_by_round_and_device(spec, fleet):
+    task, state, updates = fleet
     journal = {(u.header.round, u.header.device): u for u in [*updates, updates[0], *reversed(updates)]}
     assert folded(spec, task, state, list(journal.values())) == folded(spec, task, state, updates)
 
 
 def test_the_same_seed_gives_the_same_bytes_so_that_a_retrained_update_is_a_recognisable_duplicate(
-    spec, fleets
+    spec, fleet
 ):
-    task, state, _ = fleets[spec.name]
+    task, state, _ = fleet
     windows = windows_of(task, seed=1, missing=0.3)
     frames = [
         frame_of(task, "d0", windows, spec.client().train(context(task), windows, state, {}))
@@ -160,25 +181,23 @@ def test_the_same_seed_gives_the_same_bytes_so_that_a_retrained_update_is_a_reco
     assert as_bytes(first) == as_bytes(state) != as_bytes(other)
 
 
-def test_windows_that_lack_a_modality_still_train(spec, fleets):
+def test_windows_that_lack_a_modality_still_train(spec, fleet):
     if not spec.may_miss_modality:
         pytest.skip(f"{spec.name} says that it needs every modality")
-    task, state, updates = fleets[spec.name]
+    task, state, updates = fleet
     without = updates[-1]
     assert without.tensors
-    assert not any(name.startswith("encoder/microphone/") for name in without.tensors)
-    after = folded(spec, task, state, [without])
-    before = as_bytes(state)
-    microphone = [name for name in before if name.startswith("encoder/microphone/")]
-    assert microphone
-    assert all(after[name] == before[name] for name in microphone)
-    assert any(after[name] != before[name] for name in before if name.startswith("encoder/accelerometer/"))
+    microphone, accelerometer = (only_with(spec, task, name) for name in task.modality_names[::-1])
+    assert not any(blob_of(name) in microphone for name in without.tensors)
+    after, before = folded(spec, task, state, [without]), as_bytes(state)
+    assert all(after[name] == before[name] for name in before if blob_of(name) in microphone)
+    assert any(after[name] != before[name] for name in before if blob_of(name) in accelerometer)
 
 
-def test_without_a_labelled_window_training_says_so(spec, fleets):
+def test_without_a_labelled_window_training_says_so(spec, fleet):
     if not spec.needs_labels:
         pytest.skip(f"{spec.name} says that it learns without labels")
-    task, state, _ = fleets[spec.name]
+    task, state, _ = fleet
     windows = windows_of(task, seed=1)
     for nothing in (windowset.empty(task), replace(windows, y_B=np.full(len(windows), -1))):
         with pytest.raises(Transient, match=r"d0.*no labelled windows"):
@@ -189,8 +208,8 @@ def test_without_a_labelled_window_training_says_so(spec, fleets):
     ("value", "reason"),
     [(np.nan, Reason.NON_FINITE), (np.inf, Reason.NON_FINITE), (-1e30, Reason.OUT_OF_BOUNDS)],
 )
-def test_a_value_that_cannot_be_is_refused_with_the_tensor_named(spec, fleets, value, reason):
-    task, state, updates = fleets[spec.name]
+def test_a_value_that_cannot_be_is_refused_with_the_tensor_named(spec, fleet, value, reason):
+    task, state, updates = fleet
     for name in updates[0].tensors:
         tensor = updates[0].tensors[name].copy()
         tensor.flat[-1] = value
@@ -201,8 +220,8 @@ def test_a_value_that_cannot_be_is_refused_with_the_tensor_named(spec, fleets, v
         assert name in caught.value.detail
 
 
-def test_wrong_tensors_are_refused_with_the_tensor_named(spec, fleets):
-    task, state, updates = fleets[spec.name]
+def test_wrong_tensors_are_refused_with_the_tensor_named(spec, fleet):
+    task, state, updates = fleet
     good = updates[0].tensors
     for name in good:
         cases = [
@@ -234,15 +253,15 @@ def test_wrong_tensors_are_refused_with_the_tensor_named(spec, fleets):
     ],
     ids=["fewer samples than counted", "classes that the task has not", "unknown modality"],
 )
-def test_a_header_that_contradicts_the_task_is_refused(spec, fleets, change):
-    task, state, updates = fleets[spec.name]
+def test_a_header_that_contradicts_the_task_is_refused(spec, fleet, change):
+    task, state, updates = fleet
     header = updates[0].header.model_copy(update=change)
     with pytest.raises(Refused, match="counts"):
         spec.server().check(task, state, Update(header, updates[0].tensors))
 
 
-def test_an_extra_message_of_the_wrong_form_is_refused_or_ignored_but_never_crashes(spec, fleets):
-    task, state, updates = fleets[spec.name]
+def test_an_extra_message_of_the_wrong_form_is_refused_or_ignored_but_never_crashes(spec, fleet):
+    task, state, updates = fleet
     for extra in (
         {"prototypes": 3},
         {"prototypes": {"accelerometer": {"classes": [9], "counts": [1]}}},
@@ -255,8 +274,9 @@ def test_an_extra_message_of_the_wrong_form_is_refused_or_ignored_but_never_cras
             assert error.detail  # noqa: PT017 - either outcome is right, any other exception is not
 
 
-def test_federated_rounds_learn(spec, fleets):
-    task, state, _ = fleets[spec.name]
+@pytest.mark.usefixtures("judged")
+def test_federated_rounds_learn(spec, fleet):
+    task, state, _ = fleet
     client, server = spec.client(), spec.server()
     test = windows_of(task, seed=99, count=60)
     for round_ in range(1, 9):
@@ -273,19 +293,22 @@ def test_federated_rounds_learn(spec, fleets):
     assert half.metrics["accuracy"] > 0.5
 
 
-def test_evaluation_without_labels_says_so(spec, fleets):
-    task, state, _ = fleets[spec.name]
+@pytest.mark.usefixtures("judged")
+def test_evaluation_without_labels_says_so(spec, fleet):
+    task, state, _ = fleet
     windows = windows_of(task, seed=1)
     with pytest.raises(Misconfigured, match="no labelled window"):
         spec.client().evaluate(task, replace(windows, y_B=np.full(len(windows), -1)), state)
 
 
+@EACH
 def test_an_unknown_option_is_named(spec):
     task = task_of(spec).model_copy(update={"config": {"no_such_option": 1}})
     with pytest.raises(Misconfigured, match=r"config\.no_such_option"):
         spec.configure(task)
 
 
+@EACH
 def test_method_messages_and_server_import_without_torch(spec):
     code = (
         "import sys; sys.modules['torch'] = None; sys.modules['onnx'] = None\n"

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from models import windowset
-from models.contract import Blobs, MethodSpec, Update, WindowSet
+from models.contract import Blobs, Profile, Update, WindowSet
 from models.registry import methods
+from models.spec import MethodSpec
 from protocol.errors import Misconfigured, Refused, Transient
 from protocol.frame import digest
 from protocol.task import Task
@@ -77,7 +78,7 @@ def test_a_prototype_route_is_part_of_the_route_and_of_the_state(spec):
     for count in range(len(task.modalities) + 1):
         for names in itertools.combinations(task.modality_names, count):
             route = server.prototype_route(task, names)
-            assert set(route) <= set(server.route(task, names)) & set(state)
+            assert set(route) <= set(server.route(task, Profile(names))) & set(state)
             assert bool(route) == (spec.prototype_role and bool(names))
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from edge_agent.app import load
+from models.contract import Profile
 from models.registry import method
 from protocol.errors import Reason
 from protocol.frame import decode_frame, digest
@@ -104,7 +105,7 @@ async def ready(fake: FakeCoordinator) -> None:
 def version(fake: FakeCoordinator, number: int = 0, seed: int = 0):
     """A small global state with the names that the method routes; no torch needed."""
     rng = np.random.default_rng(seed)
-    route = method(TASK.method).server().route(TASK, TASK.modality_names)
+    route = method(TASK.method).server().route(TASK, Profile(TASK.modality_names))
     state = {}
     for name in route:
         if name.startswith("prototypes/"):

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sqlalchemy as sa
 from structlog.testing import capture_logs
 
-from coordinator import salvage
+from coordinator import salvage, schema
 from coordinator.aggregation import fold_journal, limits_for
 from coordinator.app import DATABASE
 from coordinator.backup import back_up, backup_of
@@ -112,6 +113,10 @@ async def ends_well(root: Path) -> None:
         np.testing.assert_array_equal((await made.app.workshop.state())["head"]["head/w"], 4.0)
     found = read(root / "coordinator")
     assert found["versions"][-1]["devices"] == list(NAMES)
+    counted = next(one for one in found["rounds"] if one["round"] == 2)["updates"]
+    assert [(one["device"], one["blobs"]) for one in counted] == [(name, ["head"]) for name in NAMES], (
+        "what a selection policy looks back on"
+    )
 
 
 @pytest.mark.parametrize("how", ["header", "pages", "empty", "gone", "value", "schema", "json"])
@@ -280,9 +285,76 @@ async def test_a_device_whose_row_rotted_is_forgotten_until_it_reports(tmp_path:
     assert [entry["device"] for entry in logs if entry["event"] == "device_forgotten"] == ["d2"]
 
 
+def back_to_the_second(raw: sqlite3.Connection) -> None:
+    """The tables as the release before selection policies left them."""
+    for table, column in (("updates", "blobs"), ("attempts", "policy"), ("attempts", "passed")):
+        raw.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+    for table in ("messages", "bundles"):
+        raw.execute(f"DROP TABLE {table}")
+    raw.execute("PRAGMA user_version=2")
+
+
+async def test_tables_of_the_second_release_are_brought_up_to_date(tmp_path: Path) -> None:
+    await two_of_three(tmp_path)
+    for path in (database(tmp_path), backup_of(database(tmp_path))):
+        with closing(sqlite3.connect(path)) as raw:
+            back_to_the_second(raw)
+            raw.commit()
+    shutil.copytree(tmp_path, tmp_path / "damaged", ignore=shutil.ignore_patterns("damaged"))
+    damage(database(tmp_path / "damaged"), "pages")
+    await ends_well(tmp_path / "damaged")
+    async with bench(tmp_path, TASK) as made:
+        await begin(made)
+        await deliver(made, "d3")
+        await made.until(lambda: made.app.driver.state.version == 2)
+    found = next(one for one in read(tmp_path / "coordinator")["rounds"] if one["round"] == 2)
+    assert {one["device"]: one["blobs"] for one in found["updates"]} == {
+        "d1": None,
+        "d2": None,
+        "d3": ["head"],
+    }
+    assert [one["policy"] for one in found["attempts"]] == [""]
+
+
+async def test_tables_that_were_brought_up_to_date_in_part_stay_as_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of it or nothing: else the next start would find a column that it is about to add."""
+    await two_of_three(tmp_path)
+    with closing(sqlite3.connect(database(tmp_path))) as raw:
+        back_to_the_second(raw)
+        raw.commit()
+    with monkeypatch.context() as patch:
+        patch.setitem(schema.UPGRADES, 2, (*schema.UPGRADES[2], "ALTER TABLE nowhere ADD COLUMN x"))
+        with pytest.raises(Misconfigured, match="no such table"):
+            Store(database(tmp_path))
+    with Store(database(tmp_path)) as store:
+        assert store.rows(sa.select(schema.updates.c.blobs))
+
+
+async def test_the_messages_of_a_routed_method_count_again_with_their_updates(tmp_path: Path) -> None:
+    class Routed(TinyServer):
+        def serving_route(self, *_: object) -> tuple[str, ...]:
+            return ("head",)
+
+    task = tiny_task(count=2, min_devices=2)
+    async with bench(tmp_path, task, server=Routed()) as made:
+        await made.online("d1", "d2")
+        await made.phase("collecting")
+        update = frame(header("d1", 1, made.app.driver.state.manifest, extra={"best": 2}))
+        await made.give("d1", Kind.UPDATE, update)
+        assert made.link.receipts("d1")[-1].status == "accepted"
+    damage(database(tmp_path), "gone")
+    backup_of(database(tmp_path)).write_bytes(b"")
+    async with bench(tmp_path, task, server=Routed()) as made:
+        rows = made.app.store.rows(sa.select(schema.messages))
+        assert rows == [{"device": "d1", "round": 1, "extra": {"best": 2}}]
+
+
 async def test_tables_of_the_first_release_are_brought_up_to_date(tmp_path: Path) -> None:
     await two_of_three(tmp_path)
     with closing(sqlite3.connect(database(tmp_path))) as raw:
+        back_to_the_second(raw)
         files = dict(raw.execute("SELECT device, file FROM updates WHERE round = 2").fetchall())
         if any(files.values()):  # the first release wrote one file an update
             folder = tmp_path / "coordinator" / "updates" / "2"
@@ -296,7 +368,11 @@ async def test_tables_of_the_first_release_are_brought_up_to_date(tmp_path: Path
         raw.commit()
     with pytest.raises(Misconfigured, match="older lichen"):
         read(tmp_path / "coordinator")
-    await ends_well(tmp_path)
+    async with bench(tmp_path, TASK) as made:
+        assert made.app.driver.state.delivered == ("d1", "d2")
+        await begin(made)
+        await deliver(made, "d3")
+        await made.until(lambda: made.app.driver.state.version == 2)
 
 
 async def test_what_was_salvaged_folds_to_the_same_bits(tmp_path: Path) -> None:

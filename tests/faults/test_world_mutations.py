@@ -17,6 +17,7 @@ from coordinator.commits import Commits
 from coordinator.journal import Journal
 from coordinator.rounds import steps
 from coordinator.rounds.driver import Driver
+from coordinator.routed import RoutedDeployment
 from edge_agent.outbox import Outbox
 from lichen.world.disk import SimDisk
 from lichen.world.run import run_seed
@@ -110,6 +111,11 @@ def state_used_before_it_is_on_disk(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Driver, "_persist", only_now_and_then)
 
 
+def bundles_go_with_old_versions(patch: pytest.MonkeyPatch) -> None:
+    """What devices are pointed at is collected like any other blob."""
+    patch.setattr(RoutedDeployment, "kept", lambda _: ())
+
+
 MUTATIONS: dict[Patch, str] = {
     no_sync_before_the_receipt: "a power cut would take its frame",
     a_disk_that_lies: "a power cut would take its frame",
@@ -119,6 +125,7 @@ MUTATIONS: dict[Patch, str] = {
     a_deadline_that_comes_early: "ended after .* without a quorum",
     a_puback_is_a_receipt: "that no receipt was heard for",
     state_used_before_it_is_on_disk: "gets its receipt before it is in the journal",
+    bundles_go_with_old_versions: "the bundle of version .* is gone",
 }
 """Mutation -> what the simulation says of it."""
 

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+from models.methods.disentafl import features
+from models.methods.disentafl import losses as disentafl
 from models.methods.qqr import QqrConfig, losses, prototypes
 from models.methods.qqr.prototyper import class_means
 from models.multimodal import prototypes as pt
@@ -63,10 +65,42 @@ def _qqr() -> dict[str, list[float]]:
         "21 prototype_cross_entropy": pce_B,
         "22 rebalanced": losses.rebalanced(ce, pce_MB, quality_MB, 0.5),
     }
+    return _stored(tensors)
+
+
+def _disentafl() -> dict[str, list[float]]:
+    logits_BK, y_B = _fixed(5, 3, step=2.1), torch.tensor([0, 2, 1, 2, 0])
+    labelled_B = torch.tensor([True, True, False, True, True])
+    made_BS, true_BS = _fixed(5, 4, step=0.7), _fixed(5, 4, step=1.1)
+    share_BMH, z_BQF = _fixed(5, 3, 4, step=0.9), _fixed(5, 4, 6, step=1.7)
+    there_BQ = torch.stack([labelled_B, ~labelled_B, labelled_B, torch.ones(5, dtype=torch.bool)], dim=1)
+    old_KF, mean_KF = _fixed(3, 2, step=0.6).numpy(), _fixed(3, 2, step=2.3).numpy()
+    seen_K = np.array([True, True, False])
+    values_KF, rounds_K = features.cumulative(old_KF, np.float32([0, 3, 2]), mean_KF, seen_K)
+    terms = {
+        "cross_entropy": disentafl.cross_entropy(logits_BK, y_B, labelled_B),
+        "squared_error": disentafl.squared_error(made_BS, true_BS, labelled_B),
+        "alignment": disentafl.alignment(share_BMH, there_BQ[:, [0, 1, 3]]),
+        "orthogonality": disentafl.orthogonality(z_BQF, there_BQ),
+        "distillation": disentafl.distillation(z_BQF, 0.5 * z_BQF, there_BQ),
+    }
+    objectives = [terms["cross_entropy"], terms["squared_error"]]
+    total = disentafl.total(objectives, terms["alignment"], terms["orthogonality"], (1.2, 4.0))
+    return _stored(
+        terms
+        | {
+            "total": total,
+            "features": torch.from_numpy(values_KF),
+            "features rounds": torch.from_numpy(rounds_K),
+        }
+    )
+
+
+def _stored(tensors: dict[str, torch.Tensor]) -> dict[str, list[float]]:
     return {name: [round(float(v), 9) for v in tensor.flatten()] for name, tensor in tensors.items()}
 
 
-COMPUTED = {"qqr": _qqr}
+COMPUTED = {"disentafl": _disentafl, "qqr": _qqr}
 
 
 @pytest.mark.parametrize("name", methods())

@@ -44,6 +44,8 @@ class FakeCoordinator:
     updates: list[bytes] = field(default_factory=list)
     pointers: list[BlobPointer] = field(default_factory=list)
     fetched: list[str] = field(default_factory=list)
+    pulled: dict[str, dict[tuple[str, int], int]] = field(default_factory=dict)
+    """By device: bytes of every chunk that went down to it, by digest and index."""
     drop_chunks: set[int] = field(default_factory=set)
     """Chunks that are lost once."""
 
@@ -162,4 +164,6 @@ class FakeCoordinator:
         for index in range(fetch.first, fetch.first + fetch.count):
             if index * fetch.chunk_bytes < len(data):
                 topic = device_topic(FLEET, device, Kind.DOWN_BLOB, fetch.digest, index)
-                await self.link.publish(topic, chunk_at(data, index, fetch.chunk_bytes))
+                chunk = chunk_at(data, index, fetch.chunk_bytes)
+                self.pulled.setdefault(device, {})[fetch.digest, index] = len(chunk)
+                await self.link.publish(topic, chunk)

@@ -3,20 +3,32 @@
 from dataclasses import replace
 
 import numpy as np
+from pydantic import JsonValue
 
 from models import windowset
-from models.contract import Blobs, ClientContext, LocalResult, MethodSpec, Update, WindowSet
+from models.contract import Blobs, ClientContext, LocalResult, Profile, Update, WindowSet
 from models.params import flatten
+from models.spec import MethodSpec
 from protocol.frame import decode_frame, encode_frame
 from protocol.task import Encoder, Modality, Network, Task, Window
 from protocol.tensors import Codec, encode
 from protocol.updates import UpdateHeader
 
-OPTIONS = {
-    "defaults": {},
-    "incomplete windows": {"qqr": {"impute": "pnr_posterior", "pce_on_incomplete": True}},
+OPTIONS: dict[str, dict[str, dict[str, JsonValue]]] = {
+    "qqr": {"incomplete windows": {"impute": "pnr_posterior", "pce_on_incomplete": True}},
+    "disentafl": {
+        "kd": {"aggregate": "kd", "epochs": 3},
+        "private last layer": {"last_layer": "private"},
+        "without experts": {"families": []},
+    },
 }
-"""The suite's fleets learn with each of these: options by method, its defaults where it is not named."""
+"""By method, what the suite's fleets learn with besides its defaults."""
+UNJUDGED = {
+    ("disentafl", "kd"): "devices share no weights: the coordinator has nothing to evaluate",
+    ("disentafl", "private last layer"): "the coordinator has no last layer to evaluate with",
+    ("disentafl", "without experts"): "an ablation: whether it learns as well is for the study",
+}
+"""Why the global state is not judged; how devices do there is for the suite of routed methods."""
 
 
 def task_of(spec: MethodSpec, options: str = "defaults") -> Task:
@@ -31,7 +43,7 @@ def task_of(spec: MethodSpec, options: str = "defaults") -> Task:
         ),
         window=Window(length_s=1, stride_s=0.5),
         network=Network(encoders={"accelerometer": small, "microphone": small}, feature_dim=8, hidden_dim=8),
-        config=OPTIONS[options].get(spec.name, {}),
+        config=OPTIONS.get(spec.name, {}).get(options, {}),
     )
 
 
@@ -91,7 +103,16 @@ def learnt(spec: MethodSpec, task: Task, state: Blobs, device: str, windows: Win
 
 
 def on_route(spec: MethodSpec, task: Task, state: Blobs) -> Blobs:
-    return {name: state[name] for name in spec.server().route(task, ["accelerometer"])}
+    return {name: state[name] for name in spec.server().route(task, Profile(("accelerometer",)))}
+
+
+def only_with(spec: MethodSpec, task: Task, modality: str) -> frozenset[str]:
+    """The blobs that a device has on its route because of that modality alone."""
+    server = spec.server()
+    others = tuple(name for name in task.modality_names if name != modality)
+    found = set(server.route(task, Profile((modality,)))) - set(server.route(task, Profile(others)))
+    assert found
+    return frozenset(found)
 
 
 def deaf(windows: WindowSet) -> WindowSet:

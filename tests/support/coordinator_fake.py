@@ -145,6 +145,7 @@ class FakeDevice:
     Args:
         chunk_bytes: larger updates go as a pointer and chunks.
         mute: takes offers and sends nothing.
+        session: of another name, the broker finds none of an earlier life, and sends what it retains.
     """
 
     def __init__(
@@ -157,12 +158,15 @@ class FakeDevice:
         chunk_bytes: int = 65536,
         mute: bool = False,
         roles: tuple[str, ...] = ("train",),
+        sensors: tuple[str, ...] = ("acc",),
+        session: str = "",
     ) -> None:
         self.name = name
         self.value = value
         self.size = size
         self.mute = mute
         self.roles = roles
+        self.sensors = sensors
         self.chunk_bytes = chunk_bytes
         self.offers: list[Offer] = []
         self.receipts: list[Receipt] = []
@@ -178,7 +182,7 @@ class FakeDevice:
         # An agent does not hear rounds; tests do.
         heard = (*device_filters(FLEET, name), broadcast_topic(FLEET, Kind.ROUND))
         filters = [(f, 1) for f in heard]
-        self.link = Link(settings, f"agent-{FLEET}-{name}", filters=filters, on_connect=self.hello)
+        self.link = Link(settings, f"agent-{FLEET}-{name}{session}", filters=filters, on_connect=self.hello)
 
     async def __aenter__(self) -> Self:
         self._tasks = [asyncio.create_task(job()) for job in (self.link.run, self._listen, self._resend)]
@@ -193,7 +197,7 @@ class FakeDevice:
         await asyncio.wait(self._tasks, timeout=5)
 
     async def hello(self, status: str = "online") -> None:
-        known = {"acc": ModalityState(windows=(2, 1))}
+        known = {name: ModalityState(windows=(2, 1)) for name in self.sensors}
         state = State(status=status, device=self.name, roles=self.roles, modalities=known, windows=3)
         await self.publish(Kind.STATE, messages.encode(state), retain=True)
 

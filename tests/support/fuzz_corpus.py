@@ -98,6 +98,8 @@ def control() -> Iterator[tuple[str, bytes]]:
         messages.Command(command="no_such_blob", digest=DIGEST),
     ):
         yield f"{type(message).__name__}.json", messages.encode(message)
+    several = State(status="online", device="d", modalities=known, targets=("label", "side"))
+    yield "StateTargets.json", messages.encode(several)
     offer = Offer(task="t", round=1, base=DIGEST, base_size=5, closes_in_s=3.5, graphs={"acc": blob})
     yield "OfferGraphs.json", messages.encode(offer)
     yield "deep.json", b'{"kind":' + b"[" * 5000
@@ -162,6 +164,12 @@ def arrays() -> Iterator[tuple[str, str, bytes]]:
     times = np.arange(5.0)
     recorded = {"acc/t": times, "acc/values": np.zeros((5, 2), np.float32)}
     yield "recording", "small.npz", npz(**recorded, **{"label/t": times[:1], "label/values": y[:1]})
+    targets = {"target/side/t": times[:2], "target/side/values": y[:2], "target/speed/t": times}
+    tracks = recorded | targets | {"target/speed/values": np.array([1.0, np.nan, 1e300, -np.inf, 0.5])}
+    yield "recording", "targets.npz", npz(**tracks)
+    table = b"t,acc.x,label,target.speed,target.side\n0.0,1,0,1e308,\n0.5,2,0,nan,1\n1.0,3,1,-inf,0\n"
+    yield "recording_csv", "targets.csv", table
+    yield "windows", "targets.npz", npz(**x, **ones, y=y, **{"target/side": np.array([0, 1, np.nan, 9e9])})
     yield "recording_csv", "small.csv", b"t,acc.x,acc.y,label\n0.0,1,2,0\n0.5,,2,\n1.0,3,4,1\n"
     for kind in ("params", "windows", "recording"):
         yield kind, "bomb_shape.npz", _zip({"acc/t.npy": claiming("(10000000000000,)")})
@@ -233,6 +241,8 @@ def everything() -> Iterator[tuple[str, str, bytes]]:
     yield "topic", "update.txt", device_topic("f", "dev", Kind.UPDATE).encode()
     yield "topic", "long.txt", b"lichen/v1/f/" + b"a/" * 2000
     yield "qqr", "rows.json", json.dumps(HEADER.extra).encode()
+    route = {"modalities": ["acc"], "targets": ["label", "side"], "domain": 1, "best": 2, "accuracy": 0.5}
+    yield "disentafl", "rows.json", json.dumps(route | {"rows": {"features/acc._shared": [0, 2]}}).encode()
     entry = {
         "task": "t",
         "round": 1,

@@ -13,6 +13,7 @@ from edge_agent.identity.keys import certificates_pem
 from edge_agent.ledger import _read as read_ledger
 from edge_agent.sources.recording import read as read_recording
 from models import params, windowset
+from models.methods.disentafl.messages import parse as parse_disentafl
 from models.methods.qqr.messages import parse as parse_qqr
 from protocol import cbor, chunks, messages, topics
 from protocol.bundle import unpack
@@ -58,14 +59,19 @@ def _bitmap(data: bytes) -> object:
     return assembly.missing(), assembly.complete
 
 
-def _qqr(data: bytes) -> object:
-    try:
-        extra = json.loads(data)
-    except (ValueError, RecursionError):
-        raise Refused(Reason.MALFORMED, "not JSON") from None
-    if not isinstance(extra, dict):
-        raise Refused(Reason.MALFORMED, "not a map")
-    return parse_qqr(extra)
+def _extra(parse: Callable[[dict[str, object]], object]) -> Decoder:
+    """A method's own message, as the frame's reader hands it over."""
+
+    def decoder(data: bytes) -> object:
+        try:
+            extra = json.loads(data)
+        except (ValueError, RecursionError):
+            raise Refused(Reason.MALFORMED, "not JSON") from None
+        if not isinstance(extra, dict):
+            raise Refused(Reason.MALFORMED, "not a map")
+        return parse(extra)
+
+    return decoder
 
 
 def _text(data: bytes) -> str:
@@ -90,7 +96,8 @@ DECODERS: Mapping[str, Decoder] = {
     "csr": lambda data: requested_key(_text(data)),
     "certificate": lambda data: read_certificate(_text(data)),
     "chain": lambda data: certificates_pem(data, "chain"),
-    "qqr": _qqr,
+    "qqr": _extra(parse_qqr),
+    "disentafl": _extra(parse_disentafl),
     "params": _in_file(".npz", params.read_npz),
     "windows": _in_file(".npz", lambda path: windowset.load(path, TASK)),
     "recording": _in_file(".npz", read_recording),

@@ -174,6 +174,24 @@ async def test_what_does_not_fit_is_refused_in_words_and_the_old_one_stays(tmp_p
         assert folders == sorted([deployment.current.digest, deployment.current.previous])
 
 
+async def test_another_bundle_of_the_same_version_is_taken_as_the_device_s_route_has_changed(tmp_path):
+    part = toy_task(modalities=TASK.modalities[:1])
+    only = bundle(part, 5)
+    async with device(tmp_path) as deployment:
+        for data in (bundle(TASK, 5), only):
+            deployment.offer(pointer(deployment.shelf.put(data), 5))
+            await until(lambda data=data: is_running(deployment, data), 20)
+        assert deployment.inference.model.names == ("acc",)
+        deployment.inference.offer(judged())
+        await until(lambda: deployment.inference.predictions)
+    assert lines(tmp_path)[0]["present"] == {"acc": True}
+
+
+def is_running(deployment, data):
+    model = deployment.inference.model
+    return model is not None and model.digest == ref_of(data).digest
+
+
 async def test_a_damaged_model_falls_back_to_the_one_before(tmp_path):
     async with device(tmp_path) as deployment:
         for version in (1, 2):

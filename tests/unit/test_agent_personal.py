@@ -110,7 +110,7 @@ def windows(count: int = 6) -> tuple[dict[str, np.ndarray], np.ndarray]:
 
 
 def answer(model: LoadedModel) -> np.ndarray:
-    return model.predict(*windows(), list(TASK.modality_names))
+    return model.predict(*windows(), TASK.modality_names)["label"]
 
 
 def in_torch(private: Tensors, task: Task = TASK) -> np.ndarray:

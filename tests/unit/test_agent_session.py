@@ -9,7 +9,8 @@ from edge_agent.agent import Agent, open_sources
 from edge_agent.app import load
 from edge_agent.config import AgentSettings, read, read_task
 from edge_agent.packing import pack_update
-from edge_agent.session import Session, first_task
+from edge_agent.session import Session
+from edge_agent.tasks import first_task
 from models import windowset
 from models.contract import LocalResult
 from models.registry import method

@@ -27,7 +27,7 @@ def write_csv(path, rows, header="t,acc.x,acc.y,acc.z,label"):
 
 
 def test_the_kinds_are_found_by_folder():
-    assert set(REGISTRY.kinds()) == {"replay", "system"}
+    assert set(REGISTRY.kinds()) == {"hotplug", "replay", "system"}
 
 
 async def test_a_replay_gives_back_the_recording_in_order(tmp_path):

@@ -8,11 +8,12 @@ import pytest
 from typer.testing import CliRunner
 
 from lichen.bench import cli, registry
+from lichen.bench._tables import tables
 from lichen.bench.qqr import parts, whole
 from lichen.bench.qqr import variants as v
 from lichen.bench.qqr.part import Part, Results, paired, standard_error
 from lichen.bench.qqr.parts.bytes import FLOAT32, bytes_to, smoothed
-from lichen.bench.qqr.report.page import html, tables, write
+from lichen.bench.qqr.report.page import html, write
 from lichen.bench.qqr.setting import Outcome
 from lichen.bench.qqr.whole import Wish
 from lichen.bench.result import Goal, Row

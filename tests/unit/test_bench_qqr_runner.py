@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lichen.bench.qqr import runner
+from lichen.bench import _runs
 from lichen.bench.qqr.runner import distinct, run_all
 from lichen.bench.qqr.setting import Outcome, Setting
 from lichen.bench.qqr.store import Store
@@ -78,7 +78,7 @@ def test_bench_qqr_says_how_many_are_left_and_how_long(
 ) -> None:
     said: list[str] = []
     now = iter(range(0, 6000, 60))
-    monkeypatch.setattr(runner.time, "monotonic", lambda: float(next(now)))
+    monkeypatch.setattr(_runs.time, "monotonic", lambda: float(next(now)))
     run_all(SETTINGS, Store(tmp_path / "runs"), said.append, workers=1, run=made_up)
     assert said == [
         "4 runs",

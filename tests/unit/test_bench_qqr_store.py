@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from lichen.bench._kept import ROOT
 from lichen.bench.qqr import store as module
 from lichen.bench.qqr.setting import Flow, Setting, evaluated
 from lichen.bench.qqr.store import Store
@@ -87,7 +88,7 @@ def test_bench_qqr_runs_of_other_code_count_only_where_wished_and_with_the_same_
 
 def test_bench_qqr_the_code_version_sees_every_source_that_it_names() -> None:
     for name in module._SOURCES:
-        assert (module._ROOT / name).exists(), name
+        assert (ROOT / name).exists(), name
 
 
 def test_bench_qqr_a_cache_in_a_wrong_place_is_no_error_and_a_named_file_is(

@@ -8,7 +8,6 @@ import pytest
 
 from coordinator import graphs
 from coordinator.config import load_settings
-from coordinator.selection import select
 from coordinator.status_cli import look
 from coordinator.store import Store
 from coordinator.terms import Terms, terms_of
@@ -80,18 +79,6 @@ async def test_classes_that_the_task_does_not_have_win_no_place(tmp_path) -> Non
         await made.online("b", modalities={"gyro": ModalityState(windows=(0, 9))})
         await made.phase("collecting")
         assert made.app.driver.state.selected == ("a", "b")
-
-
-@pytest.mark.parametrize("wanted", [1, 2, 3])
-def test_a_selection_holds_a_device_that_is_needed(wanted: int) -> None:
-    rich = {f"p{i}": {"acc": (0, 5), "gyro": (5, 5)} for i in range(8)}
-    candidates = rich | {"t1": {"acc": (1, 0)}, "t2": {"acc": (1, 0)}}
-    for seed in range(12):
-        chosen = select(candidates, wanted, seed, (), {"t1", "t2"})
-        assert len(chosen.devices) == wanted
-        assert {"t1", "t2"} & set(chosen.devices)
-    without = {name: counts for name, counts in candidates.items() if name in rich}
-    assert len(select(without, wanted, 0, (), {"t1"}).devices) == wanted, "nobody is needed who is not there"
 
 
 async def test_graphs_are_made_when_the_first_device_asks_for_them_and_only_once(tmp_path) -> None:

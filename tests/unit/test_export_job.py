@@ -7,10 +7,11 @@ import pytest
 from typer.testing import CliRunner
 
 from export import job as export_job
-from export.cli import app, read_state
+from export.cli import app, read_state, route_of
 from export.job import do, read_job
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.frame import encode_frame
+from protocol.task import Task
 from protocol.tensors import Codec, encode
 from protocol.updates import BlobHeader, Manifest
 from runtime.blobs import BlobStore
@@ -142,3 +143,45 @@ def test_a_version_of_another_task_is_not_exported(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, words)
     assert isinstance(result.exception, Misconfigured)
     assert "'other'" in str(result.exception)
+
+
+def routed(**config: object) -> Task:
+    return Task.model_validate(
+        JOB["task"]
+        | {"method": "disentafl", "config": config, "targets": [{"name": "pose", "labels": ["x", "y"]}]}
+        | {"modalities": [{"name": name, "channels": 1, "rate_hz": 10} for name in ("m", "n")]}
+    )
+
+
+def test_a_part_of_a_routed_model_is_chosen_by_what_it_reads_and_predicts() -> None:
+    whole, part = route_of(routed(), (), ()), route_of(routed(), ("n",), ("pose",))
+    assert whole is not None
+    assert part is not None
+    assert {"base/m", "base/n", "decoder/label", "decoder/pose"} < set(whole)
+    assert set(part) < set(whole)
+    assert {name for name in part if name.startswith(("base", "decoder"))} == {"base/n", "decoder/pose"}
+    assert route_of(Task.model_validate(JOB["task"]), (), ()) is None
+
+
+@pytest.mark.parametrize(
+    ("task", "inputs", "targets", "words"),
+    [
+        (routed(), ("x",), (), "--input x: task 't' has m, n"),
+        (routed(), (), ("mood",), "--target mood: task 't' has label, pose"),
+        (Task.model_validate(JOB["task"]), ("m",), (), "method 'qqr' has one for all"),
+        (routed(width=7), (), (), "config.width"),
+    ],
+)
+def test_a_part_that_is_not_there_is_refused(task: Task, inputs, targets, words: str) -> None:
+    with pytest.raises(Misconfigured, match=words):
+        route_of(task, inputs, targets)
+
+
+def test_only_the_blobs_of_the_route_are_read(tmp_path: Path) -> None:
+    store = BlobStore(tmp_path)
+    refs = {name: blob(store, name) for name in ("base/m", "base/n")}
+    manifest = Manifest(task="t", method="disentafl", version=1, blobs=refs)
+    store.path(refs["base/m"].digest).write_bytes(b"rotten")
+    assert set(read_state(manifest, tmp_path, ["base/n"])) == {"base/n"}
+    with pytest.raises(Misconfigured, match=r"version 1 of t has no blob 'base/x'.*--task"):
+        read_state(manifest, tmp_path, ["base/x"])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from onnx import numpy_helper
 
-from export.graph import OUTPUTS, to_onnx
+from export.graph import to_onnx
 from export.own import examples, paths_of, replaced, values_of
 from export.pack import Lineage, inference_module, make_bundle
 from export.parity import check, session
@@ -35,6 +35,7 @@ TASK = Task(
     ),
 )
 BOTH = ("head", "prototypes")
+OUTPUTS = ("probabilities", "logits")
 LINEAGE = Lineage(3, 3, "0" * 64, None, {})
 
 

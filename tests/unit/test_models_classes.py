@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from models import windowset
-from models.contract import Blobs, ClientContext, Update
+from models.contract import Blobs, ClientContext, Profile, Update
 from models.methods.qqr.client import make_client
 from models.methods.qqr.messages import PrototypeRows, QqrMessage
 from models.methods.qqr.prototyper import make_prototyper
@@ -73,7 +73,7 @@ def state(task) -> Blobs:
 def test_a_fresh_state_has_trained_nothing_and_keeps_that_to_itself(task, state) -> None:
     assert trained(state).tolist() == [0, 0, 0]
     assert trained(fresh_classes(task)).dtype == np.float32
-    assert "classes" not in make_server().route(task, task.modality_names)
+    assert "classes" not in make_server().route(task, Profile(task.modality_names))
 
 
 def test_classes_are_counted_once_a_round_and_only_of_devices_that_train(task, state) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.contract import Update
+from models.contract import Profile, Update
 from models.methods.qqr import QqrConfig, losses
 from models.methods.qqr.client import make_client
 from models.methods.qqr.messages import PrototypeRows, QqrMessage, parse
@@ -249,9 +249,9 @@ def test_a_message_of_the_wrong_form_is_refused_with_its_field(extra, words):
 
 def test_the_route_names_own_encoders_and_all_prototypes():
     server = make_server()
-    own = server.route(task(), ["gyro"])
+    own = server.route(task(), Profile(("gyro",)))
     assert own == ("encoder/gyro", "head", "prototypes/acc", "prototypes/gyro")
-    assert "encoder/acc" in server.route(task(impute="zero_input"), ["gyro"])
+    assert "encoder/acc" in server.route(task(impute="zero_input"), Profile(("gyro",)))
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from models import params, registry
-from models.contract import MethodSpec, blob_of
+from models.contract import blob_of
 from models.evaluation import judge
+from models.spec import MethodSpec
 from protocol.errors import Misconfigured, Refused
 
 

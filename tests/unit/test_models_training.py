@@ -57,6 +57,41 @@ def test_our_descent_is_torchs_and_leaves_unused_parameters_alone(momentum, weig
     assert unused.tolist() == [1, 1]
 
 
+@pytest.mark.parametrize("weight_decay", [0, 0.1])
+def test_adam_on_all_parameters_at_once_is_torchs_on_each(weight_decay):
+    def run(make):
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+        x, y = torch.randn(8, 3), torch.randint(0, 2, (8,))
+        step = make(net.parameters())
+        for _ in range(7):
+            step(torch.nn.functional.cross_entropy(net(x), y))
+        return [p.detach().clone() for p in net.parameters()]
+
+    def theirs(parameters):
+        adam = torch.optim.AdamW(parameters, 0.05, weight_decay=weight_decay, foreach=False)
+
+        def step(loss):
+            adam.zero_grad()
+            loss.backward()
+            adam.step()
+
+        return step
+
+    mine = run(lambda parameters: training.Adam(parameters, 0.05, weight_decay).descend)
+    for a, b in zip(mine, run(theirs), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_adam_leaves_alone_what_the_loss_does_not_depend_on():
+    used, unused = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
+    adam = training.Adam([used, unused], 0.1)
+    for _ in range(3):
+        adam.descend(used.square().sum())
+    assert unused.tolist() == [1, 1]
+    assert float(used.detach().max()) < 0.8
+
+
 def test_rotations_turn_and_neither_stretch_nor_mirror():
     turn_B33 = training.rotations(50, 30, torch.Generator().manual_seed(0))
     eye = torch.eye(3).expand(50, 3, 3)
@@ -99,3 +134,30 @@ def test_remeasured_statistics_are_those_of_the_parameters_as_they_are():
     before_BCT = part[0](x_BCT)
     assert torch.allclose(part[1].running_mean, before_BCT.mean(dim=(0, 2)), rtol=1e-3)
     assert torch.allclose(part[1].running_var, before_BCT.var(dim=(0, 2)), rtol=0.05)
+
+
+def test_an_adam_that_resumes_goes_on_as_if_it_had_never_stopped():
+    def steps(adam: training.Adam, weights: list[torch.Tensor], turns: range) -> None:
+        for turn in turns:
+            adam.descend(sum(((i + 1) * (w - turn) ** 2).sum() for i, w in enumerate(weights)))
+
+    def fresh() -> list[torch.Tensor]:
+        return [torch.ones(3, requires_grad=True), torch.full((2, 2), 2.0, requires_grad=True)]
+
+    whole = fresh()
+    steps(training.Adam(whole, 0.1), whole, range(6))
+    halves = fresh()
+    first = training.Adam(halves, 0.1)
+    steps(first, halves, range(3))
+    again = [w.detach().clone().requires_grad_() for w in halves]
+    second = training.Adam(again, 0.1)
+    second.resume(first.moments([3, 4]))
+    steps(second, again, range(3, 6))
+    for a, b in zip(whole, again, strict=True):
+        torch.testing.assert_close(a, b)
+    moved = [w.detach().clone().requires_grad_() for w in halves]
+    anew = training.Adam(moved, 0.1)
+    kept = first.moments([3, 4])
+    anew.resume([kept[0], (torch.zeros(4), torch.zeros(4), 0.0)])  # a part that is new counts its own steps
+    steps(anew, moved, range(3, 4))
+    torch.testing.assert_close(moved[1], halves[1].detach() - 0.1 * torch.sign(halves[1].detach() - 3))

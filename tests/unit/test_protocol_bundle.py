@@ -7,8 +7,9 @@ import pytest
 
 from protocol.bundle import MAX_FILES, BundleManifest, pack, unpack
 from protocol.errors import Reason, Refused
+from protocol.frame import digest
 from protocol.messages import MAX_MESSAGE_BYTES
-from protocol.task import Modality, Window
+from protocol.task import Modality, Target, Window
 
 MANIFEST = BundleManifest(
     task="gestures",
@@ -52,6 +53,20 @@ def test_what_was_packed_comes_out():
     assert files == FILES
     assert {name: ref.size for name, ref in manifest.files.items()} == {k: len(v) for k, v in FILES.items()}
     assert manifest.model_copy(update={"files": {}}) == MANIFEST
+
+
+def test_a_bundle_that_predicts_label_alone_has_the_bytes_it_always_had():
+    """What bundles of several targets say besides is not there; fleets know such a bundle by its digest."""
+    assert digest(pack(MANIFEST, FILES)) == "913281928548f740e515663bf17c8ca7f6836243ff81fd8b64377ddbadece20f"
+    assert MANIFEST.predicted == (Target(name="label", labels=("rest", "wave")),)
+
+
+def test_what_is_generated_comes_out_too():
+    camera = Modality(name="camera", channels=1, rate_hz=4, input=False)
+    targets = (Target(name="picture", kind="generation", modality="camera"),)
+    more = MANIFEST.model_copy(update={"targets": targets, "generated": (camera,)})
+    found, _ = unpack(pack(more, FILES))
+    assert (found.predicted, found.generated) == (targets, (camera,))
 
 
 def test_the_same_content_gives_the_same_bytes():

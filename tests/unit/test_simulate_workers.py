@@ -1,7 +1,9 @@
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,9 +15,11 @@ import torch
 
 from lichen import simulated_workers
 from lichen.simulate import History, simulate
-from lichen.streams import Evolving, Stream
+from lichen.simulated_device import Delivery, VirtualDevice
+from lichen.simulated_workers import Here, serve
+from lichen.streams import Evolving, Fixed, Stream
 from models import windowset
-from models.contract import WindowSet
+from models.contract import Blobs, WindowSet
 from protocol.errors import Misconfigured, Transient
 from tests.support.simulated import Breaking, Counted, Unlabelled, task, windows
 
@@ -192,3 +196,34 @@ depth = 1
 [rounds]
 count = 100000
 """
+
+
+class Answers:
+    """Stands in for the place where devices are trained."""
+
+    def deliver(self, device: VirtualDevice, state: Blobs, round_: int) -> Delivery:
+        del state
+        return Delivery(device.name, None, {}, f"round {round_}")
+
+
+def test_simulate_a_worker_lets_those_work_that_take_part() -> None:
+    ours, theirs = multiprocessing.Pipe()
+    worker = threading.Thread(target=serve, args=(theirs,))
+    worker.start()
+    ours.send((Answers(), [VirtualDevice(name, Fixed(windows(3, 0))) for name in "abc"]))
+    for round_, chosen in ((1, ("a", "c")), (2, ("b",))):
+        ours.send(({}, round_, chosen))
+        found = [ours.recv() for _ in chosen]
+        assert [(one.device, one.why_not) for one in found] == [(name, f"round {round_}") for name in chosen]
+    ours.send(None)
+    assert set(ours.recv()) == {"a", "b", "c"}
+    ours.close()
+    worker.join(LONG_S)
+    assert not worker.is_alive()
+
+
+def test_simulate_in_one_process_too() -> None:
+    crew = Here(Answers(), [VirtualDevice(name, Fixed(windows(3, 0))) for name in "abc"])  # type: ignore[arg-type]
+    for chosen, wanted in ((("c", "a"), ["a", "c"]), (None, ["a", "b", "c"])):
+        crew.start({}, 1, chosen)
+        assert [one.device for one in crew.finish()] == wanted

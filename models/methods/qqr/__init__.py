@@ -16,7 +16,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from models.contract import MethodSpec
+from models.spec import MethodSpec
 from protocol.base import Frozen, Share
 
 Rate = Annotated[float, Field(gt=0, le=10)]

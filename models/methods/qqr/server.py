@@ -7,7 +7,8 @@ from typing import Final, Self, cast
 import numpy as np
 
 from models.aggregate import MAX_ABS
-from models.contract import Blobs, FloatArray, Tensors, Update
+from models.contract import Blobs, FloatArray, Profile, Tensors, Update
+from models.headers import check_counts
 from models.methods.qqr import METHOD, QqrConfig
 from models.methods.qqr.messages import PrototypeRows, QqrMessage, parse
 from models.methods.qqr.prototypes import (
@@ -26,7 +27,6 @@ from models.robust import delta_fold
 from models.robust_rows import row_fold
 from protocol.errors import Reason, Refused
 from protocol.task import Task
-from protocol.updates import UpdateHeader
 
 FLOAT_BITS: Final = 32
 """``prototype_bits`` of prototypes that travel as float32."""
@@ -50,9 +50,9 @@ def _model(state: Blobs) -> Tensors:
 class QqrServer:
     """See :class:`models.contract.Server`."""
 
-    def route(self, task: Task, modalities: Iterable[str]) -> tuple[str, ...]:
+    def route(self, task: Task, profile: Profile) -> tuple[str, ...]:
         """The device's encoders, the head, and all prototypes: they stand in for modalities it lacks."""
-        own = set(task.modality_names if _config(task).impute == "zero_input" else modalities)
+        own = set(task.modality_names if _config(task).impute == "zero_input" else profile.modalities)
         encoders = [f"encoder/{name}" for name in task.modality_names if name in own]
         return (*encoders, "head", *(blob_name(name) for name in task.modality_names))
 
@@ -72,7 +72,7 @@ class QqrServer:
                 Reason.OUT_OF_BOUNDS,
                 f"header.weight is {update.header.weight}; QQR takes a plain mean (5): 1",
             )
-        _check_counts(task, update.header)
+        check_counts(task, update.header)
         message = parse(update.header.extra)
         prototypes = {name for name in update.tensors if name.startswith("prototypes/")}
         check_names(
@@ -142,22 +142,6 @@ class QqrFold:
         if before_K is not None:
             new[TRAINED_NAME] = before_K + self._trained_K.astype(np.float32)
         return unflatten(new)
-
-
-def _check_counts(task: Task, header: UpdateHeader) -> None:
-    """header.counts: known modalities, one number a class, no more than there are samples."""
-    for name, per_class in header.counts.items():
-        if name not in task.modality_names:
-            raise Refused(
-                Reason.WRONG_MODALITY,
-                f"header.counts: the task has no modality {name!r} (it has {', '.join(task.modality_names)})",
-            )
-        if len(per_class) != len(task.labels) or sum(per_class) > header.samples:
-            raise Refused(
-                Reason.OUT_OF_BOUNDS,
-                f"header.counts.{name}: {len(per_class)} classes with {sum(per_class)} windows in all; the "
-                f"task has {len(task.labels)} classes, the update {header.samples} samples",
-            )
 
 
 def _check_model(base: Tensors, deltas: Tensors, bound: float) -> None:

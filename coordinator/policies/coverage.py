@@ -1,24 +1,15 @@
-"""Which devices take part in a round: pure and seeded.
+"""``rounds.selection = "coverage"``: every class of every modality, then devices at random.
 
 First a greedy cover of the cells modality x class that some able device has data for; then, at random, as
-many as the task asks for. Every choice is explained in words.
+many as the task asks for. It looks at no history.
 """
 
-import random
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 
-Counts = Mapping[str, Sequence[int]]
-"""Per modality, windows per class."""
+from coordinator.policies.base import NEEDED, Counts, Draw, Policy, Selection, everyone
+
 Cell = tuple[str, int]
-
-
-@dataclass(frozen=True)
-class Selection:
-    """Who takes part, and per device one sentence why."""
-
-    devices: tuple[str, ...]
-    why: dict[str, str]
+_RANDOM = "drawn at random"
 
 
 def cells(counts: Counts) -> frozenset[Cell]:
@@ -28,42 +19,24 @@ def cells(counts: Counts) -> frozenset[Cell]:
     )
 
 
-def select(
-    candidates: Mapping[str, Counts],
-    wanted: int | None,
-    seed: int,
-    labels: Sequence[str] = (),
-    needed: Collection[str] = (),
-) -> Selection:
-    """Choose devices.
-
-    Args:
-        candidates: able devices and what they have.
-        wanted: how many; None takes all.
-        seed: the same seed and candidates give the same choice.
-        labels: names of the classes, for the words.
-        needed: at least one of these takes part, where one is a candidate.
-
-    Returns:
-        At most ``wanted`` devices, sorted.
-    """
-    order = sorted(candidates)
-    random.Random(seed).shuffle(order)  # noqa: S311 - fairness among devices, nothing secret
+def choose(draw: Draw) -> Selection:
+    """At most ``draw.wanted`` devices."""
+    order, wanted, needed = draw.order(), draw.wanted, draw.needed
     if wanted is None or wanted >= len(order):
-        return Selection(tuple(sorted(order)), dict.fromkeys(order, "every able device takes part"))
-    have = {device: cells(candidates[device]) for device in order}
+        return everyone(order)
+    have = {device: cells(draw.candidates[device]) for device in order}
     open_cells = frozenset[Cell]().union(*have.values())
     why: dict[str, str] = {}
     while len(why) < wanted and open_cells:
         # max() keeps the first of equals: the shuffled order decides
         best = max(_open(order, why, wanted, needed), key=lambda d: len(have[d] & open_cells))
         gained = have[best] & open_cells
-        why[best] = f"covers {_words(gained, labels)}" if gained else "a round needs a device that trains"
+        why[best] = f"covers {_words(gained, draw.labels)}" if gained else NEEDED
         open_cells -= gained
     left = [device for device in order if device not in why]
-    why |= dict.fromkeys(left[: max(0, wanted - len(why) - 1)], "drawn at random")
+    why |= dict.fromkeys(left[: max(0, wanted - len(why) - 1)], _RANDOM)
     if len(why) < wanted:
-        why[_open(order, why, wanted, needed)[0]] = "drawn at random"
+        why[_open(order, why, wanted, needed)[0]] = _RANDOM
     return Selection(tuple(sorted(why)), why)
 
 
@@ -79,3 +52,6 @@ def _words(gained: frozenset[Cell], labels: Sequence[str]) -> str:
     names = [f"{name} x {labels[k] if k < len(labels) else k}" for name, k in sorted(gained)]
     rest = len(names) - 4
     return ", ".join(names[:4]) + (f" and {rest} more" if rest > 0 else "")
+
+
+POLICY = Policy("coverage", choose)

@@ -1,0 +1,70 @@
+"""Why a round has the devices that it has: of the attempts in the database, as data and in words. Pure."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+NAMES: Final = 20
+"""Devices that are explained in words; the data has all."""
+
+
+def explained(found: Mapping[str, Any]) -> dict[str, Any]:
+    """One round of :func:`coordinator.history.read`: who was selected, why, and what came of it.
+
+    Returns:
+        ``round`` and ``attempts``, each with ``attempt``, ``policy``, ``outcome``, ``devices`` (``device``,
+        ``why``, and ``update``: None, or ``size``, ``lost``, ``loss``, ``blobs``) and ``passed``: device ->
+        why it was not selected, of those that came next.
+    """
+    updates = {update["device"]: update for update in found["updates"]}
+    return {
+        "round": found["round"],
+        "attempts": [
+            {
+                "attempt": attempt["attempt"],
+                "policy": attempt["policy"],
+                "outcome": attempt["outcome"] or "open",
+                "devices": [
+                    {"device": device, "why": why, "update": _update(updates.get(device))}
+                    for device, why in sorted(attempt["why"].items())
+                ],
+                "passed": attempt["passed"],
+            }
+            for attempt in found["attempts"]
+        ],
+    }
+
+
+def _update(found: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        "size": found["size"],
+        "lost": found["lost"],
+        "loss": found["metrics"].get("loss"),
+        "blobs": found["blobs"],
+    }
+
+
+def lines(told: Mapping[str, Any]) -> Iterator[str]:
+    """The same in words."""
+    for attempt in told["attempts"]:
+        policy = f", chosen by {attempt['policy']}" if attempt["policy"] else ""
+        yield f"round {told['round']}, attempt {attempt['attempt']}: {attempt['outcome']}{policy}"
+        devices = attempt["devices"]
+        for one in devices[:NAMES]:
+            yield f"  {one['device']}: {one['why']}; {_came(one['update'])}"
+        if len(devices) > NAMES:
+            yield f"  and {len(devices) - NAMES} more"
+        if attempt["passed"]:
+            yield "  not selected, the next in line first:"
+            yield from (f"    {device}: {why}" for device, why in attempt["passed"].items())
+
+
+def _came(update: Mapping[str, Any] | None) -> str:
+    if update is None:
+        return "no update is here"
+    if update["lost"]:
+        return f"its update was lost: {update['lost']}"
+    loss = "" if update["loss"] is None else f"loss {update['loss']:.3g}, "
+    blobs = "" if update["blobs"] is None else f", {len(update['blobs'])} blobs"
+    return f"delivered ({loss}{update['size']:,} bytes{blobs})"

@@ -1,0 +1,45 @@
+"""The ``hotplug`` source: the recording of a sensor that is plugged in, and pulled out, while the agent runs.
+
+It delivers while the file ``when`` exists. Time passes all the same: what was recorded while the sensor was
+out is lost, so that it stays in step with a ``replay`` source of the same span and speed. For demonstrations
+and for trying out a fleet.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+
+from edge_agent.sources.base import REGISTRY, Batch, Kind, LabelBatch
+from edge_agent.sources.recording import label_tracks
+from edge_agent.sources.replay import Replay, ReplaySettings
+from runtime.clock import Clock
+from runtime.settings import ConfigPath
+
+
+class HotplugSettings(ReplaySettings):
+    """Keys of ``[[source]] kind = "hotplug"``: those of ``replay``, and one more."""
+
+    when: ConfigPath
+    """The sensor is plugged in while this file exists."""
+
+
+class Hotplug(Replay):
+    """A :class:`Replay` that can be silent. A recording without labels says nothing of labels."""
+
+    def __init__(self, settings: HotplugSettings, known: Sequence[str] | None, clock: Clock) -> None:
+        super().__init__(settings, known, clock)
+        self.name = f"hotplug {settings.file.name}"
+        self._when = settings.when
+        self._labelled = bool(label_tracks(self.recording))
+
+    @property
+    def plugged(self) -> bool:
+        """Whether it delivers now."""
+        return self._when.exists()
+
+    async def samples(self) -> AsyncIterator[Batch]:
+        """Yield what is recorded while it is plugged in; see :class:`edge_agent.sources.base.Source`."""
+        async for batch in super().samples():
+            if self.plugged and (self._labelled or not isinstance(batch, LabelBatch)):
+                yield batch
+
+
+REGISTRY.add("hotplug", Kind(HotplugSettings, Hotplug))

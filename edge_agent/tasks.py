@@ -1,0 +1,82 @@
+"""Which task this device has, and whether it can do it."""
+
+from pathlib import Path
+from typing import Final
+
+import structlog
+from pydantic import ValidationError
+
+from edge_agent.collect import misfits, offered
+from edge_agent.config import AgentSettings, LearnSettings, read_task
+from edge_agent.profile import allowed, strangers
+from edge_agent.sources.base import Source
+from models import registry
+from protocol.errors import Misconfigured
+from protocol.task import Task
+
+_log = structlog.get_logger("edge_agent.session")
+TASK_FILE: Final = "task.json"
+"""In the state folder: the task that was announced last."""
+
+
+def check_task(task: Task, sources: list[Source], learn: LearnSettings | None = None) -> None:
+    """Whether this device can do the task at all, with its own wishes (None: it has none).
+
+    Raises:
+        Misconfigured: unknown method, wrong option of the method, no modality in common that is read to
+            predict, or no target.
+    """
+    registry.method(task.method).configure(task)
+    learn = learn or LearnSettings()
+    delivered = offered(task, sources)
+    profile = allowed(task, delivered, learn)
+    if not delivered:
+        words = "; ".join(misfits(task, sources)) or "there is no source"
+        raise Misconfigured(f"task {task.name!r}: this device delivers none of its modalities: {words}")
+    if not profile.modalities:
+        wishes = "" if learn.inputs is None else f", learn.inputs names {', '.join(learn.inputs)}"
+        raise Misconfigured(
+            f"task {task.name!r}: this device has nothing to read: it delivers {', '.join(delivered)}, the "
+            f"task reads {', '.join(task.input_names)}{wishes}"
+        )
+    if not profile.targets:
+        raise Misconfigured(
+            f"task {task.name!r}: this device has nothing to learn: learn.targets names "
+            f"{', '.join(learn.targets or ())}; the task has {', '.join(task.target_names)}, and a "
+            "generation needs its modality"
+        )
+
+
+def first_task(settings: AgentSettings, sources: list[Source]) -> Task | None:
+    """The task that was announced last, else that of ``task_file``, else None.
+
+    Raises:
+        Misconfigured: ``task_file`` is missing or wrong, or a source does not fit it.
+    """
+    kept = settings.state_dir / TASK_FILE
+    from_file = None if settings.task_file is None else read_task(settings.task_file)
+    if from_file is not None:
+        check_task(from_file, sources, settings.learn)
+        if wrong := [*misfits(from_file, sources), *strangers(from_file, settings.learn)]:
+            raise Misconfigured(f"{settings.task_file}: " + "; ".join(wrong))
+    announced = _read_kept(kept)
+    if announced is None:
+        return from_file
+    try:
+        check_task(announced, sources, settings.learn)
+    except Misconfigured as error:
+        _log.warning("the task announced last does not fit any more", why=str(error))
+        return from_file
+    return announced
+
+
+def _read_kept(path: Path) -> Task | None:
+    try:
+        return Task.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as error:
+        _log.warning(
+            "the kept task is forgotten; it will be announced again", file=str(path), error=str(error)
+        )
+        return None

@@ -1,0 +1,101 @@
+"""The observing watch: its model runs on its live stream, on a device without training software."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from lichen.demo import observer
+from lichen.demo.fleet import Fleet
+from lichen.demo.plans.disentafl import cast
+from lichen.demo.plans.disentafl.prepare import Stage
+from lichen.demo.plans.disentafl.story import RoutedObserver
+from lichen.demo.plans.disentafl.wire import Onlooker
+from lichen.demo.processes import Child
+from protocol.task import LABEL
+
+_SLACK_S: Final = 60.0
+Line = dict[str, Any]
+
+
+def said(path: Path, version: int) -> list[Line]:
+    """The lines in which a device predicts with this version; a half-written last one is left out."""
+    found: list[Line] = []
+    for file in (path.with_name(path.name + ".1"), path):
+        if file.is_file():
+            whole = [line for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
+            found += [row for row in map(json.loads, whole) if row["version"] == version]
+    return found
+
+
+def share_right(lines: Sequence[Line]) -> dict[str, float]:
+    """By classification, the share of windows with a known truth that were right."""
+    right: dict[str, list[bool]] = {}
+    for line in lines:
+        answers = {LABEL: line, **line.get("targets", {})}
+        for name, answer in answers.items():
+            if answer.get("truth") is not None and "label" in answer:
+                right.setdefault(name, []).append(answer["label"] == answer["truth"])
+    return {name: sum(values) / len(values) for name, values in right.items()}
+
+
+def values(lines: Sequence[Line], target: str) -> list[tuple[float, float, float | None]]:
+    """Of a regression: when, what was said, and the truth where it is known."""
+    found = []
+    for line in lines:
+        answer = line.get("targets", {}).get(target)
+        if answer is not None:
+            found.append((float(line["t"]), float(answer["value"]), answer.get("truth")))
+    return found
+
+
+def explained(pairs: Sequence[tuple[float, float, float | None]]) -> float | None:
+    """r2 of what was said, over the windows whose truth is known."""
+    known = [(guess, true) for _, guess, true in pairs if true is not None]
+    if not known:
+        return None
+    mean = sum(true for _, true in known) / len(known)
+    spread = sum((true - mean) ** 2 for _, true in known)
+    return 1 - sum((guess - true) ** 2 for guess, true in known) / max(spread, 1e-12)
+
+
+async def listen(fleet: Fleet[Stage], child: Child, seen: Onlooker) -> None:
+    """One turn of the observing device's recording, with the model of its route."""
+    name, screen, rounds = cast.OBSERVED.name, fleet.screen, fleet.options.rounds
+    path = cast.predictions(fleet.layout, name)
+    free = await asyncio.to_thread(fleet.place.torch_free)
+    told = RoutedObserver(
+        name, cast.OBSERVED.person, str(fleet.place.python), torch_free=free, how=fleet.place.how
+    )
+    length = fleet.stage.lengths_s[name]
+    enough = length - 2 * fleet.stage.task.window.length_s
+    sampled: list[tuple[float, float]] = []
+    lines: list[Line] = []
+
+    def over() -> bool:
+        lines[:] = said(path, rounds)
+        if child.pid is not None:
+            sampled.append(observer.memory_mb(child.pid))
+        if not lines:
+            return False
+        screen.note = f"{name}, live: {len(lines)} windows"
+        return bool(float(lines[-1]["t"]) - float(lines[0]["t"]) >= enough)
+
+    # What its own model has said since it came; at the end, the last turn of it.
+    bound = length / cast.OBSERVER_SPEED + _SLACK_S
+    await fleet.wait(f"a turn of {name}'s stream ({length:.0f} s of it)", over, bound)
+    lines = [line for line in lines if float(line["t"]) > float(lines[-1]["t"]) - length]
+    told.predictions = observer.parse(f"{json.dumps(line)}\n" for line in lines)
+    told.right, told.values = share_right(lines), values(lines, cast.SPEED)
+    told.explained = explained(told.values)
+    if sampled:
+        # The median: a short-lived helper process does not count as the agent's size.
+        told.memory_mb, told.rss_mb = sorted(sampled)[len(sampled) // 2]
+    told.version = seen.pointers[name].version
+    fleet.stage.story.observer = told
+    heard = ", ".join(f"{cast.IN_WORDS[target]} {100 * share:.0f} %" for target, share in told.right.items())
+    screen.say(
+        f"{name}, live on person {cast.OBSERVED.person}, by its accelerometer alone: right in {heard}; "
+        f"{cast.IN_WORDS[cast.SPEED]} r2 {told.explained or 0:.2f}; memory {told.memory_mb or 0:.0f} MB (PSS)"
+    )

@@ -1,0 +1,99 @@
+"""The files of the routed demo: what each kind of watch records, the unseen people, all configurations."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from edge_agent.offline import windows_of
+from edge_agent.sources.recording import read
+from lichen import spar
+from lichen.broker import free_port
+from lichen.demo import kind, plan
+from lichen.demo.plans.disentafl import cast, recordings
+from lichen.demo.plans.disentafl.story import RoutedStory, WatchStory
+from lichen.demo.prepare import bare, clear, labelled, require
+from models import windowset
+from models.contract import WindowSet
+from protocol.task import Task
+
+
+@dataclass(frozen=True)
+class Stage(kind.Stage):
+    """All that is ready before the first process starts."""
+
+    story: RoutedStory
+
+
+def prepare(options: plan.Options, version: str) -> Stage:
+    """Write everything that the processes read.
+
+    Raises:
+        Misconfigured: SPAR is not here, or the output folder is somebody else's.
+        ModuleNotFoundError: something that the demo needs later is not installed.
+    """
+    root = options.out.absolute()
+    # What can fail comes before anything of an earlier run is removed.
+    require()
+    series = spar.load()
+    clear(root)
+    layout = plan.Layout(root, free_port())
+    task = cast.task(options.rounds, seed=options.seed)
+    lengths: dict[str, float] = {}
+    for watch in cast.DEVICES:
+        own, later = recordings.played(series, watch, options.seed)
+        spar.save(layout.recording(watch.name), own)
+        if watch.later:
+            spar.save(layout.recording(cast.later(watch.name)), later)
+        lengths[watch.name] = spar.seconds(own)
+        plan.write_toml(layout.config(watch.name), cast.watch_config(layout, watch, options))
+    watched = recordings.observed(series, options.seed)
+    spar.save(layout.recording(cast.OBSERVED.name), watched)
+    lengths[cast.OBSERVED.name] = spar.seconds(watched)
+    windowset.save(layout.unseen, unseen(task, series, layout))
+    plan.write_toml(layout.config(cast.OBSERVED.name), cast.observer_config(layout))
+    plan.write_toml(layout.config("coordinator"), plan.coordinator_config(layout))
+    plan.write_toml(layout.config("task"), bare(task))
+    watches = {watch.name: watch for watch in cast.DEVICES}
+    return Stage(
+        layout=layout,
+        task=task,
+        story=told(task, options, version),
+        people={name: f"{watch.person}: {watch.kind}" for name, watch in watches.items()},
+        agent=lambda name: cast.watch_config(layout, watches[name], options),
+        lengths_s=lengths,
+    )
+
+
+def told(task: Task, options: plan.Options, version: str) -> RoutedStory:
+    """The story before anything happened."""
+    story = RoutedStory(
+        labels=task.labels,
+        modalities=task.modality_names,
+        targets={target.name: target.labels for target in task.objectives},
+        unseen=plan.UNSEEN,
+        chaos=options.chaos,
+        version=version,
+    )
+    story.devices = [
+        WatchStory(
+            name=watch.name,
+            person=watch.person,
+            kind=watch.kind,
+            sensors=watch.sensors,
+            targets=watch.targets,
+            later=watch.later,
+            observes=watch is cast.OBSERVED,
+        )
+        for watch in (*cast.DEVICES, cast.OBSERVED)
+    ]
+    return story
+
+
+def unseen(task: Task, series: tuple[spar.Series, ...], layout: plan.Layout) -> WindowSet:
+    """What the fleet is judged on: whole sensors, all targets, people no training device has met."""
+    path = Path(layout.recording("unseen"))
+    parts = []
+    for person in plan.UNSEEN:
+        spar.save(path, recordings.whole(spar.of_person(series, person), 0))
+        parts.append(windows_of(task, read(path)))
+    path.unlink()
+    return labelled(windowset.concat(parts))

@@ -1,0 +1,113 @@
+"""The story of a routed run, from what the coordinator, broker, devices and the judging child know."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from edge_agent.model import read_manifest
+from lichen.demo.fleet import Fleet
+from lichen.demo.plan import Layout
+from lichen.demo.plans.disentafl import cast, observing
+from lichen.demo.plans.disentafl.prepare import Stage
+from lichen.demo.plans.disentafl.story import Bundle, Move, RoutedRound, RoutedStory, WatchStory
+from lichen.demo.plans.disentafl.wire import Onlooker, Turn
+from models.methods.disentafl import names
+from protocol.task import LABEL, Task
+
+MODELS: Final = "models"
+
+
+def bundle_folder(layout: Layout, name: str, digest: str) -> Path:
+    """Where a device has unpacked a bundle."""
+    return layout.state(name) / MODELS / digest
+
+
+def devices(story: RoutedStory, fleet: Fleet[Stage]) -> None:
+    """What the devices say of themselves, and how often they were started."""
+    for device in story.devices:
+        known = fleet.view.devices.get(device.name)
+        device.windows = (known.windows or 0) if known else 0
+        if device.name in fleet.agents:
+            device.starts = fleet.agents[device.name].starts
+        said = observing.said(cast.predictions(fleet.layout, device.name), fleet.options.rounds)
+        device.predictions = len(said)
+        device.live = observing.share_right(said).get(LABEL)
+
+
+def history(story: RoutedStory, told: dict[str, Any]) -> None:
+    """Rounds and the confusion matrix, from the coordinator's database."""
+    up = down = 0
+    for row in told["rounds"]:
+        up += row["bytes_up"] or 0
+        down += row["bytes_down"] or 0
+        if row["metrics"] or row["bytes_up"]:
+            accepted = tuple(update["device"] for update in row["updates"] if not update["lost"])
+            metrics = dict(row["metrics"])
+            one = RoutedRound(row["round"], metrics.get("accuracy"), up, down, accepted, metrics=metrics)
+            story.rounds.append(one)
+    story.confusion = (told["confusion"] or {}).get("matrix", [])
+
+
+def wire(story: RoutedStory, task: Task, told: dict[str, Any], seen: Onlooker) -> None:
+    """Each device's rounds: whose route by the blobs it sent, what it moved by what the broker carried."""
+    story.blobs = dict(seen.sizes)
+    updates = [{**update, "round": row["round"]} for row in told["rounds"] for update in row["updates"]]
+    moves(story.devices, task, updates, seen.turns())
+
+
+def moves(
+    told: Iterable[WatchStory],
+    task: Task,
+    updates: Iterable[dict[str, Any]],
+    turns: dict[str, dict[int, Turn]],
+) -> None:
+    """One :class:`Move` for each accepted update: ``round``, ``device``, ``blobs`` (those that it moved)."""
+    named = {device.name: device for device in told}
+    for row in updates:
+        device = named.get(row["device"])
+        if device is None:
+            continue
+        sent = tuple(row["blobs"] or ())
+        profile, domains = names.profile_of(task, sent), names.domains_of(sent)
+        turn = turns.get(device.name, {}).get(row["round"], Turn())
+        device.moves.append(
+            Move(
+                round=row["round"],
+                modalities=profile.modalities,
+                targets=profile.targets,
+                domain=domains[0] if domains else None,
+                route=names.route(task, profile, domains),
+                fetched=turn.blobs,
+                sent=sent,
+                down=turn.model_bytes,
+                up=turn.up,
+            )
+        )
+
+
+def bundles(story: RoutedStory, stage: Stage, seen: Onlooker) -> None:
+    """The model that each device ended with, as it lies on its disk."""
+    for device in story.devices:
+        pointer = seen.pointers.get(device.name)
+        if pointer is None:
+            continue
+        manifest = read_manifest(bundle_folder(stage.layout, device.name, pointer.bundle.digest))
+        device.bundle = Bundle(
+            version=manifest.version,
+            digest=pointer.bundle.digest,
+            size=pointer.bundle.size,
+            modalities=tuple(modality.name for modality in manifest.modalities),
+            targets=tuple(target.name for target in manifest.targets or stage.task.objectives[:1]),
+        )
+
+
+def judged(story: RoutedStory, lines: Iterable[dict[str, Any]]) -> None:
+    """Scores of bundles and of devices by themselves."""
+    named = {device.name: device for device in story.devices}
+    for line in lines:
+        if "supernet_up" in line:
+            story.supernet_up = int(line["supernet_up"])
+        elif "scores" in line:
+            named[line["device"]].scores = dict(line["scores"])
+        else:
+            named[line["device"]].alone = dict(line["alone"])

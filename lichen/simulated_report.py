@@ -1,0 +1,89 @@
+"""Runs what ``lichen simulate`` was asked for, and reports it as JSON values. Imports torch."""
+
+import time
+from dataclasses import asdict
+from typing import Any, Final
+
+import torch
+from rich.console import Console
+
+from lichen.simulate import History, RoundRecord, alone, not_judged, simulate
+from lichen.simulated_files import Fleet
+from lichen.simulated_personal import each_personal
+
+_SAY_EVERY_S: Final = 5.0
+
+
+def run(
+    fleet: Fleet, *, every: int, local: bool, personal: bool, threads: int, workers: int
+) -> dict[str, Any]:
+    """Simulate; the history as JSON values."""
+    torch.set_num_threads(threads)
+    why_not = not_judged(fleet.task, fleet.test) if personal else ""
+    history = simulate(
+        fleet.task,
+        fleet.devices,
+        None if why_not else fleet.test,
+        fleet.seed,
+        evaluate_every=every,
+        roles=fleet.roles,
+        profiles=fleet.profiles,
+        workers=workers,
+        keep_private=personal,
+        progress=_Progress(fleet.task.rounds.count).told,
+    )
+    report: dict[str, Any] = {
+        "task": fleet.task.name,
+        "method": fleet.task.method,
+        "config": fleet.task.config,
+        "seed": fleet.seed,
+        **fleet.about,
+        "devices": sorted(fleet.devices),
+        "roles": {name: fleet.roles.get(name, "train") for name in sorted(fleet.devices)},
+        "rounds": [asdict(record) for record in history.rounds],
+        "confusion": None if history.evaluation is None else history.evaluation.confusion_KK,
+        "bytes_up": history.bytes_up,
+        "bytes_down": history.bytes_down,
+        "seconds": history.seconds,
+        **({"not_judged": why_not} if why_not else {}),
+    }
+    if local and fleet.test is not None:
+        trainers = {name: held for name, held in fleet.devices.items() if name not in fleet.roles}
+        may = {name: profile for name, profile in fleet.profiles.items() if name in trainers}
+        reached = alone(fleet.task, trainers, fleet.test, fleet.seed, profiles=may)
+        report["alone"] = {name: evaluation.metrics for name, evaluation in reached.items()}
+    if personal:
+        report["personal"] = _personal(fleet, history)
+    return report
+
+
+def _personal(fleet: Fleet, history: History) -> dict[str, Any]:
+    assert fleet.test is not None  # noqa: S101 - asked for in simulate()
+    judged = each_personal(
+        fleet.task, history, fleet.devices, fleet.test, fleet.seed, profiles=fleet.profiles
+    )
+    return {
+        name: {"global": None if one.common is None else one.common.metrics, "personal": one.own.metrics}
+        for name, one in judged.items()
+    }
+
+
+class _Progress:
+    """Says on standard error how far it is, now and then."""
+
+    def __init__(self, rounds: int) -> None:
+        self._rounds = rounds
+        self._began = self._said = time.perf_counter()
+        self._console = Console(stderr=True)
+
+    def told(self, record: RoundRecord) -> None:
+        """One round is over."""
+        now = time.perf_counter()
+        if now - self._said < _SAY_EVERY_S:
+            return
+        self._said = now
+        left = (now - self._began) / record.round * (self._rounds - record.round)
+        accuracy = record.metrics.get("accuracy")
+        reached = "" if accuracy is None else f", accuracy {accuracy:.3f}"
+        words = f"simulate: round {record.round} of {self._rounds}{reached}; {left:.0f} s left"
+        self._console.print(words, style="dim", highlight=False)

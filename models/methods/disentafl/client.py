@@ -1,0 +1,161 @@
+"""A device's half of DisentAFL: training on its route, its domain gate, its own model. Imports torch.
+
+Order within a round (Algorithm 1): the agent has chosen a domain and fetched the route (``router.py``). Here
+the route is trained, the domain judged on windows that did not train, and the gate fitted to what was seen.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from models import training
+from models.contract import (
+    Blobs,
+    ClientContext,
+    Evaluation,
+    LocalResult,
+    Profile,
+    Tensors,
+    WindowSet,
+)
+from models.methods.disentafl import DisentAflConfig, features, gate
+from models.methods.disentafl.batch import Batch
+from models.methods.disentafl.distil import Fleet, Rows, own_features
+from models.methods.disentafl.evaluation import evaluated
+from models.methods.disentafl.inference import RouteModel
+from models.methods.disentafl.local import LocalTraining, accuracy, agreement, seen_by
+from models.methods.disentafl.messages import DisentMessage
+from models.methods.disentafl.names import config_of, domains_of, gated, route
+from models.methods.disentafl.personal import blended, kept
+from models.methods.disentafl.server import travelling
+from models.methods.disentafl.supernet import Subnet, part, subnet
+from models.methods.disentafl.work import Work
+from models.params import difference, flatten
+from protocol.task import Task
+from protocol.tensors import Codec
+
+
+class DisentAflClient:
+    """See :class:`models.contract.Client`."""
+
+    def initial(self, task: Task, seed: int) -> Blobs:
+        """The supernet: every blob that some route has.
+
+        A blob's values depend on the seed and its name alone, so that a task that gains a modality or target
+        begins with the others as they were.
+        """
+        blobs: Blobs = features.fresh(task)
+        for blob in route(task, Profile(task.input_names, task.target_names)):
+            kind, _, name = blob.partition("/")
+            own = training.derive_seed(seed, "initial", blob)
+            if kind == "gate":
+                blobs[blob] = gate.initial(task, name, np.random.default_rng(own))
+            elif blob not in blobs:
+                training.start_deterministic(own)
+                module = part(task, config_of(task), blob)
+                blobs[blob] = {f"{blob}/{n}": p.detach().numpy() for n, p in module.named_parameters()}
+        return {blob: blobs[blob] for blob in sorted(blobs)}
+
+    def train(
+        self, context: ClientContext, windows: WindowSet, state: Blobs, private: Tensors
+    ) -> LocalResult:
+        """Train the route that ``state`` holds; of several domains, the one that the gate would choose.
+
+        What the device has no data for is left out of the update, whatever its profile says. Private are the
+        gate's memory, and what the device keeps for its own predictions (``personal.py``).
+
+        Raises:
+            Transient: no window has one of the route's modalities and a label of one of its targets.
+        """
+        work = Work.of(context, windows, state)
+        generator = training.start_deterministic(
+            training.derive_seed(context.seed, context.device, context.round)
+        )
+        net = Subnet(context.task, work.profile, work.domain if domains_of(state) else None)
+        net.load(flatten(_start(work.config, state, private)))
+        everything = Batch.of(context.task, net, work.windows)
+        judges_B = torch.from_numpy(work.judges_B)
+        batch = everything.at(~judges_B)
+        fleet = Fleet.of(context.task, net, state) if work.config.aggregate == "kd" else None
+        steps = LocalTraining(net, work.config, fleet, generator, private)
+        metrics = steps.run(batch, context.round)
+        judged = agreement(net, everything.at(judges_B))
+        found = accuracy(net, judged)
+        if found is not None:
+            metrics |= {"accuracy": found, **{f"{target}/judged": value for target, value in judged.items()}}
+        rows = own_features(context.task, net, seen_by(net, batch), batch.truth) if fleet is not None else {}
+        return _result(work, state, private, _Trained(net.tensors(), rows, metrics, found, steps.kept))
+
+    def evaluate(self, task: Task, windows: WindowSet, state: Blobs) -> Evaluation:
+        """Judge a global state on labelled windows, with all inputs that they have; see ``evaluation.py``.
+
+        Raises:
+            Misconfigured: no window is labelled, or the fleet shares no whole model (``last_layer`` private,
+                ``aggregate`` kd).
+        """
+        return evaluated(task, windows, state)
+
+    def inference_model(self, task: Task, state: Blobs) -> RouteModel:
+        """The module of the route that a state holds; of several domains, the lowest."""
+        return RouteModel(task, subnet(task, state))
+
+
+@dataclass(frozen=True)
+class _Trained:
+    """What training came to: parameters by wire name, own features, metrics, accuracy, Adam's moments."""
+
+    tensors: Tensors
+    rows: Rows
+    metrics: dict[str, float]
+    accuracy: float | None
+    moments: Tensors
+
+
+def _start(config: DisentAflConfig, state: Blobs, private: Tensors) -> Blobs:
+    """Where a round begins: with its own weights, where no others come to stay; else with the fleet's."""
+    own = config.aggregate == "kd" or config.last_layer == "private"
+    return blended(config, state, private) if own else state
+
+
+def _result(work: Work, state: Blobs, private: Tensors, done: _Trained) -> LocalResult:
+    """What travels and what stays."""
+    task, config = work.context.task, work.config
+    psi, keeps, best = _gate(work, state, private, done.accuracy)
+    new = done.tensors | psi
+    base = travelling(task, state, work.profile, work.domain)
+    values = {features.values_name(blob): np.stack(list(own.values())) for blob, own in done.rows.items()}
+    message = DisentMessage(
+        modalities=work.profile.modalities,
+        targets=work.profile.targets,
+        domain=work.domain,
+        best=best,
+        accuracy=done.accuracy,
+        rows={blob: tuple(own) for blob, own in done.rows.items()},
+    )
+    seen = {"domain": float(work.domain), "judges": float(work.judges_B.sum())}
+    return LocalResult(
+        tensors=difference({name: new[name] for name in base}, base) | values,
+        codecs=dict.fromkeys(values, Codec.FLOAT32),
+        metrics=work.metrics | done.metrics | seen,
+        extra=message.extra(),
+        private=kept(config, private, new) | keeps | done.moments,
+    )
+
+
+def _gate(work: Work, state: Blobs, private: Tensors, found: float | None) -> tuple[Tensors, Tensors, int]:
+    """The gate after this round, the memory that it was fitted to, and the domain that it now prefers."""
+    task, config, profile = work.context.task, work.config, work.profile
+    if not gated(config):
+        return {}, {}, work.domain
+    memory_N2 = gate.memory_of(private, config)
+    if found is not None:
+        memory_N2 = gate.remembered(memory_N2, work.domain, found, config)
+    psi = gate.trained(task, flatten(state), profile, work.windows, memory_N2, config)
+    best = int(np.argmax(gate.scores(task, psi, profile, work.windows)))
+    return psi, {gate.MEMORY: memory_N2}, best
+
+
+def make_client() -> DisentAflClient:
+    """The device's half."""
+    return DisentAflClient()

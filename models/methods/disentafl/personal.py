@@ -1,0 +1,53 @@
+"""What a device keeps for itself, and how its own predictions use it. NumPy only.
+
+``last_layer = "private"``: each decoder's last layer is the device's own, and never leaves it.
+``"interpolated"``: it travels, and the device predicts with a blend. ``aggregate = "kd"``: all weights are
+its own; the fleet shares features alone.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from models.contract import Blobs, FloatArray, Tensors
+from models.methods.disentafl import METHOD, DisentAflConfig
+
+
+def share_of_own(config: DisentAflConfig) -> float:
+    """Weight of what the device keeps, against the fleet's, in its own predictions."""
+    return config.last_share if config.aggregate == "avg" and config.last_layer == "interpolated" else 1.0
+
+
+def kept(config: DisentAflConfig, private: Mapping[str, FloatArray], trained: Tensors) -> Tensors:
+    """What of this round's training the device keeps, with what it kept before and did not train now.
+
+    Args:
+        config: the task's options.
+        private: what was kept before: a target or domain that comes back finds its own again.
+        trained: by wire name, values (not deltas).
+    """
+    parts = METHOD.personal(config)
+    both = {**private, **trained}
+    return {name: tensor for name, tensor in both.items() if name.split("/", 1)[0] in parts}
+
+
+def blended(config: DisentAflConfig, state: Blobs, private: Mapping[str, FloatArray]) -> Blobs:
+    """The state that the device's own predictions use; see :meth:`models.spec.MethodSpec.blended`.
+
+    ``own' = share * own + (1 - share) * global``, tensor by tensor. A blob that the device has not trained,
+    or has in other shapes (the task has changed), stays global.
+    """
+    parts, share = METHOD.personal(config), np.float32(share_of_own(config))
+    new = dict(state)
+    for blob, tensors in state.items():
+        if blob.split("/", 1)[0] in parts and all(_fits(private, name, t) for name, t in tensors.items()):
+            new[blob] = {name: _mixed(share, private[name], tensor) for name, tensor in tensors.items()}
+    return new
+
+
+def _mixed(share: np.float32, own: FloatArray, ours: FloatArray) -> FloatArray:
+    return own if share == 1 else np.asarray(share * own + (1 - share) * ours, np.float32)
+
+
+def _fits(private: Mapping[str, FloatArray], name: str, tensor: FloatArray) -> bool:
+    return name in private and private[name].shape == tensor.shape and bool(np.isfinite(private[name]).all())

@@ -1,0 +1,113 @@
+"""What a method folder's ``__init__`` says about its method, and how its halves are made. Torch-free."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+from pydantic import BaseModel
+
+from models.contract import Blobs, Client, Prototyper, Router, Server, Tensors
+from protocol.task import Task
+
+
+@dataclass(frozen=True)
+class MethodSpec:
+    """What a method folder's ``__init__`` says about it. Torch-free."""
+
+    name: str
+    title: str
+    paper: str
+    config: type[BaseModel]
+    needs_labels: bool
+    may_miss_modality: bool
+    symbols: Mapping[str, str] = field(default_factory=dict)
+    """The paper's symbol -> our name."""
+    prototype_role: bool = False
+    """Devices without torch can teach the fleet by prototypes alone: there is a ``prototyper.py``."""
+    trains: Callable[[Any], bool] = lambda _config: True
+    """Whether devices train under a config. Where they do not, devices of role ``prototype`` alone can make a
+    round; where they do, a round needs a device that trains."""
+
+    personal: Callable[[Any], tuple[str, ...]] = lambda _config: ()
+    """The parts of a state (first words of blob names) that a device keeps its own of, under a config; then
+    there is a ``personal.py``."""
+
+    bounded: tuple[str, ...] = ()
+    """The parts of a state (first words of blob names) whose updates the server bounds tightly by itself: how
+    far they go is chance, and they are not compared with those of other devices."""
+
+    routed: bool = False
+    """Devices hold parts of the model, by what they read and predict: there is a ``router.py``, the server is
+    a :class:`RoutedServer`, and each kind of device gets a bundle of its own."""
+    several_targets: bool = False
+    """Takes tasks with ``targets`` besides ``labels``, and modalities that are no inputs."""
+
+    def configure(self, task: Task) -> BaseModel:
+        """The task's ``config`` table, checked.
+
+        Raises:
+            Misconfigured: an option is unknown or wrong, or the method cannot do such a task; the message
+                names it.
+        """
+        from pydantic import ValidationError  # noqa: PLC0415 - only on this path
+
+        from protocol.errors import Misconfigured  # noqa: PLC0415
+
+        if not self.several_targets and (task.targets or task.input_names != task.modality_names):
+            raise Misconfigured(
+                f"task {task.name!r}, method {self.name!r}: targets, and modalities with input = false, are "
+                "for methods that predict several things; this one predicts label"
+            )
+        try:
+            return self.config.model_validate(task.config)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            path = ".".join(["config", *map(str, first["loc"])])
+            raise Misconfigured(f"task {task.name!r}, method {self.name!r}: {path}: {first['msg']}") from None
+
+    def server(self) -> Server:
+        """The coordinator's half (NumPy)."""
+        made: Server = import_module(f"models.methods.{self.name}.server").make_server()
+        return made
+
+    def client(self) -> Client:
+        """The device's half (may import torch: call it in the worker only)."""
+        made: Client = import_module(f"models.methods.{self.name}.client").make_client()
+        return made
+
+    def blended(self, task: Task, state: Blobs, private: Tensors) -> Blobs:
+        """A state as a device's own predictions use it, by the method's ``personal.py`` (NumPy).
+
+        Args:
+            task: its config says what is personal.
+            state: at least the parts of :attr:`personal`.
+            private: what the device keeps; names that the state does not have are passed over.
+
+        Returns:
+            The state; blobs that stay global are the same objects.
+        """
+        config = self.configure(task)
+        if not self.personal(config):
+            return state
+        module = import_module(f"models.methods.{self.name}.personal")
+        made: Blobs = module.blended(config, state, private)
+        return made
+
+    def router(self) -> Router:
+        """The gate of a ``routed`` method (NumPy)."""
+        made: Router = import_module(f"models.methods.{self.name}.router").make_router()
+        return made
+
+    def prototyper(self) -> Prototyper:
+        """The half of a device that only sends prototypes (NumPy).
+
+        Raises:
+            Misconfigured: the method has no such role.
+        """
+        from protocol.errors import Misconfigured  # noqa: PLC0415 - only on this path
+
+        if not self.prototype_role:
+            raise Misconfigured(f"method {self.name!r}: devices of role prototype cannot take part in it")
+        made: Prototyper = import_module(f"models.methods.{self.name}.prototyper").make_prototyper()
+        return made

@@ -1,0 +1,23 @@
+"""Made-up runs of ``lichen bench disentafl``."""
+
+import numpy as np
+
+from lichen.bench.disentafl.names import LOCAL
+from lichen.bench.disentafl.one import One
+from lichen.bench.disentafl.setting import Outcome
+
+
+def made_up(one: One) -> Outcome:
+    """An outcome of four devices of two kinds that depends on nothing but the run."""
+    rng = np.random.default_rng(int(one.key(), 16) % 2**32)
+    names = ("d00", "d01", "d02", "d03")
+    personal = {name: {"label": float(rng.uniform(50, 90))} for name in names}
+    return Outcome(
+        personal=personal,
+        aggregate=None if one.method == LOCAL else personal,
+        by_round=[(one.setting.rounds // 2, 50.0), (one.setting.rounds, 60.0)],
+        bytes_up=dict.fromkeys(names, 100.0),
+        bytes_down=dict.fromkeys(names, 400.0),
+        seconds=1.0,
+        kinds={name: ("m0 > label", "m1 > label")[at % 2] for at, name in enumerate(names)},
+    )
