@@ -159,7 +159,7 @@ class Ingest:
         if came:
             log.info("device_online", device=device, windows=state.windows)
         if state.status == "online":
-            if not state.modalities:
+            if not state.modalities and state.targets is None:  # (): it knows the task, and has no data yet
                 self.taskless(device)
             try:
                 await self._driver.device_online(device, came=came)

@@ -128,7 +128,10 @@ class RoutedDeployment:
             log.warning("routes_without_bundle", max_routes=most, routes=list(map(str, left_out)))
         table = schema.bundles
         order = (table.c.version.desc(), table.c.devices.desc(), table.c.route)
-        wanted = {route.key for route in routes}
+        there = served(self._store)
+        # A route whose bundle cannot be made is served another of its kind, which nobody may need besides.
+        fallbacks = (fitting(route.need, there) for route in routes)
+        wanted = {route.key for route in routes} | {one.need.key for one in fallbacks if one is not None}
         with self._store.transaction() as connection:
             kept = [key for (key,) in connection.execute(sa.select(table.c.route).order_by(*order))]
             kept = [key for key in kept if key in wanted][: _KEPT_TIMES * most]

@@ -42,6 +42,11 @@ class Need:
         profile = self.profile
         return f"{', '.join(profile.modalities)} -> {', '.join(profile.targets)}"
 
+    @property
+    def key(self) -> str:
+        """What a bundle of these blobs is kept under."""
+        return digest("\n".join(self.blobs).encode())
+
 
 @dataclass(frozen=True, slots=True)
 class Serving:
@@ -58,7 +63,7 @@ class Serving:
     @property
     def key(self) -> str:
         """What a bundle for it is kept under."""
-        return digest("\n".join(self.need.blobs).encode())
+        return self.need.key
 
     def __str__(self) -> str:
         return f"{self.need.words}: {counted(self.devices)}"

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from edge_agent.config import AgentSettings
 from edge_agent.offline import as_window_set
-from edge_agent.profile import allowed, collected, follows_windows, shown
+from edge_agent.profile import allowed, collected, follows_windows, served, shown
 from edge_agent.quality import REASONS, Quality, QualityMeter
+from edge_agent.roles import learns_by
 from edge_agent.sources.base import Source
 from edge_agent.store import COMMIT_WINDOWS, Store, grid_digest
 from edge_agent.tally import Stock
@@ -60,6 +61,8 @@ class Workspace:
     recent: deque[NDArray[np.bool_]] = field(default_factory=lambda: deque(maxlen=_RECENT))
     targets: tuple[str, ...] = (LABEL,)
     """Those that it may learn, in the task's order."""
+    learns: bool = True
+    """Whether it takes offers; else it only observes."""
 
     @property
     def allowed(self) -> Profile:
@@ -69,7 +72,10 @@ class Workspace:
     def standing(self, stock: Stock) -> tuple[Profile, int]:
         """What it reads and predicts as its windows are now, and how many of them it could learn from."""
         if follows_windows(self.task):
-            return shown(self.task, self.allowed, stock.kinds)
+            profile, useful = shown(self.task, self.allowed, stock.kinds)
+            if self.learns and useful:
+                return profile, useful
+            return served(self.task, self.allowed, stock.kinds), useful
         return Profile(self.modalities), stock.labelled
 
     def reasons(self) -> Mapping[str, tuple[str, ...]]:
@@ -156,6 +162,7 @@ class Collector:
             QualityMeter(task, self._settings.quality),
             store,
             targets=profile.targets,
+            learns=learns_by(self._settings) is not None,
         )
         if old is not None:
             await asyncio.to_thread(old.store.close)

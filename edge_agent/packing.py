@@ -77,7 +77,8 @@ def _header(
         counts={name: counts[name] for name in modalities},
         missing={name: float(1.0 - p.mean()) if len(p) else 1.0 for name, p in here.items()},
         quality={name: _mean(windows.quality_BM[p, columns[name]]) for name, p in here.items()},
-        metrics=result.metrics,
+        # a loss of absurd values may overflow where no tensor does
+        metrics={name: value for name, value in result.metrics.items() if np.isfinite(value)},
         extra=result.extra,
     )
 

@@ -2,7 +2,8 @@
 
 A modality counts from the first window on in which it is present, a target from the first that has its label
 (of a generation: its modality). So a sensor that begins to deliver, or labels of a target that begin to come,
-change the profile of the next round, and nothing restarts.
+change the profile of the next round, and nothing restarts. A device that only observes, or has no label yet,
+is served a model all the same.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -77,6 +78,12 @@ def shown(task: Task, profile: Profile, kinds: Mapping[Kind, int]) -> tuple[Prof
     inputs = {m for found, _ in useful.values() for m in found}
     targets = {t for _, found in useful.values() for t in found}
     return _ordered(profile, inputs, targets), sum(kinds[kind] for kind in useful)
+
+
+def served(task: Task, profile: Profile, kinds: Mapping[Kind, int]) -> Profile:
+    """What a device is served that learns nothing: whatever it may predict, from all that it delivers."""
+    here = {m for kind in kinds for m in _shown(task, profile, kind)[0]}
+    return _ordered(profile, here, set(profile.targets) if here else set())
 
 
 def shown_in(task: Task, profile: Profile, windows: WindowSet) -> Profile:

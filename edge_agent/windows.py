@@ -214,9 +214,9 @@ class Windower:
     def _close_until(self, limit: float) -> Windows | None:
         """Close windows that end by ``limit`` (stream seconds); skip those in which nothing is present."""
         window = self.task.window
-        while self._next is not None:
+        while self._next is not None and np.isfinite(limit):  # infinite: no sample of these modalities yet
             last = int(np.floor((limit - window.length_s) / window.stride_s + 1e-6))
-            if not np.isfinite(limit) or last < self._next:
+            if last < self._next:
                 return None
             index = self._with_samples(self._next, last)
             windows = self._cut(index.astype(np.float64) * window.stride_s)

@@ -6,6 +6,7 @@ last.
 """
 
 import json
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,7 +145,8 @@ def save_local_result(job_dir: Path, result: LocalResult) -> None:
     """The worker's side of :func:`read_result`."""
     summary = {
         "weight": result.weight,
-        "metrics": result.metrics,
+        # a loss of absurd values may overflow where no tensor does; JSON has no word for that
+        "metrics": {name: value for name, value in result.metrics.items() if math.isfinite(value)},
         "extra": result.extra,
         "codecs": {name: codec.value for name, codec in result.codecs.items()},
     }

@@ -48,7 +48,8 @@ class State(Wire):
     modalities: Annotated[dict[Name, ModalityState], Field(max_length=16, default_factory=dict)]
     """Those that it reads to predict."""
     targets: Annotated[tuple[ModalityName, ...], Field(max_length=16)] | None = None
-    """Those that it learns, in the task's order; None: ``label`` alone."""
+    """Those that it learns (where it learns nothing: is to predict), in the task's order; None: ``label``
+    alone."""
     windows: Count = 0
     """Labelled windows in the store."""
     model: Digest | None = None

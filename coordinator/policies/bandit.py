@@ -10,11 +10,13 @@ that moved blob k; k runs over the blobs of its route. The largest are chosen. W
 
 - A device that was never selected comes before all others (its bound is taken as infinite), then the seed.
 - L_i is divided by the rounds in which it told a loss. A device that was selected and delivered nothing has
-  the fleet's mean: it is no better known than the others, and must not be passed over for ever.
+  the fleet's median: it is no better known than the others, and must not be passed over for ever. No mean:
+  one device that lies about its loss would put all who deliver nothing before those who do.
 - Whom an earlier attempt of the same round asked in vain comes last: the next attempt would fail as it did.
 """
 
 import math
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -112,7 +114,7 @@ def rank(draw: Draw) -> list[Arm]:
     options = draw.rounds.bandit
     found = sums(draw.history, options.discount)
     known = [loss for device in sorted(found.told) if (loss := found.mean_loss(device)) is not None]
-    unknown = math.fsum(known) / len(known) if known else 0.0
+    unknown = statistics.median(known) if known else 0.0
     arms = [
         arm(device, draw.routes.get(device, ()), found, unknown, options.explore) for device in draw.order()
     ]

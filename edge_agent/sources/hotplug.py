@@ -1,11 +1,13 @@
 """The ``hotplug`` source: the recording of a sensor that is plugged in, and pulled out, while the agent runs.
 
-It delivers while the file ``when`` exists. Time passes all the same: what was recorded while the sensor was
-out is lost, so that it stays in step with a ``replay`` source of the same span and speed. For demonstrations
-and for trying out a fleet.
+It delivers while the file ``when`` exists, labels too: they end when it is pulled out. Time passes all the
+same: what was recorded while the sensor was out is lost, so that it stays in step with a ``replay`` source of
+the same span and speed. For demonstrations and for trying out a fleet.
 """
 
 from collections.abc import AsyncIterator, Sequence
+
+import numpy as np
 
 from edge_agent.sources.base import REGISTRY, Batch, Kind, LabelBatch
 from edge_agent.sources.recording import label_tracks
@@ -37,9 +39,19 @@ class Hotplug(Replay):
 
     async def samples(self) -> AsyncIterator[Batch]:
         """Yield what is recorded while it is plugged in; see :class:`edge_agent.sources.base.Source`."""
+        now, moment = False, (float("nan"), 0.0)
         async for batch in super().samples():
-            if self.plugged and (self._labelled or not isinstance(batch, LabelBatch)):
+            if moment != (self._position, self._offset):  # batches of one moment belong together
+                moment, was, now = (self._position, self._offset), now, self.plugged
+                for label in self._labels_in_force() if now != was else ():
+                    yield label if now else _ended(label)
+            if now and (self._labelled or not isinstance(batch, LabelBatch)):
                 yield batch
+
+
+def _ended(label: LabelBatch) -> LabelBatch:
+    """From then on nothing is known: a label holds until the next one, and other sensors go on."""
+    return LabelBatch(label.t, np.full(1, np.nan), label.target)
 
 
 REGISTRY.add("hotplug", Kind(HotplugSettings, Hotplug))

@@ -2,10 +2,13 @@
 
 import asyncio
 
+import numpy as np
 import pytest
 
 from edge_agent.sources import LabelBatch, SampleBatch, open_source
+from edge_agent.sources.labels import TargetTrack
 from edge_agent.sources.recording import Recording, read, write_npz
+from edge_agent.track import Labels
 from runtime.clock import ManualClock
 from tests.support.agent_data import write_toy
 
@@ -48,3 +51,37 @@ async def test_it_delivers_only_while_its_file_is_there_and_time_does_not_wait(t
     assert not [t for t in seen if 17 < t < 19], "what was recorded meanwhile is lost"
     assert labels == [], "another source's labels are not ended by it"
     await asyncio.wait_for(task, 5)
+
+
+async def test_labels_end_when_it_is_pulled_out_and_hold_again_when_it_is_back(tmp_path):
+    """A label holds until the next one: other sensors' windows would be labelled by what was pulled out."""
+    write_toy(tmp_path, 30)
+    whole = read(tmp_path / "toy.npz")
+    changes = (np.array([0.0, 12.0]), np.array([1, 2]))
+    speed = TargetTrack(np.array([0.0]), np.array([3.0]))
+    write_npz(tmp_path / "toy.npz", Recording(whole.streams, *changes, {"speed": speed}))
+    clock, when = ManualClock(), tmp_path / "plugged"
+    table = {"kind": "hotplug", "file": "toy.npz", "when": "plugged"}
+    source = open_source(table, "source[0]", tmp_path, ("acc", "gyr"), clock)
+    tracks = {"label": Labels(3), "speed": Labels(0)}
+
+    async def collect():
+        async for batch in source.samples():
+            if isinstance(batch, LabelBatch):
+                tracks[batch.target].add(batch)
+
+    async def pass_s(seconds: int):
+        for _ in range(10 * seconds):
+            await clock.advance(0.1)
+
+    when.touch()
+    task = asyncio.create_task(collect())
+    await pass_s(5)
+    when.unlink()
+    await pass_s(10)
+    when.touch()
+    await pass_s(20)
+    await asyncio.wait_for(task, 5)
+    start = np.array([2.0, 8.0, 13.0, 17.0])
+    for name, expected in {"label": [1, np.nan, np.nan, 2], "speed": [3, np.nan, np.nan, 3]}.items():
+        np.testing.assert_array_equal(tracks[name].of(start, start + 1), expected)

@@ -219,7 +219,7 @@ def test_wishes_that_the_task_does_not_know_are_said():
     [
         ([], Profile((), ()), 0),
         ([windows("acc", 1, count=3)], Profile(("acc",)), 3),
-        ([windows("acc")], Profile((), ()), 0),
+        ([windows("acc")], Profile(("acc",), ("label", "speed", "side", "picture")), 0),
         ([windows("cam", 1)], Profile((), ()), 0),
         ([windows("acc cam")], Profile(("acc",), ("picture",)), 1),
         ([windows("gyr", speed=1.0), windows("acc")], Profile(("gyr",), ("speed",)), 1),
@@ -242,6 +242,15 @@ def test_the_profile_is_what_the_windows_show(tmp_path, sets, expected, count):
     else:
         with pytest.raises(Transient, match="no window in the store has something to read"):
             material(work, 100, labelled=True)
+    store.close()
+
+
+def test_a_device_that_only_observes_is_served_all_that_it_may_predict(tmp_path):
+    """However few labels it has; a device of the field has none."""
+    store = stored(tmp_path, windows("gyr cam"), windows("gyr", 1))
+    may = allowed(TASK, ["acc", "gyr", "cam"], LearnSettings(targets=("side", "picture")))
+    work = Workspace(TASK, may.modalities, None, None, store, targets=may.targets, learns=False)
+    assert work.standing(store.stock()) == (Profile(("gyr",), ("side", "picture")), 1)
     store.close()
 
 

@@ -208,6 +208,12 @@ def test_the_header_says_what_was_learnt_on():
     assert (header.round, header.weight, header.device, header.metrics) == (4, 3, "d", {"loss": 1.5})
 
 
+def test_a_metric_that_overflowed_is_left_out_and_costs_no_update():
+    """A label of 1e25 squares to infinity in a loss while every delta is finite."""
+    header, *_ = packed(toy_task(), {}, metrics={"loss": float("inf"), "align": float("nan"), "lr": 0.1})
+    assert header.metrics == {"lr": 0.1}
+
+
 def test_error_carry_makes_many_rounds_exact():
     task, rng = toy_task(uplink={"codec": "int4"}), np.random.default_rng(0)
     meant, got, carry = np.zeros(300), np.zeros(300), {}

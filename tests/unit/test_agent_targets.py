@@ -160,6 +160,22 @@ def test_a_task_with_more_targets_takes_over_what_is_open():
     assert set(windows.targets) == {"speed", "side", "heart"}
 
 
+def test_a_task_that_reads_nothing_of_what_was_collected_waits_for_its_first_sample():
+    """Between its announcement and the first sample no modality has a time."""
+    acc, gyr = toy_task().modalities
+    windower, made = Windower(toy_task(), ("acc",)), motion(20, 50, 3)
+    windower.feed(SampleBatch("acc", made.t[:500], made.values[:500]), 0.0)
+    assert len(windower.poll(0.0))
+    windower.use(toy_task(modalities=(acc.model_copy(update={"input": False}), gyr)), ("gyr",))
+    assert windower.poll(1.0) is None
+    assert windower.flush() is None
+    other = motion(20, 25, 2)
+    windower.feed(SampleBatch("gyr", other.t, other.values), 2.0)
+    windows = windower.flush()
+    assert windows.present_BM[:, 1].all()
+    assert not windows.present_BM[:, 0].any()
+
+
 def test_a_label_that_was_said_before_the_task_knew_its_target_holds_when_it_does():
     windower, made = Windower(toy_task(method="disentafl"), ("acc",)), motion(10, 50, 3)
     for t, value in ((0.0, 0.0), (2.0, 1.0)):

@@ -39,9 +39,9 @@ SOURCE = BASIC[BASIC.index("[[source]]") :]
 NAMES = BASIC[: BASIC.index("[[source]]")]
 
 
-def agent_of(folder, learn: str = "", **targets: TargetTrack) -> Agent:
+def agent_of(folder, learn: str = "", *, made: Recording | None = None, **targets: TargetTrack) -> Agent:
     path = config(folder, f"{NAMES}[learn]\n{learn}\n{SOURCE}speed = 10000\n")
-    made = toy_recording(30)
+    made = made or toy_recording(30)
     write_npz(folder / "toy.npz", Recording(made.streams, made.label_t, made.label, targets))
     settings = read(path)
     for folder_ in (settings.state_dir, settings.cache_dir):
@@ -165,6 +165,17 @@ async def test_a_routed_device_says_what_its_windows_show(tmp_path):
         assert status["reads"] == ["acc", "gyr"]
         assert status["learns"] == ["label", "side", "picture"]
         assert status["windows_to_learn_from"] == state.windows
+
+
+async def test_a_device_without_labels_says_what_it_is_to_be_served(tmp_path):
+    """Else the coordinator of a method with routes would have no bundle for it."""
+    agent = agent_of(
+        tmp_path, 'targets = ["label"]', made=Recording({"acc": toy_recording(30).streams["acc"]})
+    )
+    await agent.session.on_task(TaskAnnouncement(task=SEVERAL), agent.collector.use)
+    async with collected(agent) as state:
+        assert (tuple(state.modalities), state.targets, state.windows) == (("acc",), None, 0)
+        assert agent.status()["learns"] == []
 
 
 async def test_what_is_not_wished_for_is_not_even_collected(tmp_path):

@@ -144,6 +144,16 @@ def test_the_bandit_prefers_the_new_then_large_losses_and_then_seldom_seen_exper
     assert chosen.passed["c"].startswith("loss unknown (0.94 assumed), seen 0.2 of 1.4 rounds")
 
 
+def test_a_lie_about_a_loss_puts_nobody_who_delivers_nothing_before_those_who_deliver() -> None:
+    honest, silent = [f"h{i}" for i in range(4)], [f"s{i}" for i in range(4)]
+    for lie in (1e9, -1e9):
+        losses = {"liar": lie, **{name: 0.5 + i / 100 for i, name in enumerate(honest)}}
+        past_ = (Past(1, frozenset({*losses, *silent}), losses),)
+        places = {name: i for i, name in enumerate(ranked(past_, ["liar", *honest, *silent]))}
+        assert places["h3"] < min(places[name] for name in silent), "the largest honest loss"
+        assert max(places[name] for name in silent) < places["h0"], "the smallest"
+
+
 def test_a_device_that_was_asked_in_vain_leaves_its_place_to_others_in_the_next_attempt() -> None:
     """Else a device that is online and never delivers would be drawn again and again, for ever."""
     assert ranked(HISTORY, "abz", tried={"z"})[-1] == "z"

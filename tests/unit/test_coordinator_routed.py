@@ -243,6 +243,23 @@ async def test_a_route_that_nobody_has_any_more_leaves_the_disk(tmp_path) -> Non
         assert made.app.deployment._blobs.has(there[0].digest)
 
 
+async def test_a_device_whose_new_route_cannot_be_exported_keeps_its_bundle(tmp_path) -> None:
+    jobs = PartJobs(broken=["base/acc2"])
+    async with routed(tmp_path, task(count=3, min_devices=1), jobs, export={"every_rounds": 1}) as made:
+        await made.online("a1", modalities=ACC)
+        for round_ in range(1, 4):
+            await made.until(lambda known=round_: made.app.driver.state.round == known)
+            await made.phase("collecting")
+            best = {"best": "" if round_ == 1 else "2"}
+            head = header("a1", round_, made.app.driver.state.manifest, extra=best)
+            await made.give("a1", Kind.UPDATE, frame(head))
+        await made.phase("done")
+        assert [(one.need.blobs, one.version) for one in served(made.app.store)] == [
+            (("base/acc", "last/label"), 1)
+        ]
+        assert made.app.deployment._blobs.has(pointers(made, "a1")[-1].bundle.digest)
+
+
 def need(*blobs: str, targets: tuple[str, ...] = ("label",)) -> Need:
     return Need(Profile(("acc",), targets), blobs)
 

@@ -14,6 +14,7 @@ from models.contract import Profile
 from protocol.errors import Misconfigured
 from protocol.messages import ModalityState, State
 from protocol.task import Modality, Target
+from tests.support.coordinator_bench import bench
 from tests.support.coordinator_fake import settings_for, tiny_task
 
 SPEED = Target(name="speed", kind="regression")
@@ -94,3 +95,14 @@ def test_windows_that_are_labelled_for_another_target_judge_a_version(tmp_path, 
         return
     with pytest.raises(Misconfigured, match="none of its 2 windows is labelled"):
         load_task(settings)
+
+
+async def test_a_routed_device_without_data_is_not_taken_for_one_without_a_task(tmp_path):
+    """Else the whole fleet is told the task again and again, for each device that has no windows."""
+    async with bench(tmp_path) as made:
+        for _ in range(3):
+            await made.online("a", modalities={}, targets=(), windows=0)
+        assert not made.app.announcer._task_again
+        for _ in range(2):
+            await made.online("b", modalities={}, windows=0)
+        assert made.app.announcer._task_again

@@ -218,4 +218,4 @@ def test_disentafl_baselines_an_unknown_option_is_named() -> None:
         options_of(BASELINES["fedavg"], replace(SMALL, options={"pull": 0.5}))
     config, options = options_of(BASELINES["cross_pfl"], replace(SMALL, options={"pull": 0.25, "layers": 2}))
     assert config == DisentAflConfig(width=16, latent=8, hidden=8, lr=0.01, batch=8, epochs=1, layers=2)
-    assert options == {"keep_adam": True, "distil": 0.8, "pull": 0.25}
+    assert options == {"keep_adam": True, "distil": 0.1, "pull": 0.25}

@@ -9,6 +9,7 @@ from lichen.datasets import vehicle
 from models import windowset
 from models.contract import ClientContext, Profile
 from models.methods.disentafl.client import make_client
+from models.methods.disentafl.inference import predictions
 from models.methods.disentafl.names import route
 from models.params import apply, flatten, unflatten
 from protocol.errors import Misconfigured, Transient
@@ -204,3 +205,19 @@ def test_adams_moments_stay_on_the_device_and_go_on_where_they_were():
     )
     off = small(domains=1, keep_moments=False)
     assert not [n for n in train(off, windows, state).private if n.startswith("moments/")]
+
+
+def test_without_a_validation_share_all_windows_train_and_judge_the_domain_as_it_came():
+    task = small(validation=0.0, epochs=3)
+    state, windows = on(task, whole(task), ALL), learnable(task)
+    result = train(task, windows, state)
+    assert result.metrics["judges"] == 0
+    before = predictions(make_client().inference_model(task, state), task, windows)
+    hits = np.mean(
+        [
+            (before["logits"].argmax(axis=1) == windows.y_B).mean(),
+            (before["pose/logits"].argmax(axis=1) == windows.targets["pose"]).mean(),
+        ]
+    )
+    assert result.extra["accuracy"] == pytest.approx(hits)
+    assert len(result.private["gate_memory/pairs"]) == 1

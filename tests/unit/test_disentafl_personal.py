@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from models.methods.disentafl.names import config_of
-from models.methods.disentafl.personal import blended, kept
+from models.methods.disentafl.personal import begun, blended, kept
 from models.params import flatten
 from models.registry import method
 from tests.support.disentafl_cases import state_of, task_of
@@ -71,3 +71,16 @@ def test_a_device_keeps_what_is_personal_and_what_it_did_not_train_now():
     assert kept(config_of(task_of(last_layer="shared")), before, trained) == {}
     parts = {n.split("/")[0] for n in kept(config_of(task_of(aggregate="kd")), before, own_of(state))}
     assert parts == {"base", "domain", "expert", "decoder", "last"}
+
+
+def test_a_share_of_the_devices_own_weights_is_blended_into_every_knowledge_type():
+    task = task_of(own_share=0.25, last_share=0.5)
+    config, state = config_of(task), state_of(task)
+    for blend, last in ((blended, 0.5), (begun, 0.0)):
+        new = blend(config, state, own_of(state))
+        for blob, tensors in state.items():
+            part = blob.split("/")[0]
+            moved = {"gate": 0.0, "last": last}.get(part, 0.25)
+            assert all(new[blob][n] == pytest.approx(t + moved, abs=1e-6) for n, t in tensors.items()), blob
+    alone = begun(config_of(task_of(last_layer="private")), state, own_of(state))["last/label"]
+    assert all(alone[n] == pytest.approx(t + 1) for n, t in state["last/label"].items())

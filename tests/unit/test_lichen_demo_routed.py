@@ -18,6 +18,7 @@ from lichen.demo.plans.disentafl.wire import BUNDLE, MANIFEST, OTHER, Onlooker
 from models import windowset
 from models.contract import Profile
 from models.methods.disentafl import names
+from models.methods.disentafl.client import DisentAflClient
 from models.registry import method
 from models.windowset import target
 from protocol.errors import Misconfigured
@@ -157,6 +158,11 @@ def test_a_move_says_whose_route_it_was_and_what_was_fetched_beside_it(onlooker:
     other = names.route(TASK, Profile(("accelerometer",)), (0,))
     telling.moves(story.devices, TASK, [{**rows[0], "blobs": list(other)}], onlooker.turns())
     assert usnea.moves[-1].stray == ("gate/gyroscope",)
+    whole = names.route(TASK, Profile(TASK.input_names, TASK.target_names), (0, 1))
+    telling.moves(story.devices, TASK, [{"round": 1, "device": "lobaria", "blobs": list(whole)}], {})
+    (lobaria,) = [device for device in story.devices if device.name == "lobaria"]
+    own = names.route(TASK, Profile(("gyroscope",)), (0,))
+    assert set(lobaria.moves[0].stray) == set(whole) - set(own), "it has a gyroscope and learns the exercise"
 
 
 def test_scores_are_of_windows_with_a_label() -> None:
@@ -177,6 +183,30 @@ def test_scores_are_of_windows_with_a_label() -> None:
     assert found == pytest.approx({"label": 2 / 3, cast.SPEED: 0.5})
     seen = judging.masked(TASK, windows, ("gyroscope",))
     assert seen.present_BM.tolist() == [[False, True]] * 4
+
+
+def test_a_device_alone_keeps_what_a_device_in_the_fleet_keeps(monkeypatch) -> None:
+    small = {"width": 8, "latent": 4, "hidden": 4, "heads": 1, "tokens": 2, "bottleneck": 1}
+    task = cast.task(2, **small)
+    given: list[set[str]] = []
+
+    def spied(self: DisentAflClient, context, windows, state, private):
+        given.append({name.split("/", 1)[0] for name in private})
+        return train(self, context, windows, state, private)
+
+    train = DisentAflClient.train
+    monkeypatch.setattr(DisentAflClient, "train", spied)
+    empty = windowset.empty(task)
+    windows = type(empty)(
+        x={m: np.ones((4, *x.shape[1:]), np.float32) for m, x in empty.x.items()},
+        present_BM=np.ones((4, 2), np.bool_),
+        quality_BM=np.ones((4, 2), np.float32),
+        y_B=np.array([0, 1, 2, 0]),
+        targets={},
+    )
+    found = judging.by_itself(task, Profile(("gyroscope",), ("label",)), windows, windows, 0)
+    assert set(found) == {"label"}
+    assert given == [set(), {"moments"}]
 
 
 def test_what_an_observer_says_is_read_by_version(tmp_path: Path) -> None:

@@ -126,6 +126,12 @@ def test_a_fault_of_ours_is_told_with_its_trace_on_stderr(tmp_path, monkeypatch,
     assert "Traceback" in capfd.readouterr().err
 
 
+def test_a_metric_that_overflowed_costs_no_result(tmp_path):
+    metrics = {"loss": float("inf"), "align": float("nan"), "lr": 0.1}
+    jobs.save_local_result(tmp_path, LocalResult({}, metrics=metrics))
+    assert jobs.read_result(tmp_path).metrics == {"lr": 0.1}
+
+
 def test_an_old_result_never_passes_for_a_new_one(tmp_path):
     jobs.save_local_result(
         tmp_path,

@@ -32,13 +32,13 @@ METHODS: Final[Mapping[str, str]] = {
 }
 """Title -> method, in the tables' order."""
 
-GRID: Final = (0.001, 0.002, 0.004, 0.008, 0.016)
+GRID: Final = (0.002, 0.004, 0.008, 0.016, 0.032)
 """Learning rates of the first round that every method is tried with on every fleet."""
 TRIED: Final[Mapping[str, Sequence[Mapping[str, Any]]]] = {
-    n.TITLES[n.CROSS_FEDAVG]: ({"distil": 0.1}, {"distil": 0.0}),
-    n.TITLES[n.ALIGN_FEDAVG]: ({"distil": 0.1}, {"distil": 0.0}),
-    n.TITLES[n.CROSS_PFL]: ({"pull": 0.25}, {"pull": 0.75}, {"distil": 0.1}),
-    n.TITLES[n.FEDMSPLIT]: ({"temperature": 0.1}, {"temperature": 2.0}, {"distil": 0.1}),
+    n.TITLES[n.CROSS_FEDAVG]: ({"distil": 0.8}, {"distil": 0.0}),
+    n.TITLES[n.ALIGN_FEDAVG]: ({"distil": 0.8}, {"distil": 0.0}),
+    n.TITLES[n.CROSS_PFL]: ({"pull": 0.25}, {"pull": 0.75}, {"distil": 0.8}),
+    n.TITLES[n.FEDMSPLIT]: ({"temperature": 0.1}, {"temperature": 2.0}, {"distil": 0.8}),
     n.AVG: ({"align": 1.2, "orthogonal": 4.0}, {"align": 0.0, "orthogonal": 0.0}, {"last_layer": "shared"}),
     n.KD: ({"distil": 0.1}, {"distil": 4.0}, {"align": 0.0, "orthogonal": 0.0}),
 }
@@ -56,8 +56,22 @@ BEST_LR: Final[Mapping[str, Mapping[str, float]]] = {
         n.TITLES[n.CROSS_PFL]: 0.008,
         n.TITLES[n.FEDMSPLIT]: 0.008,
     },
-    UCI_HAR: {},
-    MERGE_FA: {},
+    UCI_HAR: {
+        n.TITLES[n.LOCAL]: 0.004,
+        n.TITLES[n.FEDAVG]: 0.004,
+        n.TITLES[n.CROSS_FEDAVG]: 0.008,
+        n.TITLES[n.ALIGN_FEDAVG]: 0.008,
+        n.TITLES[n.CROSS_PFL]: 0.008,
+        n.TITLES[n.FEDMSPLIT]: 0.008,
+    },
+    MERGE_FA: {
+        n.TITLES[n.LOCAL]: 0.004,
+        n.TITLES[n.FEDAVG]: 0.008,
+        n.TITLES[n.CROSS_FEDAVG]: 0.016,
+        n.TITLES[n.ALIGN_FEDAVG]: 0.016,
+        n.TITLES[n.CROSS_PFL]: 0.016,
+        n.TITLES[n.FEDMSPLIT]: 0.016,
+    },
 }
 """Fleet -> title -> the best of the grid in the part ``tune``."""
 

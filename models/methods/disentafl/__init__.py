@@ -71,6 +71,11 @@ class DisentAflConfig(Frozen):
     fleet's and its own."""
     last_share: Share = 0.5
     """Interpolated: weight of the device's own last layer in that blend."""
+    own_share: Share = 0.0
+    """Not in the paper: a round begins with, and the device predicts with, this share of the weights that it
+    trained last and the rest of the fleet's, in every knowledge type but the last layer, which has its own
+    rule. Sharing pays where devices are alike, and costs where they are not; this is between. 0 is the
+    paper."""
     epsilon: Share = 0.3
     """The domain gate tries a domain at random with this probability. 0.3."""
     gate_hidden: Annotated[int, Field(ge=1, le=1024)] = 8
@@ -78,7 +83,8 @@ class DisentAflConfig(Frozen):
     gate_memory: Annotated[int, Field(ge=1, le=4096)] = 64
     """Pairs (domain, validation accuracy) that a device remembers, the newest."""
     validation: Annotated[float, Field(ge=0, lt=0.9)] = 0.2
-    """Share of a device's windows that judge its domain and do not train."""
+    """Share of a device's windows that judge its domain and do not train, drawn anew in each round. 0: all
+    train, and judge the domain before that, as it comes from the fleet."""
     lr: Positive = 0.002
     """Adam's. 0.015, which diverges at small widths."""
     lr_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -103,7 +109,8 @@ class DisentAflConfig(Frozen):
 def _personal(config: DisentAflConfig) -> tuple[str, ...]:
     if config.aggregate == "kd":
         return ("base", "domain", "expert", "decoder", "last")
-    return () if config.last_layer == "shared" else ("last",)
+    last = () if config.last_layer == "shared" else ("last",)
+    return (("base", "domain", "expert", "decoder") if config.own_share else ()) + last
 
 
 METHOD = MethodSpec(

@@ -19,7 +19,7 @@ from models.contract import (
     Tensors,
     WindowSet,
 )
-from models.methods.disentafl import DisentAflConfig, features, gate
+from models.methods.disentafl import features, gate
 from models.methods.disentafl.batch import Batch
 from models.methods.disentafl.distil import Fleet, Rows, own_features
 from models.methods.disentafl.evaluation import evaluated
@@ -27,7 +27,7 @@ from models.methods.disentafl.inference import RouteModel
 from models.methods.disentafl.local import LocalTraining, accuracy, agreement, seen_by
 from models.methods.disentafl.messages import DisentMessage
 from models.methods.disentafl.names import config_of, domains_of, gated, route
-from models.methods.disentafl.personal import blended, kept
+from models.methods.disentafl.personal import begun, kept
 from models.methods.disentafl.server import travelling
 from models.methods.disentafl.supernet import Subnet, part, subnet
 from models.methods.disentafl.work import Work
@@ -73,14 +73,15 @@ class DisentAflClient:
             training.derive_seed(context.seed, context.device, context.round)
         )
         net = Subnet(context.task, work.profile, work.domain if domains_of(state) else None)
-        net.load(flatten(_start(work.config, state, private)))
+        net.load(flatten(begun(work.config, state, private)))
         everything = Batch.of(context.task, net, work.windows)
         judges_B = torch.from_numpy(work.judges_B)
         batch = everything.at(~judges_B)
         fleet = Fleet.of(context.task, net, state) if work.config.aggregate == "kd" else None
+        judged = agreement(net, everything) if work.judges_before else {}
         steps = LocalTraining(net, work.config, fleet, generator, private)
         metrics = steps.run(batch, context.round)
-        judged = agreement(net, everything.at(judges_B))
+        judged = judged or agreement(net, everything.at(judges_B))
         found = accuracy(net, judged)
         if found is not None:
             metrics |= {"accuracy": found, **{f"{target}/judged": value for target, value in judged.items()}}
@@ -110,12 +111,6 @@ class _Trained:
     metrics: dict[str, float]
     accuracy: float | None
     moments: Tensors
-
-
-def _start(config: DisentAflConfig, state: Blobs, private: Tensors) -> Blobs:
-    """Where a round begins: with its own weights, where no others come to stay; else with the fleet's."""
-    own = config.aggregate == "kd" or config.last_layer == "private"
-    return blended(config, state, private) if own else state
 
 
 def _result(work: Work, state: Blobs, private: Tensors, done: _Trained) -> LocalResult:

@@ -18,6 +18,9 @@ from models.methods.disentafl.supernet import Subnet
 
 PREFIX: Final = "moments/"
 """Of what a device keeps: ``moments/<blob>`` is (1 + 2 W,), steps taken, and both moments of W values."""
+_ABSURD: Final = 1e4
+"""Mean squared slopes beyond come of a broken sensor or label. They would take thousands of rounds to fade,
+and the device's steps would be next to nothing meanwhile."""
 
 
 def begun(
@@ -54,9 +57,11 @@ def _sizes(net: Subnet) -> dict[str, int]:
 def _kept(
     private: Mapping[str, FloatArray], blob: str, size: int
 ) -> tuple[torch.Tensor, torch.Tensor, float]:
-    """A blob's moments; none where the device has none that fit."""
+    """A blob's moments; none where the device has none that fit, or something absurd went into them."""
     flat = private.get(f"{PREFIX}{blob}")
     if flat is None or flat.shape != (1 + 2 * size,) or not np.isfinite(flat).all() or flat[0] < 0:
         return torch.zeros(size), torch.zeros(size), 0.0
     mean, square = torch.split(torch.from_numpy(flat[1:].copy()), size)
+    if size and float(square.max()) > _ABSURD:
+        return torch.zeros(size), torch.zeros(size), 0.0
     return mean, square.clamp(min=0), float(flat[0])

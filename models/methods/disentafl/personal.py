@@ -1,8 +1,8 @@
 """What a device keeps for itself, and how its own predictions use it. NumPy only.
 
 ``last_layer = "private"``: each decoder's last layer is the device's own, and never leaves it.
-``"interpolated"``: it travels, and the device predicts with a blend. ``aggregate = "kd"``: all weights are
-its own; the fleet shares features alone.
+``"interpolated"``: it travels, and the device predicts with a blend. ``own_share``: likewise all the other
+weights. ``aggregate = "kd"``: all weights are its own; the fleet shares features alone.
 """
 
 from collections.abc import Mapping
@@ -13,9 +13,18 @@ from models.contract import Blobs, FloatArray, Tensors
 from models.methods.disentafl import METHOD, DisentAflConfig
 
 
-def share_of_own(config: DisentAflConfig) -> float:
-    """Weight of what the device keeps, against the fleet's, in its own predictions."""
-    return config.last_share if config.aggregate == "avg" and config.last_layer == "interpolated" else 1.0
+def share_of_own(config: DisentAflConfig, part: str) -> float:
+    """Weight of what the device keeps of a part, against the fleet's, in its own predictions."""
+    if config.aggregate == "kd":
+        return 1.0
+    if part != "last":
+        return config.own_share
+    return {"private": 1.0, "interpolated": config.last_share, "shared": 0.0}[config.last_layer]
+
+
+def begun(config: DisentAflConfig, state: Blobs, private: Mapping[str, FloatArray]) -> Blobs:
+    """The state that training begins with: :func:`blended`, but an interpolated last layer is the fleet's."""
+    return _mixture(config, state, private, {"last"} if config.last_layer == "interpolated" else set())
 
 
 def kept(config: DisentAflConfig, private: Mapping[str, FloatArray], trained: Tensors) -> Tensors:
@@ -37,10 +46,17 @@ def blended(config: DisentAflConfig, state: Blobs, private: Mapping[str, FloatAr
     ``own' = share * own + (1 - share) * global``, tensor by tensor. A blob that the device has not trained,
     or has in other shapes (the task has changed), stays global.
     """
-    parts, share = METHOD.personal(config), np.float32(share_of_own(config))
-    new = dict(state)
+    return _mixture(config, state, private, set())
+
+
+def _mixture(
+    config: DisentAflConfig, state: Blobs, private: Mapping[str, FloatArray], but: set[str]
+) -> Blobs:
+    parts, new = set(METHOD.personal(config)) - (but if config.aggregate == "avg" else set()), dict(state)
     for blob, tensors in state.items():
-        if blob.split("/", 1)[0] in parts and all(_fits(private, name, t) for name, t in tensors.items()):
+        part = blob.split("/", 1)[0]
+        if part in parts and all(_fits(private, name, t) for name, t in tensors.items()):
+            share = np.float32(share_of_own(config, part))
             new[blob] = {name: _mixed(share, private[name], tensor) for name, tensor in tensors.items()}
     return new
 

@@ -32,9 +32,17 @@ class Expert(nn.Module):
         super().__init__()
         half = config.width // 2
         if "mote" in holds:
-            self.mote = nn.Linear(half, config.latent)
+            self.mote = _linear(half, config.latent)
         if "mome" in holds:
-            self.mome = nn.Linear(config.latent, half)
+            self.mome = _linear(config.latent, half)
+
+
+def _linear(inputs: int, outputs: int) -> nn.Linear:
+    """A layer that begins by keeping the size of what it is given: two of them lie behind every decoder."""
+    made = nn.Linear(inputs, outputs)
+    nn.init.xavier_uniform_(made.weight)
+    nn.init.zeros_(made.bias)
+    return made
 
 
 class Decoder(nn.Module):
@@ -42,12 +50,13 @@ class Decoder(nn.Module):
 
     def __init__(self, target: Target, config: DisentAflConfig) -> None:
         super().__init__()
+        self.norm = nn.LayerNorm(config.width)
         self.fc = nn.Linear(config.width, config.hidden)
         self.fc2 = nn.Linear(config.hidden, config.hidden) if target.kind == "generation" else None
 
     def forward(self, t_BD: Tensor) -> Tensor:
         """What the last layer reads, from ``[t_share | t_o]``."""
-        made = functional.gelu(self.fc(t_BD))
+        made = functional.gelu(self.fc(self.norm(t_BD)))
         return made if self.fc2 is None else functional.gelu(self.fc2(made))
 
 

@@ -55,6 +55,11 @@ class Work:
     domain: int
     metrics: dict[str, float]
 
+    @property
+    def judges_before(self) -> bool:
+        """Whether all windows train, and judge the domain before that."""
+        return gated(self.config) and self.config.validation == 0
+
     @classmethod
     def of(cls, context: ClientContext, windows: WindowSet, state: Blobs) -> "Work":
         """From what there is.

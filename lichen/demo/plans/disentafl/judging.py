@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from models import windowset
-from models.contract import Blobs, ClientContext, FloatArray, Profile, WindowSet
+from models.contract import Blobs, ClientContext, FloatArray, Profile, Tensors, WindowSet
 from models.methods.disentafl import names
 from models.params import flatten, unflatten
 from models.registry import method
@@ -100,8 +100,10 @@ def by_itself(
     client = make_client()
     whole = client.initial(alone, seed)
     state: Blobs = {name: whole[name] for name in names.route(alone, profile, (0,))}
+    kept: Tensors = {}
     for number in range(1, task.rounds.count + 1):
-        result = client.train(ClientContext(alone, "alone", number, seed, profile), windows, state, {})
+        result = client.train(ClientContext(alone, "alone", number, seed, profile), windows, state, kept)
+        kept = result.private  # Adam's moments, as in the fleet
         flat = flatten(state)
         state = unflatten({name: value + result.tensors.get(name, 0) for name, value in flat.items()})
     model = client.inference_model(alone, state)

@@ -11,6 +11,7 @@ from lichen.demo.plans.disentafl import cast, observing
 from lichen.demo.plans.disentafl.prepare import Stage
 from lichen.demo.plans.disentafl.story import Bundle, Move, RoutedRound, RoutedStory, WatchStory
 from lichen.demo.plans.disentafl.wire import Onlooker, Turn
+from models.contract import Profile
 from models.methods.disentafl import names
 from protocol.task import LABEL, Task
 
@@ -69,6 +70,12 @@ def moves(
             continue
         sent = tuple(row["blobs"] or ())
         profile, domains = names.profile_of(task, sent), names.domains_of(sent)
+        # What it has, not what it sent: a device that sends everything would be on its route else.
+        has = {*device.sensors, *device.later}
+        own = Profile(
+            tuple(m for m in profile.modalities if m in has),
+            tuple(o for o in profile.targets if o in device.targets),
+        )
         turn = turns.get(device.name, {}).get(row["round"], Turn())
         device.moves.append(
             Move(
@@ -76,7 +83,7 @@ def moves(
                 modalities=profile.modalities,
                 targets=profile.targets,
                 domain=domains[0] if domains else None,
-                route=names.route(task, profile, domains),
+                route=names.route(task, own, domains[:1]),
                 fetched=turn.blobs,
                 sent=sent,
                 down=turn.model_bytes,
