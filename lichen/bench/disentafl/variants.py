@@ -19,12 +19,31 @@ UCI_HAR: Final = "uci-har-xm"
 MERGE_FA: Final = "merge-fa"
 FLEETS: Final = (VEHICLE, UCI_HAR, MERGE_FA)
 BASE: Final[Mapping[str, Setting]] = {
-    name: Setting(rounds=40, batch=32, options={"lr_decay": 0.95}) for name in FLEETS
+    name: Setting(rounds=40, batch=16, latent=64, options={"lr_decay": 0.95}) for name in FLEETS
 }
 """What all methods are given on a fleet. The decay lifts own models of all of them: a last local round at the
 full rate undoes some of what the fleet gave."""
-OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {n.AVG: {}, n.KD: {"aggregate": "kd"}}
+_OURS: Final[Mapping[str, Any]] = {"align": 0.01, "orthogonal": 0.01, "validation": 0.0}
+OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
+    n.AVG: {**_OURS, "last_layer": "private", "own_share": 0.4},
+    n.KD: {**_OURS, "aggregate": "kd"},
+}
 """Options of a method, by its title; those of a baseline that is not here are its defaults."""
+ON_FLEET: Final[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {
+    VEHICLE: {
+        n.AVG: {
+            "domains": 1,
+            "align": 0.1,
+            "orthogonal": 0.1,
+            "last_layer": "interpolated",
+            "own_share": 0.0,
+        },
+        n.KD: {"domains": 1},
+    },
+    UCI_HAR: {n.AVG: {"domains": 1}, n.KD: {"domains": 1}},
+    MERGE_FA: {},
+}
+"""Likewise, on one fleet alone: the paper's first two are of a single domain."""
 METHODS: Final[Mapping[str, str]] = {
     **{title: name for name, title in n.TITLES.items()},
     n.AVG: n.OURS,
@@ -55,6 +74,8 @@ BEST_LR: Final[Mapping[str, Mapping[str, float]]] = {
         n.TITLES[n.ALIGN_FEDAVG]: 0.008,
         n.TITLES[n.CROSS_PFL]: 0.008,
         n.TITLES[n.FEDMSPLIT]: 0.008,
+        n.AVG: 0.004,
+        n.KD: 0.002,
     },
     UCI_HAR: {
         n.TITLES[n.LOCAL]: 0.004,
@@ -63,6 +84,8 @@ BEST_LR: Final[Mapping[str, Mapping[str, float]]] = {
         n.TITLES[n.ALIGN_FEDAVG]: 0.008,
         n.TITLES[n.CROSS_PFL]: 0.008,
         n.TITLES[n.FEDMSPLIT]: 0.008,
+        n.AVG: 0.008,
+        n.KD: 0.004,
     },
     MERGE_FA: {
         n.TITLES[n.LOCAL]: 0.004,
@@ -71,6 +94,8 @@ BEST_LR: Final[Mapping[str, Mapping[str, float]]] = {
         n.TITLES[n.ALIGN_FEDAVG]: 0.016,
         n.TITLES[n.CROSS_PFL]: 0.016,
         n.TITLES[n.FEDMSPLIT]: 0.016,
+        n.AVG: 0.008,
+        n.KD: 0.004,
     },
 }
 """Fleet -> title -> the best of the grid in the part ``tune``."""
@@ -83,7 +108,8 @@ def lr_of(fleet: str, title: str) -> float:
 
 def one(fleet: str, title: str, *, lr: float | None = None, tuning: bool = False, **options: Any) -> One:
     """A method's run on a fleet, as tuned but for what is named here."""
-    whole = {**BASE[fleet].options, **OPTIONS.get(title, {}), **options}
+    own = {**OPTIONS.get(title, {}), **ON_FLEET[fleet].get(title, {})}
+    whole = {**BASE[fleet].options, **own, **options}
     setting = replace(BASE[fleet], lr=lr_of(fleet, title) if lr is None else lr, options=whole)
     return One(fleet, METHODS[title], setting, tuning=tuning)
 

@@ -12,6 +12,7 @@ _FLEETS: Final = (v.MERGE_FA,)
 WITHOUT: Final[Mapping[str, Mapping[str, Any]]] = {
     "L_align": {"align": 0.0},
     "L_orth": {"orthogonal": 0.0},
+    "a share of its own weights": {"own_share": 0.0},
     "both auxiliary losses": {"align": 0.0, "orthogonal": 0.0},
     "domain experts (MoDE)": {"families": ["mote", "mome"]},
     "task experts (MoTE)": {"families": ["mode", "mome"]},
@@ -19,7 +20,7 @@ WITHOUT: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 """What is left out -> the options that leave it out."""
 LAST: Final[Mapping[str, Mapping[str, Any]]] = {
-    "last layer private": {"last_layer": "private"},
+    "last layer interpolated": {"last_layer": "interpolated"},
     "last layer shared": {"last_layer": "shared"},
 }
 SOME: Final = 9
