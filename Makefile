@@ -15,7 +15,7 @@ demo: $(VENV)/demo.stamp $(OBSERVER)/installed.stamp ## the main job on real sen
 test: $(VENV)/dev.stamp mosquitto ## the whole suite
 ifeq ($(strip $(ARGS)),)
 	$(BIN)/python -P -m pytest -n 2 --dist loadfile $(FAST)
-	$(BIN)/python -P -m pytest tests/e2e tests/faults
+	$(BIN)/python -P -m pytest --durations=15 tests/e2e tests/faults
 else
 	$(BIN)/python -P -m pytest $(ARGS)
 endif
