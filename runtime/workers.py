@@ -20,6 +20,7 @@ import structlog
 
 from protocol.errors import Misconfigured, Reason, Refused, Transient
 from runtime import exit_codes
+from runtime.ended import has_ended
 
 _log = structlog.get_logger("runtime.workers")
 _STDERR_BYTES: Final = 4096
@@ -161,10 +162,9 @@ class Worker:
     async def _ready(self, job: str) -> _Child:
         """The warm child while it lives, else a new one."""
         child = self._child
-        if child is not None and child.process.returncode is not None:
-            _log.warning(
-                "idle worker was gone", module=self._module, how=status_words(child.process.returncode)
-            )
+        if child is not None and (child.process.returncode is not None or has_ended(child.process.pid)):
+            how = status_words(await child.process.wait())
+            _log.warning("idle worker was gone", module=self._module, how=how)
             await child.end()
             child = None
         try:

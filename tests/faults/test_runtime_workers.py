@@ -1,6 +1,7 @@
 """Child processes that hang, die, are killed, shout and misbehave."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -83,6 +84,16 @@ async def test_killed_while_idle_costs_nothing(warm, job):
     first = warm.pid
     os.kill(first, signal.SIGKILL)
     await until(lambda: not _alive(first))
+    await warm.run(job("ok"), 20)
+    assert warm.pid != first
+
+
+async def test_killed_while_idle_costs_nothing_before_anybody_was_told(warm, job):
+    await warm.run(job("ok"), 20)
+    first = warm.pid
+    os.kill(first, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):  # a thread of the loop's was faster
+        os.waitid(os.P_PID, first, os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222 - the loop must not run meanwhile
     await warm.run(job("ok"), 20)
     assert warm.pid != first
 
