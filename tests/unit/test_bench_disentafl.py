@@ -116,12 +116,14 @@ def test_bench_disentafl_the_best_baseline_is_of_the_fleet_and_the_worst_kind_is
     def made(one: One) -> Outcome:
         title = next(t.method for t in part.variants if t.one.at(one.seed) == one)
         kind_b = -20.0 if title == n.AVG else 0.0
-        return _outcome({"a1": levels[title] + one.seed, "b1": levels[title] + kind_b})
+        made = _outcome({"a1": levels[title] + one.seed, "b1": levels[title] + kind_b})
+        return replace(made, aggregate={name: {"label": levels[title]} for name in made.personal})
 
     rows = part.rows(part.results({one.key(): made(one) for one in part.ones(SEEDS)}, SEEDS))
     found = {(r.dataset, r.metric): r.mean for r in rows if r.method == n.AVG}
     assert found[v.VEHICLE, PERSONAL] == 65.0 - 10 + 0.5
     assert found[v.VEHICLE, above(n.TITLES[n.LOCAL])] == 5.0
+    assert found[v.VEHICLE, f"as the fleet gives it: {above(n.TITLES[n.FEDAVG])}"] == 5.0
     assert found[v.VEHICLE, table.BEST_OTHER] == -5.0, "KD is no baseline"
     assert found[v.VEHICLE, table.of("a")] == 15.0
     assert found[v.VEHICLE, table.WORST] == -5.0

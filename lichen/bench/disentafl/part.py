@@ -78,13 +78,18 @@ class Results:
             rows += self.row(variant, AGGREGATE, given)
         return rows
 
-    def margins(self, ours: str, theirs: Iterable[str], figure: Figure = lambda one: one.mean) -> list[Row]:
-        """Differences seed by seed of one method from others, on the same fleet under the same conditions."""
+    def margins(
+        self, ours: str, theirs: Iterable[str], figure: Figure = lambda one: one.mean, what: str = ""
+    ) -> list[Row]:
+        """Differences seed by seed of one method from others, on the same fleet under the same conditions.
+
+        ``what`` names the figure, where it is not that of own models.
+        """
         rows = []
         for variant, runs in self.pairs():
             for other in theirs if variant.method == ours else ():
                 values = paired(runs, self.of(variant.one.fleet, other, variant.under), figure)
-                rows += self.row(variant, above(other), values)
+                rows += self.row(variant, f"{what}{above(other)}", values)
         return rows
 
 

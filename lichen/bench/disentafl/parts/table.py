@@ -6,6 +6,7 @@ from typing import Final
 from lichen.bench.disentafl import names as n
 from lichen.bench.disentafl import variants as v
 from lichen.bench.disentafl.part import EVERYBODY, Part, Results, above, in_errors, of_kind, paired
+from lichen.bench.disentafl.setting import Outcome, fleet_mean
 from lichen.bench.result import Goal, Row
 
 BEST_OTHER: Final = "above the best baseline, points"
@@ -22,9 +23,17 @@ def of(kind: str) -> str:
 def _rows(results: Results) -> list[Row]:
     rows = results.scores()
     for ours in (n.AVG, n.KD):
-        rows += results.margins(ours, [title for title in v.METHODS if title != ours])
+        others = [title for title in v.METHODS if title != ours]
+        rows += results.margins(ours, others)
+        given = [title for title in others if title != _LOCAL]
+        rows += results.margins(ours, given, _aggregate, "as the fleet gives it: ")
         rows += _beside_all(results, ours)
     return rows
+
+
+def _aggregate(outcome: Outcome) -> float:
+    """Of what devices get from the fleet."""
+    return fleet_mean(outcome.aggregate or {})
 
 
 def _beside_all(results: Results, ours: str) -> list[Row]:
