@@ -17,7 +17,7 @@ from protocol.errors import Misconfigured
 
 pytest.importorskip("iotcore", reason="the demo extra's broker")
 RUN_S = 280
-ROUNDS = 4
+ROUNDS = 5
 # How well it predicts after so few rounds is left to chance; all else must hold.
 LEARNING = ("above chance", "alone", "predicts without torch", "gains by sharing")
 
@@ -42,7 +42,9 @@ def test_each_kind_of_watch_moves_and_ends_with_its_own_route(
     failed = [c for c in story.checks if c.must and not c.ok and not any(w in c.what for w in LEARNING)]
     assert failed == [], told.getvalue()
     named = {device.name: device for device in story.devices}
-    assert [move.round for move in named["cladonia"].moves] == [1, 2, 3, 4]
+    took_part = [move.round for move in named["cladonia"].moves]
+    assert took_part[-2:] == [ROUNDS - 1, ROUNDS], "a round may open before all processes are up"
+    assert took_part == list(range(took_part[0], ROUNDS + 1))
     assert {move.modalities for move in named["cladonia"].moves} == {("accelerometer",)}
     changes = named["xanthoria"].changes
     assert [move.modalities for move in changes] == [("accelerometer",), ("accelerometer", "gyroscope")]

@@ -80,11 +80,14 @@ def _over(fleet: Fleet[Stage]) -> bool:
 
 
 def _plug_in(fleet: Fleet[Stage]) -> None:
-    """Plug the later sensors in when a device's update of that round is accepted: it is told nothing else."""
-    story, after = fleet.stage.story, cast.plug_round(fleet.options.rounds)
+    """Plug the later sensors in when a device's update of that round, or a later one, is accepted."""
+    story, wanted = fleet.stage.story, cast.plug_round(fleet.options.rounds)
     for watch in cast.DEVICES:
-        file = cast.plug(fleet.layout, watch.name)
-        if not watch.later or file.exists() or watch.name not in fleet.view.receipts.get(after, ()):
+        file, got = cast.plug(fleet.layout, watch.name), fleet.view.receipts
+        after = min(
+            (number for number in got if number >= wanted and watch.name in got[number]), default=None
+        )
+        if not watch.later or file.exists() or after is None:
             continue
         file.touch()
         story.plugged_after = after
