@@ -1,17 +1,20 @@
 """Folding a round: one update at a time from disk into the method's fold, in O(model) memory.
 
 Twice over the journal: first every update that was not measured when it came (before a restart) is measured,
-and the outliers are left out (:mod:`coordinator.screen`); then the rest is folded.
+and the outliers are left out (:mod:`coordinator.screen`); then the rest is folded, and the server's optimizer
+makes the next version of it (:mod:`models.optimizer`). Between the two, a guided round weighs the devices.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, cast
 
 from coordinator.bulkhead import bulkhead
 from coordinator.journal import Entry
-from coordinator.screen import WEIGHT, Magnitudes, Screened, screen
-from models.contract import Blobs, Server, Update
+from coordinator.screen import WEIGHT, Magnitudes, screen
+from models.contract import Blobs, Fold, Server, Update
+from models.guided import GuidedServer, Weighing
 from models.magnitude import magnitudes
+from models.optimizer import model_of, stepped
 from models.params import flatten
 from models.registry import methods
 from models.spill import spilling_into
@@ -38,7 +41,7 @@ class UnusableUpdates(LichenError):  # noqa: N818 - says what was found, like Re
 
 def limits_for(state: Blobs, max_update_bytes: int) -> Limits:
     """What an update of this model can need at most: sized from the model, not from what a peer says."""
-    tensors = flatten(state)
+    tensors = flatten(model_of(state))
     elements = sum(tensor.size for tensor in tensors.values()) + _SLACK_ELEMENTS
     count = 2 * len(tensors) + 64
     # raw float32, or top-k at its densest (8 bytes an element) which no sane client sends
@@ -74,6 +77,105 @@ def measured(update: Update) -> dict[str, float]:
     return {**magnitudes(compared), **weight}
 
 
+def screen_round(
+    task: Task,
+    entries: Sequence[Entry],
+    limits: Limits,
+    before: Mapping[str, float],
+    known: Mapping[str, Magnitudes] | None = None,
+) -> dict[str, float]:
+    """The first pass over a round's updates: all of them can be read, and none is an outlier.
+
+    Args:
+        task: what is learned.
+        entries: accepted updates, in any order.
+        limits: what an update may need.
+        before: the last round's reference (:class:`coordinator.screen.Screened`); empty where there is none.
+        known: update's digest -> what :func:`measured` said of it; others are read and measured.
+
+    Returns:
+        This round's reference.
+
+    Raises:
+        UnusableUpdates: some cannot be folded; all of them are named, and the caller decides about the rest.
+        OSError: the disk cannot be read.
+    """
+    found: dict[str, Magnitudes] = {}
+    lost: dict[str, Refused] = {}
+    for entry in entries:
+        try:
+            with bulkhead(f"measuring {entry.device}'s update"):
+                found[entry.device] = (known or {}).get(entry.digest) or measured(read_update(entry, limits))
+        except Refused as refused:
+            lost[entry.device] = refused
+    verdict = screen(found, before, task.robust.outlier_factor)
+    if lost := lost | verdict.lost:
+        raise UnusableUpdates(lost)
+    return verdict.reference
+
+
+def fold_screened(  # noqa: PLR0917 - the method's own order, and then what is folded
+    server: Server,
+    task: Task,
+    round_: int,
+    state: Blobs,
+    entries: Sequence[Entry],
+    limits: Limits,
+    weighing: Weighing | None = None,
+) -> Blobs:
+    """The second pass: fold updates that :func:`screen_round` has passed, and let the optimizer step.
+
+    Memory: the state, the method's fold and one update, however many entries there are.
+
+    Args:
+        server: the method's half; a :class:`GuidedServer` where there is a weighing.
+        task: what is learned.
+        round_: which round.
+        state: the version that the updates start from, with the optimizer's moments.
+        entries: updates, in any order.
+        limits: what an update may need.
+        weighing: of a guided round.
+
+    Returns:
+        The next version, with moments.
+
+    Raises:
+        UnusableUpdates: some cannot be folded; all of them are named.
+        Misconfigured: the optimizer's options lead to absurd values.
+        OSError: the disk cannot be read.
+    """
+    lost: dict[str, Refused] = {}
+    folder = entries[0].path.parent if entries else None
+    with spilling_into(folder):  # robust folds keep a round's updates there, in a file without a name
+        fold = opened(server, task, round_, model_of(state), weighing)
+        for entry in entries:
+            try:
+                with bulkhead(f"{task.method}'s fold of {entry.device}"):
+                    fold.fold(read_update(entry, limits))
+            except Refused as refused:
+                lost[entry.device] = refused
+        if lost:
+            raise UnusableUpdates(lost)
+        return closed(task, state, fold)
+
+
+def opened(server: Server, task: Task, round_: int, model: Blobs, weighing: Weighing | None) -> Fold:
+    """The method's fold of a round: by the weighing where there is one."""
+    if weighing is None:
+        return server.open(task, round_, model)
+    return cast("GuidedServer", server).open_guided(task, round_, model, weighing)
+
+
+def closed(task: Task, state: Blobs, fold: Fold) -> Blobs:
+    """The next version of what a fold of ``state`` found, by ``task.aggregator``.
+
+    Raises:
+        Misconfigured: the optimizer's options lead to absurd values.
+    """
+    spec = methods().get(task.method)
+    return stepped(task.aggregator, () if spec is None else spec.optimised, state, fold.close())
+
+
 def fold_journal(  # noqa: PLR0917 - the method's own order, and then what is folded
     server: Server,
     task: Task,
@@ -102,59 +204,14 @@ def fold_round(  # noqa: PLR0917 - the method's own order, and then what is fold
     before: Mapping[str, float],
     known: Mapping[str, Magnitudes] | None = None,
 ) -> tuple[Blobs, dict[str, float]]:
-    """Fold updates into the next global state, without outliers.
-
-    Memory: the state, the method's fold and one update, however many entries there are.
-
-    Args:
-        server: the method's half.
-        task: what is learned.
-        round_: which round.
-        state: the version that the updates start from.
-        entries: accepted updates, in any order.
-        limits: what an update may need.
-        before: the last round's reference (:class:`coordinator.screen.Screened`); empty where there is none.
-        known: update's digest -> what :func:`measured` said of it; others are read and measured.
+    """A whole round that is not guided: :func:`screen_round`, then :func:`fold_screened`; see these.
 
     Returns:
-        The next state, and this round's reference.
+        The next version, and this round's reference.
 
     Raises:
         UnusableUpdates: some cannot be folded; all of them are named, and the caller decides about the rest.
         OSError: the disk cannot be read.
     """
-    verdict, lost = _screened(task, entries, limits, before, known or {})
-    if lost:
-        raise UnusableUpdates(lost)
-    folder = entries[0].path.parent if entries else None
-    with spilling_into(folder):  # robust folds keep a round's updates there, in a file without a name
-        fold = server.open(task, round_, state)
-        for entry in entries:
-            try:
-                with bulkhead(f"{task.method}'s fold of {entry.device}"):
-                    fold.fold(read_update(entry, limits))
-            except Refused as refused:
-                lost[entry.device] = refused
-        if lost:
-            raise UnusableUpdates(lost)
-        return fold.close(), verdict.reference
-
-
-def _screened(
-    task: Task,
-    entries: Sequence[Entry],
-    limits: Limits,
-    before: Mapping[str, float],
-    known: Mapping[str, Magnitudes],
-) -> tuple[Screened, dict[str, Refused]]:
-    """The verdict on a round's updates, and all that cannot be folded: unreadable ones, and outliers."""
-    found: dict[str, Magnitudes] = {}
-    lost: dict[str, Refused] = {}
-    for entry in entries:
-        try:
-            with bulkhead(f"measuring {entry.device}'s update"):
-                found[entry.device] = known.get(entry.digest) or measured(read_update(entry, limits))
-        except Refused as refused:
-            lost[entry.device] = refused
-    verdict = screen(found, before, task.robust.outlier_factor)
-    return verdict, lost | verdict.lost
+    reference = screen_round(task, entries, limits, before, known)
+    return fold_screened(server, task, round_, state, entries, limits), reference

@@ -6,6 +6,7 @@ from functools import partial
 
 import structlog
 
+from coordinator import labelled
 from coordinator.admission import Admission
 from coordinator.announcer import Announcer, absent
 from coordinator.audit import Audit
@@ -37,6 +38,7 @@ from coordinator.standing import Standing
 from coordinator.telling import SENDERS, Teller
 from coordinator.traffic import Traffic
 from coordinator.uploads import Uploads
+from coordinator.weighings import Weighings
 from models.contract import Server
 from protocol.errors import LichenError
 from protocol.messages import encode
@@ -66,7 +68,8 @@ class Coordinator:
         make_link: makes the link, as the constructor of ``runtime.mqtt.Link``.
 
     Raises:
-        Misconfigured: the state folder cannot be written or belongs to another task.
+        Misconfigured: the state folder cannot be written or belongs to another task, or the labelled windows
+            cannot be used.
     """
 
     def __init__(
@@ -85,11 +88,15 @@ class Coordinator:
             root.mkdir(parents=True, exist_ok=True)
         self.settings = settings
         self.clock = clock or SystemClock()
+        own = labelled.read(settings, task)
+        task = labelled.announced(task)  # from here on: what devices may know
         # What cannot be read is said, and mended where it can be, before anything runs.
         rules, routed = rules_of(task, settings), routing(server) is not None
         self.store = open_store(root / DATABASE, task, rules, self.clock.wall(), keeps_messages=routed)
         try:
             own_task(self.store, task, settings)
+            with disk_errors(root):
+                kept = labelled.keep(own, root)
         except LichenError:
             self.store.close()
             raise
@@ -101,7 +108,7 @@ class Coordinator:
             on_connect=self._on_connect,
             ping_topic=ping_topic(settings.fleet),
         )
-        self.jobs = jobs or WorkerJobs(task, root / "jobs", settings.evaluation.data, settings.worker)
+        self.jobs = jobs or WorkerJobs(task, root / "jobs", settings.evaluation.data, settings.worker, kept)
         self._assemble(task, server)
 
     def _assemble(self, task: Task, server: Server) -> None:
@@ -168,6 +175,7 @@ class Coordinator:
             keep_versions=settings.keep_versions,
             keep_updates=settings.keep_updates,
             references=References(store),
+            weighings=Weighings(store),
         )
         self.workshop.back_up, self.workshop.held = partial(back_up, store.path), self.graphs.held
         self.audit = Audit(self.driver, journal, self.workshop, self.link, clock)

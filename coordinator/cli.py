@@ -15,6 +15,7 @@ from coordinator.app import DATABASE, check_owner
 from coordinator.app import serve as serve_settings
 from coordinator.config import load_settings, load_task
 from coordinator.history import read
+from coordinator.labelled import read as read_labelled
 from coordinator.status_cli import status
 from coordinator.store import Store
 from runtime import exit_codes
@@ -77,6 +78,7 @@ def check(config: Config, fmt: FormatOption = Format.TABLE) -> None:
     """Read configuration, task, the method's options and whose state_dir it is; say whether all is well."""
     settings = load_settings(config)
     task, spec = load_task(settings)
+    labelled = read_labelled(settings, task)
     if (database := settings.state_dir / DATABASE).is_file():
         with Store(database, read_only=True) as store:
             check_owner(store, task, settings)
@@ -93,6 +95,7 @@ def check(config: Config, fmt: FormatOption = Format.TABLE) -> None:
         "targets": list(task.target_names),
         "selection": task.rounds.selection,
         "identity": str(settings.state_dir / AUTHORITY) if Admission.enabled_by(settings) else None,
+        "labelled": None if labelled is None else len(labelled.windows),
         "evaluation": None if settings.evaluation.data is None else str(settings.evaluation.data),
     }
     if fmt is Format.JSON:

@@ -1,5 +1,6 @@
 """The coordinator's settings (``coordinator.toml``) and its task (``task.toml``). Units stand in the keys."""
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -123,23 +124,43 @@ def load_task(settings: CoordinatorSettings) -> tuple[Task, MethodSpec]:
     """Read the task and check it, its method and the method's options.
 
     Raises:
-        Misconfigured: naming the task file and key.
+        Misconfigured: naming the task file and key, a line for every one that is wrong.
     """
     task = load_toml(Task, settings.task)
+    wrong = problems(task)
+    if wrong:
+        raise Misconfigured("\n".join(f"{settings.task}: {words}" for words in wrong))
+    _check_evaluation(settings.evaluation.data, task)
+    return task, method(task.method)
+
+
+def problems(task: Task) -> list[str]:
+    """What a coordinator cannot do of a task, in words that name the key; empty: nothing."""
+    checks: list[Callable[[], object]] = [lambda: policy(task.rounds.selection), lambda: _check_draw(task)]
     try:
         spec = method(task.method)
-        spec.configure(task)
-        policy(task.rounds.selection)
     except Misconfigured as error:
-        raise Misconfigured(f"{settings.task}: {error}") from None
+        return [str(error), *_complaints(checks)]
+    return _complaints([lambda: spec.configure(task), lambda: spec.require_labelled(task), *checks])
+
+
+def _complaints(checks: Iterable[Callable[[], object]]) -> list[str]:
+    found = []
+    for check in checks:
+        try:
+            check()
+        except Misconfigured as error:
+            found.append(str(error))
+    return found
+
+
+def _check_draw(task: Task) -> None:
     drawn, least = task.rounds.devices_per_round, task.rounds.min_devices
     if drawn is not None and drawn < least:
         raise Misconfigured(
-            f"{settings.task}: rounds.devices_per_round: {drawn} is less than rounds.min_devices, {least}: "
+            f"rounds.devices_per_round: {drawn} is less than rounds.min_devices, {least}: "
             "no round would ever open"
         )
-    _check_evaluation(settings.evaluation.data, task)
-    return task, spec
 
 
 def _check_evaluation(data: Path | None, task: Task) -> None:

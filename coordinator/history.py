@@ -25,9 +25,10 @@ def read(state_dir: Path) -> dict[str, Any]:
         ``salvaged`` (what was done when the database was damaged the last time),
         ``bytes_up``, ``bytes_down``, ``disk_writes`` (commits, syncs and bytes of the process that wrote
         last, since it started), and the lists ``versions``, ``rounds`` (each with its attempts and its
-        updates), ``refusals``, ``quarantine`` (each device's last one, over or not), ``devices``,
-        ``exports``, ``bundles`` (of a routed method: each serving route's) and ``unserved`` (routes that the
-        last export left out); and ``confusion`` of the last judged version, rows the true class.
+        updates; of a guided one also ``weighing``, as :mod:`coordinator.weighings` keeps it), ``refusals``,
+        ``quarantine`` (each device's last one, over or not), ``devices``, ``exports``, ``bundles`` (of a
+        routed method: each serving route's) and ``unserved`` (routes that the last export left out); and
+        ``confusion`` of the last judged version, rows the true class.
 
     Raises:
         Misconfigured: there is no coordinator's state in that folder.
@@ -93,10 +94,12 @@ def _rounds(store: Store, versions: dict[int, dict[str, Any]]) -> list[dict[str,
     for row in store.rows(sa.select(updates).order_by(updates.c.round, updates.c.device)):
         entry = rounds.setdefault(row["round"], {"round": row["round"], "attempts": [], "updates": []})
         entry["updates"].append(_update(row, local.get((row["round"], row["device"]), {})))
+    weighed = {row.pop("round"): row for row in store.rows(sa.select(schema.weighings))}
     for number, entry in rounds.items():
         version = versions.get(number, {})
         entry["metrics"] = version.get("metrics", {})
         entry["counted"] = version.get("devices", [])
+        entry["weighing"] = weighed.get(number)
         entry["bytes_up"], entry["bytes_down"] = _delta(versions, number)
     return [rounds[number] for number in sorted(rounds)]
 

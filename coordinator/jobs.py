@@ -1,4 +1,4 @@
-"""Work that needs torch or onnx, in child processes: a fresh model, judging a version, exporting one.
+"""Work that needs torch or onnx, in child processes: fresh models, judging, exporting, guided rounds.
 
 Every job has a folder under ``jobs/``, removed when it is over (and at the next start, after a crash).
 """
@@ -6,18 +6,21 @@ Every job has a folder under ``jobs/``, removed when it is over (and at the next
 import asyncio
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from coordinator.config import WorkerSettings
+from coordinator.journal import Entry
+from coordinator.labelled import announced
 from coordinator.trouble import no_room
 from models import jobs
-from models.contract import Blobs, Evaluation
+from models.contract import Blobs, Evaluation, Tensors
 from models.registry import methods
-from protocol.errors import Transient
+from protocol.errors import Refused, Transient
+from protocol.frame import Limits
 from protocol.task import Task
 from runtime.workers import Worker, WorkerFailed
 
@@ -55,15 +58,48 @@ class Jobs(Protocol):
     async def features(self) -> dict[str, bytes]:
         """The task's feature graphs, one for each modality."""
 
+    async def view(
+        self, state: Blobs, entries: Sequence[Entry], limits: Limits
+    ) -> tuple[dict[str, Tensors], dict[str, Refused]]:
+        """Of a guided round: what the labelled windows look like through each update's model.
+
+        Args:
+            state: the version that the updates start from.
+            entries: accepted updates, in any order; one job's, that ends in time.
+            limits: what an update may need.
+
+        Returns:
+            Views by device, and why the others have none.
+        """
+
+    async def finish(self, round_: int, seed: int, state: Blobs) -> tuple[Blobs, dict[str, float]]:
+        """Of a guided round: train at the coordinator what devices do not; the version, and metrics."""
+
     async def close(self) -> None:
         """Stop the child processes."""
 
 
 class WorkerJobs:
-    """The real thing: ``models.worker`` and ``export`` as child processes."""
+    """The real thing: ``models.worker`` and ``export`` as child processes.
 
-    def __init__(self, task: Task, root: Path, windows: Path | None, settings: WorkerSettings) -> None:
-        self._task = task
+    Args:
+        task: what is learned.
+        root: where the jobs' folders are made.
+        windows: what versions are judged on; None: they cannot be.
+        settings: for how long, and with how many threads.
+        labelled: the labelled windows that a guided method learns from (:func:`coordinator.labelled.keep`).
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        root: Path,
+        windows: Path | None,
+        settings: WorkerSettings,
+        labelled: Path | None = None,
+    ) -> None:
+        self._task = announced(task)
+        self._labelled = labelled
         self._root = root
         self._windows = windows
         self._settings = settings
@@ -124,6 +160,33 @@ class WorkerJobs:
             await asyncio.to_thread((folder / "job.json").write_text, text, encoding="utf-8")
             await self._export.run(folder, self._settings.timeout_s)
             return await asyncio.to_thread(_read_graphs, folder, self._task)
+
+    async def view(
+        self, state: Blobs, entries: Sequence[Entry], limits: Limits
+    ) -> tuple[dict[str, Tensors], dict[str, Refused]]:
+        """Run a view job."""
+        frames = tuple(entry.frame for entry in entries)
+        with self._folder("view") as folder:
+            job = jobs.ViewJob(self._task, frames, limits, self._windows_of_own(), self._settings.threads)
+            await self._guide(folder, job, state)
+            return await asyncio.to_thread(jobs.read_views, folder)
+
+    async def finish(self, round_: int, seed: int, state: Blobs) -> tuple[Blobs, dict[str, float]]:
+        """Run a finish job."""
+        with self._folder("finish") as folder:
+            own = self._windows_of_own()
+            job = jobs.FinishJob(self._task, round_, seed, own, threads=self._settings.threads)
+            await self._guide(folder, job, state)
+            return await asyncio.to_thread(jobs.read_finished, folder)
+
+    async def _guide(self, folder: Path, job: jobs.ViewJob | jobs.FinishJob, state: Blobs) -> None:
+        await asyncio.to_thread(jobs.write_guided, folder, job, state)
+        await self._learn.run(folder, self._settings.timeout_s)
+
+    def _windows_of_own(self) -> str:
+        if self._labelled is None:
+            raise Transient("there are no labelled windows to learn from: name them in the task's [labelled]")
+        return str(self._labelled.resolve())
 
     @contextmanager
     def _folder(self, name: str) -> Iterator[Path]:

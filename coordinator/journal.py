@@ -5,7 +5,6 @@ lies in a file that its digest names, those that came together in one file (:mod
 empty ``<digest>.lost`` beside them says that a frame counts for nothing, also without the database.
 """
 
-import errno
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +16,10 @@ from coordinator import schema
 from coordinator.frames import group_name, pack
 from coordinator.rounds.group import Offered
 from coordinator.store import Store
-from protocol.errors import Reason, Refused
-from protocol.frame import digest
+from models import views
 from runtime.files import remove, remove_tree, write_atomic
 
 LOST: Final = ".lost"
-_SPOILED: Final = (errno.ENOENT, errno.EIO)
-"""To wait would not bring the bytes back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +32,6 @@ class Entry:
     at: int = 0
     size: int | None = None
 
-    def read(self) -> bytes:
-        """The bytes, as they are on disk now: not verified.
-
-        Raises:
-            FileNotFoundError: they are gone.
-        """
-        with self.path.open("rb") as file:
-            file.seek(self.at)
-            return file.read(self.size)
-
     def verified(self) -> bytes:
         """The bytes that were accepted.
 
@@ -53,16 +39,12 @@ class Entry:
             Refused: WRONG_DIGEST, they are gone, changed, or cannot be read from the disk any more.
             OSError: they cannot be read now.
         """
-        try:
-            content = self.read()
-        except OSError as error:
-            if error.errno not in _SPOILED:
-                raise
-            words = "is gone" if error.errno == errno.ENOENT else f"is unreadable ({error.strerror})"
-            raise Refused(Reason.WRONG_DIGEST, f"{self.path} of {self.device} {words}") from None
-        if digest(content) != self.digest:
-            raise Refused(Reason.WRONG_DIGEST, f"{self.path} of {self.device} was damaged on disk")
-        return content
+        return views.verified(self.frame)
+
+    @property
+    def frame(self) -> views.FrameAt:
+        """For the worker, wherever that stands."""
+        return views.FrameAt(self.device, self.digest, str(self.path.resolve()), self.at, self.size)
 
 
 class Journal:
@@ -196,7 +178,7 @@ class Journal:
         with self._store.transaction() as connection:
             last = connection.execute(query).scalar_one_or_none()
             if last is not None:
-                for table in (schema.updates, schema.device_metrics, schema.attempts):
+                for table in (schema.updates, schema.device_metrics, schema.attempts, schema.weighings):
                     connection.execute(table.delete().where(table.c.round <= last))
 
     def forget_before(self, round_: int) -> None:

@@ -1,8 +1,9 @@
 """Prometheus metrics, where ``metrics.prometheus_port`` is set: read from the parts when they are scraped."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from coordinator.weighings import FULL, newest, shares
 from protocol.errors import Misconfigured
 from runtime.disk import DISK
 
@@ -10,6 +11,9 @@ if TYPE_CHECKING:
     import threading
 
     from coordinator.app import Coordinator
+
+ANY: Final = ""
+"""The label of ``lichen_coverage`` where devices learn without labels: windows of any class, or of none."""
 
 
 class Exporter:
@@ -101,15 +105,37 @@ class _Collector:
             enrolments.add_metric([reason.value], float(count))
         yield enrolments
         yield self._coverage()
+        yield from self._weighing()
+
+    def _weighing(self) -> Iterable[Any]:
+        """Where the method is guided, of the newest round: the lightest devices, and how many warnings."""
+        from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415 - see Exporter
+
+        found = newest(self._app.store)
+        if found is None:
+            return
+        words = "Weight of a device in the newest version's fold; 1 is an equal share"
+        family = GaugeMetricFamily("lichen_device_weight", words, labels=["device", "part"])
+        for part, weights in found["weights"].items():
+            for _, device, share in list(shares({part: weights}))[:FULL]:
+                family.add_metric([device, part], share)
+        yield family
+        yield GaugeMetricFamily(
+            "lichen_weighing_warnings",
+            "Warnings about the newest version's weights, such as of devices that are pushed out",
+            value=float(len(found["warnings"])),
+        )
 
     def _coverage(self) -> Any:
         from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415 - see Exporter
 
-        task = self._app.driver.task
+        task, labelled = self._app.driver.task, self._app.driver.terms().needs_labels
+        labels = task.labels if labelled else (ANY,)
         family = GaugeMetricFamily(
             "lichen_coverage", "Online devices with data", labels=["modality", "label"]
         )
-        for name, per_class in self._app.roster.coverage(task.modality_names, len(task.labels)).items():
-            for label, devices in zip(task.labels, per_class, strict=True):
+        table = self._app.roster.coverage(task.modality_names, len(labels), labelled=labelled)
+        for name, per_class in table.items():
+            for label, devices in zip(labels, per_class, strict=True):
                 family.add_metric([name, label], float(devices))
         return family

@@ -33,8 +33,13 @@ def own_task(store: Store, task: Task, settings: CoordinatorSettings) -> None:
     store.put_meta({"task": task.model_dump_json(), "fleet": settings.fleet})
 
 
+def _compared(task: Task) -> Task:
+    """Without what no version depends on: how much of their stream devices keep beside windows."""
+    return task.model_copy(update={"window": task.window.model_copy(update={"context_s": None})})
+
+
 def check_owner(store: Store, task: Task, settings: CoordinatorSettings) -> None:
-    """Compare task and fleet with those the folder was begun with; rounds, uplink and seed may change.
+    """Compare task and fleet with those the folder was begun with; others of its keys may change.
 
     Raises:
         Misconfigured: another task or fleet; the message names the key that differs.
@@ -49,7 +54,7 @@ def check_owner(store: Store, task: Task, settings: CoordinatorSettings) -> None
     if known is not None:
         old = Task.model_validate_json(known)
         for key in ("name", "method", "labels", "modalities", "targets", "window", "network", "config"):
-            if getattr(old, key) != getattr(task, key):
+            if getattr(_compared(old), key) != getattr(_compared(task), key):
                 raise Misconfigured(
                     f"{settings.task}: {key} differs from what {settings.state_dir} was begun with; "
                     "use another state_dir (or change it back)"

@@ -147,11 +147,21 @@ class Roster:
         """Per modality, windows per class of a known device."""
         return {name: modality.windows for name, modality in self._devices[device].state.modalities.items()}
 
-    def coverage(self, modalities: tuple[str, ...], classes: int) -> dict[str, list[int]]:
-        """Per modality, how many online devices have windows of each class."""
-        table = {name: [0] * classes for name in modalities}
+    def present(self, device: str) -> Counts:
+        """Per modality, one number: windows of a known device in which it is present, labelled or not."""
+        state = self._devices[device].state
+        return {
+            name: (round(state.windows * (1.0 - modality.missing)),)
+            for name, modality in state.modalities.items()
+        }
+
+    def coverage(
+        self, modalities: tuple[str, ...], classes: int, *, labelled: bool = True
+    ) -> dict[str, list[int]]:
+        """Per modality, how many online devices have windows of each class; else of any, as one number."""
+        table = {name: [0] * (classes if labelled else 1) for name in modalities}
         for device in self.online():
-            for name, per_class in self.counts(device).items():
+            for name, per_class in (self.counts if labelled else self.present)(device).items():
                 for k, n in enumerate(per_class[:classes]):
                     if name in table and n > 0:
                         table[name][k] += 1

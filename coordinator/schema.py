@@ -5,7 +5,7 @@ from typing import Any
 
 from sqlalchemy import JSON, Column, Float, Integer, MetaData, String, Table
 
-VERSION = 3
+VERSION = 4
 """Of the tables, kept in ``PRAGMA user_version``."""
 
 UPGRADES = {
@@ -19,8 +19,10 @@ UPGRADES = {
         "ALTER TABLE attempts ADD COLUMN policy VARCHAR NOT NULL DEFAULT ''",
         "ALTER TABLE attempts ADD COLUMN passed JSON NOT NULL DEFAULT '{}'",
     ),
+    3: (),
 }
-"""From that version to the next: what ``create_all`` does not do to tables that are there."""
+"""From that version to the next: what ``create_all`` does not do to tables that are there, as it makes those
+that are not."""
 
 metadata = MetaData()
 
@@ -134,6 +136,18 @@ versions = Table(
     Column("trouble", String, nullable=False, default=""),
 )
 """The registry: content-addressed versions, their parent, who made them, how good they are."""
+
+weighings = Table(
+    "weighings",
+    metadata,
+    Column("round", Integer, primary_key=True),
+    Column("weights", JSON, nullable=False),
+    Column("similarity", JSON, nullable=False),
+    Column("warnings", JSON, nullable=False),
+    Column("metrics", JSON, nullable=False),
+)
+"""What a guided round made of its devices (:mod:`coordinator.weighings`), and what the coordinator measured
+when it trained; written with the version."""
 
 exports = Table(
     "exports",

@@ -24,6 +24,7 @@ from coordinator.standing import Conduct, in_quarantine, in_words
 from coordinator.standing import read as conduct
 from coordinator.store import Store
 from coordinator.waits import Picture, waits
+from coordinator.weighings import newest, shares
 from protocol.errors import Reason, Refused
 from protocol.task import Task
 from runtime import exit_codes
@@ -110,6 +111,7 @@ def look(store: Store, settings: CoordinatorSettings, now: float) -> tuple[dict[
         "devices_online": sum(barred.get(device, _HEARD) is not None for device in roster.online()),
         "quarantined": sorted(device for device, one in barred.items() if one is not None),
         "revoked": sorted(device for device, one in barred.items() if one is None),
+        "weighing": newest(store),
         "trouble": state.trouble,
         "why": store.get_meta("why") or "",
         "why_wall": said_at,
@@ -186,6 +188,12 @@ def _words(found: dict[str, Any], waited: list[Wait], now: float, *, why: bool) 
             told.append(f"bundle: version {one['version']} for {one['route']} ({one['devices']} devices)")
         for one in found["unserved"]:
             told.append(f"no bundle (export.max_routes): {one['words']}")
+        if (weighing := found["weighing"]) is not None:
+            for part, device, share in list(shares(weighing["weights"]))[:NAMES]:
+                told.append(
+                    f"weight in round {weighing['round']}: {device}: {share:.2f} of an equal share of {part}"
+                )
+            told += [f"warning: {words}" for words in weighing["warnings"]]
         if found["trouble"]:
             told.append(f"last trouble: {found['trouble']}")
     return "\n".join(told)

@@ -16,7 +16,7 @@ class Terms:
     """The task's, and what the coordinator has ready.
 
     Attributes:
-        min_windows: labelled windows.
+        min_windows: windows to learn from.
         modalities: the task's; a device of role ``prototype`` must have one of them, and so must one that
             trains where the method is ``routed``.
         no_prototypes: why a device whose only learning role is ``prototype`` cannot take part now, in words;
@@ -24,6 +24,7 @@ class Terms:
         needs_training: whether a round needs a device that trains.
         wants_graphs: whether the method has a use for devices of role ``prototype``, and so for graphs.
         routed: devices hold parts of the model, by what they read and predict.
+        needs_labels: whether devices that train learn from labelled windows alone.
     """
 
     min_windows: int
@@ -32,6 +33,7 @@ class Terms:
     needs_training: bool = True
     wants_graphs: bool = False
     routed: bool = False
+    needs_labels: bool = True
 
     def lacks(self, state: State) -> str:
         """What an online device lacks, in words; empty where it lacks nothing."""
@@ -43,7 +45,8 @@ class Terms:
         if (self.routed or not trains(state)) and not set(self.modalities) & set(state.modalities):
             return f"no modality of the task: {', '.join(self.modalities)}"[:200]
         if state.windows < self.min_windows:
-            return f"{state.windows} of {self.min_windows} labelled windows"
+            labelled = "labelled " if self.needs_labels or not trains(state) else ""
+            return f"{state.windows} of {self.min_windows} {labelled}windows"
         return ""
 
 
@@ -68,7 +71,10 @@ def terms_of(task: Task, no_graphs: str) -> Terms:
     routed = spec is not None and spec.routed
     if spec is None or not spec.prototype_role:
         none = f"no role train; method {task.method!r} has no use for role prototype"
-        return Terms(task.rounds.min_windows, task.input_names, none, routed=routed)
+        needs_labels = spec is None or spec.needs_labels
+        return Terms(
+            task.rounds.min_windows, task.input_names, none, routed=routed, needs_labels=needs_labels
+        )
     return Terms(
         task.rounds.min_windows,
         task.input_names,
@@ -76,6 +82,7 @@ def terms_of(task: Task, no_graphs: str) -> Terms:
         needs_training=spec.trains(spec.configure(task)),
         wants_graphs=True,
         routed=routed,
+        needs_labels=spec.needs_labels,
     )
 
 

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_agent.collect import Judged
-from edge_agent.windows import Windows
 from models.contract import FloatArray
+from models.streams.windows import Windows
 from protocol.bundle import BundleManifest
 from protocol.task import LABEL, Target, Task
 

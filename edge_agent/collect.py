@@ -16,15 +16,17 @@ from numpy.typing import NDArray
 
 from edge_agent.config import AgentSettings
 from edge_agent.offline import as_window_set
-from edge_agent.profile import allowed, collected, follows_windows, served, shown
+from edge_agent.profile import allowed, collected, follows_windows, readable, served, shown
 from edge_agent.quality import REASONS, Quality, QualityMeter
 from edge_agent.roles import learns_by
 from edge_agent.sources.base import Source
-from edge_agent.store import COMMIT_WINDOWS, Store, grid_digest
+from edge_agent.store import Store, grid_digest
 from edge_agent.tally import Stock
-from edge_agent.windows import Windower, Windows
+from models import registry
 from models.contract import Profile
+from models.streams.windows import Windower, Windows
 from protocol.errors import Transient
+from protocol.messages import Role
 from protocol.task import LABEL, Task
 from runtime.clock import Clock
 from runtime.supervise import Progress
@@ -61,8 +63,13 @@ class Workspace:
     recent: deque[NDArray[np.bool_]] = field(default_factory=lambda: deque(maxlen=_RECENT))
     targets: tuple[str, ...] = (LABEL,)
     """Those that it may learn, in the task's order."""
-    learns: bool = True
-    """Whether it takes offers; else it only observes."""
+    by: Role | None = "train"
+    """The role in which it takes offers; None: it only observes."""
+
+    @property
+    def needs_labels(self) -> bool:
+        """Whether windows teach nothing without a label: prototypes are of classes, whatever the method."""
+        return registry.method(self.task.method).needs_labels or self.by == "prototype"
 
     @property
     def allowed(self) -> Profile:
@@ -73,10 +80,12 @@ class Workspace:
         """What it reads and predicts as its windows are now, and how many of them it could learn from."""
         if follows_windows(self.task):
             profile, useful = shown(self.task, self.allowed, stock.kinds)
-            if self.learns and useful:
+            if self.by is not None and useful:
                 return profile, useful
             return served(self.task, self.allowed, stock.kinds), useful
-        return Profile(self.modalities), stock.labelled
+        if self.needs_labels:
+            return Profile(self.modalities), stock.labelled
+        return Profile(self.modalities), readable(self.task, self.allowed, stock.kinds)
 
     def reasons(self) -> Mapping[str, tuple[str, ...]]:
         """By modality, what was often found of late."""
@@ -162,7 +171,7 @@ class Collector:
             QualityMeter(task, self._settings.quality),
             store,
             targets=profile.targets,
-            learns=learns_by(self._settings) is not None,
+            by=learns_by(self._settings),
         )
         if old is not None:
             await asyncio.to_thread(old.store.close)
@@ -224,11 +233,12 @@ class Collector:
             work.store.add(as_window_set(windows, quality))
             self._progress.tick()
             self._listener(Judged(work.task, windows, quality, self._clock.now()))
+            await self._commit_if_due(work)
             await asyncio.sleep(0)
 
     async def _commit_if_due(self, work: Workspace) -> None:
         due = self._clock.now() - self._committed >= self._settings.store.commit_every_s
-        if work.store.pending and (due or work.store.pending >= COMMIT_WINDOWS):
+        if work.store.pending and (due or work.store.is_due):
             self._committed = self._clock.now()
             await asyncio.to_thread(work.store.commit)
 

@@ -19,12 +19,11 @@ from edge_agent.ledger import Ledger
 from edge_agent.packing import Carry, pack_update
 from edge_agent.ports import Trainer
 from edge_agent.private import PrivateTensors
-from edge_agent.profile import follows_windows
 from edge_agent.prototypes import PrototypeMaker
 from edge_agent.roles import learns_by, no_role
 from edge_agent.routes import Routes, material
 from edge_agent.versions import Versions
-from models import jobs, registry
+from models import jobs
 from models.contract import Blobs, LocalResult, Tensors, WindowSet
 from protocol.errors import LichenError, Transient
 from protocol.frame import digest
@@ -127,10 +126,7 @@ class Learner(Explained):
             return False
         if self._clock.now() < self._not_before.get(_key(offer), (0.0, 0.0))[0]:
             return False
-        stock = work.store.stock()
-        _, have = work.standing(stock)
-        if not (self._needs_labels(work) or follows_windows(work.task)):
-            have = stock.total
+        _, have = work.standing(work.store.stock())
         if have < work.task.rounds.min_windows:
             self.why = (
                 f"{have} windows in the store to learn from, the task wants {work.task.rounds.min_windows}"
@@ -154,9 +150,6 @@ class Learner(Explained):
                 return self._prototypes.lack(work.task, offer)
             case _:
                 return no_role(self._settings)
-
-    def _needs_labels(self, work: Workspace) -> bool:
-        return registry.method(work.task.method).needs_labels or learns_by(self._settings) == "prototype"
 
     async def _attempt(self, offer: Offer) -> None:
         """Train in a task of its own, so that a newer offer can cancel it."""
@@ -194,7 +187,7 @@ class Learner(Explained):
         if work is None:
             raise Transient("no task is known")
         settings, task = self._settings, work.task
-        limit, labelled = settings.learn.max_windows, self._needs_labels(work)
+        limit, labelled = settings.learn.max_windows, work.needs_labels
         profile, windows = await asyncio.to_thread(material, work, limit, labelled=labelled)
         private = await asyncio.to_thread(self._private.read, task.name)
         started = self._clock.now()

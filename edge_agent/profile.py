@@ -13,7 +13,7 @@ import numpy as np
 
 from edge_agent.config import LearnSettings
 from edge_agent.rows import Kind
-from models import registry, windowset
+from models import contexts, registry, windowset
 from models.contract import Profile, WindowSet
 from protocol.task import LABEL, Task
 
@@ -72,6 +72,20 @@ def is_useful(task: Task, profile: Profile) -> Callable[[Kind], bool]:
     return useful
 
 
+def is_readable(task: Task, profile: Profile) -> Callable[[Kind], bool]:
+    """Whether a window of that kind has something of the profile to read, labelled or not."""
+
+    def has_input(kind: Kind) -> bool:
+        return bool(_shown(task, profile, kind)[0])
+
+    return has_input
+
+
+def readable(task: Task, profile: Profile, kinds: Mapping[Kind, int]) -> int:
+    """How many windows have something to read, labelled or not."""
+    return sum(count for kind, count in kinds.items() if _shown(task, profile, kind)[0])
+
+
 def shown(task: Task, profile: Profile, kinds: Mapping[Kind, int]) -> tuple[Profile, int]:
     """What windows show of a profile, and how many of them are useful."""
     useful = {kind: found for kind in kinds if all(found := _shown(task, profile, kind))}
@@ -106,14 +120,21 @@ def narrowed(task: Task, profile: Profile, windows: WindowSet) -> WindowSet:
     used = {*profile.modalities, *_made(task, profile)}
     keep_M = np.array([name in used for name in task.modality_names])
     if not (windows.present_BM & ~keep_M).any():
-        x, present_BM, quality_BM = windows.x, windows.present_BM, windows.quality_BM
+        x, present_BM, quality_BM, context = (
+            windows.x,
+            windows.present_BM,
+            windows.quality_BM,
+            windows.context,
+        )
     else:
         x = {name: x_BCT if name in used else np.zeros_like(x_BCT) for name, x_BCT in windows.x.items()}
         present_BM = windows.present_BM & keep_M
         quality_BM = np.where(present_BM, windows.quality_BM, np.float32(1))
+        context = contexts.masked(windows.context, keep_M[None], task.modality_names)
     y_B = windows.y_B if LABEL in profile.targets else np.full_like(windows.y_B, -1)
     targets = {name: value_B for name, value_B in windows.targets.items() if name in profile.targets}
-    return replace(windows, x=x, present_BM=present_BM, quality_BM=quality_BM, y_B=y_B, targets=targets)
+    kept = replace(windows, x=x, present_BM=present_BM, quality_BM=quality_BM, context=context)
+    return replace(kept, y_B=y_B, targets=targets)
 
 
 def _made(task: Task, profile: Profile) -> set[str]:

@@ -32,7 +32,7 @@ from edge_agent.quality_checks import FOUND, Bools, Floats
 from edge_agent.quality_gain import Gravity
 from edge_agent.quality_noise import NoiseHistory, excesses
 from edge_agent.quality_rotation import Rotation, partner
-from edge_agent.windows import Windows
+from models.streams.windows import Windows
 from protocol.base import Share
 from protocol.task import Modality, Task
 from runtime.settings import Section

@@ -26,7 +26,7 @@ def report(agent: "Agent") -> dict[str, Any]:
         "waits": [asdict(wait) for wait in waits(agent)],
         "modalities": [] if work is None else list(work.modalities),
         "reads": list(profile.modalities),
-        "learns": list(profile.targets) if work is not None and work.learns and useful else [],
+        "learns": list(profile.targets) if work is not None and work.by is not None and useful else [],
         "route": list(agent.learner.routes.last),
         "windows_to_learn_from": useful,
         "labelled_windows": 0 if stock is None else stock.labelled,

@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Callable
 
 from edge_agent.collect import Workspace
-from edge_agent.profile import follows_windows, is_useful, narrowed, shown_in
+from edge_agent.profile import follows_windows, is_readable, is_useful, narrowed, shown_in
+from edge_agent.rows import has_label
 from edge_agent.versions import Versions
 from models import registry
 from models.contract import Blobs, ClientContext, Profile, Tensors, WindowSet
@@ -18,15 +19,17 @@ def material(work: Workspace, limit: int, *, labelled: bool) -> tuple[Profile, W
     Args:
         work: the task, and what this device may read and predict.
         limit: at most so many windows.
-        labelled: only those with a class of ``label``; not looked at where the profile follows the windows:
-            then those are taken that have anything to read and a label of any target.
+        labelled: only those with a class of ``label``; else all that have something to read. Not looked at
+            where the profile follows the windows: then those are taken that have anything to read and a label
+            of any target.
 
     Raises:
         Transient: there is none, or the store cannot be read now.
     """
     task, may = work.task, work.allowed
     if not follows_windows(task):
-        windows, profile = work.store.recent(limit, labelled=labelled), Profile(may.modalities)
+        wanted = has_label if labelled else is_readable(task, may)
+        windows, profile = work.store.recent(limit, wanted=wanted), Profile(may.modalities)
     else:
         windows = work.store.recent(limit, wanted=is_useful(task, may))
         if not len(windows):

@@ -16,30 +16,36 @@ from typing import Final
 
 import structlog
 
-from edge_agent.rows import Kind, Row, as_set, keys_of, labelled_for, rows_of
+from edge_agent.rows import Kind, Row, anything, as_set, has_label, labelled_for, rows_of, whole_bytes
 from edge_agent.store_file import begin_anew, evict_above, open_file, used_bytes
 from edge_agent.tally import Stock, Tally
 from models.contract import WindowSet
+from models.targets import keys_of
 from protocol.errors import Transient
 from protocol.frame import digest
-from protocol.task import LABEL, Task
+from protocol.task import Task
 from runtime.files import after_commit, before_commit
 
 _log = structlog.get_logger("edge_agent.store")
 MAX_PENDING: Final = 2048
 """Windows that wait for a commit. When full (the disk is), the oldest of them is dropped and counted."""
+MAX_PENDING_BYTES: Final = 128 * 1024 * 1024
+"""And of large ones no more than would fill this, were they whole."""
+MAX_READ_BYTES: Final = 512 * 1024 * 1024
+"""Of windows with contexts, in one round: the worker reads a file of four times as much, and no larger."""
 _SLICE: Final = 16
-_COUNTED: Final = "y, present, quality, length(x), targets"
-COMMIT_WINDOWS: Final = 256
-"""A batch of this size is committed at once."""
+_COLUMNS: Final = "y, present, quality, x, targets, context"
+_COUNTED: Final = "y, present, quality, length(x) + coalesce(length(context), 0), targets"
+COMMIT_WINDOWS: Final = 256  # a batch of this size is committed at once
 _DAMAGE: Final = (sqlite3.DatabaseError, ValueError, IndexError)
 """What reading rows raises that are not what was written."""
 
 
 def grid_digest(task: Task) -> str:
-    """Names the shape of a task's windows: the same grid and labels, the same store."""
+    """Names the shape of a task's windows: the same grid and labels (and any context), the same store."""
     parts = [m.model_dump(include={"name", "channels", "rate_hz", "unit"}) for m in task.modalities]
-    return digest(repr((parts, task.window.model_dump(), task.labels)).encode())[:12]
+    window = task.window.model_dump(exclude={"context_s"})
+    return digest(repr((parts, window, task.labels)).encode())[:12]
 
 
 class Store:
@@ -81,6 +87,15 @@ class Store:
         """Windows that wait for a commit."""
         return len(self._pending)
 
+    @property
+    def is_due(self) -> bool:
+        """Whether so many wait that they should be committed at once."""
+        return len(self._pending) >= min(COMMIT_WINDOWS, max(1, self._most_pending // 2))
+
+    @property
+    def _most_pending(self) -> int:
+        return max(1, min(MAX_PENDING, MAX_PENDING_BYTES // whole_bytes(self._task)))
+
     def add(self, windows: WindowSet) -> None:
         """Take windows; they reach the disk at the next :meth:`commit`. Touches no disk."""
         rows = rows_of(self._task, windows)
@@ -89,7 +104,7 @@ class Store:
             self._shed_excess()
 
     def _shed_excess(self) -> None:
-        excess = max(0, len(self._pending) - MAX_PENDING)
+        excess = max(0, len(self._pending) - self._most_pending)
         del self._pending[:excess]
         self._lost += excess
 
@@ -181,10 +196,10 @@ class Store:
         """Inside a transaction."""
         for row in self._writing:
             db.execute(
-                "INSERT INTO windows (y, present, quality, x, targets) VALUES (?, ?, ?, ?, ?)",
-                (row.y, row.present, row.quality, row.x, row.targets),
+                f"INSERT INTO windows ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)",  # noqa: S608 - our words
+                (row.y, row.present, row.quality, row.x, row.targets, row.context),
             )
-            tally.add(row.y, row.present, row.quality, len(row.x), row.targets)
+            tally.take(row)
             self._evict(db, tally, dropped)
 
     def recent(
@@ -193,7 +208,7 @@ class Store:
         """The newest windows, oldest first, those that wait for a commit included.
 
         Args:
-            limit: at most so many.
+            limit: at most so many; with contexts, no more than fit the budget and :data:`MAX_READ_BYTES`.
             labelled: only those with a class of ``label``; where ``wanted`` is given, it alone decides.
             wanted: whether a window of that kind is taken.
 
@@ -204,7 +219,9 @@ class Store:
             if self._closed:
                 raise Transient("the window store is closed: the task has changed")
             self.commit()
-            wanted = wanted or (_has_label if labelled else _any)
+            wanted = wanted or (has_label if labelled else anything)
+            if self._task.window.context_s is not None:  # in memory they are whole, whatever is known of them
+                limit = min(limit, max(1, min(self._budget, MAX_READ_BYTES) // whole_bytes(self._task)))
             try:
                 found = as_set(self._task, self._rows(limit, wanted))
             except sqlite3.OperationalError as error:
@@ -223,7 +240,7 @@ class Store:
             # Where a window that has all but a label is not wanted, none without a label is.
             unlabelled = Kind(b"\1" * len(self._task.modalities), ())
             where = "" if wanted(unlabelled) else "WHERE +y <> -1"  # +: by id, not by the index
-            query = f"SELECT y, present, quality, x, targets FROM windows {where} ORDER BY id DESC"  # noqa: S608 - our words
+            query = f"SELECT {_COLUMNS} FROM windows {where} ORDER BY id DESC"  # noqa: S608 - our words
             newest = (Row(*row) for row in self._db.execute(query))
             rows = [*islice(filter(is_wanted, newest), limit)][::-1]
         with self._lock:
@@ -235,7 +252,7 @@ class Store:
         with self._lock:
             tally = self._tally.copy()
             for row in (*self._writing, *self._pending):
-                tally.add(row.y, row.present, row.quality, len(row.x), row.targets)
+                tally.take(row)
             total, seen_M = int(tally.count_K.sum()), tally.present_MK.sum(axis=1)
             names = self._task.modality_names
             return Stock(
@@ -277,14 +294,6 @@ class Store:
             db.execute(
                 "INSERT INTO dropped VALUES (?, ?) ON CONFLICT (y) DO UPDATE SET n = n + excluded.n", (y, n)
             )
-
-
-def _any(_kind: Kind) -> bool:
-    return True
-
-
-def _has_label(kind: Kind) -> bool:
-    return LABEL in kind.labelled
 
 
 def _mean(total: float, n: int) -> float:

@@ -19,8 +19,9 @@ CREATE TABLE IF NOT EXISTS windows (
 CREATE INDEX IF NOT EXISTS by_class ON windows (y, id);
 CREATE TABLE IF NOT EXISTS dropped (y INTEGER PRIMARY KEY, n INTEGER NOT NULL);
 """
-_TARGETS: Final = "ALTER TABLE windows ADD COLUMN targets TEXT"
-"""Labels of further targets. A file of a release that knew none gets the column, and still serves it."""
+_LATER: Final = {"targets": "TEXT", "context": "BLOB"}
+"""Labels of further targets, and what came before the window. A file of a release that knew none of it gets
+the columns, and still serves that release."""
 _SLACK_BYTES: Final = 1024 * 1024
 
 
@@ -92,7 +93,8 @@ def _open(path: Path, budget_bytes: int) -> sqlite3.Connection:
         # A hard stop beside the budget: freed pages are used again, so the file stays near its peak.
         db.execute(f"PRAGMA max_page_count = {(budget_bytes + budget_bytes // 2 + _SLACK_BYTES) // page}")
         db.executescript(_SCHEMA)
-        if "targets" not in {row[1] for row in db.execute("PRAGMA table_info(windows)")}:
-            db.execute(_TARGETS)
+        here = {row[1] for row in db.execute("PRAGMA table_info(windows)")}
+        for name in _LATER.keys() - here:
+            db.execute(f"ALTER TABLE windows ADD COLUMN {name} {_LATER[name]}")
         db.execute("SELECT count(*), sum(length(x)) FROM windows").fetchone()
     return db

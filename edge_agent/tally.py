@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_agent.rows import ONLY_OTHERS, UNLABELLED, Kind, labelled_for
+from edge_agent.rows import ONLY_OTHERS, UNLABELLED, Kind, Row, labelled_for
 
 ROW_BYTES: Final = 96
 """What a row costs beyond its values: key, index, masks, page slack."""
@@ -43,6 +43,10 @@ class Tally:
         other.count_K, other.present_MK = self.count_K.copy(), self.present_MK.copy()
         other.quality_M, other.kinds = self.quality_M.copy(), self.kinds.copy()
         return other
+
+    def take(self, row: Row) -> None:
+        """Count a window in."""
+        self.add(row.y, row.present, row.quality, row.values_bytes, row.targets)
 
     def add(
         self, y: int, present: bytes, quality: bytes, x_bytes: int, targets: str | None, *, sign: int = 1

@@ -38,6 +38,7 @@ PARTS: Final[dict[str, Part]] = {
         "coordinator.device_cli:app", "Who belongs to a fleet: invite, list, approve, revoke.", _RUN
     ),
     "round": Part("coordinator.round_cli:app", "Why a round has the devices that it has.", _LOOK),
+    "task": Part("lichen.task_cli:app", "What is wrong with a task, before a fleet learns it.", _RUN),
     "export": Part("export.cli:app", "A trained version into an ONNX bundle, checked against torch.", _RUN),
     "demo": Part("lichen.demo.cli:app", "A whole fleet on this machine, on real sensor data.", _STUDY),
     "simulate": Part(

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -134,13 +135,16 @@ def windows(
     task: Annotated[Path, typer.Option(help="task.toml: window, modalities and labels")],
     out: Annotated[Path, typer.Option(help="the npz to write")],
 ) -> None:
-    """Cut recordings into labelled windows, as a device would: what a coordinator judges versions on."""
-    from edge_agent.offline import windows_of  # noqa: PLC0415 - the other commands need no agent
-    from edge_agent.sources.recording import read  # noqa: PLC0415 - as above
+    """Cut recordings into labelled windows, as a device would: what a coordinator judges versions on.
+
+    Tables (csv, parquet) are read as the task's own labelled one, where it names one: classes by name too.
+    """
+    from lichen.simulated_files import read_labelled  # noqa: PLC0415 - the other commands need none of it
     from models import windowset  # noqa: PLC0415 - as above
 
     chosen = load_toml(Task, task)
-    cut = windowset.concat([windows_of(chosen, read(file)) for file in recordings])
+    # versions are judged on windows alone: what was kept before them is of no use there
+    cut = windowset.concat([replace(read_labelled(file, chosen), context=None) for file in recordings])
     labelled = windowset.select(cut, cut.y_B >= 0)
     if not len(labelled):
         raise Misconfigured(

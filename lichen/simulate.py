@@ -13,11 +13,13 @@ from typing import Any
 from lichen.simulated_choice import Choice
 from lichen.simulated_device import PROTOTYPE, Role, Site, VirtualDevice
 from lichen.simulated_down import Downloads
+from lichen.simulated_guided import Guide
 from lichen.simulated_round import Engine, RoundRecord, Tamper, Watch
 from lichen.simulated_workers import Crew, Here, Workers
 from lichen.streams import Fixed, Stream
 from models import registry
 from models.contract import Blobs, Evaluation, Profile, Tensors, WindowSet
+from models.optimizer import model_of
 from protocol.errors import Misconfigured
 from protocol.task import Task
 
@@ -33,7 +35,7 @@ class History:
 
     Attributes:
         rounds: in order.
-        state: the final global state.
+        state: the final global state, without an optimizer's moments.
         evaluation: of the final state on the test windows; None without any.
         seconds: wall time of it all.
         private: what each device kept of its own; empty where it was not asked for.
@@ -86,6 +88,7 @@ def simulate(
     watch: Watch | None = None,
     roles: Mapping[str, Role] | None = None,
     profiles: Mapping[str, Profile] | None = None,
+    labelled: WindowSet | None = None,
     workers: int = 1,
     keep_private: bool = False,
 ) -> History:
@@ -105,12 +108,14 @@ def simulate(
         roles: of the devices that do not train (``prototype``).
         profiles: what devices may read and predict, where the method lets them differ; all others whatever
             their windows show.
+        labelled: the coordinator's labelled windows, for a guided method.
         workers: processes that the devices are dealt out to, each with one torch thread; 1 runs all in this
             process, with its number of threads. With one thread here, the number changes no byte.
         keep_private: give the devices' private tensors back too.
 
     Raises:
-        Misconfigured: an unknown method, option or policy, no device, or a role that the method lacks.
+        Misconfigured: an unknown method, option or policy, no device, a role that the method lacks, or
+            labelled windows that lack, do not fit or are not used.
         Transient: a worker process ended by itself; the message names its devices.
     """
     task = _of_rounds(task, rounds)
@@ -119,9 +124,15 @@ def simulate(
     fleet = _fleet(devices, roles or {}, profiles or {})
     if workers < 1:
         raise Misconfigured(f"a simulation needs at least one worker process, not {workers}")
-    site = _site(task, seed, fleet)
+    site, guide = _site(task, seed, fleet), Guide.of(task, labelled, seed)
     engine = Engine(
-        task, spec.server(), tamper or {}, watch, down=Downloads(), choice=_choice(task, seed, fleet)
+        task,
+        spec.server(),
+        tamper or {},
+        watch,
+        down=Downloads(),
+        choice=_choice(task, seed, fleet),
+        guide=guide,
     )
     asked = _Asked(test, task.rounds.count, evaluate_every, progress, keep_private)
     crew: Crew = Here(site, fleet) if workers == 1 else Workers(site, fleet, workers)
@@ -207,13 +218,13 @@ def _run(engine: Engine, crew: Crew, site: Site, asked: _Asked) -> History:
         nonlocal judged
         record = records[-1]
         if asked.test is not None and (record.round % asked.every == 0 or record.round == asked.rounds):
-            judged = client.evaluate(task, asked.test, state)
+            judged = client.evaluate(task, asked.test, model_of(state))
             record.metrics.update(judged.metrics)
         if asked.progress is not None:
             asked.progress(record)
 
     for round_ in range(1, asked.rounds + 1):
-        crew.start(state, round_, engine.chosen(round_))
+        crew.start(model_of(state), round_, engine.chosen(round_))
         if records:
             settle()
         record, state = engine.close(crew.finish(), state, round_)
@@ -221,7 +232,7 @@ def _run(engine: Engine, crew: Crew, site: Site, asked: _Asked) -> History:
     settle()
     private = crew.private() if asked.keep_private else {}
     seconds = time.perf_counter() - started
-    return History(tuple(records), state, judged, seconds, private, dict(engine.extra))
+    return History(tuple(records), model_of(state), judged, seconds, private, dict(engine.extra))
 
 
 def alone(
@@ -232,9 +243,10 @@ def alone(
     *,
     rounds: int | None = None,
     profiles: Mapping[str, Profile] | None = None,
+    labelled: WindowSet | None = None,
 ) -> dict[str, Evaluation]:
     """What each device reaches by itself, judged on the same windows; see :func:`each_alone`."""
-    histories = each_alone(task, devices, test, seed, rounds=rounds, profiles=profiles)
+    histories = each_alone(task, devices, test, seed, rounds=rounds, profiles=profiles, labelled=labelled)
     return {name: history.evaluation for name, history in histories.items() if history.evaluation is not None}
 
 
@@ -246,11 +258,13 @@ def each_alone(
     *,
     rounds: int | None = None,
     profiles: Mapping[str, Profile] | None = None,
+    labelled: WindowSet | None = None,
 ) -> dict[str, History]:
     """The local-only baseline: the same client and as many rounds, no aggregation.
 
     A fleet of one is that baseline, with the order of samples that the device has in the whole fleet. Its
-    "uplink" is float32, so that it is not held back by a codec it would not need.
+    "uplink" is float32, so that it is not held back by a codec it would not need. A guided method trains on
+    the same labelled windows for each.
     """
     local = _of_rounds(
         task.model_copy(update={"uplink": task.uplink.model_copy(update={"codec": "float32"})}), rounds
@@ -258,7 +272,10 @@ def each_alone(
     spec = registry.method(task.method)
     spec.configure(local)
     site, asked = Site(local, seed), _Asked(test, local.rounds.count, local.rounds.count)
+    guide = Guide.of(local, labelled, seed)
     return {
-        device.name: _run(Engine(local, spec.server(), {}, None), Here(site, [device]), site, asked)
+        device.name: _run(
+            Engine(local, spec.server(), {}, None, guide=guide), Here(site, [device]), site, asked
+        )
         for device in _fleet(devices, {}, profiles or {})
     }

@@ -55,6 +55,13 @@ Options = Annotated[
     list[str] | None,
     typer.Option("--option", help="KEY=VALUE, over the task's options of the method; may be repeated."),
 ]
+Method = Annotated[str | None, typer.Option("--method", help="Instead of the task's.")]
+Known = Annotated[
+    Path | None,
+    typer.Option(
+        "--labelled", help="The coordinator's labelled windows, instead of the task's; for such methods."
+    ),
+]
 Profiles = Annotated[
     list[str] | None,
     typer.Option(
@@ -102,6 +109,16 @@ Noisy = Annotated[
     float | None, _online("--noisy-rounds", "Share of rounds with a noisy modality.", min=0, max=1)
 ]
 Snr = Annotated[float | None, _online("--snr-db", "Its signal-to-noise ratio, dB.")]
+LabelledShare = Annotated[
+    float | None,
+    _online(
+        "--labelled-share",
+        "Of the windows, those that the coordinator has, labelled; devices have the rest, unlabelled. For "
+        "methods that learn from them (there 0.1).",
+        min=0,
+        max=1,
+    ),
+]
 Prototypes = Annotated[
     int, _online("--prototype-devices", "The last so many only send prototypes, without torch.", min=0)
 ]
@@ -116,7 +133,9 @@ def simulate(
     dataset: Set = None,
     rounds: Rounds = None,
     seed: Seed = None,
+    method: Method = None,
     option: Options = None,
+    labelled: Known = None,
     profiles: Profiles = None,
     every: Every = 1,
     local: Local = False,
@@ -133,6 +152,7 @@ def simulate(
     affected_rounds: Affected = None,
     noisy_rounds: Noisy = None,
     snr_db: Snr = None,
+    labelled_share: LabelledShare = None,
     prototype_devices: Prototypes = 0,
     faults: Faults = False,
     seeds: Seeds = 100,
@@ -143,6 +163,9 @@ def simulate(
     The devices are files (--data), or a data set is dealt out to them (--dataset): Dirichlet pools, an
     evolving set of windows, rounds in which a modality is missing or noisy. A device's file is a recording
     (as the replay source reads it) or a window set (x/<modality>, present, quality, y).
+
+    Where a method learns from labelled windows at the coordinator, they are the task's (or --labelled), or a
+    share of the data set (--labelled-share).
 
     With --faults: the real coordinator and agents on simulated time, links and disks, under faults that seeds
     decide, and every promise is checked. Exit status 70: one was broken; the words name the seed.
@@ -157,6 +180,7 @@ def simulate(
         "affected_rounds": affected_rounds,
         "noisy_rounds": noisy_rounds,
         "snr_db": snr_db,
+        "labelled_share": labelled_share,
         "prototype_devices": prototype_devices or None,
     }
     changes = {name: value for name, value in given.items() if value is not None}
@@ -168,18 +192,32 @@ def simulate(
     _require_one_kind(task, data, test, dataset, changes)
     if profiles and dataset is not None:
         raise typer.BadParameter("--profile goes with --data: a data set's devices are all of one kind")
+    if labelled is not None and dataset is not None:
+        raise typer.BadParameter("--labelled goes with --data; with --dataset it is --labelled-share")
     if threads > 1 and workers > 1:
         raise typer.BadParameter("--threads goes with one worker: each of several has one thread")
     from lichen import simulated_files as files  # noqa: PLC0415 - as above
 
     options = files.options_of(option or [])
     if dataset is not None:
-        last = int(changes.pop("prototype_devices", 0))
+        last, share = int(changes.pop("prototype_devices", 0)), changes.pop("labelled_share", None)
         fleet = files.of_dataset(
-            dataset.value, task, changes, rounds=rounds, seed=seed, options=options, prototype_devices=last
+            dataset.value,
+            task,
+            changes,
+            rounds=rounds,
+            seed=seed,
+            options=options,
+            prototype_devices=last,
+            named=method,
+            labelled_share=share,
         )
     elif task is not None and data is not None:
-        fleet = files.of_files(files.read_task(task, rounds, options), data, test, seed, profiles or [])
+        from lichen.simulated_labelled import labelled_of  # noqa: PLC0415 - as above
+
+        its = files.read_task(task, rounds, options, method)
+        known = labelled_of(its, task.parent, labelled)
+        fleet = files.of_files(its, data, test, seed, profiles or [], known=known)
     if fleet.test is None and (local or personal):
         word = "--alone" if local else "--personal"
         raise Misconfigured(f"{word} compares on labelled windows: name them with --test")

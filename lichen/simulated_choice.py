@@ -54,7 +54,7 @@ class Choice:
             {name: self._counts.get(name, {}) for name in self.devices},
             rounds.devices_per_round,
             int(np.random.SeedSequence([self.seed, round_, _PURPOSE]).generate_state(1)[0]),
-            labels=self.task.labels,
+            labels=self.task.labels if spec.needs_labels else (),
             needed=self.trainers if trains else (),
             rounds=rounds,
             routes=self._routes,
@@ -65,7 +65,9 @@ class Choice:
     def hear(self, device: str, update: Update) -> None:
         """Told an update of this round that counted."""
         header, names = update.header, tuple(sorted({blob_of(tensor) for tensor in update.tensors}))
-        self._counts[device], self._routes[device] = header.counts, names
+        here = {name: (round(header.samples * (1.0 - share)),) for name, share in header.missing.items()}
+        needs_labels = registry.method(self.task.method).needs_labels
+        self._counts[device], self._routes[device] = header.counts if needs_labels else here, names
         self._moved[device] = names
         if "loss" in header.metrics:
             self._losses[device] = header.metrics["loss"]

@@ -74,7 +74,9 @@ class VirtualDevice:
     def _sorted_out(self, task: Task, round_: int) -> tuple[Profile, WindowSet]:
         if follows_windows(task):
             return material_of(task, self.may, self.held(round_))
-        return Profile(tuple(self.modalities(task, round_))), self.labelled(round_)
+        needs_labels = registry.method(task.method).needs_labels
+        windows = self.labelled(round_) if needs_labels else self.held(round_)
+        return Profile(tuple(self.modalities(task, round_))), windows
 
     def update(
         self, context: ClientContext, client: Client, state: Blobs, base: str
@@ -145,7 +147,7 @@ class VirtualDevice:
         self._held = self._material = None
 
     def labelled(self, round_: int) -> WindowSet:
-        """What it can learn from in that round: an agent's store keeps labelled windows alone."""
+        """What teaches a method that needs labels in that round."""
         windows = self.held(round_)
         labelled_B = windows.y_B >= 0
         return windows if labelled_B.all() else windowset.select(windows, labelled_B)

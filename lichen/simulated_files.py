@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from lichen.simulated_device import PROTOTYPE, Role
-from lichen.streams import Stream
+from lichen.simulated_labelled import SHARE, parted
+from lichen.streams import Stream, Unlabelled
 from models import registry, windowset
 from models.contract import Profile, WindowSet
 from protocol.errors import Misconfigured
@@ -27,6 +28,7 @@ class Fleet:
         test: labelled windows to judge on; None: nothing is judged.
         roles: of the devices that do not train.
         profiles: what devices may read and predict, where that is not everything.
+        labelled: the coordinator's windows, for a guided method.
         about: the data set and the setting, for the report.
     """
 
@@ -36,11 +38,12 @@ class Fleet:
     test: WindowSet | None
     roles: Mapping[str, Role] = field(default_factory=dict)
     profiles: Mapping[str, Profile] = field(default_factory=dict)
+    labelled: WindowSet | None = None
     about: Mapping[str, Any] = field(default_factory=dict)
 
 
-def read_task(file: Path, rounds: int | None, options: Mapping[str, Any]) -> Task:
-    """A task file, with another number of rounds and other options of its method where these are given.
+def read_task(file: Path, rounds: int | None, options: Mapping[str, Any], named: str | None = None) -> Task:
+    """A task file, with another number of rounds, other options and another method where these are given.
 
     Raises:
         Misconfigured: there is no such file, or it is no task.
@@ -51,13 +54,28 @@ def read_task(file: Path, rounds: int | None, options: Mapping[str, Any]) -> Tas
         raise Misconfigured(f"--task {file}: there is no such file")
     task = load_toml(Task, file, named_by="--task")
     of_rounds = task.rounds if rounds is None else task.rounds.model_copy(update={"count": rounds})
-    return task.model_copy(update={"rounds": of_rounds, "config": {**task.config, **options}})
+    changed = {"rounds": of_rounds, "config": {**task.config, **options}, "method": named or task.method}
+    return task.model_copy(update=changed)
 
 
 def of_files(
-    task: Task, data: Path, test: Path | None, seed: int | None, profiles: Sequence[str] = ()
+    task: Task,
+    data: Path,
+    test: Path | None,
+    seed: int | None,
+    profiles: Sequence[str] = (),
+    *,
+    known: WindowSet | None = None,
 ) -> Fleet:
     """One file a device.
+
+    Args:
+        task: what is learned.
+        data: the folder.
+        test: labelled windows to judge on.
+        seed: instead of the task's.
+        profiles: as :func:`profiles_of` reads them.
+        known: the coordinator's labelled windows.
 
     Raises:
         Misconfigured: a folder or file is not there or does not fit the task, or a profile is of no device.
@@ -65,8 +83,9 @@ def of_files(
     files = {file.stem: file for file in device_files(data, test)}
     may = profiles_of(task, profiles, files)
     devices = {name: read_windows(file, task) for name, file in files.items()}
-    judged = None if test is None else labelled(read_windows(test, task), task, test)
-    return Fleet(task, task.seed if seed is None else seed, devices, judged, profiles=may)
+    judged = None if test is None else labelled(read_labelled(test, task), task, test)
+    seed = task.seed if seed is None else seed
+    return Fleet(task, seed, devices, judged, profiles=may, labelled=known)
 
 
 def profiles_of(task: Task, words: Sequence[str], devices: Collection[str]) -> dict[str, Profile]:
@@ -104,6 +123,8 @@ def of_dataset(
     seed: int | None,
     options: Mapping[str, Any],
     prototype_devices: int = 0,
+    named: str | None = None,
+    labelled_share: float | None = None,
 ) -> Fleet:
     """A data set's windows in the online protocol; see :func:`lichen.online.online_fleet`.
 
@@ -115,6 +136,9 @@ def of_dataset(
         seed: instead of the task's.
         options: of the method, over the task's.
         prototype_devices: the last so many devices send prototypes alone.
+        named: the method, instead of the task's.
+        labelled_share: of a guided method, the share of the training windows that the coordinator has, with
+            their labels, drawn by chance; devices are dealt the others, without. None: a tenth.
 
     Raises:
         Misconfigured: no such data set, it is not here, or a number does not fit.
@@ -123,11 +147,11 @@ def of_dataset(
 
     chosen = study(name)
     if file is not None:
-        task = read_task(file, rounds, options)
-    elif rounds is None:
-        task = chosen.task(config=options, seed=seed or 0)
+        task = read_task(file, rounds, options, named)
     else:
-        task = chosen.task(config=options, seed=seed or 0, rounds=rounds)
+        task = chosen.task(config=options, seed=seed or 0)
+        of_rounds = task.rounds if rounds is None else task.rounds.model_copy(update={"count": rounds})
+        task = task.model_copy(update={"method": named or task.method, "rounds": of_rounds})
     seed = task.seed if seed is None else seed
     setting = replace(chosen.setting, **changes)
     if prototype_devices > setting.devices:
@@ -135,10 +159,19 @@ def of_dataset(
             f"--prototype-devices {prototype_devices}: there are {setting.devices} devices (--devices)"
         )
     train, test = (windowset.check(chosen.load(part, seed).windows, task, name) for part in ("train", "test"))
-    devices = setting.fleet(train, seed)
+    about: dict[str, Any] = {"dataset": name, "setting": dict(vars(setting))}
+    known = None
+    if registry.method(task.method).guided:
+        share = SHARE if labelled_share is None else labelled_share
+        known, train = parted(train, share, seed)
+        about |= {"labelled_share": share, "labelled": len(known)}
+    elif labelled_share is not None:
+        raise Misconfigured(f"--labelled-share: method {task.method!r} learns nothing at the coordinator")
+    devices: Mapping[str, Stream] = setting.fleet(train, seed)
+    if known is not None:
+        devices = {device: Unlabelled(stream) for device, stream in devices.items()}
     last = list(devices)[len(devices) - prototype_devices :]
-    about = {"dataset": name, "setting": dict(vars(setting))}
-    return Fleet(task, seed, devices, test, dict.fromkeys(last, PROTOTYPE), about=about)
+    return Fleet(task, seed, devices, test, dict.fromkeys(last, PROTOTYPE), labelled=known, about=about)
 
 
 def options_of(words: Sequence[str]) -> dict[str, Any]:
@@ -189,11 +222,11 @@ def read_windows(file: Path, task: Task) -> WindowSet:
         Misconfigured: it is neither, or does not fit the task; the message names file and key.
     """
     from edge_agent.offline import windows_of  # noqa: PLC0415 - the help is shown without it
-    from edge_agent.sources.recording import read  # noqa: PLC0415 - as above
+    from models.streams.recording import read  # noqa: PLC0415 - as above
 
     if not file.is_file():
         raise Misconfigured(f"{file}: there is no such file")
-    if file.suffix == ".npz" and _is_window_set(file):
+    if file.suffix == ".npz" and windowset.is_one(file):
         return windowset.load(file, task)
     try:
         return windows_of(task, read(file))
@@ -201,12 +234,16 @@ def read_windows(file: Path, task: Task) -> WindowSet:
         raise Misconfigured(str(error) if str(file) in str(error) else f"{file}: {error}") from None
 
 
-def _is_window_set(file: Path) -> bool:
-    try:
-        with np.load(file, allow_pickle=False) as archive:
-            return "present" in archive.files
-    except (OSError, ValueError):
-        return False
+def read_labelled(file: Path, task: Task) -> WindowSet:
+    """As :func:`read_windows`; a table as the task's labelled one, classes by name too, where it has one.
+
+    Raises:
+        Misconfigured: likewise.
+    """
+    from models.labelled import another  # noqa: PLC0415 - the help is shown without it
+
+    windows = another(task, file) if file.is_file() else None
+    return read_windows(file, task) if windows is None else windows
 
 
 def labelled(windows: WindowSet, task: Task, file: Path) -> WindowSet:

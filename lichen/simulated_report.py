@@ -1,12 +1,13 @@
 """Runs what ``lichen simulate`` was asked for, and reports it as JSON values. Imports torch."""
 
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 import torch
 from rich.console import Console
 
+from coordinator.weighings import kept
 from lichen.simulate import History, RoundRecord, alone, not_judged, simulate
 from lichen.simulated_files import Fleet
 from lichen.simulated_personal import each_personal
@@ -28,6 +29,7 @@ def run(
         evaluate_every=every,
         roles=fleet.roles,
         profiles=fleet.profiles,
+        labelled=fleet.labelled,
         workers=workers,
         keep_private=personal,
         progress=_Progress(fleet.task.rounds.count).told,
@@ -40,7 +42,7 @@ def run(
         **fleet.about,
         "devices": sorted(fleet.devices),
         "roles": {name: fleet.roles.get(name, "train") for name in sorted(fleet.devices)},
-        "rounds": [asdict(record) for record in history.rounds],
+        "rounds": [_round(record) for record in history.rounds],
         "confusion": None if history.evaluation is None else history.evaluation.confusion_KK,
         "bytes_up": history.bytes_up,
         "bytes_down": history.bytes_down,
@@ -50,11 +52,20 @@ def run(
     if local and fleet.test is not None:
         trainers = {name: held for name, held in fleet.devices.items() if name not in fleet.roles}
         may = {name: profile for name, profile in fleet.profiles.items() if name in trainers}
-        reached = alone(fleet.task, trainers, fleet.test, fleet.seed, profiles=may)
+        reached = alone(fleet.task, trainers, fleet.test, fleet.seed, profiles=may, labelled=fleet.labelled)
         report["alone"] = {name: evaluation.metrics for name, evaluation in reached.items()}
     if personal:
         report["personal"] = _personal(fleet, history)
     return report
+
+
+def _round(record: RoundRecord) -> dict[str, Any]:
+    """A round; of a weighing what a coordinator would keep, whose size does not grow with devices squared."""
+    row = asdict(replace(record, weighing=None))
+    if record.weighing is not None:
+        row["weighing"] = kept(record.weighing, {}).as_json()
+        del row["weighing"]["metrics"]  # they are ``trained``
+    return row
 
 
 def _personal(fleet: Fleet, history: History) -> dict[str, Any]:

@@ -1,16 +1,19 @@
 """One round of a simulation: real updates as frames, checked, screened and folded as by a coordinator."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from coordinator.aggregation import limits_for, measured
+from coordinator.aggregation import closed, limits_for, measured, opened
 from coordinator.doorkeeper import check_header
 from coordinator.screen import screen
 from lichen.simulated_choice import Choice
 from lichen.simulated_device import Delivery
 from lichen.simulated_down import Downloads
+from lichen.simulated_guided import Guide
 from models.contract import Blobs, Server, Update, blob_of
+from models.guided import Weighing
+from models.optimizer import model_of
 from protocol.errors import Refused, Transient
 from protocol.frame import Limits, decode_frame, decode_tensors, open_frame
 from protocol.messages import MAX_BLOB_BYTES
@@ -38,6 +41,8 @@ class RoundRecord:
         refused: device -> why its update was not taken, or why it could not train.
         bytes_down: device -> payload bytes of the blobs of its route that it did not have yet; empty where
             they were not counted.
+        weighing: what a guided method made of the devices; None where nothing was weighed.
+        trained: metrics of a guided method's training at the coordinator.
     """
 
     round: int
@@ -46,6 +51,8 @@ class RoundRecord:
     accepted: dict[str, dict[str, float]]
     refused: dict[str, str]
     bytes_down: dict[str, int] = field(default_factory=dict)
+    weighing: Weighing | None = None
+    trained: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -71,6 +78,8 @@ class Engine:
     Attributes:
         down: counts what devices fetch; None: nobody does.
         choice: of who takes part; None: everybody does.
+        guide: the coordinator's half of a guided method; without it, devices are folded with equal weights
+            and the coordinator trains nothing.
         extra: by device, the method's own message of its last accepted update.
     """
 
@@ -81,6 +90,7 @@ class Engine:
     reference: Mapping[str, float] = field(default_factory=dict)
     down: Downloads | None = None
     choice: Choice | None = None
+    guide: Guide | None = None
     extra: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def chosen(self, round_: int) -> tuple[str, ...] | None:
@@ -88,35 +98,54 @@ class Engine:
         return None if self.choice is None else self.choice.of(round_)
 
     def close(self, deliveries: Iterable[Delivery], state: Blobs, round_: int) -> tuple[RoundRecord, Blobs]:
-        """Take what the devices sent from ``state``; returns the record and the next state."""
+        """Take what the devices sent from ``state``.
+
+        Returns:
+            The record, and the next version. Where the task has an adaptive aggregator, its moments are in
+            both versions: what devices and methods are given is :func:`models.optimizer.model_of` it.
+        """
         record = RoundRecord(round_, {}, {}, {}, {})
         arrived: dict[str, _Arrived] = {}
-        limits, room = limits_for(state, MAX_BLOB_BYTES), _KEPT_ELEMENTS
+        model = model_of(state)
+        limits, room = limits_for(model, MAX_BLOB_BYTES), _KEPT_ELEMENTS
         took_part: list[str] = []
         for one in deliveries:
             took_part.append(one.device)
             if self.down is not None:
-                record.bytes_down[one.device] = self.down.of(one.device, one.route, state)
+                record.bytes_down[one.device] = self.down.of(one.device, one.route, model)
             if one.frame is None:
                 record.refused[one.device] = one.why_not
                 continue
             try:
-                arrived[one.device], room = self._checked(one.device, one.frame, state, round_, limits, room)
+                arrived[one.device], room = self._checked(one.device, one.frame, model, round_, limits, room)
             except (Refused, Transient) as error:
                 record.refused[one.device] = str(error)
                 continue
             record.accepted[one.device] = one.metrics
-        kept = self._screened(record, arrived, round_)
-        fold = self.server.open(self.task, round_, state)
+        kept, weighing = self._weighed(record, self._screened(record, arrived, round_), model)
+        record, version = self._folded(replace(record, weighing=weighing), kept, state)
+        if self.choice is not None:
+            self.choice.close(round_, took_part)
+        return record, version
+
+    def _folded(
+        self, record: RoundRecord, kept: Mapping[str, _Arrived], state: Blobs
+    ) -> tuple[RoundRecord, Blobs]:
+        """The next version; the same one where no update is left."""
+        if not kept:
+            return record, state
+        fold = opened(self.server, self.task, record.round, model_of(state), record.weighing)
         for name, each in kept.items():
             update = each.update()
             fold.fold(update)
             self._hear(name, update)
             for part, size in each.parts.items():
                 record.bytes_up[part] = record.bytes_up.get(part, 0) + size
-        if self.choice is not None:
-            self.choice.close(round_, took_part)
-        return record, fold.close() if kept else state
+        version = closed(self.task, state, fold)
+        if self.guide is None:
+            return record, version
+        version, trained = self.guide.finish(record.round, version)
+        return replace(record, trained=trained), version
 
     def _hear(self, device: str, update: Update) -> None:
         """What is remembered of an update that counted."""
@@ -147,9 +176,25 @@ class Engine:
         verdict = screen(found, self.reference, self.task.robust.outlier_factor)
         self.reference = {**self.reference, **verdict.reference}
         for name, refused in verdict.lost.items():
-            del record.accepted[name]
-            record.refused[name] = str(refused)
+            _lose(record, name, refused)
         return {name: each for name, each in arrived.items() if name not in verdict.lost}
+
+    def _weighed(
+        self, record: RoundRecord, kept: dict[str, _Arrived], model: Blobs
+    ) -> tuple[dict[str, _Arrived], Weighing | None]:
+        """A guided method's weights, of the updates that have a view; the record told of the others."""
+        if self.guide is None or not kept:
+            return kept, None
+        views, refused = self.guide.views(model, (each.update() for each in kept.values()))
+        for name, why in refused.items():
+            _lose(record, name, why)
+        left = {name: each for name, each in kept.items() if name in views}
+        return left, self.guide.weigh(views) if left else None
+
+
+def _lose(record: RoundRecord, device: str, why: Refused) -> None:
+    del record.accepted[device]
+    record.refused[device] = str(why)
 
 
 def _parts(frame: bytes, encoded: Mapping[str, Encoded]) -> dict[str, int]:

@@ -1,10 +1,14 @@
 """The report of ``lichen simulate`` for people."""
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+_SHOWN: Final = 20
+"""Devices whose weights are shown: those with the least."""
 
 
 def show(report: dict[str, Any]) -> None:
@@ -24,6 +28,7 @@ def show(report: dict[str, Any]) -> None:
         )
     console = Console()
     console.print(table)
+    _weighed(console, report["rounds"])
     reached = [metrics["accuracy"] for metrics in report.get("alone", {}).values()]
     if reached:
         console.print(f"each device alone: mean accuracy {sum(reached) / len(reached):.3f}")
@@ -37,3 +42,25 @@ def show(report: dict[str, Any]) -> None:
             common = sum(one["global"]["accuracy"] for one in judged) / len(judged)
             words = f"{common:.3f} with the global model, {words}"
         console.print(f"on each device's own classes: mean accuracy {words}")
+
+
+def _weighed(console: Console, rounds: Sequence[Mapping[str, Any]]) -> None:
+    """What the last round of a guided method made of the devices."""
+    weighed = [record for record in rounds if record["weighing"]]
+    if not weighed:
+        return
+    last = weighed[-1]["weighing"]
+    names = {device for shares in last["weights"].values() for device in shares}
+    least = {n: min(shares[n] for shares in last["weights"].values() if n in shares) for n in names}
+    shown = sorted(names, key=lambda name: (least[name], name))[:_SHOWN]
+    table = Table(title=f"weights in round {weighed[-1]['round']}, least first", title_justify="left")
+    for column in ("device", *last["weights"]):
+        table.add_column(column, justify="right", overflow="fold")
+    for name in shown:
+        shares = (part.get(name) for part in last["weights"].values())
+        table.add_row(escape(name), *("" if share is None else f"{share:.3f}" for share in shares))
+    console.print(table)
+    if len(names) > len(shown):
+        console.print(f"and {len(names) - len(shown)} more devices")
+    for words in last["warnings"]:
+        console.print(words, style="yellow", highlight=False, markup=False)

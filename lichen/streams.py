@@ -15,6 +15,7 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from models import contexts
 from models.contract import WindowSet
 from models.windowset import select
 
@@ -39,6 +40,18 @@ class Fixed:
     def at(self, round_: int) -> WindowSet:  # noqa: ARG002 - a stream is asked by round
         """Always the same windows."""
         return self.windows
+
+
+@dataclass(frozen=True)
+class Unlabelled:
+    """A device that holds the windows of another stream, and knows the class of none."""
+
+    stream: Stream
+
+    def at(self, round_: int) -> WindowSet:
+        """Its windows, without labels."""
+        held = self.stream.at(round_)
+        return replace(held, y_B=np.full_like(held.y_B, -1), targets={})
 
 
 def rng_of(*keys: int) -> np.random.Generator:
@@ -95,7 +108,8 @@ def _masked(windows: WindowSet, present_BM: NDArray[np.bool_]) -> WindowSet:
         for column, (name, values) in enumerate(windows.x.items())
     }
     quality_BM = np.where(present_BM, windows.quality_BM, np.float32(1))
-    return replace(windows, x=x, present_BM=present_BM, quality_BM=quality_BM)
+    context = contexts.masked(windows.context, present_BM, tuple(windows.x))
+    return replace(windows, x=x, present_BM=present_BM, quality_BM=quality_BM, context=context)
 
 
 def with_noise(
@@ -119,7 +133,24 @@ def with_noise(
     noisy = np.where(here[:, None, None], values + noise, values).astype(np.float32)
     quality_BM = windows.quality_BM.copy()
     quality_BM[here, column] = quality
-    return replace(windows, x={**windows.x, modality: noisy}, quality_BM=quality_BM)
+    made = replace(windows, x={**windows.x, modality: noisy}, quality_BM=quality_BM)
+    return made if windows.context is None else _with_noisy_past(made, modality, deviation, rng)
+
+
+def _with_noisy_past(
+    windows: WindowSet, modality: str, deviation: NDArray[np.float32], rng: np.random.Generator
+) -> WindowSet:
+    """The same noise on what is known of the stream before each window, so that contexts end with windows."""
+    if windows.context is None:
+        return windows
+    x_BCL = windows.context.x[modality].copy()
+    before = x_BCL.shape[2] - windows.x[modality].shape[2]
+    points_B = windows.context.points_BM[:, list(windows.x).index(modality)]
+    known_BL = np.arange(before) >= x_BCL.shape[2] - points_B[:, None]
+    noise = rng.standard_normal((*x_BCL.shape[:2], before)).astype(np.float32) * deviation.astype(np.float32)
+    x_BCL[..., :before] += np.where(known_BL[:, None], noise, np.float32(0))
+    x_BCL[..., before:] = windows.x[modality]
+    return replace(windows, context=replace(windows.context, x={**windows.context.x, modality: x_BCL}))
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ class DeviceView:
     name: str
     status: str = "unknown"
     windows: int | None = None
-    """Labelled windows in its store; None where it is only known to be away."""
+    """Windows in its store to learn from; None where it is only known to be away."""
     modalities: dict[str, ModalityState] = field(default_factory=dict)
     model: str | None = None
     round: int | None = None

@@ -30,6 +30,21 @@ def blob_of(tensor: str) -> str:
 
 
 @dataclass(frozen=True)
+class Context:
+    """The stretches of stream that windows are the ends of (``task.window.context_s``).
+
+    Attributes:
+        x: per modality ``x_BCL`` float32, in the modality's unit; the last T of its L grid points are the
+            window; zeros where nothing was recorded, or where the modality is missing from the window.
+        points_BM: int64, how many of the L points, counted back from the window's end, are there without a
+            gap before the window; at least T where the modality is present, 0 where it is missing.
+    """
+
+    x: dict[str, FloatArray]
+    points_BM: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
 class WindowSet:
     """Windows of one device (or of an evaluation set).
 
@@ -42,6 +57,7 @@ class WindowSet:
         targets: by name of a further classification or regression, ``y_B`` float32: class index, or value in
             the target's unit; NaN where unlabelled. A target that is not there is unlabelled everywhere.
             (What a generation makes lies in ``x``.)
+        context: longer stretches of the stream, one to each window; None where they were not kept.
     """
 
     x: dict[str, FloatArray]
@@ -49,6 +65,7 @@ class WindowSet:
     quality_BM: FloatArray
     y_B: NDArray[np.int64]
     targets: dict[str, FloatArray] = field(default_factory=dict)
+    context: Context | None = None
 
     def __len__(self) -> int:
         return len(self.y_B)

@@ -14,10 +14,12 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from models import windowset
+from models import views, windowset
 from models.contract import Blobs, ClientContext, Evaluation, LocalResult, Profile, Tensors, WindowSet
 from models.params import flatten, read_npz, unflatten, write_npz
-from protocol.errors import Misconfigured, Transient
+from models.views import FrameAt
+from protocol.errors import Misconfigured, Refused, Transient
+from protocol.frame import Limits
 from protocol.task import Task
 from protocol.tensors import Codec
 
@@ -62,7 +64,31 @@ class EvaluateJob:
     kind: Literal["evaluate"] = "evaluate"
 
 
-Job = InitJob | TrainJob | EvaluateJob
+@dataclass(frozen=True)
+class ViewJob:
+    """Look at a round's updates through the labelled windows at ``windows_path``, one after the other."""
+
+    task: Task
+    frames: tuple[FrameAt, ...]
+    limits: Limits
+    windows_path: str
+    threads: int = 1
+    kind: Literal["view"] = "view"
+
+
+@dataclass(frozen=True)
+class FinishJob:
+    """Train on the labelled windows at ``windows_path`` what devices do not, of a fold's result."""
+
+    task: Task
+    round: int
+    seed: int
+    windows_path: str
+    threads: int = 1
+    kind: Literal["finish"] = "finish"
+
+
+Job = InitJob | TrainJob | EvaluateJob | ViewJob | FinishJob
 _JOB: Final[TypeAdapter[Job]] = TypeAdapter(Annotated[Job, Field(discriminator="kind")])
 
 
@@ -127,6 +153,12 @@ def write_evaluate(job_dir: Path, job: EvaluateJob, windows_path: Path, state: B
     folder = Path(job_dir)
     write_state(folder / STATE, state)
     _write_job(folder, EvaluateJob(job.task, job.threads, str(Path(windows_path).resolve())))
+
+
+def write_guided(job_dir: Path, job: ViewJob | FinishJob, state: Blobs) -> None:
+    """Ask for a guided round's views (:func:`read_views`) or its last step (:func:`read_finished`)."""
+    write_state(Path(job_dir) / STATE, state)
+    _write_job(Path(job_dir), job)
 
 
 def context(job: TrainJob) -> ClientContext:
@@ -207,3 +239,22 @@ def read_evaluation(job_dir: Path) -> Evaluation:
     """
     summary = _summary(job_dir)
     return Evaluation(metrics=summary["metrics"], confusion_KK=summary["confusion_KK"])
+
+
+def read_views(job_dir: Path) -> tuple[dict[str, Tensors], dict[str, Refused]]:
+    """The result of a view job: views by device, and why the others have none.
+
+    Raises:
+        Transient: the worker left none.
+    """
+    return views.unpacked(_summary(job_dir), read_npz(Path(job_dir) / RESULT_TENSORS))
+
+
+def read_finished(job_dir: Path) -> tuple[Blobs, dict[str, float]]:
+    """The result of a finish job: the version, and metrics.
+
+    Raises:
+        Transient: the worker left none.
+    """
+    metrics: dict[str, float] = _summary(job_dir)["metrics"]
+    return load_state(Path(job_dir) / RESULT_TENSORS), metrics

@@ -62,6 +62,20 @@ def read(path: Path, max_bytes: int = MAX_BYTES) -> dict[str, NDArray[Any]]:
         raise BadNpz(f"{type(error).__name__}: {error}"[:300]) from None
 
 
+def names(path: Path) -> tuple[str, ...]:
+    """The names of an npz's arrays; none of them is read.
+
+    Raises:
+        BadNpz: it is no archive.
+        OSError: it cannot be read.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return tuple(name.removesuffix(_SUFFIX) for name in archive.namelist())
+    except BROKEN as error:
+        raise BadNpz(f"{type(error).__name__}: {error}"[:300]) from None
+
+
 def _entries(archive: zipfile.ZipFile, max_bytes: int, on_disk: int) -> dict[str, zipfile.ZipInfo]:
     infos = archive.infolist()
     total = sum(info.file_size for info in infos)

@@ -24,7 +24,7 @@ from models.magnitude import part_of, sum_of_squares
 from models.params import check_tensor
 from models.spill import Spill
 from protocol.errors import Reason, Refused
-from protocol.task import Robust
+from protocol.folding import Robust
 
 SLAB_VALUES: Final = 1 << 20
 """Values of all updates together that are in memory at a time: 4 MiB, and some more while they are sorted."""

@@ -20,7 +20,7 @@ from models.contract import FloatArray
 from models.params import check_tensor
 from models.spill import Spill
 from protocol.errors import Reason, Refused
-from protocol.task import Robust
+from protocol.folding import Robust
 
 ITERATIONS: Final = 64
 TOLERANCE: Final = 1e-7

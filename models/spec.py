@@ -1,14 +1,22 @@
 """What a method folder's ``__init__`` says about its method, and how its halves are made. Torch-free."""
 
+import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import BaseModel
 
 from models.contract import Blobs, Client, Prototyper, Router, Server, Tensors
+from models.guided import ServerTrainer
 from protocol.task import Task
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+_FOUND: Final = 60
+"""A message shows so many characters of a wrong value."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +48,12 @@ class MethodSpec:
     routed: bool = False
     """Devices hold parts of the model, by what they read and predict: there is a ``router.py``, the server is
     a :class:`RoutedServer`, and each kind of device gets a bundle of its own."""
+    guided: bool = False
+    """The coordinator looks at each update through its labelled windows before it folds, and trains on them
+    after: the task has ``labelled``, there is a ``trainer.py``, and the server is a :class:`GuidedServer`."""
+    optimised: tuple[str, ...] = ("encoder", "head")
+    """The parts of a state (first words of blob names) that ``task.aggregator`` steps; the others become what
+    the fold says. Running statistics never are stepped."""
     several_targets: bool = False
     """Takes tasks with ``targets`` besides ``labels``, and modalities that are no inputs."""
 
@@ -47,8 +61,8 @@ class MethodSpec:
         """The task's ``config`` table, checked.
 
         Raises:
-            Misconfigured: an option is unknown or wrong, or the method cannot do such a task; the message
-                names it.
+            Misconfigured: options are unknown or wrong, or the method cannot do such a task; the message
+                names each.
         """
         from pydantic import ValidationError  # noqa: PLC0415 - only on this path
 
@@ -62,9 +76,22 @@ class MethodSpec:
         try:
             return self.config.model_validate(task.config)
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            path = ".".join(["config", *map(str, first["loc"])])
-            raise Misconfigured(f"task {task.name!r}, method {self.name!r}: {path}: {first['msg']}") from None
+            wrong = "; ".join(_words(self.config, one) for one in error.errors(include_url=False))
+            raise Misconfigured(f"task {task.name!r}, method {self.name!r}: {wrong}") from None
+
+    def require_labelled(self, task: Task) -> None:
+        """Whether the coordinator has what a ``guided`` method learns from; devices are not told of it.
+
+        Raises:
+            Misconfigured: it is not named.
+        """
+        from protocol.errors import Misconfigured  # noqa: PLC0415 - only on this path
+
+        if self.guided and task.labelled is None:
+            raise Misconfigured(
+                f"task {task.name!r}: method {self.name!r} learns from labelled windows at the coordinator; "
+                'name them: [labelled] file = "..."'
+            )
 
     def server(self) -> Server:
         """The coordinator's half (NumPy)."""
@@ -74,6 +101,11 @@ class MethodSpec:
     def client(self) -> Client:
         """The device's half (may import torch: call it in the worker only)."""
         made: Client = import_module(f"models.methods.{self.name}.client").make_client()
+        return made
+
+    def trainer(self) -> ServerTrainer:
+        """What a ``guided`` method trains at the coordinator (imports torch: call it in the worker only)."""
+        made: ServerTrainer = import_module(f"models.methods.{self.name}.trainer").make_trainer()
         return made
 
     def blended(self, task: Task, state: Blobs, private: Tensors) -> Blobs:
@@ -111,3 +143,13 @@ class MethodSpec:
             raise Misconfigured(f"method {self.name!r}: devices of role prototype cannot take part in it")
         made: Prototyper = import_module(f"models.methods.{self.name}.prototyper").make_prototyper()
         return made
+
+
+def _words(config: type[BaseModel], error: "ErrorDetails") -> str:
+    """One wrong option: its key, why, and what was found or meant."""
+    path = ".".join(["config", *map(str, error["loc"])])
+    if error["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(str(error["loc"][-1]), config.model_fields, n=1)
+        return f"{path}: no such option" + (f"; did you mean {near[0]!r}?" if near else "")
+    found = repr(error["input"])
+    return f"{path}: {error['msg']} (found {found if len(found) <= _FOUND else found[:_FOUND] + '...'})"

@@ -1,7 +1,8 @@
 """Sets of windows on disk and in hand: save, load, select, join. Torch-free.
 
 One npz file holds ``x/<modality>`` (``x_BCT`` float32), ``present`` (B, M), ``quality`` (B, M), ``y`` (B,)
-and, by further target, ``target/<name>`` (B,; class index or value, NaN: unlabelled).
+and, by further target, ``target/<name>`` (B,; class index or value, NaN: unlabelled). Where longer
+stretches of stream were kept with the windows, it holds them as ``models.contexts`` says.
 Columns of ``present`` and ``quality`` stand in the task's modality order.
 """
 
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from models import contexts, npz
 from models.contract import FloatArray, WindowSet
 from models.params import read_arrays, write_npz
 from protocol.errors import Misconfigured
@@ -19,6 +21,7 @@ from protocol.task import LABEL, Task
 
 _X = "x/"
 _TARGET = "target/"
+_KEYS = ("present", "quality", "y")
 
 
 def empty(task: Task) -> WindowSet:
@@ -29,6 +32,7 @@ def empty(task: Task) -> WindowSet:
         present_BM=np.zeros((0, count), np.bool_),
         quality_BM=np.ones((0, count), np.float32),
         y_B=np.zeros(0, np.int64),
+        context=contexts.empty(task),
     )
 
 
@@ -37,7 +41,7 @@ def check(windows: WindowSet, task: Task, where: str = "windows") -> WindowSet:
 
     Raises:
         Misconfigured: a modality is missing or foreign, a shape or a class index does not fit, a value is not
-            finite; the message names ``where`` and the array.
+            finite, a context does not end with its window; the message names ``where`` and the array.
     """
     names, count = task.modality_names, len(windows)
     if set(windows.x) != set(names):
@@ -60,6 +64,7 @@ def check(windows: WindowSet, task: Task, where: str = "windows") -> WindowSet:
             raise Misconfigured(
                 f"{where}: {key} holds NaN or infinite values; missing data is zeros with present=0"
             )
+    contexts.check(windows, task, where)
     for name, y_B in windows.targets.items():
         _check_target(windows, task, name, y_B, where)
     if count and not (windows.y_B.min() >= -1 and windows.y_B.max() < len(task.labels)):
@@ -95,6 +100,7 @@ def save(path: Path, windows: WindowSet) -> None:
     arrays: dict[str, NDArray[Any]] = {f"{_X}{name}": x for name, x in windows.x.items()}
     arrays |= {"present": windows.present_BM, "quality": windows.quality_BM, "y": windows.y_B}
     arrays |= {f"{_TARGET}{name}": y_B for name, y_B in windows.targets.items()}
+    arrays |= contexts.arrays(windows.context)
     write_npz(Path(path), arrays)
 
 
@@ -106,7 +112,7 @@ def load(path: Path, task: Task | None = None) -> WindowSet:
             the message names the file and the key.
     """
     data = read_arrays(Path(path), "a window set")
-    for key in ("present", "quality", "y"):
+    for key in _KEYS:
         if key not in data:
             raise Misconfigured(
                 f"{path}: key {key!r} is not in it; a window set has x/<modality>, present, quality, y"
@@ -127,10 +133,28 @@ def load(path: Path, task: Task | None = None) -> WindowSet:
                 for k, y in data.items()
                 if k.startswith(_TARGET)
             },
+            context=contexts.read(data, str(path)),
         )
-    if windows.y_B.ndim != 1 or any(x.shape[:1] != windows.y_B.shape for x in windows.x.values()):
-        raise Misconfigured(f"{path}: y and the x/<modality> arrays must hold the same number of windows")
+    stretches = contexts.arrays(windows.context).values()
+    if windows.y_B.ndim != 1 or any(
+        x.shape[:1] != windows.y_B.shape for x in (*windows.x.values(), *stretches)
+    ):
+        raise Misconfigured(
+            f"{path}: y, the x/<modality> arrays and those of a context must hold the same number of windows"
+        )
     return windows if task is None else check(windows, task, str(path))
+
+
+def is_one(path: Path) -> bool:
+    """Whether an npz is a window set, by one of its own keys, and not a recording.
+
+    Raises:
+        Misconfigured: it is no npz; the message names it.
+    """
+    try:
+        return any(name in _KEYS for name in npz.names(path))
+    except (OSError, npz.BadNpz) as error:
+        raise Misconfigured(f"{path}: not a plain npz file: {error}") from None
 
 
 def select(windows: WindowSet, index: ArrayLike) -> WindowSet:
@@ -142,6 +166,7 @@ def select(windows: WindowSet, index: ArrayLike) -> WindowSet:
         quality_BM=windows.quality_BM[at],
         y_B=windows.y_B[at],
         targets={name: y_B[at] for name, y_B in windows.targets.items()},
+        context=contexts.select(windows.context, at),
     )
 
 
@@ -149,7 +174,7 @@ def concat(sets: Sequence[WindowSet]) -> WindowSet:
     """Several sets of one task after each other.
 
     Raises:
-        ValueError: there are none, or their modalities differ.
+        ValueError: there are none, their modalities differ, or their contexts do.
     """
     if not sets:
         raise ValueError(
@@ -166,6 +191,7 @@ def concat(sets: Sequence[WindowSet]) -> WindowSet:
             name: np.concatenate([target(s, name) for s in sets])
             for name in dict.fromkeys(name for s in sets for name in s.targets)
         },
+        context=contexts.concat(sets),
     )
 
 

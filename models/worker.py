@@ -1,4 +1,4 @@
-"""The child process that may import torch: initial states, local training, evaluation.
+"""The child process that may import torch: initial states, local training, evaluation, guided rounds.
 
 ``python -P -m models.worker JOBDIR`` does one job and leaves. ``python -P -m models.worker --serve`` reads
 one JSON line ``{"job": "<dir>"}`` after another from its standard input until that closes. Either way it
@@ -7,14 +7,16 @@ answers each job with one line on its standard output: ``{"ok": true}``, or ``{"
 prints goes to standard error.
 """
 
+import math
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from models import jobs, serve, windowset
+from models import jobs, serve, views, windowset
 from models.params import flatten, read_npz
 from models.registry import method
+from models.spec import MethodSpec
 from protocol.errors import Misconfigured
 
 
@@ -53,6 +55,24 @@ def do(job_dir: Path) -> None:
             windows = windowset.load(Path(job.windows_path), job.task)
             found = client.evaluate(job.task, windows, jobs.load_state(job_dir / jobs.STATE))
             jobs.save_result(job_dir, {"metrics": found.metrics, "confusion_KK": found.confusion_KK})
+        case jobs.ViewJob() | jobs.FinishJob():
+            _guide(spec, job, job_dir)
+
+
+def _guide(spec: MethodSpec, job: jobs.ViewJob | jobs.FinishJob, job_dir: Path) -> None:
+    """The coordinator's part of a guided round that needs torch."""
+    if not spec.guided:
+        raise Misconfigured(f"task {job.task.name!r}: method {spec.name!r} trains nothing at the coordinator")
+    trainer, state = spec.trainer(), jobs.load_state(job_dir / jobs.STATE)
+    labelled = windowset.load(Path(job.windows_path), job.task)
+    if isinstance(job, jobs.ViewJob):
+        found = views.look(trainer, job.task, labelled, state, job.frames, job.limits)
+        seen, tensors = views.packed(*found)
+        jobs.save_result(job_dir, dict(seen), tensors)
+        return
+    made, metrics = trainer.finish(job.task, job.round, job.seed, labelled, state)
+    finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
+    jobs.save_result(job_dir, {"metrics": finite}, flatten(made))
 
 
 def answer(job_dir: Path) -> dict[str, Any]:

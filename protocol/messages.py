@@ -51,7 +51,7 @@ class State(Wire):
     """Those that it learns (where it learns nothing: is to predict), in the task's order; None: ``label``
     alone."""
     windows: Count = 0
-    """Labelled windows in the store."""
+    """Windows in the store to learn from: labelled ones, where the method learns from labels on devices."""
     model: Digest | None = None
     """The bundle that infers now."""
     chunk_bytes: Annotated[int, Field(ge=1024, le=1024 * 1024)] = 65536

@@ -9,6 +9,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import Field, JsonValue, model_validator
 
 from protocol.base import Frozen, Label, Name, Share
+from protocol.folding import Aggregator, Robust
 
 CodecName = Literal["float32", "float16", "int8", "int4", "int2"]
 ModalityName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,31}$")]
@@ -76,6 +77,9 @@ class Window(Frozen):
     """Neighbouring samples further apart are not interpolated between: what lies in the gap is missing."""
     min_coverage: Annotated[float, Field(gt=0, le=1)] = 0.75
     """A modality counts as present in a window when at least this share of its grid points is covered."""
+    context_s: Annotated[float, Field(gt=0, le=3600)] | None = None
+    """Devices keep so many seconds of stream with each window, up to the window's end, for methods that learn
+    from more than a window (``WindowSet.context``); at least ``length_s``. None keeps the window alone."""
 
 
 class Encoder(Frozen):
@@ -121,7 +125,8 @@ class Rounds(Frozen):
     min_devices: Annotated[int, Field(ge=1, le=100_000)] = 1
     """Fewer at the deadline: the round is given up and opened again."""
     min_windows: Annotated[int, Field(ge=1, le=10_000_000)] = 32
-    """A device is able when its store holds at least this many labelled windows."""
+    """A device is able when its store holds at least this many windows to learn from: labelled ones, where
+    the method learns from labels on devices."""
 
 
 class Uplink(Frozen):
@@ -131,21 +136,18 @@ class Uplink(Frozen):
     error_carry: bool = True
 
 
-class Robust(Frozen):
-    """What the updates of one device may do to the model (docs/hostile-peers.md)."""
+class Labelled(Frozen):
+    """Labelled windows at the coordinator, for methods that learn from them there (``[labelled]``).
 
-    outlier_factor: Annotated[float, Field(ge=0, le=1e6)] = 12.0
-    """An update in which some part of the model moves further than so many times the round's median is not
-    folded; 0 folds all."""
-    fold: Literal["mean", "clip", "trimmed_mean", "median"] = "mean"
-    """How model deltas are put together. All but ``mean`` give every update one vote, whatever its weight,
-    and need disk for a round's updates in float32."""
-    clip_factor: Annotated[float, Field(gt=0, le=1e6)] = 1.0
-    """``clip``: each part of an update is scaled down to so many times the round's median length."""
-    trim: Annotated[float, Field(ge=0, lt=0.5)] = 0.2
-    """``trimmed_mean``: of each value, this share of the updates (rounded up) is left out at both ends."""
-    prototypes: Literal["mean", "geometric_median"] = "mean"
-    """How class prototypes are put together, where the method has them."""
+    The coordinator reads it, and does not announce it.
+    """
+
+    file: Annotated[str, Field(min_length=1, max_length=1024)]
+    """A window set (npz), or a recording with labels (npz, csv, parquet), relative to the task file."""
+    label_column: Annotated[str, Field(min_length=1, max_length=128)] = "label"
+    """csv and parquet: the column with the class, by name or by index; an empty cell: none."""
+    recording_column: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    """csv and parquet: the column that says which recording a row is of; no window spans two of them."""
 
 
 class Task(Frozen):
@@ -162,6 +164,8 @@ class Task(Frozen):
     rounds: Rounds = Rounds()
     uplink: Uplink = Uplink()
     robust: Robust = Robust()
+    aggregator: Aggregator = Aggregator()
+    labelled: Labelled | None = None
     config: dict[str, JsonValue] = Field(default_factory=dict)
     """Options of the method, checked by its config model."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
@@ -201,9 +205,14 @@ class Task(Frozen):
 
     @model_validator(mode="after")
     def _a_window_fits_into_memory(self) -> Self:
-        values = sum(m.channels * self.samples(m.name) for m in self.modalities)
+        if self.window.context_s is not None and self.window.context_s < self.window.length_s:
+            raise ValueError(
+                "window.context_s: less than window.length_s; leave it out to keep windows alone"
+            )
+        values = sum(m.channels * self.context_samples(m.name) for m in self.modalities)
         if values > MAX_WINDOW_VALUES:
-            raise ValueError(f"window.length_s: a window has {values} values, at most {MAX_WINDOW_VALUES}")
+            what = "length_s: a window" if self.window.context_s is None else "context_s: a window's context"
+            raise ValueError(f"window.{what} has {values} values, at most {MAX_WINDOW_VALUES}")
         if self.window.length_s > MAX_OVERLAP * self.window.stride_s:
             raise ValueError(f"window.stride_s: under a {MAX_OVERLAP}th of window.length_s")
         return self
@@ -255,6 +264,11 @@ class Task(Frozen):
     def samples(self, name: str) -> int:
         """Grid points of a window of that modality (the T of ``x_BCT``)."""
         return max(1, round(self.window.length_s * self.modality(name).rate_hz))
+
+    def context_samples(self, name: str) -> int:
+        """Grid points of a window's context of that modality (the L of ``x_BCL``); at least a window's."""
+        seconds = self.window.context_s or self.window.length_s
+        return max(self.samples(name), round(seconds * self.modality(name).rate_hz))
 
     def encoder(self, name: str) -> Encoder:
         """The encoder chosen for that modality."""

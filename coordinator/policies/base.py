@@ -8,7 +8,7 @@ from typing import Final
 from protocol.task import Rounds
 
 Counts = Mapping[str, Sequence[int]]
-"""Per modality, windows per class."""
+"""Per modality, windows per class; one number where devices learn without labels."""
 EVERYONE: Final = "every able device takes part"
 NEEDED: Final = "a round needs a device that trains"
 
@@ -38,7 +38,7 @@ class Draw:
         candidates: able devices, and what they have data for.
         wanted: how many are to be chosen; None takes all.
         seed: decides where devices are equals.
-        labels: names of the classes, for the words.
+        labels: names of the classes, for the words; none where the candidates count windows without labels.
         needed: at least one of these takes part, where one is a candidate.
         rounds: the policy's options are there.
         routes: device -> names of the blobs that it may need.

@@ -1,7 +1,7 @@
 """``rounds.selection = "coverage"``: every class of every modality, then devices at random.
 
-First a greedy cover of the cells modality x class that some able device has data for; then, at random, as
-many as the task asks for. It looks at no history.
+First a greedy cover of the cells modality x class that some able device has data for (of the modalities,
+where devices learn without labels); then, at random, as many as the task asks for. It looks at no history.
 """
 
 from collections.abc import Collection, Sequence
@@ -49,9 +49,15 @@ def _open(order: list[str], chosen: Collection[str], wanted: int, needed: Collec
 
 
 def _words(gained: frozenset[Cell], labels: Sequence[str]) -> str:
-    names = [f"{name} x {labels[k] if k < len(labels) else k}" for name, k in sorted(gained)]
+    names = [_word(name, k, labels) for name, k in sorted(gained)]
     rest = len(names) - 4
     return ", ".join(names[:4]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _word(name: str, k: int, labels: Sequence[str]) -> str:
+    if not labels:
+        return name
+    return f"{name} x {labels[k] if k < len(labels) else k}"
 
 
 POLICY = Policy("coverage", choose)

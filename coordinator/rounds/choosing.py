@@ -54,10 +54,10 @@ class Chooser:
         task, back = self._task, self._policy.looks_back(self._task.rounds)
         askable = [device for device in able if device not in state.delivered]
         draw = Draw(
-            candidates={device: self._counts(device) for device in askable},
+            candidates={device: self._counts(device, terms) for device in askable},
             wanted=self._wanted(state),
             seed=derive_seed(task.seed, command.round, command.attempt),
-            labels=(*task.labels, *(target.name for target in task.targets)),
+            labels=(*task.labels, *(target.name for target in task.targets)) if terms.needs_labels else (),
             needed=self._needed(askable, state, terms),
             rounds=task.rounds,
             routes={device: self.route(device) for device in askable} if back else {},
@@ -73,9 +73,14 @@ class Chooser:
         wanted = self._rules.devices_per_round
         return None if wanted is None else max(1, wanted - len(state.delivered))
 
-    def _counts(self, device: str) -> Counts:
-        """Windows per class of label, and then one cell for each further target that the device learns."""
+    def _counts(self, device: str, terms: Terms) -> Counts:
+        """Windows per class of label, and then one cell for each further target that the device learns.
+
+        Where devices learn without labels, all windows that have the modality.
+        """
         task, names = self._task, self._task.modality_names  # a device may claim any others
+        if not terms.needs_labels:
+            return {name: n for name, n in self._roster.present(device).items() if name in names}
         known = self._roster.get(device)
         learns = {LABEL} if known is None or known.state.targets is None else set(known.state.targets)
         more = tuple(int(target.name in learns) for target in task.targets)

@@ -166,7 +166,9 @@ class UpdatesLost(Frozen):
     round: int
     devices: tuple[str, ...]
     outliers: tuple[str, ...] = ()
-    """Those among them whose next update of the round would be an outlier as well: not asked again."""
+    """As ``refused``, of outliers: so older journals say it."""
+    refused: tuple[tuple[str, str], ...] = ()
+    """Those among them that would send the same again, and the reason: not asked again in this round."""
 
 
 class VersionMade(Frozen):

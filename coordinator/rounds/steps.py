@@ -207,8 +207,9 @@ def lose(rules: Rules, state: RoundState, event: UpdatesLost, now: float) -> Out
     if event.round != state.round or not lost:
         return state, ()
     rest = tuple(d for d in state.delivered if d not in lost)
-    outliers = tuple((device, "outlier") for device in event.outliers if device in lost)
-    refused = tuple(sorted({**dict(state.refused), **dict(outliers)}.items()))
+    told = dict.fromkeys(event.outliers, "outlier") | dict(event.refused)
+    told = {device: why for device, why in told.items() if device in lost}
+    refused = tuple(sorted({**dict(state.refused), **told}.items()))
     left = state.model_copy(update={"delivered": rest, "refused": refused})
     trouble = f"unusable updates of {', '.join(sorted(lost))}"
     if len(rest) < max(1, rules.min_devices):

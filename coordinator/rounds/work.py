@@ -2,21 +2,21 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from math import isfinite
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from coordinator.aggregation import UnusableUpdates, fold_round, limits_for
+from coordinator.aggregation import UnusableUpdates, limits_for
 from coordinator.deployment import Deploying
 from coordinator.jobs import Jobs, Lineage
 from coordinator.journal import Journal
 from coordinator.reference import References
 from coordinator.registry import Registry
 from coordinator.rounds.driver import Driver, WorkCommand, Write
+from coordinator.rounds.folding import Folded, Folding
 from coordinator.rounds.patience import pause_s
 from coordinator.rounds.states import (
     Aggregate,
@@ -31,14 +31,20 @@ from coordinator.rounds.states import (
     WorkFailed,
 )
 from coordinator.screen import Magnitudes
+from coordinator.standing import CONTENT
 from coordinator.telling import Teller
 from coordinator.traffic import Traffic
 from coordinator.trouble import in_words
+from coordinator.weighings import Weighings
 from models.contract import Blobs, Evaluation, Server
-from protocol.errors import LichenError, Misconfigured, Reason, Refused, Transient
+from models.optimizer import model_of
+from protocol.errors import LichenError, Misconfigured, Refused, Transient
 from protocol.frame import Limits
 from runtime.clock import Clock
 from runtime.workers import WorkerFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _JOURNAL_RETRY_S: Final = 5.0
 _MAX_MEASURES: Final = 100_000
@@ -67,9 +73,10 @@ class Workshop:
         keep_versions: int,
         keep_updates: int,
         references: References,
+        weighings: Weighings,
     ) -> None:
         self._driver = driver
-        self._server = server
+        self._folding = Folding(server, driver.task, jobs)
         self._jobs = jobs
         self._journal = journal
         self._registry = registry
@@ -81,6 +88,7 @@ class Workshop:
         self._keep_versions = keep_versions
         self._keep_updates = keep_updates
         self._references = references
+        self._weighings = weighings
         self._measures: dict[str, Magnitudes] = {}
         self._loading = asyncio.Lock()
         self._loaded: tuple[str, Blobs] | None = None
@@ -91,7 +99,11 @@ class Workshop:
         """Digests of further blobs that stay, and that are not added to meanwhile."""
 
     async def state(self) -> Blobs:
-        """The newest version's tensors, read once a version.
+        """The newest version's model, as methods and devices know it; raises as :meth:`_whole`."""
+        return model_of(await self._whole())
+
+    async def _whole(self) -> Blobs:
+        """The newest version's tensors, the optimizer's moments among them; read once a version.
 
         Raises:
             Transient: the registry cannot give them; the message says which blob is gone or damaged.
@@ -160,7 +172,7 @@ class Workshop:
     async def _do(self, command: WorkCommand) -> None:
         match command:
             case Initialise():
-                await self._made(0, await self._jobs.initial(), ())
+                await self._made(0, Folded(await self._jobs.initial(), {}), ())
             case Aggregate():
                 await self._aggregate(command)
             case Evaluate():
@@ -177,49 +189,35 @@ class Workshop:
         if len(self._measures) < _MAX_MEASURES:
             self._measures[digest] = measures
 
-    async def _made(
-        self,
-        version: int,
-        state: Blobs,
-        devices: tuple[str, ...],
-        reference: Mapping[str, float] | None = None,
-    ) -> None:
+    async def _made(self, version: int, made: Folded, devices: tuple[str, ...]) -> None:
         parent = self._driver.state.manifest or None
         try:
-            digest, _ = await asyncio.to_thread(self._registry.publish, version, state, parent)
+            digest, _ = await asyncio.to_thread(self._registry.publish, version, made.state, parent)
         except ValueError as error:
             raise Transient(f"version {version} cannot be written as frames: {error}") from error
         traffic, wall = self._traffic.totals(), self._clock.wall()
 
         def record() -> None:
             self._registry.record(version, digest, parent, devices, wall=wall, traffic=traffic)
-            self._references.write(reference or {})
+            self._references.write(made.reference)
+            if made.weighed is not None:
+                self._weighings.write(version, made.weighed)
 
         await self._driver.post(VersionMade(version=version, manifest=digest), record)
         self._measures.clear()
         await asyncio.to_thread(self._tidy, version)
 
     async def _aggregate(self, command: Aggregate) -> None:
-        state = await self.state()
-        entries = await asyncio.to_thread(self._journal.entries, command.round, command.devices)
-        task, limits = self._driver.task, self.limits(state)
+        state, round_ = await self._whole(), command.round
+        entries = await asyncio.to_thread(self._journal.entries, round_, command.devices)
+        limits, known = self.limits(state), dict(self._measures)
         before = await asyncio.to_thread(self._references.read)
         try:
-            new, reference = await asyncio.to_thread(
-                fold_round,
-                self._server,
-                task,
-                command.round,
-                state,
-                entries,
-                limits,
-                before,
-                dict(self._measures),
-            )
+            made = await self._folding.fold(round_, state, entries, limits, before, known)
         except UnusableUpdates as unusable:
-            await self.lose(command.round, unusable)
+            await self.lose(round_, unusable)
             return
-        await self._made(command.round, new, tuple(entry.device for entry in entries), reference)
+        await self._made(round_, made, tuple(entry.device for entry in entries))
 
     async def lose(self, round_: int, unusable: UnusableUpdates) -> None:
         """Promise 1: an accepted update that cannot be counted is reported as refused."""
@@ -233,8 +231,8 @@ class Workshop:
                 self._journal.mark_lost(round_, device, str(refused))
 
         lost = unusable.lost
-        outliers = tuple(sorted(device for device in lost if lost[device].reason is Reason.OUTLIER))
-        event = UpdatesLost(round=round_, devices=tuple(sorted(lost)), outliers=outliers)
+        again = tuple((d, lost[d].reason.value) for d in sorted(lost) if lost[d].reason in CONTENT)
+        event = UpdatesLost(round=round_, devices=tuple(sorted(lost)), refused=again)
         if not await self._driver.post(event, mark):
             return  # the round went on meanwhile: whoever counts in it was sound when it was folded
         await asyncio.to_thread(self._disown, round_, [d for d in digests.values() if d is not None])

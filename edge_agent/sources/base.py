@@ -11,39 +11,13 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel
 
+from models.streams.batches import Batch
 from protocol.errors import Misconfigured
-from protocol.task import LABEL, Task
+from protocol.task import Task
 from runtime.clock import Clock
 from runtime.settings import check_table
-
-
-@dataclass(frozen=True, slots=True)
-class SampleBatch:
-    """Samples of one modality: times ``t`` (n,) in seconds, ``values`` (n, C) in the modality's unit."""
-
-    modality: str
-    t: NDArray[np.float64]
-    values: NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True)
-class LabelBatch:
-    """Labels of one target: from ``t[i]`` until ``t[i + 1]`` it is ``label[i]``.
-
-    A classification's are class indices, -1 or NaN for none; a regression's are numbers in its unit, NaN for
-    none.
-    """
-
-    t: NDArray[np.float64]
-    label: NDArray[np.int64] | NDArray[np.float64]
-    target: str = LABEL
-
-
-Batch = SampleBatch | LabelBatch
 
 
 class Source(Protocol):

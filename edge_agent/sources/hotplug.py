@@ -9,9 +9,10 @@ from collections.abc import AsyncIterator, Sequence
 
 import numpy as np
 
-from edge_agent.sources.base import REGISTRY, Batch, Kind, LabelBatch
-from edge_agent.sources.recording import label_tracks
+from edge_agent.sources.base import REGISTRY, Kind
 from edge_agent.sources.replay import Replay, ReplaySettings
+from models.streams.batches import Batch, LabelBatch
+from models.streams.recording import label_tracks
 from runtime.clock import Clock
 from runtime.settings import ConfigPath
 

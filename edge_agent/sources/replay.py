@@ -6,9 +6,10 @@ from typing import Annotated, Final
 import numpy as np
 from pydantic import Field
 
-from edge_agent.sources.base import REGISTRY, Batch, Kind, LabelBatch, SampleBatch
-from edge_agent.sources.labels import is_class
-from edge_agent.sources.recording import Recording, Stream, label_tracks, read
+from edge_agent.sources.base import REGISTRY, Kind
+from models.streams.batches import Batch, LabelBatch, SampleBatch
+from models.streams.labels import is_class
+from models.streams.recording import Recording, Stream, label_tracks, read
 from protocol.errors import Misconfigured
 from protocol.task import Task
 from runtime.clock import Clock

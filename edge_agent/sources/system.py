@@ -12,7 +12,8 @@ import numpy as np
 import psutil
 from pydantic import Field
 
-from edge_agent.sources.base import REGISTRY, Batch, Kind, SampleBatch
+from edge_agent.sources.base import REGISTRY, Kind
+from models.streams.batches import Batch, SampleBatch
 from protocol.errors import Misconfigured
 from runtime.clock import Clock
 from runtime.settings import Section

@@ -7,13 +7,15 @@ that decide what a run gives.
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
+from lichen.datasets.places import cache_folder
 from runtime.outputs import NotWritten, writing
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -25,7 +27,8 @@ class _Keyed(Protocol):
     def key(self) -> str: ...
 
 
-def digest(sources: Iterable[str], libraries: Iterable[str]) -> str:
+@cache
+def digest(sources: tuple[str, ...], libraries: tuple[str, ...] = ()) -> str:
     """Of source files (folders: every module in them) below :data:`ROOT`, and of libraries' versions."""
     mark = hashlib.sha256()
     for name in sources:
@@ -56,6 +59,30 @@ class Format(Generic[O]):
     code: Callable[[], str]
     figures: Callable[[], str]
     read: Callable[[Mapping[str, Any]], O]
+
+
+def default_file(bench: str) -> Path:
+    """Where a bench's runs are kept when nobody says where."""
+    return cache_folder().parent / "bench" / f"{bench}.jsonl"
+
+
+def format_of(
+    bench: str, sources: tuple[str, ...], figures: tuple[str, ...], read: Callable[[Mapping[str, Any]], O]
+) -> Format[O]:
+    """What the store of a study goes by.
+
+    Args:
+        bench: its name.
+        sources: files and folders below :data:`ROOT` that decide what a run gives.
+        figures: those that decide which figures a run leaves, and what they mean.
+        read: an outcome from its JSON.
+    """
+    return Format(
+        default=lambda: default_file(bench),
+        code=lambda: digest(sources, ("numpy", "torch")),
+        figures=lambda: digest(figures),
+        read=read,
+    )
 
 
 class Kept(Generic[S, O]):

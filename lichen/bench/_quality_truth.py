@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from edge_agent.offline import judged_windows
 from edge_agent.quality import REASONS, QualitySettings
-from edge_agent.sources.recording import Recording as Streams
-from edge_agent.sources.recording import Stream
 from lichen.faults import Fault, Recording, gain_at, modalities_of
+from models.streams.recording import Recording as Streams
+from models.streams.recording import Stream
 from protocol.task import Task
 
 Bools = NDArray[np.bool_]

@@ -29,7 +29,12 @@ Shape = Annotated[
     Format, typer.Option("--format", help="A table for people, or one JSON object for programs.")
 ]
 Out = Annotated[Path | None, typer.Option("--out", help="Also write NAME.json into this folder.")]
-Seeds = Annotated[int, typer.Option(min=1, help="Repetitions, from --seed on.")]
+Seeds = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Repetitions, from --seed on.", show_default="as many as the study's tables have"
+    ),
+]
 FirstSeed = Annotated[int, typer.Option(min=0, help="The first one.")]
 Workers = Annotated[int | None, typer.Option(min=1, help="Processes.", show_default="one a CPU")]
 Resume = Annotated[
@@ -97,6 +102,26 @@ _HELP = {
 }
 
 
+_STUDIES = {
+    "qqr": (
+        "The study of QQR: missing and noisy modalities, bytes, dead sensors, new classes; paired seeds.",
+        (
+            "quantity, every_round, quality, bits, bytes, dead_sensor, new_class, personal; and attribution, "
+            "av_mnist, rates, sweeps, tune, which run only when named."
+        ),
+    ),
+    "disentafl": (
+        "The study of DisentAFL: different sensors and targets, six baselines, what each piece is worth.",
+        "table, ablation, bytes, cost; and options, tune, which run only when named.",
+    ),
+    "tactfl": (
+        "The study of TACTFL: no label on a device; baselines, missing sensors, shifted and broken devices.",
+        "table, missing, segments, labels, encoders, aggregators, shift, broken; and tune, only when named.",
+    ),
+}
+"""Benchmarks made of parts -> words for their help, and their parts."""
+
+
 def _add(name: str) -> None:
     def command(*, quick: Quick = False, shape: Shape = Format.TABLE, out: Out = None) -> None:
         _run((name,), quick=quick, shape=shape, out=out)
@@ -105,9 +130,9 @@ def _add(name: str) -> None:
     app.command(name)(command)
 
 
-_OWN_OPTIONS = frozenset({"disentafl", "kills", "matrix", "qqr"})
+_OWN_OPTIONS = frozenset({"kills", "matrix"})
 for _name in registry.names():
-    if _name not in _OWN_OPTIONS:
+    if _name not in _OWN_OPTIONS | _STUDIES.keys():
         _add(_name)
 
 
@@ -163,68 +188,38 @@ def matrix(
     _run((replace(bench.BENCH, run=run),), quick=quick, shape=shape, out=out)
 
 
-_PARTS = (
-    "Only this part; may be given again: quantity, every_round, quality, bits, bytes, dead_sensor, "
-    "new_class, personal; and attribution, av_mnist, rates, sweeps, tune, which run only when named."
-)
+def _add_study(name: str, words: str, parts: str) -> None:
+    help_ = f"Only this part; may be given again: {parts}"
+
+    def command(
+        *,
+        quick: Quick = False,
+        part: Annotated[list[str] | None, typer.Option(help=help_)] = None,
+        seeds: Seeds = None,
+        seed: FirstSeed = 0,
+        workers: Workers = None,
+        resume: Resume = None,
+        any_code: AnyCode = False,
+        report: Report = None,
+        shape: Shape = Format.TABLE,
+        out: Out = None,
+    ) -> None:
+        from lichen.bench._study.study import Wish  # noqa: PLC0415 - only on this path
+
+        study = registry.study(name)
+        wish = Wish(tuple(part or ()), seeds, seed, workers, resume, any_code, report)
+
+        def run(quick: bool, say: Say) -> list[Row]:  # noqa: FBT001 - every benchmark's signature
+            return study.measure(replace(wish, quick=quick), say)
+
+        _run((replace(study.bench(), run=run),), quick=quick, shape=shape, out=out)
+
+    command.__doc__ = words
+    app.command(name)(command)
 
 
-@app.command()
-def qqr(
-    *,
-    quick: Quick = False,
-    part: Annotated[list[str] | None, typer.Option(help=_PARTS)] = None,
-    seeds: Seeds = 5,
-    seed: FirstSeed = 0,
-    workers: Workers = None,
-    resume: Resume = None,
-    any_code: AnyCode = False,
-    report: Report = None,
-    shape: Shape = Format.TABLE,
-    out: Out = None,
-) -> None:
-    """The study of QQR: missing and noisy modalities, bytes, dead sensors, new classes; paired seeds."""
-    from lichen.bench import qqr as bench  # noqa: PLC0415 - only on this path
-    from lichen.bench.qqr.whole import Wish, measure  # noqa: PLC0415 - as above
-
-    wish = Wish(tuple(part or ()), seeds, seed, workers, resume, any_code, report)
-
-    def run(quick: bool, say: Say) -> list[Row]:  # noqa: FBT001 - every benchmark's signature
-        return measure(replace(wish, quick=quick), say)
-
-    _run((replace(bench.BENCH, run=run),), quick=quick, shape=shape, out=out)
-
-
-_DISENTAFL_PARTS = (
-    "Only this part; may be given again: table, ablation, bytes, cost; and options, tune, "
-    "which run only when named."
-)
-
-
-@app.command()
-def disentafl(
-    *,
-    quick: Quick = False,
-    part: Annotated[list[str] | None, typer.Option(help=_DISENTAFL_PARTS)] = None,
-    seeds: Seeds = 5,
-    seed: FirstSeed = 0,
-    workers: Workers = None,
-    resume: Resume = None,
-    any_code: AnyCode = False,
-    report: Report = None,
-    shape: Shape = Format.TABLE,
-    out: Out = None,
-) -> None:
-    """The study of DisentAFL: different sensors and targets, six baselines, what each piece is worth."""
-    from lichen.bench import disentafl as bench  # noqa: PLC0415 - only on this path
-    from lichen.bench.disentafl.whole import Wish, measure  # noqa: PLC0415 - as above
-
-    wish = Wish(tuple(part or ()), seeds, seed, workers, resume, any_code, report)
-
-    def run(quick: bool, say: Say) -> list[Row]:  # noqa: FBT001 - every benchmark's signature
-        return measure(replace(wish, quick=quick), say)
-
-    _run((replace(bench.BENCH, run=run),), quick=quick, shape=shape, out=out)
+for _name, (_words, _parts) in _STUDIES.items():
+    _add_study(_name, _words, _parts)
 
 
 @app.command("all")

@@ -16,7 +16,8 @@ from lichen.demo import plan
 from lichen.hostile import ATTACKS, Attack, flipped
 from lichen.simulate import History, simulate
 from models import windowset
-from protocol.task import Robust, Task
+from protocol.folding import Robust
+from protocol.task import Task
 
 if TYPE_CHECKING:
     from models.contract import WindowSet

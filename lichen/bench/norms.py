@@ -23,7 +23,8 @@ from models.contract import Update, WindowSet
 from models.magnitude import magnitudes
 from models.windowset import select
 from protocol.errors import Misconfigured
-from protocol.task import Encoder, Modality, Network, Robust, Rounds, Task, Window
+from protocol.folding import Robust
+from protocol.task import Encoder, Modality, Network, Rounds, Task, Window
 
 DATA_VARIABLE: Final = "LICHEN_DATA"
 _FILE: Final = Path("uci_har") / "uci_har_train.npz"

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from edge_agent.quality import QualityMeter
-from edge_agent.windows import Windows
 from lichen.bench._quality_streams import LOADERS, NAMES, TASK
 from lichen.bench._quality_truth import Count, Judged, clean, with_faults
 from lichen.bench.result import Bench, Goal, Row, Say, row
 from lichen.faults import Fault, FaultKind, Recording, inject, plan_kind
+from models.streams.windows import Windows
 from protocol.errors import Misconfigured
 
 HEALTHY_S: Final = 51.2

@@ -2,10 +2,14 @@
 
 from importlib import import_module
 from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Any
 
 import lichen.bench
 from lichen.bench.result import Bench
 from protocol.errors import Misconfigured
+
+if TYPE_CHECKING:
+    from lichen.bench._study.study import Study
 
 _TOOLS = frozenset({"cli", "registry", "result"})
 
@@ -25,4 +29,10 @@ def bench(name: str) -> Bench:
     if name not in names():
         raise Misconfigured(f"no benchmark {name!r}; there are {', '.join(names())}, and `all`")
     made: Bench = import_module(f"lichen.bench.{name}").BENCH
+    return made
+
+
+def study(name: str) -> "Study[Any, Any]":
+    """The benchmark of that name, which is made of parts: its package has a ``STUDY``."""
+    made: Study[Any, Any] = import_module(f"lichen.bench.{name}").STUDY
     return made

@@ -17,7 +17,7 @@ def checks(story: Story, options: plan.Options) -> list[Check]:
     """All checks, the most important first."""
     return [
         *finished(story, options),
-        *_deployed(story),
+        *deployed(story),
         _above_alone(story),
         *_simulated(story),
         *_sizes(story),
@@ -53,7 +53,8 @@ def _returned(story: Struck) -> Check:
     return Check(what, went_on and bool(delivered or story.reconnected), detail)
 
 
-def _deployed(story: Story) -> list[Check]:
+def deployed(story: Story) -> list[Check]:
+    """That the exported model predicts on the observing device, without torch and in little memory."""
     watched = story.observer
     predicts, free = "the ONNX model predicts on the observing device", "torch is absent there"
     if watched is None:

@@ -19,7 +19,7 @@ async def live(fleet: Fleet[Stage]) -> None:
         if fleet.options.study:
             await beside.start_study(fleet)
             fleet.note = lambda: _progress(fleet)
-        await fleet.learn(lambda: _announced(fleet))
+        await fleet.learn(lambda: announced(fleet))
         model = fleet.view.model
         if model is not None:
             fleet.screen.say(
@@ -34,7 +34,8 @@ async def live(fleet: Fleet[Stage]) -> None:
         story.study = await beside.finish_study(fleet)
 
 
-def _announced(fleet: Fleet[Stage]) -> bool:
+def announced(fleet: Fleet[Stage]) -> bool:
+    """Whether the last round's model is exported and announced."""
     return fleet.view.model is not None and fleet.view.model.version == fleet.options.rounds
 
 

@@ -28,14 +28,14 @@ _LOW: Final = 10
 ONE_THREAD: Final = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
-StageT = TypeVar("StageT", bound=Stage)
+StageT_co = TypeVar("StageT_co", bound=Stage, covariant=True)
 
 
-class Fleet(Generic[StageT]):
+class Fleet(Generic[StageT_co]):
     """The processes of one demo run, and the picture of them."""
 
     def __init__(
-        self, stage: StageT, options: plan.Options, place: observer.Environment, screen: Screen
+        self, stage: StageT_co, options: plan.Options, place: observer.Environment, screen: Screen
     ) -> None:
         self.stage = stage
         self.place = place
@@ -61,7 +61,7 @@ class Fleet(Generic[StageT]):
         return self.stage.layout
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator["Fleet[StageT]"]:
+    async def running(self) -> AsyncIterator["Fleet[StageT_co]"]:
         """Broker, coordinator and agents, and the watching link; all are stopped on the way out."""
         link: asyncio.Task[None] | None = None
         try:

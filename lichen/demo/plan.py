@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from edge_agent.offline import windows_of
-from edge_agent.sources.recording import Recording, Stream
 from lichen import spar
 from lichen.faults import Fault, FaultPlan, inject, modalities_of, plan_faults
 from models.contract import WindowSet
+from models.streams.recording import Recording, Stream
 from protocol.task import Encoder, Network, Rounds, Task, Uplink, Window
 
 FLEET: Final = "demo"

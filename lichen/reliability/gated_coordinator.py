@@ -1,24 +1,29 @@
 """The real coordinator with gates: ``python -P -m lichen.reliability.gated_coordinator coordinator.toml``.
 
 Gates: ``check-<round>-<device>`` before an update is journaled, ``aggregate-<round>``, ``evaluate-<version>``
-and ``export-<version>``. With ``LIGHT`` in the environment no torch and no onnx are loaded: the initial model
-comes from a file, the judgement says nothing, and the bundle is a few bytes.
+and ``export-<version>``; in guided rounds ``view-<round>`` and ``finish-<round>``. With ``LIGHT`` in the
+environment no torch and no onnx are loaded: the initial model comes from a file, the judgement says nothing,
+and the bundle is a few bytes.
 """
 
 import asyncio
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from coordinator.app import Coordinator
 from coordinator.config import load_settings, load_task
 from coordinator.jobs import Bundle, Jobs, Lineage, WorkerJobs
+from coordinator.journal import Entry
+from coordinator.labelled import FILE
 from lichen.reliability.gated_worker import LIGHT
 from lichen.reliability.gates import gate
 from models import jobs
-from models.contract import Blobs, Evaluation, Fold, Server, Update
+from models.contract import Blobs, Evaluation, Fold, Server, Tensors, Update
+from protocol.errors import Refused
+from protocol.frame import Limits
 from protocol.task import Task
 from runtime import logs
 from runtime.supervise import run
@@ -79,6 +84,18 @@ class GatedJobs:
         await asyncio.to_thread(gate, "features")
         return await self._inner.features()
 
+    async def view(
+        self, state: Blobs, entries: Sequence[Entry], limits: Limits
+    ) -> tuple[dict[str, Tensors], dict[str, Refused]]:
+        """Look at a guided round's updates."""
+        await asyncio.to_thread(gate, f"view-{self._version() + 1}")
+        return await self._inner.view(state, entries, limits)
+
+    async def finish(self, round_: int, seed: int, state: Blobs) -> tuple[Blobs, dict[str, float]]:
+        """Train what devices do not."""
+        await asyncio.to_thread(gate, f"finish-{round_}")
+        return await self._inner.finish(round_, seed, state)
+
     async def close(self) -> None:
         """Stop the children."""
         await self._inner.close()
@@ -89,7 +106,9 @@ async def _serve(config: Path) -> int:
     logs.configure(settings.log)
     task, spec = load_task(settings)
     light = os.environ.get(LIGHT)
-    real = WorkerJobs(task, settings.state_dir / "jobs", settings.evaluation.data, settings.worker)
+    root = settings.state_dir
+    labelled = None if task.labelled is None else root / FILE
+    real = WorkerJobs(task, root / "jobs", settings.evaluation.data, settings.worker, labelled)
     work = GatedJobs(real, None if light is None else Path(light))
     server = cast("Server", GatedServer(spec.server()))
     coordinator = Coordinator(settings, task, server, jobs=work)

@@ -14,9 +14,9 @@ from typing import Any, Final
 import numpy as np
 
 from edge_agent.offline import windows_of
-from edge_agent.sources.recording import Recording, Stream, write_npz
 from lichen.demo.plan import write_toml
 from models import windowset
+from models.streams.recording import Recording, Stream, write_npz
 from protocol.task import Encoder, Modality, Network, Rounds, Task, Window
 
 FLEET: Final = "trial"

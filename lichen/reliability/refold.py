@@ -18,7 +18,7 @@ from coordinator.registry import Registry
 from coordinator.store import Store
 from models import jobs, registry
 from models.contract import Blobs
-from protocol.errors import Transient
+from protocol.errors import Misconfigured, Transient
 from protocol.task import Task
 from runtime.blobs import BlobStore
 
@@ -58,8 +58,13 @@ def manifests(
         folder: an empty one to work in.
 
     Raises:
+        Misconfigured: the method is guided: its versions follow from more than frames.
         Transient: an accepted update's frame was never seen, or cannot be folded.
     """
+    if registry.method(task.method).guided:
+        raise Misconfigured(
+            f"method {task.method!r} is guided: no version of it can be made again from frames alone"
+        )
     server = registry.method(task.method).server()
     folder.mkdir(parents=True, exist_ok=True)
     state, parent = first, None

@@ -15,7 +15,9 @@ import sqlalchemy as sa
 
 from coordinator import schema
 from coordinator.app import Coordinator
+from coordinator.rounds.folding import finish_seed, guiding
 from coordinator.rounds.states import Phase, RoundState
+from lichen.world.guided import finished, viewed
 from models.contract import Blobs, Server, Update
 from models.params import flatten
 from protocol.frame import decode_frame
@@ -197,7 +199,7 @@ class Truth:
                 f"version {version} is made of {sorted(row['devices'])}, accepted are "
                 f"{sorted(r['device'] for r in rows)}"
             )
-        fold = self.server.open(self.task, version, self.states[version - 1])
+        updates: list[Update] = []
         for one in rows:
             frame = self.frames.get(one["digest"])
             if frame is None or (frame.device, frame.round) != (one["device"], version):
@@ -207,8 +209,21 @@ class Truth:
             header, tensors = decode_frame(frame.data, UpdateHeader)
             if header.base != self.manifests[version - 1]:
                 raise Violation(f"version {version} counts an update on another base, of {one['device']}")
-            fold.fold(Update(header, tensors))
-        return fold.close(), tuple(sorted(r["digest"] for r in rows))
+            updates.append(Update(header, tensors))
+        return self._folded(version, updates), tuple(sorted(r["digest"] for r in rows))
+
+    def _folded(self, version: int, updates: list[Update]) -> Blobs:
+        """By the method's own equations; of a guided round with the looks before and the training after."""
+        task, before, guided = self.task, self.states[version - 1], guiding(self.server)
+        if guided is None:
+            fold = self.server.open(task, version, before)
+        else:
+            weighing = guided.weigh(task, {one.header.device: viewed(one) for one in updates})
+            fold = guided.open_guided(task, version, before, weighing)
+        for one in updates:
+            fold.fold(one)
+        made = fold.close()
+        return made if guided is None else finished(version, finish_seed(task, version), made)
 
     def _bundles_are_there(self, app: Coordinator) -> None:
         """What a device may be pointed at can be fetched."""

@@ -69,7 +69,7 @@ class World:
         self.folder = folder
         self.loop = sim
         self.task = toy_task(scenario.rounds, scenario.uplink, scenario.seed % 2**31)
-        server = server_half(self.task, routed=scenario.routed)
+        server = server_half(self.task, routed=scenario.routed, guided=scenario.guided)
         self.truth = Truth(
             self.task,
             server,

@@ -94,6 +94,8 @@ class Scenario:
     """Faults come also after the last round is over; else the world ends with the task."""
     routed: bool = False
     """Each kind of device gets a bundle of its own."""
+    guided: bool = False
+    """The coordinator looks at every update before it folds, and trains after."""
 
     @property
     def rots(self) -> bool:
@@ -131,6 +133,7 @@ def draw(seed: int) -> Scenario:
     rng = random.Random(f"scenario {seed}")  # noqa: S311 - a seed, not a secret
     # What came into the worlds later is drawn apart: the rest of what a seed means stays what it was.
     later = random.Random(f"selection and routes {seed}")  # noqa: S311 - a seed, not a secret
+    guided = random.Random(f"guided rounds {seed}").random() < 0.3  # noqa: S311, PLR2004 - a seed; of the worlds
     devices = tuple(f"dev-{n + 1}" for n in range(rng.choice((2, 3, 3, 3))))
     end = rng.uniform(25.0, 60.0)
     small = rng.random() < 0.4  # noqa: PLR2004 - of the worlds
@@ -156,6 +159,7 @@ def draw(seed: int) -> Scenario:
         faults_end_s=end,
         goes_on=rng.random() < 0.1,  # noqa: PLR2004 - of the worlds
         routed=later.random() < 0.4,  # noqa: PLR2004 - of the worlds
+        guided=guided,
     )
 
 

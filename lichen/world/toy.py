@@ -5,20 +5,24 @@ offer's seed, so that the same offer gives the same bytes. Work takes virtual se
 """
 
 import random
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
 import numpy as np
 
+from coordinator.aggregation import read_update
 from coordinator.jobs import Bundle, Lineage
-from edge_agent.sources.base import Batch, LabelBatch, SampleBatch
+from coordinator.journal import Entry
+from lichen.world.guided import GuidedHalf, finished, viewed
 from models import jobs, registry, windowset
-from models.contract import Blobs, Evaluation, LocalResult, Profile, Server
+from models.contract import Blobs, Evaluation, LocalResult, Profile, Server, Tensors
 from models.methods.qqr.messages import PrototypeRows, QqrMessage
 from models.methods.qqr.prototypes import rounds_name, values_name
 from models.params import flatten, read_npz, unflatten
-from protocol.errors import Transient
+from models.streams.batches import Batch, LabelBatch, SampleBatch
+from protocol.errors import Refused, Transient
+from protocol.frame import Limits
 from protocol.task import Modality, Network, Rounds, Task, Uplink, Window
 from runtime.clock import Clock
 from runtime.workers import WorkerFailed
@@ -151,6 +155,26 @@ class ToyJobs:
         await self._work("making the feature graphs")
         return {name: f"graph of {name}".encode() for name in self._task.modality_names}
 
+    async def view(
+        self, state: Blobs, entries: Sequence[Entry], limits: Limits
+    ) -> tuple[dict[str, Tensors], dict[str, Refused]]:
+        """Of each update the first numbers; a frame that rotted has none."""
+        del state
+        await self._work("looking at updates")
+        views: dict[str, Tensors] = {}
+        refused: dict[str, Refused] = {}
+        for entry in entries:
+            try:
+                views[entry.device] = viewed(read_update(entry, limits))
+            except Refused as why:
+                refused[entry.device] = why
+        return views, refused
+
+    async def finish(self, round_: int, seed: int, state: Blobs) -> tuple[Blobs, dict[str, float]]:
+        """A step of the head."""
+        await self._work("training on the labelled windows")
+        return finished(round_, seed, state), {"loss": float(seed % 7)}
+
     async def close(self) -> None:
         """Nothing runs between jobs."""
 
@@ -175,9 +199,11 @@ class RoutedHalf:
         return tuple(sorted(("head", *(f"encoder/{name}" for name in profile.modalities))))
 
 
-def server_half(task: Task, *, routed: bool) -> Server:
+def server_half(task: Task, *, routed: bool, guided: bool = False) -> Server:
     """The coordinator's half of the task's method."""
     server = registry.method(task.method).server()
+    if guided:
+        server = cast("Server", GuidedHalf(server))
     return cast("Server", RoutedHalf(server)) if routed else server
 
 

@@ -27,6 +27,7 @@ from tests.support.contract_cases import (
     folded,
     frame_of,
     learnt,
+    next_state,
     on_route,
     only_with,
     received,
@@ -204,6 +205,20 @@ def test_without_a_labelled_window_training_says_so(spec, fleet):
             spec.client().train(context(task), nothing, state, {})
 
 
+def test_a_method_that_learns_without_labels_learns_the_same_with_them(spec, fleet):
+    if spec.needs_labels:
+        pytest.skip(f"{spec.name} says that it needs labels")
+    task, state, _ = fleet
+    windows = windows_of(task, seed=1)
+    unlabelled = replace(windows, y_B=np.full(len(windows), -1))
+    one, other = (spec.client().train(context(task), given, state, {}) for given in (windows, unlabelled))
+    assert {n: t.tobytes() for n, t in one.tensors.items()} == {
+        n: t.tobytes() for n, t in other.tensors.items()
+    }
+    with pytest.raises(Transient, match=r"d0.*no windows"):
+        spec.client().train(context(task), windowset.empty(task), state, {})
+
+
 @pytest.mark.parametrize(
     ("value", "reason"),
     [(np.nan, Reason.NON_FINITE), (np.inf, Reason.NON_FINITE), (-1e30, Reason.OUT_OF_BOUNDS)],
@@ -277,15 +292,15 @@ def test_an_extra_message_of_the_wrong_form_is_refused_or_ignored_but_never_cras
 @pytest.mark.usefixtures("judged")
 def test_federated_rounds_learn(spec, fleet):
     task, state, _ = fleet
-    client, server = spec.client(), spec.server()
+    client = spec.client()
     test = windows_of(task, seed=99, count=60)
     for round_ in range(1, 9):
-        fold = server.open(task, round_, state)
+        updates = []
         for i in range(3):
             windows = windows_of(task, seed=10 * round_ + i, count=384, missing=0.3)
             result = client.train(context(task, f"d{i}", round_), windows, state, {})
-            fold.fold(received(frame_of(task, f"d{i}", windows, result)))
-        state = fold.close()
+            updates.append(received(frame_of(task, f"d{i}", windows, result)))
+        state = next_state(spec, task, round_, state, updates)
     judged = client.evaluate(task, test, state)
     assert np.sum(judged.confusion_KK) == len(test)
     assert judged.metrics["accuracy"] > 0.6  # chance is 0.33

@@ -17,10 +17,10 @@ from coordinator.config import load_settings
 from coordinator.status_cli import look
 from coordinator.store import Store
 from edge_agent.offline import windows_of
-from edge_agent.sources.recording import read
 from lichen.bench._fleet import Fleet, lichen
 from lichen.demo.plan import write_toml
 from models.contract import WindowSet
+from models.streams.recording import read
 from protocol.bundle import unpack
 from protocol.errors import LichenError
 from protocol.task import Encoder, Modality, Network, Rounds, Task, Window

@@ -182,6 +182,12 @@ def test_a_frame_that_was_not_kept_whole_is_a_finding(tmp_path: Path) -> None:
         refold.manifests(TASK, first(), {1: [("a", digest(payload))]}, tmp_path.joinpath, tmp_path / "again")
 
 
+def test_a_round_that_frames_alone_do_not_decide_is_not_folded_as_if_they_did(tmp_path: Path) -> None:
+    guided = TASK.model_copy(update={"method": "tactfl"})
+    with pytest.raises(Misconfigured, match="'tactfl' is guided"):
+        refold.manifests(guided, first(), {1: []}, tmp_path.joinpath, tmp_path / "again")
+
+
 def test_the_table_of_the_document_is_written_between_its_marks(tmp_path: Path) -> None:
     rows = [Row("d", "kill-broker", "idle", "s from the fault to the end of its round", 1.25)]
     document = tmp_path / "reliability.md"

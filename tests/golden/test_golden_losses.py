@@ -15,6 +15,7 @@ from models.methods.disentafl import features
 from models.methods.disentafl import losses as disentafl
 from models.methods.qqr import QqrConfig, losses, prototypes
 from models.methods.qqr.prototyper import class_means
+from models.methods.tactfl import losses as tactfl
 from models.multimodal import prototypes as pt
 from models.registry import methods
 
@@ -96,11 +97,37 @@ def _disentafl() -> dict[str, list[float]]:
     )
 
 
+def _tactfl() -> dict[str, list[float]]:
+    z_SD, z_RD = _fixed(6, 4, step=0.7), _fixed(6, 4, step=1.3)
+    start_S = torch.tensor([0.0, 0.2, 0.1, 0.4, 0.0, 0.9], dtype=torch.float64)
+    span_S2 = torch.stack([start_S, start_S + 0.8], dim=1)
+    span_R2 = torch.stack([start_S.flip(0), start_S.flip(0) + 0.6], dim=1)
+    window_S = torch.tensor([0, 1, 2, 0, 1, 2])
+    itself_SS = torch.eye(6, dtype=torch.bool)
+    tiou_SR = tactfl.overlaps(span_S2, span_R2, window_S, window_S)
+    tiou_SS = tactfl.overlaps(span_S2, span_S2, window_S, window_S)
+    target_SR = tactfl.soft_targets(tiou_SR).to(torch.float32)
+    cos_SR, cos_SS = tactfl.cosines(z_SD, z_RD), tactfl.cosines(z_SD, z_SD)
+    return _stored(
+        {
+            "tIoU": tiou_SR,
+            "P": target_SR,
+            "2 cosines": cos_SR,
+            "1 contrast": tactfl.contrast(cos_SR, target_SR, 0.1),
+            "1 both directions": tactfl.symmetric(cos_SR, tiou_SR, 0.1),
+            "1 a modality with itself": tactfl.symmetric(cos_SS, tiou_SS, 0.1),
+            "1 a modality with itself, no segment its own counterpart": tactfl.symmetric(
+                cos_SS, tiou_SS, 0.1, itself_SS
+            ),
+        }
+    )
+
+
 def _stored(tensors: dict[str, torch.Tensor]) -> dict[str, list[float]]:
     return {name: [round(float(v), 9) for v in tensor.flatten()] for name, tensor in tensors.items()}
 
 
-COMPUTED = {"disentafl": _disentafl, "qqr": _qqr}
+COMPUTED = {"disentafl": _disentafl, "qqr": _qqr, "tactfl": _tactfl}
 
 
 @pytest.mark.parametrize("name", methods())

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_agent.offline import windows_of
-from edge_agent.sources.recording import Recording, Stream
+from models.streams.recording import Recording, Stream
 from protocol.task import Modality, Task
 from tests.support.agent_data import motion, real_data, toy_task, turning
 

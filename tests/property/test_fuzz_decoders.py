@@ -66,6 +66,7 @@ GOOD = {
     ("qqr", "rows.json"),
     ("params", "small.npz"),
     ("windows", "small.npz"),
+    ("windows", "contexts.npz"),
     ("recording", "small.npz"),
     ("recording_csv", "small.csv"),
     ("manifest", "one.json"),

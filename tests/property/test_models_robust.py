@@ -13,7 +13,7 @@ from models import robust as robust_module
 from models.robust import ClippedMean, Coordinatewise, delta_fold, median, trimmed_mean
 from models.robust_rows import GeometricMedian, row_fold
 from protocol.errors import Reason, Refused
-from protocol.task import Robust
+from protocol.folding import Robust
 
 SHAPES = {"encoder/a/w": (2, 3), "encoder/b/w": (4,), "head/w": (3,), "head/bn.running_mean": (2,)}
 FOLDS = ["clip", "trimmed_mean", "median"]

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_agent.sources.recording import Recording, Stream, write_npz
+from models.streams.recording import Recording, Stream, write_npz
 from protocol.task import Modality, Rounds, Task, Window
 
 

@@ -1,12 +1,14 @@
 """A small task of two modalities for any method, its windows, and what a device makes of them."""
 
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 from pydantic import JsonValue
 
 from models import windowset
 from models.contract import Blobs, ClientContext, LocalResult, Profile, Update, WindowSet
+from models.guided import GuidedServer, Weighing
 from models.params import flatten
 from models.spec import MethodSpec
 from protocol.frame import decode_frame, encode_frame
@@ -20,6 +22,17 @@ OPTIONS: dict[str, dict[str, dict[str, JsonValue]]] = {
         "kd": {"aggregate": "kd", "epochs": 3},
         "private last layer": {"last_layer": "private"},
         "without experts": {"families": []},
+    },
+    "tactfl": {
+        "ends, classes": {
+            "segments": "ends",
+            "segment_share": 0.75,
+            "optimizer": "sgd",
+            "lr": 0.05,
+            "summary": "classes",
+            "rule": "clamp",
+            "finetune_epochs": 2,
+        }
     },
 }
 """By method, what the suite's fleets learn with besides its defaults."""
@@ -118,6 +131,36 @@ def only_with(spec: MethodSpec, task: Task, modality: str) -> frozenset[str]:
 def deaf(windows: WindowSet) -> WindowSet:
     x = windows.x | {"microphone": np.zeros_like(windows.x["microphone"])}
     return replace(windows, x=x, present_BM=windows.present_BM & np.array([True, False]))
+
+
+def labelled_of(task: Task) -> WindowSet:
+    """What the coordinator of a guided method holds."""
+    return windows_of(task, seed=77, count=60, missing=0.2)
+
+
+def weighed(spec: MethodSpec, task: Task, state: Blobs, updates: list[Update]) -> Weighing:
+    """What the coordinator makes of devices, looking at one update after the other."""
+    trainer, labelled = spec.trainer(), labelled_of(task)
+    views = {u.header.device: trainer.view(task, labelled, state, u) for u in updates}
+    return guided(spec).weigh(task, views)
+
+
+def guided(spec: MethodSpec) -> GuidedServer:
+    return cast("GuidedServer", spec.server())
+
+
+def next_state(spec: MethodSpec, task: Task, round_: int, state: Blobs, updates: list[Update]) -> Blobs:
+    """What the coordinator makes of a round's updates."""
+    if not spec.guided:
+        fold = spec.server().open(task, round_, state)
+    else:
+        fold = guided(spec).open_guided(task, round_, state, weighed(spec, task, state, updates))
+    for update in updates:
+        fold.fold(update)
+    made = fold.close()
+    if spec.guided:
+        made, _ = spec.trainer().finish(task, round_, 5, labelled_of(task), made)
+    return made
 
 
 def folded(spec: MethodSpec, task: Task, state: Blobs, updates: list[Update]) -> dict[str, bytes]:

@@ -170,6 +170,8 @@ def arrays() -> Iterator[tuple[str, str, bytes]]:
     table = b"t,acc.x,label,target.speed,target.side\n0.0,1,0,1e308,\n0.5,2,0,nan,1\n1.0,3,1,-inf,0\n"
     yield "recording_csv", "targets.csv", table
     yield "windows", "targets.npz", npz(**x, **ones, y=y, **{"target/side": np.array([0, 1, np.nan, 9e9])})
+    past = {f"context/{name}": zeros for name, zeros in x.items()} | {"context/points": np.full((4, 2), 16)}
+    yield "windows", "contexts.npz", npz(**x, **ones, y=y, **past)
     yield "recording_csv", "small.csv", b"t,acc.x,acc.y,label\n0.0,1,2,0\n0.5,,2,\n1.0,3,4,1\n"
     for kind in ("params", "windows", "recording"):
         yield kind, "bomb_shape.npz", _zip({"acc/t.npy": claiming("(10000000000000,)")})
@@ -243,6 +245,7 @@ def everything() -> Iterator[tuple[str, str, bytes]]:
     yield "qqr", "rows.json", json.dumps(HEADER.extra).encode()
     route = {"modalities": ["acc"], "targets": ["label", "side"], "domain": 1, "best": 2, "accuracy": 0.5}
     yield "disentafl", "rows.json", json.dumps(route | {"rows": {"features/acc._shared": [0, 2]}}).encode()
+    yield "tactfl", "windows.json", json.dumps({"windows": {"acc": 12, "gyro": 3}}).encode()
     entry = {
         "task": "t",
         "round": 1,

@@ -11,10 +11,11 @@ from coordinator.aggregation import limits_for
 from coordinator.identity.certificates import read_certificate, requested_key
 from edge_agent.identity.keys import certificates_pem
 from edge_agent.ledger import _read as read_ledger
-from edge_agent.sources.recording import read as read_recording
 from models import params, windowset
 from models.methods.disentafl.messages import parse as parse_disentafl
 from models.methods.qqr.messages import parse as parse_qqr
+from models.methods.tactfl.messages import parse as parse_tactfl
+from models.streams.recording import read as read_recording
 from protocol import cbor, chunks, messages, topics
 from protocol.bundle import unpack
 from protocol.enrolment import EnrolAnswer, EnrolRefusal, EnrolRequest, Invite, RenewRequest
@@ -98,6 +99,7 @@ DECODERS: Mapping[str, Decoder] = {
     "chain": lambda data: certificates_pem(data, "chain"),
     "qqr": _extra(parse_qqr),
     "disentafl": _extra(parse_disentafl),
+    "tactfl": _extra(parse_tactfl),
     "params": _in_file(".npz", params.read_npz),
     "windows": _in_file(".npz", lambda path: windowset.load(path, TASK)),
     "recording": _in_file(".npz", read_recording),

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from edge_agent import cli, roles
 from edge_agent.app import load
 from edge_agent.session import offline
-from edge_agent.sources.recording import Recording, write_npz
+from models.streams.recording import Recording, write_npz
 from protocol.errors import Misconfigured
 from protocol.messages import State, TaskAnnouncement, decode
 from protocol.task import Modality

@@ -14,8 +14,8 @@ from edge_agent.fit import require_fit
 from edge_agent.inference import MAX_BATCHES, Inference, RotatingLines
 from edge_agent.probe import why_not, words
 from edge_agent.quality import QualityMeter
-from edge_agent.sources.base import LabelBatch, SampleBatch
-from edge_agent.windows import Windower
+from models.streams.batches import LabelBatch, SampleBatch
+from models.streams.windows import Windower
 from protocol.bundle import unpack
 from protocol.errors import Reason, Refused, Transient
 from protocol.messages import ModelPointer

@@ -14,9 +14,10 @@ from edge_agent.inference import RotatingLines
 from edge_agent.ledger import Ledger
 from edge_agent.model import read_manifest
 from edge_agent.outbox import MAX_WANTS
-from edge_agent.sources.base import LabelBatch, SampleBatch, open_source
-from edge_agent.sources.recording import Recording, Stream, read, write_npz
-from edge_agent.windows import Windower
+from edge_agent.sources.base import open_source
+from models.streams.batches import LabelBatch, SampleBatch
+from models.streams.recording import Recording, Stream, read, write_npz
+from models.streams.windows import Windower
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.messages import Offer, Receipt, Want
 from protocol.task import Modality, Task, Window

@@ -18,9 +18,10 @@ from edge_agent.profile import (
     strangers,
 )
 from edge_agent.routes import material
-from edge_agent.rows import Kind, key_of, labelled_for, rows_of
+from edge_agent.rows import Kind, labelled_for, rows_of
 from edge_agent.store import Store, grid_digest
 from models.contract import Profile, WindowSet
+from models.targets import key_of
 from models.windowset import check, concat, select
 from protocol.errors import Transient
 from protocol.task import Modality, Target, Task
@@ -249,7 +250,7 @@ def test_a_device_that_only_observes_is_served_all_that_it_may_predict(tmp_path)
     """However few labels it has; a device of the field has none."""
     store = stored(tmp_path, windows("gyr cam"), windows("gyr", 1))
     may = allowed(TASK, ["acc", "gyr", "cam"], LearnSettings(targets=("side", "picture")))
-    work = Workspace(TASK, may.modalities, None, None, store, targets=may.targets, learns=False)
+    work = Workspace(TASK, may.modalities, None, None, store, targets=may.targets, by=None)
     assert work.standing(store.stock()) == (Profile(("gyr",), ("side", "picture")), 1)
     store.close()
 

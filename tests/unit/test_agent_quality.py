@@ -4,9 +4,9 @@ import pytest
 from edge_agent.offline import windows_of
 from edge_agent.quality import QualityMeter
 from edge_agent.quality_checks import longest_run
-from edge_agent.sources.base import SampleBatch
-from edge_agent.sources.recording import Recording, Stream
-from edge_agent.windows import Windower
+from models.streams.batches import SampleBatch
+from models.streams.recording import Recording, Stream
+from models.streams.windows import Windower
 from tests.support.agent_data import motion, toy_task
 
 

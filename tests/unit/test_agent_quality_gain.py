@@ -7,7 +7,7 @@ from edge_agent.offline import judged_windows
 from edge_agent.quality import REASONS, QualitySettings
 from edge_agent.quality_gain import GRAVITY, Gravity
 from edge_agent.quality_rotation import gains, partner
-from edge_agent.sources.recording import Recording, Stream
+from models.streams.recording import Recording, Stream
 from protocol.task import Modality, Task
 from tests.support.agent_data import turning
 

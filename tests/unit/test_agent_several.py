@@ -17,11 +17,11 @@ from edge_agent.model import LoadedModel
 from edge_agent.personal import Personal
 from edge_agent.private import PrivateTensors
 from edge_agent.quality import REASONS, Quality
-from edge_agent.windows import Windows
 from export.pack import Lineage, inference_module, make_bundle
 from models.contract import Blobs, Profile
 from models.params import flatten, unflatten
 from models.registry import method
+from models.streams.windows import Windows
 from protocol.bundle import BundleManifest, pack, unpack
 from protocol.errors import Reason, Refused
 from protocol.task import Task

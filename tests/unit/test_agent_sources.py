@@ -8,8 +8,8 @@ import pytest
 from edge_agent.collect import Collector, offered
 from edge_agent.config import AgentSettings
 from edge_agent.sources import REGISTRY, LabelBatch, SampleBatch, open_source
-from edge_agent.sources.recording import Recording, read, write_npz
 from edge_agent.sources.system import readings
+from models.streams.recording import Recording, read, write_npz
 from protocol.errors import Misconfigured
 from runtime.clock import ManualClock, SystemClock
 from runtime.supervise import Progress

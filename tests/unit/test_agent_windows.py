@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from edge_agent.offline import windows_of
-from edge_agent.sources.base import LabelBatch, SampleBatch
-from edge_agent.sources.recording import Recording, Stream
-from edge_agent.windows import Windower, Windows
+from models.streams.batches import LabelBatch, SampleBatch
+from models.streams.recording import Recording, Stream
+from models.streams.windows import Windower, Windows
 from protocol.errors import Misconfigured
 from tests.support.agent_data import motion, toy_recording, toy_task
 

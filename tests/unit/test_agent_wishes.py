@@ -12,10 +12,10 @@ from structlog.testing import capture_logs
 from edge_agent.agent import Agent, open_sources
 from edge_agent.config import AgentSettings, LearnSettings, read
 from edge_agent.sources import LabelBatch
-from edge_agent.sources.labels import TargetTrack
-from edge_agent.sources.recording import Recording, write_npz
 from edge_agent.tasks import check_task, first_task
 from edge_agent.versions import Versions
+from models.streams.labels import TargetTrack
+from models.streams.recording import Recording, write_npz
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.frame import encode_frame
 from protocol.messages import BlobRef, ModalityState, Offer, State, TaskAnnouncement, encode

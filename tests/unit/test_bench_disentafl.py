@@ -9,21 +9,22 @@ from typer.testing import CliRunner
 
 from lichen.bench import cli
 from lichen.bench._kept import ROOT
+from lichen.bench._study.study import Study, Wish
+from lichen.bench.disentafl import STUDY, store
 from lichen.bench.disentafl import names as n
 from lichen.bench.disentafl import one as module
-from lichen.bench.disentafl import parts, store, whole
 from lichen.bench.disentafl import variants as v
 from lichen.bench.disentafl.made import build
 from lichen.bench.disentafl.one import One, run
 from lichen.bench.disentafl.part import EVERYBODY, PERSONAL, Part, Results, above, in_errors, of_kind, paired
 from lichen.bench.disentafl.parts import table
 from lichen.bench.disentafl.setting import Outcome, Setting
-from lichen.bench.disentafl.whole import Wish
 from models.methods.disentafl import DisentAflConfig
 from protocol.errors import Misconfigured
 from tests.support.disentafl_study import made_up
 
 SEEDS = (0, 1, 2)
+parts = STUDY.parts
 
 
 def quiet(_line: str) -> None:
@@ -177,11 +178,11 @@ def test_bench_disentafl_the_command_measures_what_it_was_asked(
 ) -> None:
     asked: list[Wish] = []
 
-    def results(wish: Wish, _say: object) -> list[Results]:
+    def results(_study: object, wish: Wish, _say: object) -> list[Results]:
         asked.append(wish)
         return [finished(parts.part("table"))]
 
-    monkeypatch.setattr(whole, "results", results)
+    monkeypatch.setattr(Study, "results", results)
     runs = tmp_path / "runs.jsonl"
     words = ["--part", "table", "--seeds", "3", "--workers", "2", "--resume", str(runs)]
     done = CliRunner().invoke(cli.app, ["disentafl", *words, "--format", "json"])
@@ -190,27 +191,25 @@ def test_bench_disentafl_the_command_measures_what_it_was_asked(
     assert n.AVG in done.stdout
 
 
-def test_bench_disentafl_an_interrupted_bench_makes_only_what_is_left(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_bench_disentafl_an_interrupted_bench_makes_only_what_is_left(tmp_path: Path) -> None:
     made: list[One] = []
 
     def noting(one: One) -> Outcome:
         made.append(one)
         return made_up(one)
 
-    monkeypatch.setattr(whole, "run", noting)
+    study = replace(STUDY, run=noting)
     wish = Wish(("table",), seeds=1, workers=1, resume=tmp_path / "runs.jsonl")
-    whole.results(wish, quiet)
+    study.results(wish, quiet)
     once = len(made)
     assert once == len(parts.part("table").variants)
-    whole.results(replace(wish, seeds=2), quiet)
+    study.results(replace(wish, seeds=2), quiet)
     assert len(made) == 2 * once
     assert {one.seed for one in made[once:]} == {1}
 
 
 def test_bench_disentafl_the_help_names_every_part_and_those_that_must_be_asked_for() -> None:
-    usual, asked = cli._DISENTAFL_PARTS.split("; and ")
+    usual, asked = cli._STUDIES["disentafl"][1].split("; and ")
     for name in parts.names():
         assert re.search(rf"\b{name}\b", usual if parts.part(name).by_default else asked), name
 

@@ -8,23 +8,24 @@ import pytest
 from typer.testing import CliRunner
 
 from lichen.bench import cli, registry
+from lichen.bench._study.study import Study, Wish
 from lichen.bench._tables import tables
-from lichen.bench.qqr import parts, whole
+from lichen.bench.qqr import STUDY
 from lichen.bench.qqr import variants as v
 from lichen.bench.qqr.part import Part, Results, paired, standard_error
 from lichen.bench.qqr.parts.bytes import FLOAT32, bytes_to, smoothed
 from lichen.bench.qqr.report.page import html, write
 from lichen.bench.qqr.setting import Outcome
-from lichen.bench.qqr.whole import Wish
 from lichen.bench.result import Goal, Row
 from protocol.errors import Misconfigured
 from tests.support.qqr_study import made_up
 
 SEEDS = (0, 1, 2)
+parts = STUDY.parts
 
 
 def finished(part: Part) -> Results:
-    done = {setting.key(): made_up(setting) for setting in part.settings(SEEDS)}
+    done = {setting.key(): made_up(setting) for setting in part.ones(SEEDS)}
     return part.results(done, SEEDS)
 
 
@@ -40,7 +41,7 @@ def part(request: pytest.FixtureRequest) -> Part:
 def test_bench_qqr_each_line_of_a_part_has_a_name_of_its_own_and_options_that_there_are(part: Part) -> None:
     lines = [(one.method, one.under) for one in part.variants]
     assert len(lines) == len(set(lines))
-    assert all(one.setting.key() for one in part.variants)
+    assert all(one.one.key() for one in part.variants)
     assert part.title
 
 
@@ -55,7 +56,7 @@ def test_bench_qqr_every_goal_speaks_about_one_row_and_none_of_a_quick_run(part:
             continue  # made-up curves need not get there
         assert sum(goal.concerns(row) for row in rows) == 1, goal
     small = part.small()
-    done = {setting.key(): made_up(setting) for setting in small.settings((0,))}
+    done = {setting.key(): made_up(setting) for setting in small.ones((0,))}
     quick = part.rows(small.results(done, (0,), quick=True))
     assert quick
     assert not [(goal, row) for goal in part.goals for row in quick if goal.concerns(row)]
@@ -70,7 +71,7 @@ def test_bench_qqr_every_part_has_rows_of_every_seed(part: Part) -> None:
 
 
 def test_bench_qqr_parts_share_their_runs() -> None:
-    keys = {name: {s.key() for s in parts.part(name).settings((0,))} for name in parts.names()}
+    keys = {name: {s.key() for s in parts.part(name).ones((0,))} for name in parts.names()}
     assert keys["quantity"] & keys["quality"], "FC is PQ"
     assert keys["quantity"] & keys["bits"], "PNR with 4 bits"
     assert keys["quantity"] & keys["bytes"]
@@ -80,8 +81,8 @@ def test_bench_qqr_parts_share_their_runs() -> None:
 
 def test_bench_qqr_the_tables_do_not_use_the_seeds_of_tuning() -> None:
     assert not set(v.TUNING_SEEDS) & set(range(v.SEEDS))
-    assert {s.seed for s in parts.part("tune").settings(range(v.SEEDS))} == set(v.TUNING_SEEDS)
-    grid = {(one.method, one.setting.config["lr"]) for one in parts.part("tune").variants}
+    assert {s.seed for s in parts.part("tune").ones(range(v.SEEDS))} == set(v.TUNING_SEEDS)
+    grid = {(one.method, one.one.config["lr"]) for one in parts.part("tune").variants}
     assert grid == {(method, lr) for method in v.QUANTITY for lr in v.GRID}
 
 
@@ -124,9 +125,9 @@ def test_bench_qqr_bytes_to_an_accuracy_are_those_of_the_smoothed_mean_curve() -
 
 def test_bench_qqr_who_never_reaches_the_accuracy_misses_that_goal() -> None:
     part = parts.part("bytes")
-    low = {setting.key(): outcome({40: 0.3}) for setting in part.settings((0,))}
+    low = {setting.key(): outcome({40: 0.3}) for setting in part.ones((0,))}
     fedavg = next(one for one in part.variants if one.method in FLOAT32)
-    low[fedavg.setting.at(0).key()] = outcome({40: 0.9})
+    low[fedavg.one.at(0).key()] = outcome({40: 0.9})
     rows = part.rows(part.results(low, (0,)))
     missed = [goal for goal in part.goals for row in rows if goal.concerns(row) and not goal.met(row)]
     assert any("reaches" in goal.metric for goal in missed)
@@ -172,7 +173,7 @@ def test_bench_qqr_the_page_is_whole_and_fetches_nothing(tmp_path: Path) -> None
 
 def test_bench_qqr_a_page_of_nothing_but_one_quick_part_says_so() -> None:
     small = parts.part("bits").small()
-    done = {setting.key(): made_up(setting) for setting in small.settings((0,))}
+    done = {setting.key(): made_up(setting) for setting in small.ones((0,))}
     results = [small.results(done, (0,), quick=True)]
     assert "its figures mean nothing" in html(results, small.rows(results[0]))
 
@@ -204,11 +205,11 @@ def test_bench_qqr_the_command_measures_what_it_was_asked(
 ) -> None:
     asked: list[Wish] = []
 
-    def results(wish: Wish, _say: object) -> list[Results]:
+    def results(_study: object, wish: Wish, _say: object) -> list[Results]:
         asked.append(wish)
         return [finished(parts.part("bits"))]
 
-    monkeypatch.setattr(whole, "results", results)
+    monkeypatch.setattr(Study, "results", results)
     page, runs = tmp_path / "page.html", tmp_path / "runs.jsonl"
     words = ["--part", "bits", "--seeds", "3", "--workers", "2", "--report", str(page), "--resume", str(runs)]
     done = CliRunner().invoke(cli.app, ["qqr", *words, "--format", "json"])
@@ -218,13 +219,13 @@ def test_bench_qqr_the_command_measures_what_it_was_asked(
 
 
 def test_bench_qqr_the_help_names_every_part_and_those_that_must_be_asked_for() -> None:
-    usual, asked = cli._PARTS.split("; and ")
+    usual, asked = cli._STUDIES["qqr"][1].split("; and ")
     for name in parts.names():
         assert re.search(rf"\b{name}\b", usual if parts.part(name).by_default else asked), name
 
 
 def test_bench_qqr_every_benchmark_has_words_for_its_help() -> None:
-    assert set(registry.names()) - cli._OWN_OPTIONS == set(cli._HELP)
+    assert set(registry.names()) - cli._OWN_OPTIONS - set(cli._STUDIES) == set(cli._HELP)
 
 
 def test_bench_qqr_an_unknown_part_ends_with_its_words() -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from lichen.bench._kept import ROOT
+from lichen.bench import _kept
+from lichen.bench._kept import ROOT, digest
 from lichen.bench.qqr import store as module
 from lichen.bench.qqr.setting import Flow, Setting, evaluated
 from lichen.bench.qqr.store import Store
@@ -79,10 +80,13 @@ def test_bench_qqr_runs_of_other_code_count_only_where_wished_and_with_the_same_
 ) -> None:
     file, setting = tmp_path / "runs.jsonl", Setting()
     Store(file).put(setting, made_up(setting))
-    monkeypatch.setattr(module, "code_version", lambda: "changed")
+    changed: set[tuple[str, ...]] = {module._SOURCES}
+    monkeypatch.setattr(
+        _kept, "digest", lambda sources, *more: "changed" if sources in changed else digest(sources, *more)
+    )
     assert Store(file).get(setting) is None
     assert Store(file, any_code=True).get(setting) is not None
-    monkeypatch.setattr(module, "figures_version", lambda: "changed")
+    changed.add(module._FIGURES)
     assert Store(file, any_code=True).get(setting) is None
 
 
@@ -96,7 +100,7 @@ def test_bench_qqr_a_cache_in_a_wrong_place_is_no_error_and_a_named_file_is(
 ) -> None:
     (tmp_path / "file").write_text("")
     file = tmp_path / "file" / "runs.jsonl"
-    monkeypatch.setattr(module, "default_file", lambda: file)
+    monkeypatch.setattr(_kept, "default_file", lambda _bench: file)
     store = Store(None)
     store.put(Setting(), made_up(Setting()))
     assert store.get(Setting()) is not None

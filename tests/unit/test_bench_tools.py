@@ -12,7 +12,6 @@ import pytest
 from paho.mqtt import client as paho
 
 from edge_agent.offline import windows_of
-from edge_agent.sources.recording import read
 from lichen import spar
 from lichen.bench import _fold_child, _timed_worker, fold, wire
 from lichen.bench._fleet import Fleet, cpu_seconds, lichen, noise_recording
@@ -22,6 +21,7 @@ from lichen.bench.spar import ALONE, PROTOTYPES, Outcome, dealt, rows_of
 from lichen.publishing import publish_bytes
 from models import jobs, windowset
 from models.registry import method
+from models.streams.recording import read
 from protocol.errors import Transient
 from protocol.task import Encoder, Modality, Network, Task, Window
 

@@ -256,6 +256,19 @@ async def test_another_task_in_the_same_state_folder_is_refused_by_key(tmp_path)
         Coordinator(settings_for(tmp_path, 1), other, TinyServer(), jobs=TinyJobs(), link=FakeLink())
 
 
+async def test_devices_may_come_to_keep_more_of_their_stream_in_the_same_state_folder(tmp_path) -> None:
+    async with bench(tmp_path):
+        pass
+    window = tiny_task().window
+    longer = window.model_copy(update={"context_s": 4 * window.length_s})
+    async with bench(tmp_path, tiny_task().model_copy(update={"window": longer})) as made:
+        assert made.app.driver.task.window.context_s == 4 * window.length_s
+    other = window.model_copy(update={"length_s": 2 * window.length_s})
+    changed = tiny_task().model_copy(update={"window": other})
+    with pytest.raises(Misconfigured, match="window differs"):
+        Coordinator(settings_for(tmp_path, 1), changed, TinyServer(), jobs=TinyJobs(), link=FakeLink())
+
+
 async def test_prometheus_shows_rounds_bytes_and_refusals(tmp_path) -> None:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))

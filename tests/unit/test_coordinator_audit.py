@@ -10,6 +10,7 @@ from coordinator import schema
 from coordinator.aggregation import UnusableUpdates
 from coordinator.journal import Entry
 from coordinator.rounds.states import Phase
+from models.views import FrameAt
 from protocol.errors import Reason, Refused
 from protocol.frame import digest
 from protocol.topics import Kind
@@ -34,10 +35,10 @@ def test_a_bad_sector_is_a_lost_update_and_a_passing_trouble_is_none(
     made = entry(tmp_path)
     assert made.verified() == b"frame"
 
-    def fails(_: Entry) -> bytes:
+    def fails(_: FrameAt) -> bytes:
         raise OSError(number, "the disk says no")
 
-    monkeypatch.setattr(Entry, "read", fails)
+    monkeypatch.setattr("models.views.content", fails)
     with pytest.raises(OSError, match="says no") if words is None else pytest.raises(Refused, match=words):
         made.verified()
 
@@ -90,10 +91,10 @@ async def test_a_look_that_meets_a_passing_trouble_blames_nobody(tmp_path: Path,
         await made.phase("collecting")
         await made.give("a", Kind.UPDATE, frame(header("a", 1, made.app.driver.state.manifest)))
 
-        def fails(_: Entry) -> bytes:
+        def fails(_: FrameAt) -> bytes:
             raise OSError(errno.EMFILE, "too many open files")
 
-        monkeypatch.setattr(Entry, "read", fails)
+        monkeypatch.setattr("models.views.content", fails)
         await made.app.audit.run()
         assert made.app.driver.state.delivered == ("a",)
         assert made.app.driver.state.phase is Phase.COLLECTING

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_agent.sources.recording import read
 from lichen import spar
 from lichen.datasets import av_mnist, hapt, idx, logmel, places, spar_windows, uci_har
+from models.streams.recording import read
 from models.windowset import check
 from protocol.errors import Misconfigured
 from protocol.task import Modality, Task, Window

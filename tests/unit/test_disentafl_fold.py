@@ -9,7 +9,7 @@ from models.methods.disentafl import features
 from models.methods.disentafl.names import route
 from models.methods.disentafl.server import make_server
 from models.params import flatten
-from protocol.task import Robust
+from protocol.folding import Robust
 from tests.support.disentafl_cases import ACC, ALL, GYRO, state_of, task_of, update_of
 
 

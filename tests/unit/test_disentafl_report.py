@@ -6,7 +6,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
-from lichen.bench.disentafl import cost, parts
+from lichen.bench.disentafl import STUDY, cost
 from lichen.bench.disentafl import variants as v
 from lichen.bench.disentafl.cost import Cost
 from lichen.bench.disentafl.part import Part, Results
@@ -17,6 +17,7 @@ from lichen.bench.result import Row
 from tests.support.disentafl_study import made_up
 
 SEEDS = (0, 1)
+parts = STUDY.parts
 SPENT = Cost(down=400.0, up=100.0, holds=800, supernet=2000, whole=900, group=300)
 COMPUTED = [row for size in cost.sizes() for row in cost.rows_of(size, SPENT)]
 
@@ -104,7 +105,7 @@ def test_the_sheet_of_kinds_is_the_mean_over_seeds_and_devices() -> None:
     fleet = table.part.variants[0].one.fleet
     sheet = sheets.kinds(table, fleet)
     assert sheet is not None
-    runs = table.of(fleet, sheet.columns[1])
+    runs = table.of(sheet.columns[1], dataset=fleet)
     wanted = [one.personal[name]["label"] for one in runs.values() for name in ("d00", "d02")]
     found = dict(sheet.lines)["m0 > label"][1]
     assert found is not None

@@ -9,6 +9,7 @@ from coordinator.config import load_settings, load_task
 from lichen.data_cli import app
 from models import windowset
 from protocol.errors import Misconfigured
+from tests.support.labelled_files import write_csv
 
 TASK = """
 name = "tiny"
@@ -34,8 +35,8 @@ def recording(path: Path, labels: tuple[int, ...]) -> Path:
     return path
 
 
-def run(folder: Path, *files: Path) -> tuple[int, str, BaseException | None]:
-    (folder / "task.toml").write_text(TASK)
+def run(folder: Path, *files: Path, more: str = "") -> tuple[int, str, BaseException | None]:
+    (folder / "task.toml").write_text(TASK + more)
     words = [*map(str, files), "--task", str(folder / "task.toml"), "--out", str(folder / "state/unseen.npz")]
     done = CliRunner().invoke(app, ["windows", *words])
     return done.exit_code, done.stdout, done.exception
@@ -62,3 +63,17 @@ def test_recordings_without_labels_are_refused_in_words(tmp_path: Path) -> None:
     assert isinstance(error, Misconfigured)
     assert "a.npz: none of" in str(error)
     assert not (tmp_path / "state").exists()
+
+
+def test_tables_are_read_as_the_tasks_labelled_one_and_mix_with_recordings_that_have_context(
+    tmp_path: Path,
+) -> None:
+    table = {"session": ["a"] * 40 + ["b"] * 40, "t": [at / 10 for at in range(40)] * 2}
+    table |= {f"acc.{axis}": np.zeros(80).tolist() for axis in "xyz"}
+    file = write_csv(tmp_path / "own.csv", {**table, "did": ["still"] * 40 + ["moving"] * 40})
+    columns = 'label_column = "did"\nrecording_column = "session"\n'
+    more = f'context_s = 4.0\n[labelled]\nfile = "own.csv"\n{columns}'
+    code, said, error = run(tmp_path, file, recording(tmp_path / "a.npz", (1,)), more=more)
+    assert code == 0, error
+    assert "still 3, moving 12" in said
+    assert windowset.load(tmp_path / "state/unseen.npz").context is None

@@ -9,7 +9,6 @@ import pytest
 from coordinator.config import load_settings
 from edge_agent import config as agent_config
 from edge_agent.offline import windows_of
-from edge_agent.sources.recording import read
 from lichen import spar
 from lichen.demo import plan, plans, prepare
 from lichen.demo.plans.disentafl import cast, judging, observing, recordings, telling
@@ -20,6 +19,7 @@ from models.contract import Profile
 from models.methods.disentafl import names
 from models.methods.disentafl.client import DisentAflClient
 from models.registry import method
+from models.streams.recording import read
 from models.windowset import target
 from protocol.errors import Misconfigured
 from protocol.frame import digest

@@ -19,8 +19,8 @@ from models.methods.qqr.client import make_client
 from models.methods.qqr.server import make_server
 from models.params import flatten
 from protocol.errors import Reason, Refused
+from protocol.folding import Robust
 from protocol.frame import decode_frame, digest, open_frame
-from protocol.task import Robust
 from protocol.updates import UpdateHeader
 from tests.support.qqr_cases import task, windows
 

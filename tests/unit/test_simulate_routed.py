@@ -299,7 +299,7 @@ def as_toml(its: Task) -> str:
         for part in parts:
             lines.append(f"[[{kind}]]")
             lines += [f"{k} = {json.dumps(v)}" for k, v in part.model_dump(exclude_defaults=True).items()]
-    for name, table in (("window", its.window.model_dump()), ("config", its.config)):
+    for name, table in (("window", its.window.model_dump(exclude_none=True)), ("config", its.config)):
         lines.append(f"[{name}]")
         lines += [f"{key} = {json.dumps(value)}" for key, value in table.items()]
     return "\n".join(lines)

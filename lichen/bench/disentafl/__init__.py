@@ -4,15 +4,24 @@ Chen and Zhang, On Disentanglement of Asymmetrical Knowledge Transfer for Modali
 Learning, AAAI 2024: their simulations, made from data that is at hand.
 """
 
+from operator import attrgetter
 from typing import Final
 
-from lichen.bench.disentafl import parts
-from lichen.bench.disentafl.whole import quick_or_whole
-from lichen.bench.result import Bench
+from lichen.bench._study.parts import Parts
+from lichen.bench._study.study import Study
+from lichen.bench.disentafl import store as kept
+from lichen.bench.disentafl import variants as v
+from lichen.bench.disentafl.one import One, run
+from lichen.bench.disentafl.setting import Outcome
 
-BENCH: Final = Bench(
+STUDY: Final = Study[One, Outcome](
     name="disentafl",
     title="the DisentAFL study: devices with different sensors and targets; ablation, bytes, cost",
-    run=quick_or_whole,
-    goals=tuple(goal for name in parts.names() for goal in parts.part(name).goals),
+    parts=Parts(f"{__name__}.parts", "disentafl"),
+    store=kept.store,
+    run=run,
+    report=f"{__name__}.report.page",
+    seeds=v.SEEDS,
+    order=attrgetter("seed", "fleet"),
 )
+BENCH: Final = STUDY.bench()

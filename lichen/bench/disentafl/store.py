@@ -1,13 +1,11 @@
 """Finished runs of the study on disk."""
 
-from functools import cache
 from pathlib import Path
 from typing import Final
 
-from lichen.bench._kept import Format, Kept, digest
+from lichen.bench._kept import Kept, format_of
 from lichen.bench.disentafl.one import One
 from lichen.bench.disentafl.setting import Outcome
-from lichen.datasets.places import cache_folder
 
 _FIGURES: Final = ("lichen/bench/disentafl/scores.py", "lichen/bench/disentafl/setting.py")
 """What decides which figures a run leaves, and what they mean."""
@@ -41,28 +39,10 @@ SOURCES: Final = (
 """Whatever a run's figures depend on; the parts, the tables and the report are not among them."""
 
 
-@cache
-def code_version() -> str:
-    """A digest of the sources and libraries that decide what a run gives."""
-    return digest(SOURCES, ("numpy", "torch"))
-
-
-@cache
-def figures_version() -> str:
-    """A digest of the sources that decide which figures a run leaves."""
-    return digest(_FIGURES, ())
-
-
-def default_file() -> Path:
-    """Where runs are kept when nobody says where."""
-    return cache_folder().parent / "bench" / "disentafl.jsonl"
-
-
 def store(path: Path | None, *, any_code: bool = False) -> Kept[One, Outcome]:
     """The finished runs; see :class:`lichen.bench._kept.Kept`.
 
     Raises:
         NotWritten: the file that was named cannot be read, or is a folder.
     """
-    form = Format(default_file, code_version, figures_version, Outcome.of_json)
-    return Kept(path, form, any_code=any_code)
+    return Kept(path, format_of("disentafl", SOURCES, _FIGURES, Outcome.of_json), any_code=any_code)

@@ -25,7 +25,7 @@ BASE: Final[Mapping[str, Setting]] = {
 full rate undoes some of what the fleet gave."""
 _OURS: Final[Mapping[str, Any]] = {"align": 0.01, "orthogonal": 0.01, "validation": 0.0}
 OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
-    n.AVG: {**_OURS, "last_layer": "private", "own_share": 0.4},
+    n.AVG: {**_OURS, "last_layer": "private"},
     n.KD: {**_OURS, "aggregate": "kd"},
 }
 """Options of a method, by its title; those of a baseline that is not here are its defaults."""
@@ -36,11 +36,10 @@ ON_FLEET: Final[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {
             "align": 0.1,
             "orthogonal": 0.1,
             "last_layer": "interpolated",
-            "own_share": 0.0,
         },
         n.KD: {"domains": 1},
     },
-    UCI_HAR: {n.AVG: {"domains": 1}, n.KD: {"domains": 1}},
+    UCI_HAR: {n.AVG: {"domains": 1, "own_share": 0.4}, n.KD: {"domains": 1}},
     MERGE_FA: {},
 }
 """Likewise, on one fleet alone: the paper's first two are of a single domain."""

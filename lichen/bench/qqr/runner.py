@@ -1,14 +1,8 @@
-"""Many runs of the study: each training once, with every probe that anyone asks of it."""
+"""Runs of the study: each training once, with every probe that anyone asks of it."""
 
-from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from lichen.bench._runs import run_each
 from lichen.bench.qqr.setting import Outcome, Setting
-from lichen.bench.qqr.store import Store
-from lichen.bench.result import Say
-
-Run = Callable[[Setting], Outcome]
 
 
 def trained(setting: Setting) -> Outcome:
@@ -18,22 +12,6 @@ def trained(setting: Setting) -> Outcome:
     return run(setting)
 
 
-def distinct(settings: Iterable[Setting]) -> list[Setting]:
-    """Each training once, asked every probe that anyone asks of it; in the order of first mention."""
-    merged: dict[str, Setting] = {}
-    for setting in settings:
-        key = setting.key()
-        before = merged.get(key, setting)
-        merged[key] = replace(before, probes=tuple(sorted({*before.probes, *setting.probes})))
-    return list(merged.values())
-
-
-def run_all(
-    settings: Iterable[Setting], store: Store, say: Say, *, workers: int | None = None, run: Run = trained
-) -> dict[str, Outcome]:
-    """All the outcomes by :meth:`Setting.key`: :func:`lichen.bench._runs.run_each`, which see.
-
-    ``settings`` may repeat.
-    """
-    wanted = {setting.key(): setting for setting in distinct(settings)}
-    return run_each(wanted, store, say, run, workers)
+def every_probe(one: Setting, other: Setting) -> Setting:
+    """A training that is asked what two equal ones are asked."""
+    return replace(one, probes=tuple(sorted({*one.probes, *other.probes})))

@@ -1,13 +1,11 @@
 """Finished runs of the study on disk: :mod:`lichen.bench._kept`, with the answers to probes added up."""
 
 from dataclasses import asdict
-from functools import cache
 from pathlib import Path
 from typing import Final
 
-from lichen.bench._kept import Format, Kept, digest
+from lichen.bench._kept import Kept, format_of
 from lichen.bench.qqr.setting import Outcome, Setting
-from lichen.datasets.places import cache_folder
 
 _FIGURES: Final = tuple(
     f"lichen/bench/qqr/{name}.py" for name in ("one", "personal", "probes", "setting", "studies", "trained")
@@ -33,23 +31,6 @@ _SOURCES: Final = (
 """Whatever a run's figures depend on; the parts, the tables and the report are not among them."""
 
 
-@cache
-def code_version() -> str:
-    """A digest of the sources and libraries that decide what a run gives."""
-    return digest(_SOURCES, ("numpy", "torch"))
-
-
-@cache
-def figures_version() -> str:
-    """A digest of the sources that decide which figures a run leaves."""
-    return digest(_FIGURES, ())
-
-
-def default_file() -> Path:
-    """Where runs are kept when nobody says where."""
-    return cache_folder().parent / "bench" / "qqr.jsonl"
-
-
 class Store(Kept[Setting, Outcome]):
     """Finished runs by setting; arguments as of :class:`lichen.bench._kept.Kept`.
 
@@ -58,13 +39,7 @@ class Store(Kept[Setting, Outcome]):
     """
 
     def __init__(self, path: Path | None, *, any_code: bool = False) -> None:
-        form = Format(
-            default=lambda: default_file(),  # noqa: PLW0108 - looked up when called
-            code=lambda: code_version(),  # noqa: PLW0108 - likewise
-            figures=lambda: figures_version(),  # noqa: PLW0108 - likewise
-            read=Outcome.of_json,
-        )
-        super().__init__(path, form, any_code=any_code)
+        super().__init__(path, format_of("qqr", _SOURCES, _FIGURES, Outcome.of_json), any_code=any_code)
 
     def keep(self, key: str, outcome: Outcome) -> None:
         """Remember a run; what an earlier one was asked stays answered."""

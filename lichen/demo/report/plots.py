@@ -60,7 +60,7 @@ def bytes_by_round(story: Story) -> str:
     return style.svg(made, "bytes")
 
 
-def _heat(
+def heat(
     axes: Axes,
     values: NDArray[np.float64],
     *,
@@ -90,13 +90,13 @@ def sensors(story: Story) -> str:
     made, (left, right) = style.figure(7.4, height, columns=2)
     names = [d.name for d in story.devices]
     table = [[_PERCENT * d.missing.get(m, 0.0) for m in story.modalities] for d in story.devices]
-    _heat(
+    heat(
         left, np.array(table, float), rows=names, columns=story.modalities, shades=style.WARM, text="{:.0f} %"
     )
     left.set_title("windows without this modality", fontsize=11)
     table = [[d.quality.get(m, np.nan) for m in story.modalities] for d in story.devices]
     blank = [""] * len(names)
-    _heat(
+    heat(
         right,
         np.array(table, float),
         rows=blank,
@@ -116,7 +116,7 @@ def coverage(story: Story) -> str:
         empty = [0] * len(story.labels)
         table = np.array([d.counts.get(modality) or empty for d in story.devices], float)
         names = [d.name if place == 0 else "" for d in story.devices]
-        _heat(axes, table, rows=names, columns=story.labels, shades=style.SHADES, text="{:.0f}")
+        heat(axes, table, rows=names, columns=story.labels, shades=style.SHADES, text="{:.0f}")
         axes.set_title(modality, fontsize=11)
         axes.tick_params(axis="x", labelsize=8.5)
     return style.svg(made, "coverage")
@@ -128,7 +128,7 @@ def confusion(story: Story) -> str:
     counts = np.array(story.confusion, float)
     share = _PERCENT * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     shown = np.where(counts > 0, share, np.nan)
-    _heat(axes, shown, rows=story.labels, columns=story.labels, shades=style.SHADES, text="{:.0f}")
+    heat(axes, shown, rows=story.labels, columns=story.labels, shades=style.SHADES, text="{:.0f}")
     axes.set_xlabel("the model said")
     axes.set_ylabel("was done")
     return style.svg(made, "confusion")

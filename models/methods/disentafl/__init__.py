@@ -137,6 +137,7 @@ METHOD = MethodSpec(
     },
     personal=_personal,
     bounded=("gate",),
+    optimised=("base", "domain", "expert", "decoder", "last"),
     routed=True,
     several_targets=True,
 )

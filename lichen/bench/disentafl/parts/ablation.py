@@ -5,24 +5,25 @@ from typing import Any, Final
 
 from lichen.bench.disentafl import names as n
 from lichen.bench.disentafl import variants as v
-from lichen.bench.disentafl.part import EVERYBODY, Part, Results, Variant
+from lichen.bench.disentafl.part import EVERYBODY, Part, Results, Variant, own, scores
 from lichen.bench.result import Row
 
 _FLEETS: Final = (v.MERGE_FA,)
 WITHOUT: Final[Mapping[str, Mapping[str, Any]]] = {
     "L_align": {"align": 0.0},
     "L_orth": {"orthogonal": 0.0},
-    "a share of its own weights": {"own_share": 0.0},
     "both auxiliary losses": {"align": 0.0, "orthogonal": 0.0},
     "domain experts (MoDE)": {"families": ["mote", "mome"]},
     "task experts (MoTE)": {"families": ["mode", "mome"]},
     "modality experts (MoME)": {"families": ["mode", "mote"]},
 }
 """What is left out -> the options that leave it out."""
-LAST: Final[Mapping[str, Mapping[str, Any]]] = {
+LIKE: Final[Mapping[str, Mapping[str, Any]]] = {
     "last layer interpolated": {"last_layer": "interpolated"},
     "last layer shared": {"last_layer": "shared"},
+    "keeping 0.4 of its own weights": {"own_share": 0.4},
 }
+"""What is done otherwise -> the options. The last is not in the paper."""
 SOME: Final = 9
 """Devices in a round, where they are chosen: a third of MERGE-FA's."""
 _CHOSEN: Final = f"{SOME} devices in a round"
@@ -40,7 +41,7 @@ def _variants() -> tuple[Variant, ...]:
     for fleet in _FLEETS:
         made.append(Variant(n.AVG, v.one(fleet, n.AVG)))
         made += [Variant(without(what), v.one(fleet, n.AVG, **more)) for what, more in WITHOUT.items()]
-        made += [Variant(f"{n.AVG}, {what}", v.one(fleet, n.AVG, **more)) for what, more in LAST.items()]
+        made += [Variant(f"{n.AVG}, {what}", v.one(fleet, n.AVG, **more)) for what, more in LIKE.items()]
         made += [
             Variant(name, v.one(fleet, n.AVG, devices_per_round=SOME, selection=policy), _CHOSEN)
             for name, policy in ((BANDIT, "bandit"), (COVERAGE, "coverage"))
@@ -49,10 +50,10 @@ def _variants() -> tuple[Variant, ...]:
 
 
 def _rows(results: Results) -> list[Row]:
-    rows = results.scores()
+    rows = scores(results)
     others = dict.fromkeys(variant.method for variant in results.part.variants if variant.under == EVERYBODY)
-    rows += results.margins(n.AVG, [method for method in others if method != n.AVG])
-    return rows + results.margins(BANDIT, [COVERAGE])
+    rows += results.margins(n.AVG, [method for method in others if method != n.AVG], own)
+    return rows + results.margins(BANDIT, [COVERAGE], own)
 
 
 PART: Final = Part(

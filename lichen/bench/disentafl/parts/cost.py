@@ -3,12 +3,13 @@
 from typing import Final
 
 from lichen.bench.disentafl import cost
-from lichen.bench.disentafl.part import Part
+from lichen.bench.disentafl.part import Part, scores
 
 PART: Final = Part(
     name="cost",
     place=4,
     title="what a device moves and holds as modalities, targets, domains and devices grow",
+    rows=scores,
     computed=cost.rows,
     goals=cost.GOALS,
 )

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from lichen.bench.disentafl import variants as v
-from lichen.bench.disentafl.part import Part, Variant
+from lichen.bench.disentafl.part import Part, Variant, scores
 
 _AS_IT_IS: Final = "as in the tables"
 
@@ -23,6 +23,7 @@ PART: Final = Part(
         for title, tried in v.TRIED.items()
         for options in ({}, *tried)
     ),
+    rows=scores,
     by_default=False,
     seeds=v.TUNING_SEEDS,
 )

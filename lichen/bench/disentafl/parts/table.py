@@ -5,7 +5,17 @@ from typing import Final
 
 from lichen.bench.disentafl import names as n
 from lichen.bench.disentafl import variants as v
-from lichen.bench.disentafl.part import EVERYBODY, Part, Results, above, in_errors, of_kind, paired
+from lichen.bench.disentafl.part import (
+    EVERYBODY,
+    Part,
+    Results,
+    above,
+    in_errors,
+    of_kind,
+    own,
+    paired,
+    scores,
+)
 from lichen.bench.disentafl.setting import Outcome, fleet_mean
 from lichen.bench.result import Goal, Row
 
@@ -21,10 +31,10 @@ def of(kind: str) -> str:
 
 
 def _rows(results: Results) -> list[Row]:
-    rows = results.scores()
+    rows = scores(results)
     for ours in (n.AVG, n.KD):
         others = [title for title in v.METHODS if title != ours]
-        rows += results.margins(ours, others)
+        rows += results.margins(ours, others, own)
         given = [title for title in others if title != _LOCAL]
         rows += results.margins(ours, given, _aggregate, "as the fleet gives it: ")
         rows += _beside_all(results, ours)
@@ -43,13 +53,13 @@ def _beside_all(results: Results, ours: str) -> list[Row]:
         if variant.method != ours:
             continue
         fleet = variant.one.fleet
-        others = [runs_ for title in n.TITLES.values() if (runs_ := results.of(fleet, title))]
+        others = [runs_ for title in n.TITLES.values() if (runs_ := results.of(title, dataset=fleet))]
         if others:
             best = max(others, key=lambda runs_: fmean(one.mean for one in runs_.values()))
-            ahead = paired(runs, best, lambda one: one.mean)
+            ahead = paired(runs, best, own)
             rows += results.row(variant, BEST_OTHER, ahead)
             rows += results.row(variant, IN_ERRORS, in_errors(ahead))
-        local = results.of(fleet, _LOCAL)
+        local = results.of(_LOCAL, dataset=fleet)
         kinds = dict.fromkeys(next(iter(runs.values())).kinds.values()) if local else ()
         by_kind = {kind: paired(runs, local, of_kind(kind)) for kind in kinds}
         for kind, values in by_kind.items():

@@ -4,7 +4,7 @@ from statistics import fmean
 from typing import Final
 
 from lichen.bench.disentafl import variants as v
-from lichen.bench.disentafl.part import Part, Results, Variant
+from lichen.bench.disentafl.part import Part, Results, Variant, scores
 from lichen.bench.result import Row
 
 BEST: Final = "best learning rate of the grid"
@@ -16,13 +16,13 @@ def _under(lr: float) -> str:
 
 
 def _rows(results: Results) -> list[Row]:
-    rows = results.scores()
+    rows = scores(results)
     for fleet in v.FLEETS:
         for title in v.METHODS:
             tried = {
                 lr: fmean(one.mean for one in runs.values())
                 for lr in v.GRID
-                if (runs := results.of(fleet, title, _under(lr)))
+                if (runs := results.of(title, _under(lr), fleet))
             }
             if tried:
                 shown = Variant(title, v.one(fleet, title), "grid")

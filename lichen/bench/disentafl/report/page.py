@@ -114,7 +114,7 @@ def html(results: Sequence[Results], rows: Sequence[Row], computed: Sequence[Row
         commit=commit(),
         when=datetime.now(tz=UTC).strftime("%Y-%m-%d %H:%M UTC"),
         seeds=max((row.n for row in rows), default=0),
-        runs=len({v.one.at(seed).key() for one in results for v, runs in one.pairs() for seed in runs}),
+        runs=len(set().union(*(one.keys() for one in results))),
         quick=any(one.quick for one in results),
     )
 

@@ -3,7 +3,7 @@
 from typing import Final
 
 from lichen.bench.qqr import variants as v
-from lichen.bench.qqr.part import Part, Variant
+from lichen.bench.qqr.part import Part, Variant, accuracies
 from lichen.bench.qqr.parts.quantity import HALF
 from lichen.bench.qqr.setting import Setting
 
@@ -21,7 +21,8 @@ PART: Final = Part(
     name="av_mnist",
     place=9,
     title="a second data set, handwritten and spoken digits",
-    variants=tuple(Variant(method, HALF, _setting(method)) for method in _METHODS),
+    variants=tuple(Variant(method, _setting(method), HALF) for method in _METHODS),
+    rows=accuracies,
     versus=tuple((v.PNR, method) for method in _METHODS if method != v.PNR),
     by_default=False,
 )

@@ -3,7 +3,7 @@
 from typing import Final
 
 from lichen.bench.qqr import variants as v
-from lichen.bench.qqr.part import Part, Results, Variant, above
+from lichen.bench.qqr.part import Part, Results, Variant, above, accuracies
 from lichen.bench.qqr.parts.quantity import HALF
 from lichen.bench.qqr.setting import Setting
 from lichen.bench.result import Goal, Row
@@ -18,10 +18,10 @@ def name(bits: int) -> str:
 
 
 def _rows(results: Results) -> list[Row]:
-    rows = [*results.accuracies(), *results.margins()]
+    rows = accuracies(results)
     for variant in results.part.variants:
         runs = results.of(variant.method, variant.under).values()
-        devices, rounds = variant.setting.flow.devices, variant.setting.rounds
+        devices, rounds = variant.one.flow.devices, variant.one.rounds
         for part in sorted({part for one in runs for part in one.bytes_up}):
             each = [one.bytes_up.get(part, 0) / (devices * rounds) for one in runs]
             rows += results.row(variant, f"bytes a device and round: {part}", each)
@@ -35,7 +35,7 @@ PART: Final = Part(
     place=4,
     title="what the bits of a prototype's values cost and save",
     variants=tuple(
-        Variant(name(bits), _UNDER, Setting(flow=v.HALF, config=v.quantity(v.PNR, prototype_bits=bits)))
+        Variant(name(bits), Setting(flow=v.HALF, config=v.quantity(v.PNR, prototype_bits=bits)), _UNDER)
         for bits in BITS
     ),
     versus=tuple((name(bits), name(32)) for bits in BITS if bits != 32),  # noqa: PLR2004 - the float32 one

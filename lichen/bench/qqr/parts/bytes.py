@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from statistics import fmean
 from typing import Any, Final
 
+from lichen.bench._study import part as base
 from lichen.bench.qqr import variants as v
-from lichen.bench.qqr.part import Part, Results, Variant
+from lichen.bench.qqr.part import Part, Results, Variant, accuracies
 from lichen.bench.qqr.parts.quantity import HALF
 from lichen.bench.qqr.setting import Outcome, Setting
 from lichen.bench.result import Goal, Row
@@ -22,7 +23,7 @@ _SMOOTH: Final = 3
 def _ours(codec: str, every: int = 1) -> Variant:
     words = f"PNR, {codec}" + (f", model in every {every}th round" if every > 1 else "")
     config = v.quantity(v.PNR, model_every=every)
-    return Variant(words, HALF, Setting(flow=v.HALF, config=config, codec=codec))
+    return Variant(words, Setting(flow=v.HALF, config=config, codec=codec), HALF)
 
 
 _OURS: Final = (_ours("int8"), _ours("int4"), _ours("int4", 4))
@@ -62,17 +63,16 @@ def bytes_to(outcomes: Mapping[int, Outcome], accuracy: float) -> float | None:
 
 
 def _rows(results: Results) -> list[Row]:
-    rows = [*results.accuracies(), *results.margins()]
-    for variant in results.part.variants:
-        runs = results.of(variant.method, variant.under)
+    rows = accuracies(results)
+    for variant, runs in results.pairs():
         whole = [sum(one.bytes_up.values()) / 1e6 for one in runs.values()]
         rows += results.row(variant, "MB up, all devices and rounds", whole)
-        for name in FLOAT32 if runs and variant.method not in FLOAT32 else ():
+        for name in FLOAT32 if variant.method not in FLOAT32 else ():
             rows += _compared(results, variant, name)
     return rows
 
 
-def _compared(results: Results, variant: Variant, name: str) -> list[Row]:
+def _compared(results: Results, variant: base.Variant[Setting], name: str) -> list[Row]:
     """Bytes until the last point of theirs' smoothed curve, ours over theirs."""
     ours, theirs = results.of(variant.method, variant.under), results.of(name, HALF)
     if not theirs:
@@ -88,7 +88,7 @@ def _compared(results: Results, variant: Variant, name: str) -> list[Row]:
 def _fedavg(name: str) -> Variant:
     # It needs no prototypes. Its frames hold them, at under a hundredth of its bytes.
     config: dict[str, Any] = v.quantity(FLOAT32[name])
-    return Variant(name, HALF, Setting(flow=v.HALF, config=config, codec="float32"))
+    return Variant(name, Setting(flow=v.HALF, config=config, codec="float32"), HALF)
 
 
 PART: Final = Part(

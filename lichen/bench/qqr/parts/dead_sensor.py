@@ -77,10 +77,10 @@ def _rows(results: Results) -> list[Row]:
             ours, *others = _contestants(training, dead)
             for one in (ours, *others):
                 runs = results.of(one.method, one.under)
-                shown = Variant(one.name, under(training, dead), results.part.variants[0].setting)
+                shown = Variant(one.name, results.part.variants[0].one, under(training, dead))
                 rows += results.row(shown, ACCURACY, [one.figure(run, dead) for run in runs.values()])
             for one in others:
-                shown = Variant(OURS, under(training, dead), results.part.variants[0].setting)
+                shown = Variant(OURS, results.part.variants[0].one, under(training, dead))
                 rows += results.row(shown, above(one.name), _margins(results, ours, one, dead))
     return rows
 
@@ -99,12 +99,12 @@ def _asked(training: str) -> tuple[str, ...]:
 
 def _variants() -> tuple[Variant, ...]:
     trained = [
-        Variant(method, training, Setting(flow=flow, config=v.quantity(method), probes=_asked(training)))
+        Variant(method, Setting(flow=flow, config=v.quantity(method), probes=_asked(training)), training)
         for training, (flow, methods) in _TRAINED.items()
         for method in methods
     ]
     singles = [
-        Variant(_single(name), _WHOLE, Setting(config=v.quantity(v.FC), modalities=(name,)))
+        Variant(_single(name), Setting(config=v.quantity(v.FC), modalities=(name,)), _WHOLE)
         for name in SENSORS
     ]
     return (*trained, *singles)

@@ -3,7 +3,7 @@
 from typing import Final
 
 from lichen.bench.qqr import variants as v
-from lichen.bench.qqr.part import Part, Variant, above
+from lichen.bench.qqr.part import Part, Variant, above, accuracies
 from lichen.bench.qqr.setting import Setting
 from lichen.bench.result import Goal
 
@@ -15,9 +15,10 @@ PART: Final = Part(
     place=2,
     title="a modality is missing in every round",
     variants=tuple(
-        Variant(method, EVERY, Setting(flow=v.EVERY, config=v.quantity(method), probes=("dead_sensor",)))
+        Variant(method, Setting(flow=v.EVERY, config=v.quantity(method), probes=("dead_sensor",)), EVERY)
         for method in _METHODS
     ),
+    rows=accuracies,
     versus=tuple((v.PNR, method) for method in _METHODS if method != v.PNR),
     goals=(Goal(above(v.ZP_INPUT), 0.0, above=True, setting=EVERY, method=v.PNR),),
 )

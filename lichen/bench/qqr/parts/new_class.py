@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Final
 
 from lichen.bench.qqr import variants as v
-from lichen.bench.qqr.part import Part, Results, Variant, above
+from lichen.bench.qqr.part import Part, Results, Variant, above, margins
 from lichen.bench.qqr.setting import Flow, Outcome, Setting
 from lichen.bench.result import Goal, Row
 from lichen.datasets import uci_har
@@ -31,8 +31,8 @@ def _variants(label: str) -> list[Variant]:
     return [
         Variant(
             name,
-            under(label),
             Setting(flow=flow, config=v.quantity(v.PNR), probes=("unseen_class",), rounds=_ROUNDS),
+            under(label),
         )
         for name, flow in flows.items()
     ]
@@ -51,7 +51,7 @@ def _rows(results: Results) -> list[Row]:
         for variant in results.part.variants:
             runs = results.of(variant.method, variant.under)
             rows += results.row(variant, metric, [figure(one) for one in runs.values()])
-        for row in results.margins(figure):
+        for row in margins(results, figure):
             rows.append(replace(row, metric=f"{metric}: {row.metric}"))
     return rows
 

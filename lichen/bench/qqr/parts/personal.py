@@ -16,7 +16,7 @@ _LACKING: Final = f"trained with {HALF}"
 
 def _variant(method: str, under: str) -> Variant:
     flow = v.CLEAN if method == v.FC else v.HALF
-    return Variant(method, under, Setting(flow=flow, config=v.quantity(method), probes=("personal",)))
+    return Variant(method, Setting(flow=flow, config=v.quantity(method), probes=("personal",)), under)
 
 
 def _rows(results: Results) -> list[Row]:
@@ -27,7 +27,7 @@ def _rows(results: Results) -> list[Row]:
         for sensors in (WHOLE, ONE_DEAD):
             base = [one[figure(GLOBAL, sensors)] for one in told]
             for kind in (GLOBAL, *PERSONAL):
-                shown = Variant(kind, f"{variant.under}; {sensors}", variant.setting)
+                shown = Variant(kind, variant.one, f"{variant.under}; {sensors}")
                 own = [one[figure(kind, sensors)] for one in told]
                 rows += results.row(shown, ACCURACY, own)
                 if kind != GLOBAL:

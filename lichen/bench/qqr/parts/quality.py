@@ -3,7 +3,7 @@
 from typing import Final
 
 from lichen.bench.qqr import variants as v
-from lichen.bench.qqr.part import Part, Variant, above
+from lichen.bench.qqr.part import Part, Variant, above, accuracies
 from lichen.bench.qqr.setting import Setting
 from lichen.bench.result import Goal
 
@@ -16,7 +16,7 @@ def under(snr_db: float, rule: str) -> str:
 def variant(method: str, snr_db: float, rule: str) -> Variant:
     """A method at a noise under a rule."""
     flow = v.CLEAN if method == v.PQ else v.noisy(snr_db)
-    return Variant(method, under(snr_db, rule), Setting(flow=flow, config=v.quality(method, rule)))
+    return Variant(method, Setting(flow=flow, config=v.quality(method, rule)), under(snr_db, rule))
 
 
 _USUAL: Final = (v.PQ, v.PLR, v.BQ)
@@ -29,6 +29,7 @@ PART: Final = Part(
         *(variant(method, snr_db, v.NORMALISED) for snr_db in v.SNR_DB for method in _USUAL),
         *(variant(method, 0.0, v.LITERAL) for method in _USUAL),
     ),
+    rows=accuracies,
     versus=((v.PQ, v.PLR), (v.PLR, v.BQ)),
     goals=(Goal(above(v.BQ), 0.9, above=True, setting=under(0.0, v.NORMALISED), method=v.PLR),),
 )

@@ -3,7 +3,7 @@
 from typing import Final
 
 from lichen.bench.qqr import variants as v
-from lichen.bench.qqr.part import ACCURACY, Part, Variant, above
+from lichen.bench.qqr.part import ACCURACY, Part, Variant, above, accuracies
 from lichen.bench.qqr.setting import Setting
 from lichen.bench.result import Goal
 
@@ -19,7 +19,7 @@ def _variant(method: str, rule: str) -> Variant:
     flow = v.CLEAN if method == v.FC else v.HALF
     # Asked here too, so that the part `dead_sensor` finds its runs made.
     probes = (("fillings",) if method == v.FC else ("dead_sensor",)) if rule == v.NORMALISED else ()
-    return Variant(method, under(rule), Setting(flow=flow, config=v.quantity(method, rule), probes=probes))
+    return Variant(method, Setting(flow=flow, config=v.quantity(method, rule), probes=probes), under(rule))
 
 
 _LITERALLY: Final = (v.FC, v.PNR, v.ZP_INPUT, v.IS)
@@ -33,6 +33,7 @@ PART: Final = Part(
         *(_variant(method, v.NORMALISED) for method in v.QUANTITY),
         *(_variant(method, v.LITERAL) for method in _LITERALLY),
     ),
+    rows=accuracies,
     versus=tuple((v.PNR, method) for method in v.QUANTITY if method != v.PNR),
     goals=(
         Goal(ACCURACY, 87.5, above=True, setting=under(v.NORMALISED), method=v.PNR),

@@ -3,7 +3,7 @@
 from typing import Final
 
 from lichen.bench.qqr import variants as v
-from lichen.bench.qqr.part import Part, Variant
+from lichen.bench.qqr.part import Part, Variant, accuracies
 from lichen.bench.qqr.parts.every_round import EVERY
 from lichen.bench.qqr.parts.quantity import HALF
 from lichen.bench.qqr.setting import Flow, Setting
@@ -14,7 +14,7 @@ _FLOWS: Final = {HALF: v.HALF, EVERY: v.EVERY}
 def _variant(method: str, under: str) -> Variant:
     flow: Flow = v.CLEAN if method == v.FC else _FLOWS[under]
     config = v.quantity(method, lr=v.BEST_RATES[method])
-    return Variant(method, f"{under}, each at its best learning rate", Setting(flow=flow, config=config))
+    return Variant(method, Setting(flow=flow, config=config), f"{under}, each at its best learning rate")
 
 
 PART: Final = Part(
@@ -22,6 +22,7 @@ PART: Final = Part(
     place=20,
     title="a modality is missing while training, each method at its best learning rate",
     variants=tuple(_variant(method, under) for under in _FLOWS for method in v.QUANTITY),
+    rows=accuracies,
     versus=tuple((v.PNR, method) for method in v.QUANTITY if method != v.PNR),
     by_default=False,
 )

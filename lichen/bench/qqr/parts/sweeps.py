@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Final
 
 from lichen.bench.qqr import variants as v
-from lichen.bench.qqr.part import Part, Variant
+from lichen.bench.qqr.part import Part, Variant, accuracies
 from lichen.bench.qqr.setting import Flow, Setting
 
 MISSING: Final = (0.3, 0.5, 0.7, 0.9, 1.0)
@@ -45,16 +45,17 @@ PART: Final = Part(
     title="missing share, affected rounds, noisy rounds",
     variants=(
         *(
-            Variant(method, words, Setting(flow=flow, config=v.quantity(method)))
+            Variant(method, Setting(flow=flow, config=v.quantity(method)), words)
             for words, flow in _missing().items()
             for method in _QUANTITY
         ),
         *(
-            Variant(method, words, Setting(flow=flow, config=v.quality(method)))
+            Variant(method, Setting(flow=flow, config=v.quality(method)), words)
             for words, flow in _noisy().items()
             for method in (v.PLR, v.BQ)
         ),
     ),
+    rows=accuracies,
     versus=(*((v.PNR, method) for method in _QUANTITY[1:]), (v.PLR, v.BQ)),
     by_default=False,
 )

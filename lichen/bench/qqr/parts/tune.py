@@ -4,7 +4,7 @@ from statistics import fmean
 from typing import Final
 
 from lichen.bench.qqr import variants as v
-from lichen.bench.qqr.part import Part, Results, Variant
+from lichen.bench.qqr.part import Part, Results, Variant, accuracies
 from lichen.bench.qqr.parts.quantity import HALF
 from lichen.bench.qqr.setting import Setting
 from lichen.bench.result import Row
@@ -15,16 +15,16 @@ _CHOSEN: Final = "learning rate in the tables"
 
 def _variant(method: str, lr: float) -> Variant:
     flow = v.CLEAN if method == v.FC else v.HALF
-    return Variant(method, f"{HALF}, lr {lr:g}", Setting(flow=flow, config=v.quantity(method, lr=lr)))
+    return Variant(method, Setting(flow=flow, config=v.quantity(method, lr=lr)), f"{HALF}, lr {lr:g}")
 
 
 def _literal(lr: float) -> Variant:
     config = v.quantity(v.PNR, v.LITERAL, lr=lr)
-    return Variant(v.PNR, f"{HALF}, {v.LITERAL}, lr {lr:g}", Setting(flow=v.HALF, config=config))
+    return Variant(v.PNR, Setting(flow=v.HALF, config=config), f"{HALF}, {v.LITERAL}, lr {lr:g}")
 
 
 def _rows(results: Results) -> list[Row]:
-    rows = results.accuracies()
+    rows = accuracies(results)
     for method in v.QUANTITY:
         tried = [
             (fmean(one.accuracy for one in runs.values()), variant)
@@ -33,8 +33,8 @@ def _rows(results: Results) -> list[Row]:
         ]
         if tried:
             best = max(tried, key=lambda pair: pair[0])[1]
-            shown = Variant(method, HALF, best.setting)
-            rows += results.row(shown, _BEST, [float(best.setting.config["lr"])])
+            shown = Variant(method, best.one, HALF)
+            rows += results.row(shown, _BEST, [float(best.one.config["lr"])])
             rows += results.row(shown, _CHOSEN, [float(v.quantity(method)["lr"])])
     return rows
 

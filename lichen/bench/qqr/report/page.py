@@ -60,19 +60,9 @@ def html(results: Sequence[Results], rows: Sequence[Row]) -> str:
         commit=commit(),
         when=datetime.now(tz=UTC).strftime("%Y-%m-%d %H:%M UTC"),
         seeds=max((row.n for row in rows), default=0),
-        runs=len(_keys(results)),
+        runs=len(set().union(*(one.keys() for one in results))),
         quick=any(one.quick for one in results),
     )
-
-
-def _keys(results: Sequence[Results]) -> set[str]:
-    """The runs themselves: several tables may show one."""
-    return {
-        variant.setting.at(seed).key()
-        for one in results
-        for variant in one.part.variants
-        for seed in one.of(variant.method, variant.under)
-    }
 
 
 def write(results: Sequence[Results], rows: Sequence[Row], path: Path) -> None:

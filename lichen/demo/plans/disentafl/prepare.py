@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edge_agent.offline import windows_of
-from edge_agent.sources.recording import read
 from lichen import spar
 from lichen.broker import free_port
 from lichen.demo import kind, plan
@@ -13,6 +12,7 @@ from lichen.demo.plans.disentafl.story import RoutedStory, WatchStory
 from lichen.demo.prepare import bare, clear, labelled, require
 from models import windowset
 from models.contract import WindowSet
+from models.streams.recording import read
 from protocol.task import Task
 
 

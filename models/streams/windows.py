@@ -8,7 +8,10 @@ when ``min_coverage`` of its points are covered, else it is masked and its value
 A window closes when every modality that still delivers has passed its end. One that has delivered nothing for
 ``lateness_s`` of real time is not waited for: a dead sensor gives masks and blocks nobody.
 
-Shapes: B windows, M task modalities, C channels, T grid points.
+Where the task keeps contexts (``window.context_s``), the same grid goes on into the past of each window, as
+far as it is remembered without a gap. Nothing is waited for because of it.
+
+Shapes: B windows, M task modalities, C channels, T grid points of a window, L of its context.
 """
 
 from collections.abc import Iterable
@@ -18,13 +21,18 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_agent.rows import keys_of
-from edge_agent.sources.base import Batch, LabelBatch, SampleBatch
-from edge_agent.track import ABSURD, Labels, Track
+from models import contexts
+from models.contract import Context
+from models.streams.batches import Batch, LabelBatch, SampleBatch
+from models.streams.grid import before_s, values_at
+from models.streams.track import ABSURD, Labels, Track
+from models.targets import keys_of
 from protocol.task import LABEL, Task
 
 MAX_WINDOWS: Final = 256
 """At most so many windows come out of one call."""
+MAX_VALUES: Final = 1 << 24
+"""And at most so many values with their contexts (64 MB), or one window."""
 MAX_STRANGE: Final = 64
 """Of so many targets that the task does not have, what holds is remembered."""
 _FOREVER_S: Final = 1e11
@@ -43,6 +51,7 @@ class Windows:
         y_B: class index of ``label``, -1 where none holds for the whole window.
         targets: by further target that takes labels, ``y_B`` float32: the class index that holds for the
             whole window, or the number's mean over it; NaN where it is not labelled throughout.
+        context: what the windows are the ends of; None where the task keeps windows alone.
     """
 
     start_B: NDArray[np.float64]
@@ -51,6 +60,7 @@ class Windows:
     present_BM: NDArray[np.bool_]
     y_B: NDArray[np.int64]
     targets: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+    context: Context | None = None
 
     def __len__(self) -> int:
         return len(self.start_B)
@@ -106,7 +116,8 @@ class Windower:
 
     def differs(self, task: Task, modalities: Iterable[str]) -> bool:
         """Whether a task of the same grid, with these modalities, is anything new to this windower."""
-        return keys_of(self.task) != keys_of(task) or {*self._tracks} != {*modalities}
+        same = (keys_of(self.task), self.task.window) == (keys_of(task), task.window)
+        return not same or {*self._tracks} != {*modalities}
 
     def use(self, task: Task, modalities: Iterable[str]) -> None:
         """Go on for a task of the same grid: no sample and no label of what both have is lost."""
@@ -135,7 +146,7 @@ class Windower:
         if newest < track.mark - self.step_s:
             self._new_epoch()
         self._anchor(float(t.min()))
-        floor = self._start() - track.gap_s
+        floor = self._closed_end() - track.gap_s
         if t.min() < floor:
             kept = t >= floor
             self.counters.late += int((~kept).sum())
@@ -193,6 +204,11 @@ class Windower:
     def _start(self) -> float:
         return (self._next or 0) * self.task.window.stride_s
 
+    def _closed_end(self) -> float:
+        """What came before is late; what lies between two windows that do not touch is not."""
+        window = self.task.window
+        return self._start() + min(0.0, window.length_s - window.stride_s)
+
     def _new_epoch(self) -> None:
         """The clock was set back: close what is open, forget the rest, and begin anew at the next sample."""
         self.counters.clock_steps += 1
@@ -220,11 +236,11 @@ class Windower:
                 return None
             index = self._with_samples(self._next, last)
             windows = self._cut(index.astype(np.float64) * window.stride_s)
-            after = last + 1 if len(index) < MAX_WINDOWS else int(index[-1]) + 1
+            after = last + 1 if len(index) < self._at_once else int(index[-1]) + 1
             self.counters.empty_windows += after - self._next - len(windows)
             self._next, self._closed_any = after, True
-            for track in self._tracks.values():
-                track.forget(self._start())
+            for name, track in self._tracks.items():
+                track.forget(self._start() - before_s(self.task, name))
             for labels in self._labels.values():
                 labels.forget(self._start())
             if len(windows):
@@ -232,8 +248,8 @@ class Windower:
         return None
 
     def _with_samples(self, first: int, last: int) -> NDArray[np.int64]:
-        """Indices in [first, last] of windows with a sample, at most MAX_WINDOWS: long gaps cost nothing."""
-        if last - first < MAX_WINDOWS:
+        """Indices in [first, last] of windows with a sample, at most so many: long gaps cost nothing."""
+        if last - first < self._at_once:
             return np.arange(first, last + 1)
         stride, back = (
             self.task.window.stride_s,
@@ -242,30 +258,23 @@ class Windower:
         seen = [np.unique(np.floor(t.arrays()[0] / stride).astype(np.int64)) for t in self._tracks.values()]
         starts = np.unique(np.concatenate(seen))
         index = np.unique((starts[:, None] - np.arange(back + 1)).ravel())
-        return index[(index >= first) & (index <= last)][:MAX_WINDOWS]
+        return index[(index >= first) & (index <= last)][: self._at_once]
+
+    @property
+    def _at_once(self) -> int:
+        values = sum(m.channels * self.task.context_samples(m.name) for m in self.task.modalities)
+        return max(1, min(MAX_WINDOWS, MAX_VALUES // values))
 
     def _cut(self, start_B: NDArray[np.float64]) -> Windows:
-        x, covered, present = {}, {}, []
-        for modality in self.task.modalities:
-            points = self.task.samples(modality.name)
-            track = self._tracks.get(modality.name)
-            if track is None:
-                x_BCT = np.zeros((len(start_B), modality.channels, points), np.float32)
-                covered_BT = np.zeros((len(start_B), points), np.bool_)
-            else:
-                x_BCT, covered_BT = track.resample(start_B[:, None] + np.arange(points) / modality.rate_hz)
-            present_B = covered_BT.mean(axis=1) >= self.task.window.min_coverage
-            x_BCT[~present_B] = 0.0
-            x[modality.name], covered[modality.name] = x_BCT, covered_BT
-            present.append(present_B)
-        present_BM = np.stack(present, axis=1)
+        found = values_at(self.task, self._tracks, start_B)
         targets = {
             name: labels.of(start_B, start_B + self.task.window.length_s).astype(np.float32)
             for name, labels in self._labels.items()
         }
         y_B = np.nan_to_num(targets.pop(LABEL), nan=-1.0).astype(np.int64)
-        windows = Windows(start_B, x, covered, present_BM, y_B, targets)
-        keep_B: NDArray[np.bool_] = np.any(present_BM, axis=1)
+        context = None if self.task.window.context_s is None else found.context
+        windows = Windows(start_B, found.x, found.covered, found.present_BM, y_B, targets, context)
+        keep_B: NDArray[np.bool_] = np.any(found.present_BM, axis=1)
         return windows if keep_B.all() else _select(windows, keep_B)
 
 
@@ -277,4 +286,5 @@ def _select(windows: Windows, keep: NDArray[np.bool_]) -> Windows:
         windows.present_BM[keep],
         windows.y_B[keep],
         {name: y_B[keep] for name, y_B in windows.targets.items()},
+        contexts.select(windows.context, keep),
     )

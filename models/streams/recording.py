@@ -9,23 +9,25 @@ Labels hold until the next one. ``label`` is a class index, -1 for none; a furth
 or a number in its unit, NaN (an empty cell) for none.
 """
 
-import csv
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_agent.sources.labels import PREFIX, TargetTrack, changes, classes_of, require_name, target
 from models import npz
+from models.streams import tables
+from models.streams.labels import PREFIX, TargetTrack, changes, classes_of, require_name, target
 from protocol.errors import Misconfigured
 from protocol.task import LABEL
 
 MAX_BYTES: Final = 2 * 1024**3
 """A recording is held in memory while it is replayed; a larger file is refused."""
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +69,23 @@ def read(path: Path) -> Recording:
     Raises:
         Misconfigured: the file is missing, too large, of an unknown kind, or broken; names file and key.
     """
-    readers = {".npz": _read_npz, ".csv": _read_csv, ".parquet": _read_parquet}
-    if path.suffix not in readers:
-        raise Misconfigured(f"recording {path}: suffix {path.suffix!r} is none of {', '.join(readers)}")
+    known = (".npz", *tables.SUFFIXES)
+    if path.suffix not in known:
+        raise Misconfigured(f"recording {path}: suffix {path.suffix!r} is none of {', '.join(known)}")
+    return opened(path, _read_npz if path.suffix == ".npz" else _read_table)
+
+
+def opened(path: Path, reader: Callable[[Path], R]) -> R:
+    """What a reader makes of a file, once its size is known to be bearable.
+
+    Raises:
+        Misconfigured: the file is missing or too large, or what the reader raises.
+    """
     try:
         size = path.stat().st_size
         if size > MAX_BYTES:
             raise Misconfigured(f"recording {path}: {size} bytes, at most {MAX_BYTES}; split it")
-        return readers[path.suffix](path)
+        return reader(path)
     except OSError as error:
         raise Misconfigured(f"recording {path}: {error.strerror or error}") from None
 
@@ -147,7 +158,17 @@ def _stream(path: Path, name: str, t: NDArray[np.generic], values: NDArray[np.ge
         return Stream(times[order], np.ascontiguousarray(values[order], np.float32))
 
 
-def _from_table(path: Path, columns: Mapping[str, NDArray[np.float64]]) -> Recording:
+def _read_table(path: Path) -> Recording:
+    return of_columns(path, tables.read(path).numbers)
+
+
+def of_columns(path: Path, columns: Mapping[str, NDArray[np.float64]]) -> Recording:
+    """A recording from the columns of a table, each (n,), NaN where a cell is empty.
+
+    Raises:
+        Misconfigured: there is no time or no modality among them, or what they hold cannot be; names ``path``
+            and the column.
+    """
     if "t" not in columns:
         raise Misconfigured(f"recording {path}: no column 't' (columns: {', '.join(list(columns)[:12])})")
     t = columns["t"]
@@ -172,72 +193,3 @@ def _from_table(path: Path, columns: Mapping[str, NDArray[np.float64]]) -> Recor
     times, label = classes_of(path, t, columns[LABEL])
     change = np.flatnonzero(np.diff(label, prepend=np.int64(-2)))
     return Recording(streams, times[change], label[change], targets)
-
-
-def _read_csv(path: Path) -> Recording:
-    with path.open(newline="", encoding="utf-8") as file:
-        try:
-            header, table = _table(path, csv.reader(file))
-        except (UnicodeDecodeError, csv.Error) as error:
-            raise Misconfigured(f"recording {path}: not a csv file in UTF-8: {error}") from None
-    array = np.array(table, np.float64).reshape(len(table), len(header))
-    return _from_table(path, {name: array[:, i] for i, name in enumerate(header)})
-
-
-def _table(path: Path, rows: Iterator[list[str]]) -> tuple[list[str], list[list[float]]]:
-    header = next(rows, [])
-    twice = sorted({name for name in header if header.count(name) > 1})
-    if twice:
-        raise Misconfigured(f"recording {path}: column {twice[0]!r} is there twice")
-    table: list[list[float]] = []
-    for number, row in enumerate(rows, start=2):
-        if len(row) != len(header):
-            raise Misconfigured(
-                f"recording {path}: line {number} has {len(row)} cells, the header {len(header)}"
-            )
-        table.append(_numbers(path, number, header, row))
-    return header, table
-
-
-def _numbers(path: Path, number: int, header: Sequence[str], row: Sequence[str]) -> list[float]:
-    try:
-        return [float(cell) if cell.strip() else float("nan") for cell in row]
-    except ValueError:
-        for name, cell in zip(header, row, strict=True):
-            if cell.strip() and not _is_number(cell):
-                raise Misconfigured(
-                    f"recording {path}: line {number}, column {name!r}: {cell!r} is not a number"
-                ) from None
-        raise
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
-
-
-def _read_parquet(path: Path) -> Recording:
-    try:
-        import pyarrow.parquet as pq  # noqa: PLC0415 - an optional part
-        from pyarrow import ArrowInvalid  # noqa: PLC0415 - an optional part
-    except ImportError:
-        raise Misconfigured(
-            f"recording {path}: reading parquet needs pyarrow: pip install 'lichen[parquet]'"
-        ) from None
-    try:
-        table = pq.read_table(path)
-    except ArrowInvalid as error:
-        raise Misconfigured(f"recording {path}: not a parquet file: {error}") from None
-    columns: dict[str, NDArray[np.float64]] = {}
-    for name in table.column_names:
-        try:
-            column = table[name].to_numpy()
-            columns[name] = np.asarray(column, dtype=np.float64)
-        except (TypeError, ValueError):
-            raise Misconfigured(
-                f"recording {path}: column {name!r} is {table[name].type}, not numbers"
-            ) from None
-    return _from_table(path, columns)

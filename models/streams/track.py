@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_agent.sources.base import LabelBatch
-from edge_agent.sources.labels import changed, is_class
+from models.streams.batches import LabelBatch
+from models.streams.labels import changed, is_class
 from protocol.task import Modality
 
 _PERIODS: Final = 1.5

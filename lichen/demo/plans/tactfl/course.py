@@ -1,0 +1,63 @@
+"""The course of the demo without labels: learn, deploy to a device that only observes, compare."""
+
+import asyncio
+import json
+from typing import Any, Final
+
+from lichen.demo import beside, course
+from lichen.demo.fleet import Fleet
+from lichen.demo.observing import observe
+from lichen.demo.plans.tactfl import cast, telling
+from lichen.demo.plans.tactfl.prepare import Stage, labelled_file
+
+SEEDS: Final = 3
+"""Initial models that the rivals begin with."""
+
+
+async def live(fleet: Fleet[Stage]) -> None:
+    """From the first process to the last."""
+    story = fleet.stage.story
+    async with fleet.running():
+        await fleet.learn(lambda: course.announced(fleet))
+        model = fleet.view.model
+        if model is not None:
+            fleet.screen.say(
+                f"version {model.version} is fine-tuned and exported: an ONNX bundle of "
+                f"{model.bundle.size} bytes"
+            )
+        fleet.tell_chaos(story)
+        # The observing device's stream takes its time; the comparison uses the idle processor meanwhile.
+        async with asyncio.TaskGroup() as both:
+            observing = both.create_task(observe(fleet))
+            both.create_task(_look_back(fleet))
+        story.observer = observing.result()
+
+
+async def _look_back(fleet: Fleet[Stage]) -> None:
+    """Read the coordinator's history, end the training agents, and train the rivals."""
+    story = fleet.stage.story
+    history = await beside.history(fleet)
+    course.tell_history(story, history)
+    telling.absent(story, cast.DEVICES)
+    telling.weighed(story, history)
+    if (share := story.relative(story.broken)) is not None:
+        fleet.screen.say(f"{story.broken}, which is broken, weighed {share:.2f} of an equal share in the end")
+    await fleet.stop_agents()
+    telling.rivals(story, await _rivals(fleet))
+    fleet.screen.say("what the labelled windows give without a fleet is known")
+
+
+async def _rivals(fleet: Fleet[Stage]) -> list[dict[str, Any]]:
+    """Train and judge them in a child process."""
+    out = fleet.layout.root / "rivals.jsonl"
+    job = {
+        "out": str(out),
+        "task": fleet.stage.task.model_dump(mode="json"),
+        "labelled": str(labelled_file(fleet.layout)),
+        "unseen": str(fleet.layout.unseen),
+        "seeds": [fleet.options.seed + number for number in range(SEEDS)],
+    }
+    child = await fleet.start_beside("rivals", "lichen.demo.plans.tactfl.comparing", job)
+    await beside.finish(fleet, child, "models without a fleet to be trained and judged")
+    lines = await asyncio.to_thread(out.read_text)
+    return [json.loads(line) for line in lines.splitlines()]

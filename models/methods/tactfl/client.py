@@ -1,0 +1,96 @@
+"""A device's half of TACTFL: encoders trained without labels, and nothing else sent. Imports torch."""
+
+from typing import cast
+
+from models import training
+from models.contract import Blobs, ClientContext, Evaluation, LocalResult, Tensors, WindowSet
+from models.evaluation import judge
+from models.methods.tactfl import METHOD, TactflConfig
+from models.methods.tactfl.batch import Streams
+from models.methods.tactfl.local import LocalTraining
+from models.methods.tactfl.messages import TactflMessage
+from models.multimodal.inference import InferenceModel, probabilities
+from models.multimodal.network import build, load_blobs, to_blobs
+from models.params import difference, flatten
+from protocol.errors import Transient
+from protocol.task import Task
+
+
+class TactflClient:
+    """See :class:`models.contract.Client`."""
+
+    def initial(self, task: Task, seed: int) -> Blobs:
+        """A fresh network."""
+        training.start_deterministic(training.derive_seed(seed, "initial"))
+        return to_blobs(build(task))
+
+    def train(
+        self, context: ClientContext, windows: WindowSet, state: Blobs, private: Tensors
+    ) -> LocalResult:
+        """Train the encoders on all windows, whatever their labels; send those that had some.
+
+        Private are Adam's moments, by encoder (``keep_moments``). Metrics, of the last epoch: ``loss`` (1),
+        and ``matched``, the share of segments whose most similar one in the modality that they are paired
+        with shares time with them; of the windows: ``windows`` that trained, ``set_aside`` that have no
+        modality, ``alone`` that have one, ``context`` that have stream before them.
+
+        Raises:
+            Transient: there is nothing to send: fewer than two windows have a modality that the device has an
+                encoder for, or no segment overlaps another.
+        """
+        config, task = cast("TactflConfig", METHOD.configure(context.task)), context.task
+        generator = training.start_deterministic(
+            training.derive_seed(context.seed, context.device, context.round)
+        )
+        net = build(task)
+        load_blobs(net, state, partial=True)
+        encoders = [name for name in task.modality_names if f"encoder/{name}" in state]
+        every = Streams.of(task, windows, encoders, use_context=config.use_context)
+        streams = every.at(every.present_BM.any(dim=1))
+        metrics = {
+            "windows": float(len(streams)),
+            "set_aside": float(len(every) - len(streams)),
+            "alone": float((streams.present_BM.sum(dim=1) == 1).sum()),
+            "context": float((streams.back_s() < 0).sum()),
+        }
+        trainer = LocalTraining(task, net, config, generator, private)
+        if len(streams):
+            metrics |= trainer.run(streams, context.round)
+        if not trainer.trained:
+            raise _nothing_to_learn(context, metrics)
+        sent = {blob for blob in to_blobs(net) if blob.removeprefix("encoder/") in trainer.trained}
+        learnt = flatten({blob: tensors for blob, tensors in to_blobs(net).items() if blob in sent})
+        return LocalResult(
+            tensors=difference(learnt, flatten(state)),
+            metrics=metrics,
+            extra=TactflMessage(windows=trainer.trained).extra(),
+            private=trainer.kept,
+        )
+
+    def inference_model(self, task: Task, state: Blobs) -> InferenceModel:
+        """The module that evaluation runs and that export turns into ONNX; a missing feature is zero."""
+        config = cast("TactflConfig", METHOD.configure(task))
+        net = build(task)
+        load_blobs(net, state)
+        return InferenceModel(net, {}, config.normalise, config.feature_scale, impute="zero_feature")
+
+    def evaluate(self, task: Task, windows: WindowSet, state: Blobs) -> Evaluation:
+        """Judge a global state on labelled windows, missing modalities handled as at inference.
+
+        Raises:
+            Misconfigured: no window is labelled.
+        """
+        return judge(windows.y_B, probabilities(self.inference_model(task, state), windows))
+
+
+def _nothing_to_learn(context: ClientContext, metrics: dict[str, float]) -> Transient:
+    counted = ", ".join(f"{key} {metrics[key]:.0f}" for key in ("windows", "set_aside", "alone"))
+    return Transient(
+        f"device {context.device!r}, round {context.round}: no windows that can train: it takes two with "
+        f"the same modalities, and segments that overlap ({counted})"
+    )
+
+
+def make_client() -> TactflClient:
+    """The device's half."""
+    return TactflClient()

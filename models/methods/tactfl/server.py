@@ -1,0 +1,152 @@
+"""The coordinator's half of TACTFL: who weighs how much (3), and encoders folded by it. NumPy only."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Self, cast
+
+from models.aggregate import MAX_ABS
+from models.contract import Blobs, Profile, Tensors, Update, blob_of
+from models.guided import Weighing
+from models.headers import check_counts
+from models.methods.tactfl import METHOD, TactflConfig
+from models.methods.tactfl.messages import parse
+from models.methods.tactfl.weighing import ENCODER, weighed
+from models.params import apply, blobs_of, check_names, check_tensor, flatten, shapes, unflatten
+from models.robust import delta_fold
+from protocol.errors import Reason, Refused
+from protocol.task import Task
+
+_WHOLE: Final = 1 << 20
+"""Weights as integers: those of all devices together are about this, so a fold's sum has room to spare."""
+
+
+def _config(task: Task) -> TactflConfig:
+    return cast("TactflConfig", METHOD.configure(task))
+
+
+def _encoders(state: Blobs) -> Tensors:
+    """The tensors that travel as deltas."""
+    return flatten({blob: tensors for blob, tensors in state.items() if blob.startswith(ENCODER)})
+
+
+class TactflServer:
+    """See :class:`models.guided.GuidedServer`."""
+
+    def route(self, task: Task, profile: Profile) -> tuple[str, ...]:
+        """The device's encoders. Contrast does not read the head: predictions come from bundles."""
+        own = set(profile.modalities)
+        return tuple(f"{ENCODER}{name}" for name in task.modality_names if name in own)
+
+    def prototype_route(self, task: Task, modalities: Iterable[str]) -> tuple[str, ...]:
+        """None: there is no such role."""
+        del task, modalities
+        return ()
+
+    def check(self, task: Task, state: Blobs, update: Update) -> None:
+        """Compare an update with the model; see :class:`models.contract.Server`.
+
+        Raises:
+            Refused: the detail names the tensor, or the field of the header or of the extra message.
+        """
+        if update.header.weight != 1:
+            raise Refused(
+                Reason.OUT_OF_BOUNDS,
+                f"header.weight is {update.header.weight}; with TACTFL the coordinator weighs devices: 1",
+            )
+        check_counts(task, update.header)
+        if not update.tensors:
+            raise Refused(Reason.WRONG_TENSORS, "the update has no tensors")
+        base, sent = _encoders(state), blobs_of(update.tensors)
+        check_names(update.tensors, [name for name in base if blob_of(name) in sent], "encoders, each whole")
+        bound = _config(task).max_delta
+        for name, delta in update.tensors.items():
+            check_tensor(name, delta, base[name].shape, bound)
+        _check_windows(update, [blob.removeprefix(ENCODER) for blob in sent])
+
+    def open(self, task: Task, round_: int, state: Blobs) -> "TactflFold":
+        """Begin a round in which every device weighs the same; ``round_`` is not read."""
+        del round_
+        return TactflFold(task, state, None)
+
+    def weigh(self, task: Task, views: Mapping[str, Tensors]) -> Weighing:
+        """Weights of devices, encoder by encoder; see :class:`models.guided.GuidedServer`.
+
+        A device whose view is not finite weighs nothing, and the warnings name it. Robust folds
+        (``task.robust.fold``) give every device one vote, so weights are equal there.
+
+        Args:
+            task: its options.
+            views: device -> by encoder, its view, and ``windows/<modality>``.
+
+        Raises:
+            ValueError: views of one encoder differ in length (a fault of ours).
+        """
+        return weighed(task, _config(task), views)
+
+    def open_guided(self, task: Task, round_: int, state: Blobs, weighing: Weighing) -> "TactflFold":
+        """Begin a round in which :meth:`weigh` says how much each device moves each encoder."""
+        del round_
+        return TactflFold(task, state, weighing.weights)
+
+
+class TactflFold:
+    """One round's running aggregate; see :class:`models.contract.Fold`."""
+
+    def __init__(self, task: Task, state: Blobs, weights: Mapping[str, Mapping[str, float]] | None) -> None:
+        self._state = state
+        self._deltas = delta_fold(task.robust, shapes(_encoders(state)), MAX_ABS)
+        self._shares = None if weights is None else {b: _integers(share) for b, share in weights.items()}
+
+    def fold(self, update: Update) -> None:
+        """Take one update that :meth:`TactflServer.check` has passed.
+
+        Raises:
+            ValueError: the weighing does not know the device (a fault of ours).
+        """
+        for blob in blobs_of(update.tensors):
+            share = self._share(blob, update.header.device)
+            if share:
+                sent = {name: tensor for name, tensor in update.tensors.items() if blob_of(name) == blob}
+                self._deltas.add(sent, share)
+
+    def _share(self, blob: str, device: str) -> int:
+        if self._shares is None:
+            return 1
+        share = self._shares.get(blob, {}).get(device)
+        if share is None:
+            raise ValueError(f"device {device!r} has no weight for {blob!r}: it was not looked at")
+        return share
+
+    def merge(self, other: Self) -> None:
+        """Take another fold of the same round and weighing."""
+        self._deltas.merge(other._deltas)
+
+    def close(self) -> Blobs:
+        """The next global state: base + weighted mean delta; what nobody sent is the same to the bit."""
+        return unflatten(apply(flatten(self._state), self._deltas.mean()))
+
+
+def _integers(share: Mapping[str, float]) -> dict[str, int]:
+    """Weights for :class:`models.aggregate.FixedPointSum`, whose sums do not depend on order."""
+    return {device: max(1, round(w * _WHOLE)) if w > 0 else 0 for device, w in share.items()}
+
+
+def _check_windows(update: Update, modalities: Sequence[str]) -> None:
+    """``extra.windows`` counts those of the encoders that were sent, no more than there are samples."""
+    windows = parse(update.header.extra).windows
+    if set(windows) != set(modalities):
+        raise Refused(
+            Reason.WRONG_MODALITY,
+            f"extra.windows counts {', '.join(sorted(windows)) or 'nothing'}, "
+            f"the encoders sent are of {', '.join(sorted(modalities))}",
+        )
+    for name, count in windows.items():
+        if count > update.header.samples:
+            raise Refused(
+                Reason.OUT_OF_BOUNDS,
+                f"extra.windows.{name} is {count}, the update was made from {update.header.samples} samples",
+            )
+
+
+def make_server() -> TactflServer:
+    """The coordinator's half."""
+    return TactflServer()

@@ -1,0 +1,124 @@
+"""What TACTFL does at the coordinator with the labelled windows: look, train the head, fine-tune.
+
+Imports torch; runs in the worker; see :class:`models.guided.ServerTrainer`.
+
+Shapes: B windows, M modalities, D features, K classes.
+"""
+
+from typing import cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from models import training
+from models.contract import Blobs, FloatArray, Tensors, Update, WindowSet
+from models.methods.tactfl import METHOD, TactflConfig
+from models.methods.tactfl.finetune import encoded, head_trained, scores, whole_trained
+from models.methods.tactfl.messages import parse
+from models.methods.tactfl.recipe import Recipe, usable
+from models.methods.tactfl.weighing import ENCODER, WINDOWS
+from models.multimodal.network import MultimodalNetwork, build, load_blobs
+from models.params import apply, blobs_of, flatten, unflatten
+from protocol.errors import Misconfigured, Reason, Refused
+from protocol.task import Task
+
+
+def _config(task: Task) -> TactflConfig:
+    return cast("TactflConfig", METHOD.configure(task))
+
+
+class TactflTrainer:
+    """See :class:`models.guided.ServerTrainer`."""
+
+    def view(self, task: Task, labelled: WindowSet, state: Blobs, update: Update) -> Tensors:
+        """r_k of each encoder that a device sent: ``encoder/<modality>``, (D,) or, by classes, (K' * D,).
+
+        K' are the classes of which a labelled window has the modality, the same for all devices. Features are
+        as the head sees them. Besides, ``windows/<modality>``, (1,): those that it was trained on. A modality
+        that no labelled window has gets this alone.
+
+        Raises:
+            Refused: NON_FINITE: the device's model gives no finite numbers.
+            Misconfigured: no labelled window has a label and a modality, or they give no finite numbers
+                through the version itself.
+        """
+        config, windows = _config(task), usable(task, labelled)
+        training.start_deterministic(task.seed)
+        net, blobs = build(task), blobs_of(update.tensors)
+        base = flatten({blob: state[blob] for blob in blobs})
+        load_blobs(net, unflatten(apply(base, update.tensors)), partial=True)
+        net.eval()
+        view, trained_on = Tensors(), parse(update.header.extra).windows
+        for blob in blobs:
+            name = blob.removeprefix(ENCODER)
+            view[WINDOWS + name] = np.array([trained_on[name]], np.float32)
+            here_B = windows.present_BM[:, task.modality_names.index(name)]
+            if not here_B.any():
+                continue
+            x_BCT, y_B = torch.from_numpy(windows.x[name][here_B]), windows.y_B[here_B]
+            view[blob] = _seen(config, net, name, x_BCT, y_B)
+            if not np.isfinite(view[blob]).all():
+                load_blobs(net, {blob: state[blob]}, partial=True)
+                if not np.isfinite(_seen(config, net, name, x_BCT, y_B)).all():
+                    raise Misconfigured(
+                        f"task {task.name!r}: the windows of labelled.file give no finite numbers through "
+                        f"the version's own {blob}: most likely they have values of {name!r} beyond sense"
+                    )
+                raise Refused(
+                    Reason.NON_FINITE, f"{blob}: with this update the labelled windows give no finite numbers"
+                )
+        return view
+
+    def finish(
+        self, task: Task, round_: int, seed: int, labelled: WindowSet, state: Blobs
+    ) -> tuple[Blobs, dict[str, float]]:
+        """Train the head, in the rounds that ``head_every`` divides; in the last one, fine-tune everything.
+
+        Args:
+            task: its options, and which round is the last.
+            round_: from 1.
+            seed: the same gives the same bytes.
+            labelled: windows without a label or any modality are passed over.
+            state: what the fold made; blobs of other parts come back as they are.
+
+        Returns:
+            The version, and ``head_loss``, ``finetune_loss`` (of the last epoch, where they were trained) and
+            how the version does on these windows: ``labelled_accuracy``, ``labelled_macro_f1``,
+            ``labelled_loss``, ``labelled_windows``. It was trained on them, so they are no judge of it.
+
+        Raises:
+            Misconfigured: no labelled window has a label and a modality, or training diverges.
+        """
+        config, windows, metrics = _config(task), usable(task, labelled), dict[str, float]()
+        last, chance = round_ >= task.rounds.count, training.derive_seed(seed, "finish", round_)
+        if last or round_ % config.head_every == 0:
+            state, metrics = head_trained(task, windows, state, Recipe.of_head(config), chance)
+        if last:
+            state, found = whole_trained(task, windows, state, Recipe.of_whole(config), chance)
+            metrics |= found
+        return state, metrics | scores(task, windows, state, Recipe.of_head(config))
+
+
+def _seen(
+    config: TactflConfig, net: MultimodalNetwork, name: str, x_BCT: Tensor, y_B: NDArray[np.int64]
+) -> FloatArray:
+    """r_k of one encoder."""
+    with torch.inference_mode():
+        z_BD = Recipe.of_head(config).scaled(encoded(net, name, x_BCT))
+    with np.errstate(over="ignore", invalid="ignore"):  # not finite: for the caller to see
+        return _summary(config, z_BD.numpy(), y_B)
+
+
+def _summary(config: TactflConfig, z_BD: FloatArray, y_B: NDArray[np.int64]) -> FloatArray:
+    """The mean feature, or those of the classes after each other; sums in float64."""
+    parts = [z_BD]
+    if config.summary == "classes":
+        parts = [z_BD[y_B == k] for k in np.unique(y_B)]
+    return np.concatenate([part.mean(axis=0, dtype=np.float64) for part in parts]).astype(np.float32)
+
+
+def make_trainer() -> TactflTrainer:
+    """What the coordinator's worker trains."""
+    return TactflTrainer()

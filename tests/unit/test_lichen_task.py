@@ -1,0 +1,162 @@
+"""``lichen task check``: everything that is wrong with a task at once, and what its labelled windows lack."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lichen import cli
+from models import labelled
+from models.registry import methods
+from models.windowset import save
+from tests.support.labelled_files import cells, task_of, write_csv
+
+GUIDED = next(name for name, spec in methods().items() if spec.guided)
+PLAIN = next(name for name, spec in methods().items() if not spec.guided)
+TASK = """
+name = "toy"
+method = "{method}"
+labels = ["slow", "middle", "fast"]
+[[modalities]]
+name = "acc"
+channels = 2
+rate_hz = 10
+[[modalities]]
+name = "gyr"
+channels = 1
+rate_hz = 5
+[window]
+length_s = 2.0
+stride_s = 1.0
+"""
+OWN = '[labelled]\nfile = "own.csv"\n'
+
+
+def check(capsys: pytest.CaptureFixture[str], file: Path, *words: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as left:
+        cli.main(["task", "check", str(file), *words])
+    told = capsys.readouterr()
+    return int(left.value.code or 0), told.out, told.err
+
+
+def as_json(capsys: pytest.CaptureFixture[str], file: Path) -> tuple[int, dict[str, Any]]:
+    code, out, _ = check(capsys, file, "--format", "json")
+    return code, json.loads(out)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "task.toml"
+    path.write_text(TASK.format(method=GUIDED) + OWN)
+    write_csv(tmp_path / "own.csv", cells(("slow", "middle", "fast", "")))
+    return path
+
+
+def test_a_sound_task_is_shown_with_its_windows_by_class_and_modality(
+    capsys: pytest.CaptureFixture[str], file: Path
+) -> None:
+    code, told = as_json(capsys, file)
+    assert (code, told["sound"], told["wrong"], told["warnings"]) == (0, True, [], [])
+    assert told["labelled"]["by_class"] == {"slow": 9, "middle": 9, "fast": 9}
+    assert told["labelled"]["by_modality"]["gyr"] == {"slow": 9, "middle": 9, "fast": 9}
+    assert (told["labelled"]["windows"], told["labelled"]["unlabelled"]) == (27, 12)
+    assert told["window"]["samples"] == {"acc": [2, 20], "gyr": [1, 10]}
+    code, out, err = check(capsys, file)
+    assert (code, err) == (0, "")
+    assert "own.csv (1 recording): 27 windows, 12 more without a label" in out
+    assert out.splitlines()[-1] == "a coordinator can start on it"
+
+
+def test_what_is_missing_is_a_warning_and_no_error(capsys: pytest.CaptureFixture[str], file: Path) -> None:
+    write_csv(file.parent / "own.csv", cells(("slow", "fast")))
+    code, out, err = check(capsys, file)
+    assert (code, err) == (0, "")
+    assert "warning: class 'middle': no labelled windows" in out
+
+
+def test_everything_that_is_wrong_is_said_at_once(capsys: pytest.CaptureFixture[str], file: Path) -> None:
+    write_csv(file.parent / "own.csv", cells(("slow", "fats")))
+    rounds = '[rounds]\nselection = "chance"\ndevices_per_round = 2\nmin_devices = 3\n'
+    file.write_text(TASK.format(method=GUIDED) + OWN + rounds + "[config]\nno_such_option = 1\n")
+    code, _, err = check(capsys, file)
+    assert code == 78
+    lines = err.splitlines()
+    assert len(lines) == 4
+    assert all(line.startswith(f"wrong: {file}: ") for line in lines)
+    for word in ("no_such_option", "rounds.selection", "devices_per_round: 2", "did you mean 'fast'?"):
+        assert any(word in line for line in lines), word
+    code, told = as_json(capsys, file)
+    assert (code, told["sound"], told["labelled"]) == (78, False, None)
+    assert [f"wrong: {words}" for words in told["wrong"]] == lines
+
+
+def test_every_option_that_is_wrong_is_named_with_what_was_found_and_what_was_meant(
+    capsys: pytest.CaptureFixture[str], file: Path
+) -> None:
+    name, field = next(iter(methods()[GUIDED].config.model_fields.items()))
+    options = f'{name} = "no such value"\n{name}x = {field.default}\nquite_another = 1\n'
+    file.write_text(file.read_text() + "[config]\n" + options)
+    code, _, err = check(capsys, file)
+    assert code == 78
+    assert f"config.{name}: " in err
+    assert "(found 'no such value')" in err
+    assert f"config.{name}x: no such option; did you mean {name!r}?" in err
+    assert "config.quite_another: no such option" in err
+
+
+def test_a_task_that_cannot_be_read_names_every_wrong_key(
+    capsys: pytest.CaptureFixture[str], file: Path
+) -> None:
+    file.write_text(TASK.format(method=GUIDED).replace("rate_hz = 5", "rate_hz = 0") + "[windows]\nx = 1\n")
+    code, told = as_json(capsys, file)
+    assert code == 78
+    assert not told["sound"]
+    assert any("rate_hz" in words for words in told["wrong"])
+    assert any("windows" in words for words in told["wrong"])
+    code, _, err = check(capsys, file.with_name("gone.toml"))
+    assert code == 78
+    assert "gone.toml: no such file" in err
+
+
+def test_an_unknown_method_is_wrong_and_the_labelled_windows_are_looked_at_all_the_same(
+    capsys: pytest.CaptureFixture[str], file: Path
+) -> None:
+    file.write_text(TASK.format(method="tactlf") + OWN)
+    code, told = as_json(capsys, file)
+    assert code == 78
+    assert len(told["wrong"]) == 1
+    assert "'tactlf' is no method" in told["wrong"][0]
+    assert told["labelled"]["windows"] == 27
+
+
+def test_a_method_that_learns_from_labelled_windows_needs_them_and_another_does_not(
+    capsys: pytest.CaptureFixture[str], file: Path
+) -> None:
+    file.write_text(TASK.format(method=GUIDED))
+    code, told = as_json(capsys, file)
+    assert code == 78
+    assert '[labelled] file = "..."' in told["wrong"][0]
+    file.write_text(TASK.format(method=PLAIN))
+    assert as_json(capsys, file)[0] == 0
+    file.write_text(TASK.format(method=PLAIN) + OWN)
+    code, told = as_json(capsys, file)
+    assert code == 0
+    assert told["warnings"] == [f"method {PLAIN!r} does not learn from labelled windows at the coordinator"]
+
+
+def test_a_window_set_is_counted_and_options_that_the_task_sets_are_told_apart(
+    capsys: pytest.CaptureFixture[str], file: Path
+) -> None:
+    windows = labelled.read(task_of(), file.parent).windows
+    save(file.parent / "own.npz", windows)
+    option = "[config]\nhead_epochs = 3\n"
+    file.write_text(TASK.format(method=GUIDED) + OWN.replace("csv", "npz") + option)
+    code, told = as_json(capsys, file)
+    assert code == 0
+    assert told["labelled"]["kind"] == "window set"
+    assert told["labelled"]["windows"] == int(np.sum(windows.y_B >= 0))
+    assert told["method"]["options"] == {"head_epochs": 3}
+    assert "head_epochs" not in told["method"]["defaults"]
+    assert "option      head_epochs = 3" in check(capsys, file)[1]
