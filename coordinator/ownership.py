@@ -5,6 +5,7 @@ from typing import Final
 from coordinator.config import CoordinatorSettings
 from coordinator.rounds.states import Rules
 from coordinator.store import Store
+from models.registry import methods
 from protocol.errors import Misconfigured
 from protocol.task import Task
 
@@ -34,8 +35,12 @@ def own_task(store: Store, task: Task, settings: CoordinatorSettings) -> None:
 
 
 def _compared(task: Task) -> Task:
-    """Without what no version depends on: how much of their stream devices keep beside windows."""
-    return task.model_copy(update={"window": task.window.model_copy(update={"context_s": None})})
+    """Without what no version depends on: the stream that devices keep beside windows, tunable options."""
+    spec = methods().get(task.method)
+    tunable = () if spec is None else spec.tunable
+    config = {key: value for key, value in task.config.items() if not key.startswith(tunable)}
+    window = task.window.model_copy(update={"context_s": None})
+    return task.model_copy(update={"window": window, "config": config})
 
 
 def check_owner(store: Store, task: Task, settings: CoordinatorSettings) -> None:

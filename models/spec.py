@@ -54,6 +54,9 @@ class MethodSpec:
     optimised: tuple[str, ...] = ("encoder", "head")
     """The parts of a state (first words of blob names) that ``task.aggregator`` steps; the others become what
     the fold says. Running statistics never are stepped."""
+    tunable: tuple[str, ...] = ()
+    """Options, by how their names begin, that may change between restarts of a coordinator: of what it trains
+    and weighs by itself, on which no version's shape and no device depends."""
     several_targets: bool = False
     """Takes tasks with ``targets`` besides ``labels``, and modalities that are no inputs."""
 

@@ -69,6 +69,17 @@ def test_other_targets_need_another_folder(tmp_path) -> None:
             check_owner(store, task.model_copy(update={"targets": (SPEED,)}), settings)
 
 
+def test_what_the_coordinator_trains_by_itself_may_change_and_what_devices_train_may_not(tmp_path) -> None:
+    settings = settings_for(tmp_path, 1)
+    task = tiny_task().model_copy(update={"method": "tactfl", "config": {"finetune_lr": 5.0, "lr": 0.01}})
+    with Store(tmp_path / "c.sqlite3") as store:
+        own_task(store, task, settings)
+        tamed = {"finetune_lr": 0.001, "head_epochs": 5, "sharpness": 1.0, "lr": 0.01}
+        check_owner(store, task.model_copy(update={"config": tamed}), settings)
+        with pytest.raises(Misconfigured, match="config differs"):
+            check_owner(store, task.model_copy(update={"config": {**tamed, "lr": 0.02}}), settings)
+
+
 @pytest.mark.parametrize(("label", "works"), [(1.0, True), (np.nan, False)])
 def test_windows_that_are_labelled_for_another_target_judge_a_version(tmp_path, label, works) -> None:
     (tmp_path / "task.toml").write_text(

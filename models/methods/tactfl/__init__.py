@@ -130,6 +130,7 @@ METHOD = MethodSpec(
     may_miss_modality=True,
     guided=True,
     optimised=("encoder",),
+    tunable=("head_", "finetune_", "weighting", "rule", "sharpness", "centre", "floor"),
     symbols={
         "K": "devices",
         "D_s": "task.labelled",
