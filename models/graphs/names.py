@@ -1,0 +1,63 @@
+"""Names of entities and relations, in one spelling: who means the same thing must write the same.
+
+Unicode has several spellings of one text (an accent within a letter, or after it); NFC (Unicode Standard
+Annex 15) is the one that is kept here. Case and inner spaces are left alone: they may tell things apart.
+"""
+
+import sys
+import unicodedata
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+MAX_BYTES: Final = 1024
+"""Of a name in UTF-8."""
+_CONTROL: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})
+"""Control characters, halves of surrogate pairs, separators of lines and paragraphs."""
+_MARK: Final = "\ufeff"
+"""At the beginning of a file it is no part of the text; within a text it is nothing."""
+_SHOWN: Final = 60
+
+
+def clean(name: str) -> str:
+    """The name in NFC, without spaces around it.
+
+    Raises:
+        ValueError: nothing is left, it is longer than :data:`MAX_BYTES`, or holds a control character; the
+            words go on behind "the head" or another thing that has a name.
+    """
+    if len(name) > MAX_BYTES:  # before anything is computed of it
+        raise ValueError(f"{shown(name)} has {len(name)} characters, at most {MAX_BYTES} bytes are read")
+    normal = name.strip() if name.isascii() else unicodedata.normalize("NFC", name).strip()
+    if not normal:
+        raise ValueError("is empty")
+    if not normal.isprintable():
+        for character in normal:
+            if unicodedata.category(character) in _CONTROL or character == _MARK:
+                raise ValueError(f"{shown(name)} holds the control character U+{ord(character):04X}")
+    size = len(normal) if normal.isascii() else len(normal.encode())
+    if size > MAX_BYTES:
+        raise ValueError(f"{shown(name)} has {size} bytes, at most {MAX_BYTES} are read")
+    return normal
+
+
+def words_of(array: NDArray[Any]) -> list[str]:
+    """The texts of a foreign array of them (n,).
+
+    Raises:
+        ValueError: it is no such array, or holds four bytes that are no character (of which numpy would make
+            an error that nobody expects).
+    """
+    if array.ndim != 1 or array.dtype.kind != "U":
+        raise ValueError(f"is {array.dtype} {array.shape}, not names (text, one axis)")
+    points = np.ascontiguousarray(array).view(f"{array.dtype.str[0]}u4")
+    if points.size and int(points.max()) > sys.maxunicode:
+        raise ValueError(f"holds {int(points.max()):#x}, which is no character")
+    words: list[str] = array.tolist()
+    return words
+
+
+def shown(name: str) -> str:
+    """For messages: quoted, and not longer than a line can bear."""
+    return ascii(name) if len(name) <= _SHOWN else f"{name[:_SHOWN]!a}..."
