@@ -10,6 +10,7 @@ from typing import Final, cast
 
 from coordinator.bulkhead import bulkhead
 from coordinator.journal import Entry
+from coordinator.owned import shared
 from coordinator.screen import WEIGHT, Magnitudes, screen
 from models.contract import Blobs, Fold, Server, Update
 from models.guided import GuidedServer, Weighing
@@ -39,10 +40,19 @@ class UnusableUpdates(LichenError):  # noqa: N818 - says what was found, like Re
         self.lost = lost
 
 
-def limits_for(state: Blobs, max_update_bytes: int) -> Limits:
-    """What an update of this model can need at most: sized from the model, not from what a peer says."""
-    tensors = flatten(model_of(state))
-    elements = sum(tensor.size for tensor in tensors.values()) + _SLACK_ELEMENTS
+def limits_for(state: Blobs, max_update_bytes: int, task: Task | None = None) -> Limits:
+    """What an update of this model can need at most: sized from the model, not from what a peer says.
+
+    Args:
+        state: a version, with or without moments.
+        max_update_bytes: no update may be larger, whatever the model is.
+        task: where its method's updates may go beyond the model (``MethodSpec.beyond``); what belongs to
+            single devices counts for nothing then.
+    """
+    spec = None if task is None else methods().get(task.method)
+    model = model_of(state) if task is None else shared(task, model_of(state))
+    tensors, beyond = flatten(model), 0 if task is None or spec is None else spec.beyond(task)
+    elements = sum(tensor.size for tensor in tensors.values()) + beyond + _SLACK_ELEMENTS
     count = 2 * len(tensors) + 64
     # raw float32, or top-k at its densest (8 bytes an element) which no sane client sends
     most = 5 * elements + _PER_TENSOR_BYTES * count + _SLACK_BYTES

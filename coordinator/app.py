@@ -23,6 +23,7 @@ from coordinator.leaving import leave_when_done
 from coordinator.ledger import Ledger
 from coordinator.links import Post, Running
 from coordinator.metrics import Exporter
+from coordinator.owned import Owners
 from coordinator.ownership import DATABASE, check_owner, own_task, rules_of
 from coordinator.receive import Receiver
 from coordinator.reference import References
@@ -197,6 +198,7 @@ class Coordinator:
         )
         self.rollcall = RollCall(self.link, self.roster, self.teller, clock)
         self.server = BlobServer(blobs, post, self.teller.say, settings.mqtt.window, clock)
+        self.server.may_have = Owners(task, blobs).may_have
         self.ingest = Ingest(
             fleet=settings.fleet,
             messages=self.link.messages,

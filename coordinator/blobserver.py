@@ -48,10 +48,14 @@ class BlobServer:
         self._in_flight: dict[str, int] = {}
         self._more = asyncio.Event()
         self.dropped = 0
+        self.withheld = 0
+        """Requests for blobs that belong to another device."""
+        self.may_have: Callable[[str, str], bool] = lambda _device, _digest: True
+        """Whether a device may be served a blob that is here; asked in a thread."""
 
     async def request(self, device: str, fetch: Fetch) -> None:
         """Queue what a device asks for."""
-        if not await asyncio.to_thread(self._blobs.has, fetch.digest):
+        if not await asyncio.to_thread(self._is_there_for, device, fetch.digest):
             self._no_such_blob(device, fetch.digest)
             return
         self.asked_at = self._clock.now()
@@ -69,6 +73,15 @@ class BlobServer:
                 break
             queue.append(chunk)
         self._more.set()
+
+    def _is_there_for(self, device: str, digest: str) -> bool:
+        if not self._blobs.has(digest):
+            return False
+        if self.may_have(device, digest):
+            return True
+        self.withheld += 1
+        log.info("blob_withheld", device=device, digest=digest)
+        return False
 
     async def run(self) -> None:
         """Serve for ever."""

@@ -30,7 +30,7 @@ Config = Annotated[Path, typer.Option("--config", "-c", help="coordinator.toml",
 
 
 _SHOWN = ("accuracy", "macro_f1", "loss")
-"""Metrics in the table; the JSON has all."""
+"""Metrics in the table, besides those that devices report; the JSON has all."""
 
 
 class Format(StrEnum):
@@ -91,6 +91,7 @@ def check(config: Config, fmt: FormatOption = Format.TABLE) -> None:
         "method": spec.name,
         "rounds": task.rounds.count,
         "modalities": list(task.modality_names),
+        "learns_from": spec.kind.noun,
         "classes": len(task.labels),
         "targets": list(task.target_names),
         "selection": task.rounds.selection,
@@ -160,6 +161,7 @@ def _rounds_table(found: dict[str, Any]) -> Table:
     table = Table(
         "round", "attempts", "devices", "quality by modality", "bytes up", "metrics", title="Rounds"
     )
+    shown = (*_SHOWN, *found["reported"])
     for row in found["rounds"]:
         table.add_row(
             str(row["round"]),
@@ -167,7 +169,7 @@ def _rounds_table(found: dict[str, Any]) -> Table:
             _who(row),
             "\n".join(f"{name} {value:.2f}" for name, value in _mean_quality(row["updates"]).items()),
             "" if row["bytes_up"] is None else f"{row['bytes_up']:,}",
-            "\n".join(f"{name} {row['metrics'][name]:.3f}" for name in _SHOWN if name in row["metrics"]),
+            "\n".join(f"{name} {row['metrics'][name]:.3f}" for name in shown if name in row["metrics"]),
         )
     return table
 

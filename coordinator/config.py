@@ -167,6 +167,11 @@ def _check_evaluation(data: Path | None, task: Task) -> None:
     """Now, and not after the worker has made a model that nothing can judge."""
     if data is None:
         return
+    if task.graph is not None:
+        raise Misconfigured(
+            f"evaluation.data: task {task.name!r} is of graphs, and there is none here to judge versions on; "
+            "leave it out: a version's metrics are the mean of what its devices report"
+        )
     if not data.is_file():
         raise Misconfigured(
             f"evaluation.data: {data} is no file; name a labelled window set (npz) or leave it out"

@@ -2,14 +2,16 @@
 
 from typing import Final
 
+from coordinator.terms import noun_of
 from protocol.errors import Reason, Refused
 from protocol.task import Task
 from protocol.updates import UpdateHeader
 
 MAX_SAMPLES: Final = 10_000_000
-"""Windows of one round on one device; ``rounds.min_windows`` can ask for no more either."""
+"""Windows of one round on one device; ``rounds.min_windows`` can ask for no more either. Of a graph its task
+says how many triples there may be."""
 _ROUNDING: Final = 1.0
-"""Windows that the share ``missing`` may be off by."""
+"""Windows (or triples) that the share ``missing`` may be off by."""
 
 
 def check_header(task: Task, device: str, header: UpdateHeader) -> None:
@@ -25,7 +27,7 @@ def check_header(task: Task, device: str, header: UpdateHeader) -> None:
     if header.method != task.method:
         raise Refused(Reason.UNKNOWN_TASK, f"method {header.method!r}; the task's is {task.method!r}")
     _check_modalities(task, header)
-    _check_samples(header)
+    _check_samples(task, header)
     for name, per_class in header.counts.items():
         _check_counts(task, header, name, per_class)
 
@@ -42,11 +44,12 @@ def _check_modalities(task: Task, header: UpdateHeader) -> None:
             raise Refused(Reason.WRONG_MODALITY, f"{what}.{strange[0]}: the task's modalities are {known}")
 
 
-def _check_samples(header: UpdateHeader) -> None:
-    if not 1 <= header.samples <= MAX_SAMPLES:
+def _check_samples(task: Task, header: UpdateHeader) -> None:
+    most = MAX_SAMPLES if task.graph is None else task.graph.max_triples
+    if not 1 <= header.samples <= most:
         raise Refused(
             Reason.OUT_OF_BOUNDS,
-            f"samples: {header.samples}; an update comes from 1 to {MAX_SAMPLES} windows",
+            f"samples: {header.samples}; an update comes from 1 to {most} {noun_of(task)}",
         )
     if header.weight > header.samples:
         raise Refused(
@@ -55,20 +58,19 @@ def _check_samples(header: UpdateHeader) -> None:
 
 
 def _check_counts(task: Task, header: UpdateHeader, name: str, per_class: tuple[int, ...]) -> None:
-    """One number a class, and no more windows than can have had the modality."""
-    counted = sum(per_class)
-    if len(per_class) != len(task.labels):
+    """One number a class (of a graph one), and no more than can have had the modality."""
+    counted, noun = sum(per_class), noun_of(task)
+    if len(per_class) != task.classes:
         raise Refused(
-            Reason.OUT_OF_BOUNDS,
-            f"counts.{name}: {len(per_class)} classes; the task has {len(task.labels)}",
+            Reason.OUT_OF_BOUNDS, f"counts.{name}: {len(per_class)} classes; the task has {task.classes}"
         )
     if counted > header.samples:
         raise Refused(
-            Reason.OUT_OF_BOUNDS, f"counts.{name}: {counted} windows in all, but samples is {header.samples}"
+            Reason.OUT_OF_BOUNDS, f"counts.{name}: {counted} {noun} in all, but samples is {header.samples}"
         )
     present = header.samples * (1.0 - header.missing.get(name, 0.0))
     if counted > present + _ROUNDING + 1e-6 * header.samples:
         raise Refused(
             Reason.OUT_OF_BOUNDS,
-            f"counts.{name}: {counted} windows in all, but missing.{name} leaves {present:.1f} of them",
+            f"counts.{name}: {counted} {noun} in all, but missing.{name} leaves {present:.1f} of them",
         )

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from coordinator import schema
 from coordinator.app import DATABASE
+from coordinator.reported import names_of
 from coordinator.rounds.reading import replay
 from coordinator.salvage import META as SALVAGED
 from coordinator.serving import unserved
@@ -21,7 +22,8 @@ def read(state_dir: Path) -> dict[str, Any]:
     """The history as one JSON object.
 
     Returns:
-        ``task``, ``phase``, ``round``, ``version``, ``why`` (what it waited for at ``why_wall``),
+        ``task``, ``reported`` (names of metrics that are means of what devices say), ``phase``,
+        ``round``, ``version``, ``why`` (what it waited for at ``why_wall``),
         ``salvaged`` (what was done when the database was damaged the last time),
         ``bytes_up``, ``bytes_down``, ``disk_writes`` (commits, syncs and bytes of the process that wrote
         last, since it started), and the lists ``versions``, ``rounds`` (each with its attempts and its
@@ -47,6 +49,7 @@ def _read(store: Store) -> dict[str, Any]:
     versions = store.rows(sa.select(schema.versions).order_by(schema.versions.c.version))
     return {
         "task": None if task is None else task.name,
+        "reported": [] if task is None else list(names_of(task)),
         "phase": state.phase.value,
         "round": state.round,
         "version": state.version,

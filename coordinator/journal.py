@@ -156,6 +156,13 @@ class Journal:
         path = self._root / str(row["round"]) / row["file"]
         return Entry(row["device"], row["digest"], path, row["at"], row["size"])
 
+    def told(self, round_: int, devices: Iterable[str]) -> list[tuple[int, dict[str, float]]]:
+        """Samples and metrics that the headers of these devices' updates name, in no order."""
+        table, wanted = schema.updates, set(devices)
+        query = sa.select(table.c.device, table.c.header).where(table.c.round == round_)
+        headers = [row["header"] for row in self._store.rows(query) if row["device"] in wanted]
+        return [(header["samples"], header["metrics"]) for header in headers]
+
     def mark_lost(self, round_: int, device: str, why: str) -> None:
         """An accepted update turned out unusable; the device may deliver again."""
         table = schema.updates

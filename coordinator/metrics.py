@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from coordinator.app import Coordinator
 
 ANY: Final = ""
-"""The label of ``lichen_coverage`` where devices learn without labels: windows of any class, or of none."""
+"""The label of ``lichen_coverage`` where devices learn without labels: windows of any class, or of none; of
+graphs, triples."""
 
 
 class Exporter:
@@ -85,6 +86,7 @@ class _Collector:
             ("lichen_bytes_down", "Bytes sent to devices since the task began", down),
             ("lichen_updates_accepted", "Updates accepted since the start", app.teller.accepted),
             ("lichen_messages_dropped", "Messages beyond a device's share", app.ingest.lanes.dropped),
+            ("lichen_blobs_withheld", "Requests for blobs of another device", app.server.withheld),
             ("lichen_messages_turned_away", "Messages of barred devices", app.guard.turned_away),
             ("lichen_update_groups", "Transactions that accepted them", app.receiver.commits.groups),
             *((f"lichen_disk_{what}", f"Disk {what} since the start", n) for what, n in wear.items()),

@@ -7,6 +7,7 @@ from coordinator.rounds.states import Rules
 from coordinator.store import Store
 from models.registry import methods
 from protocol.errors import Misconfigured
+from protocol.graph_task import GraphTask
 from protocol.task import Task
 
 DATABASE: Final = "coordinator.sqlite3"
@@ -35,12 +36,16 @@ def own_task(store: Store, task: Task, settings: CoordinatorSettings) -> None:
 
 
 def _compared(task: Task) -> Task:
-    """Without what no version depends on: the stream that devices keep beside windows, tunable options."""
+    """Without what no version depends on: the stream that devices keep beside windows, tunable options.
+
+    Of graphs only the features matter: their bounds may grow with the sites.
+    """
     spec = methods().get(task.method)
     tunable = () if spec is None else spec.tunable
     config = {key: value for key, value in task.config.items() if not key.startswith(tunable)}
     window = task.window.model_copy(update={"context_s": None})
-    return task.model_copy(update={"window": window, "config": config})
+    graph = None if task.graph is None else GraphTask(features=task.graph.features)
+    return task.model_copy(update={"window": window, "config": config, "graph": graph})
 
 
 def check_owner(store: Store, task: Task, settings: CoordinatorSettings) -> None:
@@ -58,7 +63,8 @@ def check_owner(store: Store, task: Task, settings: CoordinatorSettings) -> None
     known = store.get_meta("task")
     if known is not None:
         old = Task.model_validate_json(known)
-        for key in ("name", "method", "labels", "modalities", "targets", "window", "network", "config"):
+        keys = ("name", "method", "labels", "modalities", "targets", "graph", "window", "network", "config")
+        for key in keys:
             if getattr(_compared(old), key) != getattr(_compared(task), key):
                 raise Misconfigured(
                     f"{settings.task}: {key} differs from what {settings.state_dir} was begun with; "

@@ -5,26 +5,24 @@ the same version again after a crash gives the same digests.
 """
 
 import json
-from collections.abc import Iterable
-from typing import Any, Final
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import sqlalchemy as sa
 
 from coordinator import schema
+from coordinator.owned import OWN_LIMITS
 from coordinator.store import Store
 from models.contract import Blobs, Evaluation, Tensors
+from models.registry import methods
 from protocol import messages
 from protocol.errors import Reason, Refused
-from protocol.frame import Limits, decode_frame, encode_frame
-from protocol.messages import MAX_BLOB_BYTES, BlobRef
+from protocol.frame import decode_frame, encode_frame
+from protocol.messages import BlobRef
 from protocol.task import Task
 from protocol.tensors import Codec, encode
 from protocol.updates import BlobHeader, Manifest
 from runtime.blobs import BlobStore
-
-_OWN_LIMITS: Final = Limits(
-    max_bytes=MAX_BLOB_BYTES, max_elements=MAX_BLOB_BYTES // 4, max_total_elements=MAX_BLOB_BYTES // 4
-)
 
 
 class Registry:
@@ -34,6 +32,8 @@ class Registry:
         self._store = store
         self._blobs = blobs
         self._task = task
+        spec = methods().get(task.method)
+        self._codecs = {} if spec is None else spec.codecs
 
     def publish(self, version: int, state: Blobs, parent: str | None) -> tuple[str, Manifest]:
         """Store a global state.
@@ -48,8 +48,11 @@ class Registry:
         return self._blobs.put(messages.encode(manifest)).digest, manifest
 
     def _put(self, name: str, tensors: Tensors) -> BlobRef:
-        encoded = {tensor: encode(value, Codec.FLOAT32) for tensor, value in tensors.items()}
+        encoded = {tensor: encode(value, self._codec(tensor)) for tensor, value in tensors.items()}
         return self._blobs.put(encode_frame(BlobHeader(name=name), encoded))
+
+    def _codec(self, tensor: str) -> Codec:
+        return self._codecs.get(tensor.rsplit("/", 1)[-1], Codec.FLOAT32)
 
     def manifest(self, digest: str) -> Manifest:
         """Read a manifest.
@@ -72,7 +75,7 @@ class Registry:
         """
         blobs: Blobs = {}
         for name, ref in self.manifest(digest).blobs.items():
-            _, blobs[name] = decode_frame(self._blobs.get(ref.digest), BlobHeader, _OWN_LIMITS)
+            _, blobs[name] = decode_frame(self._blobs.get(ref.digest), BlobHeader, OWN_LIMITS)
         return blobs
 
     def size(self, digest: str) -> int:
@@ -88,8 +91,9 @@ class Registry:
         *,
         wall: float,
         traffic: tuple[int, int],
+        metrics: Mapping[str, float],
     ) -> None:
-        """Write a version's row."""
+        """Write a version's row; ``metrics``: what is known of it already."""
         self._store.put(
             schema.versions,
             version=version,
@@ -97,7 +101,7 @@ class Registry:
             parent=parent or None,
             wall=wall,
             devices=sorted(devices),
-            metrics={},
+            metrics=dict(metrics),
             confusion=None,
             bytes_up=traffic[0],
             bytes_down=traffic[1],

@@ -18,6 +18,7 @@ from sqlalchemy.exc import DatabaseError
 from coordinator import schema
 from coordinator.backup import backup_of, trouble_in
 from coordinator.journal import Journal
+from coordinator.reported import mean, names_of
 from coordinator.rounds import machine
 from coordinator.rounds.group import Offered
 from coordinator.rounds.reading import replay
@@ -135,14 +136,15 @@ class _Salvage:
         )
         made = VersionMade(version=manifest.version, manifest=digest)
         after, _ = machine.apply(self.rules, before, made, self.wall)
+        headers = [one.header for one in self._frames(manifest.version)]
         store.put(
             schema.versions,
             version=manifest.version,
             manifest=digest,
             parent=manifest.parent,
             wall=self.wall,
-            devices=sorted({one.header.device for one in self._frames(manifest.version)}),
-            metrics={},
+            devices=sorted({one.device for one in headers}),
+            metrics=mean(names_of(self.task), ((one.samples, one.metrics) for one in headers)),
             confusion=None,
             bytes_up=int(store.get_meta("bytes_up") or 0),
             bytes_down=int(store.get_meta("bytes_down") or 0),

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from models.contract import Profile
+from models.materials import KINDS
 from models.registry import methods
 from protocol.messages import State
 from protocol.task import LABEL, Task
@@ -16,7 +17,7 @@ class Terms:
     """The task's, and what the coordinator has ready.
 
     Attributes:
-        min_windows: windows to learn from.
+        min_windows: windows to learn from; of a graph, triples.
         modalities: the task's; a device of role ``prototype`` must have one of them, and so must one that
             trains where the method is ``routed``.
         no_prototypes: why a device whose only learning role is ``prototype`` cannot take part now, in words;
@@ -25,6 +26,7 @@ class Terms:
         wants_graphs: whether the method has a use for devices of role ``prototype``, and so for graphs.
         routed: devices hold parts of the model, by what they read and predict.
         needs_labels: whether devices that train learn from labelled windows alone.
+        noun: what is counted, in the plural.
     """
 
     min_windows: int
@@ -34,6 +36,7 @@ class Terms:
     wants_graphs: bool = False
     routed: bool = False
     needs_labels: bool = True
+    noun: str = "windows"
 
     def lacks(self, state: State) -> str:
         """What an online device lacks, in words; empty where it lacks nothing."""
@@ -46,7 +49,7 @@ class Terms:
             return f"no modality of the task: {', '.join(self.modalities)}"[:200]
         if state.windows < self.min_windows:
             labelled = "labelled " if self.needs_labels or not trains(state) else ""
-            return f"{state.windows} of {self.min_windows} {labelled}windows"
+            return f"{state.windows} of {self.min_windows} {labelled}{self.noun}"
         return ""
 
 
@@ -58,6 +61,11 @@ def trains(state: State) -> bool:
 def sends_prototypes_alone(state: State) -> bool:
     """Whether a device can learn by its prototypes and in no other way."""
     return "prototype" in state.roles and not trains(state)
+
+
+def noun_of(task: Task) -> str:
+    """What a task is learned from, in the plural: windows, or triples of graphs."""
+    return KINDS["windows" if task.graph is None else "graph"].noun
 
 
 def terms_of(task: Task, no_graphs: str) -> Terms:
@@ -73,7 +81,12 @@ def terms_of(task: Task, no_graphs: str) -> Terms:
         none = f"no role train; method {task.method!r} has no use for role prototype"
         needs_labels = spec is None or spec.needs_labels
         return Terms(
-            task.rounds.min_windows, task.input_names, none, routed=routed, needs_labels=needs_labels
+            task.rounds.min_windows,
+            task.input_names,
+            none,
+            routed=routed,
+            needs_labels=needs_labels,
+            noun=noun_of(task),
         )
     return Terms(
         task.rounds.min_windows,
@@ -83,6 +96,7 @@ def terms_of(task: Task, no_graphs: str) -> Terms:
         wants_graphs=True,
         routed=routed,
         needs_labels=spec.needs_labels,
+        noun=noun_of(task),
     )
 
 

@@ -8,7 +8,7 @@ from coordinator.rounds.group import Offered
 from models.params import blobs_of
 from protocol.errors import Refused
 from protocol.frame import digest, open_frame
-from protocol.messages import MAX_MESSAGE_BYTES
+from protocol.messages import MAX_MANIFEST_BYTES
 from protocol.task import Task
 from protocol.updates import Manifest, UpdateHeader
 from runtime.blobs import BlobStore
@@ -28,7 +28,7 @@ def newest_manifest(blobs: BlobStore, task: Task) -> tuple[str, Manifest] | None
 
 
 def _manifest(blobs: BlobStore, name: str) -> Manifest | None:
-    if blobs.path(name).stat().st_size > MAX_MESSAGE_BYTES:
+    if blobs.path(name).stat().st_size > MAX_MANIFEST_BYTES:
         return None
     try:
         return Manifest.model_validate_json(blobs.get(name))

@@ -8,15 +8,16 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import structlog
 
 from edge_agent.checks import warnings
-from edge_agent.collect import Collector, Judged, Workspace
+from edge_agent.collect import Collector, Judged
 from edge_agent.config import AgentSettings
 from edge_agent.deploy import Deployment
+from edge_agent.graph_keeper import GraphKeeper
+from edge_agent.graph_queries import Queries
 from edge_agent.identity.folder import folder_of
 from edge_agent.identity.service import Renewal, service_of
 from edge_agent.inference import Inference
@@ -27,13 +28,14 @@ from edge_agent.ports import AgentLink, Trainer
 from edge_agent.private import PrivateTensors
 from edge_agent.report import report
 from edge_agent.session import Session, offline, state_topic
-from edge_agent.sources.base import Source, open_source
+from edge_agent.sources.base import Source
 from edge_agent.status import LOCK_FILE, STATUS_FILE, keep
 from edge_agent.tasks import first_task
+from edge_agent.workspace import Workspace
 from protocol.errors import Refused, Transient
 from protocol.messages import Command, ModelPointer, Offer, Receipt, TaskAnnouncement, Want, decode
 from protocol.task import Task
-from protocol.topics import Kind, Route, device_filters, parse, ping_topic
+from protocol.topics import Kind, device_filters, parse, ping_topic
 from runtime.blobs import BlobStore
 from runtime.clock import Clock
 from runtime.fetch import Fetcher
@@ -47,19 +49,6 @@ _log = structlog.get_logger("edge_agent")
 
 SPOOL = "spool.sqlite3"
 """In the state folder: updates that wait for their receipt."""
-
-
-def open_sources(settings: AgentSettings, config: Path, task: Task | None, clock: Clock) -> list[Source]:
-    """All sources of the configuration, which was read from ``config``.
-
-    Raises:
-        Misconfigured: names the file, the table and the key.
-    """
-    names, folder = None if task is None else task.modality_names, config.absolute().parent
-    return [
-        open_source(table, f"{config}: source[{i}]", folder, names, clock)
-        for i, table in enumerate(settings.source)
-    ]
 
 
 class Agent:
@@ -129,6 +118,13 @@ class Agent:
             model_digest=self._model_digest,
             reconnect=link.reconnect,
         )
+        self.keeper = GraphKeeper(settings, clock, self.session.touch, self.progress)
+        graph = settings.graph
+        self.queries: Queries | None = None
+        if graph is not None and graph.queries is not None:
+            self.queries = Queries(
+                graph.queries, self.inference, private, self.workspace, clock=clock, poll_s=graph.poll_s
+            )
         self.outbox = Outbox(link, self.spool, settings, clock, rng)
         self.learner = Learner(
             settings,
@@ -159,7 +155,7 @@ class Agent:
 
     def workspace(self) -> Workspace | None:
         """What belongs to the present task."""
-        return self.collector.workspace
+        return self.keeper.workspace or self.collector.workspace
 
     def services(self) -> dict[str, Callable[[], Awaitable[None]]]:
         """Name -> run, for the one TaskGroup."""
@@ -168,9 +164,11 @@ class Agent:
             "link": self.link.run,
             "router": self._route,
             "collector": self.collector.run,
+            "graph": self.keeper.run,
             "outbox": self.outbox.run,
             "session": self.session.run,
             "inference": self.inference.run,
+            **({} if self.queries is None else {"queries": self.queries.run}),
             "learner": self.learner.run,
             "deployment": self.deployment.run,
             "metrics": self._send_metrics,
@@ -186,7 +184,16 @@ class Agent:
             _log.warning("this may be wrong", why=words)
         await asyncio.to_thread(self.blobs.collect, (), self.settings.blob_budget_bytes)
         if self._first_task is not None:
-            await self.collector.use(self._first_task)
+            await self.use(self._first_task)
+
+    async def use(self, task: Task) -> None:
+        """Collect for this task from now on; its material is kept by one service or the other."""
+        if task.graph is None:
+            await self.keeper.leave()
+            await self.collector.use(task)
+        else:
+            await self.collector.leave()
+            await self.keeper.use(task)
 
     async def stop(self) -> None:
         """Say goodbye while the link is up."""
@@ -196,7 +203,7 @@ class Agent:
         """After all services have ended."""
         self.spool.close()
         if (work := self.workspace()) is not None:
-            work.store.close()
+            work.close()
         self._owner.close()
 
     def _model_digest(self) -> str | None:
@@ -258,7 +265,7 @@ class Agent:
             case Kind.CMD:
                 self._on_command(decode(message.payload, Command))
             case _:
-                _ignore(route)
+                _log.debug("nothing to do", topic=route.kind)
 
     async def _on_receipt(self, payload: bytes) -> None:
         answer = decode(payload, Receipt, Want)
@@ -275,7 +282,7 @@ class Agent:
         work = self.workspace()
         if work is not None and work.task != announcement.task:
             self.learner.cancel()
-        if await self.session.on_task(announcement, self.collector.use):
+        if await self.session.on_task(announcement, self.use):
             self.deployment.task_changed()
 
     def _on_command(self, command: Command) -> None:
@@ -287,7 +294,3 @@ class Agent:
     def status(self) -> dict[str, Any]:
         """What it does, and what it waits for."""
         return report(self)
-
-
-def _ignore(route: Route) -> None:
-    _log.debug("nothing to do", topic=route.kind)

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-from edge_agent.agent import Agent, open_sources
+from edge_agent.agent import Agent
 from edge_agent.checks import require_output
 from edge_agent.config import AgentSettings, read, read_task
+from edge_agent.opening import open_sources
 from protocol.errors import Misconfigured
 from runtime import logs, supervise
 from runtime.clock import SystemClock

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from edge_agent.config import AgentSettings
+from edge_agent.identity import secret
 from edge_agent.identity.folder import folder_of
 from edge_agent.roles import lacks
 from edge_agent.sources.base import Doubtful, Source
@@ -13,15 +14,27 @@ from protocol.task import Task
 
 
 def doubts(task: Task, sources: Iterable[Source]) -> list[str]:
-    """What the sources know about themselves that hardly fits the task."""
+    """What the sources know about themselves that hardly fits the task; nothing where it is on graphs."""
+    if task.graph is not None:
+        return []
     return [words for source in sources if isinstance(source, Doubtful) for words in source.doubts(task)]
 
 
 def warnings(settings: AgentSettings, task: Task | None, sources: Iterable[Source]) -> list[str]:
     """All doubts about this device; ``task``: None while none is known."""
-    exposed = folder_of(settings.state_dir).exposed()
+    exposed = [*folder_of(settings.state_dir).exposed(), *secret.exposed(secret.secret_path(settings))]
     doubtful = [] if task is None else doubts(task, sources)
-    return [*lacks(settings), *exposed, *doubtful]
+    return [*lacks(settings), *exposed, *doubtful, *_unheard(settings)]
+
+
+def _unheard(settings: AgentSettings) -> list[str]:
+    """Words where questions are asked and nobody can read the answers."""
+    if settings.graph is None or settings.graph.queries is None:
+        return []
+    if settings.infer.enabled and settings.infer.output is not None:
+        return []
+    lacking = "infer.output is not" if settings.infer.enabled else "infer.enabled is false"
+    return [f"graph.queries is set and {lacking}: no answer is written"]
 
 
 def require_output(settings: AgentSettings, config: Path) -> None:

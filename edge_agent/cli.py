@@ -1,4 +1,4 @@
-"""``lichen agent``: enroll, run, check, status."""
+"""``lichen agent``: enroll, secret, run, check, status, ask."""
 
 import json
 from pathlib import Path
@@ -8,14 +8,16 @@ import typer
 
 from edge_agent import app as daemon
 from edge_agent import status as last_words
-from edge_agent.agent import open_sources
 from edge_agent.checks import require_output, warnings
-from edge_agent.collect import misfits
 from edge_agent.config import read, read_task
+from edge_agent.graph_ask import ask
+from edge_agent.graph_keeper import check_graph
 from edge_agent.identity.command import enroll
+from edge_agent.identity.secret_command import secret
+from edge_agent.opening import open_sources
 from edge_agent.profile import strangers
 from edge_agent.roles import roles_of
-from edge_agent.tasks import check_task
+from edge_agent.tasks import check_task, unused
 from protocol.errors import Misconfigured
 from runtime import exit_codes
 from runtime.clock import SystemClock
@@ -27,6 +29,8 @@ app = typer.Typer(
     no_args_is_help=True, help="The agent on a device: collect, judge, learn, send, infer, deploy."
 )
 app.command()(enroll)
+app.command()(secret)
+app.command()(ask)
 Config = Annotated[Path, typer.Option("--config", "-c", help="agent.toml")]
 Format = Annotated[Literal["table", "json"], typer.Option("--format", help="table for people, or json")]
 
@@ -55,8 +59,8 @@ def _checked(config: Path) -> dict[str, Any]:
     tls_context(settings.mqtt)
     read_password(settings.mqtt)
     if task is not None:
-        check_task(task, sources, settings.learn)
-        if wrong := [*misfits(task, sources), *strangers(task, settings.learn)]:
+        check_task(task, sources, settings.learn, settings.graph)
+        if wrong := [*unused(task, sources, settings.graph), *strangers(task, settings.learn)]:
             raise Misconfigured(f"{settings.task_file}: " + "; ".join(wrong))
     return {
         "config": str(config),
@@ -66,6 +70,7 @@ def _checked(config: Path) -> dict[str, Any]:
         "broker": settings.mqtt.where,
         "task": None if task is None else task.name,
         "sources": {source.name: source.channels for source in sources},
+        **check_graph(task, settings),
         "warnings": warnings(settings, task, sources),
     }
 

@@ -5,39 +5,29 @@ task's grid changes, windower, meter and store are replaced together, between tw
 """
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
 import structlog
-from numpy.typing import NDArray
 
 from edge_agent.config import AgentSettings
 from edge_agent.offline import as_window_set
-from edge_agent.profile import allowed, collected, follows_windows, readable, served, shown
-from edge_agent.quality import REASONS, Quality, QualityMeter
+from edge_agent.profile import allowed, collected
+from edge_agent.quality import Quality, QualityMeter
 from edge_agent.roles import learns_by
 from edge_agent.sources.base import Source
 from edge_agent.store import Store, grid_digest
-from edge_agent.tally import Stock
-from models import registry
-from models.contract import Profile
+from edge_agent.window_space import WindowWorkspace
 from models.streams.windows import Windower, Windows
 from protocol.errors import Transient
-from protocol.messages import Role
-from protocol.task import LABEL, Task
+from protocol.task import Task
 from runtime.clock import Clock
 from runtime.supervise import Progress
 
 _log = structlog.get_logger("edge_agent.collect")
 _FIRST_BACKOFF_S: Final = 1.0
 _LAST_BACKOFF_S: Final = 60.0
-_RECENT: Final = 50
-"""Windows over which the reasons of the state message are counted."""
-_OFTEN: Final = 0.2
-"""A reason is reported when it was found in this share of them."""
 
 
 @dataclass(frozen=True)
@@ -48,54 +38,6 @@ class Judged:
     windows: Windows
     quality: Quality
     closed: float
-
-
-@dataclass
-class Workspace:
-    """What belongs to one task."""
-
-    task: Task
-    modalities: tuple[str, ...]
-    """Those that this device may read, in the task's order."""
-    windower: Windower
-    meter: QualityMeter
-    store: Store
-    recent: deque[NDArray[np.bool_]] = field(default_factory=lambda: deque(maxlen=_RECENT))
-    targets: tuple[str, ...] = (LABEL,)
-    """Those that it may learn, in the task's order."""
-    by: Role | None = "train"
-    """The role in which it takes offers; None: it only observes."""
-
-    @property
-    def needs_labels(self) -> bool:
-        """Whether windows teach nothing without a label: prototypes are of classes, whatever the method."""
-        return registry.method(self.task.method).needs_labels or self.by == "prototype"
-
-    @property
-    def allowed(self) -> Profile:
-        """What it may read and predict."""
-        return Profile(self.modalities, self.targets)
-
-    def standing(self, stock: Stock) -> tuple[Profile, int]:
-        """What it reads and predicts as its windows are now, and how many of them it could learn from."""
-        if follows_windows(self.task):
-            profile, useful = shown(self.task, self.allowed, stock.kinds)
-            if self.by is not None and useful:
-                return profile, useful
-            return served(self.task, self.allowed, stock.kinds), useful
-        if self.needs_labels:
-            return Profile(self.modalities), stock.labelled
-        return Profile(self.modalities), readable(self.task, self.allowed, stock.kinds)
-
-    def reasons(self) -> Mapping[str, tuple[str, ...]]:
-        """By modality, what was often found of late."""
-        if not self.recent:
-            return {}
-        often_MR = np.mean(self.recent, axis=0) >= _OFTEN
-        return {
-            name: tuple(word for word, found in zip(REASONS, often_MR[m], strict=True) if found)
-            for m, name in enumerate(self.task.modality_names)
-        }
 
 
 def offered(task: Task, sources: Iterable[Source]) -> tuple[str, ...]:
@@ -144,7 +86,7 @@ class Collector:
         self._wake = asyncio.Event()
         self._has_task = asyncio.Event()
         self._committed = 0.0
-        self.workspace: Workspace | None = None
+        self.workspace: WindowWorkspace | None = None
         self.restarts: dict[str, int] = {}
         """Failures at run time, by source."""
         self.finished: set[str] = set()
@@ -164,7 +106,7 @@ class Collector:
         store = await asyncio.to_thread(
             Store, self._settings.state_dir / "store", task, self._settings.store.budget_bytes
         )
-        self.workspace = Workspace(
+        self.workspace = WindowWorkspace(
             task,
             profile.modalities,
             Windower(task, names, self._settings.windows.lateness_s),
@@ -179,6 +121,12 @@ class Collector:
             _log.warning("the task has another grid: its windows were dropped", windows=old.store.path.name)
         self._has_task.set()
         _log.info("collecting", task=task.name, modalities=names, reads=profile.modalities)
+
+    async def leave(self) -> None:
+        """The present task is not on windows: what was collected stays on the disk for one that is."""
+        old, self.workspace = self.workspace, None
+        if old is not None:
+            await asyncio.to_thread(old.close)
 
     async def run_source(self, source: Source) -> None:
         """Feed one source for ever; a failure waits and begins again (a gap is a mask)."""
@@ -226,7 +174,7 @@ class Collector:
             return
         self._wake.clear()
 
-    async def _step(self, work: Workspace) -> None:
+    async def _step(self, work: WindowWorkspace) -> None:
         while (windows := work.windower.poll(self._clock.now())) is not None:
             quality = work.meter.judge(windows)
             work.recent.extend(quality.found_BMR)
@@ -236,7 +184,7 @@ class Collector:
             await self._commit_if_due(work)
             await asyncio.sleep(0)
 
-    async def _commit_if_due(self, work: Workspace) -> None:
+    async def _commit_if_due(self, work: WindowWorkspace) -> None:
         due = self._clock.now() - self._committed >= self._settings.store.commit_every_s
         if work.store.pending and (due or work.store.is_due):
             self._committed = self._clock.now()

@@ -8,6 +8,7 @@ from pydantic import Field
 from edge_agent.quality import QualitySettings
 from protocol.base import Name, Share
 from protocol.errors import Misconfigured
+from protocol.graph_task import FeatureName
 from protocol.messages import Role
 from protocol.task import ModalityName, Task
 from runtime.settings import ConfigPath, LogSettings, MqttSettings, Section, load, load_toml
@@ -67,6 +68,24 @@ class WindowSettings(Section):
     """A modality that has delivered nothing for this long is not waited for."""
 
 
+class GraphSettings(Section):
+    """``[graph]``: this device's graph, for tasks on graphs. Files are read again when they change."""
+
+    triples: Annotated[tuple[ConfigPath, ...], Field(min_length=1, max_length=256)]
+    """Files of facts (head, relation, tail, parted by tabs), or folders whose ``*.tsv`` all count."""
+    features: Annotated[dict[FeatureName, ConfigPath], Field(max_length=15, default_factory=dict)]
+    """By modality of the task, an npz with ``entity`` and ``values``."""
+    masks: ConfigPath | None = None
+    """An npz with ``entity``, ``modality`` and ``present``: whose features may be used."""
+    secret_file: ConfigPath | None = None
+    """What the fleet's devices share and the coordinator does not have; made by ``lichen agent secret``.
+    None: ``fleet.secret`` in ``state_dir/identity``."""
+    queries: ConfigPath | None = None
+    """Questions, as (head, relation) lines parted by tabs; appended lines are new questions."""
+    poll_s: Positive = 5.0
+    """How often files are looked at."""
+
+
 class AgentSettings(Section):
     """The whole file."""
 
@@ -87,6 +106,7 @@ class AgentSettings(Section):
     outbox: OutboxSettings = OutboxSettings()
     learn: LearnSettings = LearnSettings()
     infer: InferSettings = InferSettings()
+    graph: GraphSettings | None = None
     blob_budget_bytes: Bytes = 512 * MIB
     """Parts of global versions kept in ``cache_dir``."""
     fetch_timeout_s: Positive = 300.0
@@ -102,8 +122,8 @@ def read(file: Path) -> AgentSettings:
         Misconfigured: names file, key and what to write.
     """
     settings = load(AgentSettings, file)
-    if not settings.source:
-        raise Misconfigured(f"{file}: no [[source]]: the agent would have nothing to collect")
+    if not settings.source and settings.graph is None:
+        raise Misconfigured(f"{file}: no [[source]] and no [graph]: the agent would have nothing to collect")
     return settings
 
 

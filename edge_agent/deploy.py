@@ -15,11 +15,11 @@ from typing import Final
 import structlog
 from pydantic import ValidationError
 
-from edge_agent.collect import Workspace
 from edge_agent.fit import require_fit
 from edge_agent.inference import Inference
 from edge_agent.model import MANIFEST_FILE, read_manifest
 from edge_agent.probe import why_not
+from edge_agent.workspace import Workspace
 from protocol.base import Count, Digest, Frozen, Name
 from protocol.bundle import BundleManifest, unpack
 from protocol.errors import Reason, Refused, Transient
@@ -71,7 +71,7 @@ class Deployment(Explained):
         self._refused: set[str] = set()
         self._pulling: str | None = None
         self.last_refusal = ""
-        self.current = _read_current(folder)
+        self.current = read_current(folder)
 
     def offer(self, pointer: ModelPointer) -> None:
         """A model to run; the newest pointer wins."""
@@ -258,7 +258,8 @@ def disk_trouble(folder: Path) -> Iterator[None]:
         raise Transient(f"{folder}: {error}") from None
 
 
-def _read_current(folder: Path) -> Current | None:
+def read_current(folder: Path) -> Current | None:
+    """What runs on this device, from ``state_dir/models``; None where nothing does yet."""
     path = folder / CURRENT
     try:
         return Current.model_validate_json(path.read_bytes())

@@ -30,6 +30,9 @@ def require_fit(manifest: BundleManifest, task: Task, modalities: Sequence[str])
         raise Refused(
             Reason.MALFORMED, f"the bundle has no {MODEL_FILE} (it has {', '.join(manifest.files)})"
         )
+    if manifest.graph is not None or task.graph is not None:
+        _require_same_answers(manifest, task)
+        return
     names = [m.name for m in manifest.modalities]
     foreign = sorted(set(names) - set(task.input_names))
     if foreign:
@@ -53,6 +56,21 @@ def require_fit(manifest: BundleManifest, task: Task, modalities: Sequence[str])
         _require_same_target(target, task)
     for made in manifest.generated or ():
         _require_same_input(manifest, task, made.name, made.channels)
+
+
+def _require_same_answers(manifest: BundleManifest, task: Task) -> None:
+    """Embeddings are the device's own, and so is what they are made of: any of its modalities will do."""
+    what = {True: "completes graphs", False: "reads windows"}
+    theirs, ours = manifest.graph, task.graph
+    if theirs is None or ours is None:
+        raise Refused(
+            Reason.WRONG_TENSORS,
+            f"the model {what[theirs is not None]}, task {task.name!r} {what[ours is not None]}",
+        )
+    if theirs.top_k != ours.top_k:
+        raise Refused(
+            Reason.WRONG_TENSORS, f"the model gives {theirs.top_k} answers, the task says {ours.top_k}"
+        )
 
 
 def _require_same_target(theirs: Target, task: Task) -> None:

@@ -1,7 +1,7 @@
-"""Live windows -> predictions, in one worker thread, so that the event loop never waits for ONNX Runtime.
+"""Live windows or questions -> predictions, in one worker thread: the event loop never waits for a model.
 
-Queue: at most ``MAX_BATCHES`` batches of windows wait; when full the oldest is dropped and counted, because
-a late prediction is worth less than a new one.
+Queue: at most ``MAX_BATCHES`` batches of windows or questions wait; when full the oldest is dropped and
+counted, because a late prediction is worth less than a new one.
 """
 
 import asyncio
@@ -18,6 +18,9 @@ import structlog
 from edge_agent.answers import Answered
 from edge_agent.collect import Judged
 from edge_agent.config import InferSettings
+from edge_agent.graph_answers import Answers, Asked, stamped
+from edge_agent.graph_model import GraphModel
+from edge_agent.loading import Model, load
 from edge_agent.model import LoadedModel
 from edge_agent.personal import Personal
 from edge_agent.private import PrivateTensors
@@ -27,6 +30,7 @@ from runtime.clock import Clock
 
 _log = structlog.get_logger("edge_agent.inference")
 MAX_BATCHES: Final = 64
+Batch = Judged | Asked
 
 
 class RotatingLines:
@@ -79,14 +83,15 @@ class Inference:
     def __init__(self, settings: InferSettings, clock: Clock, private: PrivateTensors | None = None) -> None:
         self._settings = settings
         self._clock = clock
-        self._waiting: deque[Judged] = deque()
+        self._waiting: deque[Batch] = deque()
         self._wake = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, "inference")
         self._output = (
             None if settings.output is None else RotatingLines(settings.output, settings.max_output_bytes)
         )
-        self._model: LoadedModel | None = None
+        self._model: Model | None = None
         self._personal = None if private is None else Personal(private)
+        self._answers = None if private is None else Answers(private)
         self.available = settings.enabled
         """Whether a model could run here; False once the probe has failed."""
         self.off_because = "no model yet" if settings.enabled else "infer.enabled is false"
@@ -96,30 +101,31 @@ class Inference:
         self.last: dict[str, Any] | None = None
 
     @property
-    def model(self) -> LoadedModel | None:
+    def model(self) -> Model | None:
         """What runs now."""
         return self._model
 
-    async def load(self, folder: Path) -> LoadedModel:
+    async def load(self, folder: Path) -> Model:
         """Load a model in the worker thread, without running it yet. Raises Refused."""
         loop = asyncio.get_running_loop()
-        model = await loop.run_in_executor(self._thread, LoadedModel, folder, self._settings.threads)
+        model = await loop.run_in_executor(self._thread, load, folder, self._settings.threads)
         shed_memory()  # what fetching, unpacking and parsing it left behind
         return model
 
-    def install(self, model: LoadedModel | None) -> None:
-        """Run this model from the next window on."""
+    def install(self, model: Model | None) -> None:
+        """Run this model from the next window or question on."""
         self._model = model
         if model is not None:
             self.off_because = ""
 
-    def offer(self, judged: Judged) -> None:
-        """Take windows as they close."""
+    def offer(self, batch: Batch) -> None:
+        """Take windows as they close, and questions as they come."""
         if self._model is None:
             return
         if len(self._waiting) >= MAX_BATCHES:
-            self.dropped += len(self._waiting.popleft().windows)
-        self._waiting.append(judged)
+            oldest = self._waiting.popleft()
+            self.dropped += len(oldest.windows if isinstance(oldest, Judged) else oldest.questions)
+        self._waiting.append(batch)
         self._wake.set()
 
     async def run(self) -> None:
@@ -130,11 +136,11 @@ class Inference:
                 await self._wake.wait()
                 self._wake.clear()
                 while self._waiting:
-                    judged, model = self._waiting.popleft(), self._model
-                    if model is None or model.manifest.task != judged.task.name:
+                    batch, model = self._waiting.popleft(), self._model
+                    if model is None or model.manifest.task != batch.task.name:
                         continue
                     try:
-                        await loop.run_in_executor(self._thread, self._predict, model, judged)
+                        await loop.run_in_executor(self._thread, self._predict, model, batch)
                     except Refused as error:
                         self._model, self.off_because = None, str(error)
                         _log.error("inference stopped until another model comes", error=str(error))
@@ -143,8 +149,30 @@ class Inference:
             if self._output is not None:
                 self._output.close()
 
-    def _predict(self, model: LoadedModel, judged: Judged) -> None:
+    def _predict(self, model: Model, batch: Batch) -> None:
         """In the thread: run and write."""
+        match batch, model:
+            case Judged(), LoadedModel():
+                lines = said = self._of_windows(model, batch)
+            case Asked(), GraphModel():
+                lines = self._of_questions(model, batch)
+                said = [line for line in lines if "why" not in line]
+            case _:  # the task has become another one in between
+                return
+        if said:
+            self.predictions += len(said)
+            self.last = said[-1]
+        if lines and self._output is not None:
+            self._output.write([json.dumps(line) for line in lines])
+
+    def _of_questions(self, model: GraphModel, asked: Asked) -> list[dict[str, Any]]:
+        if self._answers is None:
+            return []
+        lines = list(self._answers.lines(model, asked))
+        wall, latency_s = self._clock.wall(), self._clock.now() - asked.at
+        return [stamped(line, model.manifest, wall, latency_s) for line in lines]
+
+    def _of_windows(self, model: LoadedModel, judged: Judged) -> list[dict[str, Any]]:
         windows, quality_BM = judged.windows, judged.quality.quality_BM
         if self._personal is not None:
             self._personal.refresh(model, judged.task)
@@ -153,12 +181,8 @@ class Inference:
         reads_M = np.isin(columns, model.names)
         some = np.flatnonzero((used_BM & reads_M).any(axis=1))
         if not len(some):
-            return
+            return []
         x = {name: windows.x[name][some] for name in model.names}
         answers = model.predict(x, used_BM[some], columns)
         said = Answered(judged, used_BM, some, answers, model.manifest, bool(model.own))
-        lines = list(said.lines(self._clock.wall(), self._clock.now() - judged.closed))
-        self.predictions += len(lines)
-        self.last = lines[-1]
-        if self._output is not None:
-            self._output.write([json.dumps(line) for line in lines])
+        return list(said.lines(self._clock.wall(), self._clock.now() - judged.closed))

@@ -13,7 +13,6 @@ from typing import Final
 import numpy as np
 import structlog
 
-from edge_agent.collect import Workspace
 from edge_agent.config import AgentSettings
 from edge_agent.ledger import Ledger
 from edge_agent.packing import Carry, pack_update
@@ -21,13 +20,16 @@ from edge_agent.ports import Trainer
 from edge_agent.private import PrivateTensors
 from edge_agent.prototypes import PrototypeMaker
 from edge_agent.roles import learns_by, no_role
-from edge_agent.routes import Routes, material
+from edge_agent.routes import Routes
 from edge_agent.versions import Versions
-from models import jobs
-from models.contract import Blobs, LocalResult, Tensors, WindowSet
+from edge_agent.workspace import Workspace
+from models import jobs, registry
+from models.contract import Blobs, LocalResult, Tensors
+from models.materials import Material
 from protocol.errors import LichenError, Transient
 from protocol.frame import digest
 from protocol.messages import Offer, Receipt
+from protocol.task import Task
 from runtime.blobs import BlobStore
 from runtime.clock import Clock
 from runtime.fetch import Fetcher
@@ -126,11 +128,9 @@ class Learner(Explained):
             return False
         if self._clock.now() < self._not_before.get(_key(offer), (0.0, 0.0))[0]:
             return False
-        _, have = work.standing(work.store.stock())
-        if have < work.task.rounds.min_windows:
-            self.why = (
-                f"{have} windows in the store to learn from, the task wants {work.task.rounds.min_windows}"
-            )
+        have, least = work.now().samples, work.task.rounds.min_windows
+        if have < least:
+            self.why = f"{have} {_noun(work.task)} to learn from, the task wants {least}"
             return False
         entry = self._ledger.find(offer)
         if entry is not None and entry.status == "spooled":
@@ -187,39 +187,34 @@ class Learner(Explained):
         if work is None:
             raise Transient("no task is known")
         settings, task = self._settings, work.task
-        limit, labelled = settings.learn.max_windows, work.needs_labels
-        profile, windows = await asyncio.to_thread(material, work, limit, labelled=labelled)
+        profile, data = await asyncio.to_thread(work.material, settings.learn.max_windows)
         private = await asyncio.to_thread(self._private.read, task.name)
         started = self._clock.now()
         if learns_by(settings) == "prototype":
-            result = await self._prototypes.make(offer, work, windows, private)
+            result = await self._prototypes.make(offer, work, data, private)
             took = {"prototypes_s": self._clock.now() - started}
         else:
             job = jobs.TrainJob(
                 task, settings.device, offer.round, offer.seed, settings.learn.threads, profile
             )
-            state = await self.routes.state(offer, jobs.context(job), windows, private)
+            state = await self.routes.state(offer, jobs.context(job), data, private)
             started = self._clock.now()
-            result = await self._train(job, windows, state, private)
+            result = await self._train(job, data, state, private)
             took = {"train_s": self._clock.now() - started}
-        metrics = {**result.metrics, **took, "windows": float(len(windows))}
+        metrics = {**result.metrics, **took, _noun(task): float(len(data))}
         carry = await asyncio.to_thread(self._spool.carry, offer.task)
         spooled = self._clock.now()
         who = (settings.device, profile.modalities)
-        frame, new_carry = await asyncio.to_thread(
-            pack_update, offer, task, who, windows, result, carry=carry
-        )
+        frame, new_carry = await asyncio.to_thread(pack_update, offer, task, who, data, result, carry=carry)
         metrics["quantize_s"] = self._clock.now() - spooled
         await self._spool_update(offer, (frame, new_carry), result, metrics)
 
-    async def _train(
-        self, job: jobs.TrainJob, windows: WindowSet, state: Blobs, private: Tensors
-    ) -> LocalResult:
+    async def _train(self, job: jobs.TrainJob, data: Material, state: Blobs, private: Tensors) -> LocalResult:
         settings = self._settings
-        self.say(f"training round {job.round} on {len(windows)} windows", settings.learn.timeout_s)
+        self.say(f"training round {job.round} on {len(data)} {_noun(job.task)}", settings.learn.timeout_s)
         folder = self._jobs / f"{job.task.name}-{job.round}"
         try:
-            await asyncio.to_thread(_write_job, folder, job, windows, state, private)
+            await asyncio.to_thread(_write_job, folder, job, data, state, private)
             await self._worker.run(folder, settings.learn.timeout_s)
             return await asyncio.to_thread(jobs.read_result, folder)
         except OSError as error:
@@ -236,7 +231,7 @@ class Learner(Explained):
         await asyncio.to_thread(self._keep, offer, name, frame, new_carry, result.private)
         self.trained += 1
         self.why = f"the update for round {offer.round} waits for its receipt"
-        _log.info("update spooled", round=offer.round, bytes=len(frame), windows=int(metrics["windows"]))
+        _log.info("update spooled", round=offer.round, bytes=len(frame))
         finite = {key: value for key, value in metrics.items() if np.isfinite(value)}
         self._on_spooled(offer, finite)
 
@@ -258,10 +253,15 @@ class Learner(Explained):
         self.why = self._ledger.words(receipt)
 
 
-def _write_job(folder: Path, job: jobs.TrainJob, windows: WindowSet, state: Blobs, private: Tensors) -> None:
+def _noun(task: Task) -> str:
+    """Of what the task learns from."""
+    return registry.method(task.method).kind.noun
+
+
+def _write_job(folder: Path, job: jobs.TrainJob, data: Material, state: Blobs, private: Tensors) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    jobs.write_train(folder, job, windows, state, private)
+    jobs.write_train(folder, job, data, state, private)
 
 
 def _key(offer: Offer) -> tuple[str, int, str]:

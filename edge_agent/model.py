@@ -1,4 +1,4 @@
-"""A model in a folder, loaded into ONNX Runtime, which is imported here and in ``features.py`` only.
+"""A model of windows, loaded into ONNX Runtime, which is imported here and in ``features.py`` only.
 
 Shapes: B windows, M modalities that it reads, C channels, T samples, K classes of a target.
 """
@@ -45,8 +45,30 @@ def read_manifest(folder: Path) -> BundleManifest:
     return manifest
 
 
+def open_session(folder: Path, threads: int) -> Any:
+    """The inference session of an unpacked bundle.
+
+    Raises:
+        Refused: the file is not closed (``closed_graph``), or does not load.
+    """
+    import onnxruntime  # noqa: PLC0415 - an optional part, and slow to import
+
+    _require_closed(folder / MODEL_FILE)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.enable_cpu_mem_arena = False  # an arena never gives memory back, and a reload makes a new one
+    options.log_severity_level = 3
+    try:
+        return onnxruntime.InferenceSession(
+            str(folder / MODEL_FILE), options, providers=["CPUExecutionProvider"]
+        )
+    except onnx_errors() as error:
+        raise Refused(Reason.MALFORMED, f"{folder / MODEL_FILE} does not load: {error}"[:500]) from None
+
+
 class LoadedModel:
-    """An inference session.
+    """An inference session on windows (``edge_agent.graph_model`` has the one on graphs).
 
     Args:
         folder: an unpacked bundle.
@@ -58,22 +80,9 @@ class LoadedModel:
     """
 
     def __init__(self, folder: Path, threads: int) -> None:
-        import onnxruntime  # noqa: PLC0415 - an optional part, and slow to import
-
         self.manifest = read_manifest(folder)
         self.digest = folder.name
-        _require_closed(folder / MODEL_FILE)
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
-        options.enable_cpu_mem_arena = False  # an arena never gives memory back, and a reload makes a new one
-        options.log_severity_level = 3
-        try:
-            self._session: Any = onnxruntime.InferenceSession(
-                str(folder / MODEL_FILE), options, providers=["CPUExecutionProvider"]
-            )
-        except onnx_errors() as error:
-            raise Refused(Reason.MALFORMED, f"{folder / MODEL_FILE} does not load: {error}"[:500]) from None
+        self._session = open_session(folder, threads)
         self.names = tuple(m.name for m in self.manifest.modalities)
         """Modalities that it reads, in the order of the columns of ``present``."""
         self._answers = {target.name: outputs_of(target)[0] for target in self.manifest.predicted}

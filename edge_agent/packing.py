@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from models import windowset
-from models.contract import LocalResult, WindowSet
+from models import registry
+from models.contract import LocalResult
+from models.materials import Material
 from protocol.errors import Reason, Refused
 from protocol.frame import encode_frame
 from protocol.messages import Offer
@@ -22,7 +23,7 @@ def pack_update(
     offer: Offer,
     task: Task,
     who: tuple[str, Sequence[str]],
-    windows: WindowSet,
+    material: Material,
     result: LocalResult,
     *,
     carry: Mapping[str, NDArray[np.float32]],
@@ -33,7 +34,7 @@ def pack_update(
         offer: names round and base.
         task: its uplink says how tensors travel that the method named no codec for, with error carry.
         who: the device's name, and those of the task's modalities that it has.
-        windows: what was trained on.
+        material: what was trained on.
         result: the worker's.
         carry: what earlier rounds lost to quantization, by tensor.
 
@@ -55,17 +56,15 @@ def pack_update(
         if before is not None and before.shape != tensor.shape:
             before = None  # the network has changed since
         tensors[name], new_carry[name] = with_error_carry(tensor, before, Codec(task.uplink.codec))
-    frame = encode_frame(_header(offer, task, who, windows, result), tensors)
+    frame = encode_frame(_header(offer, task, who, material, result), tensors)
     return frame, new_carry if task.uplink.error_carry else None
 
 
 def _header(
-    offer: Offer, task: Task, who: tuple[str, Sequence[str]], windows: WindowSet, result: LocalResult
+    offer: Offer, task: Task, who: tuple[str, Sequence[str]], material: Material, result: LocalResult
 ) -> UpdateHeader:
     device, modalities = who
-    counts = windowset.counts(windows, task)
-    columns = {name: m for m, name in enumerate(task.modality_names)}
-    here = {name: windows.present_BM[:, columns[name]] for name in modalities}
+    told = registry.method(task.method).kind.told(material, task, modalities)
     return UpdateHeader(
         task=task.name,
         method=task.method,
@@ -73,15 +72,11 @@ def _header(
         round=offer.round,
         base=offer.base,
         weight=result.weight,
-        samples=len(windows),
-        counts={name: counts[name] for name in modalities},
-        missing={name: float(1.0 - p.mean()) if len(p) else 1.0 for name, p in here.items()},
-        quality={name: _mean(windows.quality_BM[p, columns[name]]) for name, p in here.items()},
+        samples=told.samples,
+        counts=dict(told.counts),
+        missing=dict(told.missing),
+        quality=dict(told.quality),
         # a loss of absurd values may overflow where no tensor does
         metrics={name: value for name, value in result.metrics.items() if np.isfinite(value)},
         extra=result.extra,
     )
-
-
-def _mean(values: NDArray[np.float32]) -> float:
-    return float(np.clip(values.mean(), 0.0, 1.0)) if len(values) else 1.0

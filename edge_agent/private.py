@@ -1,7 +1,7 @@
 """What a method keeps on the device between rounds (its private tensors), one file a task."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -33,6 +33,15 @@ class PrivateTensors:
             _log.error("private tensors are lost; training begins without them", error=str(error))
             remove(path)
             return {}
+
+    def kept(self, task: str, names: Collection[str]) -> Tensors:
+        """Some of a task's, as far as they are there; nothing else is read, and the file is left alone.
+
+        Raises:
+            Misconfigured: it is damaged.
+        """
+        path = self._path(task)
+        return read_npz(path, names) if path.exists() else {}
 
     def stamp(self, task: str) -> tuple[int, int, int] | None:
         """Another one after every write; None where there is nothing. One look at the folder, no reading."""

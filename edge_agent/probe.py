@@ -77,9 +77,9 @@ def main(args: list[str]) -> int:
 
 def _try(path: Path) -> None:
     from edge_agent.features import FeatureGraph  # noqa: PLC0415 - only in the child that loads one
-    from edge_agent.model import LoadedModel  # noqa: PLC0415 - as above
+    from edge_agent.loading import load  # noqa: PLC0415 - as above
 
-    loaded = LoadedModel(path, threads=1) if path.is_dir() else FeatureGraph(path.read_bytes())
+    loaded = load(path, threads=1) if path.is_dir() else FeatureGraph(path.read_bytes())
     loaded.try_once()
 
 

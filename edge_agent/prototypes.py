@@ -15,13 +15,15 @@ from typing import Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_agent.collect import Workspace
 from edge_agent.config import AgentSettings
 from edge_agent.features import BATCH, MAX_GRAPH_BYTES, FeatureGraph
 from edge_agent.probe import why_not
 from edge_agent.versions import Versions
+from edge_agent.window_space import windows_of
+from edge_agent.workspace import Workspace
 from models import registry
 from models.contract import Blobs, ClientContext, FloatArray, LocalResult, Tensors, WindowSet
+from models.materials import Material
 from models.serve import shed_memory
 from protocol.errors import Reason, Refused, Transient
 from protocol.messages import BlobRef, Offer
@@ -62,20 +64,22 @@ class PrototypeMaker:
             )
         return ""
 
-    async def make(self, offer: Offer, work: Workspace, windows: WindowSet, private: Tensors) -> LocalResult:
+    async def make(self, offer: Offer, work: Workspace, data: Material, private: Tensors) -> LocalResult:
         """The method's summary of this device's windows.
 
         Args:
             offer: names base and graphs.
             work: the task, and the modalities that this device has.
-            windows: labelled.
+            data: labelled windows.
             private: what the method kept here.
 
         Raises:
             Transient: something was not here in time, ONNX Runtime does not work here, or there is nothing
                 to send.
             Refused: a graph or an encoder is damaged, or they do not fit each other.
+            Misconfigured: the task is on graphs.
         """
+        windows = windows_of(data)
         task, spec = work.task, registry.method(work.task.method)
         prototyper = spec.prototyper()
         has = [name for name in prototyper.modalities(task, windows) if name in work.modalities]

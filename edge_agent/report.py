@@ -3,11 +3,11 @@
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from edge_agent.store import Store
 from edge_agent.waits import waits
+from edge_agent.window_space import NOTHING
+from edge_agent.workspace import Standing
 from models.contract import Profile
 from runtime.disk import DISK
-from runtime.waits import stamp
 
 if TYPE_CHECKING:
     from edge_agent.agent import Agent
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 def report(agent: "Agent") -> dict[str, Any]:
     """All of it, as JSON values."""
     work, counters = agent.workspace(), agent.link.counters
-    stock = None if work is None else work.store.stock()
-    profile, useful = (Profile((), ()), 0) if work is None or stock is None else work.standing(stock)
+    now = Standing(Profile((), ()), 0, {}) if work is None else work.now()
     return {
         "device": agent.settings.device,
         "link": agent.link.why,
@@ -25,19 +24,11 @@ def report(agent: "Agent") -> dict[str, Any]:
         "task": None if work is None else work.task.name,
         "waits": [asdict(wait) for wait in waits(agent)],
         "modalities": [] if work is None else list(work.modalities),
-        "reads": list(profile.modalities),
-        "learns": list(profile.targets) if work is not None and work.by is not None and useful else [],
+        "reads": list(now.profile.modalities),
+        "learns": list(now.profile.targets) if work is not None and work.by and now.samples else [],
         "route": list(agent.learner.routes.last),
-        "windows_to_learn_from": useful,
-        "labelled_windows": 0 if stock is None else stock.labelled,
-        "windows": 0 if stock is None else stock.total,
-        "store_bytes": 0 if stock is None else stock.bytes,
-        "dropped_by_class": {} if stock is None else stock.dropped,
-        "lost_windows": 0 if stock is None else stock.lost,
-        "disk": "ok" if work is None else _disk(work.store),
+        **(dict(NOTHING) if work is None else work.told()),
         "disk_writes": DISK.get().wear(),
-        "reasons": {} if work is None else dict(work.reasons()),
-        "samples": {} if work is None else vars(work.windower.counters),
         "source_failures": agent.collector.restarts,
         "sources_ended": sorted(agent.collector.finished),
         "learning": agent.learner.why,
@@ -56,16 +47,9 @@ def report(agent: "Agent") -> dict[str, Any]:
         "model_refused": agent.deployment.last_refusal,
         "predictions": agent.inference.predictions,
         "last_prediction": agent.inference.last,
+        **({} if agent.queries is None else agent.queries.told()),
         "refused_messages": agent.refused,
         "bytes_out": counters.bytes_out,
         "bytes_in": counters.bytes_in,
         "reconnects": counters.reconnects,
     }
-
-
-def _disk(store: Store) -> str:
-    """Whether windows can be written, in words."""
-    if store.trouble is None:
-        return "ok"
-    since, why = store.trouble
-    return f"windows cannot be written since {stamp(since)}: {store.path}: {why}"

@@ -1,41 +1,15 @@
-"""What one local round works on: the device's windows and profile, and the global state on its route."""
+"""The global state that one local round works on: what is on the device's route through a version."""
 
 import asyncio
 from collections.abc import Callable
 
-from edge_agent.collect import Workspace
-from edge_agent.profile import follows_windows, is_readable, is_useful, narrowed, shown_in
-from edge_agent.rows import has_label
 from edge_agent.versions import Versions
+from edge_agent.window_space import windows_of
 from models import registry
-from models.contract import Blobs, ClientContext, Profile, Tensors, WindowSet
-from protocol.errors import LichenError, Reason, Refused, Transient
+from models.contract import Blobs, ClientContext, Profile, Tensors
+from models.materials import Material
+from protocol.errors import LichenError, Reason, Refused
 from protocol.messages import Offer
-
-
-def material(work: Workspace, limit: int, *, labelled: bool) -> tuple[Profile, WindowSet]:
-    """The newest windows to learn from, and what they show of the device's profile. Touches the disk.
-
-    Args:
-        work: the task, and what this device may read and predict.
-        limit: at most so many windows.
-        labelled: only those with a class of ``label``; else all that have something to read. Not looked at
-            where the profile follows the windows: then those are taken that have anything to read and a label
-            of any target.
-
-    Raises:
-        Transient: there is none, or the store cannot be read now.
-    """
-    task, may = work.task, work.allowed
-    if not follows_windows(task):
-        wanted = has_label if labelled else is_readable(task, may)
-        windows, profile = work.store.recent(limit, wanted=wanted), Profile(may.modalities)
-    else:
-        windows = work.store.recent(limit, wanted=is_useful(task, may))
-        if not len(windows):
-            raise Transient("no window in the store has something to read and a label of a target")
-        profile = shown_in(task, may, windows)
-    return profile, narrowed(task, profile, windows)
 
 
 class Routes:
@@ -54,10 +28,11 @@ class Routes:
         self.last: tuple[str, ...] = ()
         """Names of the blobs of the newest route, for status."""
 
-    async def state(
-        self, offer: Offer, context: ClientContext, windows: WindowSet, private: Tensors
-    ) -> Blobs:
+    async def state(self, offer: Offer, context: ClientContext, data: Material, private: Tensors) -> Blobs:
         """The offer's base on the route of ``context.profile``; a routed method's router chooses it.
+
+        Where a method keeps parts of its state for one device each, this device's own are on its route, where
+        the version has them (a new device's are not there yet).
 
         Raises:
             Transient: something was not here in time.
@@ -67,9 +42,10 @@ class Routes:
         task, profile = context.task, context.profile or Profile(())
         spec = registry.method(task.method)
         if not spec.routed:
-            state = await self._versions.state(offer, spec.server().route(task, profile))
+            own = tuple(f"{part}/{context.device}" for part in spec.owned)
+            state = await self._versions.state(offer, spec.server().route(task, profile), own=own)
         else:
-            router = spec.router()
+            router, windows = spec.router(), windows_of(data)
 
             async def choose(first: Blobs) -> tuple[str, ...]:
                 try:

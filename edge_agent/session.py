@@ -16,16 +16,17 @@ from typing import Final
 import structlog
 
 from edge_agent.checks import doubts
-from edge_agent.collect import Workspace, misfits
 from edge_agent.config import AgentSettings
+from edge_agent.graph_space import BROKEN
 from edge_agent.ports import Publisher
 from edge_agent.profile import strangers
 from edge_agent.roles import roles_of
 from edge_agent.sources.base import Source
-from edge_agent.tasks import TASK_FILE, check_task
+from edge_agent.tasks import TASK_FILE, check_task, unused
+from edge_agent.workspace import Standing, Workspace
 from models.contract import Profile
 from protocol.errors import Misconfigured, Reason, Refused, Transient
-from protocol.messages import Metric, ModalityState, State, TaskAnnouncement, encode
+from protocol.messages import Metric, State, TaskAnnouncement, encode
 from protocol.task import LABEL, Task
 from protocol.topics import Kind, device_topic
 from runtime.clock import Clock
@@ -95,13 +96,13 @@ class Session:
         if work is not None and work.task == task:
             return False
         try:
-            check_task(task, self._sources, self._settings.learn)
+            check_task(task, self._sources, self._settings.learn, self._settings.graph)
         except Misconfigured as error:
             self.misfit = str(error)
             raise Refused(Reason.UNKNOWN_TASK, str(error)) from None
         self.misfit = ""
-        for words in misfits(task, self._sources):
-            _log.warning("a source is not used", why=words)
+        for words in unused(task, self._sources, self._settings.graph):
+            _log.warning("not used here", why=words)
         for words in [*doubts(task, self._sources), *strangers(task, self._settings.learn)]:
             _log.warning("this may be wrong", why=words)
         path = self._settings.state_dir / TASK_FILE
@@ -126,27 +127,14 @@ class Session:
     def state(self) -> State:
         """What is true now."""
         settings, work = self._settings, self._workspace()
-        modalities: dict[str, ModalityState] = {}
-        profile, windows = Profile(()), 0
-        if work is not None:
-            stock, reasons = work.store.stock(), work.reasons()
-            profile, windows = work.standing(stock)
-            modalities = {
-                name: ModalityState(
-                    windows=stock.counts[name],
-                    missing=round(stock.missing[name], 3),
-                    quality=round(stock.quality[name], 3),
-                    reasons=reasons.get(name, ()),
-                )
-                for name in profile.modalities
-            }
+        now = Standing(Profile(()), 0, {}) if work is None else work.now()
         return State(
             status="online",
             device=settings.device,
             roles=roles_of(settings),
-            modalities=modalities,
-            targets=None if profile.targets == (LABEL,) else profile.targets,
-            windows=windows,
+            modalities=dict(now.modalities),
+            targets=None if now.profile.targets == (LABEL,) else now.profile.targets,
+            windows=now.samples,
             model=self._model_digest(),
             chunk_bytes=self._link.chunk_bytes,
             version=_version(),
@@ -222,11 +210,7 @@ class Session:
         if age < self._settings.state_every_s:
             return False
         grown = state.windows >= _GROWTH * max(1, before.windows)
-        other = (set(before.modalities), before.targets, before.chunk_bytes) != (
-            set(state.modalities),
-            state.targets,
-            state.chunk_bytes,
-        )
+        other = _kind(before) != _kind(state)
         return grown or other or age >= self._settings.state_idle_s
 
     async def _send(self, state: State) -> None:
@@ -236,3 +220,9 @@ class Session:
             await self._link.publish(state_topic(self._settings), encode(state), retain=True)
         self._sent, self._sent_at = state, self._clock.now()
         self.states_sent += 1
+
+
+def _kind(state: State) -> tuple[object, ...]:
+    """What the coordinator should hear of soon when it changes."""
+    broken = any(BROKEN in modality.reasons for modality in state.modalities.values())
+    return set(state.modalities), state.targets, state.chunk_bytes, broken

@@ -7,7 +7,7 @@ import structlog
 from pydantic import ValidationError
 
 from edge_agent.collect import misfits, offered
-from edge_agent.config import AgentSettings, LearnSettings, read_task
+from edge_agent.config import AgentSettings, GraphSettings, LearnSettings, read_task
 from edge_agent.profile import allowed, strangers
 from edge_agent.sources.base import Source
 from models import registry
@@ -19,15 +19,20 @@ TASK_FILE: Final = "task.json"
 """In the state folder: the task that was announced last."""
 
 
-def check_task(task: Task, sources: list[Source], learn: LearnSettings | None = None) -> None:
-    """Whether this device can do the task at all, with its own wishes (None: it has none).
+def check_task(
+    task: Task, sources: list[Source], learn: LearnSettings | None = None, graph: GraphSettings | None = None
+) -> None:
+    """Whether this device can do the task at all, with its own wishes (None: it has none) and its graph.
 
     Raises:
         Misconfigured: unknown method, wrong option of the method, no modality in common that is read to
-            predict, or no target.
+            predict, or no target; or the task is on graphs, and this device has none.
     """
     registry.method(task.method).configure(task)
     learn = learn or LearnSettings()
+    if task.graph is not None:
+        require_graph(task, graph)
+        return
     delivered = offered(task, sources)
     profile = allowed(task, delivered, learn)
     if not delivered:
@@ -47,6 +52,31 @@ def check_task(task: Task, sources: list[Source], learn: LearnSettings | None = 
         )
 
 
+def require_graph(task: Task, graph: GraphSettings | None) -> GraphSettings:
+    """This device's graph, for a task on graphs.
+
+    Raises:
+        Misconfigured: it has none.
+    """
+    if graph is None:
+        raise Misconfigured(
+            f"task {task.name!r} is on graphs, and this device has none: write a table [graph] with triples"
+        )
+    return graph
+
+
+def unused(task: Task, sources: list[Source], graph: GraphSettings | None) -> list[str]:
+    """In words, what this device offers that the task cannot use."""
+    if task.graph is None:
+        return misfits(task, sources)
+    known = ", ".join(task.modality_names) or "none"
+    return [
+        f"graph.features.{name}: task {task.name!r} has no such modality (it has {known})"
+        for name in (() if graph is None else graph.features)
+        if name not in task.modality_names
+    ]
+
+
 def first_task(settings: AgentSettings, sources: list[Source]) -> Task | None:
     """The task that was announced last, else that of ``task_file``, else None.
 
@@ -56,14 +86,14 @@ def first_task(settings: AgentSettings, sources: list[Source]) -> Task | None:
     kept = settings.state_dir / TASK_FILE
     from_file = None if settings.task_file is None else read_task(settings.task_file)
     if from_file is not None:
-        check_task(from_file, sources, settings.learn)
-        if wrong := [*misfits(from_file, sources), *strangers(from_file, settings.learn)]:
+        check_task(from_file, sources, settings.learn, settings.graph)
+        if wrong := [*unused(from_file, sources, settings.graph), *strangers(from_file, settings.learn)]:
             raise Misconfigured(f"{settings.task_file}: " + "; ".join(wrong))
     announced = _read_kept(kept)
     if announced is None:
         return from_file
     try:
-        check_task(announced, sources, settings.learn)
+        check_task(announced, sources, settings.learn, settings.graph)
     except Misconfigured as error:
         _log.warning("the task announced last does not fit any more", why=str(error))
         return from_file

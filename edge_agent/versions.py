@@ -24,19 +24,28 @@ class Versions:
         self._blobs = blobs
         self._fetcher = fetcher
 
-    async def state(self, offer: Offer, route: tuple[str, ...], also: Iterable[BlobRef] = ()) -> Blobs:
+    async def state(
+        self,
+        offer: Offer,
+        route: tuple[str, ...],
+        also: Iterable[BlobRef] = (),
+        own: tuple[str, ...] = (),
+    ) -> Blobs:
         """The offer's base on a route; blobs that did not change are here already.
 
         Args:
             offer: names the base.
             route: names of blobs.
             also: further blobs to pull and to keep.
+            own: names of blobs of this device alone; on the route where the version has them.
 
         Raises:
             Transient: something was not here in time, or the disk is full.
             Refused: something is not what its digest or its name says.
         """
-        return await self._pulled(offer, await self._manifest(offer), route, also)
+        manifest = await self._manifest(offer)
+        here = tuple(name for name in own if name in manifest.blobs)
+        return await self._pulled(offer, manifest, (*route, *here), also)
 
     async def chosen(
         self,

@@ -19,7 +19,7 @@ def waits(agent: "Agent") -> list[Wait]:
         *_broker(agent),
         *_certificate(agent),
         *_task(agent),
-        *_disk(agent),
+        *_trouble(agent),
         *_learner(agent),
         *_receipts(agent),
         *_model(agent),
@@ -46,12 +46,11 @@ def _task(agent: "Agent") -> Iterator[Wait]:
         yield Wait("task", words, agent.started, None, "until a coordinator announces one")
 
 
-def _disk(agent: "Agent") -> Iterator[Wait]:
+def _trouble(agent: "Agent") -> Iterator[Wait]:
     work = agent.workspace()
-    if work is not None and work.store.trouble is not None:
-        since, words = work.store.trouble
-        then = "until the disk takes them; it is tried again at each commit"
-        yield Wait("disk", f"windows cannot be written: {words}", since, None, then)
+    trouble = None if work is None else work.trouble()
+    if trouble is not None:
+        yield Wait(trouble.kind, trouble.words, trouble.since, None, trouble.then)
 
 
 def _learner(agent: "Agent") -> Iterator[Wait]:

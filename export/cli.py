@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from export.job import require_parts
 from models.contract import Blobs, Profile, RoutedServer
 from models.registry import method
-from protocol.bundle import unpack
+from protocol.bundle import BundleManifest, unpack
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.frame import decode_frame, digest
 from protocol.task import Task
@@ -117,6 +117,12 @@ def route_of(task: Task, inputs: Sequence[str], targets: Sequence[str]) -> tuple
     return cast("RoutedServer", spec.server()).serving_route(task, profile, None)
 
 
+def for_all(task: Task, version: Manifest) -> tuple[str, ...]:
+    """The blobs of a version that no single device owns: no model is made from the others."""
+    owned = method(task.method).owned
+    return tuple(name for name in version.blobs if name.split("/", maxsplit=1)[0] not in owned)
+
+
 @app.command()
 def export(  # noqa: PLR0917 - options, given by name
     blobs: Annotated[Path, typer.Option(help="The coordinator's folder of blobs.")],
@@ -138,7 +144,8 @@ def export(  # noqa: PLR0917 - options, given by name
     version, base = read_manifest(manifest)
     if version.task != the_task.name:
         raise Misconfigured(f"{manifest} is of task {version.task!r}, {task} of {the_task.name!r}")
-    state = read_state(version, blobs, route_of(the_task, inputs or (), targets or ()))
+    route = route_of(the_task, inputs or (), targets or ())
+    state = read_state(version, blobs, for_all(the_task, version) if route is None else route)
     require_parts()
     import torch  # noqa: PLC0415 - it takes a second to load, and --help must not wait for it
 
@@ -155,9 +162,14 @@ def export(  # noqa: PLR0917 - options, given by name
     made, _ = unpack(bundle)
     typer.echo(
         f"{out}: version {version.version} of {the_task.name}, {len(bundle)} bytes\n"
-        f"it reads {', '.join(made.inputs[1:])} and predicts {', '.join(t.name for t in made.predicted)}\n"
-        f"graph and torch agree: {parity.cases} cases ({parity.masks} masks, batches of "
-        f"{', '.join(map(str, parity.batches))}), largest difference of a probability "
-        f"{parity.max_difference:.1e}, of a score or value {parity.max_logit_difference:.1e}\n"
-        f"{parity.latency_ms:.2f} ms a window on one thread here"
+        f"it {_does(made)}\n"
+        f"graph and torch agree: {parity.words()}"
+    )
+
+
+def _does(made: BundleManifest) -> str:
+    if made.graph is None:
+        return f"reads {', '.join(made.inputs[1:])} and predicts {', '.join(t.name for t in made.predicted)}"
+    return (
+        f"answers (head, relation) with the best {made.graph.top_k} tails, from each device's own embeddings"
     )

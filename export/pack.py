@@ -2,16 +2,19 @@
 
 from dataclasses import dataclass
 from importlib import import_module
+from typing import Any
 
 from torch import nn
 
+from export import completion
+from export.completion import CompletionParity
 from export.graph import to_onnx
 from export.own import paths_of
 from export.parity import Parity, check
 from export.surface import surface_of
 from models.contract import Blobs
 from models.registry import method
-from protocol.bundle import BundleManifest, pack
+from protocol.bundle import COMPLETION_INPUTS, COMPLETION_OUTPUTS, BundleManifest, pack
 from protocol.errors import Misconfigured
 from protocol.task import Task
 
@@ -48,13 +51,23 @@ def inference_module(task: Task, state: Blobs) -> nn.Module:
     return module.eval()
 
 
-def make_bundle(task: Task, state: Blobs, lineage: Lineage) -> tuple[bytes, Parity]:
+@dataclass(frozen=True)
+class _Checked:
+    """A graph that passed its gate, and what the manifest says of it."""
+
+    model: bytes
+    parity: Parity | CompletionParity
+    said: dict[str, Any]
+
+
+def make_bundle(task: Task, state: Blobs, lineage: Lineage) -> tuple[bytes, Parity | CompletionParity]:
     """Export, gate and pack a state. The same state and lineage give the same bytes.
 
     Args:
         task: names and options.
         state: a global state; of a routed method also one that holds the blobs of one route: the bundle is
-            that device's (``RoutedServer.serving_route``), and reads and predicts what it does.
+            that device's (``RoutedServer.serving_route``), and reads and predicts what it does. Of a task on
+            graphs without what devices own: their models take it as an input.
         lineage: for the manifest.
 
     Raises:
@@ -62,29 +75,48 @@ def make_bundle(task: Task, state: Blobs, lineage: Lineage) -> tuple[bytes, Pari
         Refused: the state is not the network's, or the graph does not compute what torch computes.
     """
     module = inference_module(task, state)
-    spec = method(task.method)
-    own = paths_of(module, spec.personal(spec.configure(task)))
-    surface = surface_of(module, task)
-    model = to_onnx(module, task, own)
-    parity = check(model, module, task, own)
+    made = _of_windows(module, task) if task.graph is None else _of_graphs(module)
     manifest = BundleManifest(
         task=task.name,
         method=task.method,
         version=lineage.version,
-        labels=task.labels,
-        modalities=surface.modalities,
-        window=task.window,
-        samples=dict(surface.samples),
-        inputs=surface.inputs,
-        outputs=surface.outputs,
-        targets=None if surface.only_label else surface.targets,
-        generated=tuple(dict.fromkeys(surface.generated.values())) or None,
-        overridable=tuple(own),
         round=lineage.round,
         base=lineage.base,
         parent=lineage.parent,
         metrics=lineage.metrics,
         files={},
-        parity=parity.for_manifest(),
+        parity=made.parity.for_manifest(),
+        **made.said,
     )
-    return pack(manifest, {MODEL_FILE: model}), parity
+    return pack(manifest, {MODEL_FILE: made.model}), made.parity
+
+
+def _of_windows(module: nn.Module, task: Task) -> _Checked:
+    spec = method(task.method)
+    own = paths_of(module, spec.personal(spec.configure(task)))
+    surface = surface_of(module, task)
+    model = to_onnx(module, task, own)
+    parity = check(model, module, task, own)
+    said = {
+        "labels": task.labels,
+        "modalities": surface.modalities,
+        "window": task.window,
+        "samples": dict(surface.samples),
+        "inputs": surface.inputs,
+        "outputs": surface.outputs,
+        "targets": None if surface.only_label else surface.targets,
+        "generated": tuple(dict.fromkeys(surface.generated.values())) or None,
+        "overridable": tuple(own),
+    }
+    return _Checked(model, parity, said)
+
+
+def _of_graphs(module: nn.Module) -> _Checked:
+    model = completion.to_onnx(module)
+    parity = completion.check(model, module)
+    said = {
+        "graph": completion.shape_of(module),
+        "inputs": COMPLETION_INPUTS,
+        "outputs": COMPLETION_OUTPUTS,
+    }
+    return _Checked(model, parity, said)

@@ -66,6 +66,14 @@ class Parity:
         """Without timings: the same model makes the same bundle."""
         return {name: value for name, value in self.as_dict().items() if not name.startswith("latency")}
 
+    def words(self) -> str:
+        """For people."""
+        return (
+            f"{self.cases} cases ({self.masks} masks, batches of {', '.join(map(str, self.batches))}), "
+            f"largest difference of a probability {self.max_difference:.1e}, of a score or value "
+            f"{self.max_logit_difference:.1e}\n{self.latency_ms:.2f} ms a window on one thread here"
+        )
+
 
 def session(model: bytes) -> ort.InferenceSession:
     """The model as a device loads it: CPU, one thread.

@@ -158,9 +158,10 @@ def windows(
     Tables (csv, parquet) are read as the task's own labelled one, where it names one: classes by name too.
     """
     from lichen.simulated_files import read_labelled  # noqa: PLC0415 - the other commands need none of it
+    from lichen.streams import of_windows  # noqa: PLC0415 - as above
     from models import windowset  # noqa: PLC0415 - as above
 
-    chosen = load_toml(Task, task)
+    chosen = of_windows(load_toml(Task, task), "lichen data windows")
     # versions are judged on windows alone: what was kept before them is of no use there
     cut = windowset.concat([replace(read_labelled(file, chosen), context=None) for file in recordings])
     labelled = windowset.select(cut, cut.y_B >= 0)

@@ -16,7 +16,7 @@ from lichen.simulated_down import Downloads
 from lichen.simulated_guided import Guide
 from lichen.simulated_round import Engine, RoundRecord, Tamper, Watch
 from lichen.simulated_workers import Crew, Here, Workers
-from lichen.streams import Fixed, Stream
+from lichen.streams import Fixed, Stream, of_windows
 from models import registry
 from models.contract import Blobs, Evaluation, Profile, Tensors, WindowSet
 from models.optimizer import model_of
@@ -114,8 +114,8 @@ def simulate(
         keep_private: give the devices' private tensors back too.
 
     Raises:
-        Misconfigured: an unknown method, option or policy, no device, a role that the method lacks, or
-            labelled windows that lack, do not fit or are not used.
+        Misconfigured: a task on graphs, an unknown method, option or policy, no device, a role that the
+            method lacks, or labelled windows that lack, do not fit or are not used.
         Transient: a worker process ended by itself; the message names its devices.
     """
     task = _of_rounds(task, rounds)
@@ -144,6 +144,7 @@ def simulate(
 
 def _of_rounds(task: Task, rounds: int | None) -> Task:
     """The task with that number of rounds: devices and methods read it there."""
+    of_windows(task, "a simulation")
     if rounds is None:
         return task
     return task.model_copy(update={"rounds": task.rounds.model_copy(update={"count": rounds})})

@@ -1,6 +1,6 @@
 """What simulated devices would fetch: the blobs of their routes that they do not have yet."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from models.contract import Blobs, Tensors
@@ -15,9 +15,12 @@ class Downloads:
 
     Attributes:
         kept: by device, digest of the newest blob of each name that it fetched.
+        codecs: how tensors travel, by the last part of their names (``MethodSpec.codecs``); others in
+            float32.
     """
 
     kept: dict[str, dict[str, str]] = field(default_factory=dict)
+    codecs: Mapping[str, Codec] = field(default_factory=dict)
     _known: dict[str, tuple[Tensors, str, int]] = field(default_factory=dict)
 
     def of(self, device: str, route: Iterable[str], state: Blobs) -> int:
@@ -33,7 +36,10 @@ class Downloads:
         """Digest and size as it travels; worked out once for each version of it."""
         known = self._known.get(name)
         if known is None or known[0] is not tensors:
-            encoded = {key: encode(value, Codec.FLOAT32) for key, value in tensors.items()}
+            encoded = {
+                key: encode(value, self.codecs.get(key.rsplit("/", 1)[-1], Codec.FLOAT32))
+                for key, value in tensors.items()
+            }
             frame = encode_frame(BlobHeader(name=name), encoded)
             known = self._known[name] = (tensors, digest(frame), len(frame))
         return known[1], known[2]

@@ -10,7 +10,7 @@ import numpy as np
 
 from lichen.simulated_device import PROTOTYPE, Role
 from lichen.simulated_labelled import SHARE, parted
-from lichen.streams import Stream, Unlabelled
+from lichen.streams import Stream, Unlabelled, of_windows
 from models import registry, windowset
 from models.contract import Profile, WindowSet
 from protocol.errors import Misconfigured
@@ -46,13 +46,13 @@ def read_task(file: Path, rounds: int | None, options: Mapping[str, Any], named:
     """A task file, with another number of rounds, other options and another method where these are given.
 
     Raises:
-        Misconfigured: there is no such file, or it is no task.
+        Misconfigured: there is no such file, or it is no task on windows.
     """
     from runtime.settings import load_toml  # noqa: PLC0415 - the help is shown without it
 
     if not file.is_file():
         raise Misconfigured(f"--task {file}: there is no such file")
-    task = load_toml(Task, file, named_by="--task")
+    task = of_windows(load_toml(Task, file, named_by="--task"), "lichen simulate")
     of_rounds = task.rounds if rounds is None else task.rounds.model_copy(update={"count": rounds})
     changed = {"rounds": of_rounds, "config": {**task.config, **options}, "method": named or task.method}
     return task.model_copy(update=changed)

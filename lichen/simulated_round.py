@@ -107,7 +107,7 @@ class Engine:
         record = RoundRecord(round_, {}, {}, {}, {})
         arrived: dict[str, _Arrived] = {}
         model = model_of(state)
-        limits, room = limits_for(model, MAX_BLOB_BYTES), _KEPT_ELEMENTS
+        limits, room = limits_for(model, MAX_BLOB_BYTES, self.task), _KEPT_ELEMENTS
         took_part: list[str] = []
         for one in deliveries:
             took_part.append(one.device)

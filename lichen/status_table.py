@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from coordinator.terms import noun_of
 from lichen.watch import DeviceView, FleetView
 from protocol.messages import RoundAnnouncement
 from runtime.waits import span
@@ -45,7 +46,8 @@ def show(view: FleetView, console: Console, *, why: bool, listened_s: float = 0.
     if not view.devices:
         _say(console, "no device has been seen")
         return
-    table = Table("device", "status", "windows", "modalities: share there, quality", "this round")
+    counted = "windows" if view.task is None else noun_of(view.task)
+    table = Table("device", "status", counted, "modalities: share there, quality", "this round")
     for name, device in sorted(view.devices.items()):
         table.add_row(*(Text(cell) for cell in _row(view, name, device)))
     console.print(table)

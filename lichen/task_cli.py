@@ -36,7 +36,8 @@ def check(
     """Read a task as a coordinator would: its method's options, its policy, its labelled windows.
 
     Exit status 78: a coordinator would not start on it; all that is wrong is said at once. What is merely
-    missing, as labelled windows of a class, is said too and is no error.
+    missing, as labelled windows of a class, is said too and is no error. A task on graphs (a table [graph])
+    has features and bounds in place of windows.
     """
     try:
         task = load_toml(Task, file, named_by="the argument")
@@ -69,7 +70,8 @@ def _about(task: Task, file: Path) -> Iterator[tuple[str, Any]]:
     yield "file", str(file)
     yield "task", task.name
     yield "method", _method(task, spec)
-    yield "window", _window(task)
+    yield "window", None if task.graph else _window(task)
+    yield "graph", task.graph and task.graph.model_dump(mode="json")
     yield "rounds", {"count": task.rounds.count, "selection": task.rounds.selection}
     yield "aggregator", task.aggregator.kind
     labelled = None
@@ -135,11 +137,10 @@ def _targets(task: Task, found: "Found") -> dict[str, int]:
 
 def _lines(told: dict[str, Any]) -> list[str]:
     """The same for people, what is wrong left out."""
-    method, window = told["method"], told["window"]
-    sizes = ", ".join(f"{name} {channels} x {t}" for name, (channels, t) in window["samples"].items())
+    method = told["method"]
     title = f" ({method['title']})" if "title" in method else ""
     lines = [f"{told['file']}: task {told['task']}, method {method['name']}{title}"]
-    lines.append(f"window      {window['length_s']:g} s every {window['stride_s']:g} s: {sizes}")
+    lines += _graph(told["graph"]) if told["graph"] else [_windows(told["window"])]
     lines.append(f"rounds      {told['rounds']['count']}, devices chosen by {told['rounds']['selection']}")
     lines.append(f"aggregator  {told['aggregator']}")
     for name, value in method.get("options", {}).items():
@@ -148,6 +149,18 @@ def _lines(told: dict[str, Any]) -> list[str]:
         lines += _table(told["labelled"])
     lines += [f"warning: {words}" for words in told["warnings"]]
     return [*lines, "a coordinator can start on it"] if told["sound"] else lines
+
+
+def _windows(window: dict[str, Any]) -> str:
+    sizes = ", ".join(f"{name} {channels} x {t}" for name, (channels, t) in window["samples"].items())
+    return f"window      {window['length_s']:g} s every {window['stride_s']:g} s: {sizes}"
+
+
+def _graph(graph: dict[str, Any]) -> Iterator[str]:
+    features = ", ".join(f"{one['name']} {one['dim']}" for one in graph["features"])
+    yield f"graph       features of entities: {features or 'none'}; {graph['top_k']} tails an answer"
+    bounds = ", ".join(f"{graph[f'max_{what}']} {what}" for what in ("entities", "relations", "triples"))
+    yield f"            of a device at most: {bounds}"
 
 
 def _table(told: dict[str, Any]) -> list[str]:

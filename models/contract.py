@@ -102,8 +102,9 @@ class LocalResult:
     """What a device sends (before quantization), and what it keeps.
 
     Attributes:
-        tensors: to travel. Model parts are *deltas* against the base; prototypes are values.
-        codecs: per tensor; those not named use the task's uplink codec with error carry.
+        tensors: to travel. Model parts are *deltas* against the base; prototypes and keys are values.
+        codecs: per tensor; those not named use the task's uplink codec with error carry. A tensor whose shape
+            changes from round to round is named here, and its method carries the error by itself.
         weight: integer share in the fold.
         metrics: finite numbers for people.
         extra: the method's own message (JSON).
@@ -123,7 +124,7 @@ class Evaluation:
     """Accuracy and friends of a global version on labelled windows.
 
     Attributes:
-        metrics: finite numbers; ``accuracy``, ``macro_f1``, ``loss`` and ``windows`` at least.
+        metrics: finite numbers; of windows ``accuracy``, ``macro_f1``, ``loss`` and ``windows`` at least.
         confusion_KK: counts; row: true class, column: predicted.
     """
 
@@ -142,13 +143,26 @@ class Client(Protocol):
     def initial(self, task: Task, seed: int) -> Blobs:
         """A fresh global state."""
 
-    def train(
-        self, context: ClientContext, windows: WindowSet, state: Blobs, private: Tensors
-    ) -> LocalResult:
-        """Learn locally from ``state`` (only the blobs on this device's route)."""
+    def train(self, context: ClientContext, windows: Any, state: Blobs, private: Tensors) -> LocalResult:
+        """Learn locally from ``state``: only the blobs on this device's route, and those that it owns.
 
-    def evaluate(self, task: Task, windows: WindowSet, state: Blobs) -> Evaluation:
-        """Judge a global state on labelled windows, missing modalities handled as at inference."""
+        Args:
+            context: who, when, and with which seed.
+            windows: a :class:`WindowSet`, or what else the method learns from (``models.materials``).
+            state: of the base.
+            private: what the last :attr:`LocalResult.private` was; empty at first, or where it was lost.
+
+        Raises:
+            Transient: there is nothing to learn from; the message names the device.
+            Refused: NON_FINITE: training diverged.
+        """
+
+    def evaluate(self, task: Task, windows: Any, state: Blobs) -> Evaluation:
+        """Judge a global state on labelled windows, missing modalities handled as at inference.
+
+        Raises:
+            Misconfigured: no window is labelled, or a state of this method cannot be judged by itself.
+        """
 
     def inference_model(self, task: Task, state: Blobs) -> Any:
         """The ``torch.nn.Module`` that :meth:`evaluate` runs and that export turns into ONNX."""

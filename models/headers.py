@@ -6,7 +6,7 @@ from protocol.updates import UpdateHeader
 
 
 def check_counts(task: Task, header: UpdateHeader) -> None:
-    """``header.counts``: known modalities, one number a class, no more than there are samples.
+    """``header.counts``: known modalities, one number a class (on graphs one), no more than samples.
 
     Raises:
         Refused: WRONG_MODALITY or OUT_OF_BOUNDS; the detail names the modality.
@@ -17,9 +17,9 @@ def check_counts(task: Task, header: UpdateHeader) -> None:
                 Reason.WRONG_MODALITY,
                 f"header.counts: the task has no modality {name!r} (it has {', '.join(task.modality_names)})",
             )
-        if len(per_class) != len(task.labels) or sum(per_class) > header.samples:
+        if len(per_class) != task.classes or sum(per_class) > header.samples:
             raise Refused(
                 Reason.OUT_OF_BOUNDS,
-                f"header.counts.{name}: {len(per_class)} classes with {sum(per_class)} windows in all; the "
-                f"task has {len(task.labels)} classes, the update {header.samples} samples",
+                f"header.counts.{name}: {len(per_class)} numbers, {sum(per_class)} in all; the task wants "
+                f"{task.classes}, the update has {header.samples} samples",
             )

@@ -1,6 +1,7 @@
 """Job folders: how a daemon hands work to ``models.worker`` and reads the result. Torch-free.
 
-A folder holds ``job.json`` and, by kind, ``windows.npz``, ``state.npz``, ``private.npz``; the worker leaves
+A folder holds ``job.json`` and, by kind, the material (:mod:`models.materials`), ``state.npz``,
+``private.npz``; the worker leaves
 ``result.json`` and ``result.npz``. Every file appears whole or not at all, ``job.json`` and ``result.json``
 last.
 """
@@ -14,9 +15,11 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from models import views, windowset
-from models.contract import Blobs, ClientContext, Evaluation, LocalResult, Profile, Tensors, WindowSet
+from models import views
+from models.contract import Blobs, ClientContext, Evaluation, LocalResult, Profile, Tensors
+from models.materials import Material
 from models.params import flatten, read_npz, unflatten, write_npz
+from models.registry import method
 from models.views import FrameAt
 from protocol.errors import Misconfigured, Refused, Transient
 from protocol.frame import Limits
@@ -139,10 +142,21 @@ def write_init(job_dir: Path, job: InitJob) -> None:
     _write_job(Path(job_dir), job)
 
 
-def write_train(job_dir: Path, job: TrainJob, windows: WindowSet, state: Blobs, private: Tensors) -> None:
-    """Ask for local training; read it with :func:`read_result`."""
-    folder = Path(job_dir)
-    windowset.save(folder / WINDOWS, windows)
+def write_train(job_dir: Path, job: TrainJob, material: Material, state: Blobs, private: Tensors) -> None:
+    """Ask for local training; read it with :func:`read_result`.
+
+    Args:
+        job_dir: an empty folder.
+        job: who trains, and with which seed.
+        material: of the kind that the task's method learns from.
+        state: the blobs on the device's route.
+        private: what the last result said to keep.
+
+    Raises:
+        Misconfigured: the task's method is not known here.
+    """
+    folder, kind = Path(job_dir), method(job.task.method).kind
+    kind.save(folder / kind.file, material)
     write_state(folder / STATE, state)
     write_npz(folder / PRIVATE, private)
     _write_job(folder, job)

@@ -10,6 +10,7 @@ import re
 import struct
 import zipfile
 import zlib
+from collections.abc import Collection
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -41,12 +42,15 @@ class BadNpz(ValueError):  # noqa: N818 - says what was found, like Refused
     """The file is no npz that can be read; the message names the entry and what is wrong with it."""
 
 
-def read(path: Path, max_bytes: int = MAX_BYTES) -> dict[str, NDArray[Any]]:
+def read(
+    path: Path, max_bytes: int = MAX_BYTES, only: Collection[str] | None = None
+) -> dict[str, NDArray[Any]]:
     """All arrays of an npz, by name.
 
     Args:
         path: the file.
         max_bytes: of all arrays together, whatever the file's own size.
+        only: arrays of these names, as far as they are there; the others are not read. None: all.
 
     Raises:
         BadNpz: it is damaged, lies about a size, is too large, or holds Python objects.
@@ -55,7 +59,8 @@ def read(path: Path, max_bytes: int = MAX_BYTES) -> dict[str, NDArray[Any]]:
     try:
         with path.open("rb") as file, zipfile.ZipFile(file) as archive:
             infos = _entries(archive, max_bytes, path.stat().st_size)
-            return {name: _array(archive, info, name) for name, info in infos.items()}
+            wanted = [name for name in infos if only is None or name in only]
+            return {name: _array(archive, infos[name], name) for name in wanted}
     except BadNpz:
         raise
     except BROKEN as error:

@@ -7,7 +7,7 @@ blob of the global state it travels in.
 import io
 import os
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -119,25 +119,25 @@ def _pack_npz(file: IO[bytes], arrays: Mapping[str, NDArray[Any]]) -> None:
             archive.writestr(zipfile.ZipInfo(f"{key}.npy"), buffer.getbuffer())
 
 
-def read_arrays(path: Path, what: str) -> dict[str, NDArray[Any]]:
-    """Read all arrays of an npz. Nothing in it can run: pickled objects are refused.
+def read_arrays(path: Path, what: str, only: Collection[str] | None = None) -> dict[str, NDArray[Any]]:
+    """Read all arrays of an npz, or ``only`` some. Nothing in it can run: pickled objects are refused.
 
     Raises:
         Misconfigured: no such file, or not an npz; the message names it, and ``what`` it should have been.
     """
     try:
-        return npz.read(path)
+        return npz.read(path, only=only)
     except (OSError, npz.BadNpz) as error:
         raise Misconfigured(f"{path}: cannot be read as {what} (npz): {error}") from None
 
 
-def read_npz(path: Path) -> Tensors:
-    """Read named float32 tensors.
+def read_npz(path: Path, only: Collection[str] | None = None) -> Tensors:
+    """Read named float32 tensors: all, or those of ``only`` that are there.
 
     Raises:
         Misconfigured: no such file, or not an npz; the message names it.
     """
-    arrays = read_arrays(path, "named tensors")
+    arrays = read_arrays(path, "named tensors", only)
     with np.errstate(over="ignore", invalid="ignore"):  # not finite: refused where it is used
         return {name: _numbers(path, name, array) for name, array in arrays.items()}
 

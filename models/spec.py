@@ -10,7 +10,9 @@ from pydantic import BaseModel
 
 from models.contract import Blobs, Client, Prototyper, Router, Server, Tensors
 from models.guided import ServerTrainer
+from models.materials import KINDS, Kind, MaterialName
 from protocol.task import Task
+from protocol.tensors import Codec
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -59,6 +61,27 @@ class MethodSpec:
     and weighs by itself, on which no version's shape and no device depends."""
     several_targets: bool = False
     """Takes tasks with ``targets`` besides ``labels``, and modalities that are no inputs."""
+    material: MaterialName = "windows"
+    """What devices learn from: tasks have ``labels`` and ``modalities``, or a table ``graph``."""
+    owned: tuple[str, ...] = ()
+    """The parts of a state (first words of blob names) of which each device has a blob of its own,
+    ``<part>/<device>``: on that device's route where it is there, served to nobody else, and no part of what
+    is exported or judged."""
+    beyond: Callable[[Task], int] = lambda _task: 0
+    """Elements that an update may hold at most beyond one of each tensor of the model."""
+    codecs: Mapping[str, Codec] = field(default_factory=dict)
+    """How tensors of a version are stored and travel down, by the last part of their names; float32 where not
+    named. Only codecs that give back what ``Fold.close`` made, to the bit."""
+    robust_folds: bool = True
+    """Whether ``task.robust.fold`` may be other than ``mean``."""
+    reported: tuple[str, ...] = ()
+    """Metrics of updates whose mean over devices, by their samples, is a version's: where the coordinator has
+    nothing to judge versions on."""
+
+    @property
+    def kind(self) -> Kind:
+        """Of the material."""
+        return KINDS[self.material]
 
     def configure(self, task: Task) -> BaseModel:
         """The task's ``config`` table, checked.
@@ -71,6 +94,14 @@ class MethodSpec:
 
         from protocol.errors import Misconfigured  # noqa: PLC0415
 
+        if (self.material == "graph") != (task.graph is not None):
+            wants = "a table [graph]" if self.material == "graph" else "labels and modalities, no [graph]"
+            raise Misconfigured(f"task {task.name!r}: method {self.name!r} wants {wants}")
+        if not self.robust_folds and task.robust.fold != "mean":
+            raise Misconfigured(
+                f"task {task.name!r}, method {self.name!r}: robust.fold = {task.robust.fold!r}: its updates "
+                "cannot be compared value by value; leave it at 'mean'"
+            )
         if not self.several_targets and (task.targets or task.input_names != task.modality_names):
             raise Misconfigured(
                 f"task {task.name!r}, method {self.name!r}: targets, and modalities with input = false, are "

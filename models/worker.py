@@ -36,7 +36,7 @@ def do(job_dir: Path) -> None:
 
     Raises:
         Misconfigured: the job, the task's method or its config cannot be used.
-        Transient: the job cannot be done with these windows, for instance none is labelled.
+        Transient: the job cannot be done with this material, for instance no window is labelled.
     """
     job = jobs.read_job(job_dir)
     spec = method(job.task.method)
@@ -47,13 +47,13 @@ def do(job_dir: Path) -> None:
         case jobs.InitJob():
             jobs.save_result(job_dir, {}, flatten(client.initial(job.task, job.seed)))
         case jobs.TrainJob():
-            windows = windowset.load(job_dir / jobs.WINDOWS, job.task)
+            material = spec.kind.load(job_dir / spec.kind.file, job.task)
             context = jobs.context(job)
             state, private = jobs.load_state(job_dir / jobs.STATE), read_npz(job_dir / jobs.PRIVATE)
-            jobs.save_local_result(job_dir, client.train(context, windows, state, private))
+            jobs.save_local_result(job_dir, client.train(context, material, state, private))
         case jobs.EvaluateJob():
-            windows = windowset.load(Path(job.windows_path), job.task)
-            found = client.evaluate(job.task, windows, jobs.load_state(job_dir / jobs.STATE))
+            material = spec.kind.load(Path(job.windows_path), job.task)
+            found = client.evaluate(job.task, material, jobs.load_state(job_dir / jobs.STATE))
             jobs.save_result(job_dir, {"metrics": found.metrics, "confusion_KK": found.confusion_KK})
         case jobs.ViewJob() | jobs.FinishJob():
             _guide(spec, job, job_dir)

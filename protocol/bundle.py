@@ -11,9 +11,9 @@ import re
 import struct
 import zipfile
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import Field, JsonValue, ValidationError
+from pydantic import Field, JsonValue, ValidationError, model_validator
 
 from protocol.base import Count, Digest, Label, Name, Wire
 from protocol.errors import Reason, Refused
@@ -39,6 +39,29 @@ FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 
 TensorName = Annotated[str, Field(min_length=1, max_length=200)]
 
+COMPLETION_INPUTS: Final = ("head", "relation", "entities", "relations")
+COMPLETION_OUTPUTS: Final = ("tails", "scores")
+"""Of a graph that :class:`Completion` describes."""
+
+
+class Completion(Wire):
+    """Of a model on graphs: given head and relation it ranks tails.
+
+    Entity and relation embeddings are inputs: each device feeds its own. Shapes: B questions, V views, E
+    entities, R relations (inverse ones too), k answers.
+
+    Inputs: ``head`` (B,) and ``relation`` (B,) int64 (the inverse of relation r is r + R / 2), ``entities``
+    (E, V, D), ``relations`` (R, V * C). Outputs: ``tails`` (B, k) int64, -1 where there are fewer than k
+    entities, ``scores`` (B, k), the highest first.
+    """
+
+    top_k: Annotated[int, Field(ge=1, le=1000)]
+    views: Annotated[int, Field(ge=1, le=16)]
+    entity_dim: Annotated[int, Field(ge=1, le=65536)]
+    """D."""
+    relation_dim: Annotated[int, Field(ge=1, le=65536)]
+    """C."""
+
 
 class BundleManifest(Wire):
     """What a bundle is. ``files`` is filled in by :func:`pack`."""
@@ -48,12 +71,13 @@ class BundleManifest(Wire):
     method: Name
     version: Count
     """Of the global model; 0 is the initial one."""
-    labels: Annotated[tuple[Label, ...], Field(min_length=2, max_length=1024)]
-    """In the order of the outputs' columns."""
-    modalities: Annotated[tuple[Modality, ...], Field(min_length=1, max_length=16)]
-    """In the order of the columns of the input ``present``."""
-    window: Window
-    samples: Annotated[dict[Name, Annotated[int, Field(ge=1)]], Field(max_length=16)]
+    labels: Annotated[tuple[Label, ...], Field(max_length=1024)] = ()
+    """In the order of the outputs' columns; two or more, of a graph's none."""
+    modalities: Annotated[tuple[Modality, ...], Field(max_length=16)] = ()
+    """In the order of the columns of the input ``present``; one or more, of a graph's none."""
+    window: Window = Window()
+    """Not read where there is ``graph``."""
+    samples: Annotated[dict[Name, Annotated[int, Field(ge=1)]], Field(max_length=16, default_factory=dict)]
     """Per modality that is read or generated, samples of a window (the T of ``x_BCT``)."""
     inputs: Annotated[tuple[Label, ...], Field(max_length=32)]
     """Names of the graph's inputs."""
@@ -75,10 +99,22 @@ class BundleManifest(Wire):
     files: Annotated[dict[FileName, BlobRef], Field(max_length=MAX_FILES, default_factory=dict)]
     parity: Annotated[dict[str, JsonValue], Field(max_length=64, default_factory=dict)]
     """What the parity gate measured: the graph against the network it was made from."""
+    graph: Completion | None = None
+    """The model completes graphs, and reads no windows."""
+
+    @model_validator(mode="after")
+    def _reads_windows_or_graphs(self) -> Self:
+        if self.graph is None and (len(self.labels) < 2 or not self.modalities):  # noqa: PLR2004 - classes
+            raise ValueError("labels, modalities: a model of windows has two labels and a modality at least")
+        if self.graph is not None and (self.labels or self.modalities):
+            raise ValueError("graph: a model of graphs has neither labels nor modalities")
+        return self
 
     @property
     def predicted(self) -> tuple[Target, ...]:
         """:attr:`targets`, where there are none the one of ``labels``."""
+        if self.graph is not None:
+            return ()
         return (Target(name=LABEL, labels=self.labels),) if self.targets is None else self.targets
 
 

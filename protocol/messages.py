@@ -14,6 +14,8 @@ from protocol.task import ModalityName, Task
 
 MAX_MESSAGE_BYTES: Final = 128 * 1024
 """No control message is larger; more is refused before it is parsed."""
+MAX_MANIFEST_BYTES: Final = 1024 * 1024
+"""Of a version: it is a blob, and names up to 4,096 others, each in 168 bytes at most."""
 MAX_BLOB_BYTES: Final = 512 * 1024 * 1024
 MAX_CHUNKS: Final = 1 << 20
 
@@ -33,6 +35,7 @@ class ModalityState(Wire):
     """What a device knows of one modality: counts per class in its store, share missing, quality 0 to 1."""
 
     windows: PerClass = ()
+    """Of a graph one number: triples of which an entity has it."""
     missing: Share = 0.0
     quality: Share = 1.0
     reasons: Annotated[tuple[Label, ...], Field(max_length=16)] = ()
@@ -51,7 +54,8 @@ class State(Wire):
     """Those that it learns (where it learns nothing: is to predict), in the task's order; None: ``label``
     alone."""
     windows: Count = 0
-    """Windows in the store to learn from: labelled ones, where the method learns from labels on devices."""
+    """Windows in the store to learn from: labelled ones, where the method learns from labels on devices; on
+    graphs, triples."""
     model: Digest | None = None
     """The bundle that infers now."""
     chunk_bytes: Annotated[int, Field(ge=1024, le=1024 * 1024)] = 65536
@@ -105,7 +109,7 @@ class Offer(Wire):
     round: Count
     base: Digest
     """The manifest's digest; an update must name it."""
-    base_size: Annotated[int, Field(ge=0, le=MAX_MESSAGE_BYTES)]
+    base_size: Annotated[int, Field(ge=0, le=MAX_MANIFEST_BYTES)]
     closes_in_s: Seconds
     seed: Count = 0
     graphs: Annotated[dict[ModalityName, BlobRef], Field(max_length=16)] = Field(default_factory=dict)

@@ -10,6 +10,7 @@ from pydantic import Field, JsonValue, model_validator
 
 from protocol.base import Frozen, Label, Name, Share
 from protocol.folding import Aggregator, Robust
+from protocol.graph_task import GraphTask
 
 CodecName = Literal["float32", "float16", "int8", "int4", "int2"]
 ModalityName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,31}$")]
@@ -151,12 +152,16 @@ class Labelled(Frozen):
 
 
 class Task(Frozen):
-    """One fleet's learning task."""
+    """One fleet's learning task: on windows of streams (``labels``, ``modalities``), or on graphs."""
 
     name: Name
     method: Name = "qqr"
-    labels: Annotated[tuple[Label, ...], Field(min_length=2, max_length=1024)]
-    modalities: Annotated[tuple[Modality, ...], Field(min_length=1, max_length=16)]
+    labels: Annotated[tuple[Label, ...], Field(max_length=1024)] = ()
+    """Classes of windows: two or more; of a graph's task none."""
+    modalities: Annotated[tuple[Modality, ...], Field(max_length=16)] = ()
+    """Sensor streams: one or more; of a graph's task none (``graph.features`` are its modalities)."""
+    graph: GraphTask | None = None
+    """Facts about entities are learned, and not windows."""
     targets: Annotated[tuple[Target, ...], Field(max_length=15)] = ()
     """What is predicted besides ``labels``; a device learns those that it has labels for."""
     window: Window = Window()
@@ -171,7 +176,22 @@ class Task(Frozen):
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
 
     @model_validator(mode="after")
+    def _is_of_windows_or_of_graphs(self) -> Self:
+        if self.graph is None:
+            if len(self.labels) < 2:  # noqa: PLR2004 - one class is nothing to tell apart
+                raise ValueError(f"labels: two or more are needed, found {len(self.labels)}")
+            if not self.modalities:
+                raise ValueError("modalities: one or more are needed (a task on graphs has a table [graph])")
+            return self
+        for key in ("labels", "modalities", "targets", "labelled"):
+            if getattr(self, key):
+                raise ValueError(f"{key}: a task with [graph] learns facts and not windows; leave it out")
+        return self
+
+    @model_validator(mode="after")
     def _names_are_consistent(self) -> Self:
+        if self.graph is not None:
+            return self
         names = [m.name for m in self.modalities]
         for what, seen in (("modality", names), ("label", list(self.labels))):
             twice = sorted({n for n in seen if seen.count(n) > 1})
@@ -232,13 +252,13 @@ class Task(Frozen):
 
     @property
     def objectives(self) -> tuple[Target, ...]:
-        """All targets: the one of ``labels`` first."""
-        return (Target(name=LABEL, labels=self.labels), *self.targets)
+        """All targets: the one of ``labels`` first; none on graphs, where entities are predicted."""
+        return (Target(name=LABEL, labels=self.labels), *self.targets) if self.graph is None else ()
 
     @property
     def target_names(self) -> tuple[str, ...]:
         """Of all :attr:`objectives`, in their order."""
-        return (LABEL, *(target.name for target in self.targets))
+        return (LABEL, *(target.name for target in self.targets)) if self.graph is None else ()
 
     def target(self, name: str) -> Target:
         """The objective of that name.
@@ -254,12 +274,17 @@ class Task(Frozen):
     @property
     def input_names(self) -> tuple[str, ...]:
         """The modalities that may be read to predict, in the task's order."""
-        return tuple(m.name for m in self.modalities if m.input)
+        return self.modality_names if self.graph else tuple(m.name for m in self.modalities if m.input)
 
     @property
     def modality_names(self) -> tuple[str, ...]:
         """In the task's order, which is the order of columns in every availability mask."""
-        return tuple(m.name for m in self.modalities)
+        return tuple(m.name for m in (self.modalities if self.graph is None else self.graph.features))
+
+    @property
+    def classes(self) -> int:
+        """Numbers in an update's ``counts`` of a modality: one a class, on graphs one in all."""
+        return len(self.labels) if self.graph is None else 1
 
     def samples(self, name: str) -> int:
         """Grid points of a window of that modality (the T of ``x_BCT``)."""

@@ -9,6 +9,7 @@ Byte layouts (all little-endian; elements in C order):
 - ``int8``, ``int4``, ``int2``: codes, packed little end first (element 0 in the lowest bits of byte 0);
   unused bits of the last byte are zero. A code q of group g stands for ``low[g] + q * step[g]``. Groups are
   equal runs of elements: the whole tensor, or one index of axis 0 each ("per channel").
+- ``uint8``: 1 byte an element, the whole numbers 0 to 255 as they are (entity keys, bitmaps).
 - ``topk``: k uint32 positions, strictly increasing, then k float32 values; all other elements are zero.
 
 ``low`` and ``step`` are float32: a delta's step is often below float16's smallest number. ``low`` is the
@@ -46,6 +47,7 @@ class Codec(StrEnum):
     INT8 = "int8"
     INT4 = "int4"
     INT2 = "int2"
+    UINT8 = "uint8"
     TOPK = "topk"
 
 
@@ -54,7 +56,7 @@ BITS: Final = {Codec.INT8: 8, Codec.INT4: 4, Codec.INT2: 2}
 CHANNEL_ELEMENTS: Final = {Codec.INT8: 128, Codec.INT4: 64, Codec.INT2: 128}
 """Smaller channels share one range: their ``low`` and ``step`` (8 bytes) would cost more than 1/16 of int8's
 codes, or 1/4 of int4's and int2's."""
-_ELEMENT_BITS: Final = {Codec.FLOAT32: 32, Codec.FLOAT16: 16, **BITS}
+_ELEMENT_BITS: Final = {Codec.FLOAT32: 32, Codec.FLOAT16: 16, Codec.UINT8: 8, **BITS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,8 @@ def encode(
             levels of int4).
 
     Raises:
-        ValueError: an element is not finite, or ``keep`` or ``levels`` is out of range.
+        ValueError: an element is not finite, ``keep`` or ``levels`` is out of range, or an element of
+            ``uint8`` is no whole number from 0 to 255.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         values = np.ascontiguousarray(x, dtype=np.float32)
@@ -127,6 +130,8 @@ def encode(
         return _encode_half(values, shape)
     if codec is Codec.TOPK:
         return _encode_topk(values, shape, keep)
+    if codec is Codec.UINT8:
+        return _encode_bytes(values, shape)
     top = (levels or 1 << BITS[codec]) - 1
     if not 2 <= top < 1 << BITS[codec]:  # noqa: PLR2004 - half of float32's span is a float32, the whole is not
         raise ValueError(f"levels must be 3 to {1 << BITS[codec]} for {codec.value}, got {levels}")
@@ -153,6 +158,8 @@ def decode(encoded: Encoded) -> FloatArray:
     if encoded.codec in BITS:
         return _decode_uniform(encoded)
     _require_scales(encoded, lows=0, steps=1 if encoded.codec is Codec.FLOAT16 else 0)
+    if encoded.codec is Codec.UINT8:
+        return np.frombuffer(encoded.data, np.uint8).astype(np.float32).reshape(encoded.shape)
     if encoded.codec is Codec.FLOAT16:
         values = _decode_half(encoded)
     else:
@@ -189,6 +196,13 @@ def _decode_half(encoded: Encoded) -> FloatArray:
     with np.errstate(over="ignore", invalid="ignore"):
         values: FloatArray = np.frombuffer(encoded.data, _F2).astype(np.float32) * scale
     return values
+
+
+def _encode_bytes(values: FloatArray, shape: tuple[int, ...]) -> Encoded:
+    codes = np.clip(values, 0, 255).astype(np.uint8)
+    if not np.array_equal(codes, values):
+        raise ValueError(f"a uint8 tensor of shape {shape} holds other than whole numbers from 0 to 255")
+    return Encoded(Codec.UINT8, shape, codes.tobytes())
 
 
 def _encode_topk(values: FloatArray, shape: tuple[int, ...], keep: float) -> Encoded:

@@ -11,8 +11,9 @@ from protocol.messages import BlobRef, Metrics, PerClass
 class UpdateHeader(Wire):
     """Who learned what, from which base, on how much; travels in the CBOR frame before the tensors.
 
-    ``counts``: per modality, present windows per class. ``missing`` and ``quality``: per modality, 0 to 1.
-    ``extra``: the method's own message, checked by its ``messages.py``.
+    ``samples``: windows, or triples of a graph. ``counts``: per modality, present windows per class; of a
+    graph one number, the triples of which an entity has it. ``missing`` and ``quality``: per modality, 0 to
+    1. ``extra``: the method's own message, checked by its ``messages.py``.
     """
 
     kind: Literal["update"] = "update"

@@ -17,6 +17,7 @@ from coordinator.aggregation import UnusableUpdates, fold_screened, screen_round
 from coordinator.bulkhead import bulkhead
 from coordinator.jobs import Jobs
 from coordinator.journal import Entry
+from coordinator.owned import shared
 from coordinator.screen import Magnitudes
 from coordinator.seeds import derive_seed
 from coordinator.weighings import Weighed, kept
@@ -113,9 +114,10 @@ class Folding:
             return Folded(folded, reference)
         for words in weighing.warnings:
             log.warning("weighing", round=round_, why=words)
-        made, metrics = await self._finished(round_, model_of(folded))
+        model = model_of(folded)
+        made, metrics = await self._finished(round_, shared(task, model))
         weighed = await asyncio.to_thread(kept, weighing, metrics)
-        return Folded(rejoined(made, folded), reference, weighed)
+        return Folded(rejoined({**model, **made}, folded), reference, weighed)
 
     async def _weighed(
         self, round_: int, state: Blobs, entries: Sequence[Entry], limits: Limits
@@ -130,7 +132,7 @@ class Folding:
         refused: dict[str, Refused] = {}
         while new:
             part, new = new[: self._at_once], new[self._at_once :]
-            views, why = await self._look(model_of(state), part, limits)
+            views, why = await self._look(shared(self._task, model_of(state)), part, limits)
             known |= {entry.digest: views[entry.device] for entry in part if entry.device in views}
             refused |= why
         if refused:

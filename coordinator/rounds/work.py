@@ -13,8 +13,10 @@ from coordinator.aggregation import UnusableUpdates, limits_for
 from coordinator.deployment import Deploying
 from coordinator.jobs import Jobs, Lineage
 from coordinator.journal import Journal
+from coordinator.owned import shared
 from coordinator.reference import References
 from coordinator.registry import Registry
+from coordinator.reported import mean, names_of
 from coordinator.rounds.driver import Driver, WorkCommand, Write
 from coordinator.rounds.folding import Folded, Folding
 from coordinator.rounds.patience import pause_s
@@ -102,6 +104,10 @@ class Workshop:
         """The newest version's model, as methods and devices know it; raises as :meth:`_whole`."""
         return model_of(await self._whole())
 
+    async def _shared(self) -> Blobs:
+        """The same as jobs see it: without what belongs to single devices."""
+        return shared(self._driver.task, await self.state())
+
     async def _whole(self) -> Blobs:
         """The newest version's tensors, the optimizer's moments among them; read once a version.
 
@@ -122,7 +128,7 @@ class Workshop:
 
     def limits(self, state: Blobs) -> Limits:
         """What an update of this model may need."""
-        return limits_for(state, self._max_update_bytes)
+        return limits_for(state, self._max_update_bytes, self._driver.task)
 
     async def run(self) -> None:
         """Work for ever."""
@@ -176,7 +182,7 @@ class Workshop:
             case Aggregate():
                 await self._aggregate(command)
             case Evaluate():
-                evaluation = await self._jobs.evaluate(await self.state())
+                evaluation = await self._jobs.evaluate(await self._shared())
                 judged = Evaluation(_sound(evaluation.metrics), evaluation.confusion_KK)
                 record = partial(self._registry.record_evaluation, command.version, judged)
                 log.info("judged", version=command.version, metrics=judged.metrics)
@@ -196,9 +202,10 @@ class Workshop:
         except ValueError as error:
             raise Transient(f"version {version} cannot be written as frames: {error}") from error
         traffic, wall = self._traffic.totals(), self._clock.wall()
+        told = await asyncio.to_thread(self._reported, version, devices)
 
         def record() -> None:
-            self._registry.record(version, digest, parent, devices, wall=wall, traffic=traffic)
+            self._registry.record(version, digest, parent, devices, wall=wall, traffic=traffic, metrics=told)
             self._references.write(made.reference)
             if made.weighed is not None:
                 self._weighings.write(version, made.weighed)
@@ -206,6 +213,11 @@ class Workshop:
         await self._driver.post(VersionMade(version=version, manifest=digest), record)
         self._measures.clear()
         await asyncio.to_thread(self._tidy, version)
+
+    def _reported(self, round_: int, devices: tuple[str, ...]) -> dict[str, float]:
+        """What the devices of a round say of it, where the method goes by that."""
+        names = names_of(self._driver.task)
+        return _sound(mean(names, self._journal.told(round_, devices))) if names else {}
 
     async def _aggregate(self, command: Aggregate) -> None:
         state, round_ = await self._whole(), command.round
@@ -251,7 +263,7 @@ class Workshop:
         row = await asyncio.to_thread(self._registry.row, command.version)
         parent = None if row is None else row["parent"]
         lineage = Lineage(command.version, parent, state.manifest, metrics)
-        await self._deployment.export(self._jobs, await self.state(), lineage)
+        await self._deployment.export(self._jobs, await self._shared(), lineage)
         await self._driver.post(ExportDone(version=command.version))
         await self._deployment.announce()
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from edge_agent.identity import secret as secrets
 from edge_agent.identity.dropin import Unenrolled, require_writable, write
 from edge_agent.identity.folder import Identity, folder_of
 from protocol.enrolment import Invite
@@ -39,6 +40,10 @@ def enroll(
         Path | None,
         typer.Option(help="read the invite from this file (- : standard input); keeps it out of ps"),
     ] = None,
+    fleet_secret: Annotated[
+        Path | None,
+        typer.Option(help="a copy of the fleet's secret (lichen agent secret), for tasks on graphs"),
+    ] = None,
     wait: Annotated[float, typer.Option(help="seconds to try, and to wait for approval", min=1)] = 3600.0,
     replace: Annotated[bool, typer.Option("--replace", help="give up the identity that is there")] = False,
     output: Annotated[Literal["table", "json"], typer.Option("--format")] = "table",
@@ -48,7 +53,8 @@ def enroll(
     Cut off at any point: give the same command again. Exit status 77: refused; 75: not yet.
     """
     try:
-        done, path = _enroll(_invite(word, invite_file), config, device, wait, replace=replace)
+        shared = None if fleet_secret is None else secrets.read(fleet_secret)
+        done, path = _enroll(_invite(word, invite_file), config, device, wait, shared, replace=replace)
     except (Misconfigured, Refused, Transient) as error:
         if output == "json":
             typer.echo(json.dumps({"error": str(error)}))
@@ -93,7 +99,13 @@ def _decoded(text: str, source: str) -> Invite:
 
 
 def _enroll(
-    invite: Invite, config: Path, device: str | None, wait_s: float, *, replace: bool
+    invite: Invite,
+    config: Path,
+    device: str | None,
+    wait_s: float,
+    fleet_secret: bytes | None,
+    *,
+    replace: bool,
 ) -> tuple[Any, Path]:
     from edge_agent.identity.enrol import enrol  # noqa: PLC0415 - `lichen agent run` needs no crypto library
     from edge_agent.identity.patience import Patience  # noqa: PLC0415
@@ -103,6 +115,8 @@ def _enroll(
     require_writable(config)
     folder = folder_of(settings.state_dir)
     with as_owner_of(settings.state_dir):
+        if fleet_secret is not None:
+            secrets.place(secrets.secret_path(settings), fleet_secret, replace=replace)
         done = enrol(folder, invite, name, Patience(wait_s, _say), replace=replace)
         for words in folder.exposed():
             _say(words)

@@ -130,6 +130,13 @@ class Fleet:
         """The process that was started last under that name."""
         return next(process.pid for known, process in reversed(self._running) if known == name)
 
+    def kill(self, name: str) -> None:
+        """SIGKILL to the process group that was started last under that name; it may be started again."""
+        at = max(at for at, (known, _) in enumerate(self._running) if known == name)
+        _, process = self._running.pop(at)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
     def said(self, name: str) -> str:
         """A program's log."""
         file = self.root / f"{name}.log"

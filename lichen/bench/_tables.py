@@ -104,8 +104,8 @@ def judged(goals: Sequence[Goal], rows: Sequence[Row]) -> list[Judged]:
     return [Judged(goal, row) for goal in goals for row in rows if goal.concerns(row)]
 
 
-def template(package: str) -> Template:
-    """The package's ``page.html``, with the macros ``goals`` and ``tables`` before it."""
+def template(page: str) -> Template:
+    """A page's template, with the macros ``goals`` and ``tables`` before it."""
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -114,7 +114,7 @@ def template(package: str) -> Template:
         Markup=Markup, clear=lambda row: row.n > 1 and abs(row.mean) >= _CLEAR * row.se
     )
     macros = (files("lichen.bench") / "_tables.html").read_text()
-    return environment.from_string(macros + (files(package) / "page.html").read_text())
+    return environment.from_string(macros + page)
 
 
 def figure(value: float) -> str:

@@ -118,6 +118,10 @@ _STUDIES = {
         "The study of TACTFL: no label on a device; baselines, missing sensors, shifted and broken devices.",
         "table, missing, segments, labels, encoders, aggregators, shift, broken; and tune, only when named.",
     ),
+    "mmfed3_hide": (
+        "The study of MMFeD3-HidE: private graphs, absent features, fleets and bounds, bytes, throughput.",
+        "table, rates, fusions, scores, bytes, throughput; and full, tune, which run only when named.",
+    ),
 }
 """Benchmarks made of parts -> words for their help, and their parts."""
 
@@ -238,4 +242,4 @@ def listing(*, shape: Shape = Format.TABLE) -> None:
         typer.echo(json.dumps({bench.name: bench.title for bench in benches}))
         return
     for bench in benches:
-        typer.echo(f"{bench.name:10} {bench.title}")
+        typer.echo(f"{bench.name:11} {bench.title}")

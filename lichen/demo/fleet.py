@@ -69,7 +69,7 @@ class Fleet(Generic[StageT_co]):
             link = asyncio.create_task(self._watch(), name="watch")
             self._coordinator = await self._start("coordinator", "coordinator", "serve")
             for name in self.stage.people:
-                await self._start_agent(name)
+                await self.start_agent(name)
             self.screen.say(f"one broker, one coordinator and {len(self.stage.people)} agents are running")
             yield self
         finally:
@@ -108,7 +108,8 @@ class Fleet(Generic[StageT_co]):
 
         await self.wait("the broker to listen", listening, 15.0)
 
-    async def _start_agent(self, name: str) -> None:
+    async def start_agent(self, name: str) -> None:
+        """Start a training device."""
         started = time.monotonic()
         speed = self.options.speed
 

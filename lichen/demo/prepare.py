@@ -17,7 +17,7 @@ from protocol.errors import Misconfigured
 from protocol.task import Task
 from runtime.outputs import writing
 
-_OURS: Final = ("config", "state", "logs", "recordings")
+_OURS: Final = ("config", "state", "logs", "recordings", "sites")
 _NEEDED: Final = (
     "iotcore",
     "torch",

@@ -2,6 +2,7 @@
 
 import time
 from collections import deque
+from collections.abc import Mapping
 from typing import Final, Self
 
 from rich.console import Console, Group, RenderableType
@@ -86,8 +87,10 @@ class Screen:
 
     def _picture(self, view: FleetView, people: dict[str, str]) -> RenderableType:
         table = Table(expand=False, header_style="bold", box=None, padding=(0, 2, 0, 0))
-        for column in ("device", "person", "windows", *_modalities(view), "this round", "loss"):
-            table.add_column(column, justify="right" if column in {"windows", "loss"} else "left")
+        graph = view.task is not None and view.task.graph is not None
+        who, what = ("about", "facts") if graph else ("person", "windows")
+        for column in ("device", who, what, *_modalities(view), "this round", "loss"):
+            table.add_column(column, justify="right" if column in {what, "loss"} else "left")
         for name, person in people.items():
             table.add_row(*_row(view, view.devices.get(name, DeviceView(name)), person))
         parts: list[RenderableType] = [Text(headline(view) or "starting", style="bold"), table]
@@ -133,12 +136,11 @@ def round_line(view: FleetView) -> str:
     names = sorted(view.receipts.get(last.round, ()))
     # Of that round, not of the one that is open now: after a restart those may differ.
     everybody = bool(names) and set(names) == set(view.selected.get(last.round, ()))
-    accuracy = last.metrics.get("accuracy")
     parts = [
         f"round {last.round}/{view.round.rounds}",
         f"from all {len(names)}" if everybody else f"from {', '.join(names)}",
         f"up {size(last.bytes_up)}, down {size(last.bytes_down)}",
-        f"accuracy on unseen people {100 * accuracy:.1f} %" if accuracy is not None else "not judged",
+        judged(last.metrics) or "not judged",
     ]
     return " · ".join(parts)
 
@@ -152,7 +154,12 @@ def headline(view: FleetView) -> str:
     if now.selected and now.phase == "collecting":
         parts.append(f"{len(view.delivered())}/{len(now.selected)} delivered")
     parts.append(f"up {size(now.bytes_up)}, down {size(now.bytes_down)}")
-    accuracy = view.accuracy()
-    if accuracy is not None:
-        parts.append(f"accuracy on unseen people {100 * accuracy:.1f} %")
-    return " · ".join(parts)
+    known = [words for number in sorted(view.history) if (words := judged(view.history[number].metrics))]
+    return " · ".join([*parts, *known[-1:]])
+
+
+def judged(metrics: Mapping[str, float]) -> str:
+    """How good a version is, in words; empty where nothing says."""
+    if "accuracy" in metrics:
+        return f"accuracy on unseen people {100 * metrics['accuracy']:.1f} %"
+    return f"MRR on the devices' own facts {metrics['mrr']:.3f}" if "mrr" in metrics else ""

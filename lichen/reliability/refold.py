@@ -75,7 +75,7 @@ def manifests(
         for number in range(max(counted, default=0) + 1):
             if number:
                 entries = [Entry(device, mark, frame(mark)) for device, mark in counted[number]]
-                limits = limits_for(state, MAX_UPDATE_BYTES)
+                limits = limits_for(state, MAX_UPDATE_BYTES, task)
                 try:
                     state, found = fold_round(server, task, number, state, entries, limits, reference)
                 except UnusableUpdates as unusable:

@@ -37,7 +37,7 @@ def check(node: Node) -> None:
 
 def of_agent(agent: Agent) -> dict[str, tuple[int, int]]:
     """What an agent holds -> (size, bound)."""
-    work, settings = agent.workspace(), agent.settings
+    work, settings = agent.collector.workspace, agent.settings
     found = {
         "bytes in the spool": (agent.spool.bytes_used, settings.outbox.budget_bytes),
         "metrics that wait": (agent._metrics.qsize(), 16),  # noqa: SLF001 - an observer looks inside

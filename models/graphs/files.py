@@ -96,10 +96,9 @@ def read_triples(path: Path, bounds: Bounds = BOUNDS) -> Facts:
     lines = facts = 0
     try:
         with path.open("rb") as file:
-            for lines, line in enumerate(_lines(file, path), 1):
-                if lines > bounds.lines:
-                    raise Misconfigured(f"{path}: more than {bounds.lines} lines; part the file")
-                if (triple := _triple(line, path, lines)) is not None:
+            for triple in facts_in(lines_of(file, path), path, bounds):
+                lines += 1
+                if triple is not None:
                     facts += 1
                     found[triple] = None
     except OSError as error:
@@ -107,14 +106,37 @@ def read_triples(path: Path, bounds: Bounds = BOUNDS) -> Facts:
     return Facts(tuple(found), lines, facts - len(found))
 
 
-def _lines(file: IO[bytes], path: Path) -> Iterator[bytes]:
-    """Each line, never more than :data:`_MAX_LINE` bytes of one in memory."""
-    number = 0
+def lines_of(file: IO[bytes], path: Path, before: int = 0) -> Iterator[bytes]:
+    """Each line from here on as it is, never more than :data:`_MAX_LINE` bytes of one in memory.
+
+    Args:
+        file: open for reading.
+        path: of it, for messages.
+        before: lines that were read already.
+
+    Raises:
+        Misconfigured: a line is longer.
+    """
+    number = before
     while line := file.readline(_MAX_LINE + 1):
         number += 1
         if len(line) > _MAX_LINE:
             raise Misconfigured(f"{path}: line {number} has over {_MAX_LINE} bytes; is it a text file?")
-        yield line.removeprefix(_MARK) if number == 1 else line
+        yield line
+
+
+def facts_in(
+    lines: Iterable[bytes], path: Path, bounds: Bounds = BOUNDS, before: int = 0
+) -> Iterator[Triple | None]:
+    """The fact of each line; None for a blank line or a comment.
+
+    Raises:
+        Misconfigured: as :func:`read_triples`.
+    """
+    for number, line in enumerate(lines, before + 1):
+        if number > bounds.lines:
+            raise Misconfigured(f"{path}: more than {bounds.lines} lines; part the file")
+        yield _triple(line.removeprefix(_MARK) if number == 1 else line, path, number)
 
 
 def _triple(line: bytes, path: Path, number: int) -> Triple | None:

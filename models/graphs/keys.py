@@ -27,14 +27,16 @@ from protocol.errors import Misconfigured, Reason, Refused
 KEY_BYTES: Final = 16
 """Among a million names, two share a key with a chance of 1.5e-27."""
 MIN_SECRET_BYTES: Final = 16
-_PURPOSE: Final = b"lichen/graph/entity/1\x00"
+ENTITIES: Final = b"lichen/graph/entity/1\x00"
 """Before each name: the same secret may serve other ends without a key being met there."""
+RELATIONS: Final = b"lichen/graph/relation/1\x00"
+"""Likewise of relations, whose keys never travel."""
 
 Keys = NDArray[np.uint8]
 """(E, 16)."""
 
 
-def key(secret: bytes, name: str) -> bytes:
+def key(secret: bytes, name: str, purpose: bytes = ENTITIES) -> bytes:
     """The key of a name, 16 bytes; the same for all spellings that NFC makes one.
 
     Raises:
@@ -45,7 +47,7 @@ def key(secret: bytes, name: str) -> bytes:
         raise Misconfigured(
             f"the secret for entity keys has {len(secret)} bytes; at least {MIN_SECRET_BYTES} are needed"
         )
-    return hmac.digest(secret, _PURPOSE + clean(name).encode(), hashlib.sha256)[:KEY_BYTES]
+    return hmac.digest(secret, purpose + clean(name).encode(), hashlib.sha256)[:KEY_BYTES]
 
 
 @dataclass(frozen=True, eq=False)

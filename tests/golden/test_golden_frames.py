@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from protocol.bundle import BundleManifest, pack, unpack
+from protocol.bundle import BundleManifest, Completion, pack, unpack
 from protocol.frame import decode_frame, encode_frame
 from protocol.task import Modality, Window
 from protocol.tensors import Codec, decode, encode
@@ -34,6 +34,9 @@ HEADER = UpdateHeader(
 X = (np.arange(1, 257, dtype=np.float32) * np.float32(0.25)) ** 2
 X[::3] *= -1
 X = X.reshape(2, 128)
+KEYS = np.arange(256).reshape(16, 16)
+SINCE_V2 = {"v2_uint8.frame"}
+"""What no frame of format 1 has."""
 MANIFEST = BundleManifest(
     task="gestures",
     method="qqr",
@@ -48,6 +51,16 @@ MANIFEST = BundleManifest(
     base="0f" * 32,
     metrics={"accuracy": 0.875},
 )
+ON_GRAPHS = BundleManifest(
+    task="plant",
+    method="mmfed3_hide",
+    version=3,
+    inputs=("head", "relation", "entities", "relations"),
+    outputs=("tails", "scores"),
+    round=3,
+    base="0f" * 32,
+    graph=Completion(top_k=10, views=3, entity_dim=128, relation_dim=64),
+)
 
 
 def cases():
@@ -55,7 +68,9 @@ def cases():
     made = {
         f"v2_{codec}.frame": (HEADER, {"head/fc.weight": encode(X, codec, keep=0.1, per_channel=True)})
         for codec in Codec
+        if codec is not Codec.UINT8
     }
+    made["v2_uint8.frame"] = (HEADER, {"keys/new": encode(KEYS, Codec.UINT8)})
     made["v2_mixed.frame"] = (
         HEADER,
         {
@@ -72,13 +87,15 @@ def cases():
 
 CASES = cases()
 BUNDLED = {"model.onnx": bytes(range(64)), "labels.txt": b"rest\nwave\n"}
+BUNDLES = {"v1.bundle": (MANIFEST, BUNDLED), "v1_graph.bundle": (ON_GRAPHS, {"model.onnx": bytes(range(64))})}
 
 
-@pytest.mark.parametrize("version", ["v1", "v2"])
-@pytest.mark.parametrize("case", CASES)
-def test_a_golden_frame_is_still_read(case, version):
-    header, tensors = CASES[case]
-    name = case.replace("v2", version)
+NAMES = [*CASES, *(case.replace("v2", "v1") for case in CASES if case not in SINCE_V2)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_golden_frame_is_still_read(name):
+    header, tensors = CASES[name.replace("v1", "v2")]
     read, decoded = decode_frame((FILES / name).read_bytes(), type(header))
     assert read == header
     assert decoded.keys() == tensors.keys()
@@ -92,17 +109,18 @@ def test_a_golden_frame_is_still_written_to_the_byte(name):
 
 
 def test_no_golden_file_is_without_its_case():
-    assert {path.name for path in FILES.iterdir()} == {
-        *CASES,
-        *(case.replace("v2", "v1") for case in CASES),
-        "v1.bundle",
-    }
+    assert {path.name for path in FILES.iterdir()} == {*NAMES, *BUNDLES}
 
 
-def test_the_golden_bundle_is_still_read():
-    manifest, files = unpack((FILES / "v1.bundle").read_bytes())
-    assert files == BUNDLED
-    assert manifest.model_copy(update={"files": {}}) == MANIFEST
+@pytest.mark.parametrize("name", BUNDLES)
+def test_a_golden_bundle_is_still_read(name):
+    manifest, files = unpack((FILES / name).read_bytes())
+    assert files == BUNDLES[name][1]
+    assert manifest.model_copy(update={"files": {}}) == BUNDLES[name][0]
+
+
+def test_a_golden_frame_of_bytes_holds_them_as_they_are():
+    assert bytes(range(256)) in (FILES / "v2_uint8.frame").read_bytes()
 
 
 def test_golden_values_read_by_hand():
@@ -123,6 +141,6 @@ def test_golden_values_read_by_hand():
 if __name__ == "__main__":
     FILES.mkdir(exist_ok=True)
     frames = {name: encode_frame(*case) for name, case in CASES.items()}
-    for file, content in (frames | {"v1.bundle": pack(MANIFEST, BUNDLED)}).items():
+    for file, content in (frames | {name: pack(*case) for name, case in BUNDLES.items()}).items():
         if not (FILES / file).exists():
             (FILES / file).write_bytes(content)

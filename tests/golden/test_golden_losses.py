@@ -11,8 +11,11 @@ import numpy as np
 import pytest
 import torch
 
+from models.graphs.initial import initial_rows
 from models.methods.disentafl import features
 from models.methods.disentafl import losses as disentafl
+from models.methods.mmfed3_hide import MmFed3Config
+from models.methods.mmfed3_hide import losses as mmfed3
 from models.methods.qqr import QqrConfig, losses, prototypes
 from models.methods.qqr.prototyper import class_means
 from models.methods.tactfl import losses as tactfl
@@ -123,11 +126,30 @@ def _tactfl() -> dict[str, list[float]]:
     )
 
 
+def _mmfed3_hide() -> dict[str, list[float]]:
+    own_BL, fleet_BL = _fixed(5, 4, step=0.9), _fixed(5, 4, step=1.7)
+    own_UVD, fleet_UVD, last_UVD = (_fixed(5, 2, 4, step=step) for step in (0.7, 1.3, 2.3))
+    sides = (own_BL, fleet_BL, own_UVD, fleet_UVD)
+    known_U = torch.tensor([True, True, False, True, True])
+    kept = MmFed3Config(dual=False, prox=0.5, contrast=0.25)
+    keys_K16 = np.arange(48, dtype=np.uint8).reshape(3, 16)
+    return _stored(
+        {
+            "12 dual": mmfed3.dual(MmFed3Config(logits=0.5, feature=0.25), *sides),
+            "12 dual, one way up": mmfed3.dual(MmFed3Config(logits_way="up", feature=0.0), *sides),
+            "12 dual, neither": mmfed3.dual(MmFed3Config(logits=0.0, feature=0.0), *sides),
+            "MMFedProx and MMFedEC": mmfed3.towards(kept, own_UVD, fleet_UVD, last_UVD, known_U),
+            "no term": mmfed3.towards(MmFed3Config(dual=False), own_UVD, fleet_UVD, last_UVD, known_U),
+            "rows of a new entity": torch.from_numpy(initial_rows(7, keys_K16, 4, MmFed3Config().span)),
+        }
+    )
+
+
 def _stored(tensors: dict[str, torch.Tensor]) -> dict[str, list[float]]:
     return {name: [round(float(v), 9) for v in tensor.flatten()] for name, tensor in tensors.items()}
 
 
-COMPUTED = {"disentafl": _disentafl, "qqr": _qqr, "tactfl": _tactfl}
+COMPUTED = {"disentafl": _disentafl, "mmfed3_hide": _mmfed3_hide, "qqr": _qqr, "tactfl": _tactfl}
 
 
 @pytest.mark.parametrize("name", methods())

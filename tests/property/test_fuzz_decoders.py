@@ -23,7 +23,10 @@ MANY = settings(
 SAVED = [(kind, path.name, path.read_bytes()) for kind, path in files()]
 SEEDS = {kind: [data for of, _, data in SAVED if of == kind] for kind in DECODERS}
 MIB = 1 << 20
-GRAPH_FILES = {"graph_triples", "graph_features", "graph_masks", "text_encoder"}
+GRAPH_FILES = {
+    *("graph_triples", "graph_features", "graph_masks"),
+    *("graph_keyed", "graph_tables", "text_encoder"),
+}
 IN_FILES = {"params", "windows", "recording", "recording_csv", "ledger"} | GRAPH_FILES
 # One step of a mutation: where (share of the length), how many bytes go, what comes.
 STEP = st.tuples(st.floats(0, 1), st.integers(0, 64), st.binary(max_size=16))
@@ -76,6 +79,14 @@ GOOD = {
     ("graph_features", "small.npz"),
     ("graph_masks", "small.npz"),
     ("text_encoder", "small.npz"),
+    ("frame", "uint8.frame"),
+    ("bundle", "graph.bundle"),
+    ("message", "TaskGraph.json"),
+    ("message", "StateGraph.json"),
+    ("graph_keyed", "small.npz"),
+    ("graph_tables", "small.npz"),
+    ("mmfed3_hide", "first.frame"),
+    ("mmfed3_hide", "later.frame"),
 }
 
 

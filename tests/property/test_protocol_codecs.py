@@ -18,7 +18,10 @@ MODEST = st.floats(-100, 100, width=32)
 TENSORS = hnp.arrays(
     np.float32, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=70), elements=FINITE
 )
+BYTES = hnp.arrays(np.uint8, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=70))
 QUANTIZERS = st.sampled_from(sorted(BITS))
+REALS = st.sampled_from([codec for codec in Codec if codec is not Codec.UINT8])
+CODED = st.tuples(TENSORS, REALS) | st.tuples(BYTES, st.just(Codec.UINT8))
 NAMES = st.from_regex(
     r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,9}(/[A-Za-z0-9_][A-Za-z0-9_.-]{0,9}){0,2}", fullmatch=True
 )
@@ -72,7 +75,15 @@ def test_topk_keeps_elements_exactly(x, keep):
 
 
 @RELAXED
-@given(st.dictionaries(NAMES, st.tuples(TENSORS, st.sampled_from(Codec)), max_size=4))
+@given(BYTES)
+def test_bytes_come_back_as_they_went(x):
+    y = decode(encode(x, Codec.UINT8))
+    assert (y.dtype, y.shape) == (np.float32, x.shape)
+    np.testing.assert_array_equal(y, x)
+
+
+@RELAXED
+@given(st.dictionaries(NAMES, CODED, max_size=4))
 def test_frames_carry_what_the_codec_says(tensors):
     encoded = {name: encode(x, codec) for name, (x, codec) in tensors.items()}
     _, decoded = decode_frame(encode_frame(BlobHeader(name="head"), encoded), BlobHeader)

@@ -35,8 +35,10 @@ HEADER = UpdateHeader(
     extra={"deep": [1, {"x": [None, True, "y"]}]},
 )
 X = np.random.default_rng(0).normal(size=(3, 64)).astype(np.float32)
+OF = dict.fromkeys(Codec, X) | {Codec.UINT8: np.arange(192).reshape(3, 64)}
 FRAMES = [
-    encode_frame(HEADER, {f"head/{codec}": encode(X, codec, per_channel=True, keep=0.2)}) for codec in Codec
+    encode_frame(HEADER, {f"head/{codec}": encode(x, codec, per_channel=True, keep=0.2)})
+    for codec, x in OF.items()
 ] + [encode_frame(HEADER, {"a/b": encode(X, Codec.INT4), "s": encode(1.5, Codec.INT8)})]
 MANIFEST = BundleManifest(
     task="t",

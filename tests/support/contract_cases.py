@@ -1,4 +1,4 @@
-"""A small task of two modalities for any method, its windows, and what a device makes of them."""
+"""A small task of two modalities for any method, its material, and what a device makes of it."""
 
 from dataclasses import replace
 from typing import cast
@@ -9,12 +9,15 @@ from pydantic import JsonValue
 from models import windowset
 from models.contract import Blobs, ClientContext, LocalResult, Profile, Update, WindowSet
 from models.guided import GuidedServer, Weighing
+from models.materials import Material
 from models.params import flatten
+from models.registry import method
 from models.spec import MethodSpec
 from protocol.frame import decode_frame, encode_frame
 from protocol.task import Encoder, Modality, Network, Task, Window
 from protocol.tensors import Codec, encode
 from protocol.updates import UpdateHeader
+from tests.support import contract_graphs
 
 OPTIONS: dict[str, dict[str, dict[str, JsonValue]]] = {
     "qqr": {"incomplete windows": {"impute": "pnr_posterior", "pce_on_incomplete": True}},
@@ -34,17 +37,35 @@ OPTIONS: dict[str, dict[str, dict[str, JsonValue]]] = {
             "finetune_epochs": 2,
         }
     },
+    "mmfed3_hide": {
+        "one copy, half the rows": {
+            "dual": False,
+            "fusion": "weighted",
+            "imputer": "ae",
+            "prox": 0.01,
+            "rows_share": 0.5,
+        }
+    },
 }
 """By method, what the suite's fleets learn with besides its defaults."""
 UNJUDGED = {
     ("disentafl", "kd"): "devices share no weights: the coordinator has nothing to evaluate",
     ("disentafl", "private last layer"): "the coordinator has no last layer to evaluate with",
     ("disentafl", "without experts"): "an ablation: whether it learns as well is for the study",
+    ("mmfed3_hide", "defaults"): "the coordinator has no graph to ask",
+    ("mmfed3_hide", "one copy, half the rows"): "the coordinator has no graph to ask",
 }
-"""Why the global state is not judged; how devices do there is for the suite of routed methods."""
+"""Why the global state is not judged; how devices do there is for the suite of routed methods, and of owned
+parts."""
+OPTIONAL: dict[str, tuple[str, ...]] = {"mmfed3_hide": ("keys/new", "projection/")}
+"""Tensors that an update may do without: entities that are new, and modalities that no entity has."""
 
 
 def task_of(spec: MethodSpec, options: str = "defaults") -> Task:
+    """Of the kind that the method learns from."""
+    config = OPTIONS.get(spec.name, {}).get(options, {})
+    if spec.material == "graph":
+        return contract_graphs.task_of(spec, config)
     small = Encoder(width=4, depth=2)
     return Task(
         name="contract",
@@ -56,8 +77,20 @@ def task_of(spec: MethodSpec, options: str = "defaults") -> Task:
         ),
         window=Window(length_s=1, stride_s=0.5),
         network=Network(encoders={"accelerometer": small, "microphone": small}, feature_dim=8, hidden_dim=8),
-        config=OPTIONS.get(spec.name, {}).get(options, {}),
+        config=config,
     )
+
+
+def material_of(task: Task, seed: int, missing: float = 0.0) -> Material:
+    """Something to learn from; ``missing``: the share that lacks the second modality."""
+    if task.graph is None:
+        return windows_of(task, seed, missing=missing)
+    return contract_graphs.graph_of(task, seed, missing)
+
+
+def nothing(task: Task) -> Material:
+    """The same without anything in it."""
+    return windowset.empty(task) if task.graph is None else contract_graphs.empty(task)
 
 
 def windows_of(task: Task, seed: int, count: int = 24, missing: float = 0.0) -> WindowSet:
@@ -80,8 +113,8 @@ def context(task: Task, device: str = "d0", round_: int = 1) -> ClientContext:
     return ClientContext(task=task, device=device, round=round_, seed=5)
 
 
-def header_of(task: Task, device: str, windows: WindowSet, result: LocalResult) -> UpdateHeader:
-    present = windows.present_BM.mean(axis=0)
+def header_of(task: Task, device: str, material: Material, result: LocalResult) -> UpdateHeader:
+    told = method(task.method).kind.told(material, task, task.modality_names)
     return UpdateHeader(
         task=task.name,
         method=task.method,
@@ -89,34 +122,58 @@ def header_of(task: Task, device: str, windows: WindowSet, result: LocalResult) 
         round=1,
         base="0" * 64,
         weight=result.weight,
-        samples=len(windows),
-        counts=windowset.counts(windows, task),
-        missing={name: float(1 - p) for name, p in zip(task.modality_names, present, strict=True)},
-        quality=dict.fromkeys(task.modality_names, 1.0),
+        samples=told.samples,
+        counts=dict(told.counts),
+        missing=dict(told.missing),
+        quality=dict(told.quality),
         metrics=result.metrics,
         extra=result.extra,
     )
 
 
-def frame_of(task: Task, device: str, windows: WindowSet, result: LocalResult) -> bytes:
+def frame_of(task: Task, device: str, material: Material, result: LocalResult) -> bytes:
     encoded = {
         name: encode(tensor, result.codecs.get(name, Codec(task.uplink.codec)))
         for name, tensor in result.tensors.items()
     }
-    return encode_frame(header_of(task, device, windows, result), encoded)
+    return encode_frame(header_of(task, device, material, result), encoded)
 
 
 def received(frame: bytes) -> Update:
     return Update(*decode_frame(frame, UpdateHeader))
 
 
-def learnt(spec: MethodSpec, task: Task, state: Blobs, device: str, windows: WindowSet) -> Update:
-    result = spec.client().train(context(task, device), windows, state, {})
-    return received(frame_of(task, device, windows, result))
+def learnt(spec: MethodSpec, task: Task, state: Blobs, device: str, material: Material) -> Update:
+    result = spec.client().train(context(task, device), material, served(spec, state, device), {})
+    return received(frame_of(task, device, material, result))
 
 
-def on_route(spec: MethodSpec, task: Task, state: Blobs) -> Blobs:
-    return {name: state[name] for name in spec.server().route(task, Profile(("accelerometer",)))}
+def served(spec: MethodSpec, state: Blobs, device: str) -> Blobs:
+    """A state without what other devices own."""
+    own = {f"{part}/{device}" for part in spec.owned}
+    return {name: x for name, x in state.items() if name in own or not is_owned(spec, name)}
+
+
+def is_owned(spec: MethodSpec, blob: str) -> bool:
+    """Whether a blob of a state is one device's own."""
+    return blob.split("/", 1)[0] in spec.owned
+
+
+def on_route(spec: MethodSpec, task: Task, state: Blobs, device: str = "d4") -> Blobs:
+    """What a device with the first modality alone fetches."""
+    route = {*spec.server().route(task, Profile(task.modality_names[:1]))}
+    return {
+        name: x for name, x in served(spec, state, device).items() if name in route or is_owned(spec, name)
+    }
+
+
+def begun(spec: MethodSpec, task: Task) -> Blobs:
+    """The state to learn from: the initial one; where devices own parts, after a round of three."""
+    state = spec.client().initial(task, seed=3)
+    if not spec.owned:
+        return state
+    updates = [learnt(spec, task, state, f"d{i}", material_of(task, i)) for i in range(3)]
+    return next_state(spec, task, 1, state, updates)
 
 
 def only_with(spec: MethodSpec, task: Task, modality: str) -> frozenset[str]:
@@ -131,6 +188,15 @@ def only_with(spec: MethodSpec, task: Task, modality: str) -> frozenset[str]:
 def deaf(windows: WindowSet) -> WindowSet:
     x = windows.x | {"microphone": np.zeros_like(windows.x["microphone"])}
     return replace(windows, x=x, present_BM=windows.present_BM & np.array([True, False]))
+
+
+def without_second(material: Material) -> Material:
+    """The same where the second modality was never there."""
+    if isinstance(material, WindowSet):
+        return deaf(material)
+    first, second = material.features
+    features = {first: material.features[first], second: np.zeros_like(material.features[second])}
+    return replace(material, features=features, present_EM=material.present_EM & np.array([True, False]))
 
 
 def labelled_of(task: Task) -> WindowSet:

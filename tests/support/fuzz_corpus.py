@@ -22,16 +22,18 @@ from cryptography.x509.oid import NameOID
 
 from lichen.hostile import ATTACKS
 from protocol import messages
-from protocol.bundle import BundleManifest, pack
+from protocol.bundle import BundleManifest, Completion, pack
 from protocol.cbor import SELF_DESCRIBED
 from protocol.enrolment import EnrolAnswer, EnrolRefusal, EnrolRequest, Invite, RenewRequest
 from protocol.errors import Reason
 from protocol.frame import encode_frame
+from protocol.graph_task import Features, GraphTask
 from protocol.messages import BlobPointer, BlobRef, Fetch, Metric, ModalityState, Offer, Receipt, State, Want
-from protocol.task import Modality, Window
+from protocol.task import Modality, Task, Window
 from protocol.tensors import Codec, encode
 from protocol.topics import Kind, device_topic
 from protocol.updates import BlobHeader, Manifest, UpdateHeader
+from tests.support import fuzz_rows
 from tests.support.qqr_cases import task, with_prototypes
 
 CORPUS = Path(__file__).resolve().parents[1] / "fuzz_corpus"
@@ -55,7 +57,8 @@ X = np.random.default_rng(0).normal(size=(3, 64)).astype(np.float32)
 
 def frames() -> Iterator[tuple[str, bytes]]:
     for codec in Codec:
-        yield f"{codec.value}.frame", encode_frame(HEADER, {"head/w": encode(X, codec, per_channel=True)})
+        x = X if codec is not Codec.UINT8 else np.arange(192).reshape(3, 64)
+        yield f"{codec.value}.frame", encode_frame(HEADER, {"head/w": encode(x, codec, per_channel=True)})
     state = with_prototypes(TASK)
     model = dict(state["head"]) | {"prototypes/acc/values": X[:2, :4]}
     real = encode_frame(HEADER, {name: encode(tensor, Codec.INT8) for name, tensor in model.items()})
@@ -98,6 +101,11 @@ def control() -> Iterator[tuple[str, bytes]]:
         messages.Command(command="no_such_blob", digest=DIGEST),
     ):
         yield f"{type(message).__name__}.json", messages.encode(message)
+    plant = Task(name="t", method="mmfed3_hide", graph=GraphTask(features=(Features(name="text", dim=4),)))
+    yield "TaskGraph.json", messages.encode(messages.TaskAnnouncement(task=plant))
+    told = {"text": ModalityState(windows=(7,), missing=0.5)}
+    gateway = State(status="online", device="d", roles=("train",), modalities=told, windows=9, targets=())
+    yield "StateGraph.json", messages.encode(gateway)
     several = State(status="online", device="d", modalities=known, targets=("label", "side"))
     yield "StateTargets.json", messages.encode(several)
     offer = Offer(task="t", round=1, base=DIGEST, base_size=5, closes_in_s=3.5, graphs={"acc": blob})
@@ -124,6 +132,17 @@ def bundles() -> Iterator[tuple[str, bytes]]:
         base=DIGEST,
     )
     yield "small.bundle", pack(manifest, {"model.onnx": bytes(300), "b.txt": b"bb"})
+    of_graphs = BundleManifest(
+        task="t",
+        method="mmfed3_hide",
+        version=1,
+        inputs=("head", "relation", "entities", "relations"),
+        outputs=("tails", "scores"),
+        round=1,
+        base=DIGEST,
+        graph=Completion(top_k=3, views=1, entity_dim=4, relation_dim=2),
+    )
+    yield "graph.bundle", pack(of_graphs, {"model.onnx": bytes(300)})
     yield (
         "deflated.bundle",
         _zip({"manifest.json": b"{}", "model.onnx": bytes(1 << 20)}, zipfile.ZIP_DEFLATED),
@@ -268,6 +287,22 @@ def graphs() -> Iterator[tuple[str, str, bytes]]:
     yield "graph_features", "small.npz", npz(entity=names, values=X[:2])
     yield "graph_masks", "small.npz", npz(entity=names, modality=names[:1], present=np.ones((2, 1), bool))
     yield "text_encoder", "small.npz", npz(idf=X[0], basis=np.ones((len(X[0]), 2), np.float32))
+    house = {
+        "triples": np.array([[0, 1, 2], [2, 0, 0]]),
+        "entity_keys": np.arange(48, dtype=np.uint8).reshape(3, 16),
+        "relation_keys": np.arange(32, dtype=np.uint8).reshape(2, 16),
+        "present": np.ones((3, 1), np.bool_),
+        "x/text": np.ones((3, 4), np.float32),
+    }
+    yield "graph_keyed", "small.npz", npz(**house)
+    yield "graph_keyed", "beyond.npz", npz(**house | {"triples": np.array([[0, 2, 0]])})
+    yield "graph_keyed", "number.npz", npz(**house | {"entity_keys": np.array(7, np.uint8)})
+    yield "graph_keyed", "bomb_triples.npz", _zip({"triples.npy": claiming("(1000000000000, 3)", "<i8")})
+    own = {f"own/{name}": np.ones(shape, np.float32) for name, shape in fuzz_rows.TABLES.items()}
+    yield "graph_tables", "small.npz", npz(**own)
+    yield "graph_tables", "halves.npz", npz(**own | {"own/entity_keys": np.full((3, 16), 0.5, np.float32)})
+    for name, data in fuzz_rows.frames():
+        yield "mmfed3_hide", name, data
     no_character = np.array([0x110000, 65], "<u4").view("<U1")
     yield "graph_features", "no_character.npz", npz(entity=no_character, values=X[:2])
     for kind in ("graph_features", "graph_masks"):

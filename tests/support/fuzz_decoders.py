@@ -13,6 +13,7 @@ from edge_agent.identity.keys import certificates_pem
 from edge_agent.ledger import _read as read_ledger
 from models import params, windowset
 from models.graphs import files as graph_files
+from models.graphs import keyed, serving
 from models.graphs.text import Encoder
 from models.methods.disentafl.messages import parse as parse_disentafl
 from models.methods.qqr.messages import parse as parse_qqr
@@ -24,6 +25,7 @@ from protocol.enrolment import EnrolAnswer, EnrolRefusal, EnrolRequest, Invite, 
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.frame import decode_frame
 from protocol.updates import BlobHeader, Manifest, UpdateHeader
+from tests.support import fuzz_rows
 from tests.support.qqr_cases import task, with_prototypes
 
 Decoder = Callable[[bytes], object]
@@ -110,6 +112,9 @@ DECODERS: Mapping[str, Decoder] = {
     "graph_triples": _in_file(".tsv", graph_files.read_triples),
     "graph_features": _in_file(".npz", graph_files.read_features),
     "graph_masks": _in_file(".npz", graph_files.read_masks),
+    "graph_keyed": _in_file(".npz", lambda path: keyed.load(path, fuzz_rows.TASK)),
+    "graph_tables": _in_file(".npz", lambda path: serving.tables(params.read_npz(path))),
+    "mmfed3_hide": fuzz_rows.taken,
     "text_encoder": _in_file(".npz", Encoder.load),
 }
 

@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 import numpy as np
 import pytest
 
-from edge_agent.collect import Workspace
 from edge_agent.learner import Learner
 from edge_agent.ledger import RETRY_S, Ledger
+from edge_agent.window_space import WindowWorkspace
 from protocol.errors import Reason, Refused, Transient
 from protocol.frame import digest
 from protocol.messages import Offer, Receipt
@@ -35,7 +35,7 @@ async def learning(folder, clock=None):
     settings, clock = read(config(folder)), clock or SystemClock()
     store = Store(settings.state_dir / "store", TASK, 10_000_000)
     store.add(windows([0, 1, 2] * 10))
-    work = Workspace(TASK, TASK.modality_names, None, None, store)
+    work = WindowWorkspace(TASK, TASK.modality_names, None, None, store)
     blobs, spool = BlobStore(settings.cache_dir / "blobs"), Spool(settings.state_dir / "s.sqlite3", 10**6)
     learner = Learner(
         settings,

@@ -9,11 +9,12 @@ import pytest
 import torch
 from structlog.testing import capture_logs
 
-from edge_agent.agent import Agent, open_sources
+from edge_agent.agent import Agent
 from edge_agent.collect import Judged
 from edge_agent.config import AgentSettings, InferSettings
 from edge_agent.inference import Inference
 from edge_agent.model import LoadedModel
+from edge_agent.opening import open_sources
 from edge_agent.personal import Personal
 from edge_agent.private import PrivateTensors
 from edge_agent.quality import REASONS, Quality

@@ -5,7 +5,6 @@ import sqlite3
 import numpy as np
 import pytest
 
-from edge_agent.collect import Workspace
 from edge_agent.config import LearnSettings
 from edge_agent.profile import (
     allowed,
@@ -17,9 +16,9 @@ from edge_agent.profile import (
     shown_in,
     strangers,
 )
-from edge_agent.routes import material
 from edge_agent.rows import Kind, labelled_for, rows_of
 from edge_agent.store import Store, grid_digest
+from edge_agent.window_space import WindowWorkspace, material
 from models.contract import Profile, WindowSet
 from models.targets import key_of
 from models.windowset import check, concat, select
@@ -73,7 +72,7 @@ def stored(folder, *sets: WindowSet, task: Task = TASK, budget: int = 10_000_000
 
 def work_of(store: Store, task: Task = TASK, learn: LearnSettings = FREE, delivers: str = "acc gyr cam"):
     may = allowed(task, delivers.split(), learn)
-    return Workspace(task, may.modalities, None, None, store, targets=may.targets)
+    return WindowWorkspace(task, may.modalities, None, None, store, targets=may.targets)
 
 
 def test_labels_of_all_targets_come_out_of_the_store_as_they_went_in(tmp_path):
@@ -250,7 +249,7 @@ def test_a_device_that_only_observes_is_served_all_that_it_may_predict(tmp_path)
     """However few labels it has; a device of the field has none."""
     store = stored(tmp_path, windows("gyr cam"), windows("gyr", 1))
     may = allowed(TASK, ["acc", "gyr", "cam"], LearnSettings(targets=("side", "picture")))
-    work = Workspace(TASK, may.modalities, None, None, store, targets=may.targets, by=None)
+    work = WindowWorkspace(TASK, may.modalities, None, None, store, targets=may.targets, by=None)
     assert work.standing(store.stock()) == (Profile(("gyr",), ("side", "picture")), 1)
     store.close()
 

@@ -16,13 +16,13 @@ from onnx import TensorProto, helper
 from typer.testing import CliRunner
 
 from edge_agent import cli, prototypes, roles
-from edge_agent.collect import Workspace
 from edge_agent.features import MAX_GRAPH_BYTES, FeatureGraph
 from edge_agent.learner import Learner
 from edge_agent.ledger import Ledger
 from edge_agent.store import Store
 from edge_agent.waits import _learner as learner_waits
 from edge_agent.waits import waits as agent_waits
+from edge_agent.window_space import WindowWorkspace
 from models import registry
 from models.methods.qqr.prototyper import normalise
 from protocol.errors import Refused
@@ -123,7 +123,7 @@ async def learning(folder, given=None, task=TASK, modalities=TASK.modality_names
     clock = SystemClock()
     store = Store(settings.state_dir / "store", task, 10_000_000)
     store.add(windows([0, 2] * 20, task=task) if given is None else given)
-    work = Workspace(task, modalities, None, None, store)
+    work = WindowWorkspace(task, modalities, None, None, store)
     blobs, spool = BlobStore(settings.cache_dir / "blobs"), Spool(settings.state_dir / "s.sqlite3", 10**6)
     cloud = Cloud(blobs)
     learner = Learner(
@@ -337,7 +337,7 @@ async def test_a_method_without_the_role_is_named(tmp_path, monkeypatch):
 async def test_windows_without_labels_make_no_prototypes_and_are_not_counted(tmp_path):
     async with learning(tmp_path, windows([-1] * 40, task=TASK)) as (learner, cloud):
         learner.offer(offer(cloud))
-        await until(lambda: "0 windows in the store to learn from, the task wants 8" in learner.why)
+        await until(lambda: "0 windows to learn from, the task wants 8" in learner.why)
 
 
 async def test_onnxruntime_that_dies_on_this_processor_takes_no_agent_with_it(tmp_path, monkeypatch):

@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from edge_agent.agent import Agent, open_sources
+from edge_agent.agent import Agent
 from edge_agent.app import load
 from edge_agent.config import AgentSettings, read, read_task
+from edge_agent.opening import open_sources
 from edge_agent.packing import pack_update
 from edge_agent.session import Session
 from edge_agent.tasks import first_task

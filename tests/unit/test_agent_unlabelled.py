@@ -6,12 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edge_agent.collect import Workspace
 from edge_agent.learner import Learner
 from edge_agent.ledger import Ledger
 from edge_agent.offline import as_window_set, judged_windows
-from edge_agent.routes import material
 from edge_agent.store import Store
+from edge_agent.window_space import WindowWorkspace, material
 from models import jobs, registry, windowset
 from models.contract import ClientContext, LocalResult, Profile, WindowSet, blob_of
 from models.streams.recording import Recording
@@ -40,10 +39,10 @@ def unlabelled(seconds: float = 60.0, task: Task = TASK) -> WindowSet:
     return windowset.concat([as_window_set(*judged) for judged in judged_windows(task, recording)])
 
 
-def work_of(folder, task: Task = TASK, **changes: object) -> Workspace:
+def work_of(folder, task: Task = TASK, **changes: object) -> WindowWorkspace:
     store = Store(folder, task, 10_000_000)
     store.add(unlabelled())
-    return replace(Workspace(task, task.modality_names, None, None, store), **changes)
+    return replace(WindowWorkspace(task, task.modality_names, None, None, store), **changes)
 
 
 async def test_its_state_counts_every_window_and_tells_the_sensors_quality(tmp_path):
@@ -140,7 +139,7 @@ async def test_an_offer_is_learnt_from_with_contexts_and_no_label_goes_up(tmp_pa
     work.task, plenty = wanting, work.task
     offer = Offer(task="toy", round=1, base="a" * 64, base_size=10, closes_in_s=60)
     learner.offer(offer)
-    await until(lambda: learner.why == "46 windows in the store to learn from, the task wants 47")
+    await until(lambda: learner.why == "46 windows to learn from, the task wants 47")
     work.task = plenty
     learner.offer(offer)
     await until(lambda: learner.trained == 1)

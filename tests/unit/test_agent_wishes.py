@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from edge_agent.agent import Agent, open_sources
+from edge_agent.agent import Agent
 from edge_agent.config import AgentSettings, LearnSettings, read
+from edge_agent.opening import open_sources
 from edge_agent.sources import LabelBatch
 from edge_agent.tasks import check_task, first_task
 from edge_agent.versions import Versions

@@ -1,7 +1,6 @@
 """The parts of the study: their variants, rows, goals and page, on made-up runs."""
 
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from lichen.bench.qqr.report.page import html, write
 from lichen.bench.qqr.setting import Outcome
 from lichen.bench.result import Goal, Row
 from protocol.errors import Misconfigured
+from tests.support.pages import check_whole
 from tests.support.qqr_study import made_up
 
 SEEDS = (0, 1, 2)
@@ -133,39 +133,12 @@ def test_bench_qqr_who_never_reaches_the_accuracy_misses_that_goal() -> None:
     assert any("reaches" in goal.metric for goal in missed)
 
 
-class _Tags(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.ids: list[str] = []
-        self.links: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag not in {"meta", "br"}:
-            self.open.append(tag)
-        self.handle_startendtag(tag, attrs)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:  # noqa: ARG002 - HTMLParser's
-        self.ids += [value or "" for name, value in attrs if name == "id"]
-        self.links += [value or "" for name, value in attrs if name in {"src", "href", "xlink:href"}]
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-
 def test_bench_qqr_the_page_is_whole_and_fetches_nothing(tmp_path: Path) -> None:
     results = [finished(part) for part in parts.chosen(())]
     rows = [row for one in results for row in one.part.rows(one)]
     write(results, rows, tmp_path / "new" / "page.html")
     page = (tmp_path / "new" / "page.html").read_text()
-    tags = _Tags()
-    tags.feed(page)
-    assert tags.open == []
-    assert len(tags.ids) == len(set(tags.ids)), "two figures share an id"
-    assert all(link.startswith("#") for link in tags.links)
-    assert {link[1:] for link in tags.links} <= set(tags.ids)
-    assert "url(http" not in page
-    assert "<script" not in page
+    check_whole(page)
     assert all(f'id="part-{one.part.name}"' in page for one in results)
     assert page.count("<svg") >= len(results)
     assert re.search(r'class="(good|bad)">(met|missed)<', page)

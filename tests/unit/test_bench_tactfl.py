@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -25,6 +24,7 @@ from models.methods.tactfl import TactflConfig
 from protocol.errors import Misconfigured
 from protocol.folding import Aggregator
 from tests.support import tactfl_study
+from tests.support.pages import check_whole
 from tests.support.tactfl_study import made_up
 
 SEEDS = (0, 1, 2)
@@ -233,36 +233,11 @@ def test_bench_tactfl_an_unknown_part_or_fleet_ends_with_its_words() -> None:
         run(One("bus", n.OURS))
 
 
-class _Tags(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.ids: list[str] = []
-        self.links: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag not in {"meta", "br"}:
-            self.open.append(tag)
-        self.handle_startendtag(tag, attrs)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:  # noqa: ARG002 - HTMLParser's
-        self.ids += [value or "" for name, value in attrs if name == "id"]
-        self.links += [value or "" for name, value in attrs if name in {"src", "href", "xlink:href"}]
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-
 def test_bench_tactfl_the_page_is_whole_and_fetches_nothing(tmp_path: Path) -> None:
     results = [finished(parts.part(name), SEEDS[:2]) for name in ("table", "labels", "broken")]
     rows = [row for one in results for row in one.part.rows(one)]
     write(results, rows, tmp_path / "new" / "page.html")
     page = (tmp_path / "new" / "page.html").read_text()
-    tags = _Tags()
-    tags.feed(page)
-    assert tags.open == []
-    assert len(tags.ids) == len(set(tags.ids)), "two figures share an id"
-    assert all(link.startswith("#") for link in tags.links)
-    assert {link[1:] for link in tags.links} <= set(tags.ids)
+    check_whole(page)
     for words in (n.TACTFL_TUNED, "broken: noise", "F1 by condition", "90 % labelled"):
         assert words in page

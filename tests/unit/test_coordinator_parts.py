@@ -244,7 +244,7 @@ def test_an_unchanged_blob_keeps_its_digest_and_old_versions_go(tmp_path, store)
         state = {"head": still, "encoder/acc": {"encoder/acc/w": np.full((2, 3), version, np.float32)}}
         mark, manifest = registry.publish(version, state, parent)
         assert registry.publish(version, state, parent)[0] == mark, "made again after a crash, it is the same"
-        registry.record(version, mark, parent, ("b", "a"), wall=1.0, traffic=(1, 2))
+        registry.record(version, mark, parent, ("b", "a"), wall=1.0, traffic=(1, 2), metrics={})
         parent = mark
         manifests.append(manifest)
     assert len({m.blobs["head"].digest for m in manifests}) == 1

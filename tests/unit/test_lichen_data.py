@@ -42,6 +42,14 @@ def run(folder: Path, *files: Path, more: str = "") -> tuple[int, str, BaseExcep
     return done.exit_code, done.stdout, done.exception
 
 
+def test_a_task_on_graphs_has_no_windows_to_cut(tmp_path: Path) -> None:
+    (tmp_path / "task.toml").write_text('name = "plant"\nmethod = "mmfed3_hide"\n[graph]\n')
+    words = ["x.npz", "--task", str(tmp_path / "task.toml"), "--out", str(tmp_path / "o.npz")]
+    done = CliRunner().invoke(app, ["windows", *words])
+    assert isinstance(done.exception, Misconfigured)
+    assert "lichen data windows wants windows of streams" in str(done.exception)
+
+
 def test_windows_of_several_recordings_are_counted_by_class_and_fit_the_coordinator(tmp_path: Path) -> None:
     files = recording(tmp_path / "a.npz", (0, 1, -1)), recording(tmp_path / "b.npz", (1,))
     code, said, error = run(tmp_path, *files)

@@ -10,8 +10,10 @@ from lichen.status import whereabouts
 from lichen.status_table import show
 from lichen.watch import FleetView
 from protocol.errors import Misconfigured
-from protocol.messages import ModalityState, RoundAnnouncement, State, encode
+from protocol.messages import ModalityState, RoundAnnouncement, State, TaskAnnouncement, encode
 from protocol.topics import Kind, broadcast_topic, device_topic
+from tests.support.coordinator_fake import tiny_task
+from tests.support.coordinator_graph import graph_task
 
 
 def test_words_of_devices_are_not_obeyed_as_markup() -> None:
@@ -68,6 +70,16 @@ def test_what_is_not_known_of_a_device_is_a_dash() -> None:
     ]
     assert gone == ["gone", "offline", "-", "-", "-"]
     assert left == ["left", "stopped", "7", "acc 0.75, 1.00", "asked"]
+
+
+def test_the_table_counts_what_the_task_is_learned_from() -> None:
+    for task, noun in ((None, "windows"), (tiny_task(), "windows"), (graph_task(), "triples")):
+        view, said = FleetView("f"), io.StringIO()
+        view.apply(device_topic("f", "a", Kind.STATE), encode(State(status="online", device="a", windows=7)))
+        if task is not None:
+            assert view.apply(broadcast_topic("f", Kind.TASK), encode(TaskAnnouncement(task=task)))
+        show(view, Console(file=said, width=200), why=False)
+        assert noun in said.getvalue()
 
 
 @pytest.mark.parametrize("name", ["agent.toml", "coordinator.toml"])

@@ -14,7 +14,8 @@ from models.windowset import save
 from tests.support.labelled_files import cells, task_of, write_csv
 
 GUIDED = next(name for name, spec in methods().items() if spec.guided)
-PLAIN = next(name for name, spec in methods().items() if not spec.guided)
+PLAIN = next(name for name, spec in methods().items() if not spec.guided and spec.material == "windows")
+ON_GRAPHS = next(name for name, spec in methods().items() if spec.material == "graph")
 TASK = """
 name = "toy"
 method = "{method}"
@@ -160,3 +161,47 @@ def test_a_window_set_is_counted_and_options_that_the_task_sets_are_told_apart(
     assert told["method"]["options"] == {"head_epochs": 3}
     assert "head_epochs" not in told["method"]["defaults"]
     assert "option      head_epochs = 3" in check(capsys, file)[1]
+
+
+GRAPH = """
+name = "plant"
+method = "{method}"
+[graph]
+features = [{{ name = "text", dim = 64 }}, {{ name = "numeric", dim = 3 }}]
+top_k = 5
+max_entities = 900
+"""
+
+
+def test_a_task_on_graphs_is_shown_with_its_features_and_bounds_and_without_windows(
+    capsys: pytest.CaptureFixture[str], file: Path
+) -> None:
+    file.write_text(GRAPH.format(method=ON_GRAPHS))
+    code, told = as_json(capsys, file)
+    assert (code, told["sound"], told["wrong"], told["window"]) == (0, True, [], None)
+    assert told["graph"]["features"] == [{"name": "text", "dim": 64}, {"name": "numeric", "dim": 3}]
+    code, out, err = check(capsys, file)
+    assert (code, err) == (0, "")
+    assert "features of entities: text 64, numeric 3; 5 tails an answer" in out
+    assert "of a device at most: 900 entities, " in out
+    assert "window" not in out
+
+
+def test_a_task_and_a_method_of_two_kinds_of_material_are_wrong_together(
+    capsys: pytest.CaptureFixture[str], file: Path
+) -> None:
+    file.write_text(GRAPH.format(method=PLAIN))
+    code, _, err = check(capsys, file)
+    assert code == 78
+    assert f"method '{PLAIN}' wants labels and modalities, no [graph]" in err
+    file.write_text(TASK.format(method=ON_GRAPHS))
+    code, _, err = check(capsys, file)
+    assert code == 78
+    assert f"method '{ON_GRAPHS}' wants a table [graph]" in err
+
+
+def test_what_updates_cannot_be_folded_by_is_wrong(capsys: pytest.CaptureFixture[str], file: Path) -> None:
+    file.write_text(GRAPH.format(method=ON_GRAPHS) + '[robust]\nfold = "median"\n')
+    code, _, err = check(capsys, file)
+    assert code == 78
+    assert "robust.fold = 'median': its updates cannot be compared value by value" in err

@@ -11,8 +11,8 @@ from models.optimizer import FIRST, MAX_VALUE, SECOND, model_of, moment_name, re
 from models.params import flatten
 from protocol.errors import Misconfigured
 from protocol.folding import Aggregator
-from protocol.task import Modality, Task
 from protocol.updates import BlobHeader
+from tests.support.contract_cases import task_of
 
 W = "encoder/acc/w"
 PARTS = ("encoder", "head")
@@ -120,11 +120,7 @@ def test_a_model_that_was_changed_after_the_fold_gets_its_moments_back():
 @pytest.mark.parametrize("name", sorted(registry.methods()))
 def test_every_method_has_parts_to_step_and_no_route_with_moments(name):
     spec = registry.method(name)
-    sensors = (
-        Modality(name="accelerometer", channels=3, rate_hz=32),
-        Modality(name="microphone", channels=2, rate_hz=64),
-    )
-    task = Task(name="any", method=name, labels=("a", "b"), modalities=sensors)
+    task = task_of(spec)
     before = spec.client().initial(task, 0)
     after = {blob: {n: x + np.float32(0.01) for n, x in part.items()} for blob, part in before.items()}
     made = stepped(Aggregator(kind="fedadam"), spec.optimised, before, after)

@@ -8,6 +8,9 @@ from models.contract import blob_of
 from models.evaluation import judge
 from models.spec import MethodSpec
 from protocol.errors import Misconfigured, Refused
+from protocol.graph_task import GraphTask
+from protocol.task import Modality, Task
+from protocol.tensors import Codec
 
 
 def test_the_methods_are_the_folders_and_each_has_its_five_files():
@@ -52,6 +55,23 @@ def test_a_new_method_is_a_new_folder_and_one_that_lies_about_its_name_is_a_faul
         registry.methods.cache_clear()
         sys.modules.pop("models.methods.fifth", None)
         sys.modules.pop("models.methods.unrelated", None)
+
+
+def test_a_method_and_a_task_are_of_one_kind_of_material_or_are_told_apart():
+    windows = Task(name="w", labels=("a", "b"), modalities=(Modality(name="acc", channels=1, rate_hz=9),))
+    graph = Task(name="g", graph=GraphTask())
+    for name, spec in registry.methods().items():
+        own, other = (windows, graph) if spec.material == "windows" else (graph, windows)
+        assert isinstance(spec.configure(own), spec.config)
+        with pytest.raises(Misconfigured, match=f"task '{other.name}': method '{name}' wants "):
+            spec.configure(other)
+
+
+def test_a_spec_s_parts_and_codecs_are_ones_that_its_states_can_have():
+    for spec in registry.methods().values():
+        assert all(part.isidentifier() for part in (*spec.owned, *spec.bounded, *spec.optimised))
+        assert not set(spec.owned) & set(spec.optimised)
+        assert set(spec.codecs.values()) <= {Codec.FLOAT32, Codec.FLOAT16, Codec.UINT8}
 
 
 def test_blobs_and_flat_tensors_are_the_same_thing():

@@ -13,10 +13,11 @@ import torch
 from models import jobs, windowset, worker
 from models.contract import ClientContext, LocalResult, WindowSet
 from models.params import flatten
-from models.registry import method
+from models.registry import method, methods
 from protocol.errors import Misconfigured, Transient
 from protocol.task import Encoder, Modality, Network, Task, Window
 from protocol.tensors import Codec
+from tests.support import contract_graphs
 
 ROOT = Path(__file__).resolve().parents[2]
 TASK = Task(
@@ -102,11 +103,10 @@ def test_nothing_to_learn_from_is_transient(tmp_path):
         jobs.read_result(tmp_path)
 
 
-def test_a_wrong_option_a_wrong_method_and_a_foreign_state_are_named(tmp_path):
+def test_a_wrong_option_a_foreign_state_and_a_wrong_method_are_named(tmp_path):
     state = method("qqr").client().initial(TASK, 0)
     for change, words in (
         ({"config": {"beta": "much"}}, "config.beta"),
-        ({"method": "qqrr"}, "did you mean 'qqr'"),
         ({"network": TASK.network.model_copy(update={"hidden_dim": 5})}, "head/fc1"),
     ):
         task = TASK.model_copy(update=change)
@@ -115,6 +115,13 @@ def test_a_wrong_option_a_wrong_method_and_a_foreign_state_are_named(tmp_path):
         assert not said["ok"]
         assert words in said["error"]
         assert said["kind"] in {"Misconfigured", "Refused"}
+    unknown = TASK.model_copy(update={"method": "qqrr"})
+    with pytest.raises(Misconfigured, match="did you mean 'qqr'"):
+        jobs.write_train(tmp_path, jobs.TrainJob(unknown, "d1", 1, 0), windows(), state, {})
+    jobs.write_init(tmp_path, jobs.InitJob(unknown, 0))
+    said = worker.answer(tmp_path)
+    assert (said["ok"], said["kind"]) == (False, "Misconfigured")
+    assert "did you mean 'qqr'" in said["error"]
 
 
 def test_a_fault_of_ours_is_told_with_its_trace_on_stderr(tmp_path, monkeypatch, capfd):
@@ -178,3 +185,37 @@ def test_training_loads_none_of_torchs_compiler():
         "assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=120)
+
+
+def test_a_job_on_a_graph_gives_what_the_method_gives_here(tmp_path):
+    spec = next(spec for spec in methods().values() if spec.material == "graph")
+    task = contract_graphs.task_of(spec, {"epochs": 1})
+    graph = contract_graphs.graph_of(task, seed=1, missing=0.3)
+    torch.set_num_threads(1)
+    state = spec.client().initial(task, 7)
+    jobs.write_train(tmp_path, jobs.TrainJob(task, "gateway", 1, 9), graph, state, {})
+    assert (tmp_path / "graph.npz").is_file()
+    assert not (tmp_path / jobs.WINDOWS).exists()
+    assert worker.answer(tmp_path) == {"ok": True}
+    made, expected = (
+        jobs.read_result(tmp_path),
+        spec.client().train(ClientContext(task, "gateway", 1, 9), graph, state, {}),
+    )
+    for one, other in ((made.tensors, expected.tensors), (made.private, expected.private)):
+        assert {n: t.tobytes() for n, t in one.items()} == {n: t.tobytes() for n, t in other.items()}
+    assert (made.codecs, made.weight, made.extra) == (expected.codecs, expected.weight, expected.extra)
+    assert set(made.codecs.values()) == {Codec.UINT8, Codec.INT8}
+
+
+def test_a_job_whose_graph_is_of_another_task_is_named_by_file_and_key(tmp_path):
+    spec = next(spec for spec in methods().values() if spec.material == "graph")
+    task = contract_graphs.task_of(spec, {})
+    graph = contract_graphs.graph_of(task, seed=1)
+    narrow = task.graph.model_copy(update={"features": task.graph.features[:1]})
+    other = task.model_copy(update={"graph": narrow})
+    jobs.write_train(tmp_path, jobs.TrainJob(other, "gateway", 1, 9), graph, {}, {})
+    said = worker.answer(tmp_path)
+    assert (said["ok"], said["kind"]) == (False, "Misconfigured")
+    assert (
+        "graph.npz: no graph for task 'contract': keys ['x/picture'] are missing or foreign" in said["error"]
+    )

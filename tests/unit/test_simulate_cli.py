@@ -113,3 +113,12 @@ def test_simulate_cli_a_test_file_without_labels_is_refused(place: Path) -> None
     windowset.save(place / "bare.npz", bare)
     done = CliRunner().invoke(app, words(place, "--test", str(place / "bare.npz")))
     assert "none of its 24 windows is labelled" in str(done.exception)
+
+
+def test_a_task_on_graphs_is_refused_before_any_data_is_read(place: Path) -> None:
+    (place / "task.toml").write_text('name = "plant"\nmethod = "mmfed3_hide"\n[graph]\ntop_k = 3\n')
+    words = ["--task", str(place / "task.toml"), "--data", str(place / "none"), "--test", str(place / "none")]
+    found = CliRunner().invoke(app, words)
+    assert isinstance(found.exception, Misconfigured)
+    assert "task 'plant' has a table [graph]" in str(found.exception)
+    assert "windows of streams" in str(found.exception)

@@ -75,11 +75,17 @@ class Results(Generic[S, O]):
         part: whose they are.
         runs: of each variant, in their order: seed -> outcome.
         quick: whether they were small.
+        computed: the part's rows that needed no run.
     """
 
     part: "Part[S, O]"
     runs: Sequence[Mapping[int, O]]
     quick: bool = False
+    computed: Sequence[Row] = ()
+
+    def rows(self) -> list[Row]:
+        """All that the part shows."""
+        return [*self.part.rows(self), *self.computed]
 
     def pairs(self) -> Iterable[tuple[Variant[S], Mapping[int, O]]]:
         """Variants with their runs, those without any left out."""

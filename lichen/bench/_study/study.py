@@ -1,7 +1,7 @@
 """A study as a whole: parts to runs to rows, and the report."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from importlib import import_module
 from operator import attrgetter
@@ -103,8 +103,8 @@ class Study(Generic[S, O]):
             NotWritten: a file cannot be written.
             Transient: a worker was killed.
         """
-        found = self.results(wish, say)
-        rows = [row for one in found for row in (*one.part.rows(one), *one.part.computed(wish.quick, say))]
+        found = [replace(one, computed=one.part.computed(wish.quick, say)) for one in self.results(wish, say)]
+        rows = [row for one in found for row in one.rows()]
         if wish.report is not None:
             self._write(found, rows, wish.report)
             say(f"the report is in {wish.report}")

@@ -1,79 +1,26 @@
-"""The page's figures, each from a part's runs or rows alone."""
+"""The page's own figures, each from a part's runs or rows alone."""
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Sequence
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
-from numpy.typing import NDArray
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
+from lichen.bench._study.report.plots import curves, look
 from lichen.bench.disentafl import cost
 from lichen.bench.disentafl.part import Results
 from lichen.bench.disentafl.setting import Outcome
 from lichen.bench.result import Row
 from lichen.demo.report import style
 
-_DASHES: Final = ("-", "--", ":")
-_ROOM: Final = 2.0
-Runs = Mapping[int, Outcome]
-Values = NDArray[np.float64]
 
-
-def look(place: int) -> tuple[str, str]:
-    """Colour and dash of the n-th line."""
-    colours = style.CLASSES
-    return colours[place % len(colours)], _DASHES[(place // len(colours)) % len(_DASHES)]
-
-
-def _below(axes: Axes, columns: int = 2) -> None:
-    """The legend under the figure, where it hides no line."""
-    axes.legend(loc="upper center", bbox_to_anchor=(0.45, -0.17), ncols=columns, fontsize=9.5)
-
-
-def curves(results: Results, fleet: str, under: str, name: str) -> str:
-    """Own models by round: the mean over seeds, and the band of one standard error about it."""
-    made, (axes,) = style.figure(6.4, 4.3)
-    place = 0
-    for variant, runs in results.pairs():
-        if (variant.one.fleet, variant.under) != (fleet, under):
-            continue
-        colour, dash = look(place)
-        place += 1
-        rounds, mean, error = _curve(runs)
-        axes.plot(rounds, mean, dash, color=colour, lw=2, marker="o", ms=2.5, label=variant.method)
-        axes.fill_between(rounds, mean - error, mean + error, color=colour, alpha=0.14, lw=0)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlabel("round")
-    axes.set_ylabel("own models, mean over devices, %")
-    axes.grid(axis="y")
-    _below(axes)
-    return style.svg(made, name)
-
-
-def _curve(runs: Runs) -> tuple[list[int], Values, Values]:
-    """Rounds that all seeds looked at, their mean, and its standard error."""
-    told = [dict(one.by_round) for one in runs.values()]
-    rounds = sorted(set.intersection(*(set(one) for one in told)))
-    table = np.array([[one[round_] for round_ in rounds] for one in told])
-    error = table.std(axis=0, ddof=1) / np.sqrt(len(table)) if len(table) > 1 else np.zeros(len(rounds))
-    return rounds, table.mean(axis=0), error
-
-
-def margins(rows: Sequence[Row], name: str) -> str:
-    """Paired differences of one method: a dot for the mean, a line for one standard error each way."""
-    made, (axes,) = style.figure(6.8, 1.1 + 0.3 * len(rows))
-    for level, row in enumerate(rows):
-        colour = style.GREEN if row.mean > 0 else style.RED
-        axes.plot([row.mean - row.se, row.mean + row.se], [level, level], color=colour, lw=2, alpha=0.55)
-        axes.plot(row.mean, level, "o", color=colour, ms=7)
-    axes.axvline(0, color=style.GREY, lw=1)
-    axes.set_yticks(range(len(rows)), [row.metric.removesuffix(", points") for row in rows], fontsize=9)
-    axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.set_xlabel("points")
-    axes.grid(axis="x")
-    axes.spines["left"].set_visible(False)
-    return style.svg(made, name)
+def by_round(results: Results, fleet: str, under: str, name: str) -> str:
+    """Own models by round."""
+    lines = [
+        (variant.method, [dict(one.by_round) for one in runs.values()])
+        for variant, runs in results.pairs()
+        if (variant.dataset, variant.under) == (fleet, under)
+    ]
+    return curves(lines, "own models, mean over devices, %", name)
 
 
 def growth(rows: Sequence[Row], metric: str, name: str) -> str:

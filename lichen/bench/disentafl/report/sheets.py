@@ -1,51 +1,13 @@
 """Tables of means alone: kinds of device or sizes down, methods or figures across."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
 
+from lichen.bench._study.report.sheets import Pivot, Sheet
 from lichen.bench.disentafl import cost
 from lichen.bench.disentafl import names as n
 from lichen.bench.disentafl.part import Results, of_kind
 from lichen.bench.result import Row
-
-Pivot = Callable[[Row], tuple[str, str]]
-"""Where a row stands: its line and its column."""
-
-
-@dataclass(frozen=True)
-class Sheet:
-    """Means, line by line.
-
-    Attributes:
-        title: above it.
-        columns: their names.
-        lines: each one's name and its values, None where there is none.
-        local: the column that the others are coloured by; None: none.
-    """
-
-    title: str
-    columns: tuple[str, ...]
-    lines: tuple[tuple[str, tuple[float | None, ...]], ...]
-    local: int | None = None
-
-    def colour(self, values: Sequence[float | None], place: int) -> str:
-        """CSS class of a value: above or below the column that is compared with."""
-        if self.local is None or place == self.local:
-            return ""
-        value, other = values[place], values[self.local]
-        if value is None or other is None or value == other:
-            return ""
-        return "good" if value > other else "bad"
-
-
-def pivot(rows: Sequence[Row], place: Pivot) -> Sheet:
-    """Rows of one fleet as a sheet."""
-    found = {place(row): row.mean for row in rows}
-    lines, columns = (tuple(dict.fromkeys(names)) for names in zip(*found, strict=True))
-    values = tuple((line, tuple(found.get((line, column)) for column in columns)) for line in lines)
-    return Sheet("", columns, values)
 
 
 def _by_kind(row: Row) -> tuple[str, str]:

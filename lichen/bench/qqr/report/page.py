@@ -1,76 +1,46 @@
-"""Runs and rows in, one self-contained HTML file out."""
+"""The study's page: :mod:`lichen.bench._study.report.page` with its own words and figures."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from pathlib import Path
+from collections.abc import Iterable, Sequence
+from typing import Final
 
-from markupsafe import Markup
-
-from lichen.bench._tables import Table, is_margin, judged, tables, template
+from lichen.bench._study.report.page import Group, Page, drawings
+from lichen.bench._study.report.plots import bars
+from lichen.bench._tables import is_margin, tables
 from lichen.bench.qqr.part import Results
 from lichen.bench.qqr.report import plots
-from lichen.bench.result import Row, commit
-from lichen.demo.report import style
-from runtime.outputs import writing
+from lichen.bench.result import Row
 
 
-@dataclass(frozen=True)
-class Section:
-    """One part of the study."""
-
-    name: str
-    title: str
-    figures: tuple[tuple[str, Markup], ...]
-    tables: tuple[Table, ...]
-
-
-def section(results: Results) -> Section:
+def groups(results: Results, rows: Sequence[Row]) -> tuple[Group, ...]:
     """A part's figures and tables."""
-    part, rows = results.part, results.part.rows(results)
     absolute = [row for row in rows if not is_margin(row)]
-    return Section(part.name, part.title, tuple(_figures(results, absolute)), tables(rows))
+    return (Group(drawings(_figures(results, absolute)), tables(rows)),)
 
 
-def _figures(results: Results, rows: Sequence[Row]) -> list[tuple[str, Markup]]:
+def _figures(results: Results, rows: Sequence[Row]) -> Iterable[tuple[str, str]]:
+    """What suits the part: accuracy by round, over bytes, or figures by condition."""
     name = results.part.name
-    if any(row.seconds for row in rows) and name != "bytes":
-        unders = dict.fromkeys(v.under for v in results.part.variants if results.of(v.method, v.under))
-        drawn = [(u, plots.curves(results, u, f"{name}{place}")) for place, u in enumerate(unders)]
-    elif name == "bytes":
-        drawn = [("accuracy (mean over seeds, smoothed) over bytes", plots.against_bytes(results, name))]
+    if name == "bytes":
+        yield "accuracy (mean over seeds, smoothed) over bytes", plots.against_bytes(results, name)
+    elif any(row.seconds for row in rows):
+        unders = dict.fromkeys(v.under for v, _ in results.pairs())
+        for place, under in enumerate(unders):
+            yield under, plots.by_round(results, under, f"{name}{place}")
     else:
-        metrics = dict.fromkeys(row.metric for row in rows)
-        drawn = [
-            (metric, plots.bars([row for row in rows if row.metric == metric], f"{name}{place}"))
-            for place, metric in enumerate(metrics)
-        ]
-    return [(words, Markup(svg)) for words, svg in drawn]  # noqa: S704 - matplotlib's own SVG, texts escaped
+        for place, metric in enumerate(dict.fromkeys(row.metric for row in rows)):
+            yield metric, bars([row for row in rows if row.metric == metric], f"{name}{place}")
 
 
-def html(results: Sequence[Results], rows: Sequence[Row]) -> str:
-    """The page."""
-    goals = [goal for one in results for goal in one.part.goals]
-    with style.context():
-        sections = [section(one) for one in results]
-    return template("lichen.bench.qqr.report").render(
-        sections=sections,
-        judged=judged(goals, rows),
-        style=style.sheet(),
-        commit=commit(),
-        when=datetime.now(tz=UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        seeds=max((row.n for row in rows), default=0),
-        runs=len(set().union(*(one.keys() for one in results))),
-        quick=any(one.quick for one in results),
-    )
-
-
-def write(results: Sequence[Results], rows: Sequence[Row], path: Path) -> None:
-    """Write the page.
-
-    Raises:
-        NotWritten: it cannot be.
-    """
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(html(results, rows), encoding="utf-8")
+PAGE: Final = Page(
+    study="qqr",
+    title="Prototypes against missing and noisy sensors, measured",
+    lead="methods of one seed see the same windows, faults, initial model and order of training. Every "
+    "update is quantized, framed, checked and folded by the code that runs in the field.",
+    footer="Figures: mean ± sample standard deviation over the seeds; a run's accuracy is the mean of its "
+    "last evaluations. Differences are paired, seed by seed: mean ± standard error, coloured where the mean "
+    "is two standard errors or more from zero. Bands of curves: one standard error.",
+    groups=groups,
+    widest_px=640,
+)
+html = PAGE.html
+write = PAGE.write

@@ -1,20 +1,16 @@
 """The course of the routed demo: learn, plug a sensor in, learn on, run each device's own model, compare."""
 
-import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from lichen.demo import beside, plan
 from lichen.demo.fleet import ONE_THREAD, Fleet
+from lichen.demo.looking_on import looking_on
 from lichen.demo.plans.disentafl import cast, observing, telling
 from lichen.demo.plans.disentafl.prepare import Stage
-from lichen.demo.plans.disentafl.wire import Onlooker
 from lichen.demo.processes import Child
-from runtime.mqtt import Link
-from runtime.settings import MqttSettings
+from lichen.demo.wire import Onlooker
 
 _DEPLOY_S: Final = 120.0
 JUDGED: Final = "judged.jsonl"
@@ -24,7 +20,7 @@ async def live(fleet: Fleet[Stage]) -> None:
     """From the first process to the last."""
     story = fleet.stage.story
     seen = Onlooker(plan.FLEET)
-    async with fleet.running(), _looking_on(fleet, seen):
+    async with fleet.running(), looking_on(fleet, seen):
         watched = await _start_observer(fleet)
         await fleet.learn(lambda: _over(fleet))
         fleet.tell_chaos(story)
@@ -38,29 +34,7 @@ async def live(fleet: Fleet[Stage]) -> None:
         await fleet.stop_agents()
         telling.bundles(story, fleet.stage, seen)
         telling.judged(story, await _judged(fleet))
-
-
-@asynccontextmanager
-async def _looking_on(fleet: Fleet[Stage], seen: Onlooker) -> AsyncIterator[None]:
-    """Count what goes over the broker."""
-    settings = MqttSettings(host="127.0.0.1", port=fleet.layout.port)
-    link = Link(settings, f"onlooker-{plan.FLEET}", filters=seen.filters())
-    running = asyncio.create_task(link.run(), name="onlooker link")
-
-    async def count() -> None:
-        async for message in link.messages():
-            seen.apply(message.topic, message.payload)
-            message.ack()
-
-    counting = asyncio.create_task(count(), name="onlooker")
-    try:
-        await link.wait_connected()
-        yield
-    finally:
-        fleet.stage.story.missed = link.counters.dropped
-        for task in (counting, running):
-            task.cancel()
-        await asyncio.wait([counting, running])
+    story.missed = seen.missed
 
 
 async def _start_observer(fleet: Fleet[Stage]) -> Child:

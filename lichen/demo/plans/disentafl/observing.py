@@ -11,8 +11,8 @@ from lichen.demo.fleet import Fleet
 from lichen.demo.plans.disentafl import cast
 from lichen.demo.plans.disentafl.prepare import Stage
 from lichen.demo.plans.disentafl.story import RoutedObserver
-from lichen.demo.plans.disentafl.wire import Onlooker
 from lichen.demo.processes import Child
+from lichen.demo.wire import Onlooker
 from protocol.task import LABEL
 
 _SLACK_S: Final = 60.0

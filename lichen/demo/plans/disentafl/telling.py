@@ -10,7 +10,7 @@ from lichen.demo.plan import Layout
 from lichen.demo.plans.disentafl import cast, observing
 from lichen.demo.plans.disentafl.prepare import Stage
 from lichen.demo.plans.disentafl.story import Bundle, Move, RoutedRound, RoutedStory, WatchStory
-from lichen.demo.plans.disentafl.wire import Onlooker, Turn
+from lichen.demo.wire import Onlooker, Turn
 from models.contract import Profile
 from models.methods.disentafl import names
 from protocol.task import LABEL, Task

@@ -55,7 +55,9 @@ class Onlooker:
         self.pointers: dict[str, ModelPointer] = {}
         """Device -> the newest bundle that it was pointed to by itself."""
         self.sizes: dict[str, int] = {}
-        """Blob name -> its bytes in the newest manifest that was seen: all of the supernet."""
+        """Blob name -> its bytes in the newest manifest that was seen: all of the model."""
+        self.missed = 0
+        """Messages that there was no room for: so many are not counted."""
 
     def filters(self) -> tuple[tuple[str, int], ...]:
         """Topic filters and their QoS."""
@@ -72,6 +74,8 @@ class Onlooker:
             route = parse(topic)
             if route.device is not None:
                 self._take(route, route.device, payload)
+            elif route.kind is Kind.FLEET_MODEL:
+                self._bundles.add(messages.decode(payload, ModelPointer).bundle.digest)
         except Refused:
             return
 

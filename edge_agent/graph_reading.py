@@ -1,0 +1,194 @@
+"""``[graph]`` of the configuration -> the device's graph as its files are now; who believes nothing of them.
+
+Files are looked at from outside, and read when they changed. What may still be written is not told as broken:
+a file counts as it is when it has rested.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from edge_agent.config import GraphSettings
+from edge_agent.graph_facts import FactFiles, Stat, stat_of
+from edge_agent.identity import secret as secrets
+from models.graphs.files import BOUNDS, Bounds, read_features, read_masks
+from models.graphs.graph import Graph
+from models.graphs.keyed import KeyedGraph
+from models.graphs.loading import masked
+from models.graphs.merging import ROOM, Counts, Room, merge
+from models.materials import KINDS, Told
+from protocol.errors import Misconfigured, Refused
+from protocol.graph_task import GraphTask
+from protocol.task import Task
+
+_MIB: Final = 1 << 20
+_NAME_BYTES: Final = 1024
+"""Of an entity in an npz: numpy keeps all names as long as the longest, in four bytes a character."""
+_STRANGERS: Final = 4
+"""Files of features may name so many times the entities that a device may have."""
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """A device's graph at one time.
+
+    Attributes:
+        graph: names, facts and features.
+        keyed: the same without names: entity e of ``graph.entities`` has the key ``entity_keys_E16[e]``, and
+            relations alike.
+        secret: with which keys of names are made (``models.graphs.keys.key``).
+        counts: what was taken of the files, and what was not.
+        notes: what the operator may want to know, in words.
+        told: numbers for the state message.
+    """
+
+    graph: Graph
+    keyed: KeyedGraph
+    secret: bytes = field(repr=False)
+    counts: Counts
+    notes: tuple[str, ...]
+    told: Told
+
+
+class GraphReader:
+    """Reads one device's graph, again and again. Not thread-safe.
+
+    Args:
+        settings: names the files.
+        secret_file: of the fleet.
+        task: on graphs; bounds what is read.
+        modalities: those of the task that are read.
+        rest_s: a file that has not changed for so long is not being written.
+    """
+
+    def __init__(
+        self,
+        settings: GraphSettings,
+        secret_file: Path,
+        task: Task,
+        modalities: Sequence[str],
+        rest_s: float = 0.0,
+    ) -> None:
+        if task.graph is None:
+            raise Misconfigured(f"task {task.name!r} is of windows: it has no table [graph]")
+        self._task, self._secret_file, self._rest_s = task, secret_file, rest_s
+        self._features = {name: settings.features[name] for name in modalities}
+        self._foreign = tuple(name for name in settings.features if name not in self._features)
+        self._masks = settings.masks
+        self._shape, self._bounds = task.graph, _bounds(task.graph)
+        self._facts = FactFiles(settings.triples, _room(task.graph), self._bounds)
+        self._known: Snapshot | None = None
+        self._beside: tuple[Stat | None, ...] = ()
+        """Of the other files, when they were last read."""
+        self._beside_counts = Counts()
+        self._seen: tuple[dict[Path, Stat | None], float] = ({}, 0.0)
+        self._done: dict[Path, Stat | None] | None = None
+        self._broken: tuple[dict[Path, Stat | None], str] | None = None
+
+    def look(self, now: float) -> Snapshot | None:
+        """The graph, where the files are not what they were; None where they are, or may be half written.
+
+        Args:
+            now: monotonic seconds.
+
+        Raises:
+            Misconfigured: a file is missing or broken; names file and line or key.
+        """
+        facts = self._facts.paths()
+        stats = {path: stat_of(path) for path in (*facts, *self._others)}
+        if stats == self._done:
+            return None
+        if self._broken is not None and self._broken[0] == stats:
+            raise Misconfigured(self._broken[1])
+        if stats != self._seen[0]:
+            self._seen = stats, now
+        rested = now - self._seen[1] >= self._rest_s
+        try:
+            whole = self._facts.read({path: stats[path] for path in facts}, rested=rested)
+            found = self._put_together(tuple(stats[path] for path in self._others))
+        except Misconfigured as error:
+            self._done = None
+            if not rested:
+                return None
+            self._broken = stats, str(error)
+            raise
+        self._broken, self._done = None, stats if whole else None
+        return found
+
+    @property
+    def _others(self) -> tuple[Path, ...]:
+        masks = () if self._masks is None else (self._masks,)
+        return (self._secret_file, *self._features.values(), *masks)
+
+    def _put_together(self, beside: tuple[Stat | None, ...]) -> Snapshot:
+        facts, known = self._facts.graph, self._known
+        if known is None or beside != self._beside or known.graph.entities != facts.entities:
+            secret = secrets.read(self._secret_file)
+            graph, counts = self._with_features(facts)
+        elif known.graph.triples_N3 is facts.triples_N3:
+            return known
+        else:
+            graph = replace(known.graph, relations=facts.relations, triples_N3=facts.triples_N3)
+            secret, counts = known.secret, self._beside_counts
+        keyed = KeyedGraph.of(graph, secret, self._task)
+        told = KINDS["graph"].told(keyed, self._task, [*self._features])
+        notes = self._notes(self._facts.counts, counts)
+        self._known = Snapshot(graph, keyed, secret, self._facts.counts + counts, notes, told)
+        self._beside, self._beside_counts = beside, counts
+        return self._known
+
+    def _with_features(self, graph: Graph) -> tuple[Graph, Counts]:
+        """With features and masks, read anew: they may hold rows of an entity that is new."""
+        counts, dims = Counts(), {one.name: one.dim for one in self._shape.features}
+        for name, path in self._features.items():
+            new = read_features(path, self._bounds)
+            if new.values_nF.shape[1] != dims[name]:
+                raise Misconfigured(
+                    f"{path}: key 'values' has {new.values_nF.shape[1]} numbers of each entity, task "
+                    f"{self._task.name!r} says graph.features: {name}, dim = {dims[name]}"
+                )
+            try:
+                graph, taken = merge(graph, features={name: new})
+            except Refused as error:
+                raise Misconfigured(f"{path}: {error.detail}") from None
+            counts += taken
+        if self._masks is None:
+            return graph, counts
+        masks = read_masks(self._masks, self._bounds)
+        kept = [m for m, name in enumerate(masks.modalities) if name not in self._foreign]
+        names = tuple(masks.modalities[m] for m in kept)
+        try:
+            graph, strangers = masked(
+                graph, replace(masks, modalities=names, present_nM=masks.present_nM[:, kept])
+            )
+        except ValueError as error:
+            raise Misconfigured(f"{self._masks}: {error}") from None
+        return graph, counts + Counts(strangers=strangers)
+
+    def _notes(self, facts: Counts, beside: Counts) -> tuple[str, ...]:
+        notes, shape = [], self._shape
+        if facts.no_room:
+            notes.append(
+                f"{facts.no_room} facts were left out: there is room for {shape.max_entities} entities, "
+                f"{shape.max_relations} relations and {shape.max_triples} facts (graph.max_* of the task)"
+            )
+        if beside.strangers:
+            notes.append(f"{beside.strangers} rows of features or masks are of entities without a fact")
+        if self._foreign:
+            notes.append(f"features that are not read here: {', '.join(self._foreign)}")
+        return tuple(notes)
+
+
+def _room(shape: GraphTask) -> Room:
+    return Room(
+        min(shape.max_entities, ROOM.entities), min(shape.max_relations, ROOM.relations), shape.max_triples
+    )
+
+
+def _bounds(shape: GraphTask) -> Bounds:
+    """Of files, from what a device may have: what is far beyond would only fill its memory."""
+    entities = min(BOUNDS.entities, _STRANGERS * shape.max_entities)
+    widest = max((one.dim for one in shape.features), default=1)
+    npz_bytes = min(BOUNDS.npz_bytes, 16 * _MIB + entities * (8 * widest + _NAME_BYTES))
+    return Bounds(max(BOUNDS.lines, 2 * shape.max_triples), entities, BOUNDS.width, npz_bytes)

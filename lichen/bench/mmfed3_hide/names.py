@@ -1,0 +1,42 @@
+"""The study's methods: what tables call them, and where each stands in the matrix. Torch-free."""
+
+from collections.abc import Mapping
+from itertools import product
+from typing import Final
+
+FEDE: Final = "FedE"
+S_IND: Final = "S-Ind"
+MM_IND: Final = "MMInd"
+MM_CEN: Final = "MMCen"
+MMFEDE: Final = "MMFedE"
+MMFEDEC: Final = "MMFedEC"
+MMFEDPROX: Final = "MMFedProx"
+MMFEDLU: Final = "MMFedLU"
+MMFED3: Final = "MMFeD3"
+FLEETS: Final = (MMFEDE, MMFEDEC, MMFEDPROX, MMFEDLU, MMFED3)
+"""Ways to learn as a fleet that read features; :data:`FEDE` reads none, so that no imputer changes it."""
+
+NONE: Final = "none"
+IMPUTERS: Final[Mapping[str, str]] = {
+    NONE: "nothing",
+    "ae": "AE",
+    "cra": "CRA",
+    "mmin": "MMIN",
+    "hide": "HidE",
+}
+"""What stands in for absent features -> its title."""
+
+
+def titled(fleet: str, imputer: str = NONE) -> str:
+    """A way to learn and an imputer, as the paper writes them."""
+    return fleet if imputer == NONE else f"{fleet}-{IMPUTERS[imputer]}"
+
+
+OURS: Final = titled(MMFED3, "hide")
+MMFEDE_HIDE: Final = titled(MMFEDE, "hide")
+PLACES: Final[Mapping[str, tuple[str, str]]] = {
+    FEDE: (FEDE, IMPUTERS[NONE]),
+    **{titled(f, i): (f, IMPUTERS[i]) for f, i in product(FLEETS, IMPUTERS)},
+}
+"""Title -> its line and its column in the matrix."""
+BOUNDS: Final = (S_IND, MM_IND, MM_CEN)

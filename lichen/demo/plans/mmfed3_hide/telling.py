@@ -1,0 +1,96 @@
+"""The story of a fleet on graphs, from what coordinator, broker, gateways and the judging child know."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from lichen.demo.plans.mmfed3_hide.story import Gateway, GraphStory, Scores, Turn
+from lichen.demo.story import RoundStory
+from lichen.demo.wire import Turn as Moved
+from models.graphs.files import Triple
+from models.methods.mmfed3_hide import config_of
+from protocol.task import Task
+
+SHOWN: Final = 5
+"""Answers to a question that are told."""
+_FLOAT32: Final = 4
+Line = dict[str, Any]
+
+
+def history(story: GraphStory, task: Task, known: Mapping[str, Any], moved: Mapping[str, Any]) -> None:
+    """Rounds and each gateway's turns, from the coordinator's database; bytes as the broker carried them."""
+    up = down = 0
+    for row in known["rounds"]:
+        up += row["bytes_up"] or 0
+        down += row["bytes_down"] or 0
+        if not (row["metrics"] or row["bytes_up"]):
+            continue
+        accepted = tuple(update["device"] for update in row["updates"] if not update["lost"])
+        story.rounds.append(RoundStory(row["round"], row["metrics"].get("mrr"), up, down, accepted))
+        for update in row["updates"]:
+            gateway = story.gateway(update["device"])
+            gateway.turns.append(_turn(gateway, task, row["round"], update, moved))
+
+
+def _turn(
+    gateway: Gateway, task: Task, number: int, update: Mapping[str, Any], moved: Mapping[str, Any]
+) -> Turn:
+    went: Moved = moved.get(gateway.name, {}).get(number, Moved())
+    triples = int(update["samples"])
+    entities = gateway.entities if triples > gateway.triples else gateway.entities_first
+    return Turn(
+        round=number,
+        triples=triples,
+        mrr=update["metrics"].get("mrr"),
+        up=went.up,
+        down=went.model_bytes,
+        float32=whole(task, entities),
+    )
+
+
+def whole(task: Task, entities: int) -> int:
+    """Bytes of the rows of so many entities and of all projections, in float32."""
+    features = task.graph.features if task.graph else ()
+    return _FLOAT32 * config_of(task).dim * (entities + sum(one.dim for one in features))
+
+
+def said(path: Path) -> list[Line]:
+    """All that a gateway has answered, a rotated file included; a half-written last line is left out."""
+    found: list[Line] = []
+    for file in (path.with_name(path.name + ".1"), path):
+        if file.is_file():
+            whole_lines = [line for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
+            found += map(json.loads, whole_lines)
+    return found
+
+
+def answers(gateway: Gateway, lines: Iterable[Line], facts: Iterable[Triple]) -> None:
+    """The first and the last answers to each question, without facts that the gateway has in the end."""
+    known = set(facts)
+    by_question: dict[tuple[str, str], list[Line]] = {}
+    for line in lines:
+        by_question.setdefault((line["head"], line["relation"]), []).append(line)
+    for answer in gateway.answers:
+        given = by_question.get((answer.head, answer.relation), [])
+        if given:
+            answer.before, answer.after = (_unknown(line, known) for line in (given[0], given[-1]))
+
+
+def _unknown(line: Line, known: set[Triple]) -> tuple[str, ...] | None:
+    """The best tails that are no known facts; None where the gateway could not answer."""
+    if not line.get("tails"):
+        return None
+    names = [tail["entity"] for tail in line["tails"]]
+    return tuple(name for name in names if (line["head"], line["relation"], name) not in known)[:SHOWN]
+
+
+def judged(story: GraphStory, lines: Iterable[Mapping[str, Any]]) -> None:
+    """Scores of the gateways' models, and what each reaches by itself."""
+    for line in lines:
+        gateway = story.gateway(line["gateway"])
+        if "alone" in line:
+            gateway.alone = {int(number): float(mrr) for number, mrr in line["alone"].items()}
+            gateway.scores_alone = Scores(**line["scores"])
+        else:
+            gateway.scores = Scores(**line["scores"])

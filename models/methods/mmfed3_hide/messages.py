@@ -1,0 +1,152 @@
+"""What travels besides projections: rows of entities, and the keys that say whose they are. Torch-free.
+
+An update holds ``keys/new`` (k, 16), ascending, entities that the base's ``rows/<device>`` lacks (left out
+where there are none); ``keys/sent``, a bitmap over the ascending union of the base's keys and the new ones,
+bit 0 of byte 0 first; and ``rows/delta`` (m, D), the changes of those whose bit is set, in that order.
+
+Shapes: n entities of the device (base and new), k new ones, m that are sent, D entity dim.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from models.contract import Blobs, FloatArray, Tensors
+from models.graphs import keys as hashes
+from models.graphs.graph import BoolArray, IntArray
+from models.graphs.keys import KEY_BYTES, Keys
+from models.graphs.serving import keys_of
+from protocol.errors import Reason, Refused
+
+NEW: Final = "keys/new"
+SENT: Final = "keys/sent"
+DELTA: Final = "rows/delta"
+ROWS: Final = "rows"
+"""The part of the state that devices own."""
+PROJECTION: Final = "projection"
+MOST_WEIGHT: Final = 1 << 20
+"""Of an update: triples beyond do not count."""
+
+
+def rows_blob(device: str) -> str:
+    """The blob of a device's rows."""
+    return f"{ROWS}/{device}"
+
+
+def keys_name(device: str) -> str:
+    """The tensor with the keys of a device's rows."""
+    return f"{ROWS}/{device}/keys"
+
+
+def value_name(device: str) -> str:
+    """The tensor with a device's rows."""
+    return f"{ROWS}/{device}/value"
+
+
+def projection_blob(modality: str) -> str:
+    """The blob of a modality's projection."""
+    return f"{PROJECTION}/{modality}"
+
+
+def projection_name(modality: str) -> str:
+    """The tensor of a modality's projection, ``(D, F)``."""
+    return f"{PROJECTION}/{modality}/weight"
+
+
+def base_keys(state: Blobs, device: str) -> Keys:
+    """Keys of the rows that a state holds for a device, ascending; none where it holds none."""
+    blob = state.get(rows_blob(device))
+    return np.zeros((0, KEY_BYTES), np.uint8) if blob is None else blob[keys_name(device)].astype(np.uint8)
+
+
+@dataclass(frozen=True, eq=False)
+class Sent:
+    """The rows of an update.
+
+    Attributes:
+        new_k16: uint8, ascending; keys that the base lacks.
+        keys_n16: uint8, ascending; those of the base and the new ones.
+        sent_n: bool; whose change travels.
+        delta_mD: the changes, in that order.
+    """
+
+    new_k16: Keys
+    keys_n16: Keys
+    sent_n: BoolArray
+    delta_mD: FloatArray
+
+    @property
+    def row_m(self) -> IntArray:
+        """Places of what travels among all."""
+        return np.flatnonzero(self.sent_n)
+
+    def tensors(self) -> Tensors:
+        """As they travel; keys and bitmap as exact bytes."""
+        bits = np.packbits(self.sent_n, bitorder="little").astype(np.float32)
+        new = {NEW: self.new_k16.astype(np.float32)} if len(self.new_k16) else {}
+        return new | {SENT: bits, DELTA: self.delta_mD}
+
+    @classmethod
+    def read(cls, tensors: Tensors, base_16: Keys, dim: int, most: int) -> "Sent":
+        """What an update holds, against the device's keys in its base.
+
+        Args:
+            tensors: the update's.
+            base_16: ascending.
+            dim: D.
+            most: entities that a device may have.
+
+        Raises:
+            Refused: the detail names the tensor.
+        """
+        new_k16 = _new(tensors, most)
+        if (hashes.rows(base_16, new_k16) >= 0).any():
+            raise Refused(Reason.MALFORMED, f"tensor {NEW!r} names an entity that the base has")
+        keys_n16 = hashes.union((base_16, new_k16))
+        if len(keys_n16) > most:
+            raise Refused(
+                Reason.TOO_LARGE,
+                f"tensor {NEW!r}: with the base's, {len(keys_n16)} entities, at most {most} are taken "
+                "(graph.max_entities)",
+            )
+        sent_n = _bits(tensors, len(keys_n16))
+        delta_mD = _tensor(tensors, DELTA)
+        wanted = (int(sent_n.sum()), dim)
+        if delta_mD.shape != wanted:
+            raise Refused(
+                Reason.WRONG_TENSORS,
+                f"tensor {DELTA!r} has shape {delta_mD.shape}, {SENT!r} and the model say {wanted}",
+            )
+        return cls(new_k16, keys_n16, sent_n, delta_mD)
+
+
+def _tensor(tensors: Tensors, name: str) -> FloatArray:
+    if name not in tensors:
+        raise Refused(Reason.WRONG_TENSORS, f"tensor {name!r} is missing")
+    return tensors[name]
+
+
+def _new(tensors: Tensors, most: int) -> Keys:
+    if NEW not in tensors:
+        return np.zeros((0, KEY_BYTES), np.uint8)
+    keys_k16 = keys_of(tensors[NEW])
+    if keys_k16 is None:
+        raise Refused(Reason.MALFORMED, f"tensor {NEW!r} is not (k, {KEY_BYTES}) whole numbers 0 to 255")
+    return hashes.checked(keys_k16, most, f"tensor {NEW!r}")
+
+
+def _bits(tensors: Tensors, count: int) -> BoolArray:
+    """The bitmap of so many entities."""
+    values = _tensor(tensors, SENT)
+    wanted = -(-count // 8)
+    if values.shape != (wanted,) or not np.isin(values, np.arange(256)).all():
+        raise Refused(
+            Reason.WRONG_TENSORS,
+            f"tensor {SENT!r} has shape {values.shape}; {count} entities take {wanted} whole numbers "
+            "0 to 255",
+        )
+    bits = np.unpackbits(values.astype(np.uint8), bitorder="little")
+    if bits[count:].any() or not bits.any():
+        raise Refused(Reason.MALFORMED, f"tensor {SENT!r} has no bit set, or one beyond its {count} entities")
+    return bits[:count].astype(np.bool_)

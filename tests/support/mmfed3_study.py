@@ -1,0 +1,30 @@
+"""Made-up runs of ``lichen bench mmfed3_hide``, and a small fleet of a made graph."""
+
+import numpy as np
+
+from lichen.bench.mmfed3_hide import fleets
+from lichen.bench.mmfed3_hide.one import One
+from lichen.bench.mmfed3_hide.setting import FIGURES, Conditions, Fleet, Look, Outcome, Setting
+from tests.support.graph_cases import random_graph
+
+TINY = Setting(rounds=3, warmup=1, epochs=1, dim=8, batch=64, negatives=8, look_every=1)
+
+
+def made_up(one: One, best: float | None = None) -> Outcome:
+    """An outcome that depends on nothing but the run."""
+    rng = np.random.default_rng(int(one.key(), 16) % 2**32)
+    mrr = float(rng.uniform(0.3, 0.5)) if best is None else best
+    looks = [
+        Look(at, 60.0 * at, valid, dict.fromkeys(FIGURES, worth))
+        for at, valid, worth in ((1, 0.1, 0.2), (2, 0.3, mrr), (3, 0.2, 0.9))
+    ]
+    return Outcome(looks, bytes_up=30.0, bytes_down=50.0, bytes_whole=200.0, triples_s=1.0, seconds=1.0)
+
+
+def small_fleet(**conditions: object) -> Fleet:
+    """Three clients of a random graph."""
+    return fleets.dealt(random_graph(), "made", 0, Conditions(**conditions))  # type: ignore[arg-type]  # its own fields
+
+
+def quiet(_line: str) -> None:
+    """Who is told how far a run is."""
