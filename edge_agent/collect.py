@@ -117,13 +117,13 @@ class Collector:
         )
         if old is not None:
             await asyncio.to_thread(old.store.close)
-            await asyncio.to_thread(_remove, old.store)
-            _log.warning("the task has another grid: its windows were dropped", windows=old.store.path.name)
+        if others := await asyncio.to_thread(_remove_others, store):
+            _log.warning("the task has another grid: its windows were dropped", windows=others)
         self._has_task.set()
         _log.info("collecting", task=task.name, modalities=names, reads=profile.modalities)
 
     async def leave(self) -> None:
-        """The present task is not on windows: what was collected stays on the disk for one that is."""
+        """The present task is not on windows: what was collected stays on the disk for one of the same grid."""
         old, self.workspace = self.workspace, None
         if old is not None:
             await asyncio.to_thread(old.close)
@@ -191,6 +191,10 @@ class Collector:
             await asyncio.to_thread(work.store.commit)
 
 
-def _remove(store: Store) -> None:
-    for suffix in ("", "-wal", "-shm"):
-        store.path.with_name(store.path.name + suffix).unlink(missing_ok=True)
+def _remove_others(store: Store) -> list[str]:
+    """Windows of other grids go: the budget is of one store. Names of the files that went."""
+    found = sorted(store.path.parent.glob("windows-*.sqlite3*"))
+    others = [path for path in found if not path.name.startswith(store.path.name)]
+    for path in others:
+        path.unlink(missing_ok=True)
+    return [path.name for path in others]

@@ -49,7 +49,7 @@ def ask(
 ) -> None:
     """Ask the installed model which entities complete a fact, the best first; known facts are marked.
 
-    Exit status 65: no fact has such an entity or relation; 69: there is no model yet, or nothing was learned.
+    Exit status 65: no fact has such an entity or relation; 69: there is no model yet, or it was not learned yet.
     """
     try:
         line = _answered(read(config), config, entity, relation, heads=tail)
@@ -90,6 +90,9 @@ def _answered(
     asked = Asked(task, (question,), _snapshot(settings, settings.graph, task), begun)
     (line,) = answers.lines(model, asked)
     if "why" in line:
+        graph = asked.snapshot.graph
+        if question.about in graph.entities and question.relation in graph.relations:
+            raise Transient(line["why"])
         raise Refused(Reason.OUT_OF_BOUNDS, line["why"])
     return stamped(line, model.manifest, clock.wall(), clock.now() - begun)
 

@@ -79,7 +79,7 @@ class FactFiles:
         """
         found: dict[Path, None] = {}
         for source in self.sources:
-            if source.is_dir():
+            if _is_folder(source):
                 try:
                     inside = sorted(path for path in source.iterdir() if path.suffix == ".tsv")
                 except OSError as error:
@@ -143,6 +143,8 @@ class _Reader:
         with self.path.open("rb") as file:
             for block in _blocks(file, self._before.size):
                 self._hash.update(block)
+            if self._before.size and self._hash.digest() != self._before.digest:
+                raise Misconfigured(f"{self.path}: it was changed while it was read")
             lines = self._whole(file)
             for triple in facts_in(lines, self.path, self._bounds, self._before.lines):
                 if triple is not None:
@@ -163,6 +165,14 @@ class _Reader:
     def taken(self, stat: Stat) -> _Taken:
         """After :meth:`facts`: all that was taken by now."""
         return _Taken(stat, self._size, self._lines, self._hash.digest(), self._tail, self._waits)
+
+
+def _is_folder(path: Path) -> bool:
+    """Whether it is one that we may look at; what is closed to us is told where it is read."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
 
 
 def _goes_on(path: Path, before: _Taken, stat: Stat | None) -> bool:

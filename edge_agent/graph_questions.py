@@ -4,10 +4,12 @@ A line asks for tails: ``head<TAB>relation``; or, with ``?`` for what is asked: 
 ``?<TAB>relation<TAB>tail`` asks for heads. Blank lines and lines that begin with ``#`` are skipped.
 """
 
+import errno
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISFIFO
 from typing import BinaryIO, Final
 
 import structlog
@@ -89,6 +91,8 @@ class QuestionFile:
     def fresh(self) -> list[Question]:
         """New questions, in the file's order; lines that are none are logged and passed over."""
         try:
+            if S_ISFIFO(self._path.stat().st_mode):  # to open it would wait for a writer
+                raise OSError(errno.ESPIPE, "it is a pipe")  # noqa: TRY301 - told as the others are
             with self._path.open("rb") as file:
                 lines = self._appended(file)
         except FileNotFoundError:

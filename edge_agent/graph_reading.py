@@ -1,7 +1,7 @@
 """``[graph]`` of the configuration -> the device's graph as its files are now; who believes nothing of them.
 
 Files are looked at from outside, and read when they changed. What may still be written is not told as broken:
-a file counts as it is when it has rested.
+a file counts as it is when it has rested, or when what is wrong has stayed so.
 """
 
 from collections.abc import Sequence
@@ -25,6 +25,8 @@ from protocol.task import Task
 _MIB: Final = 1 << 20
 _NAME_BYTES: Final = 1024
 """Of an entity in an npz: numpy keeps all names as long as the longest, in four bytes a character."""
+_PATIENCE: Final = 12
+"""What stays wrong so many rests long is told, though other files still change."""
 _STRANGERS: Final = 4
 """Files of features may name so many times the entities that a device may have."""
 
@@ -85,6 +87,8 @@ class GraphReader:
         self._seen: tuple[dict[Path, Stat | None], float] = ({}, 0.0)
         self._done: dict[Path, Stat | None] | None = None
         self._broken: tuple[dict[Path, Stat | None], str] | None = None
+        self._doubt: tuple[str, float] | None = None
+        """What is wrong and perhaps only half written, and since when."""
 
     def look(self, now: float) -> Snapshot | None:
         """The graph, where the files are not what they were; None where they are, or may be half written.
@@ -109,11 +113,13 @@ class GraphReader:
             found = self._put_together(tuple(stats[path] for path in self._others))
         except Misconfigured as error:
             self._done = None
-            if not rested:
+            if self._doubt is None or self._doubt[0] != str(error):
+                self._doubt = str(error), now
+            if not rested and now - self._doubt[1] < _PATIENCE * self._rest_s:
                 return None
             self._broken = stats, str(error)
             raise
-        self._broken, self._done = None, stats if whole else None
+        self._broken, self._doubt, self._done = None, None, stats if whole else None
         return found
 
     @property
@@ -167,11 +173,11 @@ class GraphReader:
         return graph, counts + Counts(strangers=strangers)
 
     def _notes(self, facts: Counts, beside: Counts) -> tuple[str, ...]:
-        notes, shape = [], self._shape
+        notes, room = [], _room(self._shape)
         if facts.no_room:
             notes.append(
-                f"{facts.no_room} facts were left out: there is room for {shape.max_entities} entities, "
-                f"{shape.max_relations} relations and {shape.max_triples} facts (graph.max_* of the task)"
+                f"{facts.no_room} facts were left out: there is room for {room.entities} entities, "
+                f"{room.relations} relations and {room.triples} facts (graph.max_* of the task)"
             )
         if beside.strangers:
             notes.append(f"{beside.strangers} rows of features or masks are of entities without a fact")

@@ -7,6 +7,7 @@ at most ``max_bytes``. Pickled objects are never read.
 
 import math
 import re
+import stat
 import struct
 import zipfile
 import zlib
@@ -56,9 +57,12 @@ def read(
         BadNpz: it is damaged, lies about a size, is too large, or holds Python objects.
         OSError: it cannot be read.
     """
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):  # to open a pipe would wait for a writer
+        raise BadNpz("it is no regular file")
     try:
         with path.open("rb") as file, zipfile.ZipFile(file) as archive:
-            infos = _entries(archive, max_bytes, path.stat().st_size)
+            infos = _entries(archive, max_bytes, found.st_size)
             wanted = [name for name in infos if only is None or name in only]
             return {name: _array(archive, infos[name], name) for name in wanted}
     except BadNpz:

@@ -59,10 +59,10 @@ def demo(
         Format, typer.Option("--format", help="A table for people, or one JSON object.")
     ] = Format.TABLE,
 ) -> None:
-    """A whole fleet on this machine, on real sensor data: learn over MQTT, end with ONNX on a device.
+    """A whole fleet on this machine, on real data: learn over MQTT, end with ONNX on a device.
 
-    Starts an embedded broker, a coordinator, six training agents and one observing agent as processes, with
-    sensors that really fail. Exit code 0 only when every check holds.
+    Starts an embedded broker, a coordinator, training agents and (but for graphs) an observing one as
+    processes, with sensors that really fail. Exit code 0 only when every check holds.
     """
     shown = plans.demo(method)
     options = plan.Options(

@@ -22,7 +22,7 @@ async def run(demo: Demo, options: Options, screen: Screen) -> Told:
     """
     place = await asyncio.to_thread(observer.environment, options.observer_python)
     stage = cast("Stage", await asyncio.to_thread(demo.prepare, options, version("lichen")))
-    screen.say(f"recordings, faults and configurations are in {stage.layout.root}")
+    screen.say(f"data and configurations are in {stage.layout.root}")
     story: Told = stage.story
     fleet = Fleet(stage, options, place, screen)
     try:

@@ -16,7 +16,7 @@ import numpy as np
 
 from models.contract import FloatArray
 from models.graphs.graph import BoolArray, Graph, IntArray
-from models.graphs.keys import ENTITIES, KEY_BYTES, RELATIONS, Keys, key
+from models.graphs.keys import KEY_BYTES, RELATIONS, Keys, keys_for
 from models.params import read_arrays, write_npz
 from protocol.errors import Misconfigured
 from protocol.task import Task
@@ -59,25 +59,11 @@ class KeyedGraph:
                 secret is too short.
         """
         return cls(
-            _keys(secret, ENTITIES, graph.entities, "entities"),
-            _keys(secret, RELATIONS, graph.relations, "relations"),
+            keys_for(secret, graph.entities),
+            keys_for(secret, graph.relations, RELATIONS),
             graph.triples_N3,
             *_of_task(graph, task),
         )
-
-
-def _keys(secret: bytes, purpose: bytes, names: tuple[str, ...], what: str) -> Keys:
-    made = [key(secret, name, purpose) for name in names]
-    if len(set(made)) < len(made):
-        seen: dict[bytes, str] = {}
-        for one, name in zip(made, names, strict=True):
-            if one in seen:
-                raise Misconfigured(
-                    f"{what} {seen[one]!r} and {name!r} have the same key: to the fleet they would be one; "
-                    "rename one of them, or merge their facts"
-                )
-            seen[one] = name
-    return np.frombuffer(b"".join(made), np.uint8).reshape(-1, KEY_BYTES)
 
 
 def _of_task(graph: Graph, task: Task) -> tuple[dict[str, FloatArray], BoolArray]:

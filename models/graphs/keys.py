@@ -13,8 +13,7 @@ Shapes: E entities of a client, U of all clients (the union), K asked for; a key
 
 import hashlib
 import hmac
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any, Final
 
 import numpy as np
@@ -50,44 +49,24 @@ def key(secret: bytes, name: str, purpose: bytes = ENTITIES) -> bytes:
     return hmac.digest(secret, purpose + clean(name).encode(), hashlib.sha256)[:KEY_BYTES]
 
 
-@dataclass(frozen=True, eq=False)
-class ClientKeys:
-    """A client's own table: which row of its graph stands where on the wire.
+def keys_for(secret: bytes, names: Iterable[str], purpose: bytes = ENTITIES) -> Keys:
+    """Keys of names, in their order, (E, 16).
 
-    Attributes:
-        keys_E16: uint8, ascending.
-        entity_E: int64, the entity (index in the graph) of each key: ``S[entity_E]`` is what travels.
+    Raises:
+        Misconfigured: two names have one key: they are spellings of one, or (never met by chance) collide;
+            or the secret is too short.
+        ValueError: one is no name.
     """
-
-    keys_E16: Keys
-    entity_E: IntArray
-
-    @classmethod
-    def of(cls, secret: bytes, entities: Sequence[str]) -> "ClientKeys":
-        """From the names of a graph, in its order.
-
-        Raises:
-            Misconfigured: two entities have one key: they are spellings of one name, or (never met by
-                chance) collide; rename one.
-            ValueError: one is no name.
-        """
-        found: dict[bytes, int] = {}
-        for e, name in enumerate(entities):
-            made = key(secret, name)
-            if made in found:
-                raise Misconfigured(
-                    f"entities {shown(entities[found[made]])} and {shown(name)} have the same key: "
-                    "to the fleet they would be one; rename one of them, or merge their facts"
-                )
-            found[made] = e
-        order = sorted(found)
-        return cls(_rows(order), np.array([found[made] for made in order], np.int64))
-
-    def inverse(self) -> IntArray:
-        """Where on the wire each entity of the graph stands, (E,): ``received[inverse]`` is in its order."""
-        place_E = np.empty_like(self.entity_E)
-        place_E[self.entity_E] = np.arange(len(place_E))
-        return place_E
+    found: dict[bytes, str] = {}
+    for name in names:
+        made = key(secret, name, purpose)
+        if made in found:
+            raise Misconfigured(
+                f"{shown(found[made])} and {shown(name)} have the same key: to the fleet they would be one; "
+                "rename one of them, or merge their facts"
+            )
+        found[made] = name
+    return np.frombuffer(b"".join(found), np.uint8).reshape(-1, KEY_BYTES)
 
 
 def checked(keys: NDArray[Any], most: int, where: str) -> Keys:
@@ -119,10 +98,8 @@ def checked(keys: NDArray[Any], most: int, where: str) -> Keys:
 
 def union(tables: Iterable[Keys]) -> Keys:
     """All clients' keys, ascending, each once: the coordinator's rows, (U, 16). In any order the same."""
-    flat_U = np.zeros(0, f"S{KEY_BYTES}")
-    for keys_E16 in tables:
-        flat_U = np.union1d(flat_U, _flat(keys_E16))
-    return _unflat(flat_U)
+    nothing = np.zeros((0, KEY_BYTES), np.uint8)
+    return _unflat(np.unique(_flat(np.concatenate([nothing, *tables]))))
 
 
 def rows(union_U16: Keys, keys_K16: Keys) -> IntArray:
@@ -132,10 +109,6 @@ def rows(union_U16: Keys, keys_K16: Keys) -> IntArray:
         return np.full(len(asked_K), -1)
     at_K = np.minimum(np.searchsorted(table_U, asked_K), len(table_U) - 1)
     return np.where(table_U[at_K] == asked_K, at_K, -1)
-
-
-def _rows(keys: Sequence[bytes]) -> Keys:
-    return np.frombuffer(b"".join(keys), np.uint8).reshape(-1, KEY_BYTES).copy()
 
 
 def _flat(keys_E16: Keys) -> NDArray[np.bytes_]:

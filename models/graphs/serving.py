@@ -91,14 +91,6 @@ def rows_by_key(keys_E16: Keys) -> dict[bytes, int]:
     return {key.tobytes(): row for row, key in enumerate(np.ascontiguousarray(keys_E16))}
 
 
-def row_of(keys_E16: Keys, key: bytes) -> int | None:
-    """The row of one key, by one look at all of them; None where there is none."""
-    if len(key) != KEY_BYTES:
-        return None
-    found = np.flatnonzero((keys_E16 == np.frombuffer(key, np.uint8)).all(axis=1))
-    return int(found[0]) if len(found) else None
-
-
 def keys_of(values_E16: NDArray[np.float32]) -> Keys | None:
     """Keys that travelled or were kept as numbers, uint8; None where they are none."""
     if values_E16.ndim != 2 or values_E16.shape[1] != KEY_BYTES:  # noqa: PLR2004 - E, 16

@@ -189,6 +189,23 @@ async def test_a_task_on_windows_and_one_on_graphs_follow_each_other(tmp_path):
         assert agent.collector.workspace is None
 
 
+async def test_windows_that_a_task_on_graphs_left_behind_go_when_another_grid_comes(tmp_path):
+    def kept() -> list[str]:
+        return sorted(path.name for path in (tmp_path / "state" / "store").glob("*.sqlite3"))
+
+    async with living(tmp_path) as agent:
+        agent.sources.append(type("Toy", (), {"name": "toy", "channels": {"acc": 3}})())
+        for task in (toy_task(), TASK):
+            await announce(agent, task)
+        first = kept()
+        await announce(agent, toy_task())
+        assert kept() == first, "the same grid finds its windows again"
+        for task in (TASK, toy_task(labels=("a", "b", "c", "d"))):
+            await announce(agent, task)
+        assert len(kept()) == 1
+        assert kept() != first
+
+
 async def test_a_device_without_a_graph_refuses_a_task_on_graphs(tmp_path):
     (tmp_path / "agent.toml").write_text("")
     from tests.unit.test_agent_session import make  # noqa: PLC0415 - one test alone has sensors

@@ -1,5 +1,6 @@
 """The device's graph, read from files that change under its feet."""
 
+import os
 import random
 import tracemalloc
 
@@ -118,6 +119,46 @@ def test_a_broken_line_is_told_at_rest_with_its_number_and_nothing_is_lost(tmp_p
             device.look(after=REST)
     device.facts.write_text(lines([*HOUSE, ("well", "feeds", "pump")]), encoding="utf-8")
     assert facts_of(device.look()) == {*HOUSE, ("well", "feeds", "pump")}
+
+
+def test_what_stays_wrong_is_told_though_another_file_never_rests(tmp_path):
+    device = Device(tmp_path)
+    device.look()
+    (tmp_path / "text.npz").write_bytes(b"half")
+    for second in range(12):
+        device.append(lines([("well", "feeds", f"pump {second}")]))
+        assert device.look(after=REST) is None
+    for second in range(2):
+        device.append(lines([("pump", "feeds", f"pump {second}")]))
+        with pytest.raises(Misconfigured, match=r"text\.npz: cannot be read as features"):
+            device.look(after=REST)
+    write_features(tmp_path / "text.npz", named({"boiler": [1.0, 0.0]}))
+    assert len(device.look().graph) == len(HOUSE) + 14, "and nothing was lost meanwhile"
+
+
+def test_a_path_that_the_system_refuses_to_look_at_is_told_and_a_pipe_is_not_waited_for(tmp_path):
+    device = Device(tmp_path, triples=f'["facts.tsv", "{"x" * 300}"]')
+    device.look()
+    with pytest.raises(Misconfigured, match="no such file, or it is closed to us"):
+        device.look(after=REST)
+    other = tmp_path / "other"
+    other.mkdir()
+    device = Device(other)
+    (other / "text.npz").unlink()
+    os.mkfifo(other / "text.npz")
+    device.look()
+    with pytest.raises(Misconfigured, match=r"text\.npz: cannot be read as features .*no regular file"):
+        device.look(after=REST)
+
+
+def test_what_was_taken_and_is_changed_while_the_rest_is_read_is_read_anew(tmp_path, monkeypatch):
+    device = Device(tmp_path)
+    device.look()
+    with monkeypatch.context() as patch:
+        patch.setattr(graph_facts, "_goes_on", lambda *_: True)  # it did when it was looked at
+        device.facts.write_text(lines([("well", "feeds", "pump"), *HOUSE]), encoding="utf-8")
+        assert device.look() is None
+    assert facts_of(device.look(after=REST)) == {*HOUSE, ("well", "feeds", "pump")}
 
 
 def test_folders_count_all_their_tables_as_they_come_and_go(tmp_path):

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ from edge_agent.cli import app
 from edge_agent.config import AgentSettings
 from edge_agent.deploy import Deployment
 from edge_agent.fit import require_fit
-from edge_agent.graph_answers import NO_TABLES, Answers, Asked
+from edge_agent.graph_answers import NO_TABLES, Answers, Asked, Names
 from edge_agent.graph_model import GraphModel
 from edge_agent.graph_queries import Queries
 from edge_agent.graph_questions import Question
@@ -185,6 +186,21 @@ def test_an_entity_that_came_after_the_round_is_named_as_new(tmp_path: Path, dat
     assert gone["why"] == "'cools' is in no fact of this device"
 
 
+def test_an_answer_takes_no_look_at_all_facts(tmp_path: Path) -> None:
+    settings, count = settings_of(tmp_path), 20_000
+    append(tmp_path / "house.tsv", *(f"boiler\tfeeds\tradiator {n}" for n in range(count)))
+    snapshot = snapshot_of(settings)
+    names, rows = Names(snapshot, tables_of(snapshot, "feeds")), list(range(10))
+    tracemalloc.start()
+    try:
+        found = names.answers(Question("boiler", "feeds"), rows, [0.0] * len(rows))
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert [one["known"] for one in found] == ["radiator" in one["entity"] for one in found]
+    assert most < 8 * count / 4, "the facts take 8 bytes each"
+
+
 def test_an_entity_that_has_left_the_facts_is_no_answer_and_few_entities_are_few_answers(
     tmp_path: Path, data: bytes
 ) -> None:
@@ -326,6 +342,9 @@ def test_one_question_is_answered_on_the_command_line_and_nothing_is_written(
         assert message in json.loads(wrong.out)["error"]
     after = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.name != "agent.toml"}
     assert after == before
+    append(tmp_path / "house.tsv", "radiator\tstands_in\tcellar")
+    new = command(tmp_path, "radiator", "stands_in")
+    assert (new.code, "is learned in the next round" in new.err) == (69, True)
 
 
 def test_a_device_without_facts_cannot_be_asked(tmp_path: Path) -> None:

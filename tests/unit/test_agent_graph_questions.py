@@ -1,5 +1,6 @@
 """Questions are read from a file that grows, whatever is written into it."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -105,3 +106,15 @@ def test_of_a_large_file_the_end_is_read(tmp_path: Path, monkeypatch: pytest.Mon
     with path.open("a") as out:
         out.write("last\tr\n")
     assert abouts(file) == ["last"]
+
+
+def test_a_pipe_is_told_and_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "questions.tsv"
+    os.mkfifo(path)
+    questions = QuestionFile(path)
+    assert questions.fresh() == []
+    assert questions.trouble == f"{path} cannot be read: it is a pipe"
+    path.unlink()
+    path.write_text("pump\tfeeds\n")
+    assert questions.fresh() == [Question("pump", "feeds")]
+    assert not questions.trouble

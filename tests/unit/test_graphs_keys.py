@@ -6,11 +6,15 @@ import numpy as np
 import pytest
 
 from models.graphs import keys
-from models.graphs.keys import ClientKeys
 from protocol.errors import Misconfigured, Reason, Refused
 from tests.support.graph_cases import SECRET, house
 
 OTHER = b"the secret of quite another fleet"
+
+
+def wire(names, secret=SECRET) -> keys.Keys:
+    """Keys as they travel."""
+    return keys.union((keys.keys_for(secret, names),))
 
 
 def test_a_key_is_the_hmac_of_the_name_by_its_definition():
@@ -34,45 +38,36 @@ def test_a_short_secret_is_none(secret):
         keys.key(secret, "boiler")
 
 
-def test_a_clients_keys_are_ascending_and_lead_back_to_its_rows():
+def test_keys_are_in_the_order_of_the_names_and_ascend_on_the_wire():
     names = house().entities
-    client = ClientKeys.of(SECRET, names)
-    made = [bytes(row) for row in client.keys_E16]
-    assert made == sorted(keys.key(SECRET, name) for name in names)
-    assert [keys.key(SECRET, names[e]) for e in client.entity_E] == made
-    on_the_wire = np.array(names)[client.entity_E]
-    assert on_the_wire[client.inverse()].tolist() == list(names)
-
-
-def test_keys_do_not_depend_on_the_order_in_which_a_client_numbers_its_entities():
-    names = house().entities
-    one, other = ClientKeys.of(SECRET, names), ClientKeys.of(SECRET, names[::-1])
-    assert np.array_equal(one.keys_E16, other.keys_E16)
-    assert np.array_equal(one.entity_E, len(names) - 1 - other.entity_E)
+    made = [bytes(row) for row in keys.keys_for(SECRET, names)]
+    assert made == [keys.key(SECRET, name) for name in names]
+    assert [bytes(row) for row in wire(names)] == sorted(made)
+    assert np.array_equal(wire(names[::-1]), wire(names))
 
 
 def test_two_spellings_of_one_name_are_told_and_not_mixed_up():
     with pytest.raises(Misconfigured, match="have the same key") as refused:
-        ClientKeys.of(SECRET, ("pump", "Zo\u00eb", "Zoe\u0308"))
+        keys.keys_for(SECRET, ("pump", "Zo\u00eb", "Zoe\u0308"))
     assert r"'Zo\xeb' and 'Zoe\u0308'" in str(refused.value)
 
 
 def test_a_collision_of_two_names_is_told_and_not_mixed_up(monkeypatch):
-    monkeypatch.setattr(keys, "key", lambda _secret, name: name[:1].encode().ljust(16, b"\0"))
-    assert len(ClientKeys.of(SECRET, ("boiler", "pump")).keys_E16) == 2
+    monkeypatch.setattr(keys, "key", lambda _secret, name, _purpose: name[:1].encode().ljust(16, b"\0"))
+    assert len(keys.keys_for(SECRET, ("boiler", "pump"))) == 2
     with pytest.raises(Misconfigured, match="'boiler' and 'bulb' have the same key"):
-        ClientKeys.of(SECRET, ("boiler", "pump", "bulb"))
+        keys.keys_for(SECRET, ("boiler", "pump", "bulb"))
 
 
 def test_the_size_of_keys_tells_nothing_of_the_names():
-    short, long = (ClientKeys.of(SECRET, names).keys_E16 for names in (("a", "b"), ("a" * 900, "b" * 900)))
+    short, long = (wire(names) for names in (("a", "b"), ("a" * 900, "b" * 900)))
     assert short.shape == long.shape == (2, 16)
     assert short.dtype == np.uint8
 
 
 def test_the_union_has_each_key_once_and_every_clients_rows_are_found():
     sets = (("a", "b", "c"), ("c", "d"), (), ("b", "e", "f", "a"))
-    tables = [ClientKeys.of(SECRET, names).keys_E16 for names in sets]
+    tables = [wire(names) for names in sets]
     union = keys.union(tables)
     assert [bytes(row) for row in union] == sorted(keys.key(SECRET, name) for name in "abcdef")
     assert np.array_equal(union, keys.union(tables[::-1]))
@@ -81,15 +76,13 @@ def test_the_union_has_each_key_once_and_every_clients_rows_are_found():
         row_E = keys.rows(union, table)
         assert np.array_equal(union[row_E], table)
         clients_U[row_E] += 1
-    counted = {
-        name: clients_U[keys.rows(union, ClientKeys.of(SECRET, (name,)).keys_E16)[0]] for name in "abcdef"
-    }
+    counted = {name: clients_U[keys.rows(union, wire((name,)))[0]] for name in "abcdef"}
     assert counted == {"a": 2, "b": 2, "c": 2, "d": 1, "e": 1, "f": 1}
 
 
 def test_a_key_that_is_not_there_has_no_row():
-    union = ClientKeys.of(SECRET, ("a", "b")).keys_E16
-    foreign = ClientKeys.of(OTHER, ("a", "b")).keys_E16
+    union = wire(("a", "b"))
+    foreign = wire(("a", "b"), OTHER)
     assert keys.rows(union, foreign).tolist() == [-1, -1]
     assert keys.rows(keys.union([]), union).tolist() == [-1, -1]
     assert keys.rows(union, union[:0]).tolist() == []
@@ -116,7 +109,7 @@ def test_keys_that_end_in_zeros_are_told_apart():
     ],
 )
 def test_a_peers_keys_in_another_form_are_refused(change, reason, words):
-    good = ClientKeys.of(SECRET, ("a", "b", "c")).keys_E16
+    good = wire(("a", "b", "c"))
     assert np.array_equal(keys.checked(good, 3, "d1"), good)
     assert keys.checked(good[:0], 3, "d1").shape == (0, 16)
     with pytest.raises(Refused, match=f"d1: .*{words}") as refused:

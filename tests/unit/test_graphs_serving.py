@@ -11,7 +11,6 @@ from models.graphs.serving import (
     RELATIONS,
     Tables,
     keys_of,
-    row_of,
     tables,
 )
 
@@ -35,13 +34,11 @@ def test_tables_come_back_from_private_tensors():
 
 
 def test_rows_are_found_by_key():
-    assert OWN.entity(KEYS[4].tobytes()) == row_of(OWN.entity_keys_E16, KEYS[4].tobytes()) == 4
+    assert OWN.entity(KEYS[4].tobytes()) == 4
     assert OWN.relation(KEYS[7].tobytes()) == 1
     assert OWN.relation(KEYS[7].tobytes(), inverse=True) == 4
     assert OWN.entity(KEYS[7].tobytes()) is None
     assert OWN.relation(KEYS[4].tobytes(), inverse=True) is None
-    assert row_of(OWN.entity_keys_E16, KEYS[7].tobytes()) is None
-    assert row_of(OWN.entity_keys_E16, b"short") is None
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -121,7 +121,7 @@ class Setting:
         """What its warm start depends on: the same for methods that differ in nothing else."""
         same = {name: value for name, value in self.options.items() if name not in _AFTER}
         return replace(
-            self, rounds=self.warmup, dense_lr=1.0, look_every=1, cpu_s=None, options=same | STRUCTURE
+            self, rounds=self.warmup, dense_lr=1.0, look_every=1, cpu_s=None, options={**same, **STRUCTURE}
         )
 
 

@@ -21,10 +21,12 @@ TUNING_SEEDS: Final = (100, 101, 102)
 RATE: Final = 0.5
 """r where nothing else is said, the paper's."""
 BASE: Final[Mapping[str, Setting]] = {
-    BUSY: Setting(rounds=12, warmup=4, epochs=3, dim=64, look_every=1),
-    WHOLE: Setting(rounds=200, warmup=6, epochs=3, dim=128, look_every=4, cpu_s=1200.0),
+    BUSY: Setting(rounds=12, warmup=4, epochs=3, dim=64, dense_lr=0.0002, look_every=1),
+    WHOLE: Setting(rounds=200, warmup=6, epochs=3, dim=128, dense_lr=0.0002, look_every=4, cpu_s=1200.0),
 }
 """What all methods are given on a graph."""
+COMMON: Final[Mapping[str, Mapping[str, Any]]] = {BUSY: {"lr_decay": 0.9}, WHOLE: {}}
+"""Options that all methods are given on a graph. Where the rate does not fall, they learn facts by heart."""
 FUSION: Final = "gated"
 """Phi where nothing else is said."""
 FUSIONS: Final[Mapping[str, str]] = {
@@ -100,7 +102,14 @@ def one(
         options: of the method.
     """
     chosen = RECIPES[recipe]
-    own = {"fusion": FUSION, "imputer": imputer, **IMPUTING[imputer], **chosen.options, **options}
+    own = {
+        "fusion": FUSION,
+        "imputer": imputer,
+        **COMMON[graph],
+        **IMPUTING[imputer],
+        **chosen.options,
+        **options,
+    }
     whole = replace(BASE[graph], **dict(setting or {}), options=own)
     who = Conditions(rate=rate if chosen.rate is None else chosen.rate, who=chosen.who)
     return One(graph, whole, who, tuning=tuning)

@@ -98,8 +98,9 @@ class MmFed3Config(Frozen):
     """Share of a device's triples that never train and judge its model. 0: it is not judged."""
     judged: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
     """Of these, at most so many are asked in a round."""
-    max_delta: Annotated[float, Field(gt=0, le=1024)] = 64.0
-    """An update in which any value moved further is refused."""
+    max_delta: Annotated[float, Field(gt=0, le=64)] = 64.0
+    """An update in which any value moved further is refused. No more than 64: sums of as many projections as
+    there may be devices stay exact, each by its triples."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

@@ -17,6 +17,8 @@ from models.methods.mmfed3_hide.messages import ROWS, Sent, base_keys, keys_name
 
 MOST_DEVICES: Final = 4000
 """With rows, in one state: as many blobs as a version's manifest has room for."""
+_LARGEST: Final = 32752.0
+"""Float16's largest below 2**15: the codec scales a tensor with larger values, which costs its smallest a bit."""
 
 
 def devices_of(state: Blobs) -> list[str]:
@@ -56,7 +58,8 @@ class RowsFold:
 
     An entity moves by the mean change over the devices of the round that have it; one that did not send its
     row counts with a change of zero. A device's new entity that others had before does not count: its change
-    is not one of the fleet's row, which the device did not have.
+    is not one of the fleet's row, which the device did not have. An entity that no device has any more is
+    forgotten: it would begin anew.
 
     Args:
         state: of the base.
@@ -67,11 +70,12 @@ class RowsFold:
 
     def __init__(self, state: Blobs, seed: int, dim: int, span: float) -> None:
         self._seed, self._dim, self._span = seed, dim, span
-        self._keys: dict[str, Keys] = {device: base_keys(state, device) for device in devices_of(state)}
-        self._before = frozenset(self._keys)
-        self._base_U16 = hashes.union(self._keys.values())
+        self._before: dict[str, Keys] = {device: base_keys(state, device) for device in devices_of(state)}
+        self._now: dict[str, Keys] = {}
+        """Of the devices that sent."""
+        self._base_U16 = hashes.union(self._before.values())
         self._value_UD = np.zeros((len(self._base_U16), dim), np.float32)
-        for device, keys_n16 in self._keys.items():
+        for device, keys_n16 in self._before.items():
             # all copies of an entity are equal
             self._value_UD[hashes.rows(self._base_U16, keys_n16)] = state[rows_blob(device)][
                 value_name(device)
@@ -86,7 +90,7 @@ class RowsFold:
             tensors: the update's.
             most: entities that a device may have.
         """
-        base_16 = self._keys.get(device, np.zeros((0, KEY_BYTES), np.uint8))
+        base_16 = self._before.get(device, np.zeros((0, KEY_BYTES), np.uint8))
         sent = Sent.read(tensors, base_16, self._dim, most)
         total_nD: IntArray = np.zeros((len(sent.keys_n16), self._dim), np.int64)
         # exact: a power of two moves only the exponent
@@ -96,16 +100,14 @@ class RowsFold:
         self._known.add(sent.keys_n16[base_n], total_nD[base_n], 1)
         self._fresh.grow(sent.keys_n16[fresh_n])
         self._fresh.add(sent.keys_n16[fresh_n], total_nD[fresh_n], 1)
-        self._keys[device] = sent.keys_n16
+        self._now[device] = sent.keys_n16
 
     def merge(self, other: Self) -> None:
         """Take another fold of the same round."""
         self._known.add(other._known.keys_U16, other._known.total_UD, other._known.count_U)
         self._fresh.grow(other._fresh.keys_U16)
         self._fresh.add(other._fresh.keys_U16, other._fresh.total_UD, other._fresh.count_U)
-        for device, keys_n16 in other._keys.items():
-            if len(keys_n16) > len(self._keys.get(device, ())):
-                self._keys[device] = keys_n16
+        self._now |= other._now
 
     def close(self) -> Blobs:
         """Every device's rows after the round, in float16; of devices beyond the most, by name, none."""
@@ -124,8 +126,9 @@ class RowsFold:
 
     def _taken(self) -> Mapping[str, Keys]:
         """Devices that have rows already, then new ones in the order of their names."""
-        order = sorted(self._keys, key=lambda device: (device not in self._before, device))
-        return {device: self._keys[device] for device in order[:MOST_DEVICES]}
+        every = self._before | self._now
+        order = sorted(every, key=lambda device: (device not in self._before, device))
+        return {device: every[device] for device in order[:MOST_DEVICES]}
 
 
 def _blob(device: str, keys_n16: Keys, value_nD: FloatArray) -> Tensors:
@@ -138,6 +141,5 @@ def _means(sums: _Sums) -> FloatArray:
 
 
 def rounded(value_UD: FloatArray) -> FloatArray:
-    """What float16 gives back: versions keep and send rows so."""
-    most = float(np.finfo(np.float16).max)
-    return np.clip(value_UD, -most, most).astype(np.float16).astype(np.float32)
+    """What the codec float16 gives back of any of these rows: versions keep and send them so."""
+    return np.clip(value_UD, -_LARGEST, _LARGEST).astype(np.float16).astype(np.float32)

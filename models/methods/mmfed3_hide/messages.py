@@ -1,10 +1,12 @@
 """What travels besides projections: rows of entities, and the keys that say whose they are. Torch-free.
 
 An update holds ``keys/new`` (k, 16), ascending, entities that the base's ``rows/<device>`` lacks (left out
-where there are none); ``keys/sent``, a bitmap over the ascending union of the base's keys and the new ones,
-bit 0 of byte 0 first; and ``rows/delta`` (m, D), the changes of those whose bit is set, in that order.
+where there are none); ``keys/gone``, a bitmap over the base's keys, bit 0 of byte 0 first, entities that are
+in no fact of the device any more (likewise left out); ``keys/sent``, a bitmap over the ascending keys of the
+base that are not gone and the new ones; and ``rows/delta`` (m, D), the changes of those whose bit is set, in
+that order.
 
-Shapes: n entities of the device (base and new), k new ones, m that are sent, D entity dim.
+Shapes: b entities of the base, n of the device now, k new ones, m that are sent, D entity dim.
 """
 
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ from models.graphs.serving import keys_of
 from protocol.errors import Reason, Refused
 
 NEW: Final = "keys/new"
+GONE: Final = "keys/gone"
 SENT: Final = "keys/sent"
 DELTA: Final = "rows/delta"
 ROWS: Final = "rows"
@@ -66,12 +69,14 @@ class Sent:
 
     Attributes:
         new_k16: uint8, ascending; keys that the base lacks.
-        keys_n16: uint8, ascending; those of the base and the new ones.
+        gone_b: bool; which of the base's the device has no more.
+        keys_n16: uint8, ascending; those that it has.
         sent_n: bool; whose change travels.
         delta_mD: the changes, in that order.
     """
 
     new_k16: Keys
+    gone_b: BoolArray
     keys_n16: Keys
     sent_n: BoolArray
     delta_mD: FloatArray
@@ -83,9 +88,9 @@ class Sent:
 
     def tensors(self) -> Tensors:
         """As they travel; keys and bitmap as exact bytes."""
-        bits = np.packbits(self.sent_n, bitorder="little").astype(np.float32)
         new = {NEW: self.new_k16.astype(np.float32)} if len(self.new_k16) else {}
-        return new | {SENT: bits, DELTA: self.delta_mD}
+        gone = {GONE: _packed(self.gone_b)} if self.gone_b.any() else {}
+        return new | gone | {SENT: _packed(self.sent_n), DELTA: self.delta_mD}
 
     @classmethod
     def read(cls, tensors: Tensors, base_16: Keys, dim: int, most: int) -> "Sent":
@@ -103,14 +108,15 @@ class Sent:
         new_k16 = _new(tensors, most)
         if (hashes.rows(base_16, new_k16) >= 0).any():
             raise Refused(Reason.MALFORMED, f"tensor {NEW!r} names an entity that the base has")
-        keys_n16 = hashes.union((base_16, new_k16))
+        gone_b = _bits(tensors, GONE, len(base_16)) if GONE in tensors else np.zeros(len(base_16), np.bool_)
+        keys_n16 = hashes.union((base_16[~gone_b], new_k16))
         if len(keys_n16) > most:
             raise Refused(
                 Reason.TOO_LARGE,
-                f"tensor {NEW!r}: with the base's, {len(keys_n16)} entities, at most {most} are taken "
-                "(graph.max_entities)",
+                f"tensor {NEW!r}: with the base's that are not gone, {len(keys_n16)} entities, at most {most} "
+                "are taken (graph.max_entities)",
             )
-        sent_n = _bits(tensors, len(keys_n16))
+        sent_n = _bits(tensors, SENT, len(keys_n16))
         delta_mD = _tensor(tensors, DELTA)
         wanted = (int(sent_n.sum()), dim)
         if delta_mD.shape != wanted:
@@ -118,7 +124,7 @@ class Sent:
                 Reason.WRONG_TENSORS,
                 f"tensor {DELTA!r} has shape {delta_mD.shape}, {SENT!r} and the model say {wanted}",
             )
-        return cls(new_k16, keys_n16, sent_n, delta_mD)
+        return cls(new_k16, gone_b, keys_n16, sent_n, delta_mD)
 
 
 def _tensor(tensors: Tensors, name: str) -> FloatArray:
@@ -136,17 +142,22 @@ def _new(tensors: Tensors, most: int) -> Keys:
     return hashes.checked(keys_k16, most, f"tensor {NEW!r}")
 
 
-def _bits(tensors: Tensors, count: int) -> BoolArray:
+def _packed(flags: BoolArray) -> FloatArray:
+    """As a bitmap."""
+    return np.packbits(flags, bitorder="little").astype(np.float32)
+
+
+def _bits(tensors: Tensors, name: str, count: int) -> BoolArray:
     """The bitmap of so many entities."""
-    values = _tensor(tensors, SENT)
+    values = _tensor(tensors, name)
     wanted = -(-count // 8)
     if values.shape != (wanted,) or not np.isin(values, np.arange(256)).all():
         raise Refused(
             Reason.WRONG_TENSORS,
-            f"tensor {SENT!r} has shape {values.shape}; {count} entities take {wanted} whole numbers "
+            f"tensor {name!r} has shape {values.shape}; {count} entities take {wanted} whole numbers "
             "0 to 255",
         )
     bits = np.unpackbits(values.astype(np.uint8), bitorder="little")
     if bits[count:].any() or not bits.any():
-        raise Refused(Reason.MALFORMED, f"tensor {SENT!r} has no bit set, or one beyond its {count} entities")
+        raise Refused(Reason.MALFORMED, f"tensor {name!r} has no bit set, or one beyond its {count} entities")
     return bits[:count].astype(np.bool_)

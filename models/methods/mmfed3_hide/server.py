@@ -13,6 +13,7 @@ from models.methods.mmfed3_hide import METHOD, config_of
 from models.methods.mmfed3_hide.fold import MOST_DEVICES, RowsFold, devices_of
 from models.methods.mmfed3_hide.messages import (
     DELTA,
+    GONE,
     MOST_WEIGHT,
     NEW,
     PROJECTION,
@@ -26,6 +27,7 @@ from protocol.errors import Misconfigured, Reason, Refused
 from protocol.graph_task import GraphTask
 from protocol.task import Task
 
+_ROWS: Final = {SENT, DELTA, NEW, GONE}
 _HEAD: Final = 2
 """Of a projection's name, the words that say whose it is."""
 
@@ -97,8 +99,8 @@ def _check_projections(state: Blobs, update: Update, bound: float) -> None:
     wanted = projections(state)
     here = {name: t for name, t in update.tensors.items() if name.split("/", 1)[0] == PROJECTION}
     check_names(
-        set(update.tensors) | {SENT, DELTA, NEW},
-        {SENT, DELTA, NEW, *(name for name in wanted if name in here)},
+        set(update.tensors) | _ROWS,
+        {*_ROWS, *(name for name in wanted if name in here)},
         "rows and projections",
     )
     for name, delta in here.items():

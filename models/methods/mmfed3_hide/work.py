@@ -57,7 +57,7 @@ class Round:
         self, context: ClientContext, graph: KeyedGraph, state: Blobs, private: Mapping[str, FloatArray]
     ) -> None:
         self._task, self._graph, self._state, self._private = context.task, graph, state, private
-        self._every = config_of(context.task)
+        self._every, self._round = config_of(context.task), context.round
         self._config = in_round(self._every, context.round)
         self._generator = training.start_deterministic(
             training.derive_seed(context.seed, context.device, context.round)
@@ -151,7 +151,8 @@ class Round:
             self._graph.entity_keys_E16,
             net.fleet.structure.value_ED.numpy() - self._base_ED,
             every.rows_share,
-            Codec(self._task.uplink.codec),
+            self._task.uplink,
+            first=self._round == 1,
         )
         tensors = sending.sent.tensors()
         metrics["sent"] = float(len(sending.sent.delta_mD))
@@ -208,9 +209,7 @@ class Round:
 
     def _keeping(self, sending: Packed, adam: training.Adam | None) -> Tensors:
         """Private tensors besides the tables."""
-        net, found = self._training, {}
-        if self._task.uplink.error_carry:
-            found[CARRY] = sending.carry_ED
+        net, found = self._training, {CARRY: sending.carry_ED}
         each = {_FLEET: self._start.fleet, _RELATIONS: self._start.relations}
         if self._start.own is not None:
             found[STRUCTURE] = self._start.own.value_ED.numpy()

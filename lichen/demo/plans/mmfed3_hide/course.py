@@ -14,6 +14,7 @@ from lichen.demo.plans.mmfed3_hide.searching import Searcher
 
 _DEPLOY_S: Final = 60.0
 _ASK_S: Final = 60.0
+_SAID: Final = 3
 JUDGED: Final = "judged.jsonl"
 
 
@@ -56,8 +57,9 @@ def _over(fleet: Fleet[Stage], starting: asyncio.TaskGroup) -> bool:
 def _may_grow(fleet: Fleet[Stage], version: int) -> bool:
     """First the site shall have answered without: unless the rounds are nearly over before that."""
     rounds = fleet.options.rounds
+    wanted = cast.grow_round(rounds)
     answers = prepare.answers_file(fleet.layout, cast.growing().name)
-    return version >= cast.grow_round(rounds) and (answers.is_file() or version >= cast.join_round(rounds))
+    return version >= wanted and (answers.is_file() or version >= max(wanted + 1, rounds - 2))
 
 
 def _tell_more(fleet: Fleet[Stage]) -> None:
@@ -128,9 +130,11 @@ async def _ask_without_torch(fleet: Fleet[Stage]) -> None:
     if process.returncode != 0:
         fleet.screen.say(f"lichen agent ask: {err.decode(errors='replace')[-300:]}")
         return
-    tails = [tail["entity"] for tail in json.loads(out)["tails"]]
-    story.how, story.torch_free = place.how, free and bool(tails)
-    fleet.screen.say(f"{gateway.name}, asked by hand: {answer.head} {answer.relation} {', '.join(tails[:3])}")
+    given = json.loads(out)["tails"]
+    story.how, story.torch_free = place.how, free and bool(given)
+    new = [tail["entity"] for tail in given if not tail["known"]][:_SAID]
+    asked = f"{answer.head} {answer.relation}"
+    fleet.screen.say(f"{gateway.name}, asked by hand what {asked}, besides what it knows: {', '.join(new)}")
 
 
 def _tell_gateways(fleet: Fleet[Stage]) -> None:

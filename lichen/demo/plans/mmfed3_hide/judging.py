@@ -12,6 +12,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from edge_agent.packing import pack_update
 from lichen.demo.plans.mmfed3_hide import cast
 from lichen.demo.plans.mmfed3_hide.story import Scores
@@ -44,28 +46,13 @@ def scores(
         asked: held-out facts.
         known: what else is true.
     """
-    import torch  # noqa: PLC0415 - only in the child
+    from models.methods.mmfed3_hide.judging import judged  # noqa: PLC0415 - only in the child: torch
 
-    from models.graphs.known import Known, questions  # noqa: PLC0415 - as above
-    from models.graphs.ranking import ranking, ranks  # noqa: PLC0415 - as above
-    from models.graphs.scores import SCORES  # noqa: PLC0415 - as above
-
-    config = config_of(task)
     asked_N3, known_N3 = (
-        torch.tensor([_rows(own, secret, one) for one in facts], dtype=torch.int64).reshape(-1, 3)
+        np.array([_rows(own, secret, one) for one in facts], np.int64).reshape(-1, 3)
         for facts in (asked, known)
     )
-    relations = len(own.relation_keys_R16)
-    asked_Q3 = questions(asked_N3, relations)
-    of = Known([asked_Q3, questions(known_N3, relations)], len(own.entity_keys_E16), relations)
-    rank_Q = ranks(
-        asked_Q3,
-        torch.tensor(own.entities_EVD),
-        torch.tensor(own.relations_XC),
-        score=SCORES[config.score](config.dim, config.gamma),
-        known=of,
-    )
-    found = ranking(rank_Q)
+    found = judged(config_of(task), own, asked_N3, [asked_N3, known_N3])
     return Scores(found.mrr, found.hits_1, found.hits_10, found.questions)
 
 
