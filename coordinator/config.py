@@ -14,6 +14,7 @@ from models.registry import method
 from models.spec import MethodSpec
 from protocol.base import Name
 from protocol.errors import Misconfigured
+from protocol.frame import DEFAULT_LIMITS
 from protocol.messages import MAX_BLOB_BYTES
 from protocol.task import Task
 from runtime.settings import ConfigPath, LogSettings, MqttSettings, Section, load, load_toml
@@ -141,7 +142,7 @@ def problems(task: Task) -> list[str]:
         spec = method(task.method)
     except Misconfigured as error:
         return [str(error), *_complaints(checks)]
-    return _complaints([lambda: spec.configure(task), lambda: spec.require_labelled(task), *checks])
+    return _complaints([lambda: _check_size(task, spec), lambda: spec.require_labelled(task), *checks])
 
 
 def _complaints(checks: Iterable[Callable[[], object]]) -> list[str]:
@@ -152,6 +153,17 @@ def _complaints(checks: Iterable[Callable[[], object]]) -> list[str]:
         except Misconfigured as error:
             found.append(str(error))
     return found
+
+
+def _check_size(task: Task, spec: MethodSpec) -> None:
+    """The method's options, and whether a device can read back what it may own (two bytes a number)."""
+    spec.configure(task)
+    size, most = 2 * spec.beyond(task), DEFAULT_LIMITS.max_bytes
+    if size > most:
+        raise Misconfigured(
+            f"graph.max_entities: what one device may own takes up to {size} bytes, and a device reads at "
+            f"most {most}; lower it, or the size of an entity in the method's config"
+        )
 
 
 def _check_draw(task: Task) -> None:

@@ -123,7 +123,7 @@ class Collector:
         _log.info("collecting", task=task.name, modalities=names, reads=profile.modalities)
 
     async def leave(self) -> None:
-        """The present task is not on windows: what was collected stays on the disk for one of the same grid."""
+        """The present task is not on windows: what was collected stays, for one of the same grid."""
         old, self.workspace = self.workspace, None
         if old is not None:
             await asyncio.to_thread(old.close)

@@ -17,12 +17,13 @@ from edge_agent.graph_answers import Answers, Asked, stamped
 from edge_agent.graph_model import GraphModel
 from edge_agent.graph_questions import Question
 from edge_agent.graph_reading import GraphReader, Snapshot
+from edge_agent.identity.folder import read_small
 from edge_agent.identity.secret import secret_path
 from edge_agent.private import PrivateTensors
 from edge_agent.tasks import TASK_FILE
 from protocol.errors import LichenError, Misconfigured, Reason, Refused, Transient
 from protocol.task import Task
-from runtime import exit_codes
+from runtime import exit_codes, logs
 from runtime.clock import SystemClock
 
 _CODES = {
@@ -49,10 +50,12 @@ def ask(
 ) -> None:
     """Ask the installed model which entities complete a fact, the best first; known facts are marked.
 
-    Exit status 65: no fact has such an entity or relation; 69: there is no model yet, or it was not learned yet.
+    Exit status 65: no fact has such an entity or relation; 69: there is no model, or nothing learned of them.
     """
     try:
-        line = _answered(read(config), config, entity, relation, heads=tail)
+        settings = read(config)
+        logs.configure(settings.log)
+        line = _answered(settings, config, entity, relation, heads=tail)
     except LichenError as error:
         if output == "json":
             typer.echo(json.dumps({"error": str(error)}))
@@ -99,14 +102,16 @@ def _answered(
 
 def _task(settings: AgentSettings, config: Path) -> Task:
     kept = settings.state_dir / TASK_FILE
-    try:
-        task = Task.model_validate_json(kept.read_bytes())
-    except FileNotFoundError:
+    data = read_small(kept)
+    if data is None:
         if settings.task_file is None:
-            raise Transient(f"{kept} is not there: no task was announced to this device yet") from None
+            raise Transient(f"{kept} is not there: no task was announced to this device yet")
         task = read_task(settings.task_file, config)
-    except (OSError, ValidationError) as error:
-        raise Misconfigured(f"{kept}: cannot be read as a task: {error}"[:500]) from None
+    else:
+        try:
+            task = Task.model_validate_json(data)
+        except ValidationError as error:
+            raise Misconfigured(f"{kept}: cannot be read as a task: {error}"[:500]) from None
     if task.graph is None:
         raise Misconfigured(f"task {task.name!r} is of windows: its model predicts, and cannot be asked")
     return task

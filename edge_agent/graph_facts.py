@@ -1,13 +1,13 @@
 """Files of facts that grow while they are read: what was appended is merged, all else is read anew.
 
 Only whole lines are taken while a file may be written: half a name would be another name. A last line without
-an end is taken once the file has rested.
+an end is taken once the file has rested, and so is a file that is written anew in its place.
 
 Shapes: as in :mod:`models.graphs.graph`.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -81,7 +81,7 @@ class FactFiles:
         for source in self.sources:
             if _is_folder(source):
                 try:
-                    inside = sorted(path for path in source.iterdir() if path.suffix == ".tsv")
+                    inside = sorted(path for path in source.iterdir() if _counts(path))
                 except OSError as error:
                     raise Misconfigured(f"graph.triples: {source}: {error.strerror}") from None
                 found |= dict.fromkeys(inside)
@@ -91,12 +91,12 @@ class FactFiles:
             raise Misconfigured(f"graph.triples: {len(found)} files, at most {_MAX_FILES} are read")
         return tuple(found)
 
-    def read(self, stats: Mapping[Path, Stat | None], *, rested: bool) -> bool:
+    def read(self, stats: Mapping[Path, Stat | None], rested: Collection[Path]) -> bool:
         """Bring the graph to what the files hold.
 
         Args:
             stats: of :meth:`paths`, from just now.
-            rested: nothing has changed for a while: last lines without an end count.
+            rested: those that have not changed for a while: their last lines count without an end.
 
         Returns:
             Whether all was taken; else a last line waits for its end.
@@ -105,14 +105,16 @@ class FactFiles:
             Misconfigured: a file is not there or cannot be read, or a line is no fact; all stays as it was.
         """
         graph, counts, taken = self.graph, self.counts, dict(self._taken)
-        if not all(_goes_on(path, before, stats.get(path)) for path, before in taken.items()):
+        goes_on = {path: _goes_on(path, before, stats.get(path), rested) for path, before in taken.items()}
+        if not all(goes_on.values()):
             graph, counts, taken = empty(), Counts(), {}
         for path, stat in stats.items():
             if stat is None:
                 raise Misconfigured(f"graph.triples: {path}: no such file, or it is closed to us")
             before = taken.get(path)
-            if before is None or before.stat != stat or (before.waits and rested):
-                reader = _Reader(path, before or _Taken(stat), self.bounds, rested=rested)
+            rests = path in rested
+            if before is None or before.stat != stat or (before.waits and rests):
+                reader = _Reader(path, before or _Taken(stat), self.bounds, rested=rests)
                 graph, new = self._merged(graph, reader)
                 counts, taken[path] = counts + new, reader.taken(stat)
         self.graph, self.counts, self._taken = graph, counts, taken
@@ -167,6 +169,11 @@ class _Reader:
         return _Taken(stat, self._size, self._lines, self._hash.digest(), self._tail, self._waits)
 
 
+def _counts(path: Path) -> bool:
+    """As ``*.tsv`` of a shell: not what editors hide beside a file."""
+    return path.suffix == ".tsv" and not path.name.startswith(".")
+
+
 def _is_folder(path: Path) -> bool:
     """Whether it is one that we may look at; what is closed to us is told where it is read."""
     try:
@@ -175,11 +182,28 @@ def _is_folder(path: Path) -> bool:
         return False
 
 
-def _goes_on(path: Path, before: _Taken, stat: Stat | None) -> bool:
-    """Whether what was taken of a file still stands at its beginning."""
+def _goes_on(path: Path, before: _Taken, stat: Stat | None, rested: Collection[Path]) -> bool:
+    """Whether it is enough to read on where a file was left.
+
+    Raises:
+        Misconfigured: it is being written anew in its place: what is in it now is not all that will be, and
+            what a device has learned of the rest would be lost.
+    """
     if stat == before.stat:
         return True
-    if stat is None or before.tail or stat[2] < before.size:
+    if stat is not None and _stands(path, before, stat):
+        return not before.tail  # which may have got longer
+    if stat is not None and stat[0] == before.stat[0] and path not in rested:
+        raise Misconfigured(
+            f"graph.triples: {path}: it is being written anew and does not rest; write it beside, and rename "
+            "it"
+        )
+    return False
+
+
+def _stands(path: Path, before: _Taken, stat: Stat) -> bool:
+    """Whether the whole lines that were taken of a file are still at its beginning."""
+    if stat[2] < before.size:
         return False
     found = hashlib.blake2b()
     try:

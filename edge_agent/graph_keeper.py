@@ -58,7 +58,7 @@ def check_graph(task: Task | None, settings: AgentSettings) -> dict[str, Any]:
     shown = print_of(secrets.read(secret_path(settings)))
     if task is None or task.graph is None:
         files = FactFiles(graph.triples, ROOM, BOUNDS)
-        files.read({path: stat_of(path) for path in files.paths()}, rested=True)
+        files.read({path: stat_of(path) for path in files.paths()}, files.paths())
         for path in graph.features.values():
             read_features(path)
         found, notes = files.graph, tuple[str, ...]()

@@ -85,6 +85,7 @@ class QuestionFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._inode, self._offset, self._mark, self._size = -1, 0, b"", -1
+        self._closed = False
         self.trouble = ""
         """Why it cannot be read, or what its last wrong line was, in words; empty where all is well."""
 
@@ -94,12 +95,15 @@ class QuestionFile:
             if S_ISFIFO(self._path.stat().st_mode):  # to open it would wait for a writer
                 raise OSError(errno.ESPIPE, "it is a pipe")  # noqa: TRY301 - told as the others are
             with self._path.open("rb") as file:
+                if self._closed:
+                    self._closed, self.trouble = False, ""
                 lines = self._appended(file)
         except FileNotFoundError:
             self._offset, self._mark, self.trouble = 0, b"", ""
             return []
         except OSError as error:
             self._tell(f"{self._path} cannot be read: {error.strerror}")
+            self._closed = True
             return []
         return list(self._parsed(lines))
 

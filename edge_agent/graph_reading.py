@@ -84,7 +84,8 @@ class GraphReader:
         self._beside: tuple[Stat | None, ...] = ()
         """Of the other files, when they were last read."""
         self._beside_counts = Counts()
-        self._seen: tuple[dict[Path, Stat | None], float] = ({}, 0.0)
+        self._since: dict[Path, tuple[Stat | None, float]] = {}
+        """Since when a file is as it is."""
         self._done: dict[Path, Stat | None] | None = None
         self._broken: tuple[dict[Path, Stat | None], str] | None = None
         self._doubt: tuple[str, float] | None = None
@@ -99,28 +100,38 @@ class GraphReader:
         Raises:
             Misconfigured: a file is missing or broken; names file and line or key.
         """
-        facts = self._facts.paths()
+        try:
+            facts = self._facts.paths()
+        except Misconfigured:
+            self._done = None  # when it is mended, that is news
+            raise
         stats = {path: stat_of(path) for path in (*facts, *self._others)}
         if stats == self._done:
             return None
         if self._broken is not None and self._broken[0] == stats:
             raise Misconfigured(self._broken[1])
-        if stats != self._seen[0]:
-            self._seen = stats, now
-        rested = now - self._seen[1] >= self._rest_s
+        rested = self._rested(stats, now)
         try:
-            whole = self._facts.read({path: stats[path] for path in facts}, rested=rested)
+            whole = self._facts.read({path: stats[path] for path in facts}, rested)
             found = self._put_together(tuple(stats[path] for path in self._others))
         except Misconfigured as error:
             self._done = None
             if self._doubt is None or self._doubt[0] != str(error):
                 self._doubt = str(error), now
-            if not rested and now - self._doubt[1] < _PATIENCE * self._rest_s:
+            if rested != stats.keys() and now - self._doubt[1] < _PATIENCE * self._rest_s:
                 return None
             self._broken = stats, str(error)
             raise
         self._broken, self._doubt, self._done = None, None, stats if whole else None
         return found
+
+    def _rested(self, stats: dict[Path, Stat | None], now: float) -> set[Path]:
+        """Files that have not changed for a while."""
+        before, self._since = self._since, {}
+        for path, stat in stats.items():
+            old = before.get(path)
+            self._since[path] = (stat, now) if old is None or old[0] != stat else old
+        return {path for path, (_, since) in self._since.items() if now - since >= self._rest_s}
 
     @property
     def _others(self) -> tuple[Path, ...]:

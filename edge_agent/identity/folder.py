@@ -162,7 +162,8 @@ def read_small(path: Path) -> bytes | None:
         return None
     except OSError as error:
         raise Misconfigured(
-            f"{path}: {error.strerror}: run this as the user of the agent's service, or as root"
+            f"{path}: {error.strerror}: it must be readable for the user of the agent's service; run "
+            "commands as that user, or as root"
         ) from None
     if len(data) > _MAX_BYTES:
         raise Misconfigured(f"{path}: larger than {_MAX_BYTES} bytes: this is no file of lichen's")

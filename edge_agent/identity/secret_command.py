@@ -1,6 +1,7 @@
 """``lichen agent secret``."""
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -24,7 +25,7 @@ def secret(
     print tells secrets apart, and tells nothing of them; lichen agent check shows it too.
     """
     try:
-        made = not file.exists()
+        made = not os.path.lexists(file)  # and no error where the folder is closed to us: that comes next
         shown = secrets.print_of(secrets.make(file))
     except (Misconfigured, Transient) as error:
         if output == "json":

@@ -84,6 +84,6 @@ def manifests(
                 reference |= found  # as coordinator.reference keeps it
             parent, _ = versions.publish(number, state, parent)
             digests.append(parent)
-            # what devices were given: as it was written, in float32
+            # what devices were given: as it was written
             state = versions.state(parent)
     return digests

@@ -61,9 +61,10 @@ def keys_for(secret: bytes, names: Iterable[str], purpose: bytes = ENTITIES) -> 
     for name in names:
         made = key(secret, name, purpose)
         if made in found:
+            what = "relations" if purpose == RELATIONS else "entities"
             raise Misconfigured(
-                f"{shown(found[made])} and {shown(name)} have the same key: to the fleet they would be one; "
-                "rename one of them, or merge their facts"
+                f"{what} {shown(found[made])} and {shown(name)} have the same key: to the fleet they "
+                "would be one; rename one of them, or merge their facts"
             )
         found[made] = name
     return np.frombuffer(b"".join(found), np.uint8).reshape(-1, KEY_BYTES)

@@ -3,8 +3,6 @@
 Shapes: E rows, D columns, B rows asked for (any may repeat), U different ones.
 """
 
-from typing import Self
-
 import torch
 from torch import Tensor
 
@@ -38,10 +36,9 @@ class Rows:
     def __len__(self) -> int:
         return len(self.value_ED)
 
-    def resume(self, earlier: Self) -> None:
-        """Go on with the moments of an earlier table of the same shape."""
-        self.mean_ED, self.square_ED = earlier.mean_ED.clone(), earlier.square_ED.clone()
-        self.steps_E = earlier.steps_E.clone()
+    def resume(self, mean_ED: Tensor, square_ED: Tensor, steps_E: Tensor) -> None:
+        """Go on with the moments of an earlier table of the same shape; they are changed in place."""
+        self.mean_ED, self.square_ED, self.steps_E = mean_ED, square_ED, steps_E
 
     def take(self, rows_B: Tensor) -> Tensor:
         """Embeddings ``(B, D)`` of rows for this step's loss; the next :meth:`step` moves them.

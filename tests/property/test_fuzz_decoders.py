@@ -87,6 +87,7 @@ GOOD = {
     ("graph_tables", "small.npz"),
     ("mmfed3_hide", "first.frame"),
     ("mmfed3_hide", "later.frame"),
+    ("mmfed3_hide", "gone.frame"),
 }
 
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from models.graphs import files, keys, names
 from models.graphs.files import Features, Masks
 from models.graphs.graph import Graph
-from models.graphs.keys import ClientKeys
 from models.graphs.merging import Room, codes, empty, merge
 from models.graphs.partition import partition
 from protocol.errors import Misconfigured
@@ -101,21 +100,20 @@ def test_a_clean_name_is_clean_and_survives_a_line(name):
     swap=st.randoms(use_true_random=False),
 )
 def test_every_clients_rows_are_found_in_the_union_whatever_the_order(sets, swap):
-    clients = [ClientKeys.of(SECRET, of) for of in sets]
-    union_U16 = keys.union(client.keys_E16 for client in clients)
+    clients = [keys.keys_for(SECRET, of) for of in sets]
+    union_U16 = keys.union(clients)
     all_names = {names.clean(name) for of in sets for name in of}
     assert len(union_U16) == len(all_names)
     assert np.array_equal(keys.checked(union_U16, len(union_U16), "union"), union_U16)
-    shuffled = [client.keys_E16 for client in clients]
+    shuffled = [*clients]
     swap.shuffle(shuffled)
     assert np.array_equal(keys.union(shuffled), union_U16)
     value_of = {name: float(u) for u, name in enumerate(sorted(all_names))}
     server_U = np.zeros(len(union_U16))
-    for of, client in zip(sets, clients, strict=True):  # up: the client's rows, in the order of its keys
-        own_E = np.array([value_of[names.clean(name)] for name in of])
-        server_U[keys.rows(union_U16, client.keys_E16)] = own_E[client.entity_E]
-    for of, client in zip(sets, clients, strict=True):  # and down
-        back_E = server_U[keys.rows(union_U16, client.keys_E16)][client.inverse()]
+    for of, keys_E16 in zip(sets, clients, strict=True):  # up
+        server_U[keys.rows(union_U16, keys_E16)] = [value_of[names.clean(name)] for name in of]
+    for of, keys_E16 in zip(sets, clients, strict=True):  # and down
+        back_E = server_U[keys.rows(union_U16, keys_E16)]
         assert back_E.tolist() == [value_of[names.clean(name)] for name in of]
 
 

@@ -79,7 +79,8 @@ def rows_of(state, device: str, keys_n16: np.ndarray, value: float, dim: int = D
     new_k16 = keys_n16[hashes.rows(base_16, keys_n16) < 0]
     every_n16 = hashes.union((base_16, new_k16))
     delta = np.full((len(every_n16), dim), value, np.float32)
-    return Sent(new_k16, every_n16, np.ones(len(every_n16), np.bool_), delta).tensors()
+    gone_b, sent_n = np.zeros(len(base_16), np.bool_), np.ones(len(every_n16), np.bool_)
+    return Sent(new_k16, gone_b, every_n16, sent_n, delta).tensors()
 
 
 def graph_frame(header: UpdateHeader, tensors: Tensors, codec: Codec = Codec.FLOAT32) -> bytes:

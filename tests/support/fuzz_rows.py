@@ -53,6 +53,9 @@ def frames() -> Iterator[tuple[str, bytes]]:
     yield "later.frame", _frame("d", later | rows)
     few = {"keys/sent": encode([0b101], Codec.UINT8), "rows/delta": encode(np.ones((2, 4)), Codec.FLOAT32)}
     yield "few.frame", _frame("d", few)
+    gone = {"keys/gone": encode([0b10001], Codec.UINT8)}
+    yield "gone.frame", _frame("d", few | gone)
+    yield "all_gone.frame", _frame("d", few | {"keys/gone": encode([0b11111], Codec.UINT8)})
     yield "beyond.frame", _frame("d", few | {"keys/sent": encode([0b100001], Codec.UINT8)})
     yield "turned.frame", _frame("e", first | rows | {"keys/new": encode(KEYS_K16[::-1], Codec.UINT8)})
     yield "parts.frame", _frame("e", first | rows | {"keys/new": encode(KEYS_K16 + 0.5, Codec.FLOAT32)})

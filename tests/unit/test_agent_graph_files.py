@@ -90,10 +90,31 @@ def test_a_fact_that_was_taken_out_is_gone_and_one_that_was_changed_too(tmp_path
     device.look()
     text = lines(HOUSE[1:]).replace("thermometer 1", "thermometer 2")
     device.facts.write_text(text, encoding="utf-8")
-    found = facts_of(device.look())
+    assert device.look() is None, "it may be in the middle of a change"
+    found = facts_of(device.look(after=REST))
     assert ("thermometer 2", "measures", "boiler") in found
     assert len(found) == 5
     assert "thermometer 1" not in {name for fact in found for name in fact}
+
+
+def test_a_file_that_is_written_anew_in_its_place_is_no_smaller_graph_meanwhile(tmp_path):
+    device = Device(tmp_path)
+    device.look()
+    device.facts.write_text("")
+    for fact in (*HOUSE[1:], ("well", "feeds", "pump")):
+        assert device.look(after=REST / 2) is None
+        device.append(lines([fact]))
+    assert device.look() is None
+    assert facts_of(device.look(after=REST)) == {*HOUSE[1:], ("well", "feeds", "pump")}
+    for second in range(13):
+        device.facts.write_text(lines([("well", "feeds", f"pump {second}")]))
+        if second < 12:
+            assert device.look(after=REST) is None
+    with pytest.raises(Misconfigured, match=r"facts\.tsv: it is being written anew .* and rename it"):
+        device.look(after=REST)
+    (tmp_path / "part").write_text(lines(HOUSE))
+    (tmp_path / "part").replace(device.facts)
+    assert facts_of(device.look()) == set(HOUSE), "whole at once"
 
 
 def test_half_a_line_is_no_fact_until_it_ends_or_rests(tmp_path):
@@ -107,6 +128,14 @@ def test_half_a_line_is_no_fact_until_it_ends_or_rests(tmp_path):
     found = facts_of(device.look())
     assert ("valve", "is", "reddish") in found
     assert ("valve", "is", "red") not in found, "a name that was cut leaves nothing behind"
+
+
+def test_a_last_line_counts_when_its_own_file_rests_whatever_others_do(tmp_path):
+    (tmp_path / "still.tsv").write_text("valve\tis\tred")
+    device = Device(tmp_path, triples='["facts.tsv", "still.tsv"]')
+    assert ("valve", "is", "red") not in facts_of(device.look())
+    device.append(lines([("well", "feeds", "pump")]))
+    assert {("valve", "is", "red"), ("well", "feeds", "pump")} <= facts_of(device.look(after=REST))
 
 
 def test_a_broken_line_is_told_at_rest_with_its_number_and_nothing_is_lost(tmp_path):
@@ -154,11 +183,14 @@ def test_a_path_that_the_system_refuses_to_look_at_is_told_and_a_pipe_is_not_wai
 def test_what_was_taken_and_is_changed_while_the_rest_is_read_is_read_anew(tmp_path, monkeypatch):
     device = Device(tmp_path)
     device.look()
+    text = lines([*HOUSE, ("well", "feeds", "pump")]).replace("thermometer 1", "thermometer 2")
     with monkeypatch.context() as patch:
         patch.setattr(graph_facts, "_goes_on", lambda *_: True)  # it did when it was looked at
-        device.facts.write_text(lines([("well", "feeds", "pump"), *HOUSE]), encoding="utf-8")
+        device.facts.write_text(text, encoding="utf-8")
         assert device.look() is None
-    assert facts_of(device.look(after=REST)) == {*HOUSE, ("well", "feeds", "pump")}
+    found = facts_of(device.look(after=REST))
+    assert ("thermometer 2", "measures", "boiler") in found
+    assert len(found) == len(HOUSE) + 1
 
 
 def test_folders_count_all_their_tables_as_they_come_and_go(tmp_path):
@@ -166,6 +198,7 @@ def test_folders_count_all_their_tables_as_they_come_and_go(tmp_path):
     inside.mkdir()
     (inside / "b.tsv").write_text(lines([("b", "is", "b2")]))
     (inside / "notes.txt").write_text("no facts")
+    (inside / ".#b.tsv").symlink_to("somebody@host:1")
     device = Device(tmp_path, triples='["facts.tsv", "more"]')
     before = device.look()
     assert facts_of(before) == {*HOUSE, ("b", "is", "b2")}
@@ -173,6 +206,18 @@ def test_folders_count_all_their_tables_as_they_come_and_go(tmp_path):
     assert device.look().graph.entities == (*before.graph.entities, "a"), "whatever the order of files"
     (inside / "b.tsv").unlink()
     assert facts_of(device.look()) == {*HOUSE, ("a", "is", "b")}
+
+
+def test_a_folder_that_can_be_looked_into_again_is_news_though_no_file_has_changed(tmp_path, monkeypatch):
+    device = Device(tmp_path)
+    before = device.look()
+    assert device.look(after=REST) is None
+    with monkeypatch.context() as patch:
+        patch.setattr(graph_facts, "_MAX_FILES", 0)
+        with pytest.raises(Misconfigured, match=r"graph\.triples: 1 files, at most 0 are read"):
+            device.look()
+    assert device.look() is before
+    assert device.look() is None
 
 
 @pytest.mark.parametrize(
@@ -250,6 +295,7 @@ def test_any_course_of_changes_ends_with_what_the_files_hold(tmp_path):
     held: list[tuple[str, str, str]] = []
     for _ in range(150):
         new = [tuple(f"{kind}{rng.randrange(6)}" for kind in "ere") for _ in range(rng.randrange(3))]
+        rested = {path} if rng.random() < 0.5 else set()
         match rng.choice(["append", "append", "change", "beside"]):
             case "append":
                 held += new
@@ -258,11 +304,12 @@ def test_any_course_of_changes_ends_with_what_the_files_hold(tmp_path):
             case "change":
                 held = rng.sample(held, len(held) // 2) + new
                 path.write_text(lines(held))
+                rested = {path}
             case _:  # written beside, and renamed
                 held += new
                 (tmp_path / "part").write_text(lines(held))
                 (tmp_path / "part").replace(path)
-        assert files.read({path: stat_of(path)}, rested=rng.random() < 0.5)
+        assert files.read({path: stat_of(path)}, rested)
         graph = files.graph
         named_facts = {
             (graph.entities[h], graph.relations[r], graph.entities[t]) for h, r, t in graph.triples_N3
@@ -280,7 +327,7 @@ def test_facts_are_in_memory_by_name_a_few_at_a_time(tmp_path, monkeypatch):
     files = FactFiles((path,), Room(entities=50), BOUNDS)
     tracemalloc.start()
     try:
-        files.read({path: stat_of(path)}, rested=True)
+        files.read({path: stat_of(path)}, (path,))
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

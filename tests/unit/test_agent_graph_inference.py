@@ -347,6 +347,19 @@ def test_one_question_is_answered_on_the_command_line_and_nothing_is_written(
     assert (new.code, "is learned in the next round" in new.err) == (69, True)
 
 
+def test_what_the_agent_left_damaged_is_said_and_never_on_standard_output(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path)
+    (settings.state_dir / TASK_FILE).write_text(TASK.model_dump_json())
+    (settings.state_dir / "models").mkdir()
+    (settings.state_dir / "models" / "current.json").write_text("{")
+    wrong = command(tmp_path, "boiler", "feeds", "--format", "json")
+    assert (wrong.code, "no model of task" in json.loads(wrong.out)["error"]) == (69, True)
+    assert "the kept model is forgotten" in wrong.err
+    (settings.state_dir / TASK_FILE).write_text("{")
+    wrong = command(tmp_path, "boiler", "feeds")
+    assert (wrong.code, "task.json: cannot be read as a task" in wrong.err) == (78, True)
+
+
 def test_a_device_without_facts_cannot_be_asked(tmp_path: Path) -> None:
     settings = settings_of(tmp_path)
     (settings.state_dir / TASK_FILE).write_text(toy_task().model_dump_json())

@@ -1,5 +1,6 @@
 """Questions are read from a file that grows, whatever is written into it."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -106,6 +107,23 @@ def test_of_a_large_file_the_end_is_read(tmp_path: Path, monkeypatch: pytest.Mon
     with path.open("a") as out:
         out.write("last\tr\n")
     assert abouts(file) == ["last"]
+
+
+def test_a_file_that_was_closed_for_a_while_is_no_trouble_any_more(tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / "questions.tsv"
+    path.write_text("pump\tfeeds\n")
+    questions = QuestionFile(path)
+    assert len(questions.fresh()) == 1
+
+    def closed(*_args: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(path), "open", closed)
+        assert questions.fresh() == []
+    assert "cannot be read: Permission denied" in questions.trouble
+    assert questions.fresh() == [], "the same file, and nothing new in it"
+    assert not questions.trouble
 
 
 def test_a_pipe_is_told_and_not_waited_for(tmp_path: Path) -> None:

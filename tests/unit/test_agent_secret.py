@@ -1,5 +1,6 @@
 """The fleet's secret: made once, given to devices by hand, shown to nobody."""
 
+import errno
 import json
 import stat
 
@@ -40,6 +41,30 @@ def test_what_is_no_secret_is_not_taken_for_one(tmp_path):
             secrets.read(path)
         assert make(path).exit_code == 78
         assert path.read_bytes() == content, "nothing is written over it"
+
+
+def test_a_secret_that_is_closed_to_the_agent_is_told_with_what_to_do(tmp_path, monkeypatch):
+    def closed(*_args):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    path = tmp_path / "fleet.secret"
+    secrets.make(path)
+    monkeypatch.setattr(type(path), "open", closed)
+    with pytest.raises(Misconfigured, match="denied: it must be readable for the user"):
+        secrets.read(path)
+
+
+def test_a_folder_that_is_closed_is_told_in_words(tmp_path, monkeypatch):
+    def closed(*_args, **_more):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    path = tmp_path / "closed" / "fleet.secret"
+    with monkeypatch.context() as patch:
+        patch.setattr(type(path), "stat", closed)
+        patch.setattr(type(path), "mkdir", closed)
+        done = make(path, "--format", "json")
+    assert done.exit_code == 78
+    assert "Permission denied" in json.loads(done.stdout)["error"]
 
 
 def test_enrolment_puts_it_in_place_and_keeps_the_one_that_is_there(config, stub, tmp_path):

@@ -23,6 +23,7 @@ from coordinator.rounds.folding import Folding
 from coordinator.store import Store
 from coordinator.terms import terms_of
 from coordinator.witnesses import newest_manifest
+from lichen.reliability import refold
 from models.methods.mmfed3_hide.messages import keys_name, value_name
 from protocol import messages
 from protocol.errors import Misconfigured, Reason, Refused
@@ -231,6 +232,26 @@ async def test_a_round_that_is_cut_off_gives_the_same_bytes(tmp_path) -> None:
     assert set(versions["blobs"]) == {"projection/text", "rows/a", "rows/b", "rows/c"}
 
 
+async def test_an_audit_makes_every_version_again_from_the_frames_alone(tmp_path) -> None:
+    async with graph_bench(tmp_path, TASK) as made:
+        first = await made.app.jobs.initial()
+        await gateways_online(made, "a", "b")
+        sent = []
+        for keys in ((HERE, THERE), (things("boiler", "tank"), THERE)):
+            await made.phase("collecting")
+            moves = zip("ab", keys, (1.0, -3.3), strict=True)
+            sent.append([(d, await deliver_rows(made, d, k, value)) for d, k, value in moves])
+            await made.until(lambda: made.app.driver.state.version == len(sent))
+        manifest = made.app.driver.state.manifest
+    counted = {n: [(d, digest(frame)) for d, frame in of] for n, of in enumerate(sent, 1)}
+    for of in sent:
+        for _, frame in of:
+            (tmp_path / digest(frame)).write_bytes(frame)
+    again = refold.manifests(TASK, first, counted, tmp_path.joinpath, tmp_path / "again")
+    assert len(again) == len(sent) + 1
+    assert again[-1] == manifest
+
+
 async def test_a_salvage_proves_the_version_its_rows_and_what_devices_said_of_it(tmp_path) -> None:
     async with graph_bench(tmp_path, TASK) as made:
         await first_round(made)
@@ -336,6 +357,10 @@ def test_what_the_coordinator_cannot_do_of_a_task_on_graphs_is_said_at_the_start
     robust = TOML + '[robust]\nfold = "median"\n'
     with pytest.raises(Misconfigured, match=r"task\.toml: .*robust\.fold = 'median'"):
         load_task(load_settings(written(tmp_path, task=robust)))
+    many = TOML.replace("[graph]", "[graph]\nmax_entities = 400_000")
+    load_task(load_settings(written(tmp_path, task=many)))
+    with pytest.raises(Misconfigured, match=r"graph\.max_entities: .* a device reads at most 67108864"):
+        load_task(load_settings(written(tmp_path, task=many.replace("dim = 8", "dim = 128"))))
 
 
 def test_a_folder_stays_the_same_fleets_when_its_graphs_may_grow(tmp_path) -> None:

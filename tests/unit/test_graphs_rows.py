@@ -95,7 +95,7 @@ def test_moments_carry_over_to_the_next_round():
         Descent(whole).descend(loss_of(whole.take(torch.tensor([1, 2]))))
         Descent(first).descend(loss_of(first.take(torch.tensor([1, 2]))))
     second = Rows(first.value_ED.clone(), lr=0.1)
-    second.resume(first)
+    second.resume(first.mean_ED.clone(), first.square_ED.clone(), first.steps_E.clone())
     for rows in (whole, second):
         Descent(rows).descend(loss_of(rows.take(torch.tensor([2, 3]))))
     assert torch.equal(second.value_ED, whole.value_ED)

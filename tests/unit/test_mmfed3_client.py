@@ -12,7 +12,6 @@ from models.graphs.serving import ENTITIES, NAMES, RELATIONS, tables
 from models.methods.mmfed3_hide.judging import ranked, set_aside
 from models.methods.mmfed3_hide.kept import CARRY, STRUCTURE
 from protocol.errors import Misconfigured, Refused, Transient
-from protocol.task import Task
 from tests.support.graph_cases import SECRET, random_graph
 from tests.support.mmfed3_cases import DIM, SPEC, Fleet, context, fleet_graphs, frame_of, keyed, task_of
 
@@ -88,38 +87,6 @@ def test_the_same_seed_gives_the_same_bytes():
 
     assert frames(5) == frames(5)
     assert frames(5)[0] != frames(6)[0]
-
-
-def test_what_travels_and_what_waits_are_together_what_was_learned():
-    """Base plus carry is what the device holds, round after round, however little travels."""
-    fleet = structure(count=1, codec="int2", rows_share=0.3)
-    for round_ in range(5):
-        fleet.step()
-        sent = fleet.results["d0"]
-        graph, state = fleet.graphs["d0"], fleet.state["rows/d0"]
-        order = np.lexsort(graph.entity_keys_E16.T[::-1])
-        np.testing.assert_array_equal(state["rows/d0/keys"], graph.entity_keys_E16[order])
-        held_ED = sent.private[ENTITIES][order, 0]
-        carry_ED = sent.private[CARRY][order]
-        np.testing.assert_allclose(state["rows/d0/value"] + carry_ED, held_ED, atol=1e-3 * (round_ + 1))
-        assert len(sent.tensors["rows/delta"]) == -(-3 * len(order) // 10)
-        assert np.abs(carry_ED).max() > 0.01
-
-
-def test_without_error_carry_nothing_waits():
-    fleet = structure(count=1)
-    task = Task.model_validate(fleet.task.model_dump() | {"uplink": {"codec": "int2", "error_carry": False}})
-    result = CLIENT.train(context(task), fleet.graphs["d0"], fleet.state, {})
-    assert CARRY not in result.private
-
-
-def test_the_largest_changes_travel():
-    whole, part = structure(count=1, codec="float32"), structure(count=1, codec="float32", rows_share=0.25)
-    for fleet in (whole, part):
-        fleet.step()
-    length = np.linalg.norm(whole.results["d0"].tensors["rows/delta"], axis=1)
-    sent = np.linalg.norm(part.results["d0"].tensors["rows/delta"], axis=1)
-    np.testing.assert_array_equal(np.sort(sent), np.sort(length)[-len(sent) :])
 
 
 @pytest.mark.parametrize("recipe", ["MMFedE", "MMFedEC-MMIN", "MMFeD3-HidE", "views"])

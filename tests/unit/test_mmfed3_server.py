@@ -5,12 +5,15 @@ import itertools
 import numpy as np
 import pytest
 
+from models.aggregate import FixedPointSum
 from models.contract import Profile, Update
 from models.graphs.initial import initial_rows
 from models.methods.mmfed3_hide import METHOD, config_of, fold
+from models.methods.mmfed3_hide.messages import MOST_WEIGHT
 from models.params import flatten
-from protocol.errors import Refused
+from protocol.errors import Misconfigured, Refused
 from protocol.task import Task
+from protocol.tensors import Codec, decode, encode
 from protocol.updates import UpdateHeader
 from tests.support.mmfed3_cases import DIM, SPEC, task_of
 
@@ -110,6 +113,23 @@ def test_all_copies_of_an_entity_are_equal_and_what_float16_gives_back():
         if blob.startswith("rows/"):
             rows_nD = tensors[f"{blob}/value"]
             np.testing.assert_array_equal(rows_nD.astype(np.float16).astype(np.float32), rows_nD)
+
+
+def test_rows_of_any_size_are_what_the_codec_gives_back():
+    """Of rows beyond 2**15 it would scale the smallest ones away."""
+    rows_nD = np.array([[1e9, 3 * 2.0**-24], [-40000, 1 / 3], [np.float32(1e-30), 7]], np.float32)
+    made_nD = fold.rounded(rows_nD)
+    for some_nD in (made_nD, made_nD[:1], made_nD[1:]):
+        assert decode(encode(some_nD, Codec.FLOAT16)).tobytes() == some_nD.tobytes()
+    np.testing.assert_array_equal(fold.rounded(made_nD), made_nD)
+
+
+def test_sums_have_room_for_every_device_with_all_the_weight_it_may_have():
+    """Else the fold would refuse some, and which ones would hang on the order they came in."""
+    config = config_of(task_of(max_delta=64.0))
+    with pytest.raises(Misconfigured, match="max_delta"):
+        config_of(task_of(max_delta=65.0))
+    assert FixedPointSum({}, config.max_delta).max_weight >= fold.MOST_DEVICES * MOST_WEIGHT
 
 
 def test_projections_are_averaged_by_triples():

@@ -7,7 +7,8 @@ choice:
 
 - An entity that the coordinator has no row of begins at values that follow from its key
   (``models.graphs.initial``), so that devices start a shared entity alike. A device that brings an entity
-  which others have already gets the fleet's row after that round; what it learned of it before is not folded.
+  which others have already gets the fleet's row after that round; what it learned of it before is not folded,
+  and does not wait either.
 - Quantization and rows that wait leave a carry; a device begins its next round from the fleet's rows plus its
   carry, so nothing is lost and nothing counts twice.
 - The first ``warmup_rounds`` learn structure alone (FedE), the start that the paper gives its own method; the

@@ -18,7 +18,7 @@ from models.methods.mmfed3_hide.messages import ROWS, Sent, base_keys, keys_name
 MOST_DEVICES: Final = 4000
 """With rows, in one state: as many blobs as a version's manifest has room for."""
 _LARGEST: Final = 32752.0
-"""Float16's largest below 2**15: the codec scales a tensor with larger values, which costs its smallest a bit."""
+"""Float16's largest below 2**15: a tensor with larger values is scaled, which costs its smallest a bit."""
 
 
 def devices_of(state: Blobs) -> list[str]:

@@ -113,8 +113,8 @@ class Sent:
         if len(keys_n16) > most:
             raise Refused(
                 Reason.TOO_LARGE,
-                f"tensor {NEW!r}: with the base's that are not gone, {len(keys_n16)} entities, at most {most} "
-                "are taken (graph.max_entities)",
+                f"tensor {NEW!r}: with the base's, {len(keys_n16)} entities, at most {most} are taken "
+                "(graph.max_entities)",
             )
         sent_n = _bits(tensors, SENT, len(keys_n16))
         delta_mD = _tensor(tensors, DELTA)

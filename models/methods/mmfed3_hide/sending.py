@@ -43,7 +43,8 @@ def packed(
     """
     codec = Codec(uplink.codec)
     keys_n16 = hashes.union((keys_E16,))
-    new_k16 = keys_n16[hashes.rows(base_16, keys_n16) < 0]
+    new_E = hashes.rows(base_16, keys_E16) < 0
+    new_k16 = hashes.union((keys_E16[new_E],))
     gone_b = hashes.rows(keys_n16, base_16) < 0
     place_E = hashes.rows(keys_n16, keys_E16)
     chosen_E = largest(change_ED, share)

@@ -106,9 +106,7 @@ class Round:
         rows = Rows(torch.tensor(value), self._lr)
         if self._config.keep_moments:
             of = self._kept.moments(table, value.shape, relations=table == _RELATIONS)
-            rows.mean_ED, rows.square_ED, rows.steps_E = map(
-                torch.from_numpy, (of.mean_ED, of.square_ED, of.steps_E)
-            )
+            rows.resume(*map(torch.from_numpy, (of.mean_ED, of.square_ED, of.steps_E)))
         return rows
 
     def _views(self, config: MmFed3Config) -> int:
@@ -127,7 +125,7 @@ class Round:
         """Train, judge, and choose what travels.
 
         Raises:
-            FloatingPointError: the loss is not finite.
+            FloatingPointError: the loss, or an embedding that travels, is not finite.
         """
         every, aside_N = self._every, set_aside(self._graph, self._every.validation)
         net, relations = self._training, len(self._graph.relation_keys_R16)
@@ -149,7 +147,7 @@ class Round:
         sending = packed(
             self._base_16,
             self._graph.entity_keys_E16,
-            net.fleet.structure.value_ED.numpy() - self._base_ED,
+            self._change(),
             every.rows_share,
             self._task.uplink,
             first=self._round == 1,
@@ -165,6 +163,13 @@ class Round:
             metrics=metrics,
             private=own.tensors() | self._keeping(sending, adam),
         )
+
+    def _change(self) -> FloatArray:
+        """Of the fleet's rows; the last step of all may have gone astray, where no loss shows it."""
+        change_ED: FloatArray = self._start.fleet.value_ED.numpy() - self._base_ED
+        if not np.isfinite(change_ED).all():
+            raise FloatingPointError("an embedding is not finite: lower the learning rate")
+        return change_ED
 
     def _load(self) -> None:
         """The networks' values: the fleet's projections, and what was kept of all else."""
