@@ -15,6 +15,7 @@ from edge_agent.config import read, read_task
 from edge_agent.identity.command import enroll
 from edge_agent.profile import strangers
 from edge_agent.roles import roles_of
+from edge_agent.sensors.command import app as sensors
 from edge_agent.tasks import check_task
 from protocol.errors import Misconfigured
 from runtime import exit_codes
@@ -27,6 +28,7 @@ app = typer.Typer(
     no_args_is_help=True, help="The agent on a device: collect, judge, learn, send, infer, deploy."
 )
 app.command()(enroll)
+app.add_typer(sensors, name="sensors")
 Config = Annotated[Path, typer.Option("--config", "-c", help="agent.toml")]
 Format = Annotated[Literal["table", "json"], typer.Option("--format", help="table for people, or json")]
 

@@ -3,6 +3,7 @@
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from edge_agent.sources.base import Telling
 from edge_agent.store import Store
 from edge_agent.waits import waits
 from models.contract import Profile
@@ -39,6 +40,7 @@ def report(agent: "Agent") -> dict[str, Any]:
         "reasons": {} if work is None else dict(work.reasons()),
         "samples": {} if work is None else vars(work.windower.counters),
         "source_failures": agent.collector.restarts,
+        "sources": {s.name: told(s) for s in agent.sources if isinstance(s, Telling)},
         "sources_ended": sorted(agent.collector.finished),
         "learning": agent.learner.why,
         "rounds_trained": agent.learner.trained,
@@ -61,6 +63,12 @@ def report(agent: "Agent") -> dict[str, Any]:
         "bytes_in": counters.bytes_in,
         "reconnects": counters.reconnects,
     }
+
+
+def told(source: Telling) -> dict[str, Any]:
+    """How a source is, in words and in counts of what went wrong."""
+    counted = {name: round(float(value), 3) for name, value in source.counters.items() if value}
+    return {"state": source.state, **counted}
 
 
 def _disk(store: Store) -> str:
