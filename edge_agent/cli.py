@@ -17,6 +17,7 @@ from edge_agent.identity.secret_command import secret
 from edge_agent.opening import open_sources
 from edge_agent.profile import strangers
 from edge_agent.roles import roles_of
+from edge_agent.sensors.command import app as sensors
 from edge_agent.tasks import check_task, unused
 from protocol.errors import Misconfigured
 from runtime import exit_codes
@@ -31,6 +32,7 @@ app = typer.Typer(
 app.command()(enroll)
 app.command()(secret)
 app.command()(ask)
+app.add_typer(sensors, name="sensors")
 Config = Annotated[Path, typer.Option("--config", "-c", help="agent.toml")]
 Format = Annotated[Literal["table", "json"], typer.Option("--format", help="table for people, or json")]
 

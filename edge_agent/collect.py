@@ -16,7 +16,7 @@ from edge_agent.offline import as_window_set
 from edge_agent.profile import allowed, collected
 from edge_agent.quality import Quality, QualityMeter
 from edge_agent.roles import learns_by
-from edge_agent.sources.base import Source
+from edge_agent.sources.base import Following, Source
 from edge_agent.store import Store, grid_digest
 from edge_agent.window_space import WindowWorkspace
 from models.streams.windows import Windower, Windows
@@ -94,6 +94,9 @@ class Collector:
     async def use(self, task: Task) -> None:
         """Collect for this task from now on; windows of the same grid are kept, others are left behind."""
         old, learn = self.workspace, self._settings.learn
+        for source in self._sources:
+            if isinstance(source, Following):
+                source.follow(task)
         delivered = offered(task, self._sources)
         profile = allowed(task, delivered, learn)
         names = collected(task, delivered, profile)

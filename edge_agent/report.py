@@ -3,6 +3,7 @@
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from edge_agent.sources.base import Telling
 from edge_agent.waits import waits
 from edge_agent.window_space import NOTHING
 from edge_agent.workspace import Standing
@@ -30,6 +31,7 @@ def report(agent: "Agent") -> dict[str, Any]:
         **(dict(NOTHING) if work is None else work.told()),
         "disk_writes": DISK.get().wear(),
         "source_failures": agent.collector.restarts,
+        "sources": {s.name: told(s) for s in agent.sources if isinstance(s, Telling)},
         "sources_ended": sorted(agent.collector.finished),
         "learning": agent.learner.why,
         "rounds_trained": agent.learner.trained,
@@ -53,3 +55,9 @@ def report(agent: "Agent") -> dict[str, Any]:
         "bytes_in": counters.bytes_in,
         "reconnects": counters.reconnects,
     }
+
+
+def told(source: Telling) -> dict[str, Any]:
+    """How a source is, in words and in counts of what went wrong."""
+    counted = {name: round(float(value), 3) for name, value in source.counters.items() if value}
+    return {"state": source.state, **counted}

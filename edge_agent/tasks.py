@@ -89,7 +89,7 @@ def first_task(settings: AgentSettings, sources: list[Source]) -> Task | None:
         check_task(from_file, sources, settings.learn, settings.graph)
         if wrong := [*unused(from_file, sources, settings.graph), *strangers(from_file, settings.learn)]:
             raise Misconfigured(f"{settings.task_file}: " + "; ".join(wrong))
-    announced = _read_kept(kept)
+    announced = read_kept(kept)
     if announced is None:
         return from_file
     try:
@@ -100,7 +100,8 @@ def first_task(settings: AgentSettings, sources: list[Source]) -> Task | None:
     return announced
 
 
-def _read_kept(path: Path) -> Task | None:
+def read_kept(path: Path) -> Task | None:
+    """The task that was announced last; None where there is none, or its file cannot be read."""
     try:
         return Task.model_validate_json(path.read_bytes())
     except FileNotFoundError:

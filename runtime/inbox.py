@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ class Message:
     retain: bool = False
     _acknowledge: Callable[[], None] | None = field(default=None, repr=False, compare=False)
     _again: Callable[[], bool] | None = field(default=None, repr=False, compare=False)
+    arrived: float = field(default_factory=time.monotonic, repr=False, compare=False)
+    """Monotonic seconds: when the network thread had it, however late the event loop is."""
 
     def ack(self) -> None:
         """Say that it is durably handled; the broker may forget it. Idempotent, from any thread."""

@@ -1,11 +1,13 @@
 """What a source is, and the registry that finds sources by their kind.
 
-A new kind is a new module in this folder that ends with ``REGISTRY.add(...)``; nothing else names it.
+A new kind is a new module in this folder that ends with ``REGISTRY.add(...)``; nothing else names it. Kinds
+of other packages come by entry point (:mod:`edge_agent.sources.plugins`).
 Times are seconds as float64 on one axis for all sources of a device; values are float32 in the task's unit.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -46,6 +48,27 @@ class Doubtful(Protocol):
 
     def doubts(self, task: Task) -> list[str]:
         """What hardly fits, in words; it is said and not refused."""
+
+
+@runtime_checkable
+class Telling(Protocol):
+    """A source that can be asked how it is; for ``status`` and ``lichen agent sensors test``."""
+
+    @property
+    def state(self) -> str:
+        """In words, what it does or waits for."""
+
+    @property
+    def counters(self) -> Mapping[str, float]:
+        """What went wrong since it was made, by name; names end with their unit where there is one."""
+
+
+@runtime_checkable
+class Following(Protocol):
+    """A source that wants to know the task, as for the names of its labels."""
+
+    def follow(self, task: Task) -> None:
+        """The agent collects for this task from now on."""
 
 
 @dataclass(frozen=True)
@@ -93,14 +116,62 @@ def open_source(
     Raises:
         Misconfigured: unknown kind, unknown or wrong key, a missing or broken file, an unknown modality.
     """
+    from edge_agent.sources import plugins  # noqa: PLC0415 - it imports this module
+
     kinds = REGISTRY.kinds()
     name = table.get("kind")
-    if not isinstance(name, str) or name not in kinds:
-        raise Misconfigured(f"{where}.kind: {name!r} is not a kind of source; known: {', '.join(kinds)}")
-    kind = kinds[name]
+    foreign = {} if isinstance(name, str) and name in kinds else plugins.found()
+    if not isinstance(name, str) or name not in {*kinds, *foreign}:
+        known = [*kinds, *sorted(foreign.keys() - kinds.keys())]
+        near = get_close_matches(str(name), known, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise Misconfigured(
+            f"{where}.kind: {name!r} is not a kind of source; known: {', '.join(known)}{hint}"
+        )
+    try:
+        kind = kinds[name] if name in kinds else plugins.load(foreign[name])
+    except Misconfigured as error:
+        raise Misconfigured(f"{where}.kind: {error}") from None
     options = {key: value for key, value in table.items() if key != "kind"}
     settings = check_table(kind.settings, options, where, folder)
     try:
         return kind.make(settings, modalities, clock)
     except Misconfigured as error:
         raise Misconfigured(f"{where}: {error}") from None
+
+
+def require_known(modalities: Iterable[str], known: Sequence[str] | None) -> None:
+    """Whether the task has these modalities.
+
+    Args:
+        modalities: as the table of the source names them, under ``modalities``.
+        known: the task's; None while no task is known, which takes any.
+
+    Raises:
+        Misconfigured: names the key, and the name that was perhaps meant.
+    """
+    for name in modalities:
+        if known is not None and name not in known:
+            near = get_close_matches(name, known, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise Misconfigured(
+                f"modalities.{name}: the task has no such modality; it has {', '.join(known)}{hint}"
+            )
+
+
+_SAME_UNIT = {"m/s^2": "m/s2", "dps": "deg/s", "lux": "lx", "C": "degC", "°C": "degC", "µT": "uT"}
+
+
+def unit_doubts(name: str, units: Mapping[str, str], task: Task) -> list[str]:
+    """Modalities whose unit is not the task's, in words; ``units``: by modality, empty where not known."""
+    words = []
+    for modality, unit in units.items():
+        if modality not in task.modality_names or not unit:
+            continue
+        wanted = task.modality(modality).unit
+        if wanted != "1" and _SAME_UNIT.get(wanted, wanted) != _SAME_UNIT.get(unit, unit):
+            words.append(
+                f"{name}: modality {modality!r} comes in {unit!r}, the task says {wanted!r}: set unit, or "
+                "factor and unit, under this modality"
+            )
+    return words

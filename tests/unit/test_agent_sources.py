@@ -27,7 +27,7 @@ def write_csv(path, rows, header="t,acc.x,acc.y,acc.z,label"):
 
 
 def test_the_kinds_are_found_by_folder():
-    assert set(REGISTRY.kinds()) == {"hotplug", "replay", "system"}
+    assert set(REGISTRY.kinds()) == {"hotplug", "iio", "mqtt", "replay", "serial", "system"}
 
 
 async def test_a_replay_gives_back_the_recording_in_order(tmp_path):
@@ -87,7 +87,7 @@ async def test_names_are_mapped(tmp_path):
         ({"file": "gone.npz"}, r"source\[0\]: recording .*gone.npz: No such file"),
         ({"fiel": "toy.npz"}, r"source\[0\].fiel: unknown key; did you mean 'file'"),
         ({"speed": -1}, r"source\[0\].speed"),
-        ({"kind": "radar"}, r"source\[0\].kind: 'radar' .*replay, system"),
+        ({"kind": "radar"}, r"source\[0\].kind: 'radar' .*replay"),
         ({"modalities": {"acc": "akk"}}, r"modalities.acc: .*has no 'akk'; it has acc, gyr"),
         (
             {"modalities": {"wrist": "acc"}},

@@ -1,0 +1,114 @@
+"""Scans of an IIO buffer: what the kernel says of their elements, and numbers out of their bytes. Pure.
+
+A scan holds the enabled channels in the order of their index, each aligned to its own size, then the
+timestamp; the whole is aligned to the largest element. A type reads ``le:s12/16X3>>4``: little endian,
+signed, 12 bits that count, in 16 bits, 3 of them, shifted by 4.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+_TYPE: Final = re.compile(r"(le|be):([suf])(\d{1,3})/(\d{1,3})(?:X(\d{1,3}))?>>(\d{1,3})")
+_STORAGE: Final = (8, 16, 32, 64)
+_FLOATS: Final = (16, 32, 64)
+
+
+@dataclass(frozen=True)
+class ScanType:
+    """``bits`` that count in ``storage_bits``, ``repeat`` times; ``kind``: s(igned), u(nsigned), f(loat)."""
+
+    big: bool
+    kind: str
+    bits: int
+    storage_bits: int
+    repeat: int = 1
+    shift: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read the kernel's words.
+
+        Raises:
+            ValueError: they are not understood, or contradict themselves.
+        """
+        match = _TYPE.fullmatch(text.strip())
+        if match is None:
+            raise ValueError(f"{text!r} is no type of a scan element, as le:s16/16>>0 is")
+        bits, storage, repeat, shift = int(match[3]), int(match[4]), int(match[5] or 1), int(match[6])
+        if storage not in _STORAGE or not 1 <= bits <= storage - shift or repeat < 1:
+            raise ValueError(f"{text!r}: {bits} bits shifted by {shift} in {storage}, {repeat} times")
+        if match[2] == "f" and (bits not in _FLOATS or bits != storage or shift):
+            raise ValueError(f"{text!r}: no floating point number of IEEE 754")
+        return cls(match[1] == "be", match[2], bits, storage, repeat, shift)
+
+    @property
+    def bytes(self) -> int:
+        """That it takes in a scan."""
+        return self.storage_bits // 8 * self.repeat
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of one number as it is stored."""
+        kind = "f" if self.kind == "f" else "u"
+        return np.dtype(f"{'>' if self.big else '<'}{kind}{self.storage_bits // 8}")
+
+    def numbers(self, stored: NDArray[Any]) -> NDArray[Any]:
+        """int64 or uint64 (or float64) of what is stored: shifted, masked, with its sign."""
+        if self.kind == "f":
+            return stored.astype(np.float64)
+        wide = stored.astype(np.uint64) >> np.uint64(self.shift)
+        mask = np.uint64((1 << self.bits) - 1)
+        wide &= mask
+        if self.kind == "u":
+            return wide
+        sign = np.uint64(1 << (self.bits - 1))
+        wide |= np.where(wide & sign, ~mask, np.uint64(0))
+        return wide.view(np.int64)
+
+
+@dataclass(frozen=True)
+class Element:
+    """One channel in the scan."""
+
+    name: str
+    index: int
+    type: ScanType
+
+
+class Layout:
+    """Where each enabled element lies in a scan."""
+
+    def __init__(self, elements: Iterable[Element]) -> None:
+        self.elements = tuple(sorted(elements, key=lambda element: element.index))
+        offsets, at, largest = [], 0, 1
+        for element in self.elements:
+            size = element.type.bytes
+            at = _aligned(at, size)
+            offsets.append(at)
+            at, largest = at + size, max(largest, size)
+        self.size = _aligned(at, largest)
+        """Bytes of one scan."""
+        self._dtype = np.dtype(
+            {
+                "names": [element.name for element in self.elements],
+                "formats": [(element.type.dtype, (element.type.repeat,)) for element in self.elements],
+                "offsets": offsets,
+                "itemsize": self.size,
+            }
+        )
+        self.offsets = dict(zip(self._dtype.names or (), offsets, strict=True))
+
+    def read(self, block: bytes) -> dict[str, NDArray[Any]]:
+        """By element, its numbers (n, repeat) in the n whole scans of ``block``."""
+        whole = len(block) // self.size * self.size
+        scans = np.frombuffer(block[:whole], self._dtype)
+        return {element.name: element.type.numbers(scans[element.name]) for element in self.elements}
+
+
+def _aligned(at: int, size: int) -> int:
+    return -(-at // size) * size

@@ -1,0 +1,165 @@
+"""Kinds of sources that other packages bring, by entry point.
+
+A package names them in its ``pyproject.toml``::
+
+    [project.entry-points."lichen.sources"]
+    radar = "lichen_radar:KIND"
+
+``KIND`` is an :class:`edge_agent.sources.base.Kind`: a settings model and how to make a source of it, the
+same contract as for the kinds of this folder. It is imported only where a ``[[source]]`` names it. What it
+does wrong is said with the package's name, and stops no other source.
+"""
+
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Final, NoReturn, TypeVar
+
+import numpy as np
+import structlog
+from pydantic import BaseModel
+
+from edge_agent.sources.base import Doubtful, Following, Kind, Source, Telling
+from models.streams.batches import Batch, LabelBatch, SampleBatch
+from protocol.errors import LichenError, Misconfigured, Transient
+from protocol.task import Task
+from runtime.clock import Clock
+
+T = TypeVar("T")
+_log = structlog.get_logger("edge_agent.sources.plugins")
+GROUP: Final = "lichen.sources"
+_MAX_CHANNELS: Final = 64
+
+
+def found() -> dict[str, EntryPoint]:
+    """Entry points by the name of the kind; of two with one name the first, in the order of packages."""
+    every = sorted(entry_points(group=GROUP), key=lambda point: (package(point), point.value))
+    return {point.name: point for point in reversed(every)}
+
+
+def package(point: EntryPoint) -> str:
+    """The distribution that brings it, with its version."""
+    return "an unknown package" if point.dist is None else f"{point.dist.name} {point.dist.version}"
+
+
+def load(point: EntryPoint) -> Kind:
+    """Import what an entry point names.
+
+    Raises:
+        Misconfigured: it cannot be imported, or is no ``Kind``; names the package and the entry point.
+    """
+    origin = f"{point.name!r} comes from {package(point)} ({point.value})"
+    try:
+        kind = point.load()
+    except Exception as error:
+        raise Misconfigured(f"{origin}, which cannot be loaded: {type(error).__name__}: {error}") from error
+    settings = getattr(kind, "settings", None)
+    if not isinstance(kind, Kind) or not (isinstance(settings, type) and issubclass(settings, BaseModel)):
+        raise Misconfigured(f"{origin}, which is a {type(kind).__name__} and no edge_agent.sources.base.Kind")
+    return Kind(kind.settings, _guarded(kind.make, origin))
+
+
+def _guarded(make: Callable[..., Source], origin: str) -> Callable[..., Source]:
+    def made(settings: Any, known: Sequence[str] | None, clock: Clock) -> Source:
+        try:
+            source = make(settings, known, clock)
+            return Guarded(source, origin)
+        except LichenError:
+            raise
+        except Exception as error:
+            raise Misconfigured(f"{origin}, which failed: {type(error).__name__}: {error}") from error
+
+    return made
+
+
+class Guarded:
+    """A stranger's source: whatever it raises costs this source alone, and what it yields is looked at."""
+
+    def __init__(self, source: Source, origin: str) -> None:
+        self._source = source
+        self._origin = origin
+        self.name = str(source.name)
+        self.channels = _channels(source.channels, origin)
+        self._refused = 0
+
+    @property
+    def state(self) -> str:
+        """See :class:`edge_agent.sources.base.Telling`."""
+        return self._asked(lambda one: str(one.state) if isinstance(one, Telling) else "", "")
+
+    @property
+    def counters(self) -> Mapping[str, float]:
+        """See :class:`edge_agent.sources.base.Telling`; and batches that were none."""
+        nothing: dict[str, float] = {}
+        own = self._asked(_counts, nothing)
+        return own | {"malformed_batches": self._refused}
+
+    def doubts(self, task: Task) -> list[str]:
+        """See :class:`edge_agent.sources.base.Doubtful`."""
+        return self._asked(
+            lambda one: list(map(str, one.doubts(task))) if isinstance(one, Doubtful) else [], []
+        )
+
+    def follow(self, task: Task) -> None:
+        """See :class:`edge_agent.sources.base.Following`."""
+        self._asked(lambda one: one.follow(task) if isinstance(one, Following) else None, None)
+
+    def _asked(self, question: Callable[[Source], T], instead: T) -> T:
+        """What it answers; where it fails at that, something else, and a line in the log."""
+        try:
+            return question(self._source)
+        except Exception as error:  # noqa: BLE001 - a stranger's fault must not end the agent; it is said
+            _log.warning(
+                "a source cannot be asked", kind=self._origin, error=f"{type(error).__name__}: {error}"
+            )
+            return instead
+
+    async def samples(self) -> AsyncIterator[Batch]:
+        """What it yields, as far as it is what it should be."""
+        try:
+            stream: Any = self._source.samples()
+            async with aclosing(stream):
+                async for batch in stream:
+                    if self._sound(batch):
+                        yield batch
+                    else:
+                        self._refused += 1
+        except (OSError, Transient):
+            raise
+        except Exception as error:  # noqa: BLE001 - a stranger's fault must not end the agent; it is counted
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> NoReturn:
+        raise Transient(f"kind {self._origin} failed: {type(error).__name__}: {error}") from error
+
+    def _sound(self, batch: object) -> bool:
+        """Whether it is a batch as :mod:`models.streams.batches` says."""
+        if isinstance(batch, LabelBatch):
+            return _is_times(batch.t) and np.shape(batch.label) == batch.t.shape
+        if not isinstance(batch, SampleBatch) or not _is_times(batch.t):
+            return False
+        shape = (len(batch.t), self.channels.get(batch.modality, -1))
+        return isinstance(batch.values, np.ndarray) and batch.values.shape == shape
+
+
+def _counts(source: Source) -> dict[str, float]:
+    counted = source.counters if isinstance(source, Telling) else {}
+    return {str(name): float(value) for name, value in counted.items()}
+
+
+def _is_times(t: object) -> bool:
+    return isinstance(t, np.ndarray) and t.ndim == 1 and t.dtype == np.float64
+
+
+def _channels(channels: Mapping[str, int], origin: str) -> dict[str, int]:
+    """Channels by modality.
+
+    Raises:
+        Misconfigured: they are none.
+    """
+    pairs: Iterable[tuple[Any, Any]] = channels.items()
+    found_ = dict(pairs)
+    good = all(isinstance(k, str) and type(v) is int and 1 <= v <= _MAX_CHANNELS for k, v in found_.items())
+    if not good:
+        raise Misconfigured(f"{origin}: its channels are {found_!r}, not numbers of channels by modality")
+    return found_

@@ -1,0 +1,51 @@
+"""A real collector on real sources."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from edge_agent.collect import Collector, Judged
+from edge_agent.config import AgentSettings, WindowSettings
+from edge_agent.sources import open_source
+from protocol.task import Modality, Task, Window
+from runtime.clock import SystemClock
+from runtime.supervise import Progress
+
+TASK = Task(
+    name="t",
+    labels=("a", "b"),
+    modalities=(
+        Modality(name="acc", channels=3, rate_hz=50, unit="m/s2"),
+        Modality(name="air", channels=1, rate_hz=20),
+    ),
+    window=Window(length_s=0.4, stride_s=0.2, max_gap_s=0.2),
+)
+
+
+@asynccontextmanager
+async def collecting(folder: Path, *tables: dict[str, Any]) -> AsyncIterator[tuple[Collector, list[Judged]]]:
+    """A real collector on these sources; yields it and the windows that it made."""
+    clock = SystemClock()
+    seen: list[Judged] = []
+    settings = AgentSettings(
+        fleet="f",
+        device="d",
+        state_dir=folder / "state",
+        cache_dir=folder / "state",
+        source=tuple(tables),
+        windows=WindowSettings(lateness_s=0.3),
+    )
+    names = TASK.modality_names
+    sources = [open_source(t, f"source[{i}]", folder, names, clock) for i, t in enumerate(tables)]
+    collector = Collector(settings, sources, clock=clock, listener=seen.append, progress=Progress())
+    await collector.use(TASK)
+    tasks = [asyncio.create_task(collector.run())]
+    tasks += [asyncio.create_task(collector.run_source(source)) for source in sources]
+    try:
+        yield collector, seen
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
