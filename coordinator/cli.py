@@ -103,7 +103,8 @@ def check(config: Config, fmt: FormatOption = Format.TABLE) -> None:
         typer.echo(json.dumps(found))
         return
     for key, value in found.items():
-        typer.echo(f"{key:11} {', '.join(value) if isinstance(value, list) else value}")
+        words = ", ".join(value) if isinstance(value, list) else value
+        typer.echo(f"{key:11} {'none' if words in {None, ''} else words}")
     typer.echo("The configuration is sound.")
 
 

@@ -28,9 +28,11 @@ def warnings(settings: AgentSettings, task: Task | None, sources: Iterable[Sourc
 
 
 def _unheard(settings: AgentSettings) -> list[str]:
-    """Words where questions are asked and nobody can read the answers."""
+    """Words where questions cannot be read, or nobody can read the answers."""
     if settings.graph is None or settings.graph.queries is None:
         return []
+    if settings.graph.queries.is_dir():
+        return [f"graph.queries: {settings.graph.queries} is a folder, and no question is read; name a file"]
     if settings.infer.enabled and settings.infer.output is not None:
         return []
     lacking = "infer.output is not" if settings.infer.enabled else "infer.enabled is false"

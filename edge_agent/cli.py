@@ -63,7 +63,7 @@ def _checked(config: Path) -> dict[str, Any]:
     if task is not None:
         check_task(task, sources, settings.learn, settings.graph)
         if wrong := [*unused(task, sources, settings.graph), *strangers(task, settings.learn)]:
-            raise Misconfigured(f"{settings.task_file}: " + "; ".join(wrong))
+            raise Misconfigured(f"{config}: {'; '.join(wrong)} ({settings.task_file})")
     return {
         "config": str(config),
         "fleet": settings.fleet,

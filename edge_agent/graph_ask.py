@@ -4,6 +4,7 @@ Beside a running agent or without one, and with no network: the files of the gra
 model and embeddings as the agent left them.
 """
 
+import difflib
 import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -21,6 +22,7 @@ from edge_agent.identity.folder import read_small
 from edge_agent.identity.secret import secret_path
 from edge_agent.private import PrivateTensors
 from edge_agent.tasks import TASK_FILE
+from models.graphs.graph import Graph
 from protocol.errors import LichenError, Misconfigured, Reason, Refused, Transient
 from protocol.task import Task
 from runtime import exit_codes, logs
@@ -57,9 +59,10 @@ def ask(
         logs.configure(settings.log)
         line = _answered(settings, config, entity, relation, heads=tail)
     except LichenError as error:
+        words = error.detail if isinstance(error, Refused) else str(error)
         if output == "json":
-            typer.echo(json.dumps({"error": str(error)}))
-        typer.echo(f"lichen agent ask: {error}", err=True)
+            typer.echo(json.dumps({"error": words}))
+        typer.echo(f"lichen agent ask: {words}", err=True)
         code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), exit_codes.SOFTWARE)
         raise typer.Exit(code) from None
     if output == "json":
@@ -96,8 +99,20 @@ def _answered(
         graph = asked.snapshot.graph
         if question.about in graph.entities and question.relation in graph.relations:
             raise Transient(line["why"])
-        raise Refused(Reason.OUT_OF_BOUNDS, line["why"])
+        raise Refused(Reason.OUT_OF_BOUNDS, line["why"] + _nearest(question, graph))
     return stamped(line, model.manifest, clock.wall(), clock.now() - begun)
+
+
+def _nearest(question: Question, graph: Graph) -> str:
+    """A name that may have been meant, in words; empty where none is near."""
+    strange, known = (
+        (question.relation, graph.relations)
+        if question.about in graph.entities
+        else (question.about, graph.entities)
+    )
+    alike = [name for name in known if name.casefold() == strange.casefold()]
+    near = alike or difflib.get_close_matches(strange, known, 1, 0.6)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _task(settings: AgentSettings, config: Path) -> Task:

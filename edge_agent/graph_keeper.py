@@ -61,14 +61,17 @@ def check_graph(task: Task | None, settings: AgentSettings) -> dict[str, Any]:
         files.read({path: stat_of(path) for path in files.paths()}, files.paths())
         for path in graph.features.values():
             read_features(path)
-        found, notes = files.graph, tuple[str, ...]()
+        found, notes, told = files.graph, tuple[str, ...](), dict[str, int]()
     else:
         snapshot = reader_of(task, settings).look(0.0)
         if snapshot is None:
             raise Misconfigured("a file of the graph changes while it is read; try again")
         found, notes = snapshot.graph, snapshot.notes
+        told = {name: triples for name, (triples, *_) in snapshot.told.counts.items()}
+        if len(found) < (least := task.rounds.min_windows):
+            notes = (*notes, f"{len(found)} facts are too few for a round: rounds.min_windows is {least}")
     counts = {"triples": len(found), "entities": len(found.entities), "relations": len(found.relations)}
-    return {"fleet_secret": shown, "graph": counts, "graph_notes": list(notes)}
+    return {"fleet_secret": shown, "graph": counts, "triples_with": told, "graph_notes": list(notes)}
 
 
 class GraphKeeper:

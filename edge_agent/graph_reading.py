@@ -150,7 +150,7 @@ class GraphReader:
             secret, counts = known.secret, self._beside_counts
         keyed = KeyedGraph.of(graph, secret, self._task)
         told = KINDS["graph"].told(keyed, self._task, [*self._features])
-        notes = self._notes(self._facts.counts, counts)
+        notes = self._notes(self._facts.counts, counts, graph)
         self._known = Snapshot(graph, keyed, secret, self._facts.counts + counts, notes, told)
         self._beside, self._beside_counts = beside, counts
         return self._known
@@ -183,8 +183,16 @@ class GraphReader:
             raise Misconfigured(f"{self._masks}: {error}") from None
         return graph, counts + Counts(strangers=strangers)
 
-    def _notes(self, facts: Counts, beside: Counts) -> tuple[str, ...]:
+    def _notes(self, facts: Counts, beside: Counts, graph: Graph) -> tuple[str, ...]:
         notes, room = [], _room(self._shape)
+        bare = [
+            name for name, has_E in zip(graph.modalities, graph.present_EM.T, strict=True) if not has_E.any()
+        ]
+        if len(graph) and bare:
+            notes.append(
+                f"no entity of a fact has features of {', '.join(bare)}: an entity must be written alike in "
+                "the files of graph.features and graph.triples, and case counts"
+            )
         if facts.no_room:
             notes.append(
                 f"{facts.no_room} facts were left out: there is room for {room.entities} entities, "
@@ -208,4 +216,5 @@ def _bounds(shape: GraphTask) -> Bounds:
     entities = min(BOUNDS.entities, _STRANGERS * shape.max_entities)
     widest = max((one.dim for one in shape.features), default=1)
     npz_bytes = min(BOUNDS.npz_bytes, 16 * _MIB + entities * (8 * widest + _NAME_BYTES))
-    return Bounds(max(BOUNDS.lines, 2 * shape.max_triples), entities, BOUNDS.width, npz_bytes)
+    lines, why = max(BOUNDS.lines, 2 * shape.max_triples), f"{_STRANGERS} times the task's graph.max_entities"
+    return Bounds(lines, entities, BOUNDS.width, npz_bytes, why)

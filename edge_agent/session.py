@@ -94,6 +94,7 @@ class Session:
         """
         task, work = announcement.task, self._workspace()
         if work is not None and work.task == task:
+            self.misfit = ""
             return False
         try:
             check_task(task, self._sources, self._settings.learn, self._settings.graph)

@@ -36,7 +36,10 @@ def check_task(
     delivered = offered(task, sources)
     profile = allowed(task, delivered, learn)
     if not delivered:
-        words = "; ".join(misfits(task, sources)) or "there is no source"
+        none = (
+            "there is no source" if graph is None else "it is on windows, and here are [graph] and no source"
+        )
+        words = "; ".join(misfits(task, sources)) or none
         raise Misconfigured(f"task {task.name!r}: this device delivers none of its modalities: {words}")
     if not profile.modalities:
         wishes = "" if learn.inputs is None else f", learn.inputs names {', '.join(learn.inputs)}"
@@ -88,7 +91,7 @@ def first_task(settings: AgentSettings, sources: list[Source]) -> Task | None:
     if from_file is not None:
         check_task(from_file, sources, settings.learn, settings.graph)
         if wrong := [*unused(from_file, sources, settings.graph), *strangers(from_file, settings.learn)]:
-            raise Misconfigured(f"{settings.task_file}: " + "; ".join(wrong))
+            raise Misconfigured(f"{'; '.join(wrong)} ({settings.task_file})")
     announced = read_kept(kept)
     if announced is None:
         return from_file

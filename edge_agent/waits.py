@@ -39,11 +39,15 @@ def _certificate(agent: "Agent") -> Iterator[Wait]:
 
 
 def _task(agent: "Agent") -> Iterator[Wait]:
-    if agent.workspace() is None:
+    work, misfit = agent.workspace(), agent.session.misfit
+    if misfit:
+        kept = "" if work is None else f" (task {work.task.name!r} before it is kept)"
+        words = f"the task that is announced cannot be done here: {misfit}{kept}"
+    elif work is None:
         words = "no task is announced, and no task_file is set"
-        if misfit := agent.session.misfit:
-            words = f"the task that is announced cannot be done here: {misfit}"
-        yield Wait("task", words, agent.started, None, "until a coordinator announces one")
+    else:
+        return
+    yield Wait("task", words, agent.started, None, "until a coordinator announces one")
 
 
 def _trouble(agent: "Agent") -> Iterator[Wait]:

@@ -36,7 +36,7 @@ def check(
     """Read a task as a coordinator would: its method's options, its policy, its labelled windows.
 
     Exit status 78: a coordinator would not start on it; all that is wrong is said at once. What is merely
-    missing, as labelled windows of a class, is said too and is no error. A task on graphs (a table [graph])
+    missing, as labelled windows of a class, is said too and is no error. A task on graphs
     has features and bounds in place of windows.
     """
     try:

@@ -185,5 +185,8 @@ def _words(config: type[BaseModel], error: "ErrorDetails") -> str:
     if error["type"] == "extra_forbidden":
         near = difflib.get_close_matches(str(error["loc"][-1]), config.model_fields, n=1)
         return f"{path}: no such option" + (f"; did you mean {near[0]!r}?" if near else "")
+    message = error["msg"].removeprefix("Value error, ")
+    if not error["loc"]:  # of several options together: the words name them
+        return f"{path}: {message}"
     found = repr(error["input"])
-    return f"{path}: {error['msg']} (found {found if len(found) <= _FOUND else found[:_FOUND] + '...'})"
+    return f"{path}: {message} (found {found if len(found) <= _FOUND else found[:_FOUND] + '...'})"

@@ -10,6 +10,9 @@ from pydantic_core import ErrorDetails
 from protocol.base import Name
 
 NAME_PATTERN: Final = TypeAdapter(Name).json_schema()["pattern"]
+_LIST: Final = "a list is wanted, in [ ]"
+_PLAIN: Final = {"missing": "missing; it has no default", "tuple_type": _LIST, "list_type": _LIST}
+"""Errors that are always told alike, by pydantic's name."""
 
 
 class Origins:
@@ -65,8 +68,8 @@ def _words(model: type[BaseModel], path: tuple[str | int, ...], one: ErrorDetail
     kind, context, given = one["type"], one.get("ctx", {}), one.get("input")
     if kind == "extra_forbidden":
         return f"unknown key{_hint(model, path)}"
-    if kind == "missing":
-        return "missing; it has no default"
+    if kind in _PLAIN:
+        return _PLAIN[kind]
     if kind == "string_pattern_mismatch" and context.get("pattern") == NAME_PATTERN:
         return f"{given!r} is no name: 1 to 64 letters, digits, '_', '.' and '-', a letter or digit first"
     if kind in {"too_short", "too_long"}:

@@ -60,7 +60,7 @@ def enroll(
             typer.echo(json.dumps({"error": str(error)}))
         typer.echo(f"lichen agent enroll: {error}", err=True)
         raise typer.Exit(_CODES[next(kind for kind in _CODES if isinstance(error, kind))]) from None
-    _show(done, path, output)
+    _show(done, path, output, None if shared is None else secrets.print_of(shared))
 
 
 def _invite(word: str | None, file: Path | None) -> Invite:
@@ -145,13 +145,17 @@ def _say(words: str) -> None:
     typer.echo(f"lichen agent enroll: {words}", err=True)
 
 
-def _show(done: Any, path: Path, output: str) -> None:
+def _show(done: Any, path: Path, output: str, shared: str | None) -> None:
     identity: Identity = done.identity
     if output == "json":
         found = {"status": "already" if done.before else "enrolled", "drop_in": str(path)}
+        if shared is not None:
+            found["fleet_secret"] = shared
         typer.echo(json.dumps(found | identity.model_dump(exclude={"invite_sha256"}), indent=1))
         return
     how = "was enrolled before as" if done.before else "is enrolled as"
     typer.echo(f"This device {how} {identity.device} in the fleet {identity.fleet}.")
     typer.echo(f"Its certificate holds until {utc(identity.not_after)}; a running agent renews it.")
+    if shared is not None:
+        typer.echo(f"The fleet's secret is in place; its print, which all devices must show, is {shared}.")
     typer.echo(f"{path} makes the agent use it: (re)start it, as with: systemctl restart lichen-agent")

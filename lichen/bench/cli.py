@@ -116,7 +116,7 @@ _STUDIES = {
     ),
     "tactfl": (
         "The study of TACTFL: no label on a device; baselines, missing sensors, shifted and broken devices.",
-        "table, missing, segments, labels, encoders, aggregators, shift, broken; and tune, only when named.",
+        "table, missing, segments, labels, encoders, aggregators, shift, broken; and scarce, tune, if named.",
     ),
     "mmfed3_hide": (
         "The study of MMFeD3-HidE: private graphs, absent features, fleets and bounds, bytes, throughput.",

@@ -43,12 +43,14 @@ class Bounds:
         entities: rows of features or masks.
         width: values of an entity's features, F.
         npz_bytes: all arrays of an npz, unpacked.
+        entities_from: what ``entities`` follows from, for messages.
     """
 
     lines: int = 10_000_000
     entities: int = 1 << 24
     width: int = 8192
     npz_bytes: int = 1 << 30
+    entities_from: str = ""
 
 
 BOUNDS: Final = Bounds()
@@ -189,7 +191,7 @@ def read_features(path: Path, bounds: Bounds = BOUNDS) -> Features:
             key.
     """
     arrays = _read(path, ("entity", "values"), "features", bounds)
-    entities = _names(path, "entity", arrays["entity"], bounds.entities)
+    entities = _names(path, "entity", arrays["entity"], bounds.entities, bounds.entities_from)
     values, wanted = arrays["values"], f"({len(entities)}, F) finite numbers, F from 1 to {bounds.width}"
     fits = values.ndim == 2 and len(values) == len(entities) and 1 <= values.shape[1] <= bounds.width  # noqa: PLR2004 - n, F
     if not fits or values.dtype.kind not in "biuf":
@@ -215,7 +217,7 @@ def read_masks(path: Path, bounds: Bounds = BOUNDS) -> Masks:
         Misconfigured: as :func:`read_features`.
     """
     arrays = _read(path, ("entity", "modality", "present"), "masks", bounds)
-    entities = _names(path, "entity", arrays["entity"], bounds.entities)
+    entities = _names(path, "entity", arrays["entity"], bounds.entities, bounds.entities_from)
     modalities = _names(path, "modality", arrays["modality"], _MAX_MODALITIES)
     present, wanted = arrays["present"], (len(entities), len(modalities))
     if present.shape != wanted or present.dtype != np.bool_:
@@ -234,21 +236,24 @@ def _read(path: Path, keys: Sequence[str], what: str, bounds: Bounds) -> Mapping
     try:
         arrays = npz.read(path, bounds.npz_bytes)
     except (OSError, npz.BadNpz) as error:
-        raise Misconfigured(f"{path}: cannot be read as {what} (npz): {error}") from None
+        words = getattr(error, "strerror", None) or error  # of an OSError, without number and path
+        raise Misconfigured(f"{path}: cannot be read as {what} (npz): {words}") from None
     if wrong := sorted(set(keys) ^ set(arrays)):
         words = "is missing" if wrong[0] in keys else "is not known"
         raise Misconfigured(f"{path}: key {wrong[0][:100]!r} {words}; {what} hold {', '.join(keys)}")
     return arrays
 
 
-def _names(path: Path, key: str, array: NDArray[Any], most: int) -> tuple[str, ...]:
+def _names(path: Path, key: str, array: NDArray[Any], most: int, why: str = "") -> tuple[str, ...]:
     """Names from an array of text, each once."""
     try:
         words = words_of(array)
     except ValueError as error:
         raise Misconfigured(f"{path}: key {key!r} {error}") from None
     if len(words) > most:
-        raise Misconfigured(f"{path}: key {key!r} has {len(words)} names, at most {most} are read")
+        raise Misconfigured(
+            f"{path}: key {key!r} has {len(words)} names, at most {most} are read{why and f', {why}'}"
+        )
     found: dict[str, int] = {}
     for row, word in enumerate(words):
         name = _name(word, f"{path}: key {key!r}, row {row}")

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from edge_agent.agent import Agent
 from edge_agent.cli import app
 from edge_agent.graph_space import BROKEN
+from edge_agent.waits import waits
 from models import registry, worker
 from models.contract import Blobs
 from models.graphs import keyed, serving
@@ -214,6 +215,14 @@ async def test_a_device_without_a_graph_refuses_a_task_on_graphs(tmp_path):
     with pytest.raises(Refused, match=r"write a table \[graph\] with triples"):
         await announce(agent)
     assert "write a table [graph]" in agent.session.misfit
+    await announce(agent, toy_task())
+    assert not [wait for wait in waits(agent) if wait.what == "task"]
+    with pytest.raises(Refused):
+        await announce(agent)
+    (wait,) = [wait for wait in waits(agent) if wait.what == "task"]
+    assert "table [graph] with triples (task 'toy' before it is kept)" in wait.why
+    await announce(agent, toy_task())
+    assert not [wait for wait in waits(agent) if wait.what == "task"], "what can be done was announced again"
     agent.close()
 
 
@@ -224,7 +233,8 @@ def check(folder, *options, **keys):
 
 def write_task(folder, dim=2):
     (folder / "task.toml").write_text(
-        f'name = "house"\nmethod = "mmfed3_hide"\n[[graph.features]]\nname = "text"\ndim = {dim}\n'
+        f'name = "house"\nmethod = "mmfed3_hide"\n[graph]\nmax_entities = 10\n'
+        f'[[graph.features]]\nname = "text"\ndim = {dim}\n'
     )
 
 
@@ -235,7 +245,9 @@ def test_check_counts_the_graph_and_says_which_secret_it_has(tmp_path):
     write_task(tmp_path)
     again = json.loads(check(tmp_path, "--format", "json", more='task_file = "task.toml"').stdout)
     assert (again["graph"], again["fleet_secret"]) == (found["graph"], found["fleet_secret"])
-    assert again["graph_notes"] == ["1 rows of features or masks are of entities without a fact"]
+    few, lone = "6 facts are too few for a round: rounds.min_windows is 32", "1 rows of features or masks are"
+    assert again["graph_notes"] == [f"{lone} of entities without a fact", few]
+    assert again["triples_with"]["text"] > 0
     (tmp_path / "fleet.secret").chmod(0o644)
     assert "others may read it (mode 0644)" in check(tmp_path).output
 
@@ -248,6 +260,11 @@ def test_check_counts_the_graph_and_says_which_secret_it_has(tmp_path):
         (lambda f: (f / "fleet.secret").unlink(), "lichen agent secret FILE makes one"),
         (lambda f: write_task(f, dim=5), "text, dim = 5"),
         (lambda f: write_features(f / "text.npz", named({"a": [1.0]})), "text, dim = 2"),
+        (
+            lambda f: write_features(f / "text.npz", named({f"v{n}": [1.0, 2.0] for n in range(41)})),
+            "has 41 names, at most 40 are read, 4 times the task's graph.max_entities",
+        ),
+        (lambda f: (f / "text.npz").unlink(), "text.npz: cannot be read as features (npz): No such file or"),
     ],
 )
 def test_check_names_what_is_wrong(tmp_path, spoil, words):
@@ -266,4 +283,13 @@ def test_features_of_no_modality_of_the_task_are_an_error_of_the_configuration(t
     (tmp_path / "task.toml").write_text(text)
     done = check(tmp_path, more='task_file = "task.toml"')
     assert done.exit_code == 78
-    assert "graph.features.text: task 'house' has no such modality (it has picture)" in done.output
+    assert "agent.toml: graph.features.text: task 'house' has no such modality (it has pic" in done.output
+
+
+def test_features_of_none_of_its_entities_are_told_and_no_error(tmp_path):
+    write_house(tmp_path)
+    write_task(tmp_path)
+    write_features(tmp_path / "text.npz", named({"BOILER": [1.0, 2.0]}))
+    found = json.loads(check(tmp_path, "--format", "json", more='task_file = "task.toml"').stdout)
+    assert found["triples_with"] == {"text": 0}
+    assert found["graph_notes"][0].startswith("no entity of a fact has features of text: ")

@@ -334,12 +334,14 @@ def test_one_question_is_answered_on_the_command_line_and_nothing_is_written(
     assert "(?, stands_in, cellar), version 3" in table.out
     assert re.search(r"1 +boiler +1[12]\.\d+ +known", table.out)
     for words, message in (
-        (("nobody", "stands_in"), "'nobody' is in no fact"),
+        (("nobody", "stands_in"), "'nobody' is in no fact of this device"),
+        (("Boiler", "stands_in"), "'Boiler' is in no fact of this device; did you mean 'boiler'?"),
+        (("boiler", "stand_in"), "'stand_in' is in no fact of this device; did you mean 'stands_in'?"),
         (("boiler", " "), "the relation is empty"),
     ):
         wrong = command(tmp_path, *words, "--format", "json")
         assert wrong.code == 65
-        assert message in json.loads(wrong.out)["error"]
+        assert json.loads(wrong.out)["error"] == message
     after = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.name != "agent.toml"}
     assert after == before
     append(tmp_path / "house.tsv", "radiator\tstands_in\tcellar")
@@ -381,3 +383,9 @@ def test_answers_that_nobody_could_read_are_a_warning(tmp_path: Path) -> None:
     for changes, why in (({"output": None}, "infer.output is not"), ({"enabled": False}, "is false")):
         (found,) = [w for w in warnings(settings_of(tmp_path, **changes), TASK, []) if "graph.queries" in w]
         assert why in found
+    (tmp_path / "questions.d").mkdir()
+    graph = settings_of(tmp_path).graph
+    assert graph is not None
+    folder = graph.model_copy(update={"queries": tmp_path / "questions.d"})
+    found = warnings(settings_of(tmp_path).model_copy(update={"graph": folder}), TASK, [])
+    assert any("questions.d is a folder" in words for words in found)

@@ -74,6 +74,7 @@ def test_enrolment_puts_it_in_place_and_keeps_the_one_that_is_there(config, stub
     word = stub.invite().encode()
     done = enroll(config, word, "--fleet-secret", str(given))
     assert done.exit_code == 0, done.output
+    assert f"which all devices must show, is {secrets.print_of(secret)}" in " ".join(done.output.split())
     kept = secrets.secret_path(read_config(config))
     assert kept == config.parent / "state" / "identity" / "fleet.secret"
     assert secrets.read(kept) == secret
@@ -81,7 +82,8 @@ def test_enrolment_puts_it_in_place_and_keeps_the_one_that_is_there(config, stub
     assert stub.requests
     assert not any(found in body for _, body in stub.requests for found in (secret, secret.hex().encode()))
     kept.chmod(0o644)
-    assert enroll(config, word, "--fleet-secret", str(given)).exit_code == 0, "again"
+    again = enroll(config, word, "--fleet-secret", str(given), "--format", "json")
+    assert (again.exit_code, json.loads(again.stdout)["fleet_secret"]) == (0, secrets.print_of(secret))
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
     refused = enroll(config, word, "--fleet-secret", str(other))
     assert refused.exit_code == 78

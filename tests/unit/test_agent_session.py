@@ -91,7 +91,7 @@ def test_a_task_file_with_a_modality_no_source_has_is_named(tmp_path):
     source = open_sources(settings, tmp_path / "agent.toml", None, SystemClock())
     assert first_task(settings, source).name == "toy"
     source[0].channels = {"acc": 3, "wind": 1}
-    with pytest.raises(Misconfigured, match=r"task.toml: .*'wind' is not in task 'toy'"):
+    with pytest.raises(Misconfigured, match=r"'wind' is not in task 'toy'.* \(.*task.toml\)"):
         first_task(settings, source)
     source[0].channels = {"acc": 2}
     with pytest.raises(Misconfigured, match="'acc' has 2 channels, the task says 3"):

@@ -123,7 +123,7 @@ async def test_wishes_that_the_task_does_not_know_are_errors_in_a_task_file_and_
         '[[modalities]]\nname = "gyr"\nchannels = 2\nrate_hz = 25\n'
     )
     settings = agent.settings.model_copy(update={"task_file": tmp_path / "task.toml"})
-    with pytest.raises(Misconfigured, match=r"task.toml: learn.targets: heart: not among .*\(label\)"):
+    with pytest.raises(Misconfigured, match=r"learn.targets: heart: not among .*\(label\) \(.*task.toml\)"):
         first_task(settings, agent.sources)
     wish = LearnSettings(targets=("heart",))
     agent.session._settings = settings.model_copy(update={"learn": wish})

@@ -67,6 +67,12 @@ def test_a_method_and_a_task_are_of_one_kind_of_material_or_are_told_apart():
             spec.configure(other)
 
 
+def test_an_option_that_is_wrong_is_told_in_the_method_s_own_words():
+    odd = Task(name="g", method="mmfed3_hide", graph=GraphTask(), config={"dim": 33})
+    with pytest.raises(Misconfigured, match=r"method 'mmfed3_hide': config: dim 33 is odd; [^()]*$"):
+        registry.method("mmfed3_hide").configure(odd)
+
+
 def test_a_spec_s_parts_and_codecs_are_ones_that_its_states_can_have():
     for spec in registry.methods().values():
         assert all(part.isidentifier() for part in (*spec.owned, *spec.bounded, *spec.optimised))

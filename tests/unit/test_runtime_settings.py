@@ -123,6 +123,7 @@ def test_an_absolute_path_stays(file):
         ("device = 'a/b'\n", "device: 'a/b' is no name: 1 to 64 letters, digits, '_', '.' and '-', a letter"),
         ("labels = ['a']\n", "labels: at least 2 wanted, there are 1"),
         ("roles = []\n", "roles: at least 1 wanted, there are 0"),
+        ("roles = 'train'\n", "roles: a list is wanted, in [ ]"),
         ("roles = ['observe', 'train', 'train']\n", "roles: at most 2 wanted, there are"),
     ],
 )

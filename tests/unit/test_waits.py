@@ -19,6 +19,7 @@ from edge_agent import cli as agent_cli
 from edge_agent import status as agent_status
 from edge_agent.config import read
 from edge_agent.waits import waits as agent_waits
+from edge_agent.window_space import WindowWorkspace
 from protocol.topics import Kind
 from runtime.clock import ManualClock
 from runtime.owner import Owner
@@ -80,12 +81,17 @@ async def test_an_explained_service_keeps_since_while_it_says_the_same():
     assert (doing.since, doing.until) == (clock.wall(), None)
 
 
+def working(store):
+    """A workspace of windows as its waits see it."""
+    return SimpleNamespace(trouble=lambda: WindowWorkspace.trouble(SimpleNamespace(store=store)))
+
+
 def agent(**changes):
     """An agent as its waits see it: all is well."""
     store = SimpleNamespace(trouble=None)
     parts = {
         "link": SimpleNamespace(connected=True, why="connected", since=NOW, until=None),
-        "workspace": lambda: SimpleNamespace(store=store),
+        "workspace": lambda: working(store),
         "learner": SimpleNamespace(why="no offer yet", since=NOW, until=None),
         "outbox": SimpleNamespace(waiting=0, oldest=None, again_at=None, last_refusal=""),
         "deployment": SimpleNamespace(why="version 3 runs", since=NOW, until=None),
@@ -108,7 +114,7 @@ def test_each_trouble_of_an_agent_is_a_wait_of_its_own():
     store = SimpleNamespace(trouble=(NOW - 9, "no space left"))
     bad = agent(
         link=SimpleNamespace(connected=False, why="connection refused", since=NOW - 50, until=NOW + 3),
-        workspace=lambda: SimpleNamespace(store=store),
+        workspace=lambda: working(store),
         learner=SimpleNamespace(why="training round 4", since=NOW - 5, until=NOW + 595),
         outbox=SimpleNamespace(waiting=2, oldest=NOW - 400, again_at=NOW + 8, last_refusal="wrong_round: x"),
         deployment=SimpleNamespace(why="fetching version 3", since=NOW - 1, until=NOW + 300),

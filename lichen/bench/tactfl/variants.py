@@ -103,6 +103,7 @@ LINES: Final[Mapping[str, Line]] = {
     n.AUTOENCODER_TUNED: Line(n.AUTOENCODER, TUNED),
     n.TACTFL: Line(n.OURS),
     n.TACTFL_TUNED: Line(n.OURS, TUNED),
+    n.TACTFL_SHORTER_TUNED: Line(n.OURS, TUNED, {"segment_share": 0.7}),
     n.TACTFL_PLAIN: Line(n.OURS, TRAINED, PLAIN),
     n.TACTFL_PLAIN_TUNED: Line(n.OURS, TUNED, PLAIN),
     n.NO_SIMILARITY: Line(n.OURS, TRAINED, _EQUAL),
@@ -169,7 +170,9 @@ def line(
 
 TRIED: Final[Mapping[str, Sequence[Mapping[str, Any]]]] = {
     n.OURS: (
+        {"segment_share": 0.5},
         {"segment_share": 0.6},
+        {"segment_share": 0.7},
         {"segments": "ends"},
         {"temperature": 0.1},
         {"temperature": 0.4},

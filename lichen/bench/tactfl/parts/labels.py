@@ -1,12 +1,13 @@
 """The share of windows that the coordinator has labels of (the paper's 1 - delta)."""
 
+from collections.abc import Iterable
 from typing import Final
 
 from lichen.bench.tactfl import names as n
 from lichen.bench.tactfl import variants as v
-from lichen.bench.tactfl.part import Part, usual
+from lichen.bench.tactfl.part import Part, Variant, usual
 
-SHARES: Final = (0.02, 0.05, 0.1, 0.3, 0.5, 0.7, 0.9)
+SHARES: Final = (0.1, 0.3, 0.5, 0.7, 0.9)
 _TABLE: Final = 0.1
 _FEWEST: Final = 15
 _MOST: Final = 3
@@ -19,11 +20,9 @@ def passes(share: float) -> int:
     return max(min(usual, _FEWEST), min(_MOST * usual, round(usual * _TABLE / share)))
 
 
-PART: Final = Part(
-    name="labels",
-    place=4,
-    title="the share of windows that is labelled, all others on the devices",
-    variants=tuple(
+def lines(shares: Iterable[float]) -> tuple[Variant, ...]:
+    """The part's lines at these shares."""
+    return tuple(
         v.line(
             title,
             v.UCI_HAR,
@@ -31,9 +30,17 @@ PART: Final = Part(
             conditions={"labelled": share},
             setting={"tune_epochs": passes(share)},
         )
-        for share in SHARES
+        for share in shares
         for title in (n.BASELINES[n.RANDOM], n.LABELLED_ONLY, n.NO_CONTRAST_TUNED, n.TACTFL, n.TACTFL_TUNED)
-    ),
-    versus=((n.TACTFL_TUNED, n.LABELLED_ONLY), (n.TACTFL_TUNED, n.NO_CONTRAST_TUNED)),
+    )
+
+
+VERSUS: Final = ((n.TACTFL_TUNED, n.LABELLED_ONLY), (n.TACTFL_TUNED, n.NO_CONTRAST_TUNED))
+PART: Final = Part(
+    name="labels",
+    place=4,
+    title="the share of windows that is labelled, all others on the devices",
+    variants=lines(SHARES),
+    versus=VERSUS,
     rows=usual,
 )
