@@ -133,7 +133,9 @@ def test_bench_tactfl_the_worst_seed_is_told() -> None:
         return _outcome(80.0, tuned)
 
     rows = part.rows(part.results({one.key(): made(one) for one in part.ones(SEEDS)}, SEEDS))
-    worst = [row for row in rows if (row.method, row.metric) == (n.TACTFL_SHORTER_TUNED, least(n.LABELLED_ONLY))]
+    worst = [
+        row for row in rows if (row.method, row.metric) == (n.TACTFL_SHORTER_TUNED, least(n.LABELLED_ONLY))
+    ]
     assert [(row.mean, row.n) for row in worst] == [(-0.5, 1)]
     assert [goal.met(row) for goal in part.goals for row in worst if goal.concerns(row)] == [False]
 
