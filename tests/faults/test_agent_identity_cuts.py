@@ -101,7 +101,7 @@ def freeze(disk: SimDisk, after: Path, *, power: bool) -> None:
 
 
 def enrol(config: Path, stub: Stub):
-    return command._enroll(stub.invite(), config, None, 5.0, replace=False)
+    return command._enroll(stub.invite(), config, None, 5.0, None, replace=False)
 
 
 def key_of(path: Path) -> bytes:
