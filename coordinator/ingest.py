@@ -23,6 +23,7 @@ from coordinator.ledger import Ledger
 from coordinator.receive import Receiver
 from coordinator.roster import Roster
 from coordinator.rounds.driver import Driver
+from coordinator.secrets import SecretWatch
 from coordinator.telling import Teller
 from protocol.errors import LichenError, Reason, Refused, Transient
 from protocol.messages import Fetch, Metric, State, decode
@@ -66,6 +67,7 @@ class Ingest:
         self._ledger = ledger
         self._guard = guard
         self._deployment = deployment
+        self._secrets = SecretWatch(roster)
         self.lanes: Lanes[tuple[Message, Route]] = Lanes(now)
 
         self.taskless: Callable[[str], None] = lambda _: None
@@ -155,11 +157,13 @@ class Ingest:
         state = decode(payload, State)
         _same_device(device, state.device)
         came = self._roster.update(state)
+        self._secrets.heard(device)
         await self._ledger.put(schema.devices, ack, **self._roster.row(device))
         if came:
             log.info("device_online", device=device, windows=state.windows)
         if state.status == "online":
-            if not state.modalities and state.targets is None:  # (): it knows the task, and has no data yet
+            # Targets (): it knows the task, and has no data yet.
+            if not state.modalities and state.targets is None and state.refuses is None:
                 self.taskless(device)
             try:
                 await self._driver.device_online(device, came=came)

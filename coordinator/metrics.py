@@ -78,6 +78,11 @@ class _Collector:
             ("lichen_devices_online", "Devices that are online", len(app.roster.online())),
             ("lichen_selected", "Devices selected in this round", len(state.selected)),
             ("lichen_delivered", "Devices that delivered in this round", len(state.delivered)),
+            (
+                "lichen_fleet_secrets",
+                "Different fleet secrets of online devices with graphs; more than 1 is wrong",
+                len(set(app.roster.secrets().values())),
+            ),
             ("lichen_quarantined", "Devices in quarantine", len(app.standing.all_barred())),
         ):
             yield GaugeMetricFamily(name, words, value=float(value))

@@ -73,6 +73,11 @@ class Roster:
         """Devices that are here, sorted."""
         return tuple(sorted(name for name, device in list(self._devices.items()) if device.online))
 
+    def secrets(self) -> dict[str, str]:
+        """The prints of the fleet's secret that devices have which are here, by device."""
+        known = ((name, self._devices[name].state.fleet_secret) for name in self.online())
+        return {name: shown for name, shown in known if shown is not None}
+
     def silent(self) -> tuple[str, ...]:
         """Devices that were not heard since the start; first those that were online when last heard."""
         silent = [name for name in self._devices if name not in self._heard]

@@ -19,6 +19,7 @@ from coordinator.rounds.outlook import outlook
 from coordinator.rounds.reading import replay
 from coordinator.rounds.states import RoundState
 from coordinator.rounds.why import NAMES
+from coordinator.secrets import differing
 from coordinator.serving import served, unserved
 from coordinator.standing import Conduct, in_quarantine, in_words
 from coordinator.standing import read as conduct
@@ -112,6 +113,7 @@ def look(store: Store, settings: CoordinatorSettings, now: float) -> tuple[dict[
         "quarantined": sorted(device for device, one in barred.items() if one is not None),
         "revoked": sorted(device for device, one in barred.items() if one is None),
         "weighing": newest(store),
+        "secrets": differing({d: shown for d, shown in roster.secrets().items() if d not in barred}),
         "trouble": state.trouble,
         "why": store.get_meta("why") or "",
         "why_wall": said_at,
@@ -132,6 +134,7 @@ def look(store: Store, settings: CoordinatorSettings, now: float) -> tuple[dict[
         broker=broker[0] if broker else None,
         quarantines=_quarantines(barred, roster),
         graphs=wait_for(kept(store, task), roster, terms),
+        secrets=found["secrets"],
         chosen=found["selected"],
     )
     return found, waits(picture)

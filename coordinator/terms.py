@@ -10,6 +10,8 @@ from protocol.task import LABEL, Task
 
 ALONE = "waits for a device that trains"
 """Of a device that is able, but not alone."""
+REFUSES = "refuses the task"
+"""Of a device that says that it cannot do it; its own words follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,8 @@ class Terms:
 
     def lacks(self, state: State) -> str:
         """What an online device lacks, in words; empty where it lacks nothing."""
+        if state.refuses is not None:
+            return f"{REFUSES}: {state.refuses}"
         if not trains(state):
             if "prototype" not in state.roles:
                 return "no role train"

@@ -26,13 +26,22 @@ class Picture:
     broker: Wait | None = None
     quarantines: tuple[Wait, ...] = ()
     graphs: Wait | None = None
+    secrets: str = ""
+    """That devices have different fleet secrets, in words; empty where they have not."""
     chosen: Mapping[str, str] = field(default_factory=dict)
     """Why the open attempt has the devices that it has."""
 
 
 def waits(seen: Picture) -> list[Wait]:
     """All of it, the most pressing first."""
-    return [*_broker(seen), *_trouble(seen), *_phase(seen), *_graphs(seen), *_quarantines(seen)]
+    return [
+        *_broker(seen),
+        *_trouble(seen),
+        *_phase(seen),
+        *_graphs(seen),
+        *_quarantines(seen),
+        *_secrets(seen),
+    ]
 
 
 def _broker(seen: Picture) -> Iterator[Wait]:
@@ -76,6 +85,12 @@ def _graphs(seen: Picture) -> Iterator[Wait]:
     """Of the feature graphs, while there are rounds that they are for."""
     if seen.graphs is not None and seen.state.phase is not Phase.DONE:
         yield seen.graphs
+
+
+def _secrets(seen: Picture) -> Iterator[Wait]:
+    """No round waits for it, and what the rounds are for does."""
+    if seen.secrets:
+        yield Wait("secrets", seen.secrets, None, None, "until they are one")
 
 
 def _quarantines(seen: Picture) -> Iterator[Wait]:

@@ -25,6 +25,10 @@ from protocol.errors import Misconfigured
 from protocol.task import Task
 
 NO_TABLES: Final = "this device has no embeddings yet: they come with its first round of training"
+NO_TABLES_ANY_MORE: Final = (
+    "this device has no embeddings: they come with a round of training, and the last of the task's {} is "
+    "over (the coordinator's task may be given more: rounds.count)"
+)
 
 
 @dataclass(frozen=True)
@@ -55,8 +59,8 @@ class Names:
         """Index in the graph by row; None of what is not in it any more."""
         self._facts_N = np.sort(codes(graph.triples_N3))
 
-    def rows(self, question: Question) -> tuple[int, int] | str:
-        """Of entity and relation; words where one has none."""
+    def rows(self, question: Question, learned: str) -> tuple[int, int] | str:
+        """Of entity and relation; words where one has none: ``learned`` says when what is new gets one."""
         keyed, tables = self.snapshot.keyed, self.tables
         e, r = self._entities.get(question.about), self._relations.get(question.relation)
         if e is None or r is None:
@@ -65,7 +69,7 @@ class Names:
         relation = tables.relation(keyed.relation_keys_R16[r].tobytes(), inverse=question.heads)
         if entity is None or relation is None:
             new = question.about if entity is None else question.relation
-            return f"{new!r} is new here: it is learned in the next round of training"
+            return f"{new!r} is new here: {learned}"
         return entity, relation
 
     def answers(
@@ -116,7 +120,8 @@ class Answers:
             yield from (_line(question, [], why) for question in asked.questions)
             return
         names = self._named(asked.snapshot, tables)
-        rows = [names.rows(question) for question in asked.questions]
+        learned = _when_learned(model, asked.task)
+        rows = [names.rows(question, learned) for question in asked.questions]
         some = [found for found in rows if not isinstance(found, str)]
         heads, relations = (np.array([found[i] for found in some], np.int64) for i in (0, 1))
         tails_BK, scores_BK = model.complete(heads, relations, tables)
@@ -136,7 +141,8 @@ class Answers:
         """Embeddings that the model takes; or why there are none, in words."""
         tables, why = self._tables(task)
         if tables is None:
-            return None, why
+            over = why == NO_TABLES and _is_over(model, task)
+            return None, NO_TABLES_ANY_MORE.format(task.rounds.count) if over else why
         return (None, why) if (why := model.misfit(tables)) else (tables, "")
 
     def _tables(self, task: Task) -> tuple[Tables | None, str]:
@@ -155,6 +161,25 @@ class Answers:
         if names is None or names.snapshot is not snapshot or names.tables is not tables:
             names = self._names = Names(snapshot, tables)
         return names
+
+
+def _is_over(model: GraphModel, task: Task) -> bool:
+    """Whether the model is of the task's last round."""
+    return model.manifest.round >= task.rounds.count
+
+
+def _when_learned(model: GraphModel, task: Task) -> str:
+    """When a device learns what is new in its facts, in words."""
+    count = task.rounds.count
+    if _is_over(model, task):
+        return (
+            f"the last of the task's {count} rounds is over, and it is learned only if the coordinator's "
+            "task is given more (rounds.count)"
+        )
+    return (
+        "it is learned in the next round of training that this device takes part in, if there is one (the "
+        f"model is of round {model.manifest.round} of {count})"
+    )
 
 
 def stamped(line: dict[str, Any], manifest: BundleManifest, wall: float, latency_s: float) -> dict[str, Any]:

@@ -115,7 +115,7 @@ class GraphWorkspace:
             )
             for name in self.modalities
         }
-        return Standing(profile, told.samples, modalities)
+        return Standing(profile, told.samples, modalities, print_of(found.secret))
 
     def material(self, _limit: int) -> tuple[Profile, KeyedGraph]:
         """As :meth:`edge_agent.workspace.Workspace.material`, with what was appended up to now."""

@@ -2,9 +2,9 @@
 
 ``up/state`` is retained: ``online`` at every connect, ``stopped`` on a clean exit, ``offline`` by the will.
 It is sent when it changed, at most every ``state_every_s``. What matters to the coordinator (status, model,
-roles, modalities, targets, enough windows to train, a quarter more windows) is sent then; small changes wait
-``state_idle_s``. An idle device with two modalities and seven classes sends about 700 bytes every 10
-minutes: 101 KB a day; the link adds its pings (docs/transport.md).
+roles, modalities, targets, the secret's print, why the task is refused, enough windows to train, a quarter
+more windows) is sent then; small changes wait ``state_idle_s``. An idle device with two modalities and seven
+classes sends about 700 bytes every 10 minutes: 101 KB a day; the link adds its pings (docs/transport.md).
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from edge_agent.tasks import TASK_FILE, check_task, unused
 from edge_agent.workspace import Standing, Workspace
 from models.contract import Profile
 from protocol.errors import Misconfigured, Reason, Refused, Transient
-from protocol.messages import Metric, State, TaskAnnouncement, encode
+from protocol.messages import MAX_WORDS, Metric, State, TaskAnnouncement, encode
 from protocol.task import LABEL, Task
 from protocol.topics import Kind, device_topic
 from runtime.clock import Clock
@@ -94,12 +94,15 @@ class Session:
         """
         task, work = announcement.task, self._workspace()
         if work is not None and work.task == task:
-            self.misfit = ""
+            if self.misfit:
+                self.misfit = ""
+                self.touch()
             return False
         try:
             check_task(task, self._sources, self._settings.learn, self._settings.graph)
         except Misconfigured as error:
             self.misfit = str(error)
+            self.touch()
             raise Refused(Reason.UNKNOWN_TASK, str(error)) from None
         self.misfit = ""
         for words in unused(task, self._sources, self._settings.graph):
@@ -139,6 +142,8 @@ class Session:
             model=self._model_digest(),
             chunk_bytes=self._link.chunk_bytes,
             version=_version(),
+            fleet_secret=now.fleet_secret,
+            refuses=_line(self.misfit) or None,
         )
 
     async def greet(self) -> None:
@@ -226,4 +231,11 @@ class Session:
 def _kind(state: State) -> tuple[object, ...]:
     """What the coordinator should hear of soon when it changes."""
     broken = any(BROKEN in modality.reasons for modality in state.modalities.values())
-    return set(state.modalities), state.targets, state.chunk_bytes, broken
+    known = state.targets, state.fleet_secret, state.refuses
+    return set(state.modalities), known, state.chunk_bytes, broken
+
+
+def _line(words: str) -> str:
+    """As one line of a state message: bounded, and without what a terminal would obey."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in words).split())
+    return line if len(line) <= MAX_WORDS else f"{line[: MAX_WORDS - 3]}..."

@@ -22,11 +22,13 @@ class Standing:
         profile: what the device reads and predicts.
         samples: windows or triples to learn from; what ``rounds.min_windows`` counts.
         modalities: those of the profile, for the state message.
+        fleet_secret: the print of the secret that names entities; None where there is none.
     """
 
     profile: Profile
     samples: int
     modalities: Mapping[str, ModalityState]
+    fleet_secret: str | None = None
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from coordinator.terms import noun_of
+from coordinator.secrets import differing
+from coordinator.terms import REFUSES, noun_of
 from lichen.watch import DeviceView, FleetView
 from protocol.messages import RoundAnnouncement
 from runtime.waits import span
@@ -43,6 +44,8 @@ def show(view: FleetView, console: Console, *, why: bool, listened_s: float = 0.
     if view.model is not None:
         size = view.model.bundle.size
         _say(console, f"deployed: version {view.model.version}, a bundle of {size:,} bytes")
+    if words := differing(secrets(view)):
+        _say(console, f"warning: {words}", "yellow")
     if not view.devices:
         _say(console, "no device has been seen")
         return
@@ -51,6 +54,15 @@ def show(view: FleetView, console: Console, *, why: bool, listened_s: float = 0.
     for name, device in sorted(view.devices.items()):
         table.add_row(*(Text(cell) for cell in _row(view, name, device)))
     console.print(table)
+
+
+def secrets(view: FleetView) -> dict[str, str]:
+    """Prints of the devices that are online."""
+    return {
+        name: device.fleet_secret
+        for name, device in view.devices.items()
+        if device.status == "online" and device.fleet_secret is not None
+    }
 
 
 def _round(now: RoundAnnouncement, console: Console, *, why: bool) -> None:
@@ -79,6 +91,8 @@ def _row(view: FleetView, name: str, device: DeviceView) -> tuple[str, ...]:
         for m, s in device.modalities.items()
     )
     windows = "-" if device.windows is None else str(device.windows)
+    if device.refuses is not None:  # what it may have is of a task before
+        windows, words = "-", f"{REFUSES}: {device.refuses}"
     return name, device.status, windows, words or "-", _part(view, name)
 
 

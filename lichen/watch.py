@@ -48,6 +48,10 @@ class DeviceView:
     """Windows in its store to learn from; None where it is only known to be away."""
     modalities: dict[str, ModalityState] = field(default_factory=dict)
     model: str | None = None
+    fleet_secret: str | None = None
+    """The print of its secret for names of entities."""
+    refuses: str | None = None
+    """Why it does not do the task that is announced."""
     round: int | None = None
     """The last round it has measured itself in."""
     metrics: dict[str, float] = field(default_factory=dict)
@@ -130,6 +134,7 @@ class FleetView:
             device.windows = message.windows
             device.modalities = dict(message.modalities) or device.modalities
             device.model = message.model
+            device.fleet_secret, device.refuses = message.fleet_secret, message.refuses
 
     def _round(self, message: RoundAnnouncement) -> None:
         self.round = message

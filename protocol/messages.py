@@ -22,6 +22,10 @@ MAX_CHUNKS: Final = 1 << 20
 PerClass = Annotated[tuple[Count, ...], Field(max_length=1024)]
 Metrics = Annotated[dict[Label, float], Field(max_length=128)]
 Role = Literal["observe", "prototype", "train"]
+MAX_WORDS: Final = 240
+Words = Annotated[str, Field(min_length=1, max_length=MAX_WORDS, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
+"""One line for people."""
+SecretPrint = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 
 
 class BlobRef(Wire):
@@ -61,6 +65,11 @@ class State(Wire):
     chunk_bytes: Annotated[int, Field(ge=1024, le=1024 * 1024)] = 65536
     """The largest chunk this device takes."""
     version: Label = "0"
+    fleet_secret: SecretPrint | None = None
+    """The print of the secret under which it names entities; left out where it has no graph. It tells
+    secrets apart, and tells nothing of them."""
+    refuses: Words | None = None
+    """Why it does not do the task that was announced last; left out where it does, or knows of none."""
 
 
 class TaskAnnouncement(Wire):

@@ -19,7 +19,7 @@ from models.graphs.files import write_features
 from models.graphs.keys import RELATIONS, key
 from protocol.errors import Refused
 from protocol.frame import decode_frame, encode_frame
-from protocol.messages import Offer, TaskAnnouncement, encode
+from protocol.messages import Offer, State, TaskAnnouncement, decode, encode
 from protocol.tensors import Codec
 from protocol.tensors import encode as encode_tensor
 from protocol.updates import BlobHeader, Manifest, UpdateHeader
@@ -103,6 +103,11 @@ async def test_its_state_counts_triples_and_tells_who_has_features(tmp_path):
         assert (status["graph"], status["triples_with"]) == ("ok", {"text": 5})
         words = (tmp_path / "fleet.secret").read_text().strip()
         assert words not in json.dumps(status)
+        assert (before.fleet_secret, state.fleet_secret) == (None, status["fleet_secret"])
+        assert words not in encode(state).decode()
+        other = state.model_copy(update={"fleet_secret": "0" * 16})
+        agent.session._sent, agent.session._sent_at = other, SystemClock().now() - 60
+        assert agent.session.is_due(state), "another secret is said soon"
 
 
 async def test_a_new_triple_is_in_the_next_round_and_no_name_goes_up(tmp_path):
@@ -215,7 +220,18 @@ async def test_a_device_without_a_graph_refuses_a_task_on_graphs(tmp_path):
     with pytest.raises(Refused, match=r"write a table \[graph\] with triples"):
         await announce(agent)
     assert "write a table [graph]" in agent.session.misfit
+    state = agent.session.state()
+    assert decode(encode(state), State).refuses == agent.session.misfit
+    agent.session._sent = state.model_copy(update={"refuses": None})
+    agent.session._sent_at = SystemClock().now() - 60
+    assert agent.session._news.is_set()
+    assert agent.session.is_due(state), "the coordinator hears of it soon"
+    agent.session.misfit = f"a\x1b[2J \udcff\n{'b' * 500}"
+    (words,) = [decode(encode(agent.session.state()), State).refuses]
+    assert words.startswith("a [2J bbb")
+    assert words.endswith("b...")
     await announce(agent, toy_task())
+    assert agent.session.state().refuses is None
     assert not [wait for wait in waits(agent) if wait.what == "task"]
     with pytest.raises(Refused):
         await announce(agent)

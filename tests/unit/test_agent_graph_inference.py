@@ -19,7 +19,7 @@ from edge_agent.cli import app
 from edge_agent.config import AgentSettings
 from edge_agent.deploy import Deployment
 from edge_agent.fit import require_fit
-from edge_agent.graph_answers import NO_TABLES, Answers, Asked, Names
+from edge_agent.graph_answers import NO_TABLES, NO_TABLES_ANY_MORE, Answers, Asked, Names
 from edge_agent.graph_model import GraphModel
 from edge_agent.graph_queries import Queries
 from edge_agent.graph_questions import Question
@@ -180,10 +180,34 @@ def test_an_entity_that_came_after_the_round_is_named_as_new(tmp_path: Path, dat
         Question("boiler", "cools"),
     )
     assert known["tails"][0]["entity"] == "cellar"
-    assert radiator["why"] == "'radiator' is new here: it is learned in the next round of training"
+    assert radiator["why"] == (
+        "'radiator' is new here: it is learned in the next round of training that this device takes part in, "
+        "if there is one (the model is of round 3 of 10)"
+    )
     assert heats["why"].startswith("'heats' is new here")
     assert heats["heads"] == []
     assert gone["why"] == "'cools' is in no fact of this device"
+
+
+def test_after_the_last_round_nothing_is_promised(tmp_path: Path, data: bytes) -> None:
+    count = TASK.rounds.count
+    last = changed(data, version=count, round=count)
+    settings, model = settings_of(tmp_path), GraphModel(put(tmp_path, last), 1)
+    (none,) = answered(settings, model, Question("boiler", "feeds"))
+    assert none["why"] == NO_TABLES_ANY_MORE.format(count)
+    learn(settings, tables_of(snapshot_of(settings), "feeds"))
+    append(tmp_path / "house.tsv", "boiler\tfeeds\tradiator")
+    (known, radiator) = answered(settings, model, Question("boiler", "feeds"), Question("radiator", "feeds"))
+    assert known["tails"]
+    assert radiator["why"] == (
+        f"'radiator' is new here: the last of the task's {count} rounds is over, and it is learned only if "
+        "the coordinator's task is given more (rounds.count)"
+    )
+    more = TASK.model_copy(update={"rounds": TASK.rounds.model_copy(update={"count": count + 1})})
+    answers = Answers(PrivateTensors(settings.state_dir / "private"))
+    asked = Asked(more, (Question("radiator", "feeds"),), snapshot_of(settings), 0.0)
+    (radiator,) = answers.lines(model, asked)
+    assert f"(the model is of round {count} of {count + 1})" in radiator["why"]
 
 
 def test_an_answer_takes_no_look_at_all_facts(tmp_path: Path) -> None:
