@@ -51,7 +51,8 @@ async def test_no_second_has_more_bytes_than_max_bytes_per_s():
     options = {"max_bytes_per_s": limit, "chunk_bytes": 65536, "window": 8}
     async with fake_broker(FakeBroker()) as fake, running(_link(fake, **options)) as link:
         await asyncio.gather(*(link.publish(f"a/blob/{i}", bytes(65536)) for i in range(16)))
-    assert 0.3 * limit <= fake.most_in_a_second()[1] <= limit
+    # the pace is the sender's: of two packets, the first may come late and the second at once
+    assert 0.3 * limit <= fake.most_in_a_second()[1] <= limit + 65536 + 64
 
 
 async def test_control_overtakes_chunks_that_wait_for_the_pace():
