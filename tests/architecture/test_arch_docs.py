@@ -91,7 +91,7 @@ def wrong(words: list[str]) -> str:
     if first not in PARTS:
         return f"no command {first!r}: {sorted(PARTS)}"
     known: Any = get_command(mount(first))
-    if (subs := getattr(known, "commands", None)) and rest and not rest[0].startswith("-"):
+    while (subs := getattr(known, "commands", None)) and rest and not rest[0].startswith("-"):
         names, rest = rest[0].split("|"), rest[1:]
         if names[0].isupper():  # `lichen bench NAME`
             return ""

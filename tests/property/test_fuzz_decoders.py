@@ -87,6 +87,11 @@ GOOD = {
     ("graph_tables", "small.npz"),
     ("mmfed3_hide", "first.frame"),
     ("mmfed3_hide", "later.frame"),
+    ("root", "first.json"),
+    ("timestamp", "first.json"),
+    ("snapshot", "first.json"),
+    ("targets", "first.json"),
+    ("trusted", "all.json"),
 }
 
 
