@@ -38,6 +38,7 @@ from coordinator.serving import LearningRoutes, Needs, routing
 from coordinator.standing import Standing
 from coordinator.telling import SENDERS, Teller
 from coordinator.traffic import Traffic
+from coordinator.trust.vouching import again_and_again, vouching_of
 from coordinator.uploads import Uploads
 from coordinator.weighings import Weighings
 from models.contract import Server
@@ -129,11 +130,14 @@ class Coordinator:
         # Whoever the operator let in counts before its first state too; made-up names are in neither list.
         self.standing.known = lambda device: device in self.roster or self.admission.active(device)
         self.teller.on_refusal = self.standing.refused
-        self.deployment: Deploying = Deployment(store, blobs, post, task.name, clock)
+        self.vouching = vouching_of(settings, blobs, clock)
+        self.deployment: Deploying = Deployment(store, blobs, post, task.name, clock, self.vouching)
         if routed is not None:
             needs = Needs(task, routed, store, self.roster, self.guard.barred)
             most = settings.export.max_routes
-            self.deployment = RoutedDeployment(needs, store, blobs, post, self.roster, clock, most)
+            self.deployment = RoutedDeployment(
+                needs, store, blobs, post, self.roster, clock, most, self.vouching
+            )
         registry = Registry(store, blobs, task)
         self.announcer = Announcer(
             post=post,
@@ -244,6 +248,7 @@ class Coordinator:
         self.store.close()
 
     def _services(self) -> dict[str, Callable[[], Awaitable[None]]]:
+        again_s = self.settings.trust.again_hours * 3600
         lanes = {f"lane-{n}": self.ingest.run_lane for n in range(LANES)}
         return {
             "link": self._connected,
@@ -260,8 +265,12 @@ class Coordinator:
             "audit": self.audit.run,
             "graphs": self.graphs.run,
             "rollcall": self.rollcall.run,
+            "trust": partial(again_and_again, self.vouching, self._announce, self.clock, again_s),
             "exit": partial(leave_when_done, self),
         }
+
+    async def _announce(self) -> bool:
+        return await self.deployment.announce(again=True)
 
     async def _connected(self) -> None:
         """The link; however this process ends in order, it takes leave before it disconnects."""

@@ -1,8 +1,6 @@
-"""``lichen coordinator``: init, serve, check, status, history."""
+"""``lichen coordinator``: init, serve, check, status, history, trust."""
 
 import json
-from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,11 +11,14 @@ from rich.table import Table
 from coordinator.admission import AUTHORITY, Admission
 from coordinator.app import DATABASE, check_owner
 from coordinator.app import serve as serve_settings
+from coordinator.cli_options import Config, Format, FormatOption
 from coordinator.config import load_settings, load_task
 from coordinator.history import read
 from coordinator.labelled import read as read_labelled
 from coordinator.status_cli import status
 from coordinator.store import Store
+from coordinator.trust.command import app as trust
+from coordinator.trust.vouching import repository_of
 from runtime import exit_codes
 from runtime.acting import as_owner_of
 from runtime.supervise import run
@@ -26,21 +27,9 @@ app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="In the cloud: rounds, aggregation, model registry."
 )
 
-Config = Annotated[Path, typer.Option("--config", "-c", help="coordinator.toml", show_default=False)]
-
 
 _SHOWN = ("accuracy", "macro_f1", "loss")
 """Metrics in the table, besides those that devices report; the JSON has all."""
-
-
-class Format(StrEnum):
-    """How results are printed."""
-
-    TABLE = "table"
-    JSON = "json"
-
-
-FormatOption = Annotated[Format, typer.Option("--format", help="A table for people, or one JSON object.")]
 
 
 @app.command()
@@ -96,6 +85,7 @@ def check(config: Config, fmt: FormatOption = Format.TABLE) -> None:
         "targets": list(task.target_names),
         "selection": task.rounds.selection,
         "identity": str(settings.state_dir / AUTHORITY) if Admission.enabled_by(settings) else None,
+        "bundles": "signed" if repository_of(settings).exists else "unsigned (lichen coordinator trust init)",
         "labelled": None if labelled is None else len(labelled.windows),
         "evaluation": None if settings.evaluation.data is None else str(settings.evaluation.data),
     }
@@ -109,6 +99,7 @@ def check(config: Config, fmt: FormatOption = Format.TABLE) -> None:
 
 
 app.command()(status)
+app.add_typer(trust, name="trust")
 
 
 @app.command()

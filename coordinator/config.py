@@ -83,6 +83,16 @@ class IdentitySettings(Section):
     """A command that makes the broker read them again, as ``["systemctl", "reload", "mosquitto"]``."""
 
 
+class TrustSettings(Section):
+    """``[trust]``: signing bundles, where ``lichen coordinator trust init`` has made a root."""
+
+    timestamp_days: Annotated[float, Field(ge=0.01, le=365)] = 7.0
+    """Devices take nothing new that was not signed within so many days: how long somebody can hold a new
+    version back unseen, and how long this coordinator can be away."""
+    again_hours: Annotated[float, Field(ge=0.001, le=720)] = 24.0
+    """Signed anew after so long."""
+
+
 class CoordinatorSettings(Section):
     """All of ``coordinator.toml``."""
 
@@ -99,6 +109,7 @@ class CoordinatorSettings(Section):
     uploads: UploadSettings = UploadSettings()
     quarantine: QuarantineSettings = QuarantineSettings()
     identity: IdentitySettings = IdentitySettings()
+    trust: TrustSettings = TrustSettings()
     exit_when_done: bool = False
     exit_linger_s: Annotated[float, Field(ge=0, le=3600)] = 5.0
     """After the last round, serve blobs until nobody fetched for this long (at most 20 times as long)."""

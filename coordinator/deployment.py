@@ -10,6 +10,8 @@ from coordinator import schema
 from coordinator.jobs import Jobs, Lineage
 from coordinator.links import Post
 from coordinator.store import Store
+from coordinator.trust.repository import Bundle
+from coordinator.trust.vouching import Unsigned, Vouching
 from models.contract import Blobs
 from protocol.errors import LichenError
 from protocol.messages import BlobRef, ModelPointer
@@ -55,12 +57,21 @@ class Deploying(Protocol):
 class Deployment:
     """The newest bundle and its announcement, where all devices run the same."""
 
-    def __init__(self, store: Store, blobs: BlobStore, post: Post, task: str, clock: Clock) -> None:
+    def __init__(  # noqa: PLR0917 - each of another type: no two can be mistaken for each other
+        self,
+        store: Store,
+        blobs: BlobStore,
+        post: Post,
+        task: str,
+        clock: Clock,
+        vouching: Vouching | None = None,
+    ) -> None:
         self._store = store
         self._blobs = blobs
         self._post = post
         self._task = task
         self._clock = clock
+        self._vouching = vouching or Unsigned()
 
     async def export(self, jobs: Jobs, state: Blobs, lineage: Lineage) -> None:
         """See :class:`Deploying`."""
@@ -88,21 +99,28 @@ class Deployment:
             task=self._task, version=rows[0]["version"], bundle=bundle, metrics=rows[0]["metrics"]
         )
 
+    def _vouched(self) -> ModelPointer | None:
+        pointer = self.pointer()
+        if pointer is None:
+            return None
+        one = Bundle(task=pointer.task, version=pointer.version, ref=pointer.bundle)
+        return self._vouching.vouched(pointer, [one])
+
     def kept(self) -> tuple[str, ...]:
         """See :class:`Deploying`."""
         pointer = self.pointer()
-        return () if pointer is None else (pointer.bundle.digest,)
+        return () if pointer is None else (pointer.bundle.digest, *self._vouching.kept())
 
     async def announce(self, *, again: bool = False) -> bool:
         """See :class:`Deploying`; one message, retained, so it is always said."""
         del again
-        pointer = await asyncio.to_thread(self.pointer)
-        if pointer is None:
-            return True
         try:
+            pointer = await asyncio.to_thread(self._vouched)
+            if pointer is None:
+                return True
             await self._post.broadcast(Kind.FLEET_MODEL, pointer)
         except LichenError as error:
-            log.warning("model_not_announced", version=pointer.version, why=str(error))
+            log.warning("model_not_announced", why=str(error))
             return False
         return True
 

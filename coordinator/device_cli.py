@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from coordinator.cli import Config, Format, FormatOption
+from coordinator.cli_options import Config, Format, FormatOption
 from coordinator.config import CoordinatorSettings, load_settings
 from coordinator.identity.book import FILE, Book
 from coordinator.identity.desk import Desk

@@ -19,6 +19,8 @@ from coordinator.roster import Roster
 from coordinator.serving import UNSERVED, Need, Needs, Served, Serving, fitting, grouped, served
 from coordinator.store import Store
 from coordinator.trouble import in_words
+from coordinator.trust.repository import Bundle
+from coordinator.trust.vouching import Unsigned, Vouching
 from models.contract import Blobs
 from protocol.errors import LichenError, Transient
 from protocol.messages import BlobRef, ModelPointer
@@ -53,6 +55,7 @@ class RoutedDeployment:
         roster: Roster,
         clock: Clock,
         max_routes: int,
+        vouching: Vouching | None = None,
     ) -> None:
         self._needs = needs
         self._store = store
@@ -61,6 +64,7 @@ class RoutedDeployment:
         self._roster = roster
         self._clock = clock
         self._max_routes = max_routes
+        self._vouching = vouching or Unsigned()
         self._said: dict[str, tuple[str, float]] = {}
         """Device -> the digest that it was pointed at last, and when."""
 
@@ -140,7 +144,7 @@ class RoutedDeployment:
 
     def kept(self) -> tuple[str, ...]:
         """See :class:`Deploying`."""
-        return tuple(one.digest for one in served(self._store))
+        return (*(one.digest for one in served(self._store)), *self._vouching.kept())
 
     async def announce(self, *, again: bool = False) -> bool:
         """Point each device to its bundle; see :class:`Deploying`.
@@ -169,7 +173,7 @@ class RoutedDeployment:
 
     async def _say(self, device: str, pointer: ModelPointer) -> bool:
         try:
-            await self._post.to_device(device, Kind.MODEL, pointer)
+            await self._post.to_device(device, Kind.MODEL, await asyncio.to_thread(self._vouched, pointer))
         except LichenError as error:
             log.warning("model_not_announced", device=device, version=pointer.version, why=str(error))
             return False
@@ -185,8 +189,22 @@ class RoutedDeployment:
         digest, at = self._said.get(device, (wanted, -_AGAIN_S))
         if digest == wanted and (known.state.model == wanted or (not came and now - at < _AGAIN_S)):
             return None
+        try:
+            vouched = await asyncio.to_thread(self._vouched, pointer)
+        except (LichenError, OSError) as error:
+            log.warning("model_not_announced", device=device, version=pointer.version, why=str(error))
+            return None
         self._said[device] = (pointer.bundle.digest, now)
-        return pointer
+        return vouched
+
+    def _vouched(self, pointer: ModelPointer) -> ModelPointer:
+        """With what vouches for the bundles of all routes."""
+        task = self._needs.task.name
+        bundles = [
+            Bundle(task=task, version=one.version, ref=BlobRef(digest=one.digest, size=one.size))
+            for one in served(self._store)
+        ]
+        return self._vouching.vouched(pointer, bundles)
 
     def _look_up(self, device: str) -> ModelPointer | None:
         there = served(self._store)

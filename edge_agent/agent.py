@@ -31,6 +31,7 @@ from edge_agent.session import Session, offline, state_topic
 from edge_agent.sources.base import Source
 from edge_agent.status import LOCK_FILE, STATUS_FILE, keep
 from edge_agent.tasks import first_task
+from edge_agent.trusting import trust_of
 from edge_agent.workspace import Workspace
 from protocol.errors import Refused, Transient
 from protocol.messages import Command, ModelPointer, Offer, Receipt, TaskAnnouncement, Want, decode
@@ -137,6 +138,7 @@ class Agent:
             on_spooled=self._on_spooled,
             worker=worker,
         )
+        self.trust = trust_of(settings, self.fetcher, clock)
         self.deployment = Deployment(
             settings.state_dir / "models",
             self.fetcher,
@@ -145,6 +147,7 @@ class Agent:
             fetch_timeout_s=settings.fetch_timeout_s,
             changed=self.session.touch,
             clock=clock,
+            trust=self.trust,
         )
         identity = folder_of(settings.state_dir)
         self.renewal = Renewal(

@@ -19,6 +19,7 @@ from edge_agent.profile import strangers
 from edge_agent.roles import roles_of
 from edge_agent.sensors.command import app as sensors
 from edge_agent.tasks import check_task, unused
+from edge_agent.trusting import UNSIGNED, begin
 from protocol.errors import Misconfigured
 from runtime import exit_codes
 from runtime.clock import SystemClock
@@ -60,6 +61,7 @@ def _checked(config: Path) -> dict[str, Any]:
     require_output(settings, config)
     tls_context(settings.mqtt)
     read_password(settings.mqtt)
+    first = begin(settings.state_dir, settings.trust_file)
     if task is not None:
         check_task(task, sources, settings.learn, settings.graph)
         if wrong := [*unused(task, sources, settings.graph), *strangers(task, settings.learn)]:
@@ -70,6 +72,7 @@ def _checked(config: Path) -> dict[str, Any]:
         "device": settings.device,
         "roles": list(roles_of(settings)),
         "broker": settings.mqtt.where,
+        "bundles": UNSIGNED if first is None else f"must be signed (root {first.root.said.version})",
         "task": None if task is None else task.name,
         "sources": {source.name: source.channels for source in sources},
         **check_graph(task, settings),

@@ -96,6 +96,9 @@ class AgentSettings(Section):
     cache_dir: ConfigPath = Path("/var/cache/lichen")
     task_file: ConfigPath | None = None
     """The task until one was announced; lets a device collect before it ever reached a broker."""
+    trust_file: ConfigPath | None = None
+    """``root.json`` of the fleet: only bundles that were signed are run. None: the one that came when this
+    device enrolled; where none came, bundles are taken unsigned."""
     source: tuple[dict[str, Any], ...] = ()
     """``[[source]]`` tables; each kind checks its own keys."""
     mqtt: MqttSettings = MqttSettings()

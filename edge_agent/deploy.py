@@ -1,4 +1,4 @@
-"""A ``ModelPointer`` -> pull the bundle, check it, probe it, swap. The model before it stays on disk.
+"""A ``ModelPointer`` -> is it signed; pull, check, probe it, swap. The model before it stays on disk.
 
 On disk, in ``state_dir/models``: one folder a bundle, named by its digest, and ``current.json`` that names
 the one that runs and the one before. A folder appears whole or not at all; ``current.json`` changes last.
@@ -19,6 +19,7 @@ from edge_agent.fit import require_fit
 from edge_agent.inference import Inference
 from edge_agent.model import MANIFEST_FILE, read_manifest
 from edge_agent.probe import why_not
+from edge_agent.trusting import Trust
 from edge_agent.workspace import Workspace
 from protocol.base import Count, Digest, Frozen, Name
 from protocol.bundle import BundleManifest, unpack
@@ -43,6 +44,8 @@ class Current(Frozen):
     version: Count
     digest: Digest
     previous: Digest | None = None
+    epoch: Count | None = None
+    """``edge_agent.trust.Trusted.epoch`` when it was taken; None: unsigned."""
 
 
 class Deployment(Explained):
@@ -58,6 +61,7 @@ class Deployment(Explained):
         fetch_timeout_s: float,
         changed: Callable[[], None],
         clock: Clock | None = None,
+        trust: Trust | None = None,
     ) -> None:
         super().__init__(clock or SystemClock(), "no model was announced")
         self._folder = folder
@@ -66,6 +70,7 @@ class Deployment(Explained):
         self._workspace = workspace
         self._timeout_s = fetch_timeout_s
         self._changed = changed
+        self._trust = trust
         self._pointer: ModelPointer | None = None
         self._news = asyncio.Event()
         self._refused: set[str] = set()
@@ -124,20 +129,25 @@ class Deployment(Explained):
             pointer, work = self._pointer, self._workspace()
             if self._inference.model is None and self._inference.available:
                 await self._load_last_good()
-            if pointer is None or work is None or not self._wanted(pointer):
+            if pointer is None or work is None or not self._possible(pointer):
                 continue
-            self.say(f"fetching and checking version {pointer.version}", self._timeout_s)
             try:
                 with disk_trouble(self._folder):
+                    if self._trust is not None:  # also of what runs: that nothing is signed must be noticed
+                        await self._trust.require(pointer)
+                    if not self._wanted(pointer):
+                        continue
+                    self.say(f"fetching and checking version {pointer.version}", self._timeout_s)
                     await self._deploy(pointer, work)
                 wait = _AGAIN_S
                 self.why = f"version {pointer.version} runs"
-            except Refused as error:
-                self._refused.add(pointer.bundle.digest)
-                self.last_refusal = str(error)
-                self.why = f"version {pointer.version} was refused: {error}"
-                _log.error("model refused; the old one stays", version=pointer.version, why=str(error))
-            except Transient as error:
+            except (Refused, Transient) as error:
+                if isinstance(error, Refused) and error.reason is not Reason.EXPIRED:
+                    self._refused.add(_mark(pointer))
+                    self.last_refusal = str(error)
+                    self.why = f"version {pointer.version} was refused: {error}"
+                    _log.error("model refused; the old one stays", version=pointer.version, why=str(error))
+                    continue
                 _log.warning("model not here yet", version=pointer.version, why=str(error), again_in_s=wait)
                 self.say(f"version {pointer.version} is not here yet: {error}", wait)
                 await self._pause(wait)
@@ -151,9 +161,10 @@ class Deployment(Explained):
         except TimeoutError:
             return
 
+    def _possible(self, pointer: ModelPointer) -> bool:
+        return self._inference.available and _mark(pointer) not in self._refused
+
     def _wanted(self, pointer: ModelPointer) -> bool:
-        if pointer.bundle.digest in self._refused or not self._inference.available:
-            return False
         running = self._inference.model
         return running is None or running.digest != pointer.bundle.digest
 
@@ -171,7 +182,13 @@ class Deployment(Explained):
         before, previous = self.current, None
         if before is not None:  # the same bundle again (its files were damaged) keeps the one before it
             previous = before.previous if before.digest == digest else before.digest
-        now = Current(task=manifest.task, version=manifest.version, digest=digest, previous=previous)
+        now = Current(
+            task=manifest.task,
+            version=manifest.version,
+            digest=digest,
+            previous=previous,
+            epoch=self._epoch,
+        )
         await asyncio.to_thread(write_atomic, self._folder / CURRENT, now.model_dump_json().encode())
         self.current = now
         await asyncio.to_thread(self._tidy)
@@ -190,8 +207,14 @@ class Deployment(Explained):
         finally:
             await asyncio.to_thread(self._fetcher.forget, digest)
 
+    @property
+    def _epoch(self) -> int | None:
+        return None if self._trust is None else self._trust.epoch
+
     def _require_newer(self, pointer: ModelPointer) -> None:
         now = self.current
+        if now is not None and self._epoch not in {None, now.epoch}:
+            return  # who signed what runs, if anybody, speaks no more
         if now is not None and now.task == pointer.task and pointer.version < now.version:
             raise Refused(
                 Reason.WRONG_BASE,
@@ -234,6 +257,12 @@ class Deployment(Explained):
         for entry in self._folder.iterdir():
             if entry.name not in keep and entry.is_dir():
                 remove_tree(entry)
+
+
+def _mark(pointer: ModelPointer) -> str:
+    """A bundle, and what vouches for it: somebody may announce a good bundle with bad vouchers."""
+    vouched = "" if pointer.trust is None else pointer.trust.model_dump_json()
+    return f"{pointer.bundle.digest} {vouched}"
 
 
 def _is_whole(folder: Path) -> bool:

@@ -47,6 +47,7 @@ def report(agent: "Agent") -> dict[str, Any]:
         "model_version": None if agent.inference.model is None else agent.inference.model.manifest.version,
         "model_personal": agent.inference.model is not None and bool(agent.inference.model.own),
         "model_refused": agent.deployment.last_refusal,
+        "trust": agent.trust.status(),
         "predictions": agent.inference.predictions,
         "last_prediction": agent.inference.last,
         **({} if agent.queries is None else agent.queries.told()),

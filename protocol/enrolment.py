@@ -18,6 +18,7 @@ from protocol.errors import Misconfigured, Reason
 MAX_PEM: Final = 16 * 1024
 MAX_BODY_BYTES: Final = 64 * 1024
 """Of a request or an answer."""
+MAX_TRUST_ROOT: Final = 16 * 1024
 _PREFIX: Final = "lichen1."
 _MAX_INVITE: Final = 4096
 COORDINATOR_NAME: Final = "@coordinator"
@@ -96,6 +97,8 @@ class EnrolAnswer(Wire):
     """The device's certificate, and after it any intermediate ones."""
     ca: Pem | None = None
     """Whom to trust from now on (the broker's certificate is signed by it, too)."""
+    trust_root: Annotated[str, Field(min_length=1, max_length=MAX_TRUST_ROOT)] | None = None
+    """The newest root (``protocol.roles``), where this fleet signs its bundles."""
     broker_host: Annotated[str, Field(max_length=253)] = ""
     broker_port: Annotated[int, Field(ge=1, le=65535)] = 8883
 

@@ -32,6 +32,9 @@ class Reason(StrEnum):
     OUTLIER = "outlier"  # sound by itself, but far outside the round's own distribution
     QUARANTINED = "quarantined"  # refused too often for what it sent: not heard for a while
     REVOKED = "revoked"  # its certificate was taken back
+    UNTRUSTED = "untrusted"  # not signed by who may sign it, or not what was signed
+    ROLLED_BACK = "rolled_back"  # older than what is trusted already
+    EXPIRED = "expired"  # signed, but too long ago
     BAD_INVITE = "bad_invite"  # a token that is unknown, used, expired or for another device
 
 

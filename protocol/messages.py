@@ -171,6 +171,19 @@ class Receipt(Wire):
     detail: Annotated[str, Field(max_length=500)] = ""
 
 
+class Vouchers(Wire):
+    """Where the signed metadata of a bundle is (``protocol.roles``).
+
+    Blobs; they are believed for their signatures, never for being named here.
+    """
+
+    roots: Annotated[tuple[BlobRef, ...], Field(max_length=256)] = ()
+    """Versions 2, 3, ... in this order; the first one is on the device."""
+    timestamp: BlobRef
+    snapshot: BlobRef
+    targets: BlobRef
+
+
 class ModelPointer(Wire):
     """``b/model`` (retained) or ``down/model``: the bundle that a device should run. Devices pull it."""
 
@@ -179,6 +192,8 @@ class ModelPointer(Wire):
     version: Count
     bundle: BlobRef
     metrics: Metrics = Field(default_factory=dict)
+    trust: Vouchers | None = None
+    """None: this coordinator signs nothing."""
 
 
 class Command(Wire):

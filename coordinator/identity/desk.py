@@ -29,7 +29,7 @@ from coordinator.identity.certificates import (
     requested_key,
 )
 from coordinator.identity.places import Places, refresh_own
-from protocol.enrolment import EnrolAnswer, EnrolRequest, Invite, RenewRequest
+from protocol.enrolment import MAX_TRUST_ROOT, EnrolAnswer, EnrolRequest, Invite, RenewRequest
 from protocol.errors import Misconfigured, Reason, Refused
 from runtime.files import disk_errors
 
@@ -164,9 +164,20 @@ class Desk:
             device=device,
             certificate=certificate,
             ca=self.authority.ca_pem,
+            trust_root=self._root(),
             broker_host=self.broker_host,
             broker_port=self._settings.broker_port,
         )
+
+    def _root(self) -> str | None:
+        """Who signs bundles; None: nobody does."""
+        path = self.places.trust_root
+        with disk_errors(path):
+            try:
+                text = path.read_text(encoding="utf-8")
+            except FileNotFoundError:
+                return None
+        return text if len(text) <= MAX_TRUST_ROOT else None
 
     def prepare(self) -> None:
         """Make our own certificates, where they are missing or old.

@@ -54,6 +54,11 @@ class Places:
         return self.state_dir / FOLDER
 
     @property
+    def trust_root(self) -> Path:
+        """Who signs bundles: the newest root (:mod:`coordinator.trust.repository`)."""
+        return self.state_dir / "trust" / "root.json"
+
+    @property
     def own(self) -> Path:
         """The folder of the coordinator's own certificates."""
         return self.state_dir / "identity"

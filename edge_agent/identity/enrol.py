@@ -188,9 +188,25 @@ def keep(
     certificate = keys.certificates_pem(answer.certificate.encode(), "the answer")
     folder.write(folder.authority, keys.certificates_pem(root.encode(), "the authority").encode())
     folder.write(folder.pair, certificate.encode() + keys.key_pem(key))
+    if answer.trust_root is not None:
+        keep_root(folder, answer.trust_root, invite)
     folder.write(folder.record, identity.model_dump_json(indent=1).encode())
     folder.forget_next_key()
     return identity
+
+
+def keep_root(folder: Folder, text: str, invite: str) -> None:
+    """Who signs bundles, as the service says. One that came with the same invite stays: others follow it.
+
+    Raises:
+        Transient: the disk is full.
+    """
+    try:
+        known = folder.read()
+    except Misconfigured:
+        known = None
+    if known is None or known.invite_sha256 != invite or not folder.root.is_file():
+        folder.write(folder.root, text.encode())
 
 
 def _record(

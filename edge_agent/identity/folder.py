@@ -6,6 +6,7 @@
 ``device.pem``        the certificate and its key in one file: a pair in two files cannot be replaced in
                       one step, and a power cut in between would leave a key that fits no certificate
 ``identity.json``     names, times, where to renew
+``root.json``         who signs bundles (:mod:`edge_agent.trust`), where the fleet has that
 ====================  ==========================================================================
 
 Each is replaced as a whole, in this order; whoever begins again after a power cut goes on where it stopped.
@@ -68,6 +69,11 @@ class Folder:
     def authority(self) -> Path:
         """Whom to trust."""
         return self.path / "ca.pem"
+
+    @property
+    def root(self) -> Path:
+        """Who signs bundles."""
+        return self.path / "root.json"
 
     @property
     def record(self) -> Path:

@@ -6,11 +6,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from coordinator.trust import ceremony
+from coordinator.trust.keys import Key
+from coordinator.trust.repository import Repository
 from edge_agent.identity import ask, keys
 from edge_agent.identity.enrol import enrol
 from edge_agent.identity.folder import Folder, folder_of
 from edge_agent.identity.patience import Patience
 from edge_agent.identity.renew import renew
+from edge_agent.trust import Trusted
 from protocol.errors import Misconfigured, Reason, Refused, Transient
 from tests.support.brokers import HOST
 from tests.support.identity_desk import service
@@ -41,6 +45,24 @@ async def test_enrolled_and_the_book_knows(tmp_path, folder):
         assert identity.broker_host == client.desk.broker_host
         assert abs(identity.issued_at - time.time()) < 30, "the service says what time it is"
         assert identity.not_after == pytest.approx(time.time() + 90 * DAY_S, abs=60)
+
+
+async def test_the_root_comes_with_the_certificate_and_with_its_renewal(tmp_path, folder):
+    async with service(tmp_path) as client:
+        invite = invite_of(client)
+        await enrolled(folder, invite)
+        assert not folder.root.exists()
+        path, key = client.desk.places.trust_root, Key.new()
+        repository = Repository(path.parent)
+        ceremony.init(repository, [key], 1, 365 * DAY_S, time.time())
+        await asyncio.to_thread(renew, folder, 5.0)
+        assert Trusted.begin(folder.root.read_bytes()).root.said.version == 1
+        ceremony.rotate(repository, [key], None, None, 365 * DAY_S, time.time())
+        await asyncio.to_thread(renew, folder, 5.0)
+        assert Trusted.begin(folder.root.read_bytes()).root.said.version == 1, "the first leads to the second"
+        again = folder_of(tmp_path / "second")
+        await enrolled(again, invite_of(client, "d2"), "d2")
+        assert Trusted.begin(again.root.read_bytes()).root.said.version == 2
 
 
 async def test_an_answer_that_was_lost_is_given_again(tmp_path, folder, monkeypatch):

@@ -88,6 +88,11 @@ GOOD = {
     ("mmfed3_hide", "first.frame"),
     ("mmfed3_hide", "later.frame"),
     ("mmfed3_hide", "gone.frame"),
+    ("root", "first.json"),
+    ("timestamp", "first.json"),
+    ("snapshot", "first.json"),
+    ("targets", "first.json"),
+    ("trusted", "all.json"),
 }
 
 

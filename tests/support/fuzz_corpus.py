@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from edge_agent.trust import Trusted
 from lichen.hostile import ATTACKS
 from protocol import messages
 from protocol.bundle import BundleManifest, Completion, pack
@@ -34,6 +35,7 @@ from protocol.tensors import Codec, encode
 from protocol.topics import Kind, device_topic
 from protocol.updates import BlobHeader, Manifest, UpdateHeader
 from tests.support import fuzz_rows
+from tests.support import trust as signing
 from tests.support.qqr_cases import task, with_prototypes
 
 CORPUS = Path(__file__).resolve().parents[1] / "fuzz_corpus"
@@ -242,6 +244,18 @@ def identity() -> Iterator[tuple[str, str, bytes]]:
     yield "refusal", "bad_invite.json", messages.encode(EnrolRefusal(reason=Reason.BAD_INVITE, detail="no"))
 
 
+def trust() -> Iterator[tuple[str, str, bytes]]:
+    """Signed metadata, and what a device keeps of it."""
+    first, one = signing.root(), signing.release(1)
+    yield "root", "first.json", first
+    yield "timestamp", "first.json", one.timestamp
+    yield "snapshot", "first.json", one.snapshot
+    yield "targets", "first.json", one.targets
+    yield "trusted", "all.json", signing.fed(Trusted.begin(first), one).encode()
+    yield "root", "deep.json", b'{"signatures":[],"signed":' + b'{"a":' * 5000 + b"1" + b"}" * 5001
+    yield "root", "bomb_of_digits.json", b'{"signatures":[],"signed":{"version":' + b"9" * 60_000 + b"}}"
+
+
 def everything() -> Iterator[tuple[str, str, bytes]]:
     """Decoder, file name, content."""
     for name, data in frames():
@@ -256,6 +270,7 @@ def everything() -> Iterator[tuple[str, str, bytes]]:
         yield "message", name, data
     for name, data in bundles():
         yield "bundle", name, data
+    yield from trust()
     yield "bitmap", "full.bin", (9000).to_bytes(4, "little") + b"\x00\xff\x01"
     yield "bitmap", "many_chunks.bin", (2**31).to_bytes(4, "little") + b"\x00\xff"
     yield "topic", "chunk.txt", device_topic("f", "dev", Kind.UP_BLOB, DIGEST, 3).encode()

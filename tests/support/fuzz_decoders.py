@@ -11,6 +11,7 @@ from coordinator.aggregation import limits_for
 from coordinator.identity.certificates import read_certificate, requested_key
 from edge_agent.identity.keys import certificates_pem
 from edge_agent.ledger import _read as read_ledger
+from edge_agent.trust import Trusted
 from models import params, windowset
 from models.graphs import files as graph_files
 from models.graphs import keyed, serving
@@ -24,6 +25,8 @@ from protocol.bundle import unpack
 from protocol.enrolment import EnrolAnswer, EnrolRefusal, EnrolRequest, Invite, RenewRequest
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.frame import decode_frame
+from protocol.roles import Root, Snapshot, Targets, Timestamp
+from protocol.roles import read as read_role
 from protocol.updates import BlobHeader, Manifest, UpdateHeader
 from tests.support import fuzz_rows
 from tests.support.qqr_cases import task, with_prototypes
@@ -98,6 +101,11 @@ DECODERS: Mapping[str, Decoder] = {
     "renewal": _model(RenewRequest),
     "answer": _model(EnrolAnswer),
     "refusal": _model(EnrolRefusal),
+    "root": lambda data: (read_role(Root, data), Trusted.begin(data)),
+    "timestamp": lambda data: read_role(Timestamp, data),
+    "snapshot": lambda data: read_role(Snapshot, data),
+    "targets": lambda data: read_role(Targets, data),
+    "trusted": Trusted.decode,
     "csr": lambda data: requested_key(_text(data)),
     "certificate": lambda data: read_certificate(_text(data)),
     "chain": lambda data: certificates_pem(data, "chain"),

@@ -14,6 +14,7 @@ from edge_agent.fit import require_fit
 from edge_agent.inference import MAX_BATCHES, Inference, RotatingLines
 from edge_agent.probe import why_not, words
 from edge_agent.quality import QualityMeter
+from edge_agent.trusting import Trust
 from models.streams.batches import LabelBatch, SampleBatch
 from models.streams.windows import Windower
 from protocol.bundle import unpack
@@ -72,7 +73,7 @@ def judged(task=TASK, *, masked=False):
 
 
 @asynccontextmanager
-async def device(folder, infer=None):
+async def device(folder, infer=None, first=None, trust_clock=None):
     folder.mkdir(exist_ok=True)
     infer = infer or InferSettings(output=folder / "predictions.jsonl")
     settings = AgentSettings(
@@ -90,6 +91,7 @@ async def device(folder, infer=None):
         lambda: collector.workspace,
         fetch_timeout_s=1,
         changed=lambda: None,
+        trust=Trust(folder / "trust", first, shelf, trust_clock or clock, 1),
     )
     deployment.shelf, deployment.inference = shelf, inference
     tasks = [asyncio.create_task(deployment.run()), asyncio.create_task(inference.run())]

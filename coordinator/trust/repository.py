@@ -1,0 +1,252 @@
+"""``<state_dir>/trust``: roots, the online key, and the metadata that is published now.
+
+==================  ===============================================================================
+``roots/N.json``    every root so far; devices go from one to the next
+``root.json``       the newest one: what devices begin with
+``pending.json``    a root that waits for signatures
+``keys/ID.pem``     the online key (0600), by the first digits of its id
+``published.json``  targets, snapshot and timestamp as devices get them, replaced as one
+==================  ===============================================================================
+
+The root's own keys are never here. Versions count minutes since 2020 where that is more than one up: a
+repository that was restored from an old copy goes on above what devices know.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+from pydantic import Field, ValidationError
+
+from coordinator.trust.keys import Key
+from protocol.base import Count, Frozen, Name
+from protocol.errors import Misconfigured, Refused
+from protocol.messages import BlobRef
+from protocol.roles import (
+    MAX_TARGETS,
+    MAX_TARGETS_BYTES,
+    SNAPSHOT_FILE,
+    TARGETS_FILE,
+    File,
+    Metadata,
+    RoleName,
+    Root,
+    Snapshot,
+    Targets,
+    Timestamp,
+    draft,
+    path_of,
+    read,
+    unix,
+)
+from protocol.signing import Envelope
+from runtime.files import disk_errors, remove, write_atomic
+
+FOLDER: Final = "trust"
+DAY_S: Final = 86400.0
+_BEGAN_S: Final = 1_577_836_800.0
+Text = Annotated[str, Field(max_length=MAX_TARGETS_BYTES)]
+
+
+class Bundle(Frozen):
+    """What devices may run."""
+
+    task: Name
+    version: Count
+    ref: BlobRef
+
+
+class Published(Frozen):
+    """``published.json``."""
+
+    timestamp: Text
+    snapshot: Text
+    targets: Text
+
+
+class Repository:
+    """One coordinator's. Not thread-safe."""
+
+    def __init__(self, folder: Path, timestamp_s: float = 7 * DAY_S, again_s: float = DAY_S) -> None:
+        self.folder = folder
+        self.timestamp_s = timestamp_s
+        """How long what is signed online counts."""
+        self.again_s = again_s
+        """It is signed anew after this long."""
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a root."""
+        return self.newest.is_file()
+
+    @property
+    def newest(self) -> Path:
+        """What devices begin with."""
+        return self.folder / "root.json"
+
+    @property
+    def pending(self) -> Path:
+        """A root that waits for signatures."""
+        return self.folder / "pending.json"
+
+    def roots(self) -> list[bytes]:
+        """All, the first one first.
+
+        Raises:
+            Misconfigured: one is missing or closed to us.
+        """
+        if not self.exists:
+            return []
+        last = self.root().version
+        with disk_errors(self.folder):
+            try:
+                return [self._root_file(version).read_bytes() for version in range(1, last + 1)]
+            except FileNotFoundError as error:
+                raise Misconfigured(
+                    f"{error.filename}: missing; devices cannot go from one root to the next without it: put "
+                    "it back from a copy"
+                ) from None
+
+    def _root_file(self, version: int) -> Path:
+        return self.folder / "roots" / f"{version}.json"
+
+    def root(self) -> Root:
+        """The newest.
+
+        Raises:
+            Misconfigured: there is none, or it is damaged.
+        """
+        with disk_errors(self.newest):
+            try:
+                return read(Root, self.newest.read_bytes())[0]
+            except FileNotFoundError:
+                raise Misconfigured(f"{self.newest}: not there: lichen coordinator trust init") from None
+            except Refused as error:
+                raise Misconfigured(
+                    f"{self.newest}: {error.detail}; copy the last file of {self.folder / 'roots'} there"
+                ) from None
+
+    def keep_root(self, data: bytes) -> Root:
+        """A root with all its signatures: from now on the newest."""
+        root, _ = read(Root, data)
+        write_atomic(self._root_file(root.version), data)
+        write_atomic(self.newest, data)
+        with disk_errors(self.folder):
+            remove(self.pending)
+            wanted = {self.key_file(keyid).name for keyid in root.roles["targets"].keyids}
+            for file in (self.folder / "keys").glob("*.pem"):
+                if file.name not in wanted:
+                    remove(file)
+        return root
+
+    def key_file(self, keyid: str) -> Path:
+        """Where an online key lies."""
+        return self.folder / "keys" / f"{keyid[:16]}.pem"
+
+    def online(self) -> Key:
+        """The key that signs, checked against the root.
+
+        Raises:
+            Misconfigured: it is not here.
+        """
+        keyid = self.root().roles["timestamp"].keyids[0]
+        key = Key.load(self.key_file(keyid))
+        if key.secret is None or key.public.keyid != keyid:
+            raise Misconfigured(f"{self.key_file(keyid)}: not the key that the root names")
+        return key
+
+    def published(self) -> Published | None:
+        """What devices get now; None: nothing yet, or what is there is damaged: it is signed anew."""
+        with disk_errors(self.folder):
+            try:
+                return Published.model_validate_json((self.folder / "published.json").read_bytes())
+            except (FileNotFoundError, ValidationError):
+                return None
+
+    def publish(self, bundles: Sequence[Bundle], wall: float, *, anew: bool = False) -> Published:
+        """Sign what is due; where nothing is, what was published.
+
+        All three are signed at once: a snapshot that stayed would be an old one to devices, where this
+        folder was restored from a copy.
+
+        Args:
+            bundles: what devices may run.
+            wall: unix seconds.
+            anew: also where nothing is due.
+
+        Raises:
+            Misconfigured: keys or root are missing, or there are more bundles than devices take.
+            Transient: the disk is full.
+        """
+        if len(bundles) > MAX_TARGETS:
+            raise Misconfigured(f"{len(bundles)} bundles, at most {MAX_TARGETS}: lower export.max_routes")
+        listed = {
+            path_of(one.task, one.version, one.ref.digest): {
+                "length": one.ref.size,
+                "hashes": {"sha256": one.ref.digest},
+                "custom": {"task": one.task, "version": one.version},
+            }
+            for one in bundles
+        }
+        root, before = self.root(), _Before.of(self.published())
+        if not anew and before is not None and before.stays(root, listed, wall, self.again_s):
+            return before.published
+        now = wall if before is None else max(wall, before.latest)  # a clock may go back; devices do not
+        version = max(1, int((now - _BEGAN_S) // 60), 0 if before is None else before.version + 1)
+        published = _signed(self.online(), version, now, self.timestamp_s, listed)
+        write_atomic(self.folder / "published.json", published.model_dump_json().encode())
+        return published
+
+
+@dataclass(frozen=True)
+class _Before:
+    """What was published before."""
+
+    published: Published
+    pieces: tuple[tuple[Metadata, Envelope], ...]
+    """Timestamp, snapshot, targets."""
+
+    @classmethod
+    def of(cls, published: Published | None) -> "_Before | None":
+        """None: nothing was, or it is damaged."""
+        if published is None:
+            return None
+        try:
+            pieces = (
+                read(Timestamp, published.timestamp.encode()),
+                read(Snapshot, published.snapshot.encode()),
+                read(Targets, published.targets.encode()),
+            )
+        except Refused:
+            return None
+        return cls(published, pieces)
+
+    @property
+    def version(self) -> int:
+        """The highest."""
+        return max(said.version for said, _ in self.pieces)
+
+    @property
+    def latest(self) -> float:
+        """When the last was signed."""
+        return max(unix(said.issued) for said, _ in self.pieces if said.issued is not None)
+
+    def stays(self, root: Root, listed: Mapping[str, object], wall: float, again_s: float) -> bool:
+        """Whether it is right, by today's keys, and young."""
+        by_today = all(envelope.signers(root.keys_of(said.role)) for said, envelope in self.pieces)
+        same = self.pieces[-1][1].signed.get("targets") == listed
+        return same and by_today and wall < self.latest + again_s
+
+
+def _signed(key: Key, version: int, now: float, lasts_s: float, listed: Mapping[str, object]) -> Published:
+    """The innermost first: each names the one before."""
+    texts: dict[str, str] = {}
+    said: dict[str, object] = {"targets": listed}
+    order: tuple[tuple[RoleName, str], ...]
+    order = (("targets", TARGETS_FILE), ("snapshot", SNAPSHOT_FILE), ("timestamp", ""))
+    for role, file in order:
+        data = key.signs(draft(role, version, now, lasts_s, said)).encode()
+        texts[role] = data.decode()
+        said = {"meta": {file: {"version": version, **File.of(data)}}}
+    return Published(**texts)

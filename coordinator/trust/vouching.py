@@ -1,0 +1,152 @@
+"""Signing while the coordinator runs: pointers get what vouches for their bundles, anew before it expires."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import structlog
+
+from coordinator.config import CoordinatorSettings
+from coordinator.trust.repository import DAY_S, FOLDER, Bundle, Published, Repository
+from protocol.errors import LichenError
+from protocol.messages import BlobRef, ModelPointer, Vouchers
+from runtime.blobs import BlobStore
+from runtime.clock import Clock
+
+log = structlog.get_logger(__name__)
+_LOOK_S: Final = 60.0
+"""How often it is looked whether something is due."""
+
+
+class Vouching(Protocol):
+    """Who signs."""
+
+    def vouched(self, pointer: ModelPointer, bundles: Sequence[Bundle]) -> ModelPointer:
+        """The pointer with what vouches for all ``bundles``. Blocks for a disk.
+
+        Raises:
+            Misconfigured: a key or a root is missing.
+            Transient: the disk is full.
+        """
+
+    def due(self) -> bool:
+        """Whether it is time to sign anew, and to announce that. Blocks for a disk."""
+
+    def kept(self) -> tuple[str, ...]:
+        """Digests of blobs that must stay."""
+
+
+class Unsigned:
+    """Of a fleet without a root."""
+
+    def vouched(self, pointer: ModelPointer, bundles: Sequence[Bundle]) -> ModelPointer:
+        """As it is."""
+        del bundles
+        return pointer
+
+    def due(self) -> bool:
+        """Never."""
+        return False
+
+    def kept(self) -> tuple[str, ...]:
+        """Nothing."""
+        return ()
+
+
+@dataclass(frozen=True)
+class _Last:
+    """What was signed last."""
+
+    bundles: tuple[Bundle, ...]
+    vouchers: Vouchers
+    root: int
+    """When its file was written."""
+    again_at: float
+    """Unix seconds."""
+
+
+class Vouchsafe:
+    """Of a fleet with one. Thread-safe."""
+
+    def __init__(self, repository: Repository, blobs: BlobStore, clock: Clock) -> None:
+        self._repository = repository
+        self._blobs = blobs
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._last: _Last | None = None
+
+    def vouched(self, pointer: ModelPointer, bundles: Sequence[Bundle]) -> ModelPointer:
+        """See :class:`Vouching`."""
+        if not self._repository.exists:
+            return pointer
+        with self._lock:
+            if self._last is None or self._last.bundles != tuple(bundles) or self.due():
+                self._last = self._sign(bundles)
+            return pointer.model_copy(update={"trust": self._last.vouchers})
+
+    def due(self) -> bool:
+        """See :class:`Vouching`."""
+        if not self._repository.exists:
+            return False
+        last = self._last
+        return last is None or last.root != self._root() or self._clock.wall() >= last.again_at
+
+    def _root(self) -> int:
+        return self._repository.newest.stat().st_mtime_ns
+
+    def _sign(self, bundles: Sequence[Bundle]) -> "_Last":
+        root, wall = self._root(), self._clock.wall()
+        # Once a start: where the folder is a restored copy, devices know newer metadata than is here.
+        published = self._repository.publish(bundles, wall, anew=self._last is None)
+        return _Last(tuple(bundles), self._vouchers(published), root, wall + self._repository.again_s)
+
+    def _vouchers(self, published: Published) -> Vouchers:
+        roots = tuple(self._blobs.put(data) for data in self._repository.roots()[1:])
+        refs: dict[str, BlobRef] = {
+            role: self._blobs.put(text.encode()) for role, text in published.model_dump().items()
+        }
+        return Vouchers(roots=roots, **refs)
+
+    def kept(self) -> tuple[str, ...]:
+        """See :class:`Vouching`."""
+        if self._last is None:
+            return ()
+        said = self._last.vouchers
+        return tuple(ref.digest for ref in (*said.roots, said.timestamp, said.snapshot, said.targets))
+
+
+def vouching_of(settings: CoordinatorSettings, blobs: BlobStore, clock: Clock) -> Vouching:
+    """Who signs for this coordinator; ``lichen coordinator trust init`` works while it runs.
+
+    Raises:
+        Misconfigured: there is a root, and the online key is not here.
+    """
+    repository = repository_of(settings)
+    if repository.exists:
+        repository.online()
+    return Vouchsafe(repository, blobs, clock)
+
+
+def repository_of(settings: CoordinatorSettings) -> Repository:
+    """Where the settings say."""
+    trust = settings.trust
+    return Repository(
+        settings.state_dir / FOLDER,
+        timestamp_s=trust.timestamp_days * DAY_S,
+        again_s=trust.again_hours * 3600,
+    )
+
+
+async def again_and_again(
+    vouching: Vouching, announce: Callable[[], Awaitable[bool]], clock: Clock, every_s: float
+) -> None:
+    """Announce, for ever, when it is time to sign anew."""
+    while True:
+        await clock.sleep(min(_LOOK_S, every_s))
+        try:
+            if await asyncio.to_thread(vouching.due):
+                await announce()
+        except (LichenError, OSError) as error:
+            log.warning("not_signed_anew", why=str(error))

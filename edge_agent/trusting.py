@@ -1,0 +1,183 @@
+"""Trust kept on disk and fed from pointers: the thin side of :mod:`edge_agent.trust`.
+
+Which root a device begins with: ``trust_file`` in ``agent.toml``, else ``root.json`` that came when it
+enrolled. With neither, bundles are taken unsigned, and ``lichen agent status`` says so.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from edge_agent.config import AgentSettings
+from edge_agent.identity.folder import folder_of, read_small
+from edge_agent.trust import Time, Trusted, time_known
+from edge_agent.trust_job import Role, step_in_child
+from protocol.errors import Misconfigured, Reason, Refused
+from protocol.frame import digest
+from protocol.messages import BlobRef, ModelPointer, Vouchers
+from protocol.roles import MAX_ROOT_BYTES, MAX_SMALL_BYTES, MAX_TARGETS_BYTES, unix
+from runtime.clock import Clock
+from runtime.fetch import Fetcher
+from runtime.files import write_atomic
+
+_log = structlog.get_logger("edge_agent.trust")
+FOLDER: Final = "trust"
+FILE: Final = "trusted.json"
+Step = Callable[[Trusted, Role, bytes, float], Awaitable[Trusted]]
+UNSIGNED: Final = (
+    "no root: bundles are taken unsigned; name the fleet's root.json as trust_file (lichen coordinator trust "
+    "init), or enrol"
+)
+
+
+def root_file(state_dir: Path, trust_file: Path | None) -> Path | None:
+    """Where this device's first root is; None: nowhere."""
+    enrolled = folder_of(state_dir).root
+    return trust_file or (enrolled if enrolled.is_file() else None)
+
+
+def begin(state_dir: Path, trust_file: Path | None, *, verified: bool = True) -> Trusted | None:
+    """The first root; None: none was given.
+
+    Raises:
+        Misconfigured: there is no such file, or no root in it.
+    """
+    path = root_file(state_dir, trust_file)
+    if path is None:
+        return None
+    data = read_small(path)
+    if data is None:
+        raise Misconfigured(f"trust_file: {path} is not there; copy root.json from the coordinator's machine")
+    try:
+        return Trusted.begin(data, verified=verified)
+    except Refused as error:
+        raise Misconfigured(f"trust_file: {path} is no root of a fleet: {error.detail}") from None
+
+
+def trust_of(settings: AgentSettings, fetcher: Fetcher, clock: Clock) -> "Trust":
+    """This agent's.
+
+    Raises:
+        Misconfigured: ``trust_file`` is not there, or no root.
+    """
+    first = begin(settings.state_dir, settings.trust_file, verified=False)
+    return Trust(settings.state_dir / FOLDER, first, fetcher, clock, settings.fetch_timeout_s)
+
+
+class Trust:
+    """One device's. ``first``: None where no root was given."""
+
+    def __init__(  # noqa: PLR0917 - each of another type: no two can be mistaken for each other
+        self,
+        folder: Path,
+        first: Trusted | None,
+        fetcher: Fetcher,
+        clock: Clock,
+        timeout_s: float,
+        step: Step = step_in_child,
+    ) -> None:
+        self._file = folder / FILE
+        self._fetcher = fetcher
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._said = ""
+        self._step = step
+        self.now = first if first is None else self._kept(first)
+        self._known_at = clock.now()
+
+    def _kept(self, first: Trusted) -> Trusted:
+        """What was trusted before this start, if it began with the same root."""
+        try:
+            kept = Trusted.decode(self._file.read_bytes())
+        except FileNotFoundError:
+            return first
+        except (OSError, Refused) as error:
+            _log.error("what was trusted is forgotten, begun again", file=str(self._file), why=str(error))
+            return first
+        return kept if kept.first == first.first else first
+
+    @property
+    def epoch(self) -> int | None:
+        """Since which root the online keys speak; None: nothing is verified."""
+        return None if self.now is None else self.now.epoch
+
+    def time(self) -> Time:
+        """What is known of the time."""
+        latest = 0.0 if self.now is None else self.now.latest
+        return time_known(self._clock.wall(), latest, self._clock.now() - self._known_at)
+
+    async def require(self, pointer: ModelPointer) -> None:
+        """Take over what a pointer's metadata says, and find the bundle there. Without a root: nothing.
+
+        Raises:
+            Refused: the bundle, or what should vouch for it.
+            Transient: a piece is not here yet, or the disk is full.
+        """
+        if self.now is None:
+            return
+        if pointer.trust is None:
+            raise Refused(
+                Reason.UNTRUSTED,
+                "unsigned, and this device has a root: lichen coordinator trust init, or no trust_file",
+            )
+        try:
+            await self._take(self.now, pointer.trust)
+            self.now.require(pointer, self.time().now)
+        except Refused as error:
+            self._said = str(error)
+            raise
+        self._said = ""
+
+    async def _take(self, trusted: Trusted, vouchers: Vouchers) -> None:
+        for ref in vouchers.roots[trusted.root.said.version - 1 :]:
+            trusted = await self._next(trusted, "root", ref, MAX_ROOT_BYTES)
+        known = trusted.timestamp
+        if known is None or vouchers.timestamp.digest != digest(known.data):
+            trusted = await self._next(trusted, "timestamp", vouchers.timestamp, MAX_SMALL_BYTES)
+        if trusted.needs_snapshot:
+            trusted = await self._next(trusted, "snapshot", vouchers.snapshot, MAX_SMALL_BYTES)
+        if trusted.needs_targets:
+            await self._next(trusted, "targets", vouchers.targets, MAX_TARGETS_BYTES)
+
+    async def _next(self, trusted: Trusted, role: Role, ref: BlobRef, most: int) -> Trusted:
+        """One step: pulled, verified, on the disk, and only then believed."""
+        data = await self._pull(ref, most, role)
+        new = await self._step(trusted, role, data, self.time().now)
+        await asyncio.to_thread(write_atomic, self._file, new.encode())
+        if self.now is None or new.latest != self.now.latest:
+            self._known_at = self._clock.now()
+        self.now = new
+        return new
+
+    async def _pull(self, ref: BlobRef, most: int, what: str) -> bytes:
+        """A small blob, by its digest; what it says is not believed yet."""
+        if ref.size > most:
+            raise Refused(Reason.TOO_LARGE, f"{what}: {ref.size} bytes are announced, at most {most}")
+        path = await self._fetcher.fetch(ref, self._timeout_s)
+        try:
+            return await asyncio.to_thread(path.read_bytes)
+        finally:
+            await asyncio.to_thread(self._fetcher.forget, ref.digest)
+
+    def status(self) -> dict[str, Any]:
+        """For ``lichen agent status``."""
+        if self.now is None:
+            return {"bundles": UNSIGNED}
+        time, stamped = self.time(), self.now.timestamp
+        until = None if stamped is None else stamped.said.expires
+        if until is None:
+            words = "must be signed; nothing signed has come yet"
+        elif unix(until) <= time.now:
+            words = "must be signed; nothing new is taken: what was signed has expired"
+        else:
+            words = "are signed"
+        return {
+            "bundles": words,
+            "root": self.now.root.said.version,
+            "until": until,
+            **({"clock": time.doubt} if time.doubt else {}),
+            **({"refused": self._said} if self._said else {}),
+        }

@@ -1,0 +1,75 @@
+"""Signed bundles over a real broker: the coordinator's keys and signing, a real agent, scripted messages."""
+
+import time
+
+import pytest
+
+from coordinator.trust import ceremony
+from coordinator.trust.keys import Key
+from coordinator.trust.repository import DAY_S, Bundle, Repository
+from coordinator.trust.vouching import Vouchsafe
+from edge_agent.trusting import FILE
+from protocol.messages import ModelPointer, encode
+from protocol.topics import Kind, broadcast_topic
+from runtime.clock import SystemClock
+from tests.e2e.test_agent_e2e import DEVICE, ROOT, TASK, agent_of, coordinator, ready, write_config
+from tests.support.agent_bundle import bundle, ref_of
+from tests.support.agent_coordinator import FLEET
+from tests.support.agent_link import until
+from tests.support.brokers import broker
+
+__all__ = ["broker"]
+
+
+@pytest.fixture(autouse=True)
+def _here(monkeypatch):
+    """Child processes find this checkout."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
+class Shelf:
+    """The scripted coordinator's blobs, as the signing side stores them."""
+
+    def __init__(self, fake):
+        self.put = fake.put
+
+
+async def test_a_device_runs_what_is_signed_and_goes_with_the_root_and_refuses_the_rest(tmp_path, broker):
+    key, repository = Key.new(), Repository(tmp_path / "trust")
+    ceremony.init(repository, [key], 1, 365 * DAY_S, time.time())
+    config = write_config(tmp_path, broker.port)
+    config.write_text(f'trust_file = "{repository.newest}"\n' + config.read_text())
+    (tmp_path / "first.json").write_bytes(repository.newest.read_bytes())
+    config.write_text(config.read_text().replace(str(repository.newest), str(tmp_path / "first.json")))
+    async with coordinator(broker) as fake:
+        safe = Vouchsafe(repository, Shelf(fake), SystemClock())
+
+        async def announce(number, *, signed=True, listed=None):
+            ref = fake.put(bundle(TASK, number))
+            said = ModelPointer(task=TASK.name, version=number, bundle=ref)
+            if signed:
+                said = safe.vouched(said, [Bundle(task=TASK.name, version=number, ref=listed or ref)])
+            topic = broadcast_topic(FLEET, Kind.FLEET_MODEL)
+            await fake.link.publish(topic, encode(said), qos=1, retain=True)
+            return ref.digest
+
+        async with agent_of(config) as agent:
+            await ready(fake)
+            assert "nothing signed has come yet" in agent.status()["trust"]["bundles"]
+            await announce(1, signed=False)
+            await until(lambda: "unsigned" in agent.status()["model_refused"], 20)
+            first = await announce(2)
+            await fake.until(lambda: fake.states[-1].model == first, 30)
+            assert agent.status()["trust"]["bundles"] == "are signed"
+            other = ref_of(b"something else")
+            await announce(3, listed=other)
+            await until(lambda: "not among the bundles" in agent.status()["model_refused"], 20)
+            assert agent.status()["model_version"] == 2
+            ceremony.rotate(repository, [key], None, None, 365 * DAY_S, time.time())
+            last = await announce(4)
+            await fake.until(lambda: fake.states[-1].model == last, 30)
+            assert agent.status()["trust"]["root"] == 2
+        assert (tmp_path / "state" / "trust" / FILE).is_file()
+        async with agent_of(config) as agent:
+            await fake.until(lambda: fake.states[-1].model == last and fake.states[-1].device == DEVICE, 30)
+            assert agent.status()["trust"]["root"] == 2

@@ -1,0 +1,95 @@
+"""Whatever comes in whatever order: what is trusted never goes back, and no changed byte is believed."""
+
+import json
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edge_agent.trust import Trusted, time_known
+from protocol.errors import Refused
+from protocol.signing import Envelope, canonical
+from tests.support.trust import DAY_S, NOW, Keys, release, root
+
+EXCHANGED = Keys(online={"timestamp": (13,), "snapshot": (14,), "targets": (15,)})
+RELEASES = [release(n) for n in range(1, 5)] + [release(n, keys=EXCHANGED) for n in range(1, 4)]
+PIECES = [
+    ("root", root(version=2)),
+    ("root", root(EXCHANGED, 2, by=(1,))),
+    ("root", root(EXCHANGED, 3, by=(1,))),
+    ("root", root(Keys(root=(8,)), 2)),
+    *((role, getattr(one, role)) for one in RELEASES for role in ("timestamp", "snapshot", "targets")),
+    ("targets", release(3, targets=(9,)).targets),
+]
+FIRST = Trusted.begin(root())
+scalars = st.none() | st.booleans() | st.integers(-(10**20), 10**20) | st.text(max_size=8)
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def marks(trusted):
+    """What may not fall while the online keys stay."""
+    versions = [0 if p is None else p.said.version for p in (trusted.timestamp, trusted.snapshot)]
+    listed = 0 if trusted.snapshot is None else trusted.snapshot.said.targets.version
+    return [*versions, listed, trusted.latest]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.sampled_from(PIECES), max_size=14))
+def test_what_is_trusted_never_goes_back_while_its_keys_stay(steps):
+    trusted = FIRST
+    for role, data in steps:
+        try:
+            new = getattr(trusted, f"with_{role}")(*((data,) if role == "root" else (data, NOW)))
+        except Refused:
+            continue
+        assert new.root.said.version >= trusted.root.said.version
+        if new.epoch == trusted.epoch:
+            assert all(a >= b for a, b in zip(marks(new), marks(trusted), strict=True))
+        trusted = Trusted.decode(new.encode())
+        assert trusted == new
+    runs = []
+    for one in RELEASES:
+        try:
+            trusted.require(one.pointer, NOW)
+        except Refused:
+            continue
+        runs.append(one.pointer.bundle.digest)
+    assert len(set(runs)) <= 1
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 10_000), st.integers(1, 255), st.sampled_from(PIECES[:3]))
+def test_no_changed_byte_of_a_root_is_believed(at, flip, piece):
+    _, data = piece
+    at %= len(data)
+    changed = data[:at] + bytes([data[at] ^ flip]) + data[at + 1 :]
+    try:
+        new = FIRST.with_root(changed)
+    except Refused:
+        return
+    known, _ = json.loads(data), None
+    assert json.loads(changed)["signed"] == known["signed"]
+    assert new.root.said.version == known["signed"]["version"]
+
+
+@given(values)
+def test_one_value_has_one_canonical_form(value):
+    try:
+        form = canonical(value)
+    except ValueError:
+        return
+    if isinstance(value, dict):
+        assert form == canonical(dict(reversed(value.items())))
+        envelope = Envelope(value, ())
+        assert Envelope.read(envelope.encode(), 10**6, "any") == envelope
+
+
+@given(st.floats(0, 4e9), st.floats(0, 4e9), st.floats(-10, 1e8))
+def test_it_is_never_earlier_than_what_was_signed_and_never_earlier_than_the_clock(wall, latest, elapsed):
+    time = time_known(wall, latest, elapsed)
+    assert time.now >= max(wall, latest)
+    assert bool(time.doubt) == (wall < latest + max(0.0, elapsed))
+    assert time.now <= max(wall, latest + max(0.0, elapsed)) + DAY_S
