@@ -232,15 +232,18 @@ class Agent:
 
     async def _route(self) -> None:
         async for message in self.link.messages():
-            try:
-                await self.handle(message)
-            except Refused as error:
-                self.refused[error.reason] = self.refused.get(error.reason, 0) + 1
-                _log.warning("a message was refused", topic=message.topic, why=str(error))
-            except Transient as error:  # the peer sends again what matters
-                _log.warning("a message could not be handled", topic=message.topic, why=str(error))
+            with self.progress.work("a message"):
+                await self._take(message)
             message.ack()
-            self.progress.tick()
+
+    async def _take(self, message: Message) -> None:
+        try:
+            await self.handle(message)
+        except Refused as error:
+            self.refused[error.reason] = self.refused.get(error.reason, 0) + 1
+            _log.warning("a message was refused", topic=message.topic, why=str(error))
+        except Transient as error:  # the peer sends again what matters
+            _log.warning("a message could not be handled", topic=message.topic, why=str(error))
 
     async def handle(self, message: Message) -> None:
         """Give one message to whom it concerns.

@@ -1,8 +1,10 @@
 """From a configuration file to an exit status."""
 
+from functools import partial
 from pathlib import Path
 
 from edge_agent.agent import Agent
+from edge_agent.alive import not_alive
 from edge_agent.checks import require_output
 from edge_agent.config import AgentSettings, read, read_task
 from edge_agent.opening import open_sources
@@ -45,7 +47,9 @@ async def live(agent: Agent) -> int:
     """One life of an agent, from its start to its exit status."""
     try:
         await agent.start()
-        return await supervise.supervise(agent.services(), on_stop=agent.stop, progress=agent.progress)
+        return await supervise.supervise(
+            agent.services(), on_stop=agent.stop, alive=partial(not_alive, agent.progress, agent.spool)
+        )
     finally:
         agent.close()
 

@@ -1,4 +1,4 @@
-"""``lichen agent``: enroll, secret, run, check, status, ask."""
+"""``lichen agent``: enroll, secret, run, check, doctor, status, ask."""
 
 import json
 from pathlib import Path
@@ -10,6 +10,7 @@ from edge_agent import app as daemon
 from edge_agent import status as last_words
 from edge_agent.checks import require_output, warnings
 from edge_agent.config import read, read_task
+from edge_agent.doctor.command import doctor
 from edge_agent.graph_ask import ask
 from edge_agent.graph_keeper import check_graph
 from edge_agent.identity.command import enroll
@@ -34,6 +35,7 @@ app.command()(enroll)
 app.command()(secret)
 app.command()(ask)
 app.add_typer(sensors, name="sensors")
+app.command()(doctor)
 Config = Annotated[Path, typer.Option("--config", "-c", help="agent.toml")]
 Format = Annotated[Literal["table", "json"], typer.Option("--format", help="table for people, or json")]
 

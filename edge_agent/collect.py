@@ -161,8 +161,9 @@ class Collector:
                 await self._wait()
                 work = self.workspace
                 if work is not None:
-                    await self._step(work)
-                    await self._commit_if_due(work)
+                    with self._progress.work("cutting windows"):
+                        await self._step(work)
+                        await self._commit_if_due(work)
         finally:
             if self.workspace is not None:
                 self.workspace.store.close()
@@ -182,7 +183,7 @@ class Collector:
             quality = work.meter.judge(windows)
             work.recent.extend(quality.found_BMR)
             work.store.add(as_window_set(windows, quality))
-            self._progress.tick()
+            self._progress.tick("cutting windows")
             self._listener(Judged(work.task, windows, quality, self._clock.now()))
             await self._commit_if_due(work)
             await asyncio.sleep(0)

@@ -81,7 +81,7 @@ class GraphKeeper:
         settings: of the agent.
         clock: paces it.
         changed: called when the graph became another one, or broke, or is right again.
-        progress: ticks with each look.
+        progress: each look is a piece of work.
     """
 
     def __init__(
@@ -124,9 +124,9 @@ class GraphKeeper:
             return
         while True:
             work = self.workspace
-            if work is not None and await asyncio.to_thread(work.refresh):
-                self._changed()
-            self._progress.tick()
+            with self._progress.work("reading the graph"):
+                if work is not None and await asyncio.to_thread(work.refresh):
+                    self._changed()
             self._wake.clear()
             try:
                 async with asyncio.timeout(graph.poll_s):

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from typing import Any, Final
 
@@ -24,14 +25,45 @@ class Finished(Exception):  # noqa: N818 - not an error: a service says that the
 
 
 class Progress:
-    """Counts what was achieved; the watchdog is fed only when the count moved."""
+    """What was achieved, and what is under way: by this the watchdog is fed.
 
-    def __init__(self) -> None:
+    Who has nothing to do achieves nothing and is well: it waits. Who began something and does not end it
+    hangs, and those are told apart by :meth:`work`.
+
+    Args:
+        now: monotonic seconds.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self.count = 0
+        self._now = now
+        self._under_way: dict[str, float] = {}
 
-    def tick(self) -> None:
-        """Something real was achieved: a message handled, a window cut, a round stepped."""
+    def tick(self, what: str = "") -> None:
+        """Something real was achieved: a message handled, a window cut, a round stepped.
+
+        Args:
+            what: the :meth:`work` that it is a part of, which hangs less for it.
+        """
         self.count += 1
+        if what in self._under_way:
+            self._under_way[what] = self._now()
+
+    @contextlib.contextmanager
+    def work(self, what: str) -> Iterator[None]:
+        """Something that has to come to an end; one at a time under each name."""
+        self._under_way[what] = self._now()
+        try:
+            yield
+        finally:
+            self._under_way.pop(what, None)
+            self.tick()
+
+    def hanging(self, patience_s: float) -> str:
+        """Words for what was begun and did not move for longer than ``patience_s``; empty: nothing hangs."""
+        now = self._now()
+        found = {what: now - since for what, since in self._under_way.items() if now - since > patience_s}
+        return ", ".join(f"{what} hangs for {seconds:.0f} s" for what, seconds in found.items())
 
 
 async def supervise(
@@ -41,6 +73,7 @@ async def supervise(
     stop_timeout_s: float = 10.0,
     notify: Notifier | None = None,
     progress: Progress | None = None,
+    alive: Callable[[float], Awaitable[str]] | None = None,
 ) -> int:
     """Run services until a signal, until all have returned, or until one fails.
 
@@ -51,7 +84,10 @@ async def supervise(
             ``stop_timeout_s``; a second signal cuts it short.
         stop_timeout_s: within it everything has ended, or the exit status is not 0.
         notify: where systemd is told.
-        progress: feeds the watchdog. Without it the turning of the event loop counts as progress.
+        progress: feeds the watchdog: when the count moved. Without it, and without ``alive``, the turning of
+            the event loop counts as progress.
+        alive: is asked instead four times in the watchdog's time, with the seconds that it may take and that
+            a piece of work may hang. It answers with words where the daemon hangs: then nobody is fed.
 
     Returns:
         0 after an orderly stop; 78 when a service raised ``Misconfigured``; 75 after ``Transient``; 70 after
@@ -60,7 +96,7 @@ async def supervise(
     notify = notify or Notifier()
     stop, hurry = asyncio.Event(), asyncio.Event()
     with _signals(stop, hurry):
-        group = asyncio.ensure_future(_run_group(services, stop, notify, progress))
+        group = asyncio.ensure_future(_run_group(services, stop, notify, progress, alive))
         stopping = asyncio.ensure_future(stop.wait())
         try:
             await asyncio.wait([group, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -83,13 +119,15 @@ async def _run_group(
     stop: asyncio.Event,
     notify: Notifier,
     progress: Progress | None,
+    alive: Callable[[float], Awaitable[str]] | None,
 ) -> None:
     """The daemon's only TaskGroup."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(_service(name, run, stop), name=name) for name, run in services.items()]
         await asyncio.sleep(0)
         notify.ready()
-        watchdog = group.create_task(_watchdog(notify, progress), name="watchdog")
+        fed = _watchdog(notify, progress) if alive is None else _asked(notify, alive)
+        watchdog = group.create_task(fed, name="watchdog")
         await asyncio.wait(tasks)
         watchdog.cancel()
 
@@ -115,6 +153,25 @@ async def _watchdog(notify: Notifier, progress: Progress | None) -> None:
         if progress is None or progress.count != seen:
             seen = None if progress is None else progress.count
             notify.watchdog()
+
+
+async def _asked(notify: Notifier, alive: Callable[[float], Awaitable[str]]) -> None:
+    """Feed the watchdog while ``alive`` finds nothing that hangs; once for each trouble, say why not."""
+    if notify.watchdog_s is None:
+        return
+    pause_s, said = notify.watchdog_s / 4, ""
+    while True:
+        try:
+            async with asyncio.timeout(pause_s):
+                why = await alive(pause_s)
+        except TimeoutError:
+            why = f"it could not be told in {pause_s:g} s whether all is well"
+        if not why:
+            notify.watchdog()
+        elif why != said:
+            _log.error("hanging; systemd ends this process if it lasts", why=why)
+        said = why
+        await asyncio.sleep(pause_s)
 
 
 async def _bounded(

@@ -1,0 +1,93 @@
+"""The clock: windows are cut by it, and certificates are judged by it."""
+
+import ctypes
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from edge_agent.config import AgentSettings
+from edge_agent.doctor.findings import Finding, fail, ok, warn
+from edge_agent.identity.folder import folder_of
+from runtime.clock import SystemClock
+from runtime.tls import utc
+from runtime.tls_times import known_since
+
+FLOOR: Final = 1_767_225_600.0
+"""2026-01-01: this program is younger."""
+_TIMEX_BYTES: Final = 256
+"""More than struct timex of any Linux; zeroed, so that ``modes`` = 0 only reads."""
+_STATUS_AT: Final = 40
+"""Of ``status`` in struct timex, where long has 64 bits: after modes, offset, freq, maxerror, esterror."""
+_STA_UNSYNC: Final = 0x40
+_TIMESYNC: Final = Path("/run/systemd/timesync/synchronized")
+_SET: Final = (
+    "timedatectl set-ntp true (apt-get install systemd-timesyncd), or give it a time server it reaches"
+)
+
+
+@dataclass(frozen=True)
+class Time:
+    """Attributes.
+
+    wall: unix seconds.
+    since: a time that has passed for certain, from certificates that are here; 0: nothing is known.
+    synchronised: whether the kernel's clock is kept right by a time service; None: it cannot be told.
+    battery: whether there is a clock that runs while the machine is off.
+    """
+
+    wall: float
+    since: float
+    synchronised: bool | None
+    battery: bool
+
+
+def probe(settings: AgentSettings | None) -> Time:
+    """Of this machine."""
+    cert = None
+    if settings is not None:
+        tls = settings.mqtt.tls
+        cert = folder_of(settings.state_dir).pair if tls is None or tls.cert_file is None else tls.cert_file
+    battery = any(Path("/sys/class/rtc").glob("rtc*"))
+    return Time(SystemClock().wall(), max(FLOOR, known_since(cert, [])), _synchronised(), battery)
+
+
+def _synchronised() -> bool | None:
+    if _TIMESYNC.exists():
+        return True
+    if ctypes.sizeof(ctypes.c_long) != 8:  # noqa: PLR2004 - another layout of struct timex
+        return None
+    buffer = (ctypes.c_char * _TIMEX_BYTES)()
+    try:
+        state = ctypes.CDLL(None, use_errno=True).adjtimex(buffer)
+    except (OSError, AttributeError):
+        return None
+    if state < 0:
+        return None
+    status = int.from_bytes(buffer.raw[_STATUS_AT : _STATUS_AT + 4], "little")
+    return not status & _STA_UNSYNC
+
+
+def judge(time: Time) -> list[Finding]:
+    """Is it right, who keeps it right, and where does it stand after a power cut?"""
+    now = utc(time.wall)
+    if time.wall < time.since:
+        return [
+            fail(
+                "clock.right",
+                f"the clock stands at {now}, and it is later than {utc(time.since)} for certain",
+                f"set it: {_SET}. Until then windows get times of the past, and no certificate's dates count",
+            )
+        ]
+    found = [ok("clock.right", f"{now}, which may be right")]
+    battery = (
+        ""
+        if time.battery
+        else "; no battery clock: after a power cut it is behind until the network is there"
+    )
+    if time.synchronised is None:
+        found.append(warn("clock.kept", f"whether a time service keeps it cannot be told{battery}", _SET))
+    elif time.synchronised:
+        found.append(ok("clock.kept", f"a time service keeps it{battery}"))
+    else:
+        found.append(warn("clock.kept", f"no time service keeps it{battery}", _SET))
+    return found

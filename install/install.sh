@@ -1,0 +1,305 @@
+#!/bin/sh
+# Installs lichen on Debian 12 or newer (amd64, arm64): a virtual environment in /opt/lichen, units, users, and a
+# first configuration. Given again it mends or upgrades: configuration, state and drop-ins stay as they are.
+# docs/install.md says what lies where.
+set -eu
+
+usage() {
+    cat <<'END'
+install.sh [--agent] [--coordinator] [options]     neither: --agent
+  --wheel FILE       the wheel to install; without it, the source tree that this script is in
+  --package SPEC     what pip is to install instead, as lichen==0.1.0
+  --extras LIST      extras of pip; default: infer for an agent, coordinator,export for a coordinator
+  --train            this device trains: adds the extra train, and the drop-in that PyTorch needs
+  --device NAME      the device's name in a new agent.toml; default: the host's
+  --fleet NAME       the fleet's name in new configurations; default: fleet
+  --python PROGRAM   default: python3
+  --start            enable the services and start them
+  --rollback         go back to the version that was installed before
+  --uninstall        remove all but configuration and state
+  --purge            with --uninstall: remove configuration, state and users, too
+  --root DIR         lay everything below DIR and touch no user and no service: to look at, or for an image
+  --no-venv          with --root: no virtual environment either
+Exit status: 0 done, 2 the command line is wrong, 69 something that is needed is not there, 77 not root.
+END
+}
+
+say() { printf '%s\n' "install.sh: $*"; }
+fail() {
+    status=$1
+    shift
+    printf '%s\n' "install.sh: $*" >&2
+    exit "$status"
+}
+need() { [ $# -ge 2 ] || fail 2 "$1 takes a value; --help"; }
+
+here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
+tree=$(dirname -- "$here")
+agent=no coordinator=no wheel='' package='' extras='' train=no python=python3 start=no action=install purge=no
+root='' venv=yes fleet=fleet device=$(uname -n | tr -c 'A-Za-z0-9_.\n-' - | cut -c1-64)
+
+while [ $# -gt 0 ]; do
+    case $1 in
+    --agent) agent=yes ;;
+    --coordinator) coordinator=yes ;;
+    --wheel) need "$@" && wheel=$2 && shift ;;
+    --package) need "$@" && package=$2 && shift ;;
+    --extras) need "$@" && extras=$2 && shift ;;
+    --train) train=yes ;;
+    --device) need "$@" && device=$2 && shift ;;
+    --fleet) need "$@" && fleet=$2 && shift ;;
+    --python) need "$@" && python=$2 && shift ;;
+    --start) start=yes ;;
+    --rollback) action=rollback ;;
+    --uninstall) action=uninstall ;;
+    --purge) purge=yes ;;
+    --root) need "$@" && root=$2 && shift ;;
+    --no-venv) venv=no ;;
+    -h | --help) usage && exit 0 ;;
+    *) fail 2 "unknown option $1; --help" ;;
+    esac
+    shift
+done
+[ "$agent$coordinator" = nono ] && agent=yes
+[ -z "$wheel" ] || [ -z "$package" ] || fail 2 "--wheel and --package exclude each other"
+[ "$venv" = yes ] || [ -n "$root" ] || fail 2 "--no-venv needs --root"
+case $fleet$device in *[!A-Za-z0-9_.-]* | '') fail 2 "--fleet and --device: letters, digits, '_', '.' and '-'" ;; esac
+[ -n "$root" ] || [ "$(id -u)" = 0 ] || fail 77 "only root may install; sudo $0 ..., or --root DIR to look"
+case $root in '' | /*) ;; *) root=$PWD/$root ;; esac
+
+opt=$root/opt/lichen
+etc=$root/etc/lichen
+units=$root/etc/systemd/system
+roles=''
+[ "$agent" = no ] || roles="$roles agent"
+[ "$coordinator" = no ] || roles="$roles coordinator"
+
+manager() { [ -z "$root" ] && [ -d /run/systemd/system ]; }
+state_of() { case $1 in agent) echo lichen ;; *) echo lichen-coordinator ;; esac }
+
+check_machine() {
+    id='' version=''
+    # shellcheck disable=SC1091  # of the machine it runs on
+    [ -r /etc/os-release ] && id=$(. /etc/os-release && echo "${ID:-} ${ID_LIKE:-}") &&
+        version=$(. /etc/os-release && echo "${VERSION_ID:-}")
+    case $id in
+    *debian*) ;;
+    *) say "this is not Debian (${id:-unknown}): it may work" ;;
+    esac
+    case $id in
+    debian*) [ -z "$version" ] || [ "${version%%.*}" -ge 12 ] || fail 69 "Debian $version: Python 3.11 came with 12" ;;
+    esac
+    case $(uname -m) in
+    x86_64 | aarch64) ;;
+    *) say "$(uname -m): neither amd64 nor arm64; wheels may be missing" ;;
+    esac
+    [ "$venv" = yes ] || return 0
+    "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null ||
+        fail 69 "$python is not there or older than 3.11: apt-get install python3, or give --python"
+    [ "$("$python" -c 'import sys; print(sys.maxsize > 2**32)')" = True ] ||
+        fail 69 "$python has 32 bits: onnxruntime and torch have no wheels for it; install a 64-bit system"
+    "$python" -c 'import venv, ensurepip' 2>/dev/null ||
+        fail 69 "$python makes no virtual environments: apt-get install python3-venv"
+}
+
+default_extras() {
+    [ -z "$extras" ] || return 0
+    [ "$agent" = no ] || extras=infer
+    [ "$coordinator" = no ] || extras=${extras:+$extras,}coordinator,export
+    [ "$train" = no ] || extras=${extras:+$extras,}train
+}
+
+# Sets $wheel to a file, built of the source tree where none was given.
+find_wheel() {
+    [ -z "$package" ] || return 0
+    if [ -n "$wheel" ]; then
+        [ -f "$wheel" ] || fail 69 "--wheel $wheel: no such file"
+        return 0
+    fi
+    [ -f "$tree/pyproject.toml" ] || fail 2 "no source tree around $here: give --wheel or --package"
+    say "building a wheel of $tree"
+    built=$(mktemp -d)
+    "$python" -m venv "$built/venv"
+    # A copy: a build leaves folders behind, and the tree may belong to somebody else.
+    mkdir "$built/tree"
+    (cd "$tree" && tar -cf - pyproject.toml README.md LICENSE protocol runtime models export edge_agent coordinator lichen) |
+        tar -xf - -C "$built/tree"
+    # The same files give the same wheel, so that a second run finds it installed.
+    SOURCE_DATE_EPOCH=1767225600 "$built/venv/bin/pip" wheel -q --no-deps --wheel-dir "$built" "$built/tree"
+    wheel=$(ls "$built"/*.whl)
+}
+
+# An environment for each version and choice of extras, and a link to the one in use: an upgrade that fails changes nothing.
+make_venv() {
+    default_extras
+    if [ -n "$package" ]; then
+        name=$(printf %s "$package+$extras" | tr -c 'A-Za-z0-9_.+,\n-' _)
+        what="$package"
+        case $what in *\[*) ;; *==*) what="${package%%==*}[${extras}]==${package#*==}" ;; *) what="${package}[${extras}]" ;; esac
+    else
+        name=$(basename "$wheel" .whl | cut -d- -f2)-$({ cat "$wheel" && printf %s "$extras"; } | sha256sum | cut -c1-12)
+        what="${wheel}[${extras}]"
+    fi
+    new=$opt/versions/$name
+    if [ -f "$new/.extras" ] && [ "$(cat "$new/.extras")" = "$extras" ]; then
+        say "$name with [$extras] is installed"
+    else
+        say "installing $name with [$extras] in $new"
+        mkdir -p "$opt/versions"
+        rm -f "$new/.extras"
+        "$python" -m venv "$new"
+        "$new/bin/pip" install -q --disable-pip-version-check "$what" ||
+            give_up "pip could not install $what"
+        "$new/bin/lichen" --version >/dev/null || give_up "$new/bin/lichen does not start"
+        printf %s "$extras" >"$new/.extras"
+    fi
+    use "$name"
+}
+
+give_up() { # what is half made goes, but for the one in use, which is to be mended
+    [ "versions/$name" = "$(readlink "$opt/current" 2>/dev/null)" ] || rm -rf "$new"
+    fail 69 "$1; nothing was switched"
+}
+
+use() {
+    now=$(readlink "$opt/current" 2>/dev/null || true)
+    if [ "$now" != "versions/$1" ]; then
+        [ -z "$now" ] || point previous "$now"
+        point current "versions/$1"
+    fi
+    for old in "$opt"/versions/*; do
+        case versions/$(basename "$old") in
+        "$(readlink "$opt/current")" | "$(readlink "$opt/previous" 2>/dev/null)") ;;
+        *) rm -rf "$old" ;;
+        esac
+    done
+    mkdir -p "$root/usr/local/bin"
+    ln -sfn /opt/lichen/current/bin/lichen "$root/usr/local/bin/lichen"
+}
+
+point() { ln -sfn "$2" "$opt/$1.new" && mv -fT "$opt/$1.new" "$opt/$1"; }
+
+make_users() {
+    [ -z "$root" ] || return 0
+    if command -v systemd-sysusers >/dev/null 2>&1; then
+        systemd-sysusers "$tree/systemd/lichen.sysusers"
+    else
+        for role in $roles; do
+            id "lichen-$role" >/dev/null 2>&1 ||
+                useradd --system --user-group --no-create-home --home-dir "/var/lib/$(state_of "$role")" \
+                    --shell /usr/sbin/nologin "lichen-$role"
+        done
+    fi
+}
+
+put() { # FILE TARGET: replaces what differs
+    cmp -s "$1" "$2" || install -D -m 644 "$1" "$2"
+}
+
+put_units() {
+    mkdir -p "$root/usr/lib/sysusers.d"
+    put "$tree/systemd/lichen.sysusers" "$root/usr/lib/sysusers.d/lichen.conf"
+    for example in "$tree"/systemd/examples/*; do
+        put "$example" "$root/usr/share/lichen/systemd/examples/$(basename "$example")"
+    done
+    for role in $roles; do
+        put "$tree/systemd/lichen-$role.service" "$units/lichen-$role.service"
+    done
+    case ,$extras, in
+    *,train,*)
+        [ "$agent" = no ] ||
+            put "$tree/systemd/examples/agent-train.conf" "$units/lichen-agent.service.d/train.conf"
+        ;;
+    esac
+}
+
+fill() { # TEMPLATE TARGET: only where there is none
+    [ ! -e "$2" ] || return 0
+    install -d -m 755 "$(dirname "$2")"
+    sed -e "s/@FLEET@/$fleet/" -e "s/@DEVICE@/$device/" "$1" >"$2.new"
+    chmod 644 "$2.new"
+    mv "$2.new" "$2"
+    say "wrote $2: look through it"
+}
+
+make_places() {
+    install -d -m 755 "$etc"
+    for role in $roles; do
+        fill "$here/$role.toml" "$etc/$role.toml"
+        for folder in "$root/var/lib/$(state_of "$role")" "$root/var/cache/$(state_of "$role")"; do
+            install -d -m 700 "$folder"
+            [ -n "$root" ] || chown "lichen-$role:lichen-$role" "$folder"
+        done
+    done
+    [ "$coordinator" = no ] || fill "$here/task.toml" "$etc/task.toml"
+}
+
+settle() {
+    manager || { say "no systemd runs here (or --root): no service was touched"; return 0; }
+    systemctl daemon-reload
+    for role in $roles; do
+        if [ "$start" = yes ]; then
+            systemctl enable --quiet "lichen-$role"
+            systemctl restart "lichen-$role"
+        else
+            systemctl try-restart "lichen-$role" # only what runs
+        fi
+    done
+}
+
+rollback() {
+    before=$(readlink "$opt/previous" 2>/dev/null || true)
+    { [ -n "$before" ] && [ -d "$opt/$before" ]; } || fail 69 "there is no version before this one in $opt"
+    now=$(readlink "$opt/current")
+    point current "$before"
+    point previous "$now"
+    say "$before is in use again; state is kept as it is"
+    settle
+}
+
+uninstall() {
+    if manager; then
+        for role in agent coordinator; do
+            [ ! -e "$units/lichen-$role.service" ] || systemctl disable --quiet --now "lichen-$role" || true
+        done
+    fi
+    for role in agent coordinator; do
+        rm -f "$units/lichen-$role.service"
+        [ "$purge" = no ] || rm -rf "$units/lichen-$role.service.d"
+    done
+    rm -rf "$opt" "$root/usr/share/lichen"
+    rm -f "$root/usr/local/bin/lichen" "$root/usr/lib/sysusers.d/lichen.conf"
+    if [ "$purge" = yes ]; then
+        for folder in lichen lichen-coordinator; do
+            rm -rf "$root/var/lib/$folder" "$root/var/cache/$folder"
+        done
+        rm -rf "$etc"
+        for role in agent coordinator; do
+            [ -n "$root" ] || ! id "lichen-$role" >/dev/null 2>&1 || userdel "lichen-$role"
+        done
+    else
+        say "kept: $etc, $root/var/lib/lichen*, drop-ins and users (--purge removes them)"
+    fi
+    ! manager || systemctl daemon-reload
+}
+
+built=''
+trap '[ -z "$built" ] || rm -rf "$built"' EXIT
+case $action in
+rollback) rollback ;;
+uninstall) uninstall ;;
+install)
+    check_machine
+    if [ "$venv" = yes ]; then
+        find_wheel
+        make_venv
+    else
+        default_extras
+    fi
+    make_users
+    make_places
+    put_units
+    settle
+    say "done. Next: lichen agent enroll (docs/identity.md), lichen agent doctor; systemctl enable --now lichen-agent"
+    ;;
+esac

@@ -1,0 +1,134 @@
+"""The doctor at real brokers: open, closed, with the access list of the operator's files, silent, small."""
+
+import socket
+import time
+
+import pytest
+
+from edge_agent.config import read
+from edge_agent.doctor import ask, broker
+from edge_agent.doctor.findings import Finding
+from protocol.errors import Misconfigured
+from tests.support.brokers import HOST, free_port, mosquitto_process
+from tests.support.identity_broker import SecuredBroker
+from tests.support.identity_pki import FLEET, Pki
+from tests.unit.test_agent_session import BASIC, config
+
+pytestmark = pytest.mark.mosquitto
+
+
+def asked(folder, port: int, more: str = "", *, device: str = "d", fleet: str = "f") -> dict[str, Finding]:
+    text = BASIC.replace('"d"', f'"{device}"').replace('"f"', f'"{fleet}"')
+    settings = read(config(folder, text=f'{text}[mqtt]\nhost = "{HOST}"\nport = {port}\n{more}'))
+    found = broker.judge(ask.probe(settings, 3.0), settings, time.time())
+    assert all(finding.todo for finding in found if finding.level != "ok")
+    return {finding.check: finding for finding in found}
+
+
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory):
+    return Pki(tmp_path_factory.mktemp("pki"))
+
+
+@pytest.fixture(scope="module")
+def secured(pki, tmp_path_factory):
+    made = SecuredBroker(tmp_path_factory.mktemp("broker") / "mosquitto", pki)
+    made.process.start()
+    yield made
+    made.process.stop()
+
+
+def tls(shown) -> str:
+    return f'[mqtt.tls]\nca_file = "{shown.ca}"\ncert_file = "{shown.pair}"\nkey_file = "{shown.pair}"\n'
+
+
+@pytest.mark.parametrize("protocol", ["5", "3.1.1"])
+def test_an_open_broker_is_well_but_for_what_it_lets_do(tmp_path, protocol):
+    process = mosquitto_process(tmp_path / "m").start()
+    try:
+        found = asked(tmp_path, process.port, f'protocol = "{protocol}"\n')
+    finally:
+        process.stop()
+    assert {finding.level for finding in found.values()} == {"ok"}
+    assert ("pose as all" in found["broker.acl"].seen) is (protocol == "5")
+
+
+def test_a_broker_that_takes_small_packets_alone(tmp_path):
+    process = mosquitto_process(tmp_path / "m", "max_packet_size 20000").start()
+    try:
+        found = asked(tmp_path, process.port)
+    finally:
+        process.stop()
+    assert found["broker.packets"].level == "warn"
+    assert "at most 20000 bytes" in found["broker.packets"].seen
+
+
+def test_a_broker_that_wants_a_password(tmp_path):
+    process = mosquitto_process(tmp_path / "m", anonymous=False).start()
+    try:
+        found = asked(tmp_path, process.port)
+    finally:
+        process.stop()
+    assert found["broker.admission"].level == "fail"
+    assert "mqtt.username" in found["broker.admission"].todo
+
+
+def test_the_operators_access_list_lets_a_device_be_itself_and_nobody_else(tmp_path, pki, secured):
+    found = asked(tmp_path, secured.port, tls(pki.device("good")), device="good", fleet=FLEET)
+    assert {check: finding.level for check, finding in found.items()} == {
+        "broker.reach": "ok",
+        "broker.tls": "ok",
+        "broker.admission": "ok",
+        "broker.acl": "ok",
+        "broker.packets": "ok",
+    }
+    assert "another device's are not" in found["broker.acl"].seen
+
+
+def test_a_name_that_is_not_the_certificates(tmp_path, pki, secured):
+    found = asked(tmp_path, secured.port, tls(pki.device("good")), device="other", fleet=FLEET)
+    assert found["broker.acl"].level == "fail"
+    assert "may not write on its own topics" in found["broker.acl"].seen
+
+
+def test_an_authority_that_is_not_the_brokers(tmp_path, secured):
+    (tmp_path / "pki").mkdir()
+    stranger = Pki(tmp_path / "pki")
+    found = asked(tmp_path, secured.port, tls(stranger.device("good")), device="good", fleet=FLEET)
+    assert found["broker.tls"].level == "fail"
+    assert "mqtt.tls.ca_file" in found["broker.tls"].seen
+    assert "broker.admission" not in found
+
+
+def test_a_certificate_that_was_taken_back(tmp_path, pki, secured):
+    gone = pki.device("gone")
+    secured.revoke("gone", gone)
+    found = asked(tmp_path, secured.port, tls(gone), device="gone", fleet=FLEET)
+    assert found["broker.admission"].level == "fail"
+
+
+def test_nobody_there_and_somebody_who_says_nothing(tmp_path):
+    assert "connection refused" in asked(tmp_path, free_port())["broker.reach"].seen
+    with socket.socket() as mute:
+        mute.bind((HOST, 0))
+        mute.listen()
+        began = time.monotonic()
+        found = asked(tmp_path, mute.getsockname()[1])
+        assert found["broker.admission"].level == "fail"
+        assert time.monotonic() - began < 30
+
+
+def test_a_name_that_nobody_knows(tmp_path):
+    settings = read(config(tmp_path, text=BASIC + '[mqtt]\nhost = "no-such-host.invalid"\n'))
+    found = broker.judge(ask.probe(settings, 5.0), settings, time.time())
+    assert [(finding.check, finding.level) for finding in found] == [("broker.reach", "fail")]
+    assert "resolvectl" in found[0].todo
+
+
+def test_a_file_that_is_missing_is_said_with_its_key(tmp_path):
+    process = mosquitto_process(tmp_path / "m").start()
+    try:
+        with pytest.raises(Misconfigured, match=r"mqtt\.tls\.ca_file"):
+            asked(tmp_path, process.port, '[mqtt.tls]\nca_file = "/no/ca.pem"\n')
+    finally:
+        process.stop()
