@@ -27,21 +27,21 @@ from edge_agent.outbox import Outbox
 from edge_agent.ports import AgentLink, Trainer
 from edge_agent.private import PrivateTensors
 from edge_agent.report import report
+from edge_agent.router import Router
 from edge_agent.session import Session, offline, state_topic
 from edge_agent.sources.base import Source
 from edge_agent.status import LOCK_FILE, STATUS_FILE, keep
 from edge_agent.tasks import first_task
 from edge_agent.trusting import trust_of
 from edge_agent.workspace import Workspace
-from protocol.errors import Refused, Transient
-from protocol.messages import Command, ModelPointer, Offer, Receipt, TaskAnnouncement, Want, decode
+from protocol.messages import Offer
 from protocol.task import Task
-from protocol.topics import Kind, device_filters, parse, ping_topic
+from protocol.topics import device_filters, ping_topic
 from runtime.blobs import BlobStore
 from runtime.clock import Clock
 from runtime.fetch import Fetcher
 from runtime.files import sweep
-from runtime.mqtt import Link, Message, Will
+from runtime.mqtt import Link, Will
 from runtime.owner import Owner
 from runtime.spool import Spool
 from runtime.supervise import Progress
@@ -81,14 +81,10 @@ class Agent:
         self.sources = sources
         self._clock = clock
         self.started = clock.wall()
-        self.heard: float | None = None
-        """When something came from the coordinator, unix seconds; what the broker retained tells nothing."""
         self.progress = Progress()
         self._first_task = first_task(settings, sources)
         self._owner = Owner(settings.state_dir / LOCK_FILE, "agent")
         sweep(settings.state_dir)
-        self.refused: dict[str, int] = {}
-        """Messages that were refused, by reason."""
         will = Will(state_topic(settings), offline(settings))
         self.link = make_link(
             settings.mqtt,
@@ -154,6 +150,7 @@ class Agent:
             identity, clock, partial(link.reconnect, "the certificate was renewed"), rng=rng
         )
         self._renewal_service = service_of(identity, self.renewal)
+        self.router = Router(self, clock)
         self._metrics: asyncio.Queue[tuple[int | None, dict[str, float]]] = asyncio.Queue(16)
 
     def workspace(self) -> Workspace | None:
@@ -165,7 +162,7 @@ class Agent:
         settings = self.settings
         services: dict[str, Callable[[], Awaitable[None]]] = {
             "link": self.link.run,
-            "router": self._route,
+            "router": self.router.run,
             "collector": self.collector.run,
             "graph": self.keeper.run,
             "outbox": self.outbox.run,
@@ -229,73 +226,6 @@ class Agent:
         await self.session.greet()
         self.outbox.kick()
         self.fetcher.on_connected(resumed=self.link.resumed)
-
-    async def _route(self) -> None:
-        async for message in self.link.messages():
-            with self.progress.work("a message"):
-                await self._take(message)
-            message.ack()
-
-    async def _take(self, message: Message) -> None:
-        try:
-            await self.handle(message)
-        except Refused as error:
-            self.refused[error.reason] = self.refused.get(error.reason, 0) + 1
-            _log.warning("a message was refused", topic=message.topic, why=str(error))
-        except Transient as error:  # the peer sends again what matters
-            _log.warning("a message could not be handled", topic=message.topic, why=str(error))
-
-    async def handle(self, message: Message) -> None:
-        """Give one message to whom it concerns.
-
-        Raises:
-            Refused: it is not for us, or malformed.
-            Transient: the disk is full.
-        """
-        route = parse(message.topic)
-        if not message.retain:
-            self.heard = self._clock.wall()
-        if not message.payload and message.retain:
-            return  # a retained topic that was cleared
-        match route.kind:
-            case Kind.DOWN_BLOB:
-                self.fetcher.on_chunk(route.digest or "", route.index or 0, message.payload)
-            case Kind.RECEIPT:
-                await self._on_receipt(message.payload)
-            case Kind.OFFER:
-                self.learner.offer(decode(message.payload, Offer))
-            case Kind.TASK:
-                await self._on_task(decode(message.payload, TaskAnnouncement))
-            case Kind.MODEL | Kind.FLEET_MODEL:
-                self.deployment.offer(decode(message.payload, ModelPointer))
-            case Kind.CMD:
-                self._on_command(decode(message.payload, Command))
-            case _:
-                _log.debug("nothing to do", topic=route.kind)
-
-    async def _on_receipt(self, payload: bytes) -> None:
-        answer = decode(payload, Receipt, Want)
-        if isinstance(answer, Want):
-            self.outbox.on_want(answer)
-        elif isinstance(answer, Receipt):
-            # The ledger first: cut off in between, the update is sent once more and not trained once more.
-            waiting = await asyncio.to_thread(self.spool.pending)
-            if any(entry.digest == answer.digest for entry in waiting):
-                await asyncio.to_thread(self.learner.settled, answer)
-            await self.outbox.on_receipt(answer)
-
-    async def _on_task(self, announcement: TaskAnnouncement) -> None:
-        work = self.workspace()
-        if work is not None and work.task != announcement.task:
-            self.learner.cancel()
-        if await self.session.on_task(announcement, self.use):
-            self.deployment.task_changed()
-
-    def _on_command(self, command: Command) -> None:
-        if command.command == "no_such_blob" and command.digest is not None:
-            self.fetcher.on_no_such_blob(command.digest)
-        elif command.command == "send_state":
-            self.session.send_soon()
 
     def status(self) -> dict[str, Any]:
         """What it does, and what it waits for."""

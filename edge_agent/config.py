@@ -1,15 +1,17 @@
 """``agent.toml``: every key, its unit and its default. docs/agent.md explains them."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from edge_agent.publish.config import PublishSettings
 from edge_agent.quality import QualitySettings
-from protocol.base import Name, Share
+from protocol.base import Label, Name, Share
 from protocol.errors import Misconfigured
 from protocol.graph_task import FeatureName
 from protocol.messages import Role
+from protocol.rollout import Trial
 from protocol.task import ModalityName, Task
 from runtime.settings import ConfigPath, LogSettings, MqttSettings, Section, load, load_toml
 
@@ -59,6 +61,17 @@ class InferSettings(Section):
     min_quality: Share = 0.0
     """A modality of lower quality counts as missing; 0 takes all."""
     threads: Annotated[int, Field(ge=1, le=64)] = 1
+    variant: Literal["auto", "float32", "int8"] = "auto"
+    """``auto``: the device measures what a bundle has, and takes the fastest that agrees with float32."""
+    providers: Annotated[tuple[str, ...], Field(max_length=8)] = ()
+    """ONNX Runtime's execution providers that may be used; empty: all that it has here are measured, and the
+    CPU is always among them."""
+    min_agreement: Share = 0.99
+    """Share of windows on which a variant must say what float32 says, to be taken."""
+    timeout_s: Positive = 10.0
+    """A model that has not answered after so long is ended and counts as failed."""
+    mqtt: PublishSettings | None = None
+    """``[infer.mqtt]``: predictions on a local broker."""
 
 
 class WindowSettings(Section):
@@ -86,6 +99,21 @@ class GraphSettings(Section):
     """How often files are looked at."""
 
 
+class TrialSettings(Trial):
+    """``[deploy.trial]``: of the same keys, and no others."""
+
+    model_config = Section.model_config
+
+
+class DeploySettings(Section):
+    """``[deploy]``: what a new model must show here before it stays."""
+
+    trial: TrialSettings = TrialSettings()
+    """Where a pointer brings none."""
+    max_starts: Annotated[int, Field(ge=1, le=100)] = 3
+    """A model that is still on trial after so many starts of the agent goes: it may be what ends them."""
+
+
 class AgentSettings(Section):
     """The whole file."""
 
@@ -110,6 +138,9 @@ class AgentSettings(Section):
     learn: LearnSettings = LearnSettings()
     infer: InferSettings = InferSettings()
     graph: GraphSettings | None = None
+    deploy: DeploySettings = DeploySettings()
+    labels: Annotated[dict[Name, Label], Field(max_length=16, default_factory=dict)]
+    """The operator's words for this device, as ``site = "barn"``: a rollout can begin with those."""
     blob_budget_bytes: Bytes = 512 * MIB
     """Parts of global versions kept in ``cache_dir``."""
     fetch_timeout_s: Positive = 300.0

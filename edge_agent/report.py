@@ -51,7 +51,7 @@ def report(agent: "Agent") -> dict[str, Any]:
         "predictions": agent.inference.predictions,
         "last_prediction": agent.inference.last,
         **({} if agent.queries is None else agent.queries.told()),
-        "refused_messages": agent.refused,
+        "refused_messages": agent.router.refused,
         "bytes_out": counters.bytes_out,
         "bytes_in": counters.bytes_in,
         "reconnects": counters.reconnects,

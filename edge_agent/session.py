@@ -11,7 +11,7 @@ import asyncio
 import functools
 from collections.abc import Awaitable, Callable
 from importlib import metadata
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -31,6 +31,9 @@ from protocol.task import LABEL, Task
 from protocol.topics import Kind, device_topic
 from runtime.clock import Clock
 from runtime.files import write_atomic
+
+if TYPE_CHECKING:
+    from protocol.rollout import TrialReport
 
 _log = structlog.get_logger("edge_agent.session")
 _GROWTH: Final = 1.25
@@ -76,6 +79,7 @@ class Session:
         self._workspace = workspace
         self._model_digest = model_digest
         self._reconnect = reconnect
+        self.trial: Callable[[], TrialReport | None] = lambda: None
         self.misfit = ""
         """Why the task that was announced last cannot be done here, in words; empty where it can."""
         self._taskless = (clock.now(), _TASKLESS_S)
@@ -144,6 +148,8 @@ class Session:
             version=_version(),
             fleet_secret=now.fleet_secret,
             refuses=_line(self.misfit) or None,
+            trial=self.trial(),
+            labels=settings.labels or None,
         )
 
     async def greet(self) -> None:
@@ -231,7 +237,8 @@ class Session:
 def _kind(state: State) -> tuple[object, ...]:
     """What the coordinator should hear of soon when it changes."""
     broken = any(BROKEN in modality.reasons for modality in state.modalities.values())
-    known = state.targets, state.fleet_secret, state.refuses
+    trial = None if state.trial is None else state.trial.model_copy(update={"measures": {}})
+    known = state.targets, state.fleet_secret, state.refuses, state.labels, trial
     return set(state.modalities), known, state.chunk_bytes, broken
 
 

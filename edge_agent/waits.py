@@ -70,14 +70,14 @@ def _learner(agent: "Agent") -> Iterator[Wait]:
 
 
 def _last_heard(agent: "Agent") -> str:
-    if agent.heard is None:
+    if agent.router.heard is None:
         return f"nothing was heard of it since the agent started, {stamp(agent.started)}"
-    return f"it was last heard {stamp(agent.heard)}"
+    return f"it was last heard {stamp(agent.router.heard)}"
 
 
 def _silence(agent: "Agent") -> str:
     """What to do where the broker is there and the coordinator answers nothing."""
-    again, heard = agent.outbox.again_at, max(agent.heard or agent.started, agent.outbox.oldest or 0.0)
+    again, heard = agent.outbox.again_at, max(agent.router.heard or agent.started, agent.outbox.oldest or 0.0)
     if not agent.link.connected or again is None:
         return ""
     if again - heard < _PATIENCE * agent.settings.outbox.resend_s:

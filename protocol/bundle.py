@@ -63,6 +63,16 @@ class Completion(Wire):
     """C."""
 
 
+class Variant(Wire):
+    """The same model in another file: other arithmetic, the same inputs and outputs."""
+
+    file: FileName
+    precision: Literal["int8"]
+    measured: Annotated[dict[Label, float], Field(max_length=32, default_factory=dict)]
+    """Against the float32 graph on the windows it was calibrated on: ``windows``, ``agreement``,
+    ``max_difference`` and ``mean_difference`` of a probability, ``bytes``."""
+
+
 class BundleManifest(Wire):
     """What a bundle is. ``files`` is filled in by :func:`pack`."""
 
@@ -101,6 +111,8 @@ class BundleManifest(Wire):
     """What the parity gate measured: the graph against the network it was made from."""
     graph: Completion | None = None
     """The model completes graphs, and reads no windows."""
+    variants: Annotated[dict[Name, Variant], Field(max_length=8)] | None = None
+    """Beside ``model.onnx`` (float32), by name; a device measures them and takes the fastest that agrees."""
 
     @model_validator(mode="after")
     def _reads_windows_or_graphs(self) -> Self:

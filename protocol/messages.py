@@ -10,6 +10,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, TypeAdapter, Validati
 
 from protocol.base import Count, Digest, Label, Name, Seconds, Share, Wire
 from protocol.errors import Reason, Refused
+from protocol.rollout import Trial, TrialReport
 from protocol.task import ModalityName, Task
 
 MAX_MESSAGE_BYTES: Final = 128 * 1024
@@ -70,6 +71,11 @@ class State(Wire):
     secrets apart, and tells nothing of them."""
     refuses: Words | None = None
     """Why it does not do the task that was announced last; left out where it does, or knows of none."""
+    trial: TrialReport | None = None
+    """How it fares with the model that it was pointed to last; left out where it was pointed to none."""
+    labels: Annotated[dict[Name, Label], Field(max_length=16)] | None = None
+    """The operator's words for it (``[labels]`` of its configuration), as ``site: barn``; left out where it
+    has none."""
 
 
 class TaskAnnouncement(Wire):
@@ -194,6 +200,11 @@ class ModelPointer(Wire):
     metrics: Metrics = Field(default_factory=dict)
     trust: Vouchers | None = None
     """None: this coordinator signs nothing."""
+    serial: Count = 0
+    """Counts the coordinator's decisions: of ``b/model`` and ``down/model`` a device goes by the one with the
+    higher serial, also where its version is lower. 0: by version."""
+    trial: Trial | None = None
+    """None: as the device's own ``[deploy]`` says."""
 
 
 class Command(Wire):

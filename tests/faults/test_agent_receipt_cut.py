@@ -54,7 +54,7 @@ async def test_killed_between_ledger_and_spool_it_sends_again_and_does_not_train
 
     monkeypatch.setattr(agent.spool, "clear", killed)
     with pytest.raises(KilledHere):
-        await agent.handle(receipt())
+        await agent.router.handle(receipt())
     agent.close()
 
     again = agent_in(tmp_path)
@@ -68,7 +68,7 @@ async def test_killed_between_ledger_and_spool_it_sends_again_and_does_not_train
 
 async def test_a_receipt_for_what_is_not_here_writes_nothing(tmp_path: Path) -> None:
     agent = agent_in(tmp_path)
-    await agent.handle(receipt())
+    await agent.router.handle(receipt())
     assert not (tmp_path / "state" / "rounds.json").exists()
     assert agent.outbox.accepted == 0
     agent.close()
@@ -83,10 +83,10 @@ async def test_a_receipt_on_a_disk_that_fails_ends_nothing_and_the_update_stays(
     try:
         disk.trouble = errno.EIO
         with pytest.raises(Transient, match="the disk fails"):
-            await agent.handle(receipt())
+            await agent.router.handle(receipt())
         assert [entry.digest for entry in agent.spool.pending()] == [NAME]
         disk.trouble = 0
-        await agent.handle(receipt())
+        await agent.router.handle(receipt())
         assert agent.spool.pending() == []
     finally:
         DISK.reset(token)

@@ -1,0 +1,103 @@
+"""Where each message goes. It is acknowledged after it was handled."""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import structlog
+
+from protocol.errors import Refused, Transient
+from protocol.messages import Command, ModelPointer, Offer, Receipt, TaskAnnouncement, Want, decode
+from protocol.topics import Kind, parse
+from runtime.clock import Clock
+from runtime.mqtt import Message
+
+if TYPE_CHECKING:
+    from edge_agent.agent import Agent
+
+_log = structlog.get_logger("edge_agent")
+
+
+class Router:
+    """One service.
+
+    Args:
+        agent: whose parts are given the messages.
+        clock: stamps what is heard.
+    """
+
+    def __init__(self, agent: "Agent", clock: Clock) -> None:
+        self._agent = agent
+        self._clock = clock
+        self.heard: float | None = None
+        """When something came from the coordinator, unix seconds; what the broker retained tells nothing."""
+        self.refused: dict[str, int] = {}
+        """Messages that were refused, by reason."""
+
+    async def run(self) -> None:
+        """Handle what comes, for ever."""
+        agent = self._agent
+        async for message in agent.link.messages():
+            with agent.progress.work("a message"):
+                await self._take(message)
+            message.ack()
+
+    async def _take(self, message: Message) -> None:
+        try:
+            await self.handle(message)
+        except Refused as error:
+            self.refused[error.reason] = self.refused.get(error.reason, 0) + 1
+            _log.warning("a message was refused", topic=message.topic, why=str(error))
+        except Transient as error:  # the peer sends again what matters
+            _log.warning("a message could not be handled", topic=message.topic, why=str(error))
+
+    async def handle(self, message: Message) -> None:
+        """Give one message to whom it concerns.
+
+        Raises:
+            Refused: it is not for us, or malformed.
+            Transient: the disk is full.
+        """
+        route = parse(message.topic)
+        if not message.retain:
+            self.heard = self._clock.wall()
+        if not message.payload and message.retain:
+            return  # a retained topic that was cleared
+        match route.kind:
+            case Kind.DOWN_BLOB:
+                self._agent.fetcher.on_chunk(route.digest or "", route.index or 0, message.payload)
+            case Kind.RECEIPT:
+                await self._on_receipt(message.payload)
+            case Kind.OFFER:
+                self._agent.learner.offer(decode(message.payload, Offer))
+            case Kind.TASK:
+                await self._on_task(decode(message.payload, TaskAnnouncement))
+            case Kind.MODEL | Kind.FLEET_MODEL:
+                self._agent.deployment.offer(decode(message.payload, ModelPointer))
+            case Kind.CMD:
+                self._on_command(decode(message.payload, Command))
+            case _:
+                _log.debug("nothing to do", topic=route.kind)
+
+    async def _on_receipt(self, payload: bytes) -> None:
+        answer = decode(payload, Receipt, Want)
+        if isinstance(answer, Want):
+            self._agent.outbox.on_want(answer)
+        elif isinstance(answer, Receipt):
+            # The ledger first: cut off in between, the update is sent once more and not trained once more.
+            waiting = await asyncio.to_thread(self._agent.spool.pending)
+            if any(entry.digest == answer.digest for entry in waiting):
+                await asyncio.to_thread(self._agent.learner.settled, answer)
+            await self._agent.outbox.on_receipt(answer)
+
+    async def _on_task(self, announcement: TaskAnnouncement) -> None:
+        work = self._agent.workspace()
+        if work is not None and work.task != announcement.task:
+            self._agent.learner.cancel()
+        if await self._agent.session.on_task(announcement, self._agent.use):
+            self._agent.deployment.task_changed()
+
+    def _on_command(self, command: Command) -> None:
+        if command.command == "no_such_blob" and command.digest is not None:
+            self._agent.fetcher.on_no_such_blob(command.digest)
+        elif command.command == "send_state":
+            self._agent.session.send_soon()
