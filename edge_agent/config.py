@@ -139,7 +139,7 @@ class AgentSettings(Section):
     infer: InferSettings = InferSettings()
     graph: GraphSettings | None = None
     deploy: DeploySettings = DeploySettings()
-    labels: Annotated[dict[Name, Label], Field(max_length=16, default_factory=dict)]
+    labels: Annotated[dict[Name, Label], Field(max_length=16)] = Field(default_factory=dict)
     """The operator's words for this device, as ``site = "barn"``: a rollout can begin with those."""
     blob_budget_bytes: Bytes = 512 * MIB
     """Parts of global versions kept in ``cache_dir``."""

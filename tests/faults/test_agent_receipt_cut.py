@@ -60,7 +60,7 @@ async def test_killed_between_ledger_and_spool_it_sends_again_and_does_not_train
     again = agent_in(tmp_path)
     assert [entry.digest for entry in again.spool.pending()] == [NAME], "it is sent again"
     assert "was accepted" in again.learner._ledger.why_not(OFFER), "and not trained again"
-    await again.handle(receipt())
+    await again.router.handle(receipt())
     assert again.spool.pending() == []
     assert again.outbox.accepted == 1
     again.close()

@@ -133,9 +133,9 @@ async def test_a_malformed_message_is_refused_by_name_and_a_foreign_topic_too(tm
         ("lichen/v1/f/b/model", b"\xff" * 100),
     ):
         with pytest.raises(Refused) as refused:
-            await agent.handle(Message(topic, payload, False))
+            await agent.router.handle(Message(topic, payload, False))
         assert refused.value.reason is Reason.MALFORMED
-    await agent.handle(Message("lichen/v1/f/b/task", b"", True))
+    await agent.router.handle(Message("lichen/v1/f/b/task", b"", True))
     agent.close()
 
 
