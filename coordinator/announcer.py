@@ -35,6 +35,8 @@ _NAMES: Final = 500
 REPEAT_S: Final = 30.0
 """The round is said again so often: the words hold durations, and silence means that nobody is there."""
 _FAREWELL_S: Final = 2.0
+_WORDS: Final = 1000
+"""Characters in ``RoundAnnouncement.waiting_for``."""
 _GraphsFor = Callable[[str], Mapping[str, BlobRef]]
 OFFLINE: Final = "the coordinator is not connected (round and version are those of its last connect)"
 STOPPED: Final = "the coordinator was stopped; the rounds go on when it is started again"
@@ -85,6 +87,8 @@ class Announcer:
         self._wanted = asyncio.Event()
         self._urgent: set[str] = set()
         self._driver: Driver
+        self.rollout: Callable[[], str] = lambda: ""
+        """What a rollout waits for, in words."""
         self.graphs: _GraphsFor = lambda _: {}
         """The feature graphs that an offer to a device names."""
 
@@ -195,7 +199,7 @@ class Announcer:
             metrics=metrics,
             bytes_up=up,
             bytes_down=down,
-            waiting_for=driver.why(),
+            waiting_for="; ".join(filter(None, (driver.why(), self.rollout())))[:_WORDS],
             waited_s=max(0.0, driver.now() - state.since),
             until_s=_left(driver),
             every_s=self._repeat_s,

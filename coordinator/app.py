@@ -13,7 +13,6 @@ from coordinator.audit import Audit
 from coordinator.backup import back_up
 from coordinator.blobserver import BlobServer
 from coordinator.config import CoordinatorSettings, load_task
-from coordinator.deployment import Deploying, Deployment
 from coordinator.graphs import Graphs
 from coordinator.guard import Guard
 from coordinator.ingest import LANES, Ingest
@@ -29,12 +28,12 @@ from coordinator.receive import Receiver
 from coordinator.reference import References
 from coordinator.registry import Registry
 from coordinator.rollcall import RollCall
+from coordinator.rollout.building import Parts, deployed
 from coordinator.roster import Roster
 from coordinator.rounds.driver import Driver
 from coordinator.rounds.work import Workshop
-from coordinator.routed import RoutedDeployment
 from coordinator.salvage import open_store
-from coordinator.serving import LearningRoutes, Needs, routing
+from coordinator.serving import LearningRoutes, routing
 from coordinator.standing import Standing
 from coordinator.telling import SENDERS, Teller
 from coordinator.traffic import Traffic
@@ -110,7 +109,8 @@ class Coordinator:
             on_connect=self._on_connect,
             ping_topic=ping_topic(settings.fleet),
         )
-        self.jobs = jobs or WorkerJobs(task, root / "jobs", settings.evaluation.data, settings.worker, kept)
+        judged, worker, int8 = settings.evaluation.data, settings.worker, settings.export.int8
+        self.jobs = jobs or WorkerJobs(task, root / "jobs", judged, worker, kept, int8=int8)
         self._assemble(task, server)
 
     def _assemble(self, task: Task, server: Server) -> None:
@@ -131,13 +131,10 @@ class Coordinator:
         self.standing.known = lambda device: device in self.roster or self.admission.active(device)
         self.teller.on_refusal = self.standing.refused
         self.vouching = vouching_of(settings, blobs, clock)
-        self.deployment: Deploying = Deployment(store, blobs, post, task.name, clock, self.vouching)
-        if routed is not None:
-            needs = Needs(task, routed, store, self.roster, self.guard.barred)
-            most = settings.export.max_routes
-            self.deployment = RoutedDeployment(
-                needs, store, blobs, post, self.roster, clock, most, self.vouching
-            )
+        barred, vouching = self.guard.barred, self.vouching
+        parts = Parts(settings, store, blobs, post, self.roster, task, clock, vouching, barred)
+        self.deployed = deployed(parts, routed)
+        self.deployment = self.deployed.deployment
         registry = Registry(store, blobs, task)
         self.announcer = Announcer(
             post=post,
@@ -160,6 +157,7 @@ class Coordinator:
         )
         self.graphs = Graphs(task, store, blobs, self.jobs, self.roster, clock, settings.worker.timeout_s)
         self.graphs.changed, self.announcer.graphs = self.announcer.changed, self.graphs.offered_to
+        self.deployed.told_by(self.announcer)
         self.driver.terms = self.graphs.terms
         self.driver.barred = self.guard.barred
         self.driver.may_select = lambda: self.link.connected
@@ -245,6 +243,7 @@ class Coordinator:
         except LichenError as error:
             log.warning("not_written", why=str(error))
         self.admission.close()
+        self.deployed.close()
         self.store.close()
 
     def _services(self) -> dict[str, Callable[[], Awaitable[None]]]:
@@ -265,6 +264,7 @@ class Coordinator:
             "audit": self.audit.run,
             "graphs": self.graphs.run,
             "rollcall": self.rollcall.run,
+            **self.deployed.services(),
             "trust": partial(again_and_again, self.vouching, self._announce, self.clock, again_s),
             "exit": partial(leave_when_done, self),
         }

@@ -86,6 +86,7 @@ def check(config: Config, fmt: FormatOption = Format.TABLE) -> None:
         "selection": task.rounds.selection,
         "identity": str(settings.state_dir / AUTHORITY) if Admission.enabled_by(settings) else None,
         "bundles": "signed" if repository_of(settings).exists else "unsigned (lichen coordinator trust init)",
+        "rollout": settings.rollout.mode,
         "labelled": None if labelled is None else len(labelled.windows),
         "evaluation": None if settings.evaluation.data is None else str(settings.evaluation.data),
     }

@@ -8,6 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from coordinator.policies import policy
+from coordinator.rollout.settings import RolloutSettings
 from coordinator.standing import QuarantineSettings
 from models import windowset
 from models.registry import method
@@ -37,6 +38,8 @@ class ExportSettings(Section):
     every_rounds: Annotated[int, Field(ge=0)] = 0
     max_routes: Positive = 16
     """Where a method is routed: bundles of one version, those for most devices first."""
+    int8: bool = True
+    """Put an int8 variant beside float32, where there are windows to calibrate it on."""
 
 
 class WorkerSettings(Section):
@@ -110,6 +113,7 @@ class CoordinatorSettings(Section):
     quarantine: QuarantineSettings = QuarantineSettings()
     identity: IdentitySettings = IdentitySettings()
     trust: TrustSettings = TrustSettings()
+    rollout: RolloutSettings = RolloutSettings()
     exit_when_done: bool = False
     exit_linger_s: Annotated[float, Field(ge=0, le=3600)] = 5.0
     """After the last round, serve blobs until nobody fetched for this long (at most 20 times as long)."""

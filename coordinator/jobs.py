@@ -19,8 +19,9 @@ from coordinator.trouble import no_room
 from models import jobs
 from models.contract import Blobs, Evaluation, Tensors
 from models.registry import methods
+from protocol.bundle import pack, unpack
 from protocol.errors import Refused, Transient
-from protocol.frame import Limits
+from protocol.frame import Limits, digest
 from protocol.task import Task
 from runtime.workers import Worker, WorkerFailed
 
@@ -88,6 +89,7 @@ class WorkerJobs:
         windows: what versions are judged on; None: they cannot be.
         settings: for how long, and with how many threads.
         labelled: the labelled windows that a guided method learns from (:func:`coordinator.labelled.keep`).
+        int8: exports get an int8 variant, calibrated on ``windows``, else on ``labelled``.
     """
 
     def __init__(
@@ -97,17 +99,22 @@ class WorkerJobs:
         windows: Path | None,
         settings: WorkerSettings,
         labelled: Path | None = None,
+        *,
+        int8: bool = True,
     ) -> None:
         self._task = announced(task)
         self._labelled = labelled
         self._root = root
         self._windows = windows
+        self._real = (windows or labelled) if int8 else None
         self._settings = settings
         self._learn = Worker("models.worker", idle_s=settings.idle_s)
         spec = methods().get(task.method)
         # Where there are several bundles, one after the other, torch is loaded once for all of them.
         several = spec is not None and spec.routed
         self._export = Worker("export", idle_s=settings.idle_s, warm=several)
+        self._one_model = spec is not None and spec.one_model
+        self._exported: Bundle | None = None
         shutil.rmtree(root, ignore_errors=True)
 
     async def initial(self) -> Blobs:
@@ -133,11 +140,15 @@ class WorkerJobs:
             return await asyncio.to_thread(jobs.read_evaluation, folder)
 
     async def export(self, state: Blobs, lineage: Lineage) -> Bundle:
-        """Run an export job."""
+        """Run an export job; where all versions have one model, the first time only, after each start."""
+        if self._exported is not None:
+            return await asyncio.to_thread(_packed_again, self._exported, lineage)
         with self._folder(f"export-{lineage.version}") as folder:
             await asyncio.to_thread(self._write_export, folder, state, lineage)
             await self._export.run(folder, self._settings.timeout_s)
-            return await asyncio.to_thread(_read_bundle, folder)
+            made = await asyncio.to_thread(_read_bundle, folder)
+        self._exported = made if self._one_model else None
+        return made
 
     def _write_export(self, folder: Path, state: Blobs, lineage: Lineage) -> None:
         jobs.write_state(folder / "state.npz", state)
@@ -150,6 +161,8 @@ class WorkerJobs:
             "manifest_digest": lineage.manifest,
             "metrics": lineage.metrics,
         }
+        if self._real is not None:  # an int8 variant is calibrated on them
+            job["calibrate"] = str(self._real.resolve())
         (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
 
     async def features(self) -> dict[str, bytes]:
@@ -213,6 +226,20 @@ def _read_bundle(folder: Path) -> Bundle:
         return Bundle((folder / "bundle.zip").read_bytes(), json.loads((folder / "result.json").read_bytes()))
     except (OSError, ValueError) as error:
         raise Transient(f"the export left no readable bundle in {folder}: {error}") from None
+
+
+def _packed_again(before: Bundle, lineage: Lineage) -> Bundle:
+    """The bundle that an export of this version would make, from another version's of the same model."""
+    manifest, files = unpack(before.data)
+    said = {
+        "version": lineage.version,
+        "round": lineage.version,
+        "base": lineage.manifest,
+        "parent": lineage.parent,
+        "metrics": lineage.metrics,
+    }
+    data = pack(manifest.model_copy(update=said), files)
+    return Bundle(data, before.result | {"size": len(data), "digest": digest(data)})
 
 
 def _read_graphs(folder: Path, task: Task) -> dict[str, bytes]:

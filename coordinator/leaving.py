@@ -13,10 +13,13 @@ log = structlog.get_logger(__name__)
 
 _FINAL_WAIT_S: Final = 15.0
 _LINGER_TIMES: Final = 20
+_LOOK_S: Final = 0.5
 
 
 async def leave_when_done(app: "Coordinator") -> None:
     """After the last round: say so, let the fleet pull the last bundles, and end with status 0.
+
+    A rollout that goes on by itself is waited for; one that is paused goes on after the next start.
 
     Raises:
         Finished: that is done.
@@ -24,6 +27,8 @@ async def leave_when_done(app: "Coordinator") -> None:
     await app.driver.finished.wait()
     if not app.settings.exit_when_done:
         return
+    while app.deployed.busy:
+        await app.clock.sleep(_LOOK_S)
     deadline = app.clock.now() + _FINAL_WAIT_S
     while not (await app.announcer.say_round() and await app.deployment.announce()):
         if app.clock.now() > deadline:

@@ -75,6 +75,11 @@ class Post:
         topic, retain = device_topic(self.fleet, device, kind), kind in _RETAINED
         await self.link.publish(topic, encode(message), retain=retain, timeout_s=self._timeout_s)
 
+    async def clear(self, device: str, kind: Kind) -> None:
+        """Take back what is retained for one device; ``Transient`` when the broker does not take it."""
+        topic = device_topic(self.fleet, device, kind)
+        await self.link.publish(topic, b"", retain=True, timeout_s=self._timeout_s)
+
     async def broadcast(self, kind: Kind, message: Wire) -> None:
         """Publish retained to the fleet; ``Transient`` when the broker does not take it."""
         topic = broadcast_topic(self.fleet, kind)

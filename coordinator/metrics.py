@@ -1,8 +1,9 @@
 """Prometheus metrics, where ``metrics.prometheus_port`` is set: read from the parts when they are scraped."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args
 
+from coordinator.rollout.states import Member, Phase
 from coordinator.weighings import FULL, newest, shares
 from protocol.errors import Misconfigured
 from runtime.disk import DISK
@@ -112,6 +113,7 @@ class _Collector:
             enrolments.add_metric([reason.value], float(count))
         yield enrolments
         yield self._coverage()
+        yield from self._rollout()
         yield from self._weighing()
 
     def _weighing(self) -> Iterable[Any]:
@@ -132,6 +134,36 @@ class _Collector:
             "Warnings about the newest version's weights, such as of devices that are pushed out",
             value=float(len(found["warnings"])),
         )
+
+    def _rollout(self) -> Iterable[Any]:
+        """Of the last rollout, where there are any."""
+        from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415 - see Exporter
+
+        rollouts = self._app.deployed.rollouts
+        if rollouts is None:
+            return
+        course = rollouts.last
+        numbers = {
+            "lichen_rollout_number": ("The last rollout", course.number),
+            "lichen_rollout_serial": ("The last decision on what devices run", course.serial),
+            "lichen_rollout_open": ("Whether one goes on or is paused", course.open is not None),
+            "lichen_rollout_paused": ("Whether one is paused", course.phase is Phase.PAUSED),
+            "lichen_rollout_waiting": ("Whether a version waits for its turn", course.waiting is not None),
+            "lichen_rollout_versions_failed": ("Versions that failed", len(course.failed)),
+        }
+        for name, (words, value) in numbers.items():
+            yield GaugeMetricFamily(name, words, value=float(value))
+        if course.rollout is None:
+            return
+        yield GaugeMetricFamily(
+            "lichen_rollout_stage", "Its stage; 0 is the canary's", value=float(course.rollout.stage)
+        )
+        words = "Its devices by what they say of the version"
+        family = GaugeMetricFamily("lichen_rollout_devices", words, labels=["phase"])
+        for phase in get_args(Member.model_fields["phase"].annotation):
+            count = sum(one.phase == phase for one in course.rollout.members.values())
+            family.add_metric([phase], float(count))
+        yield family
 
     def _coverage(self) -> Any:
         from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415 - see Exporter

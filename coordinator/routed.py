@@ -6,7 +6,7 @@ blob. A route keeps its bundle until a newer version's takes its place or no dev
 
 import asyncio
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import sqlalchemy as sa
@@ -15,8 +15,9 @@ import structlog
 from coordinator import schema
 from coordinator.jobs import Jobs, Lineage
 from coordinator.links import Post
+from coordinator.rollout.shelf import Shelf
 from coordinator.roster import Roster
-from coordinator.serving import UNSERVED, Need, Needs, Served, Serving, fitting, grouped, served
+from coordinator.serving import UNSERVED, Needs, Serving, fitting, grouped, served
 from coordinator.store import Store
 from coordinator.trouble import in_words
 from coordinator.trust.repository import Bundle
@@ -57,7 +58,7 @@ class RoutedDeployment:
         max_routes: int,
         vouching: Vouching | None = None,
     ) -> None:
-        self._needs = needs
+        self.needs = needs
         self._store = store
         self._blobs = blobs
         self._post = post
@@ -65,8 +66,10 @@ class RoutedDeployment:
         self._clock = clock
         self._max_routes = max_routes
         self._vouching = vouching or Unsigned()
-        self._said: dict[str, tuple[str, float]] = {}
-        """Device -> the digest that it was pointed at last, and when."""
+        self._said: dict[str, tuple[tuple[str, int], float]] = {}
+        """Device -> digest and serial that it was pointed at last, and when."""
+        self.shelf: Callable[[], Shelf] = lambda: Shelf(served(store))
+        """What devices may be pointed at: without rollouts, the newest of each route."""
 
     async def export(self, jobs: Jobs, state: Blobs, lineage: Lineage) -> None:
         """A bundle for each route, those for most devices first; see :class:`Deploying`.
@@ -75,7 +78,7 @@ class RoutedDeployment:
             Transient: some could not be made now.
             RoutesFailed: some cannot be made.
         """
-        routes = grouped(await asyncio.to_thread(self._needs.all))
+        routes = grouped(await asyncio.to_thread(self.needs.all))
         if not routes:  # after a salvage without a backup: their retained states come back soon
             raise Transient("no device is known that reads and predicts anything of the task")
         failed: list[tuple[Serving, LichenError | OSError]] = []
@@ -151,10 +154,10 @@ class RoutedDeployment:
 
         ``again``: the devices that are here; the others are told when they come.
         """
-        there = await asyncio.to_thread(served, self._store)
-        if not there:
+        shelf = await asyncio.to_thread(self.shelf)
+        if not shelf:
             return True
-        needs = await asyncio.to_thread(self._needs.all)
+        needs = await asyncio.to_thread(self.needs.all)
         if again:
             self._said.clear()
         devices = set(self._roster.online()) if again else needs.keys()
@@ -162,8 +165,8 @@ class RoutedDeployment:
             (device, pointer)
             for device, need in needs.items()
             if device in devices
-            and (pointer := self._pointer(need, there)) is not None
-            and self._said.get(device, ("", 0.0))[0] != pointer.bundle.digest
+            and (pointer := shelf.pointer(self._task, device, need)) is not None
+            and self._said.get(device, (None, 0.0))[0] != _decision(pointer)
         ]
         for start in range(0, len(pointers), _AT_ONCE):
             group = pointers[start : start + _AT_ONCE]
@@ -177,7 +180,7 @@ class RoutedDeployment:
         except LichenError as error:
             log.warning("model_not_announced", device=device, version=pointer.version, why=str(error))
             return False
-        self._said[device] = (pointer.bundle.digest, self._clock.now())
+        self._said[device] = (_decision(pointer), self._clock.now())
         return True
 
     async def pointer_for(self, device: str, *, came: bool) -> ModelPointer | None:
@@ -185,40 +188,41 @@ class RoutedDeployment:
         known, pointer = self._roster.get(device), await asyncio.to_thread(self._look_up, device)
         if known is None or pointer is None:
             return None
-        wanted, now = pointer.bundle.digest, self._clock.now()
-        digest, at = self._said.get(device, (wanted, -_AGAIN_S))
-        if digest == wanted and (known.state.model == wanted or (not came and now - at < _AGAIN_S)):
+        wanted, now = _decision(pointer), self._clock.now()
+        said, at = self._said.get(device, (wanted, -_AGAIN_S))
+        runs = known.state.model == pointer.bundle.digest
+        if said == wanted and (runs or (not came and now - at < _AGAIN_S)):
             return None
         try:
             vouched = await asyncio.to_thread(self._vouched, pointer)
         except (LichenError, OSError) as error:
             log.warning("model_not_announced", device=device, version=pointer.version, why=str(error))
             return None
-        self._said[device] = (pointer.bundle.digest, now)
+        self._said[device] = (wanted, now)
         return vouched
 
     def _vouched(self, pointer: ModelPointer) -> ModelPointer:
         """With what vouches for the bundles of all routes."""
-        task = self._needs.task.name
+        refs = {(one.version, one.digest): BlobRef(digest=one.digest, size=one.size) for one in self.shelf()}
         bundles = [
-            Bundle(task=task, version=one.version, ref=BlobRef(digest=one.digest, size=one.size))
-            for one in served(self._store)
+            Bundle(task=self._task, version=version, ref=refs[version, name])
+            for version, name in sorted(refs)
         ]
         return self._vouching.vouched(pointer, bundles)
 
     def _look_up(self, device: str) -> ModelPointer | None:
-        there = served(self._store)
-        need = self._needs.one(device) if there else None
-        return None if need is None else self._pointer(need, there)
+        shelf = self.shelf()
+        need = self.needs.one(device) if shelf else None
+        return None if need is None else shelf.pointer(self._task, device, need)
 
-    def _pointer(self, need: Need, there: Iterable[Served]) -> ModelPointer | None:
-        one = fitting(need, there)
-        if one is None:
-            return None
-        bundle = BlobRef(digest=one.digest, size=one.size)
-        return ModelPointer(
-            task=self._needs.task.name, version=one.version, bundle=bundle, metrics=dict(one.metrics)
-        )
+    @property
+    def _task(self) -> str:
+        return self.needs.task.name
+
+
+def _decision(pointer: ModelPointer) -> tuple[str, int]:
+    """What tells two pointers of one device apart: of a rollout also when it was decided."""
+    return pointer.bundle.digest, pointer.serial
 
 
 def _all_in_one(failed: Sequence[tuple[Serving, LichenError | OSError]], of: int) -> LichenError:

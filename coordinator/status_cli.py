@@ -14,6 +14,8 @@ from coordinator.admission import Admission, decided
 from coordinator.config import CoordinatorSettings, load_settings
 from coordinator.graphs import kept, terms_kept, wait_for
 from coordinator.ownership import DATABASE
+from coordinator.rollout.peeking import peek, standing
+from coordinator.rollout.peeking import waits as rollout_waits
 from coordinator.roster import Roster
 from coordinator.rounds.outlook import outlook
 from coordinator.rounds.reading import replay
@@ -89,6 +91,7 @@ def look(store: Store, settings: CoordinatorSettings, now: float) -> tuple[dict[
     owned = is_owned((settings.state_dir / DATABASE).with_suffix(".lock"))
     running = owned if owned is not None else said_at is not None and now - said_at < _SILENT_S
     barred, attempt = _barred(store, settings, now), _attempt(store, state)
+    course, _ = peek(settings.state_dir)
     found = {
         "coordinator": "running"
         if running
@@ -107,6 +110,7 @@ def look(store: Store, settings: CoordinatorSettings, now: float) -> tuple[dict[
             for one in served(store)
         ],
         "unserved": unserved(store),
+        "rollout": standing(course),
         "version": state.version,
         "devices_known": len(roster),
         "devices_online": sum(barred.get(device, _HEARD) is not None for device in roster.online()),
@@ -137,7 +141,7 @@ def look(store: Store, settings: CoordinatorSettings, now: float) -> tuple[dict[
         secrets=found["secrets"],
         chosen=found["selected"],
     )
-    return found, waits(picture)
+    return found, [*waits(picture), *rollout_waits(course)]
 
 
 def _attempt(store: Store, state: RoundState) -> dict[str, Any] | None:
@@ -189,6 +193,8 @@ def _words(found: dict[str, Any], waited: list[Wait], now: float, *, why: bool) 
         told += [f"selected by {found['selection']}: {device}: {words}" for device, words in shown_devices]
         for one in found["bundles"]:
             told.append(f"bundle: version {one['version']} for {one['route']} ({one['devices']} devices)")
+        if (rollout := found["rollout"]) is not None:
+            told.append(f"rollout {rollout['number']} of version {rollout['version']}: {rollout['phase']}")
         for one in found["unserved"]:
             told.append(f"no bundle (export.max_routes): {one['words']}")
         if (weighing := found["weighing"]) is not None:

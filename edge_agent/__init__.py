@@ -1,1 +1,8 @@
 """The agent on the device: collect, judge quality, learn, send, infer, deploy (DESIGN sections 4 to 6)."""
+
+import os
+
+# ONNX Runtime's wheels send usage data to their maker unless this is set before the library is loaded.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+# An agent multiplies no large matrices: a thread for each core would take memory, and it could not fork.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -26,8 +26,10 @@ from edge_agent.ledger import Ledger
 from edge_agent.outbox import Outbox
 from edge_agent.ports import AgentLink, Trainer
 from edge_agent.private import PrivateTensors
+from edge_agent.publish.service import Publishing
 from edge_agent.report import report
 from edge_agent.router import Router
+from edge_agent.serving.parent import Zygote
 from edge_agent.session import Session, offline, state_topic
 from edge_agent.sources.base import Source
 from edge_agent.status import LOCK_FILE, STATUS_FILE, keep
@@ -61,6 +63,7 @@ class Agent:
         clock: of all services.
         make_link: makes the link, as the constructor of ``runtime.mqtt.Link``.
         worker: trains; None makes the child process of the settings.
+        zygote: makes the processes of models; None starts one when it is needed.
         rng: jitter; None takes any.
 
     Raises:
@@ -75,6 +78,7 @@ class Agent:
         *,
         make_link: Callable[..., AgentLink] = Link,
         worker: Trainer | None = None,
+        zygote: Zygote | None = None,
         rng: random.Random | None = None,
     ) -> None:
         self.settings = settings
@@ -102,7 +106,12 @@ class Agent:
             link.publish, fleet, device, self.blobs, lambda: link.chunk_bytes, window=settings.mqtt.window
         )
         private = PrivateTensors(settings.state_dir / "private")
-        self.inference = Inference(settings.infer, clock, private)
+        zygote = zygote or Zygote(settings.log)
+        self.inference = Inference(settings.infer, clock, private, zygote)
+        self.publishing: Publishing | None = None
+        if settings.infer.mqtt is not None and settings.infer.enabled:
+            self.publishing = Publishing(settings, settings.infer.mqtt, clock, make_link=make_link, rng=rng)
+            self.inference.said = self.publishing.offer
         self.collector = Collector(
             settings, sources, clock=clock, listener=self._on_windows, progress=self.progress
         )
@@ -133,6 +142,7 @@ class Agent:
             clock=clock,
             on_spooled=self._on_spooled,
             worker=worker,
+            zygote=zygote,
         )
         self.trust = trust_of(settings, self.fetcher, clock)
         self.deployment = Deployment(
@@ -144,7 +154,9 @@ class Agent:
             changed=self.session.touch,
             clock=clock,
             trust=self.trust,
+            settings=settings.deploy,
         )
+        self.session.trial = self.deployment.report
         identity = folder_of(settings.state_dir)
         self.renewal = Renewal(
             identity, clock, partial(link.reconnect, "the certificate was renewed"), rng=rng
@@ -169,8 +181,10 @@ class Agent:
             "session": self.session.run,
             "inference": self.inference.run,
             **({} if self.queries is None else {"queries": self.queries.run}),
+            **({} if self.publishing is None else self.publishing.services()),
             "learner": self.learner.run,
             "deployment": self.deployment.run,
+            "rollout": self.deployment.keep,
             "metrics": self._send_metrics,
             "status": partial(keep, settings.cache_dir / STATUS_FILE, self.status, self._clock),
         }
@@ -197,6 +211,9 @@ class Agent:
 
     async def stop(self) -> None:
         """Say goodbye while the link is up."""
+        if self.publishing is not None:
+            await self.publishing.goodbye()
+        await self.deployment.stop()
         await self.session.goodbye()
 
     def close(self) -> None:

@@ -8,6 +8,8 @@ from edge_agent.alive import not_alive
 from edge_agent.checks import require_output
 from edge_agent.config import AgentSettings, read, read_task
 from edge_agent.opening import open_sources
+from edge_agent.serving.parent import Zygote
+from models.serve import trim_memory
 from protocol.errors import Misconfigured
 from runtime import logs, supervise
 from runtime.clock import SystemClock
@@ -15,8 +17,8 @@ from runtime.files import disk_errors
 from runtime.settings import LogSettings
 
 
-def load(config: Path) -> tuple[AgentSettings, Agent]:
-    """Read and check everything, and make the agent.
+def load(config: Path, zygote: Zygote | None = None) -> tuple[AgentSettings, Agent]:
+    """Read and check everything, and make the agent; ``zygote`` makes its models' processes.
 
     Raises:
         Misconfigured: names file and key.
@@ -34,12 +36,12 @@ def load(config: Path) -> tuple[AgentSettings, Agent]:
                 folder.mkdir(parents=True, exist_ok=True)
         except Misconfigured as error:
             raise Misconfigured(f"{config}: {key}: {error}") from None
-    return settings, Agent(settings, sources, clock)
+    return settings, Agent(settings, sources, clock, zygote=zygote)
 
 
-async def main(config: Path) -> int:
+async def main(config: Path, zygote: Zygote | None = None) -> int:
     """Run until a signal. Returns the exit status."""
-    _, agent = load(config)
+    _, agent = load(config, zygote)
     return await live(agent)
 
 
@@ -47,6 +49,7 @@ async def live(agent: Agent) -> int:
     """One life of an agent, from its start to its exit status."""
     try:
         await agent.start()
+        trim_memory()  # what imports and the reading of files left behind: 6 MB
         return await supervise.supervise(
             agent.services(), on_stop=agent.stop, alive=partial(not_alive, agent.progress, agent.spool)
         )
@@ -57,4 +60,24 @@ async def live(agent: Agent) -> int:
 def run(config: Path) -> int:
     """``lichen agent run``."""
     logs.configure(LogSettings())  # until the file was read; what is wrong with it goes to stderr too
-    return supervise.run(lambda: main(config))
+    zygote = begun(config)
+    try:
+        return supervise.run(lambda: main(config, zygote))
+    finally:
+        zygote.close()
+
+
+def begun(config: Path) -> Zygote:
+    """What makes the processes of models; forked before there is a thread, a lock or a socket to share.
+
+    It may be forked before it is known that anything else is right: what is wrong is said later.
+    """
+    try:
+        settings = read(config)
+    except Misconfigured:
+        return Zygote()
+    zygote = Zygote(settings.log)
+    if settings.infer.enabled:
+        logs.configure(settings.log)
+        zygote.fork()
+    return zygote

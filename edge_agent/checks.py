@@ -11,6 +11,8 @@ from edge_agent.roles import lacks
 from edge_agent.sources.base import Doubtful, Source
 from protocol.errors import Misconfigured
 from protocol.task import Task
+from runtime.mqtt import read_password
+from runtime.tls import tls_context
 
 
 def doubts(task: Task, sources: Iterable[Source]) -> list[str]:
@@ -24,7 +26,7 @@ def warnings(settings: AgentSettings, task: Task | None, sources: Iterable[Sourc
     """All doubts about this device; ``task``: None while none is known."""
     exposed = [*folder_of(settings.state_dir).exposed(), *secret.exposed(secret.secret_path(settings))]
     doubtful = [] if task is None else doubts(task, sources)
-    return [*lacks(settings), *exposed, *doubtful, *_unheard(settings)]
+    return [*lacks(settings), *exposed, *doubtful, *_unheard(settings), *_unsent(settings)]
 
 
 def _unheard(settings: AgentSettings) -> list[str]:
@@ -33,20 +35,41 @@ def _unheard(settings: AgentSettings) -> list[str]:
         return []
     if settings.graph.queries.is_dir():
         return [f"graph.queries: {settings.graph.queries} is a folder, and no question is read; name a file"]
-    if settings.infer.enabled and settings.infer.output is not None:
+    infer = settings.infer
+    if infer.enabled and (infer.output is not None or infer.mqtt is not None):
         return []
-    lacking = "infer.output is not" if settings.infer.enabled else "infer.enabled is false"
+    lacking = "neither infer.output nor [infer.mqtt] is" if infer.enabled else "infer.enabled is false"
     return [f"graph.queries is set and {lacking}: no answer is written"]
 
 
+def _unsent(settings: AgentSettings) -> list[str]:
+    """Words where predictions are to be published, and there will be none or nobody sees them."""
+    publish, words = settings.infer.mqtt, []
+    if publish is None:
+        return []
+    if not settings.infer.enabled:
+        words.append("[infer.mqtt] is set and infer.enabled is false: nothing is published")
+    if publish.home_assistant and settings.graph is not None:
+        words.append("infer.mqtt.home_assistant: answers to questions about a graph are no sensors")
+    return words
+
+
 def require_output(settings: AgentSettings, config: Path) -> None:
-    """Whether predictions could be written; makes no file.
+    """Whether predictions could be written and published; makes no file, and asks no broker.
 
     Raises:
         Misconfigured: names the key and the path.
     """
-    path = settings.infer.output
-    if path is None or not settings.infer.enabled:
+    path, publish = settings.infer.output, settings.infer.mqtt
+    if not settings.infer.enabled:
+        return
+    if publish is not None:
+        try:
+            tls_context(publish.link())
+            read_password(publish.link())
+        except Misconfigured as error:
+            raise Misconfigured(f"{config}: [infer.mqtt]: {error}") from None
+    if path is None:
         return
     if path.is_dir():
         raise Misconfigured(f"{config}: infer.output: {path} is a folder; name a file in it")

@@ -21,7 +21,7 @@ BATCH: Final = 64
 
 
 class FeatureGraph:
-    """One modality's graph in ONNX Runtime. Synchronous; drop it when the round is done.
+    """One modality's graph in ONNX Runtime. Synchronous.
 
     Args:
         data: a serialized model, as ``export.features`` makes it.
@@ -38,7 +38,6 @@ class FeatureGraph:
         if len(data) > MAX_GRAPH_BYTES:
             raise Refused(Reason.TOO_LARGE, f"feature graph of {len(data)} bytes, at most {MAX_GRAPH_BYTES}")
         require_closed(data, "the feature graph")
-        self._passes = onnxruntime.RunOptions()
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
@@ -67,10 +66,6 @@ class FeatureGraph:
     def dim(self) -> int:
         """D; 0 where the graph does not say it."""
         return self._dim
-
-    def end(self) -> None:
-        """End the pass at work after the operator it is at, and refuse any other. From any thread."""
-        self._passes.terminate = True
 
     def run(self, x_BCT: FloatArray, encoder: Tensors) -> FloatArray:
         """The features ``z_BD`` of all windows, before normalisation, in batches of :data:`BATCH`.
@@ -121,7 +116,7 @@ class FeatureGraph:
     def _batch(self, x_BCT: FloatArray, encoder: Tensors) -> FloatArray:
         feeds = {INPUT: np.ascontiguousarray(x_BCT, np.float32), **encoder}
         try:
-            (z_BD,) = self._session.run([OUTPUT], feeds, self._passes)
+            (z_BD,) = self._session.run([OUTPUT], feeds)
         except onnx_errors() as error:
             raise Refused(Reason.MALFORMED, f"the feature graph does not run: {error}"[:500]) from None
         found: FloatArray = np.asarray(z_BD)

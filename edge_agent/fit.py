@@ -30,6 +30,7 @@ def require_fit(manifest: BundleManifest, task: Task, modalities: Sequence[str])
         raise Refused(
             Reason.MALFORMED, f"the bundle has no {MODEL_FILE} (it has {', '.join(manifest.files)})"
         )
+    _require_variants(manifest)
     if manifest.graph is not None or task.graph is not None:
         _require_same_answers(manifest, task)
         return
@@ -56,6 +57,16 @@ def require_fit(manifest: BundleManifest, task: Task, modalities: Sequence[str])
         _require_same_target(target, task)
     for made in manifest.generated or ():
         _require_same_input(manifest, task, made.name, made.channels)
+
+
+def _require_variants(manifest: BundleManifest) -> None:
+    """Each is a file of its own; what it computes is measured before it is used."""
+    files = [variant.file for variant in (manifest.variants or {}).values()]
+    for file in files:
+        if file not in manifest.files or file == MODEL_FILE or files.count(file) > 1:
+            raise Refused(
+                Reason.MALFORMED, f"the bundle calls {file!r} a variant, and has no file of its own for it"
+            )
 
 
 def _require_same_answers(manifest: BundleManifest, task: Task) -> None:

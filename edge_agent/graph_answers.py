@@ -1,9 +1,8 @@
 """Questions -> the lines that are written: a model's best answers from the device's own embeddings, by name.
 
-Names, facts and embeddings are all the device's; keys tie them (``models.graphs.serving``). Synchronous, for
-one thread.
+Names and facts are known here, embeddings where the model runs (``edge_agent.graph_tables``); keys tie them.
 
-Shapes: B questions, K answers, N facts.
+Shapes: B questions, N of them that the tables have rows of, K answers.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,16 +14,15 @@ import numpy as np
 from edge_agent.graph_model import GraphModel
 from edge_agent.graph_questions import Question
 from edge_agent.graph_reading import Snapshot
+from edge_agent.graph_tables import HAS_ROWS, NEW_ENTITY, NO_TABLES, Found, Keyed, TableReader
 from edge_agent.private import PrivateTensors
 from models.graphs import serving
 from models.graphs.graph import BoolArray
+from models.graphs.keys import Keys
 from models.graphs.merging import codes
-from models.graphs.serving import Tables
 from protocol.bundle import BundleManifest
-from protocol.errors import Misconfigured
 from protocol.task import Task
 
-NO_TABLES: Final = "this device has no embeddings yet: they come with its first round of training"
 NO_TABLES_ANY_MORE: Final = (
     "this device has no embeddings: they come with a round of training, and the last of the task's {} is "
     "over (the coordinator's task may be given more: rounds.count)"
@@ -42,44 +40,68 @@ class Asked:
 
 
 class Names:
-    """What the names of a graph are in a device's embeddings, and back.
+    """What the names of a graph are by key, and back.
 
     Args:
         snapshot: names, keys and facts.
-        tables: embeddings by key.
     """
 
-    def __init__(self, snapshot: Snapshot, tables: Tables) -> None:
-        self.snapshot, self.tables = snapshot, tables
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
         graph, keyed = snapshot.graph, snapshot.keyed
         self._entities = {name: e for e, name in enumerate(graph.entities)}
         self._relations = {name: r for r, name in enumerate(graph.relations)}
-        named = serving.rows_by_key(keyed.entity_keys_E16)
-        self._of_row = [named.get(key) for key in serving.rows_by_key(tables.entity_keys_E16)]
-        """Index in the graph by row; None of what is not in it any more."""
+        self._of_key = serving.rows_by_key(keyed.entity_keys_E16)
+        """Index in the graph by key."""
         self._facts_N = np.sort(codes(graph.triples_N3))
 
-    def rows(self, question: Question, learned: str) -> tuple[int, int] | str:
-        """Of entity and relation; words where one has none: ``learned`` says when what is new gets one."""
-        keyed, tables = self.snapshot.keyed, self.tables
-        e, r = self._entities.get(question.about), self._relations.get(question.relation)
-        if e is None or r is None:
-            return f"{question.about if e is None else question.relation!r} is in no fact of this device"
-        entity = tables.entity(keyed.entity_keys_E16[e].tobytes())
-        relation = tables.relation(keyed.relation_keys_R16[r].tobytes(), inverse=question.heads)
-        if entity is None or relation is None:
-            new = question.about if entity is None else question.relation
-            return f"{new!r} is new here: {learned}"
-        return entity, relation
+    def strange(self, question: Question) -> str:
+        """A name that is in no fact, in words; empty where both are known."""
+        for name, known in ((question.about, self._entities), (question.relation, self._relations)):
+            if name not in known:
+                return f"{name!r} is in no fact of this device"
+        return ""
 
-    def answers(
-        self, question: Question, rows: Sequence[int], scores: Sequence[float]
+    def keyed(self, questions: Sequence[Question]) -> Keyed:
+        """Questions whose names are all known, by key."""
+        keyed = self.snapshot.keyed
+        about = [self._entities[question.about] for question in questions]
+        relations = [self._relations[question.relation] for question in questions]
+        return Keyed(
+            keyed.entity_keys_E16[about],
+            keyed.relation_keys_R16[relations],
+            np.array([question.heads for question in questions], np.bool_),
+        )
+
+    def lines(self, asked: Asked, manifest: BundleManifest, found: Found) -> Iterator[dict[str, Any]]:
+        """A line for each question; ``found`` is of those that are not :meth:`strange`."""
+        if found.why:
+            over = found.why == NO_TABLES and _is_over(manifest, asked.task)
+            why = NO_TABLES_ANY_MORE.format(asked.task.rounds.count) if over else found.why
+            yield from (_line(question, [], why) for question in asked.questions)
+            return
+        learned = _when_learned(manifest, asked.task)
+        states, made = (
+            iter(found.state_B.tolist()),
+            zip(found.keys_NK16, found.tails_NK, found.scores_NK, strict=True),
+        )
+        for question in asked.questions:
+            if strange := self.strange(question):
+                yield _line(question, [], strange)
+            elif (state := next(states)) == HAS_ROWS:
+                yield _line(question, self._answers(question, *next(made)))
+            else:
+                new = question.about if state == NEW_ENTITY else question.relation
+                yield _line(question, [], f"{new!r} is new here: {learned}")
+
+    def _answers(
+        self, question: Question, keys_K16: Keys, tails: Sequence[int], scores: Sequence[float]
     ) -> list[dict[str, Any]]:
         """By name, the best first, with whether the device knows it as a fact."""
         found = {
             e: score
-            for row, score in zip(rows, scores, strict=True)
-            if row >= 0 and (e := self._of_row[row]) is not None
+            for key, tail, score in zip(keys_K16, tails, scores, strict=True)
+            if tail >= 0 and (e := self._of_key.get(key.tobytes())) is not None
         }
         return [
             {"entity": self.snapshot.graph.entities[e], "score": _short(score), "known": bool(known)}
@@ -98,15 +120,14 @@ class Names:
 
 
 class Answers:
-    """Answers, from the embeddings as they are on the disk.
+    """Answers of a model that runs in this process.
 
     Args:
-        private: where training leaves them.
+        private: where training leaves embeddings.
     """
 
     def __init__(self, private: PrivateTensors) -> None:
-        self._private = private
-        self._read: tuple[object, Tables | None, str] = (None, None, NO_TABLES)
+        self._tables = TableReader(private)
         self._names: Names | None = None
 
     def lines(self, model: GraphModel, asked: Asked) -> Iterator[dict[str, Any]]:
@@ -115,70 +136,36 @@ class Answers:
         Raises:
             Refused: the model does not run.
         """
-        tables, why = self._fitting(model, asked.task)
-        if tables is None:
-            yield from (_line(question, [], why) for question in asked.questions)
-            return
-        names = self._named(asked.snapshot, tables)
-        learned = _when_learned(model, asked.task)
-        rows = [names.rows(question, learned) for question in asked.questions]
-        some = [found for found in rows if not isinstance(found, str)]
-        heads, relations = (np.array([found[i] for found in some], np.int64) for i in (0, 1))
-        tails_BK, scores_BK = model.complete(heads, relations, tables)
-        model.own = model.own or bool(some)
-        made = zip(tails_BK.tolist(), scores_BK.tolist(), strict=True)
-        for question, found in zip(asked.questions, rows, strict=True):
-            if isinstance(found, str):
-                yield _line(question, [], found)
-            else:
-                yield _line(question, names.answers(question, *next(made)))
+        names = self._names
+        if names is None or names.snapshot is not asked.snapshot:
+            names = self._names = Names(asked.snapshot)
+        known = [question for question in asked.questions if not names.strange(question)]
+        found = self._tables.found(model, asked.task.name, names.keyed(known))
+        yield from names.lines(asked, model.manifest, found)
 
     def why_not(self, model: GraphModel, task: Task) -> str:
         """Why no question can be answered, in words; empty where some may be."""
-        return self._fitting(model, task)[1]
-
-    def _fitting(self, model: GraphModel, task: Task) -> tuple[Tables | None, str]:
-        """Embeddings that the model takes; or why there are none, in words."""
-        tables, why = self._tables(task)
-        if tables is None:
-            over = why == NO_TABLES and _is_over(model, task)
-            return None, NO_TABLES_ANY_MORE.format(task.rounds.count) if over else why
-        return (None, why) if (why := model.misfit(tables)) else (tables, "")
-
-    def _tables(self, task: Task) -> tuple[Tables | None, str]:
-        """Read again where training has written since; and why there are none, in words."""
-        now = (task.name, self._private.stamp(task.name))
-        if self._read[0] != now:
-            try:
-                found, why = serving.tables(self._private.kept(task.name, serving.NAMES)), NO_TABLES
-            except Misconfigured as error:
-                found, why = None, str(error)
-            self._read = (now, found, why)
-        return self._read[1:]
-
-    def _named(self, snapshot: Snapshot, tables: Tables) -> Names:
-        names = self._names
-        if names is None or names.snapshot is not snapshot or names.tables is not tables:
-            names = self._names = Names(snapshot, tables)
-        return names
+        why = self._tables.why_not(model, task.name)
+        over = why == NO_TABLES and _is_over(model.manifest, task)
+        return NO_TABLES_ANY_MORE.format(task.rounds.count) if over else why
 
 
-def _is_over(model: GraphModel, task: Task) -> bool:
+def _is_over(manifest: BundleManifest, task: Task) -> bool:
     """Whether the model is of the task's last round."""
-    return model.manifest.round >= task.rounds.count
+    return manifest.round >= task.rounds.count
 
 
-def _when_learned(model: GraphModel, task: Task) -> str:
+def _when_learned(manifest: BundleManifest, task: Task) -> str:
     """When a device learns what is new in its facts, in words."""
     count = task.rounds.count
-    if _is_over(model, task):
+    if _is_over(manifest, task):
         return (
             f"the last of the task's {count} rounds is over, and it is learned only if the coordinator's "
             "task is given more (rounds.count)"
         )
     return (
         "it is learned in the next round of training that this device takes part in, if there is one (the "
-        f"model is of round {model.manifest.round} of {count})"
+        f"model is of round {manifest.round} of {count})"
     )
 
 

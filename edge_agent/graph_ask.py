@@ -13,7 +13,7 @@ import typer
 from pydantic import ValidationError
 
 from edge_agent.config import AgentSettings, GraphSettings, read, read_task
-from edge_agent.deploy import read_current
+from edge_agent.deploying.bundles import read_current
 from edge_agent.graph_answers import Answers, Asked, stamped
 from edge_agent.graph_model import GraphModel
 from edge_agent.graph_questions import Question

@@ -9,7 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from edge_agent.model import onnx_errors, open_session, read_manifest
+from edge_agent.fit import MODEL_FILE
+from edge_agent.model import CPU, onnx_errors, open_session, read_manifest
 from models.contract import FloatArray
 from models.graphs.graph import IntArray
 from models.graphs.serving import Tables
@@ -27,13 +28,15 @@ class GraphModel:
     Args:
         folder: an unpacked bundle.
         threads: of ONNX Runtime.
+        file: which of its models.
+        provider: of ONNX Runtime.
 
     Raises:
         Refused: the file is not closed (``closed_graph``), does not load, or its inputs or outputs are not
             those of its manifest.
     """
 
-    def __init__(self, folder: Path, threads: int) -> None:
+    def __init__(self, folder: Path, threads: int, file: str = MODEL_FILE, provider: str = CPU) -> None:
         self.manifest = read_manifest(folder)
         self.digest = folder.name
         if self.manifest.graph is None:
@@ -41,7 +44,7 @@ class GraphModel:
         self.shape = self.manifest.graph
         self.own = False
         """Whether it has answered from the device's own embeddings."""
-        self._session: Any = open_session(folder, threads)
+        self._session: Any = open_session(folder, threads, file, provider)
         self._require_inputs()
         given = {o.name for o in self._session.get_outputs()}
         if lacking := [name for name in COMPLETION_OUTPUTS if name not in given]:

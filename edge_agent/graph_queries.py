@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from edge_agent.graph_answers import Asked
-from edge_agent.graph_model import GraphModel
 from edge_agent.graph_questions import Question, QuestionFile
 from edge_agent.graph_space import GraphWorkspace
 from edge_agent.inference import Inference
 from edge_agent.private import PrivateTensors
+from edge_agent.serving.remote import RemoteGraph
 from edge_agent.workspace import Workspace
 from runtime.clock import Clock
 
@@ -70,7 +70,7 @@ class Queries:
         for old in [*self._standing][:-MAX_STANDING]:
             del self._standing[old]
         model, work = self._inference.model, self._workspace()
-        if not isinstance(model, GraphModel) or not isinstance(work, GraphWorkspace):
+        if not isinstance(model, RemoteGraph) or not isinstance(work, GraphWorkspace):
             return
         snapshot, now = work.snapshot, (model.digest, work.task, self._private.stamp(work.task.name))
         if snapshot is None:

@@ -1,88 +1,73 @@
-"""Live windows or questions -> predictions, in one worker thread: the event loop never waits for a model.
+"""Live windows or questions -> predictions, by a model in a process of its own (``edge_agent.serving``).
+
+Nothing of ONNX Runtime is in this process: what a model takes, breaks or leaks is its own, and is the
+system's again when another one is installed. The event loop never waits for a model, nor for a disk.
 
 Queue: at most ``MAX_BATCHES`` batches of windows or questions wait; when full the oldest is dropped and
 counted, because a late prediction is worth less than a new one.
 """
 
 import asyncio
-import contextlib
 import json
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 import structlog
 
-from edge_agent.answers import Answered
+from edge_agent.asking import Asking, Batch, OfQuestions, OfWindows
 from edge_agent.collect import Judged
 from edge_agent.config import InferSettings
-from edge_agent.graph_answers import Answers, Asked, stamped
-from edge_agent.graph_model import GraphModel
-from edge_agent.loading import Model, load
-from edge_agent.model import LoadedModel
-from edge_agent.personal import Personal
+from edge_agent.graph_answers import Names
+from edge_agent.latency import Latency
 from edge_agent.private import PrivateTensors
-from models.serve import shed_memory
-from protocol.errors import Refused
+from edge_agent.rotating import RotatingLines
+from edge_agent.seen import Answers, Seen, rows
+from edge_agent.serving.measure import Recent
+from edge_agent.serving.parent import Zygote
+from edge_agent.serving.process import Failed
+from edge_agent.serving.remote import Model, RemoteGraph, RemoteWindows
+from edge_agent.serving.starting import started
+from models.serve import trim_memory
 from runtime.clock import Clock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from protocol.bundle import BundleManifest
 
 _log = structlog.get_logger("edge_agent.inference")
 MAX_BATCHES: Final = 64
-Batch = Judged | Asked
-
-
-class RotatingLines:
-    """JSON lines in a file; at ``max_bytes`` it becomes ``<name>.1``, and the ``.1`` before goes."""
-
-    def __init__(self, path: Path, max_bytes: int) -> None:
-        self._path = path
-        self._max = max_bytes
-        self._file: IO[str] | None = None
-        self._size = 0
-        self.failures = 0
-
-    def write(self, lines: list[str]) -> None:
-        """Append; a disk that refuses is counted and logged once, and tried again at the next call."""
-        try:
-            if self._file is None:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                self._file = self._path.open("a", encoding="utf-8")
-                self._size = self._file.tell()
-            text = "".join(f"{line}\n" for line in lines)
-            self._file.write(text)
-            self._file.flush()
-            self._size += len(text)
-            if self._size >= self._max:
-                self.close()
-                self._path.replace(self._path.with_name(self._path.name + ".1"))
-        except OSError as error:
-            self.failures += 1
-            if self.failures == 1:
-                _log.error("predictions cannot be written", file=str(self._path), error=str(error))
-            self.close()
-
-    def close(self) -> None:
-        """Close the file; what a full disk did not take is given up."""
-        file, self._file = self._file, None
-        if file is not None:
-            with contextlib.suppress(OSError):
-                file.close()
+MAX_DEATHS: Final = 3
+"""Batches in a row that its process did not answer: then a model is given up."""
+_SHADOWED: Final = MAX_BATCHES // 4
+"""Where more batches wait, there is no time to ask the shadow too, ..."""
+_QUICK: Final = 0.1
+"""... unless it takes this part of the model's time."""
 
 
 class Inference:
-    """Runs the model that :meth:`install` gave last.
+    """Runs the model that :meth:`install` gave last, and beside it the one that :meth:`shadow` gave.
 
     Args:
         settings: what to run, and where to write.
         clock: stamps predictions.
         private: what the device keeps of its own training; a write there counts from the next window on.
+        zygote: makes the processes of models; None: one that is started when it is first needed.
     """
 
-    def __init__(self, settings: InferSettings, clock: Clock, private: PrivateTensors | None = None) -> None:
+    def __init__(
+        self,
+        settings: InferSettings,
+        clock: Clock,
+        private: PrivateTensors | None = None,
+        zygote: Zygote | None = None,
+    ) -> None:
         self._settings = settings
         self._clock = clock
+        self._private = None if private is None else private.folder
+        self._zygote = Zygote() if zygote is None else zygote
         self._waiting: deque[Batch] = deque()
         self._wake = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, "inference")
@@ -90,37 +75,81 @@ class Inference:
             None if settings.output is None else RotatingLines(settings.output, settings.max_output_bytes)
         )
         self._model: Model | None = None
-        self._personal = None if private is None else Personal(private)
-        self._answers = None if private is None else Answers(private)
+        self._shadow: Model | None = None
+        self._shadow_s = 0.0
+        """What it took for the last batch."""
+        self._busy: Model | None = None
+        self._retired: list[Model] = []
+        self._loaded: list[Model] = []
+        self._names: Names | None = None
+        self._recent = Recent()
+        self.watch: Callable[[Seen], None] = _nobody
+        """Called on the loop after each batch, also after one that failed."""
+        self.said: Callable[[list[dict[str, Any]], BundleManifest], None] = _nobody
+        """Called on the loop with the lines of each batch, and the manifest of the model."""
         self.available = settings.enabled
-        """Whether a model could run here; False once the probe has failed."""
+        """Whether a model could run here; False once ONNX Runtime was found not to work."""
         self.off_because = "no model yet" if settings.enabled else "infer.enabled is false"
         """Why there is no inference, in words; empty when there is."""
         self.predictions = 0
+        self.failures = 0
+        """Batches without an answer."""
         self.dropped = 0
         self.last: dict[str, Any] | None = None
+        self.latency = Latency()
+        """From the end of a window, or the reading of a question, to the answer."""
+        self.model_latency = Latency()
+        """Of that, what the model and the way to it take."""
 
     @property
     def model(self) -> Model | None:
-        """What runs now."""
+        """What answers now."""
         return self._model
 
+    @property
+    def shadowing(self) -> Model | None:
+        """What sees the same, and is only compared."""
+        return self._shadow
+
+    async def ready(self) -> str:
+        """Why no model can run here, in words, empty where one can; kept in :attr:`available`."""
+        found = await self._zygote.ready()
+        if found.why:
+            self.available, self.off_because = False, found.why
+        return found.why
+
     async def load(self, folder: Path) -> Model:
-        """Load a model in the worker thread, without running it yet. Raises Refused."""
-        loop = asyncio.get_running_loop()
-        model = await loop.run_in_executor(self._thread, load, folder, self._settings.threads)
-        shed_memory()  # what fetching, unpacking and parsing it left behind
+        """Start the fastest variant of a model that agrees with float32 here, and run it once.
+
+        One that was loaded before and is not in use ends.
+
+        Raises:
+            Refused: it is damaged, does not run, or its process dies of it.
+            Transient: there is no process to be had.
+        """
+        self._close_unused()
+        model = await started(self._zygote, folder, self._settings, self._private, self._recent)
+        self._loaded.append(model)
+        trim_memory()  # what fetching, unpacking and parsing it left behind
         return model
 
     def install(self, model: Model | None) -> None:
-        """Run this model from the next window or question on."""
-        self._model = model
+        """It answers from the next batch on; the one before ends, unless it is the shadow."""
+        before, self._model = self._model, model
         if model is not None:
-            self.off_because = ""
+            self.off_because, model.failures = "", 0
+        self._retire(before)
+
+    def shadow(self, model: Model | None) -> None:
+        """It is asked the same from the next batch on; the one before ends, unless it is what answers."""
+        before, self._shadow, self._shadow_s = self._shadow, model, 0.0
+        self._retire(before)
 
     def offer(self, batch: Batch) -> None:
         """Take windows as they close, and questions as they come."""
         if self._model is None:
+            if isinstance(batch, Judged) and self.available:
+                self._recent.add(batch)
             return
         if len(self._waiting) >= MAX_BATCHES:
             oldest = self._waiting.popleft()
@@ -130,7 +159,6 @@ class Inference:
 
     async def run(self) -> None:
         """Predict for ever."""
-        loop = asyncio.get_running_loop()
         try:
             while True:
                 await self._wake.wait()
@@ -139,50 +167,132 @@ class Inference:
                     batch, model = self._waiting.popleft(), self._model
                     if model is None or model.manifest.task != batch.task.name:
                         continue
-                    try:
-                        await loop.run_in_executor(self._thread, self._predict, model, batch)
-                    except Refused as error:
-                        self._model, self.off_because = None, str(error)
-                        _log.error("inference stopped until another model comes", error=str(error))
+                    asking = self._asking(batch, model)
+                    if asking is not None and asking.count:
+                        await self._take(asking, model)
+                    if isinstance(batch, Judged):
+                        self._recent.add(batch)
         finally:
-            self._thread.shutdown(wait=True)
-            if self._output is not None:
-                self._output.close()
+            await self.close()
 
-    def _predict(self, model: Model, batch: Batch) -> None:
-        """In the thread: run and write."""
+    async def close(self) -> None:
+        """End all processes."""
+        self._model = self._shadow = self._busy = None
+        self._close_unused()
+        self._thread.shutdown(wait=True)
+        if self._output is not None:
+            self._output.close()
+        await self._zygote.aclose()
+
+    def told(self) -> dict[str, Any]:
+        """For ``status``."""
+        model = self._model
+        return {
+            "model_choice": None if model is None else model.choice,
+            "prediction_failures": self.failures,
+            "predictions_dropped": self.dropped,
+            "latency": self.latency.told(),
+            "model_latency": self.model_latency.told(),
+        }
+
+    def _asking(self, batch: Batch, model: Model) -> Asking | None:
+        """None where the task has become another one in between."""
         match batch, model:
-            case Judged(), LoadedModel():
-                lines = said = self._of_windows(model, batch)
-            case Asked(), GraphModel():
-                lines = self._of_questions(model, batch)
-                said = [line for line in lines if "why" not in line]
-            case _:  # the task has become another one in between
-                return
-        if said:
-            self.predictions += len(said)
-            self.last = said[-1]
-        if lines and self._output is not None:
-            self._output.write([json.dumps(line) for line in lines])
+            case Judged(), RemoteWindows():
+                return OfWindows(batch, model, self._settings.min_quality)
+            case _, RemoteGraph() if not isinstance(batch, Judged):
+                if self._names is None or self._names.snapshot is not batch.snapshot:
+                    self._names = Names(batch.snapshot)
+                return OfQuestions(batch, self._names)
+        return None
 
-    def _of_questions(self, model: GraphModel, asked: Asked) -> list[dict[str, Any]]:
-        if self._answers is None:
-            return []
-        lines = list(self._answers.lines(model, asked))
-        wall, latency_s = self._clock.wall(), self._clock.now() - asked.at
-        return [stamped(line, model.manifest, wall, latency_s) for line in lines]
+    async def _take(self, asking: Asking, model: Model) -> None:
+        """One batch: ask, write, compare, tell."""
+        answers, latency_s, error = await self._answered(asking, model)
+        if answers is not None:
+            since_s = self._clock.now() - asking.since
+            asking.keep(answers)
+            await self._write(asking, model, since_s)
+            if asking.count:
+                self.latency.add(since_s, asking.count)
+                self.model_latency.add(latency_s, asking.count)
+        else:
+            self.failures += 1
+            _log.warning("no answer from the model", version=model.manifest.version, why=error)
+        shadow = self._shadow if self._is_compared(model, latency_s) else None
+        before, before_error = None, ""
+        if shadow is not None:
+            before, self._shadow_s, before_error = await self._answered(asking, shadow)
+        if count := asking.count or rows(before):
+            if not asking.count:  # questions about a graph, to which the device's embeddings fit no more
+                answers, error = None, "it answers nothing, and the model before does"
+            beside = None if before is None else shadow
+            manifest, before_s = (None, None) if beside is None else (beside.manifest, self._shadow_s)
+            about = (model.digest, model.manifest, count, latency_s, error, answers or {}, asking.y_B)
+            self.watch(Seen(*about, before, before_s, manifest, before_error))
+        if model.failures >= MAX_DEATHS and model is self._model:
+            self.off_because = f"the model did not answer {model.failures} times in a row: {error}"
+            _log.error("inference stopped until another model comes", error=self.off_because)
+            self._model = None
+            self._retire(model)
 
-    def _of_windows(self, model: LoadedModel, judged: Judged) -> list[dict[str, Any]]:
-        windows, quality_BM = judged.windows, judged.quality.quality_BM
-        if self._personal is not None:
-            self._personal.refresh(model, judged.task)
-        columns = judged.task.modality_names
-        used_BM = windows.present_BM & (quality_BM >= self._settings.min_quality)
-        reads_M = np.isin(columns, model.names)
-        some = np.flatnonzero((used_BM & reads_M).any(axis=1))
-        if not len(some):
-            return []
-        x = {name: windows.x[name][some] for name in model.names}
-        answers = model.predict(x, used_BM[some], columns)
-        said = Answered(judged, used_BM, some, answers, model.manifest, bool(model.own))
-        return list(said.lines(self._clock.wall(), self._clock.now() - judged.closed))
+    def _is_compared(self, model: Model, latency_s: float) -> bool:
+        """Whether the shadow is asked as well: not where that makes more batches wait.
+
+        One that is quick beside a slow model is always asked, else nothing would show how slow that is.
+        """
+        shadow = self._shadow
+        if shadow is None or shadow is model or shadow.failures >= MAX_DEATHS:
+            return False
+        return len(self._waiting) <= _SHADOWED or self._shadow_s <= _QUICK * latency_s
+
+    async def _answered(self, asking: Asking, model: Model) -> tuple[Answers | None, float, str]:
+        """Answers or None, seconds, why there are none."""
+        self._busy, began = model, self._clock.now()
+        try:
+            answers = await asking.ask(model)
+        except Failed as error:
+            return None, self._clock.now() - began, str(error) or "no answer"
+        else:
+            return answers, self._clock.now() - began, ""
+        finally:
+            self._busy = None
+            for old in self._retired:
+                old.close()
+            self._retired.clear()
+
+    async def _write(self, asking: Asking, model: Model, since_s: float) -> None:
+        """Tell the lines, in this process and on the disk."""
+        wall = self._clock.wall()
+
+        def written() -> list[dict[str, Any]]:
+            lines = [*asking.lines(model.manifest, own=bool(model.own), wall=wall, latency_s=since_s)]
+            if lines and self._output is not None:
+                self._output.write([json.dumps(line) for line in lines])
+            return lines
+
+        lines = await asyncio.get_running_loop().run_in_executor(self._thread, written)
+        if answered := [line for line in lines if "why" not in line]:
+            self.predictions += len(answered)
+            self.last = answered[-1]
+        if lines:
+            self.said(lines, model.manifest)
+
+    def _close_unused(self) -> None:
+        used = [model for model in self._loaded if model in {self._model, self._shadow, self._busy}]
+        for model in self._loaded:
+            if model not in used:
+                model.close()
+        self._loaded = used
+
+    def _retire(self, model: Model | None) -> None:
+        if model is None or model is self._model or model is self._shadow:
+            return
+        if model is self._busy:  # it may end what it is at
+            self._retired.append(model)
+        else:
+            model.close()
+
+
+def _nobody(*_: object) -> None:
+    """Nobody watches, or listens."""

@@ -21,6 +21,7 @@ from edge_agent.private import PrivateTensors
 from edge_agent.prototypes import PrototypeMaker
 from edge_agent.roles import learns_by, no_role
 from edge_agent.routes import Routes
+from edge_agent.serving.parent import Zygote
 from edge_agent.versions import Versions
 from edge_agent.workspace import Workspace
 from models import jobs, registry
@@ -57,6 +58,7 @@ class Learner(Explained):
         clock: Clock,
         on_spooled: Callable[[Offer, dict[str, float]], None],
         worker: Trainer | None = None,
+        zygote: Zygote | None = None,
     ) -> None:
         super().__init__(clock, ledger.at_start())
         self._settings = settings
@@ -68,7 +70,7 @@ class Learner(Explained):
         self._jobs = settings.cache_dir / "jobs"
         versions = Versions(settings, blobs, fetcher)
         self.routes = Routes(versions, self.say, settings.fetch_timeout_s)
-        self._prototypes = PrototypeMaker(settings, versions, self.say)
+        self._prototypes = PrototypeMaker(settings, versions, self.say, zygote)
         self._private = PrivateTensors(settings.state_dir / "private")
         self._worker = worker or Worker(settings.learn.module, idle_s=settings.learn.worker_idle_s)
         self._next: Offer | None = None
@@ -117,6 +119,7 @@ class Learner(Explained):
         finally:
             self.cancel()
             await self._worker.close()
+            await self._prototypes.close()
 
     async def _is_wanted(self, offer: Offer) -> bool:
         work = self._workspace()

@@ -2,16 +2,18 @@
 
 from pathlib import Path
 
+from edge_agent.fit import MODEL_FILE
 from edge_agent.graph_model import GraphModel
-from edge_agent.model import LoadedModel, read_manifest
+from edge_agent.model import CPU, LoadedModel, read_manifest
 
 Model = LoadedModel | GraphModel
 
 
-def load(folder: Path, threads: int) -> Model:
-    """Load an unpacked bundle, without running it yet.
+def load(folder: Path, threads: int, file: str = MODEL_FILE, provider: str = CPU) -> Model:
+    """Load an unpacked bundle into this process, without running it yet; the arguments are a model's.
 
     Raises:
         Refused: as :class:`LoadedModel` and :class:`GraphModel`.
     """
-    return (LoadedModel if read_manifest(folder).graph is None else GraphModel)(folder, threads)
+    kind = LoadedModel if read_manifest(folder).graph is None else GraphModel
+    return kind(folder, threads, file, provider)

@@ -1,8 +1,11 @@
 """A model of windows, loaded into ONNX Runtime, which is imported here and in ``features.py`` only.
 
+Both run in servants (``edge_agent.serving``), not in the agent.
+
 Shapes: B windows, M modalities that it reads, C channels, T samples, K classes of a target.
 """
 
+import errno
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -17,13 +20,16 @@ from edge_agent.fit import MODEL_FILE, PRESENT
 from models.contract import FloatArray, Tensors
 from models.params import unflatten
 from protocol.bundle import BundleManifest
-from protocol.errors import Reason, Refused
+from protocol.errors import Reason, Refused, Transient
 from protocol.frame import digest
 from protocol.outputs import outputs_of
 from protocol.task import Target
 
 _log = structlog.get_logger("edge_agent.model")
 MANIFEST_FILE: Final = "manifest.json"
+CPU: Final = "CPUExecutionProvider"
+_PASSING: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR})
+"""Say nothing of the file."""
 
 
 def read_manifest(folder: Path) -> BundleManifest:
@@ -31,6 +37,7 @@ def read_manifest(folder: Path) -> BundleManifest:
 
     Raises:
         Refused: it is not there or not readable, or a file was damaged since.
+        Transient: it cannot be read now (too many open files, no memory), which says nothing of it.
     """
     path = folder / MANIFEST_FILE
     try:
@@ -39,32 +46,45 @@ def read_manifest(folder: Path) -> BundleManifest:
             name for name, ref in manifest.files.items() if digest((folder / name).read_bytes()) != ref.digest
         ]
     except (OSError, ValidationError) as error:
+        if isinstance(error, OSError) and error.errno in _PASSING:
+            raise Transient(f"{path}: {error}"[:500]) from None
         raise Refused(Reason.MALFORMED, f"{path}: {error}"[:500]) from None
     if damaged:
         raise Refused(Reason.WRONG_DIGEST, f"{folder / damaged[0]} is not what its manifest says")
     return manifest
 
 
-def open_session(folder: Path, threads: int) -> Any:
+def open_session(folder: Path, threads: int, file: str = MODEL_FILE, provider: str = CPU) -> Any:
     """The inference session of an unpacked bundle.
 
+    Args:
+        folder: an unpacked bundle.
+        threads: of ONNX Runtime.
+        file: which of its models (``BundleManifest.variants``).
+        provider: runs it, as far as it can; the CPU does the rest.
+
     Raises:
-        Refused: the file is not closed (``closed_graph``), or does not load.
+        Refused: the file is not closed (``closed_graph``), does not load, or ONNX Runtime has no such
+            provider here.
     """
     import onnxruntime  # noqa: PLC0415 - an optional part, and slow to import
 
-    _require_closed(folder / MODEL_FILE)
+    path = folder / file
+    _require_closed(path)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.enable_cpu_mem_arena = False  # an arena never gives memory back, and a reload makes a new one
     options.log_severity_level = 3
     try:
-        return onnxruntime.InferenceSession(
-            str(folder / MODEL_FILE), options, providers=["CPUExecutionProvider"]
+        session = onnxruntime.InferenceSession(
+            str(path), options, providers=[provider] if provider == CPU else [provider, CPU]
         )
     except onnx_errors() as error:
-        raise Refused(Reason.MALFORMED, f"{folder / MODEL_FILE} does not load: {error}"[:500]) from None
+        raise Refused(Reason.MALFORMED, f"{path} does not load: {error}"[:500]) from None
+    if (first := session.get_providers()[0]) != provider:  # it falls back without an error
+        raise Refused(Reason.MALFORMED, f"{path} is run by {first}: {provider} does not work here")
+    return session
 
 
 class LoadedModel:
@@ -73,16 +93,18 @@ class LoadedModel:
     Args:
         folder: an unpacked bundle.
         threads: of ONNX Runtime.
+        file: which of its models.
+        provider: of ONNX Runtime.
 
     Raises:
         Refused: the file is not closed (``closed_graph``), does not load, or its inputs or outputs are not
             those of its manifest.
     """
 
-    def __init__(self, folder: Path, threads: int) -> None:
+    def __init__(self, folder: Path, threads: int, file: str = MODEL_FILE, provider: str = CPU) -> None:
         self.manifest = read_manifest(folder)
         self.digest = folder.name
-        self._session = open_session(folder, threads)
+        self._session = open_session(folder, threads, file, provider)
         self.names = tuple(m.name for m in self.manifest.modalities)
         """Modalities that it reads, in the order of the columns of ``present``."""
         self._answers = {target.name: outputs_of(target)[0] for target in self.manifest.predicted}

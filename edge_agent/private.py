@@ -19,7 +19,7 @@ class PrivateTensors:
     """Files in one folder. Synchronous."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._folder = self.folder = folder
         self._lock = threading.Lock()
 
     def read(self, task: str) -> Tensors:

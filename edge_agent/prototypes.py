@@ -1,15 +1,16 @@
 """The role ``prototype``: learning without torch.
 
 The round's own encoders are pulled as blobs and fed, with the task's graphs, to ONNX Runtime (ADR 13); the
-method makes a summary of the features by class, and only that is sent. One session at a time, in a thread,
-gone when the round is: nothing of ONNX Runtime stays in memory for it.
+method makes a summary of the features by class, and only that is sent. One graph at a time, in a process of
+its own (``edge_agent.serving``) that ends with it: a wheel for another processor, or an odd graph, takes no
+agent with it.
 
 Shapes: B windows, C channels, T samples, D features.
 """
 
 import asyncio
-import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final, TypeVar
 
 import numpy as np
@@ -17,7 +18,8 @@ from numpy.typing import NDArray
 
 from edge_agent.config import AgentSettings
 from edge_agent.features import BATCH, MAX_GRAPH_BYTES, FeatureGraph
-from edge_agent.probe import why_not
+from edge_agent.serving.features import FeatureProcess
+from edge_agent.serving.parent import Zygote
 from edge_agent.versions import Versions
 from edge_agent.window_space import windows_of
 from edge_agent.workspace import Workspace
@@ -30,8 +32,7 @@ from protocol.messages import BlobRef, Offer
 from protocol.task import Task
 
 _SLICE: Final = 4 * BATCH
-"""Windows between two looks at whether the work is still wanted."""
-_TRIED: Final = 64
+"""Windows of one question to a process."""
 _T = TypeVar("_T")
 
 
@@ -42,16 +43,26 @@ class PrototypeMaker:
         settings: of the agent.
         versions: pulls blobs.
         say: told what is being done, and the seconds it may take.
+        zygote: makes processes; None: one of its own, that ends with :meth:`close`.
     """
 
     def __init__(
-        self, settings: AgentSettings, versions: Versions, say: Callable[[str, float], None]
+        self,
+        settings: AgentSettings,
+        versions: Versions,
+        say: Callable[[str, float], None],
+        zygote: Zygote | None = None,
     ) -> None:
         self._settings = settings
         self._versions = versions
         self._say = say
-        self._tried: set[str] = set()
-        """Digests of graphs that run on this device."""
+        self._zygote = zygote or Zygote(settings.log)
+        self._is_ours = zygote is None
+
+    async def close(self) -> None:
+        """No more are made."""
+        if self._is_ours:
+            await self._zygote.aclose()
 
     @staticmethod
     def lack(task: Task, offer: Offer) -> str:
@@ -93,19 +104,40 @@ class PrototypeMaker:
         words = f"making prototypes for round {offer.round} of {len(windows)} windows"
         self._say(words, self._settings.learn.timeout_s)
         context = ClientContext(task, self._settings.device, offer.round, offer.seed)
-        threads = self._settings.learn.threads
-
-        def compute(stop: "Halt") -> LocalResult:
-            try:
-                features = features_of(task, windows, graphs, state, threads, stop)
-                return prototyper.summarise(context, windows, features, private)
-            except MemoryError:
-                raise Transient("there is not enough memory to make prototypes") from None
-
+        limit_s = self._settings.learn.timeout_s
         try:
-            return await self._in_thread(compute)
+            async with asyncio.timeout(limit_s):
+                features = await self._features(task, windows, graphs, state)
+                return await _in_thread(partial(prototyper.summarise, context, windows, features, private))
+        except TimeoutError:
+            raise Transient(f"the prototypes were not made in {limit_s:g} s (learn.timeout_s)") from None
         finally:
             shed_memory()
+
+    async def _features(
+        self, task: Task, windows: WindowSet, graphs: Mapping[str, bytes], state: Blobs
+    ) -> dict[str, FloatArray]:
+        """As :func:`features_of`, each graph in a process of its own."""
+        found: dict[str, FloatArray] = {}
+        for name, data in graphs.items():
+            rows_N, encoder = _asked(task, windows, state, name)
+            process = FeatureProcess(self._zygote)
+            try:
+                await _opened(process, data, self._settings.learn.threads)
+                _require_dim(process.dim, task.network.feature_dim)
+                z_BD = np.zeros((len(windows), process.dim if len(rows_N) else 0), np.float32)
+                for at in range(0, len(rows_N), _SLICE):
+                    rows = rows_N[at : at + _SLICE]
+                    limit_s = self._settings.learn.timeout_s
+                    z_BD[rows] = await process.run(windows.x[name][rows], encoder, limit_s)
+            except Refused as error:
+                raise Refused(error.reason, f"features of {name}: {error.detail}"[:500]) from None
+            except Transient as error:
+                raise Transient(f"no features of {name} can be computed: {error}") from None
+            finally:
+                process.close()
+            found[name] = z_BD
+        return found
 
     async def _pulled(
         self, offer: Offer, route: tuple[str, ...], wanted: tuple[str, ...]
@@ -117,68 +149,15 @@ class PrototypeMaker:
         graphs = {}
         for name, ref in refs.items():
             graphs[name] = await asyncio.to_thread(self._versions.blob, f"graph of {name}", ref.digest)
-            await self._try(name, ref)
         return state, graphs
 
-    async def _try(self, name: str, ref: BlobRef) -> None:
-        """In a child first: a wheel for another processor, or an odd graph, would take the agent with it."""
-        if ref.digest in self._tried:
-            return
-        if why := await why_not(self._versions.path(ref.digest)):
-            raise Transient(f"no features of {name} can be computed: {why}")
-        self._tried = {*self._tried, ref.digest} if len(self._tried) < _TRIED else {ref.digest}
 
-    async def _in_thread(self, compute: Callable[["Halt"], _T]) -> _T:
-        """Cancelled or out of time, it returns when the thread has ended: an operator later, at most."""
-        stop, limit_s = Halt(), self._settings.learn.timeout_s
-        running = asyncio.ensure_future(asyncio.to_thread(compute, stop))
-        try:
-            async with asyncio.timeout(limit_s):
-                return await asyncio.shield(running)
-        except TimeoutError:
-            raise Transient(f"the prototypes were not made in {limit_s:g} s (learn.timeout_s)") from None
-        finally:
-            stop.set()
-            await asyncio.wait([running])
-            running.exception()  # whoever cancelled does not want to know
-
-
-class Halt:
-    """Says from another thread that nobody wants the features any more. One computation only."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._over = False
-        self._graph: FeatureGraph | None = None
-
-    def set(self) -> None:
-        """End the work: the graph that is running, and all after it."""
-        with self._lock:
-            self._over = True
-            if self._graph is not None:
-                self._graph.end()
-
-    def is_set(self) -> bool:
-        """Whether nobody wants it."""
-        return self._over
-
-    def watch(self, graph: FeatureGraph) -> None:
-        """This one runs next."""
-        with self._lock:
-            self._graph = graph
-            if self._over:
-                graph.end()
-
-
-def features_of(  # noqa: PLR0917 - what is computed, of what, with what
-    task: Task,
-    windows: WindowSet,
-    graphs: Mapping[str, bytes],
-    state: Blobs,
-    threads: int,
-    stop: Halt,
+def features_of(
+    task: Task, windows: WindowSet, graphs: Mapping[str, bytes], state: Blobs, threads: int
 ) -> dict[str, FloatArray]:
     """Per modality ``z_BD`` for all windows; zeros where it is missing or nothing is labelled.
+
+    In this process; an agent has its own way (:class:`PrototypeMaker`).
 
     Args:
         task: names the columns.
@@ -186,62 +165,67 @@ def features_of(  # noqa: PLR0917 - what is computed, of what, with what
         graphs: serialized, by modality.
         state: the encoders' blobs.
         threads: of ONNX Runtime.
-        stop: set when nobody wants the result any more.
 
     Raises:
         Refused: a graph or an encoder cannot be used; the detail names the modality.
-        Transient: stopped.
     """
     found: dict[str, FloatArray] = {}
     for name, data in graphs.items():
-        use_B = windows.present_BM[:, task.modality_names.index(name)] & (windows.y_B >= 0)
-        encoder = {tensor: x for blob in state.values() for tensor, x in blob.items() if _is_of(name, tensor)}
+        rows_N, encoder = _asked(task, windows, state, name)
         try:
-            graph = _loaded(data, threads, task.network.feature_dim)  # the one before it is dropped here
-            stop.watch(graph)
-            found[name] = _run(graph, windows.x[name], use_B, encoder, stop)
+            graph = FeatureGraph(data, threads)  # the one before it is dropped here
+            _require_dim(graph.dim, task.network.feature_dim)
+            z_BD = np.zeros((len(windows), graph.dim if len(rows_N) else 0), np.float32)
+            for at in range(0, len(rows_N), _SLICE):
+                rows = rows_N[at : at + _SLICE]
+                z_BD[rows] = graph.run(windows.x[name][rows], encoder)
         except Refused as error:
-            if stop.is_set():
-                raise _unwanted() from None
             raise Refused(error.reason, f"features of {name}: {error.detail}"[:500]) from None
+        found[name] = z_BD
     return found
 
 
-def _loaded(data: bytes, threads: int, dim: int) -> FeatureGraph:
-    graph = FeatureGraph(data, threads)
-    if graph.dim != dim:
+def _asked(task: Task, windows: WindowSet, state: Blobs, name: str) -> tuple[NDArray[np.intp], Tensors]:
+    """The rows that have a modality and a label, and the tensors of its encoder."""
+    use_B = windows.present_BM[:, task.modality_names.index(name)] & (windows.y_B >= 0)
+    encoder = {tensor: x for blob in state.values() for tensor, x in blob.items() if _is_of(name, tensor)}
+    return np.flatnonzero(use_B), encoder
+
+
+def _require_dim(dim: int, wanted: int) -> None:
+    if dim != wanted:
         raise Refused(
-            Reason.WRONG_TENSORS, f"the graph gives features of {graph.dim} values, the task says {dim}"
+            Reason.WRONG_TENSORS, f"the graph gives features of {dim} values, the task says {wanted}"
         )
-    return graph
 
 
 def _is_of(modality: str, tensor: str) -> bool:
     return tensor.startswith(f"encoder/{modality}/")
 
 
-def _run(
-    graph: FeatureGraph,
-    x_BCT: FloatArray,
-    use_B: NDArray[np.bool_],
-    encoder: Tensors,
-    stop: Halt,
-) -> FloatArray:
-    rows_N = np.flatnonzero(use_B)
-    z_BD = np.zeros((len(x_BCT), 0), np.float32)
-    for at in range(0, len(rows_N), _SLICE):
-        if stop.is_set():
-            raise _unwanted()
-        rows = rows_N[at : at + _SLICE]
-        z_ND = graph.run(x_BCT[rows], encoder)
-        if not at:
-            z_BD = np.zeros((len(x_BCT), z_ND.shape[1]), np.float32)
-        z_BD[rows] = z_ND
-    return z_BD
+async def _opened(process: FeatureProcess, data: bytes, threads: int) -> None:
+    """Raises Transient: it may be another graph, or another ONNX Runtime, next time."""
+    try:
+        await process.open(data, threads)
+    except Refused as error:
+        raise Transient(str(error)) from None
 
 
-def _unwanted() -> Transient:
-    return Transient("the prototypes are not wanted any more")
+async def _in_thread(compute: Callable[[], _T]) -> _T:
+    """Cancelled or out of time, it returns when the thread has ended."""
+
+    def bounded() -> _T:
+        try:
+            return compute()
+        except MemoryError:
+            raise Transient("there is not enough memory to make prototypes") from None
+
+    running = asyncio.ensure_future(asyncio.to_thread(bounded))
+    try:
+        return await asyncio.shield(running)
+    finally:
+        await asyncio.wait([running])
+        running.exception()  # whoever cancelled does not want to know
 
 
 def _bounded(name: str, ref: BlobRef) -> BlobRef:

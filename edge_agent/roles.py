@@ -41,8 +41,9 @@ def lacks(settings: AgentSettings) -> tuple[str, ...]:
 
 
 def roles_of(settings: AgentSettings) -> tuple[Role, ...]:
-    """The roles that are announced."""
-    return tuple(role for role in settings.roles if not _why_not(role, settings))
+    """The roles that are announced; ``observe`` is to infer, so not where that is switched off."""
+    off = () if settings.infer.enabled else ("observe",)
+    return tuple(role for role in settings.roles if role not in off and not _why_not(role, settings))
 
 
 def learns_by(settings: AgentSettings) -> Role | None:

@@ -1,7 +1,7 @@
 """Where each message goes. It is acknowledged after it was handled."""
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from edge_agent.agent import Agent
 
 _log = structlog.get_logger("edge_agent")
+_POINTERS: Final = frozenset({Kind.MODEL, Kind.FLEET_MODEL})
 
 
 class Router:
@@ -60,8 +61,9 @@ class Router:
         route = parse(message.topic)
         if not message.retain:
             self.heard = self._clock.wall()
-        if not message.payload and message.retain:
-            return  # a retained topic that was cleared
+        if not message.payload and (message.retain or route.kind in _POINTERS):
+            self._cleared(route.kind)
+            return
         match route.kind:
             case Kind.DOWN_BLOB:
                 self._agent.fetcher.on_chunk(route.digest or "", route.index or 0, message.payload)
@@ -72,11 +74,17 @@ class Router:
             case Kind.TASK:
                 await self._on_task(decode(message.payload, TaskAnnouncement))
             case Kind.MODEL | Kind.FLEET_MODEL:
-                self._agent.deployment.offer(decode(message.payload, ModelPointer))
+                pointer = decode(message.payload, ModelPointer)
+                self._agent.deployment.offer(pointer, own=route.kind is Kind.MODEL)
             case Kind.CMD:
                 self._on_command(decode(message.payload, Command))
             case _:
                 _log.debug("nothing to do", topic=route.kind)
+
+    def _cleared(self, kind: Kind) -> None:
+        """A retained topic says nothing any more."""
+        if kind in _POINTERS:
+            self._agent.deployment.cleared(own=kind is Kind.MODEL)
 
     async def _on_receipt(self, payload: bytes) -> None:
         answer = decode(payload, Receipt, Want)

@@ -23,6 +23,7 @@ def waits(agent: "Agent") -> list[Wait]:
         *_learner(agent),
         *_receipts(agent),
         *_model(agent),
+        *(() if agent.publishing is None else agent.publishing.waits()),
     ]
 
 
@@ -100,3 +101,5 @@ def _model(agent: "Agent") -> Iterator[Wait]:
     deployment = agent.deployment
     if deployment.until is not None:
         yield Wait("model", deployment.why, deployment.since, deployment.until, "it is tried again")
+    if (trial := deployment.trial_wait()) is not None:
+        yield trial

@@ -1,1 +1,6 @@
 """From a trained network to a signed-off ONNX bundle: graph, parity gate, pack. Runs in a child process."""
+
+import os
+
+# ONNX Runtime's wheels send usage data to their maker unless this is set before the library is loaded.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")

@@ -10,7 +10,7 @@ import typer
 from pydantic import ValidationError
 
 from export.job import require_parts
-from models.contract import Blobs, Profile, RoutedServer
+from models.contract import Blobs, Profile, RoutedServer, WindowSet
 from models.registry import method
 from protocol.bundle import BundleManifest, unpack
 from protocol.errors import Misconfigured, Reason, Refused
@@ -137,6 +137,12 @@ def export(  # noqa: PLR0917 - options, given by name
         list[str] | None,
         typer.Option("--target", help="Of a routed method: what the device predicts; all by default."),
     ] = None,
+    calibrate: Annotated[
+        Path | None,
+        typer.Option(
+            help="Real windows for an int8 variant: a window set (npz) or a recording (npz, csv, parquet)."
+        ),
+    ] = None,
     format_: Annotated[Format, typer.Option("--format", help="How to report.")] = Format.TEXT,
 ) -> None:
     """Turn a global version into an ONNX bundle, checked against torch before it is written."""
@@ -147,13 +153,14 @@ def export(  # noqa: PLR0917 - options, given by name
     route = route_of(the_task, inputs or (), targets or ())
     state = read_state(version, blobs, for_all(the_task, version) if route is None else route)
     require_parts()
+    windows = None if calibrate is None else _windows(the_task, calibrate)
     import torch  # noqa: PLC0415 - it takes a second to load, and --help must not wait for it
 
     from export.pack import Lineage, make_bundle  # noqa: PLC0415 - imports torch too
 
     torch.set_num_threads(1)  # networks this small only wait for each other's threads
     lineage = Lineage(version.version, version.version, base, version.parent, {})
-    bundle, parity = make_bundle(the_task, state, lineage)
+    bundle, parity = make_bundle(the_task, state, lineage, windows)
     write_atomic(out, bundle)
     if format_ is Format.JSON:
         report = {"out": str(out), "size": len(bundle), "digest": digest(bundle), "parity": parity.as_dict()}
@@ -165,6 +172,16 @@ def export(  # noqa: PLR0917 - options, given by name
         f"it {_does(made)}\n"
         f"graph and torch agree: {parity.words()}"
     )
+
+
+def _windows(task: Task, file: Path) -> WindowSet:
+    if task.graph is not None:
+        raise Misconfigured(
+            f"--calibrate: task {task.name!r} is of graphs, whose models have no int8 variant"
+        )
+    from export.calibration import read  # noqa: PLC0415 - imports onnx
+
+    return read(task, file)
 
 
 def _does(made: BundleManifest) -> str:

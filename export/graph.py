@@ -1,7 +1,8 @@
 """An inference module as an ONNX model.
 
 The exporter is torch's own (``torch.export`` and onnxscript), with one help: an ``nn.LSTM`` is handed over as
-the ONNX operator it becomes (ADR 4). The batch is the only dynamic axis: the time axis has the task's length.
+the ONNX operator it becomes (ADR 4). The batch is a free axis. The time axes are free where the module says
+that it takes windows of any length (``any_length``, ADR 26), and have the task's length elsewhere.
 """
 
 import copy
@@ -110,7 +111,7 @@ def _example(surface: Surface, batch: int) -> tuple[Tensor, ...]:
     return torch.ones(batch, len(x)), *x
 
 
-def _strip(model: onnx.ModelProto) -> None:
+def strip(model: onnx.ModelProto) -> None:
     """Remove what describes the machine and the source code: it would change bytes from place to place."""
     model.producer_name, model.producer_version, model.doc_string = "lichen", "", ""
     graph = model.graph
@@ -164,7 +165,7 @@ def serialized(
         raise RuntimeError("torch.onnx.export gave no program")
     proto = program.model_proto
     with_defaults(proto, defaults or {})
-    _strip(proto)
+    strip(proto)
     onnx.checker.check_model(proto, full_check=True)
     data: bytes = proto.SerializeToString(deterministic=True)
     return data
@@ -184,7 +185,11 @@ def to_onnx(model: nn.Module, task: Task, own: Paths | None = None) -> bytes:
     """
     surface = surface_of(model, task)
     arguments, names = _example(surface, EXAMPLE_BATCH), surface.inputs
-    batch, windows = torch.export.Dim("batch"), tuple({0: torch.export.Dim.AUTO} for _ in surface.modalities)
+    batch, auto = torch.export.Dim("batch"), torch.export.Dim.AUTO
+    # AUTO: torch.export takes a named time axis for fixed at the first pooling, which it is not. Should AUTO
+    # ever freeze one, the gate meets windows of another length, and refuses.
+    window = {0: auto, 2: auto} if surface.any_length else {0: auto}
+    windows = tuple(dict(window) for _ in surface.modalities)
     closed = without_lstm(model, OnnxLstm)
     if not own:
         dynamic: tuple[Any, ...] = ({0: batch}, windows)

@@ -13,6 +13,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
+from models import windowset
+from models.contract import WindowSet
 from models.jobs import load_state
 from protocol.base import Count, Digest, Wire
 from protocol.errors import Misconfigured
@@ -38,6 +40,8 @@ class ExportJob(Wire):
     """Of the global version (``protocol.updates.Manifest``)."""
     parent: Digest | None = None
     metrics: Metrics = Field(default_factory=dict)
+    calibrate: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
+    """A window set (npz): real windows for the int8 variant."""
     threads: Annotated[int, Field(ge=1, le=256)] = 1
 
 
@@ -109,9 +113,21 @@ def _bundle(job: ExportJob, job_dir: Path) -> dict[str, Any]:
     from export.pack import Lineage, make_bundle  # noqa: PLC0415 - imports torch
 
     lineage = Lineage(job.version, job.round, job.manifest_digest, job.parent, job.metrics)
-    bundle, parity = make_bundle(job.task, load_state(job_dir / STATE), lineage)
+    windows, trouble = _windows(job)
+    bundle, parity = make_bundle(job.task, load_state(job_dir / STATE), lineage, windows)
     write_atomic(job_dir / BUNDLE, bundle)
-    return {"parity": parity.as_dict(), "size": len(bundle), "digest": digest(bundle)}
+    result = {"parity": parity.as_dict(), "size": len(bundle), "digest": digest(bundle)}
+    return result | ({"calibrate": trouble} if trouble else {})
+
+
+def _windows(job: ExportJob) -> tuple[WindowSet | None, str]:
+    """What to calibrate on, or why it cannot be: no reason to be without a bundle."""
+    if job.calibrate is None or job.task.graph is not None:
+        return None, ""
+    try:
+        return windowset.load(Path(job.calibrate), job.task), ""
+    except Misconfigured as error:
+        return None, str(error)
 
 
 def _features(job: FeaturesJob, job_dir: Path) -> dict[str, Any]:

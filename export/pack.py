@@ -1,6 +1,6 @@
 """From a global state to a bundle: build the inference module, export it, gate it, pack it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any
 
@@ -12,9 +12,10 @@ from export.graph import to_onnx
 from export.own import paths_of
 from export.parity import Parity, check
 from export.surface import surface_of
-from models.contract import Blobs
+from export.variants import INT8, INT8_FILE, int8_of
+from models.contract import Blobs, WindowSet
 from models.registry import method
-from protocol.bundle import COMPLETION_INPUTS, COMPLETION_OUTPUTS, BundleManifest, pack
+from protocol.bundle import COMPLETION_INPUTS, COMPLETION_OUTPUTS, BundleManifest, Variant, pack
 from protocol.errors import Misconfigured
 from protocol.task import Task
 
@@ -55,13 +56,16 @@ def inference_module(task: Task, state: Blobs) -> nn.Module:
 class _Checked:
     """A graph that passed its gate, and what the manifest says of it."""
 
-    model: bytes
+    files: dict[str, bytes]
     parity: Parity | CompletionParity
     said: dict[str, Any]
+    variants: dict[str, Variant] = field(default_factory=dict)
 
 
-def make_bundle(task: Task, state: Blobs, lineage: Lineage) -> tuple[bytes, Parity | CompletionParity]:
-    """Export, gate and pack a state. The same state and lineage give the same bytes.
+def make_bundle(
+    task: Task, state: Blobs, lineage: Lineage, windows: WindowSet | None = None
+) -> tuple[bytes, Parity | CompletionParity]:
+    """Export, gate and pack a state. The same state, lineage and windows give the same bytes.
 
     Args:
         task: names and options.
@@ -69,13 +73,15 @@ def make_bundle(task: Task, state: Blobs, lineage: Lineage) -> tuple[bytes, Pari
             that device's (``RoutedServer.serving_route``), and reads and predicts what it does. Of a task on
             graphs without what devices own: their models take it as an input.
         lineage: for the manifest.
+        windows: real ones, as the task cuts them, labelled or not: an int8 variant is calibrated and measured
+            on them (``export.variants``). None: there is none. A task on graphs needs none.
 
     Raises:
         Misconfigured: see :func:`inference_module`.
         Refused: the state is not the network's, or the graph does not compute what torch computes.
     """
     module = inference_module(task, state)
-    made = _of_windows(module, task) if task.graph is None else _of_graphs(module)
+    made = _of_windows(module, task, windows) if task.graph is None else _of_graphs(module)
     manifest = BundleManifest(
         task=task.name,
         method=task.method,
@@ -86,17 +92,28 @@ def make_bundle(task: Task, state: Blobs, lineage: Lineage) -> tuple[bytes, Pari
         metrics=lineage.metrics,
         files={},
         parity=made.parity.for_manifest(),
+        variants=made.variants or None,
         **made.said,
     )
-    return pack(manifest, {MODEL_FILE: made.model}), made.parity
+    return pack(manifest, made.files), made.parity
 
 
-def _of_windows(module: nn.Module, task: Task) -> _Checked:
+def _of_windows(module: nn.Module, task: Task, windows: WindowSet | None) -> _Checked:
     spec = method(task.method)
     own = paths_of(module, spec.personal(spec.configure(task)))
     surface = surface_of(module, task)
     model = to_onnx(module, task, own)
     parity = check(model, module, task, own)
+    int8 = int8_of(model, task, surface, own, windows)
+    parity = replace(
+        parity,
+        int8=int8.words,
+        latency_int8_ms=int8.latency_ms,
+        latency_batch_int8_ms=int8.latency_batch_ms,
+    )
+    files = {MODEL_FILE: model}
+    if int8.model is not None:
+        files[INT8_FILE] = int8.model
     said = {
         "labels": task.labels,
         "modalities": surface.modalities,
@@ -108,7 +125,7 @@ def _of_windows(module: nn.Module, task: Task) -> _Checked:
         "generated": tuple(dict.fromkeys(surface.generated.values())) or None,
         "overridable": tuple(own),
     }
-    return _Checked(model, parity, said)
+    return _Checked(files, parity, said, {INT8: int8.variant} if int8.variant is not None else {})
 
 
 def _of_graphs(module: nn.Module) -> _Checked:
@@ -119,4 +136,4 @@ def _of_graphs(module: nn.Module) -> _Checked:
         "inputs": COMPLETION_INPUTS,
         "outputs": COMPLETION_OUTPUTS,
     }
-    return _Checked(model, parity, said)
+    return _Checked({MODEL_FILE: model}, parity, said)

@@ -1,7 +1,7 @@
 """The gate: an exported graph is packed only if it computes what the torch module computes.
 
-Compared in every output, at several batch sizes and for every set of present modalities, because that is
-where exporters freeze what should be free. The time axis is fixed by the task and not tried.
+Compared in every output, at several batch sizes, for every set of present modalities, and with windows of
+several lengths where the network takes any, because that is where exporters freeze what should be free.
 """
 
 import time
@@ -15,7 +15,7 @@ import torch
 from onnxruntime.capi import onnxruntime_pybind11_state as _ort
 from torch import nn
 
-from export.cases import BATCHES, Array, cases, everything, masks_of
+from export.cases import BATCHES, Array, cases, everything, lengths_of, masks_of
 from export.gaps import TOLERANCE, Gaps, gaps, largest, measures, worst
 from export.own import Paths, examples, replaced, values_of
 from export.surface import Surface, surface_of
@@ -23,6 +23,14 @@ from models.contract import Tensors
 from protocol.errors import Reason, Refused
 from protocol.task import Task
 
+LOADING: Final = (
+    _ort.Fail,
+    _ort.InvalidArgument,
+    _ort.InvalidGraph,
+    _ort.InvalidProtobuf,
+    _ort.NotImplemented,
+)
+"""What onnxruntime raises on a graph that it does not take."""
 _TIMED_RUNS: Final = 30
 _NAMED: Final = 8
 """So many tensors are named in words."""
@@ -33,8 +41,9 @@ class Parity:
     """What the gate saw.
 
     Attributes:
-        cases: triples of batch size, mask and a device's own tensors, each compared in every element of every
-            output.
+        cases: each of a batch size, a mask, a time length and a device's own tensors, compared in every
+            element of every output.
+        samples: time lengths by modality, the task's first; it alone where the network's time axis is fixed.
         replaced: sets of a device's own tensors that were tried; 0 where it cannot have any.
         max_difference: of a probability.
         max_logit_difference: of a score, relative to ``1 + |logit|``, or of a value or window, in the measure
@@ -42,11 +51,15 @@ class Parity:
         latency_ms: onnxruntime on one thread, a single window with everything present, median.
         latency_batch_ms: the same for the largest batch.
         by_output: each output's own largest; empty where ``label`` is all that is predicted.
+        int8: of the int8 variant, or why there is none (``export.variants``); empty where nobody asked.
+        latency_int8_ms: the variant's ``latency_ms``; 0 where there is none.
+        latency_batch_int8_ms: its ``latency_batch_ms``.
     """
 
     cases: int
     batches: tuple[int, ...]
     masks: int
+    samples: Mapping[str, tuple[int, ...]]
     replaced: int
     tolerance: float
     max_difference: float
@@ -54,13 +67,16 @@ class Parity:
     latency_ms: float
     latency_batch_ms: float
     by_output: Mapping[str, float] = field(default_factory=dict)
+    int8: str = ""
+    latency_int8_ms: float = 0.0
+    latency_batch_int8_ms: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON values."""
-        values = asdict(self) | {"batches": list(self.batches)}
-        if not self.by_output:
-            del values["by_output"]
-        return values
+        samples = {name: list(tried) for name, tried in self.samples.items()}
+        values = asdict(self) | {"batches": list(self.batches), "samples": samples}
+        may_be_empty = ("by_output", "int8", "latency_int8_ms", "latency_batch_int8_ms")
+        return {name: value for name, value in values.items() if value or name not in may_be_empty}
 
     def for_manifest(self) -> dict[str, Any]:
         """Without timings: the same model makes the same bundle."""
@@ -68,11 +84,19 @@ class Parity:
 
     def words(self) -> str:
         """For people."""
+        first = next(iter(self.samples.values()))
+        lengths = f"windows of {', '.join(map(str, first))} samples"
+        if len(first) == 1:
+            lengths = f"windows of {first[0]} samples alone: the network's time axis is fixed"
         return (
-            f"{self.cases} cases ({self.masks} masks, batches of {', '.join(map(str, self.batches))}), "
-            f"largest difference of a probability {self.max_difference:.1e}, of a score or value "
+            f"{self.cases} cases ({self.masks} masks, batches of {', '.join(map(str, self.batches))}, "
+            f"{lengths}), largest difference of a probability {self.max_difference:.1e}, of a score or value "
             f"{self.max_logit_difference:.1e}\n{self.latency_ms:.2f} ms a window on one thread here"
-        )
+        ) + self._int8_words()
+
+    def _int8_words(self) -> str:
+        times = f"; {self.latency_int8_ms:.2f} ms a window" if self.latency_int8_ms else ""
+        return f"\nint8: {self.int8}{times}" if self.int8 else ""
 
 
 def session(model: bytes) -> ort.InferenceSession:
@@ -87,25 +111,35 @@ def session(model: bytes) -> ort.InferenceSession:
     options.log_severity_level = 3
     try:
         return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    except (_ort.Fail, _ort.InvalidGraph, _ort.InvalidProtobuf, _ort.NotImplemented) as error:
+    except LOADING as error:
         raise Refused(Reason.MALFORMED, f"onnxruntime cannot load the exported graph: {error}") from None
 
 
-def _median_ms(loaded: ort.InferenceSession, names: Sequence[str], feed: dict[str, Array]) -> float:
+def _median_ms(loaded: ort.InferenceSession, names: Sequence[str], feed: Mapping[str, Array]) -> float:
     times = []
     for _ in range(_TIMED_RUNS):
         start = time.perf_counter()
-        loaded.run(list(names), feed)
+        loaded.run(list(names), dict(feed))
         times.append(time.perf_counter() - start)
     return round(1000 * float(np.median(times)), 3)
 
 
-def _run(
-    loaded: ort.InferenceSession, names: Sequence[str], feed: dict[str, Array], where: str
+def timed(loaded: ort.InferenceSession, surface: Surface) -> tuple[float, float]:
+    """Median milliseconds of one window and of the largest batch, with everything present."""
+    single, many = (_median_ms(loaded, surface.outputs, feed) for feed in everything(surface))
+    return single, many
+
+
+def run(
+    loaded: ort.InferenceSession, names: Sequence[str], feed: Mapping[str, Array], where: str
 ) -> list[Array]:
-    """The graph's outputs of these names."""
+    """The graph's outputs of these names.
+
+    Raises:
+        Refused: it does not run, or an output is not finite; the detail says ``where``.
+    """
     try:
-        found: list[Array] = loaded.run(list(names), feed)
+        found: list[Array] = loaded.run(list(names), dict(feed))
     except (_ort.InvalidArgument, _ort.Fail, _ort.RuntimeException) as error:
         raise Refused(Reason.WRONG_TENSORS, f"the exported graph does not run at {where}: {error}") from None
     if not all(np.isfinite(values).all() for values in found):
@@ -123,7 +157,7 @@ def _compare(
         arguments = tuple(torch.from_numpy(inputs[name]) for name in surface.inputs)
         with torch.no_grad():
             want = replaced(reference, paths, own, arguments)
-        got = _run(loaded, surface.outputs, {**inputs, **own}, where)
+        got = run(loaded, surface.outputs, {**inputs, **own}, where)
         found.append(gaps(measured, got, [values.numpy() for values in want], where))
     return found
 
@@ -134,7 +168,8 @@ def _own_in_words(own: Tensors) -> str:
     return f", own {', '.join(names[:_NAMED])}{more}" if names else ""
 
 
-def _require_own(loaded: ort.InferenceSession, own: Paths) -> None:
+def require_own(loaded: ort.InferenceSession, own: Paths) -> None:
+    """Raises Refused where a device could replace other tensors than these."""
     found = sorted(i.name for i in loaded.get_overridable_initializers())
     if found != sorted(own):
         can, should = (", ".join(names) or "nothing" for names in (found, sorted(own)))
@@ -152,19 +187,21 @@ def check(model: bytes, reference: nn.Module, task: Task, own: Paths | None = No
 
     Raises:
         Refused: they differ in an output, or one is not finite or has another shape; the detail names batch
-            size, mask, replaced tensors and differences.
+            size, mask, length, replaced tensors and differences.
     """
     loaded, paths, surface = session(model), own or {}, surface_of(reference, task)
-    _require_own(loaded, paths)
+    require_own(loaded, paths)
     sets = examples(values_of(reference, paths)) if paths else []
     found = [gap for one in ({}, *sets) for gap in _compare(loaded, reference, surface, paths, one)]
     measured = measures(surface)
     by_output = largest(measured, found)
-    single, many = (_median_ms(loaded, surface.outputs, feed) for feed in everything(surface))
+    single, many = timed(loaded, surface)
+    tried = lengths_of(surface)
     return Parity(
         cases=len(found),
         batches=BATCHES,
         masks=len(masks_of(len(surface.modalities))),
+        samples={name: tuple(length[name] for length in tried) for name in surface.names},
         replaced=len(sets),
         tolerance=TOLERANCE,
         max_difference=worst(measured, by_output, absolute=True),

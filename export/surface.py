@@ -19,12 +19,14 @@ class Surface:
         targets: what is predicted, in the order of the outputs.
         samples: T of a window, by modality that is read or generated.
         generated: what the generations among ``targets`` make, by the target's name.
+        any_length: the time axes of the inputs are free: windows of other lengths than T are answered too.
     """
 
     modalities: tuple[Modality, ...]
     targets: tuple[Target, ...]
     samples: Mapping[str, int]
     generated: Mapping[str, Modality]
+    any_length: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -52,7 +54,8 @@ def surface_of(module: Any, task: Task) -> Surface:
 
     Args:
         module: its attributes ``modalities`` (names) and ``targets`` say what it reads and predicts; without
-            them it reads all of the task's inputs and predicts ``label``.
+            them it reads all of the task's inputs and predicts ``label``. ``any_length``: it takes windows of
+            any length; without it T is fixed.
         task: of which it is a part.
     """
     names = getattr(module, "modalities", task.input_names)
@@ -64,4 +67,5 @@ def surface_of(module: Any, task: Task) -> Surface:
         targets=targets,
         samples={m.name: task.samples(m.name) for m in (*read, *generated.values())},
         generated=generated,
+        any_length=bool(getattr(module, "any_length", False)),
     )

@@ -9,14 +9,15 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import version
-from typing import Annotated, Any, Final, NoReturn
-
-import typer
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 from protocol.errors import Misconfigured, Refused, Transient
 from runtime import exit_codes
+from runtime.daemon_words import settings_file
 from runtime.outputs import NotWritten
+
+if TYPE_CHECKING:
+    import typer
 
 
 @dataclass(frozen=True)
@@ -26,16 +27,23 @@ class Part:
     app: str
     help: str
     panel: str
+    runs: str = ""
+    """Where ``run(config)`` of its daemon is, for ``lichen NAME run``."""
 
 
 _RUN: Final = "Run"
 _STUDY: Final = "Try and measure"
 _LOOK: Final = "Look"
 PARTS: Final[dict[str, Part]] = {
-    "agent": Part("edge_agent.cli:app", "On a device: collect, learn, send, infer.", _RUN),
+    "agent": Part(
+        "edge_agent.cli:app", "On a device: collect, learn, send, infer.", _RUN, runs="edge_agent.app:run"
+    ),
     "coordinator": Part("coordinator.cli:app", "In the cloud: rounds, aggregation, model registry.", _RUN),
     "device": Part(
         "coordinator.device_cli:app", "Who belongs to a fleet: invite, list, approve, revoke.", _RUN
+    ),
+    "rollout": Part(
+        "coordinator.rollout.command:app", "Bring a version to the devices: canaries first, then all.", _RUN
     ),
     "round": Part("coordinator.round_cli:app", "Why a round has the devices that it has.", _LOOK),
     "task": Part("lichen.task_cli:app", "What is wrong with a task, before a fleet learns it.", _RUN),
@@ -73,13 +81,19 @@ def _stub() -> None:
 
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001 - typer passes an option's value by position
+    from importlib.metadata import version  # noqa: PLC0415 - as typer, below
+
+    import typer  # noqa: PLC0415
+
     if wanted:
         typer.echo(f"lichen {version('lichen')}")
         raise typer.Exit
 
 
-def front() -> typer.Typer:
+def front() -> "typer.Typer":
     """The app that only knows the parts' names: for ``--help``, ``--version`` and words it does not know."""
+    import typer  # noqa: PLC0415 - a daemon on a device does without it
+
     app = typer.Typer(
         name="lichen",
         help="Fleets of devices that learn together on what their sensors see, and run the result.",
@@ -104,18 +118,38 @@ def front() -> typer.Typer:
     return app
 
 
-def mount(name: str) -> typer.Typer:
+def _found(where: str) -> Any:
+    module, _, attribute = where.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def mount(name: str) -> "typer.Typer":
     """Import the part of that name."""
-    module, _, attribute = PARTS[name].app.partition(":")
-    app: Any = getattr(import_module(module), attribute)
+    import typer  # noqa: PLC0415 - as above
+
+    app = _found(PARTS[name].app)
     if not isinstance(app, typer.Typer):
         raise TypeError(f"{PARTS[name].app} is not a typer app")
     return app
 
 
 def _stop(code: int, words: str) -> NoReturn:
-    typer.echo(f"lichen: {words}", err=True)
+    sys.stderr.write(f"lichen: {words}\n")
     raise SystemExit(code)
+
+
+def _run(name: str | None, words: Sequence[str], title: str) -> int:
+    """What the words ask for. A daemon's ``run`` is found without the 4 MB of the command line's library."""
+    if name and PARTS[name].runs and words[:1] == ["run"]:
+        config = settings_file(name, words[1:])
+        if config is not None:
+            status: int = _found(PARTS[name].runs)(config)
+            return status
+    import typer  # noqa: PLC0415 - as above
+
+    app = mount(name) if name else front()
+    typer.main.get_command(app)(args=words, prog_name=title)
+    return exit_codes.OK
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
@@ -124,8 +158,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     name = words[0] if words and words[0] in PARTS else None
     title = f"lichen {name}" if name else "lichen"
     try:
-        app = mount(name) if name else front()
-        typer.main.get_command(app)(args=words[1:] if name else words, prog_name=title)
+        code = _run(name, words[1:] if name else words, title)
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing not in EXTRA_OF:
@@ -141,7 +174,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         _stop(exit_codes.TEMPFAIL, str(error))
     except NotWritten as error:
         _stop(error.exit_code, str(error))
-    raise SystemExit(exit_codes.OK)
+    raise SystemExit(code)
 
 
 if __name__ == "__main__":

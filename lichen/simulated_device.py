@@ -9,7 +9,7 @@ import numpy as np
 
 from edge_agent.packing import pack_update
 from edge_agent.profile import follows_windows
-from edge_agent.prototypes import Halt, features_of
+from edge_agent.prototypes import features_of
 from lichen.simulated_profile import material_of
 from lichen.streams import Stream
 from models import registry, windowset
@@ -261,7 +261,7 @@ class Site:
         windows = device.labelled(context.round)
         wanted = self.prototyper.modalities(self.task, windows)
         graphs = {name: self.graphs[name] for name in wanted}
-        features = features_of(self.task, windows, graphs, state, 1, Halt())
+        features = features_of(self.task, windows, graphs, state, 1)
         return device.summary(context, self.prototyper, features, base)
 
 

@@ -32,6 +32,11 @@ def shed_memory() -> None:
     """Give freed pages back to the system: a warm worker should be small between jobs."""
     gc.collect()
     gc.freeze()  # what outlives a job is libraries: the next collection need not walk them (90 ms for torch)
+    trim_memory()
+
+
+def trim_memory() -> None:
+    """Give freed pages back, without a look for garbage."""
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, musl has not
         if trim is not None:

@@ -67,6 +67,9 @@ class MethodSpec:
     """The parts of a state (first words of blob names) of which each device has a blob of its own,
     ``<part>/<device>``: on that device's route where it is there, served to nobody else, and no part of what
     is exported or judged."""
+    one_model: bool = False
+    """What devices run is the same for all versions of a task (they feed it what a version changes): it is
+    exported once, and packed again for each version."""
     beyond: Callable[[Task], int] = lambda _task: 0
     """Elements that an update may hold at most beyond one of each tensor of the model."""
     codecs: Mapping[str, Codec] = field(default_factory=dict)

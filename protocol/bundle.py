@@ -69,8 +69,10 @@ class Variant(Wire):
     file: FileName
     precision: Literal["int8"]
     measured: Annotated[dict[Label, float], Field(max_length=32, default_factory=dict)]
-    """Against the float32 graph on the windows it was calibrated on: ``windows``, ``agreement``,
-    ``max_difference`` and ``mean_difference`` of a probability, ``bytes``."""
+    """Against the float32 graph, on real windows given to the exporter: ``windows``, ``bytes``, ``agreement``
+    (share of windows that both answer alike), ``agreement_missing`` (its least with one modality missing),
+    ``max_difference`` and ``mean_difference`` of a probability; of labelled ones ``accuracy`` and
+    ``accuracy_float32``. Not all are there: it depends on what is predicted, and from what."""
 
 
 class BundleManifest(Wire):

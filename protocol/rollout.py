@@ -24,8 +24,8 @@ class Trial(Wire):
     """More windows than these without an answer (an error, numbers that are not finite, a process that died)
     end the trial at once."""
     max_latency_ratio: Ratio = 5.0
-    """Its 95th percentile of the time to answer, over that of the model before on the same windows; times
-    below a millisecond count as one."""
+    """Its 95th percentile of the time to answer, over that of the model before on the same windows, and its
+    median as well; times below ten milliseconds count as ten."""
     min_agreement: Share = 0.0
     """Share of windows on which it says what the model before it says; 0: not asked for."""
     max_drift: Share = 1.0

@@ -1,7 +1,10 @@
 """What both daemons share: MQTT link, durable files, child processes, supervision, settings, clock, logs."""
 
+import os
 import sys
 
+# No daemon wants plugins of pydantic; to look for some reads the metadata of every package.
+os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 if "rich" not in sys.modules:
     # structlog imports rich wherever it is installed, for tracebacks no daemon prints: 50 modules and 4 MB
     # on a device. Hidden while structlog loads; a command that prints tables imports it afterwards as usual.

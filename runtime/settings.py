@@ -20,7 +20,6 @@ from pydantic import (
     ValidationInfo,
     model_validator,
 )
-from pydantic_settings import EnvSettingsSource, SettingsError
 
 from protocol.errors import Misconfigured
 from runtime.settings_errors import Origins, explain
@@ -116,23 +115,6 @@ class LogSettings(Section):
     format: Literal["json", "console", "auto"] = "auto"
 
 
-class _Environment(EnvSettingsSource):
-    """pydantic-settings' reading of variables, over a mapping that is handed in."""
-
-    def __init__(self, model: type[BaseModel], prefix: str, environ: Mapping[str, str]) -> None:
-        self._given = {key.lower(): value for key, value in environ.items()}
-        # It reads only model_fields and model_config of the class, which a Section has.
-        super().__init__(
-            model,  # type: ignore[arg-type]
-            case_sensitive=False,
-            env_prefix=prefix,
-            env_nested_delimiter="__",
-        )
-
-    def _load_env_vars(self) -> Mapping[str, str | None]:
-        return self._given
-
-
 def load(
     model: type[S], file: Path, *, env_prefix: str = "LICHEN_", environ: Mapping[str, str] | None = None
 ) -> S:
@@ -147,10 +129,13 @@ def load(
     for path in (file, *sorted(file.with_name(f"{file.stem}.d").glob("*.toml"))):
         _merge(values, _read(path), str(path), origins, ())
     env = os.environ if environ is None else environ
-    _check_variables(model, env_prefix, env)
-    for path_, value in _leaves(_variables(model, env_prefix, env)):
-        _put(values, path_, value)
-        origins.note(path_, env_prefix + "__".join(path_).upper())
+    if any(name.upper().startswith(env_prefix) for name in env):
+        # most have none, and pydantic-settings costs a small device a megabyte and a tenth of a second
+        from runtime.environment import variables  # noqa: PLC0415
+
+        for path_, value in _leaves(variables(model, env_prefix, env)):
+            _put(values, path_, value)
+            origins.note(path_, env_prefix + "__".join(path_).upper())
     return _validate(model, values, file, origins)
 
 
@@ -231,25 +216,3 @@ def _put(values: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
             inner = values[part] = {}
         values = inner
     values[path[-1]] = value
-
-
-def _variables(model: type[BaseModel], prefix: str, environ: Mapping[str, str]) -> dict[str, Any]:
-    try:
-        return _Environment(model, prefix, environ)()
-    except SettingsError as error:
-        field = str(error).split('"')[1] if '"' in str(error) else "?"
-        name = prefix + field.upper()
-        raise Misconfigured(
-            f"environment variable {name} (or below): not valid JSON: {error.__cause__}"
-        ) from None
-
-
-def _check_variables(model: type[BaseModel], prefix: str, environ: Mapping[str, str]) -> None:
-    """A misspelt section in a variable is an error too; pydantic-settings would pass over it."""
-    for name in environ:
-        if not name.upper().startswith(prefix) or "__" not in name[len(prefix) :]:
-            continue
-        section = name[len(prefix) :].split("__")[0].lower()
-        if section not in model.model_fields:
-            known = ", ".join(sorted(model.model_fields))
-            raise Misconfigured(f"environment variable {name}: no section {section!r}; there are {known}")

@@ -248,7 +248,7 @@ def run(main: Callable[[], Coroutine[Any, Any, int]], *, exit_grace_s: float = 5
     """
     guard: threading.Timer | None = None
     try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
             try:
                 status = runner.run(main())
             except KeyboardInterrupt:
@@ -270,7 +270,8 @@ def _leave(status: int) -> None:
     os._exit(status)
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's, where it is installed."""
     try:
         import uvloop  # noqa: PLC0415 - it has no armv7 wheel
     except ImportError:

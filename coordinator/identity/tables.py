@@ -1,10 +1,13 @@
-"""The tables of ``identity.sqlite3``. Times are unix seconds, serial numbers hexadecimal."""
+"""A small SQLite file that several processes write; by default ``identity.sqlite3``.
+
+Its times are unix seconds, serial numbers hexadecimal.
+"""
 
 import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +19,7 @@ VERSION: Final = 1
 _WAIT_S: Final = 10.0
 _STEP_S: Final = 0.02
 _CLOSE_S: Final = 1.0
+_LOST: Final = "put it back from a backup (invites and revocations are in it)"
 _SCHEMA: Final = (
     # id: the first half of the token's SHA-256, by which it is found; hash: all of it, compared in constant
     # time. key: of the one device key that used it. claimed: the name that this key asked for.
@@ -42,14 +46,22 @@ class Tables:
 
     Args:
         path: the file; it is made (0600) where it is not there.
+        schema: statements that make its tables.
+        version: of the tables.
+        lost: what to do where it is damaged.
 
     Raises:
         Misconfigured: it is no database, of a newer lichen, or closed to us.
         Transient: the disk is full, or another process holds the file for too long.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(
+        self, path: Path, schema: Sequence[str] = _SCHEMA, version: int = VERSION, lost: str = _LOST
+    ) -> None:
         self.path = path
+        self._schema = schema
+        self._version = version
+        self._lost = lost
         self._lock = threading.RLock()
         with disk_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -70,13 +82,15 @@ class Tables:
         self._go_to_wal()
         run("PRAGMA synchronous=FULL")
         found = int(run("PRAGMA user_version").fetchone()[0])
-        if found > VERSION:
-            raise Misconfigured(f"{self.path}: written by a newer lichen (tables {found}, known {VERSION})")
-        if found < VERSION:
+        if found > self._version:
+            raise Misconfigured(
+                f"{self.path}: written by a newer lichen (tables {found}, known {self._version})"
+            )
+        if found < self._version:
             with self.change() as made:
-                for statement in _SCHEMA:
+                for statement in self._schema:
                     made.execute(statement)
-                made.execute(f"PRAGMA user_version={VERSION}")
+                made.execute(f"PRAGMA user_version={self._version}")
 
     def _go_to_wal(self) -> None:
         """SQLite does not wait for another process that opens the new file at the same moment; we do."""
@@ -136,6 +150,4 @@ class Tables:
                 raise Misconfigured(f"{self.path}: {error}; the service's user must own it") from None
             raise Transient(f"{self.path}: {error}") from None
         except sqlite3.DatabaseError as error:
-            raise Misconfigured(
-                f"{self.path}: {error}; put it back from a backup (invites and revocations are in it)"
-            ) from None
+            raise Misconfigured(f"{self.path}: {error}; {self._lost}") from None

@@ -57,13 +57,14 @@ def _part(text: str) -> str:
 
 
 def _names(devices: Iterable[str], count: int, lacks: Mapping[str, str]) -> str:
-    """Some of ``count`` devices, each with what it lacks; whole names, as many as there is room for."""
+    """Some of ``count`` devices, whole names as far as there is room, and what each lacks where there is."""
     named: list[str] = []
     for device in islice(devices, NAMES):
-        one = _named(device, lacks.get(device, ""))
-        if named and len(", ".join([*named, one])) > _PART:
+        forms = (_named(device, lacks.get(device, "")), device)
+        fit = [one for one in forms if not named or len(", ".join([*named, one])) <= _PART]
+        if not fit:
             break
-        named.append(one)
+        named.append(fit[0])
     more = count - len(named)
     return _part(", ".join(named)) + (f" and {more} more" if more > 0 else "")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from edge_agent.config import AgentSettings
-from edge_agent.doctor import ask, broker, clock, configuration, cpu, disk, hardware, imports, unit
+from edge_agent.doctor import ask, broker, clock, configuration, cpu, disk, hardware, imports, root, unit
 from edge_agent.doctor.bounded import TookTooLong, within
 from edge_agent.doctor.findings import Finding, fail, warn
 from edge_agent.doctor.person import Person, whose
@@ -47,6 +47,7 @@ class Visit:
         }
         if settings is None:
             return looks
+        looks["trust"] = partial(self._trust, settings)
         looks["disk"] = partial(self._disk, settings)
         looks["hardware"] = partial(self._hardware, settings)
         if not self.offline:
@@ -72,6 +73,9 @@ class Visit:
 
     def _person(self) -> Person:
         return whose(self.user, unit.read().groups)
+
+    def _trust(self, settings: AgentSettings) -> list[Finding]:
+        return root.judge(root.probe(settings), infers=settings.infer.enabled, wall=SystemClock().wall())
 
     def _disk(self, settings: AgentSettings) -> list[Finding]:
         person = self._person()

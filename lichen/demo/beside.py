@@ -1,18 +1,17 @@
 """What runs beside the fleet: the simulated seeds, the baseline, the look into the coordinator's database."""
 
-import asyncio
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from lichen.demo import study
+from lichen.demo.asking import ask
 from protocol.errors import Transient
 
 if TYPE_CHECKING:
     from lichen.demo.fleet import Fleet
     from lichen.demo.processes import Child
 
-_HISTORY_S: Final = 60.0
 STUDY_FILE: Final = "study-{}.jsonl"
 _STUDIES: Final = 3
 """Processes that simulate, side by side."""
@@ -80,17 +79,5 @@ async def history(fleet: "Fleet[Any]") -> dict[str, Any]:
         Transient: the command failed or took more than a minute.
     """
     config = str(fleet.layout.config("coordinator"))
-    argv = fleet.command("lichen", "coordinator", "history", "--config", config, "--format", "json")
-    process = await asyncio.create_subprocess_exec(
-        *argv, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    try:
-        out, err = await asyncio.wait_for(process.communicate(), _HISTORY_S)
-    except TimeoutError:
-        process.kill()
-        await process.wait()
-        raise Transient(f"lichen coordinator history took more than {_HISTORY_S:g} s") from None
-    if process.returncode != 0:
-        raise Transient(f"lichen coordinator history: {err.decode(errors='replace')[-500:]}")
-    found: dict[str, Any] = json.loads(out)
+    found: dict[str, Any] = await ask(fleet, "coordinator", "history", "--config", config)
     return found

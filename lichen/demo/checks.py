@@ -3,6 +3,7 @@
 from typing import Final
 
 from lichen.demo import plan, study
+from lichen.demo.rollout import checks as rollout
 from lichen.demo.story import Check, ObserverStory, Story, Struck
 from lichen.demo.study import ALONE, Summary, spread
 
@@ -18,6 +19,7 @@ def checks(story: Story, options: plan.Options) -> list[Check]:
     return [
         *finished(story, options),
         *deployed(story),
+        *rollout.checks(story.rollout),
         _above_alone(story),
         *_simulated(story),
         *_sizes(story),

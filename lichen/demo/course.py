@@ -1,4 +1,4 @@
-"""The course of QQR's demo: learn, deploy to a device that only observes, compare with devices alone."""
+"""The course of QQR's demo: learn, roll out to devices that only observe, compare with devices alone."""
 
 import asyncio
 import json
@@ -7,9 +7,11 @@ from typing import Any
 
 from lichen.demo import beside, plan, study
 from lichen.demo.fleet import Fleet
-from lichen.demo.observing import observe
 from lichen.demo.prepare import Stage
-from lichen.demo.story import DeviceStory, RoundStory, Sizes, Story
+from lichen.demo.rollout.act import Act
+from lichen.demo.rollout.listening import listen
+from lichen.demo.rollout.story import COMPLETE
+from lichen.demo.story import DeviceStory, ObserverStory, RoundStory, Sizes, Story
 
 
 async def live(fleet: Fleet[Stage]) -> None:
@@ -19,19 +21,38 @@ async def live(fleet: Fleet[Stage]) -> None:
         if fleet.options.study:
             await beside.start_study(fleet)
             fleet.note = lambda: _progress(fleet)
-        await fleet.learn(lambda: announced(fleet))
-        model = fleet.view.model
-        if model is not None:
-            fleet.screen.say(
-                f"version {model.version} is exported: an ONNX bundle of {model.bundle.size} bytes"
-            )
+        await fleet.learn(lambda: learned(fleet))
+        fleet.screen.say(f"all rounds are over, and version {fleet.options.rounds} is exported")
         fleet.tell_chaos(story)
-        # The observing device's stream takes its time; the baseline uses the idle processor meanwhile.
+        history = await beside.history(fleet)
+        tell_history(story, history)
+        await fleet.stop_agents()
+        # The rollouts take their time; the baseline uses the idle processor meanwhile.
         async with asyncio.TaskGroup() as both:
-            observing = both.create_task(observe(fleet))
+            observing = both.create_task(_roll_out(fleet, story))
             both.create_task(_judge(fleet, story))
         story.observer = observing.result()
         story.study = await beside.finish_study(fleet)
+
+
+async def _roll_out(fleet: Fleet[Stage], story: Story) -> ObserverStory | None:
+    """The last act; then what the canary says with the version that it kept."""
+    if story.rollout is None:
+        return None
+    act = Act(fleet, story.rollout)
+    await act.play()
+    if story.rollout.good is None or story.rollout.good.phase != COMPLETE:
+        return None
+    try:
+        return await listen(fleet, act, story.rollout.good.version)
+    finally:
+        act.read()
+
+
+def learned(fleet: Fleet[Stage]) -> bool:
+    """Whether the last round's model is made and exported."""
+    told = fleet.view.round
+    return told is not None and told.phase == "done" and told.version == fleet.options.rounds
 
 
 def announced(fleet: Fleet[Stage]) -> bool:
@@ -46,9 +67,7 @@ def _progress(fleet: Fleet[Stage]) -> str:
 
 
 async def _judge(fleet: Fleet[Stage], story: Story) -> None:
-    """Read the coordinator's history, end the training agents, and see what each reaches alone."""
-    tell_history(story, await beside.history(fleet))
-    await fleet.stop_agents()
+    """See what each training device reaches alone with the windows in its own store."""
     stores = {d.name: store_folder(fleet.stage.layout, d.name) for d in plan.DEVICES}
     tell_baseline(story, await beside.baseline(fleet, stores))
     fleet.screen.say("what each device reaches alone on the windows in its own store is known")

@@ -47,6 +47,7 @@ class Fleet(Generic[StageT_co]):
         """What is waited for: said when the time is over."""
         self.struck: chaos.Strike | None = None
         """What chaos killed."""
+        self._kept: list[str] = []
         self._nursery = Nursery(screen.say)
         self._changed = asyncio.Event()
         self.beside: dict[str, Child] = {}
@@ -80,7 +81,7 @@ class Fleet(Generic[StageT_co]):
 
     async def _stop_in_order(self) -> None:
         """Agents first, then the coordinator, the broker last."""
-        await self._nursery.stop(*self.beside, plan.OBSERVER, *self.agents)
+        await self._nursery.stop(*self.beside, *self._kept, *self.agents)
         await self._nursery.stop("coordinator")
         await self._nursery.stop("broker")
 
@@ -124,6 +125,7 @@ class Fleet(Generic[StageT_co]):
 
     async def keep(self, child: Child) -> Child:
         """Start a process that is started again when it dies."""
+        self._kept.append(child.name)
         return await self._nursery.start(child)
 
     async def start_beside(self, name: str, module: str, job: dict[str, Any]) -> Child:

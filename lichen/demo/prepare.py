@@ -9,6 +9,8 @@ from typing import Any, Final
 from lichen import spar
 from lichen.broker import free_port
 from lichen.demo import kind, plan
+from lichen.demo.rollout import cast
+from lichen.demo.rollout.story import RolloutStory, Watcher
 from lichen.demo.story import DeviceStory, Story
 from lichen.faults import share_of
 from models import windowset
@@ -17,7 +19,7 @@ from protocol.errors import Misconfigured
 from protocol.task import Task
 from runtime.outputs import writing
 
-_OURS: Final = ("config", "state", "logs", "recordings", "sites")
+_OURS: Final = ("config", "state", "logs", "recordings", "sites", "bad")
 _NEEDED: Final = (
     "iotcore",
     "torch",
@@ -29,7 +31,7 @@ _NEEDED: Final = (
     "jinja2",
 )
 _MARK: Final = ".lichen-demo"
-_OUR_FILES: Final = ("*.jsonl*", "report.*", "*.npz", "*.json")
+_OUR_FILES: Final = ("*.jsonl*", "report.*", "*.npz", "*.json", "*.bundle")
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,8 @@ class Stage(kind.Stage):
     """All that is ready before the first process starts."""
 
     story: Story
-    fault: tuple[float, float]
-    """When the observing device's gyroscope is silent, in seconds of its stream."""
+    fault: tuple[float, float] | None
+    """When the observing device's gyroscope is silent, in seconds of its recording."""
 
 
 def clear(root: Path) -> None:
@@ -76,11 +78,16 @@ def prepare(options: plan.Options, version: str) -> Stage:
     """Write everything that the processes read.
 
     Raises:
-        Misconfigured: SPAR is not here, or the output folder is somebody else's.
+        Misconfigured: SPAR is not here, the output folder is somebody else's, or there are too few rounds.
         ModuleNotFoundError: something that the demo needs later is not installed.
     """
     root = options.out.absolute()
     # What can fail comes before anything of an earlier run is removed.
+    if options.rounds < cast.LEAST_ROUNDS:
+        raise Misconfigured(
+            f"--rounds {options.rounds}: this demo ends with rollouts of two versions that are much alike; "
+            f"give it {cast.LEAST_ROUNDS} rounds or more"
+        )
     require()
     series = spar.load()
     clear(root)
@@ -93,6 +100,7 @@ def prepare(options: plan.Options, version: str) -> Stage:
         unseen=plan.UNSEEN,
         chaos=options.chaos,
         version=version,
+        rollout=RolloutStory([Watcher(w.name, w.person, w.site) for w in cast.WATCHES], cast.CANARY.name),
     )
     lengths: dict[str, float] = {}
     for device in plan.DEVICES:
@@ -107,13 +115,12 @@ def prepare(options: plan.Options, version: str) -> Stage:
             }
         story.devices.append(told)
         plan.write_toml(layout.config(device.name), plan.agent_config(layout, device.name, options.speed))
-    watched = plan.observed(series, options.seed)
-    spar.save(layout.recording(plan.OBSERVER), watched.recorded)
-    lengths[plan.OBSERVER] = watched.seconds
-    fault = (watched.faults[0].start_s, watched.faults[0].end_s)
-    observing = plan.agent_config(layout, plan.OBSERVER, plan.OBSERVER_SPEED, observe_only=True)
-    plan.write_toml(layout.config(plan.OBSERVER), observing)
-    plan.write_toml(layout.config("coordinator"), plan.coordinator_config(layout))
+    for watch in cast.WATCHES:
+        watched = cast.played(series, watch, options.seed)
+        spar.save(layout.recording(watch.name), watched.recorded)
+        lengths[watch.name] = watched.seconds
+        plan.write_toml(layout.config(watch.name), cast.config(layout, watch))
+    plan.write_toml(layout.config("coordinator"), cast.coordinator(layout, options.rounds))
     plan.write_toml(layout.config("task"), bare(task))
     return Stage(
         layout=layout,
@@ -122,7 +129,7 @@ def prepare(options: plan.Options, version: str) -> Stage:
         people={d.name: ", ".join(map(str, d.people)) for d in plan.DEVICES},
         agent=lambda name: plan.agent_config(layout, name, options.speed),
         lengths_s=lengths,
-        fault=fault,
+        fault=cast.fault_of(cast.played(series, cast.CANARY, options.seed)),
     )
 
 

@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, Self
 
 from rich.console import Console, Group, RenderableType
@@ -39,6 +39,8 @@ class Screen:
         self.events: list[tuple[float, str]] = []
         self.note = ""
         """What happens beside the rounds (the study's progress, the observer's predictions)."""
+        self.board: Callable[[], RenderableType] | None = None
+        """Shown in place of the rounds, once they are over."""
         self._quiet = quiet
         self._recent: deque[str] = deque(maxlen=_KEPT)
         self._started = time.monotonic()
@@ -75,7 +77,9 @@ class Screen:
     def show(self, view: FleetView, people: dict[str, str]) -> None:
         """Draw the state; without a terminal, a line for each finished round."""
         if self._live is not None:
-            self._live.update(self._picture(view, people))
+            self._live.update(
+                self._picture(view, people) if self.board is None else self._of_board(self.board())
+            )
             return
         line = round_line(view)
         judged = max(view.history, default=-1)
@@ -84,6 +88,9 @@ class Screen:
             self.console.print(
                 f"{self.seconds:6.1f} s  {line}", markup=False, highlight=False, soft_wrap=True
             )
+
+    def _of_board(self, board: RenderableType) -> RenderableType:
+        return Group(board, Text(self.note, style="dim")) if self.note else board
 
     def _picture(self, view: FleetView, people: dict[str, str]) -> RenderableType:
         table = Table(expand=False, header_style="bold", box=None, padding=(0, 2, 0, 0))

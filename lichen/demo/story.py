@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from pydantic import TypeAdapter
 
+from lichen.demo.rollout.story import RolloutStory
 from lichen.demo.study import Line
 
 
@@ -144,6 +145,7 @@ class Story:
     devices: list[DeviceStory] = field(default_factory=list)
     confusion: list[list[int]] = field(default_factory=list)
     observer: ObserverStory | None = None
+    rollout: RolloutStory | None = None
     study: list[Line] = field(default_factory=list)
     sizes: Sizes | None = None
     events: list[tuple[float, str]] = field(default_factory=list)

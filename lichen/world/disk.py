@@ -149,6 +149,7 @@ class SimDisk(Disk):
             self._unsynced[new] = self._unsynced.pop(old)
         for file in [f for f in self._unsynced if old in f.parents]:  # a folder was renamed
             self._unsynced[new / file.relative_to(old)] = self._unsynced.pop(file)
+        self._seam |= {new / file.relative_to(old) for file in self._seam if old in file.parents}
         if old in self._names:
             self._names[new] = [name.moved(old, new) for name in self._names.pop(old)]
         return None

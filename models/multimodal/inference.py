@@ -39,6 +39,9 @@ class InferenceModel(nn.Module):
             (:func:`models.multimodal.prototypes.with_novel`). None: all are trained.
     """
 
+    any_length: Final = True
+    """Both encoders take the mean over time: the graph need not fix T."""
+
     def __init__(
         self,
         net: MultimodalNetwork,

@@ -43,7 +43,7 @@ def import_all(package: str) -> tuple[list[str], set[str]]:
     [
         ("protocol", HEAVY | CLOUD | {"onnxruntime", "structlog"}),
         ("runtime", HEAVY | CLOUD | {"onnxruntime"}),
-        ("edge_agent", HEAVY | CLOUD),
+        ("edge_agent", HEAVY | CLOUD | {"onnxruntime"}),
         ("coordinator", HEAVY | {"onnxruntime", "jinja2", "matplotlib", "iotcore", "pyarrow"}),
     ],
 )

@@ -16,7 +16,7 @@ from lichen.demo.story import load
 from protocol.errors import Misconfigured
 
 pytest.importorskip("iotcore", reason="the demo extra's broker")
-RUN_S = 240
+RUN_S = 330
 
 
 @pytest.fixture(autouse=True)
@@ -65,6 +65,11 @@ def test_the_whole_way_with_chaos(tmp_path: Path) -> None:
     assert story.observer.predictions[-1].t > 100
     assert {p.present["gyroscope"] for p in story.observer.predictions} == {True, False}
     assert len(story.alone) == len(story.devices)
+    assert story.rollout is not None
+    ran = {name: {one.version for one in rows} for name, rows in story.rollout.said.items()}
+    assert ran.pop("physcia") == {2, 5, 4}
+    assert len(ran) == 3
+    assert all(versions == {2, 4} for versions in ran.values()), ran
     assert sum(map(sum, story.confusion)) > 1000
     assert "<svg" in (out / "report.html").read_text()
     assert left_over(out) == []

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from models import windowset
 from models.contract import Blobs, WindowSet
 from models.jobs import write_state
 from models.multimodal.network import two_branch_task
@@ -21,6 +22,7 @@ from protocol.updates import BlobHeader, Manifest
 from runtime.blobs import BlobStore
 
 TASK = two_branch_task()
+REAL = "windows.npz"
 BASE, PARENT = "ab" * 32, "cd" * 32
 
 DEVICE = """
@@ -61,9 +63,18 @@ def global_state() -> Blobs:
     return state
 
 
+def real_windows() -> WindowSet:
+    """As a coordinator's evaluation.data."""
+    rng = np.random.default_rng(4)
+    x = {name: rng.standard_normal((48, 3, 128)).astype(np.float32) for name in TASK.modality_names}
+    present = np.ones((48, 2), np.bool_)
+    return WindowSet(x, present, np.ones((48, 2), np.float32), np.arange(48) % 6)
+
+
 def job_folder(folder: Path, state: Blobs) -> Path:
     folder.mkdir()
     write_state(folder / "state.npz", state)
+    windowset.save(folder / REAL, real_windows())
     job = {
         "kind": "export",
         "task": TASK.model_dump(mode="json"),
@@ -72,6 +83,7 @@ def job_folder(folder: Path, state: Blobs) -> Path:
         "manifest_digest": BASE,
         "parent": PARENT,
         "metrics": {"accuracy": 0.9},
+        "calibrate": str(folder / REAL),
     }
     (folder / "job.json").write_text(json.dumps(job))
     return folder
@@ -128,7 +140,9 @@ def test_bundle_says_what_it_is_and_repeats_to_the_byte(served: Served) -> None:
     bundles = [(served.folders[i] / "bundle.zip").read_bytes() for i in (0, 2)]
     assert bundles[0] == bundles[1]
     manifest, files = unpack(bundles[0])
-    assert set(files) == {"model.onnx"}
+    assert manifest.variants is not None, manifest.parity["int8"]
+    assert set(files) == {"model.onnx", manifest.variants["int8"].file}
+    assert manifest.parity["samples"] == {name: [128, 64, 129, 256] for name in TASK.modality_names}
     assert (manifest.version, manifest.round, manifest.base, manifest.parent) == (4, 4, BASE, PARENT)
     assert manifest.inputs == ("present", "accelerometer", "gyroscope")
     assert manifest.outputs == ("probabilities", "logits")
@@ -177,14 +191,17 @@ def test_the_command_makes_the_same_bundle_from_blobs(served: Served, tmp_path: 
     ).model_dump_json()
     (tmp_path / "manifest.json").write_text(manifest)
     (tmp_path / "task.toml").write_text(as_toml())
+    windowset.save(tmp_path / REAL, real_windows())
     words = ["--blobs", "blobs", "--manifest", "manifest.json", "--task", "task.toml", "--out", "out.zip"]
+    words += ["--calibrate", REAL]
     done = run("-m", "lichen.cli", "export", *words, "--format", "json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     made, files = unpack((tmp_path / "out.zip").read_bytes())
     assert made.base == digest(manifest.encode())
-    assert json.loads(done.stdout)["parity"]["cases"] == 20
-    _, theirs = unpack((served.folders[0] / "bundle.zip").read_bytes())
+    assert json.loads(done.stdout)["parity"]["cases"] == 26
+    told, theirs = unpack((served.folders[0] / "bundle.zip").read_bytes())
     assert files == theirs
+    assert (made.parity, made.variants) == (told.parity, told.variants)
 
 
 def as_toml() -> str:

@@ -250,5 +250,5 @@ def test_run_returns_the_status_on_uvloop_or_without(monkeypatch):
 
     assert run(main) == 3
     monkeypatch.setitem(sys.modules, "uvloop", None)
-    assert module._loop_factory() is None
+    assert module.loop_factory() is None
     assert run(main) == 3

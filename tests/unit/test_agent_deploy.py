@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from edge_agent.collect import Collector, Judged
-from edge_agent.config import AgentSettings, InferSettings
-from edge_agent.deploy import CURRENT, Deployment
+from edge_agent.config import AgentSettings, DeploySettings, InferSettings, TrialSettings
+from edge_agent.deploy import Deployment
+from edge_agent.deploying.bundles import CURRENT
 from edge_agent.fit import require_fit
 from edge_agent.inference import MAX_BATCHES, Inference, RotatingLines
 from edge_agent.probe import why_not, words
@@ -92,15 +93,35 @@ async def device(folder, infer=None, first=None, trust_clock=None):
         fetch_timeout_s=1,
         changed=lambda: None,
         trust=Trust(folder / "trust", first, shelf, trust_clock or clock, 1),
+        settings=DeploySettings(trial=TrialSettings(windows=1, max_latency_ratio=1000)),
     )
     deployment.shelf, deployment.inference = shelf, inference
-    tasks = [asyncio.create_task(deployment.run()), asyncio.create_task(inference.run())]
+    services = (deployment.run, deployment.keep, inference.run)
+    tasks = [asyncio.create_task(service()) for service in services]
     yield deployment
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)
     assert all(task.cancelled() for task in tasks), [t.exception() for t in tasks if not t.cancelled()]
     collector.workspace.store.close()
+
+
+def committed(deployment, version):
+    kept = deployment.book.committed
+    return kept is not None and kept.version == version
+
+
+async def deploy(deployment, data, version=1, **changes):
+    """A model is announced, and passes its trial of one batch."""
+    deployment.offer(pointer(deployment.shelf.put(data), version).model_copy(update=changes))
+    await until(lambda: is_running(deployment, data), 20)
+    await passed(deployment, version)
+
+
+async def passed(deployment, version):
+    await until(lambda: (model := deployment.inference.model) and model.manifest.version == version, 20)
+    deployment.inference.offer(judged())
+    await until(lambda: committed(deployment, version), 20)
 
 
 def lines(folder):
@@ -144,9 +165,7 @@ async def test_a_model_is_pulled_checked_and_predicts_and_is_there_with_no_netwo
 
 async def test_what_does_not_fit_is_refused_in_words_and_the_old_one_stays(tmp_path):
     async with device(tmp_path) as deployment:
-        good = deployment.shelf.put(bundle(TASK, 5))
-        deployment.offer(pointer(good, 5))
-        await until(lambda: deployment.inference.model, 20)
+        await deploy(deployment, bundle(TASK, 5), 5)
         longer = toy_task(window={"length_s": 4})
         for data, version, words_ in (
             (bundle(TASK, 4), 4, "older than version 5"),
@@ -167,13 +186,14 @@ async def test_what_does_not_fit_is_refused_in_words_and_the_old_one_stays(tmp_p
         deployment.offer(pointer(data, version))
         await asyncio.sleep(0.05)
         assert len(deployment.shelf.fetched) == before, "what was refused is not pulled again"
-        deployment.offer(pointer(deployment.shelf.put(bundle(TASK, 6)), 6))
-        await until(lambda: deployment.current.version == 6, 20)
+        assert deployment.report().phase == "refused"
+        await deploy(deployment, bundle(TASK, 6), 6)
         assert deployment.inference.model.manifest.version == 6
+        assert deployment.report().phase == "committed"
         models = tmp_path / "models"
         await until(lambda: len([p for p in models.iterdir() if p.is_dir()]) == 2)
         folders = sorted(p.name for p in models.iterdir() if p.is_dir())
-        assert folders == sorted([deployment.current.digest, deployment.current.previous])
+        assert folders == sorted(deployment.book.digests)
 
 
 async def test_another_bundle_of_the_same_version_is_taken_as_the_device_s_route_has_changed(tmp_path):
@@ -181,12 +201,10 @@ async def test_another_bundle_of_the_same_version_is_taken_as_the_device_s_route
     only = bundle(part, 5)
     async with device(tmp_path) as deployment:
         for data in (bundle(TASK, 5), only):
-            deployment.offer(pointer(deployment.shelf.put(data), 5))
-            await until(lambda data=data: is_running(deployment, data), 20)
+            await deploy(deployment, data, 5)
         assert deployment.inference.model.names == ("acc",)
         deployment.inference.offer(judged())
-        await until(lambda: deployment.inference.predictions)
-    assert lines(tmp_path)[0]["present"] == {"acc": True}
+        await until(lambda: lines(tmp_path)[-1]["present"] == {"acc": True})
 
 
 def is_running(deployment, data):
@@ -197,9 +215,8 @@ def is_running(deployment, data):
 async def test_a_damaged_model_falls_back_to_the_one_before(tmp_path):
     async with device(tmp_path) as deployment:
         for version in (1, 2):
-            deployment.offer(pointer(deployment.shelf.put(bundle(TASK, version)), version))
-            await until(lambda v=version: deployment.current and deployment.current.version == v, 20)
-        newest = deployment.current.digest
+            await deploy(deployment, bundle(TASK, version), version)
+        newest = deployment.book.committed.digest
     (tmp_path / "models" / newest / "model.onnx").write_bytes(b"half a mod")
     async with device(tmp_path) as again:
         await until(lambda: again.inference.model, 20)
@@ -282,6 +299,18 @@ def test_predictions_rotate_and_a_bad_disk_is_counted(tmp_path):
     broken = RotatingLines(tmp_path / "file" / "p.jsonl", 100)
     broken.write(["x"])
     assert broken.failures == 1
+
+
+def test_half_a_line_that_a_full_disk_left_spoils_no_other(tmp_path):
+    output = RotatingLines(tmp_path / "p.jsonl", 1000)
+    output.write(["one"])
+    output.close()
+    with (tmp_path / "p.jsonl").open("a") as file:
+        file.write("half of a li")
+    output.write(["two"])
+    output.write(["three"])
+    output.close()
+    assert (tmp_path / "p.jsonl").read_text().splitlines() == ["one", "half of a li", "two", "three"]
 
 
 async def test_low_quality_can_count_as_missing(tmp_path):

@@ -410,7 +410,7 @@ def test_the_command_works_offline_and_without_root_and_names_what_is_wrong(tmp_
     told = json.loads(doctor(path, "--offline", "--format", "json").stdout)
     assert told["fail"] == 0
     assert {f["check"].split(".")[0] for f in told["findings"]} == {
-        "config", "cpu", "imports", "clock", "disk", "hardware",
+        "config", "cpu", "imports", "clock", "trust", "disk", "hardware",
     }  # fmt: skip
     assert all(finding["todo"] for finding in told["findings"] if finding["level"] != "ok")
     result = doctor(path)

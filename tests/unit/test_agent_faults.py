@@ -25,7 +25,7 @@ from runtime.clock import ManualClock, SystemClock
 from tests.support.agent_bundle import bundle
 from tests.support.agent_data import toy_recording, toy_task
 from tests.support.agent_link import FakeLink, until
-from tests.unit.test_agent_deploy import TASK, device, pointer
+from tests.unit.test_agent_deploy import TASK, deploy, device, pointer
 from tests.unit.test_agent_outbox import LARGE, put, running, spool
 
 __all__ = ["spool"]
@@ -185,11 +185,10 @@ async def test_a_kept_model_with_one_damaged_byte_is_not_used_and_is_pulled_agai
     async with device(tmp_path) as deployment:
         for version in (1, 2):
             data = bundle(TASK, version)
-            deployment.offer(pointer(deployment.shelf.put(data), version))
-            await until(lambda v=version: deployment.current and deployment.current.version == v, 20)
-        before = deployment.current
-        assert set(deployment.shelf.forgotten) == {before.digest, before.previous}, "bundles are not kept"
-    file = tmp_path / "models" / before.digest / "model.onnx"
+            await deploy(deployment, data, version)
+        book = deployment.book
+        assert set(deployment.shelf.forgotten) == set(book.digests), "bundles are not kept"
+    file = tmp_path / "models" / book.committed.digest / "model.onnx"
     file.write_bytes(file.read_bytes()[:-1] + b"\x00\x01"[file.read_bytes()[-1] == 0 :][:1])
     with pytest.raises(Refused, match=r"model\.onnx is not what its manifest says") as found:
         read_manifest(file.parent)
@@ -200,8 +199,8 @@ async def test_a_kept_model_with_one_damaged_byte_is_not_used_and_is_pulled_agai
         again.shelf.put(data)
         again.offer(pointer(data, 2))
         await until(lambda: again.inference.model.manifest.version == 2, 20)
-        assert again.current.previous == before.previous, "the one before is still there to fall back to"
-        assert (tmp_path / "models" / before.previous).is_dir()
+        assert again.book.committed == book.before, "the one before is still there to fall back to"
+        assert (tmp_path / "models" / book.before.digest).is_dir()
 
 
 async def test_a_full_disk_while_a_model_comes_is_waited_for(tmp_path, monkeypatch):

@@ -106,7 +106,8 @@ async def gateway(settings: AgentSettings) -> AsyncIterator[SimpleNamespace]:
         changed=lambda: None,
     )
     queries = Queries(graph.queries, inference, private, lambda: work, clock=clock, poll_s=0.02)
-    tasks = [asyncio.create_task(service.run()) for service in (deployment, inference, queries)]
+    services = (deployment.run, deployment.keep, inference.run, queries.run)
+    tasks = [asyncio.create_task(service()) for service in services]
     yield SimpleNamespace(deployment=deployment, inference=inference, queries=queries, shelf=shelf, work=work)
     for task in tasks:
         task.cancel()
@@ -214,10 +215,11 @@ def test_an_answer_takes_no_look_at_all_facts(tmp_path: Path) -> None:
     settings, count = settings_of(tmp_path), 20_000
     append(tmp_path / "house.tsv", *(f"boiler\tfeeds\tradiator {n}" for n in range(count)))
     snapshot = snapshot_of(settings)
-    names, rows = Names(snapshot, tables_of(snapshot, "feeds")), list(range(10))
+    names, rows = Names(snapshot), list(range(10))
+    keys_K16 = snapshot.keyed.entity_keys_E16[rows]
     tracemalloc.start()
     try:
-        found = names.answers(Question("boiler", "feeds"), rows, [0.0] * len(rows))
+        found = names._answers(Question("boiler", "feeds"), keys_K16, rows, [0.0] * len(rows))
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -404,7 +406,7 @@ def test_tables_that_hold_no_numbers_are_none(tmp_path: Path, data: bytes) -> No
 
 def test_answers_that_nobody_could_read_are_a_warning(tmp_path: Path) -> None:
     assert not [words for words in warnings(settings_of(tmp_path), TASK, []) if "queries" in words]
-    for changes, why in (({"output": None}, "infer.output is not"), ({"enabled": False}, "is false")):
+    for changes, why in (({"output": None}, "neither infer.output nor"), ({"enabled": False}, "is false")):
         (found,) = [w for w in warnings(settings_of(tmp_path, **changes), TASK, []) if "graph.queries" in w]
         assert why in found
     (tmp_path / "questions.d").mkdir()

@@ -28,6 +28,8 @@ from protocol.errors import Refused
 from protocol.task import Encoder, Modality, Network, Task, Window
 from runtime.clock import SystemClock
 from tests.support.agent_data import write_toy
+from tests.support.agent_link import until
+from tests.support.predicting import predicting
 
 TASK = Task(
     name="t",
@@ -248,23 +250,25 @@ def judged() -> Judged:
     return Judged(TASK, batch, quality, SystemClock().now())
 
 
-def test_a_prediction_says_that_it_is_personal(tmp_path, data, private) -> None:
+async def test_a_prediction_says_that_it_is_personal(tmp_path, data, private) -> None:
     output = tmp_path / "p.jsonl"
-    inference = Inference(InferSettings(output=output), SystemClock(), private)
-    inference.install(put(tmp_path / "model", data))
-    try:
-        inference._predict(inference.model, judged())
+    put(tmp_path / "model", data)
+    async with predicting(Inference(InferSettings(output=output), SystemClock(), private)) as inference:
+        inference.install(await inference.load(tmp_path / "model"))
+        inference.offer(judged())
+        await until(lambda: inference.predictions == 6)
+        assert inference.model.own is False
         private.write(TASK.name, kept())
-        inference._predict(inference.model, judged())
-    finally:
-        inference._output.close()
-        inference._thread.shutdown()
+        inference.offer(judged())
+        await until(lambda: inference.predictions == 12)
+        assert inference.model.own is True
     lines = [json.loads(line) for line in output.read_text().splitlines()]
     assert [line.get("personal") for line in lines] == [None] * 6 + [True] * 6
     assert np.allclose([line["probabilities"] for line in lines[6:]], in_torch(kept()), atol=1e-4)
 
 
-def test_an_agent_predicts_with_what_its_learner_writes(tmp_path, model) -> None:
+async def test_an_agent_predicts_with_what_its_learner_writes(tmp_path, data) -> None:
+    put(tmp_path / "model", data)
     write_toy(tmp_path, 30)
     settings = AgentSettings(
         fleet="f",
@@ -279,8 +283,10 @@ def test_an_agent_predicts_with_what_its_learner_writes(tmp_path, model) -> None
     agent = Agent(settings, open_sources(settings, tmp_path / "agent.toml", None, clock), clock)
     try:
         agent.learner._private.write(TASK.name, kept())
-        agent.inference._predict(model, judged())
+        async with predicting(agent.inference) as inference:
+            inference.install(await inference.load(tmp_path / "model"))
+            inference.offer(judged())
+            await until(lambda: inference.predictions)
     finally:
-        agent.inference._thread.shutdown()
         agent.close()
     assert agent.inference.last["personal"] is True

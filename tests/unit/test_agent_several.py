@@ -26,7 +26,9 @@ from protocol.bundle import BundleManifest, pack, unpack
 from protocol.errors import Reason, Refused
 from protocol.task import Task
 from runtime.clock import SystemClock
+from tests.support.agent_link import until
 from tests.support.disentafl_cases import task_of
+from tests.support.predicting import predicting
 
 TASK = task_of(width=8, heads=1, hidden=8, tokens=4, last_share=0.75)
 PROFILE = Profile(("acc", "gyro"), ("label", "speed", "picture"))
@@ -172,16 +174,13 @@ def test_an_own_layer_that_makes_one_target_not_finite_is_dropped(model: LoadedM
     assert model.own == {}
 
 
-def test_windows_with_an_input_become_lines_with_every_target(tmp_path, data: bytes) -> None:
-    output = tmp_path / "p.jsonl"
-    inference = Inference(InferSettings(output=output), SystemClock())
-    inference.install(put(tmp_path / "model", data))
-    batch = judged()
-    try:
-        inference._predict(inference.model, batch)
-    finally:
-        inference._output.close()
-        inference._thread.shutdown()
+async def test_windows_with_an_input_become_lines_with_every_target(tmp_path, data: bytes) -> None:
+    output, batch = tmp_path / "p.jsonl", judged()
+    put(tmp_path / "model", data)
+    async with predicting(Inference(InferSettings(output=output), SystemClock())) as inference:
+        inference.install(await inference.load(tmp_path / "model"))
+        inference.offer(batch)
+        await until(lambda: inference.predictions)
     lines = [json.loads(line) for line in output.read_text().splitlines()]
     assert [line["t"] for line in lines] == [1, 2, 3, 5], "a window without any input is not asked about"
     _, value_B, window_BCT = in_torch(route_state(), [0, 1, 2, 4])

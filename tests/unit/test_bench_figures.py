@@ -1,12 +1,18 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from edge_agent.collect import Judged
 from edge_agent.config import AgentSettings
-from lichen.bench import device, idle, observer
+from edge_agent.seen import Seen
+from edge_agent.serving.parent import Zygote
+from lichen.bench import _serving_child, device, idle, observer, serving
+from lichen.bench._tasks import demo_task
 from lichen.bench.result import Row
 from lichen.demo.observer import Environment
+from protocol.bundle import BundleManifest
 from protocol.errors import Transient
 
 
@@ -61,17 +67,72 @@ def test_bench_observer_reports_the_spread_and_what_is_installed(monkeypatch: py
     place = Bare(Path("python"), own=True, how="a test")
     memories = iter((80.0, 82.0, 84.0))
 
-    def measure(_place: Environment, _say: Any) -> dict[str, float]:
-        return {"RSS, predicting, MB": next(memories)}
+    def measure(_place: Environment, _say: Any) -> dict[str, list[float]]:
+        return {"RSS, predicting, MB": [next(memories)], "a start, s": [1.0, 2.0]}
 
     monkeypatch.setattr(observer, "environment", lambda _wanted: place)
     monkeypatch.setattr(observer, "measure", measure)
-    monkeypatch.setattr(observer, "_contents", lambda _place: (["numpy", "lichen"], 200.0))
+    monkeypatch.setattr(observer, "_contents", lambda _place: ({"numpy": 190.0, "lichen": 10.0}, 200.0))
     rows = observer.run(quick=False, say=print)
     assert by_metric(rows) == {
         "RSS, predicting, MB": 82.0,
+        "a start, s": 1.5,
         "packages installed": 2.0,
         "site-packages, MB": 200.0,
     }
-    assert (rows[0].sd, rows[0].n) == (2.0, 3)
+    assert (rows[0].sd, rows[0].n, rows[1].n) == (2.0, 3, 6)
     assert rows[0].setting == "environment with lichen[infer] alone"
+
+
+def test_bench_serving_tells_what_the_agent_s_way_adds_to_a_bare_run() -> None:
+    taken = {"run": [0.001] * 20, "predict": [0.0011] * 20, "asked": [0.0013] * 20, "whole": [0.002] * 20}
+    found = serving._latencies(taken)
+    assert found["added to session.run, %"] == pytest.approx(30)
+    assert found["to the line in the file, ms"] == pytest.approx(2)
+    assert not serving.BENCH.goals[0].met(Row("d", "m", "s", "added to session.run, %", 30))
+
+
+def test_bench_serving_compares_the_first_looks_at_the_memory_with_the_last() -> None:
+    looks = [{"all": 100.0 + n, "agent": 50.0, "processes": 3, "files": 20} for n in range(21)]
+    found = serving._growth({"looks": looks, "swap": [0.05] * 100})
+    assert found["growth of PSS over the swaps, %"] == pytest.approx(100 * (118 / 102 - 1))
+    assert found["growth of the agent's own process, %"] == 0
+    assert found["open files more than at first"] == 0
+
+
+class _Answering:
+    """Takes a window, and says at once what was seen of it."""
+
+    def __init__(self, seen: Seen) -> None:
+        self.taken: list[Judged] = []
+        self.watch: Any = None
+        self._seen = seen
+
+    def offer(self, judged: Judged) -> None:
+        self.taken.append(judged)
+        self.watch(self._seen)
+
+
+@pytest.mark.parametrize("error", ["", "it has gone"])
+async def test_bench_serving_asks_for_one_window_and_takes_no_failure_for_an_answer(
+    tmp_path: Path, error: str
+) -> None:
+    task = demo_task()
+    manifest = BundleManifest(
+        task=task.name, method="qqr", version=1, round=1, base="1" * 64, labels=task.labels,
+        modalities=task.modalities, inputs=("gyroscope", "present"), outputs=("probabilities",),
+    )  # fmt: skip
+    stand = _serving_child.Stand(task, Zygote(), tmp_path / "predictions.jsonl")
+    seen = Seen("0" * 64, manifest, 1, 0.25, error)
+    stand.inference = answering = _Answering(seen)  # type: ignore[assignment]
+    answering.watch = stand._watch
+    if error:
+        with pytest.raises(RuntimeError, match=error):
+            await stand.ask(stand.window())
+        return
+    first, second = stand.window(), stand.window()
+    assert (await stand.ask(first)).latency_s == 0.25
+    assert not np.array_equal(first.x["gyroscope"], second.x["gyroscope"])
+    [judged] = answering.taken
+    assert [x_BCT.shape for x_BCT in judged.windows.x.values()] == [(1, 3, 128)] * 2
+    assert judged.quality.quality_BM.shape == judged.windows.present_BM.shape == (1, 2)

@@ -137,12 +137,12 @@ async def test_an_export_waits_for_devices_to_make_bundles_for(tmp_path, monkeyp
     monkeypatch.setattr("coordinator.rounds.driver.TICK_S", 0.02)
     async with routed(tmp_path) as made:
         deployment = made.app.deployment
-        known, deployment._needs.all = deployment._needs.all, dict
+        known, deployment.needs.all = deployment.needs.all, dict
         await made.online("a1", modalities=ACC)
 
         async def come_back() -> None:
             await made.until(lambda: "no device is known that reads" in made.app.driver.why())
-            deployment._needs.all = known
+            deployment.needs.all = known
 
         await asyncio.gather(finish(made), come_back())
         await made.until(lambda: pointers(made, "a1"))

@@ -73,11 +73,13 @@ def test_inputs_outputs_and_opset_are_as_documented(model: bytes) -> None:
     proto = onnx.load_from_string(model)
     assert [(o.domain, o.version) for o in proto.opset_import] == [("", OPSET)]
     loaded = session(model)
-    assert {i.name: i.shape for i in loaded.get_inputs()} == {
-        "present": ["batch", 2],
-        "accelerometer": ["batch", 3, 128],
-        "gyroscope": ["batch", 3, 128],
+    shapes = {i.name: i.shape for i in loaded.get_inputs()}
+    assert shapes.pop("present") == ["batch", 2]
+    assert {name: shape[:2] for name, shape in shapes.items()} == {
+        "accelerometer": ["batch", 3],
+        "gyroscope": ["batch", 3],
     }
+    assert all(isinstance(shape[2], str) for shape in shapes.values()), "any time length"
     assert [(o.name, o.shape) for o in loaded.get_outputs()] == [
         ("probabilities", ["batch", 6]),
         ("logits", ["batch", 6]),
@@ -91,12 +93,12 @@ def test_exporting_leaves_the_module_as_it_was(reference: InferenceModel) -> Non
 
 def test_a_stacked_lstm_passes_the_gate_and_does_not_grow_with_the_window() -> None:
     kinds = []
-    for samples in (1, 50):
+    for samples, others in ((1, 1), (50, 3)):
         task = lstm_task(samples, depth=2)
         reference = trained_like(task)
         model = to_onnx(reference, task)
         found = check(model, reference, task)
-        assert (found.masks, found.cases) == (2, 4 * 3)
+        assert (found.masks, found.cases) == (2, 4 * 3 + 2 * others)
         kinds.append(Counter(node.op_type for node in onnx.load_from_string(model).graph.node))
     # torch's own decomposition unrolls an LSTM step by step.
     assert kinds[0] == kinds[1]

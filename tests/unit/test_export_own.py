@@ -10,6 +10,7 @@ from export.graph import to_onnx
 from export.own import examples, paths_of, replaced, values_of
 from export.pack import Lineage, inference_module, make_bundle
 from export.parity import check, session
+from export.variants import NO_WINDOWS
 from models.multimodal.inference import InferenceModel
 from models.multimodal.network import build
 from models.registry import method
@@ -117,7 +118,7 @@ def test_the_defaults_can_be_read_from_the_graph(novel: InferenceModel, graph: b
 def test_the_gate_tries_own_tensors_at_every_mask_and_batch(novel: InferenceModel, graph: bytes) -> None:
     found = check(graph, novel, TASK, paths_of(novel, BOTH))
     assert found.replaced == 2
-    assert found.cases == 3 * 4 * (4 + 1)
+    assert found.cases == 3 * (4 * (4 + 1) + 3 * 2)
     assert found.max_difference < 1e-5
 
 
@@ -190,5 +191,9 @@ def test_a_bundle_opens_what_the_task_calls_personal(personal: str, parts: set[s
 def test_where_nothing_is_personal_the_graph_is_closed() -> None:
     state = method("qqr").client().initial(TASK, 1)
     module = inference_module(TASK, state)
-    _, files = unpack(make_bundle(TASK, state, LINEAGE)[0])
-    assert files["model.onnx"] == to_onnx(module, TASK)
+    made, parity = make_bundle(TASK, state, LINEAGE)
+    manifest, files = unpack(made)
+    assert files == {"model.onnx": to_onnx(module, TASK)}
+    assert manifest.variants is None
+    assert manifest.parity["int8"] == NO_WINDOWS, "without windows there is no int8 variant"
+    assert NO_WINDOWS in parity.words()

@@ -75,11 +75,15 @@ def test_a_sound_graph_passes_with_every_mask_and_batch(reference: InferenceMode
     found = check(model, reference, TASK)
     assert found.batches == (1, 2, 7, 32)
     assert found.masks == 4
-    assert found.cases == 4 * (4 + 1)  # every mask, and one batch of mixed masks
+    assert found.samples == dict.fromkeys(("acc", "gyro"), (20, 10, 21, 40))
+    # of every batch size every mask, and one batch of mixed masks; of every other length two batches
+    assert found.cases == 4 * (4 + 1) + 3 * 2
     assert found.max_difference < 1e-6
     assert 0 < found.latency_ms < 1000
     assert set(found.as_dict()) - set(found.for_manifest()) == {"latency_ms", "latency_batch_ms"}
-    assert set(found.as_dict()) == {field.name for field in dataclasses.fields(found)} - {"by_output"}
+    empty = {"by_output", "int8", "latency_int8_ms", "latency_batch_int8_ms"}
+    assert set(found.as_dict()) == {field.name for field in dataclasses.fields(found)} - empty
+    assert "windows of 20, 10, 21, 40 samples" in found.words()
 
 
 def test_a_wrong_weight_is_refused_with_batch_mask_and_difference(reference, model) -> None:
@@ -142,6 +146,54 @@ def test_a_frozen_batch_is_refused(reference, model) -> None:
         value.type.tensor_type.shape.dim[0].dim_value = 3
     with pytest.raises(Refused, match="does not run at batch 1"):
         check(proto.SerializeToString(), reference, TASK)
+
+
+def test_a_frozen_time_axis_is_refused_where_the_network_takes_any_length(reference, model) -> None:
+    proto = onnx.load_from_string(model)
+    for value in proto.graph.input[1:]:
+        value.type.tensor_type.shape.dim[2].dim_value = 20
+    with pytest.raises(Refused, match=r"does not run at batch 1, present: acc, gyro, samples: 10 of acc"):
+        check(proto.SerializeToString(), reference, TASK)
+
+
+class Summed(nn.Module):
+    """One score a class from the mean over time; an exporter may have put T into it as a number."""
+
+    any_length = True
+
+    def __init__(self, samples: float | None = None) -> None:
+        super().__init__()
+        self.samples = samples
+
+    def forward(self, present: torch.Tensor, *x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        clean = torch.where(present[:, 0, None, None] > 0.5, x[0], 0.0)
+        logits = clean.sum(dim=2) / (clean.shape[2] if self.samples is None else self.samples)
+        return torch.softmax(logits, dim=1), logits + 0 * torch.nan_to_num(x[1]).sum(dim=(1, 2)).unsqueeze(1)
+
+
+def test_a_length_that_is_frozen_in_a_constant_is_refused() -> None:
+    check(to_onnx(Summed(), TASK), Summed(), TASK)
+    with pytest.raises(
+        Refused, match="differ at batch 1, present: acc, gyro, samples: 10 of acc, 10 of gyro"
+    ):
+        check(to_onnx(Summed(20.0), TASK), Summed(), TASK)
+
+
+def test_where_the_time_axis_is_fixed_the_report_says_so() -> None:
+    class Fixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = made()
+
+        def forward(self, present: torch.Tensor, *x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            answer: tuple[torch.Tensor, ...] = self.inner(present, *x)
+            return answer
+
+    graph = to_onnx(Fixed(), TASK)
+    assert [i.shape[2] for i in session(graph).get_inputs()[1:]] == [20, 20]
+    found = check(graph, Fixed(), TASK)
+    assert (found.cases, found.samples) == (4 * (4 + 1), {"acc": (20,), "gyro": (20,)})
+    assert "windows of 20 samples alone: the network's time axis is fixed" in found.words()
 
 
 def test_a_reference_that_is_not_finite_never_passes(model) -> None:

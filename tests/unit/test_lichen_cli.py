@@ -9,6 +9,7 @@ import pytest
 from lichen import cli
 from protocol.errors import Misconfigured, Reason, Refused, Transient
 from runtime import exit_codes
+from runtime.daemon_words import settings_file
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
@@ -150,3 +151,52 @@ def test_an_output_below_a_file_is_73(tmp_path: Path, capsys: pytest.CaptureFixt
     (tmp_path / "file").write_text("")
     code, _, said = run(capsys, "demo", "--out", str(tmp_path / "file" / "demo"))
     assert code == exit_codes.CANTCREAT, said
+
+
+@pytest.mark.parametrize(
+    ("words", "file"),
+    [
+        ((), "/etc/lichen/agent.toml"),
+        (("--config", "a.toml"), "a.toml"),
+        (("-c", "a.toml"), "a.toml"),
+        (("--config=a.toml",), "a.toml"),
+    ],
+)
+def test_a_daemon_finds_its_file(words: tuple[str, ...], file: str) -> None:
+    assert settings_file("agent", words) == Path(file)
+
+
+@pytest.mark.parametrize(
+    "words", [("--help",), ("-c",), ("--config=",), ("-c", ""), ("a.toml",), ("-c", "a.toml", "b.toml")]
+)
+def test_what_a_daemon_cannot_read_is_left_to_the_command_line(words: tuple[str, ...]) -> None:
+    assert settings_file("agent", words) is None
+
+
+def test_an_agent_starts_without_the_library_of_the_command_line(tmp_path: Path) -> None:
+    probe = (
+        "import sys\n"
+        "from lichen.cli import main\n"
+        "try:\n    main(['agent', 'run', '--config', 'no.toml'])\n"
+        "except SystemExit as left:\n    print('LEFT', left.code)\n"
+        "print('HEAVY', sorted({'typer', 'rich', 'pydantic_settings', 'onnxruntime'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", probe],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        cwd=tmp_path,
+    )
+    assert "LEFT 78" in done.stdout
+    assert "HEAVY []" in done.stdout
+    assert "no.toml: no such file" in done.stderr
+
+
+def test_wrong_words_for_a_daemon_are_explained_by_the_command_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, _, err = run(capsys, "agent", "run", "--konfig", "a.toml")
+    assert code == 2
+    assert "--konfig" in err

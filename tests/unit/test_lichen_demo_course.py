@@ -9,6 +9,7 @@ from lichen.demo import course, plan
 from lichen.demo.checks import checks
 from lichen.demo.story import Check, DeviceStory, ObserverStory, Prediction, RoundStory, Sizes, Story
 from lichen.demo.study import ALONE, FEDERATED, Line
+from tests.support.rolled_out import rolled_out
 
 OPTIONS = plan.Options(out=Path("unused"), rounds=2)
 
@@ -22,6 +23,7 @@ def good() -> Story:
     story.observer = ObserverStory("physcia", 7, "python", torch_free=True, how="own", predictions=seen)
     story.study = [Line(1, FEDERATED, 0.8, 1.0), Line(1, ALONE, 0.5, 1.0)]
     story.sizes = Sizes(1094, 26, 100, 95)
+    story.rollout = rolled_out()
     return story
 
 
@@ -64,6 +66,10 @@ def _no_baseline(story: Story) -> None:
 
 def _no_sizes(story: Story) -> None:
     story.sizes = None
+
+
+def _nothing_rolled_out(story: Story) -> None:
+    story.rollout = None
 
 
 def _chaos_that_never_struck(story: Story) -> None:
@@ -122,6 +128,7 @@ def _large(story: Story) -> None:
         _device_gone,
         _silent_device,
         _chaos_that_never_struck,
+        _nothing_rolled_out,
     ],
 )
 def test_each_thing_that_fails_fails_the_demo(good: Story, spoil) -> None:

@@ -5,7 +5,7 @@ import zipfile
 
 import pytest
 
-from protocol.bundle import MAX_FILES, BundleManifest, pack, unpack
+from protocol.bundle import MAX_FILES, BundleManifest, Variant, pack, unpack
 from protocol.errors import Reason, Refused
 from protocol.frame import digest
 from protocol.messages import MAX_MESSAGE_BYTES
@@ -67,6 +67,36 @@ def test_what_is_generated_comes_out_too():
     more = MANIFEST.model_copy(update={"targets": targets, "generated": (camera,)})
     found, _ = unpack(pack(more, FILES))
     assert (found.predicted, found.generated) == (targets, (camera,))
+
+
+INT8 = Variant(file="model.int8.onnx", precision="int8", measured={"agreement": 0.995, "windows": 64.0})
+
+
+def test_variants_come_out_with_what_was_measured_of_them():
+    more = MANIFEST.model_copy(update={"variants": {"int8": INT8}})
+    found, files = unpack(pack(more, {**FILES, "model.int8.onnx": b"smaller"}))
+    assert found.variants == {"int8": INT8}
+    assert files["model.int8.onnx"] == b"smaller"
+    assert MANIFEST.variants is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "culprit"),
+    [
+        (b'"model.int8.onnx"', b'"../model.onnx"', "variants.int8.file"),
+        (b'"precision": "int8"', b'"precision": "int4"', "variants.int8.precision"),
+        (b"0.995", b'"good"', "variants.int8.measured.agreement"),
+        (b"64.0", b"1e999", "variants.int8.measured.windows"),
+    ],
+)
+def test_a_variant_of_another_kind_is_refused_by_its_field(old, new, culprit):
+    more = MANIFEST.model_copy(update={"variants": {"int8": INT8}})
+    with zipfile.ZipFile(io.BytesIO(pack(more, FILES))) as archive:
+        manifest = archive.read("manifest.json")
+    assert manifest.count(old) == 1
+    error = refused(rewritten(lambda entries: entries.update({"manifest.json": manifest.replace(old, new)})))
+    assert error.reason is Reason.MALFORMED
+    assert culprit in error.detail
 
 
 def test_the_same_content_gives_the_same_bytes():

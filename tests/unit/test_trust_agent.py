@@ -16,7 +16,7 @@ from tests.support.agent_bundle import bundle, ref_of
 from tests.support.agent_data import toy_task
 from tests.support.agent_link import until
 from tests.support.trust import DAY_S, NOW, Keys, release, root
-from tests.unit.test_agent_deploy import Shelf, device
+from tests.unit.test_agent_deploy import Shelf, device, passed
 
 EXCHANGED = Keys(online={"timestamp": (13,), "snapshot": (14,), "targets": (15,)})
 
@@ -210,8 +210,8 @@ async def test_a_device_with_a_root_runs_what_is_signed_and_nothing_else(tmp_pat
         for data in (one.bundle, forged.bundle):
             deployment.shelf.put(data)
         deployment.offer(vouched(deployment.shelf, one))
-        await until(lambda: deployment.current, 20)
-        assert (deployment.current.version, deployment.current.epoch) == (1, 1)
+        await passed(deployment, 1)
+        assert deployment.book.committed.epoch == 1
         signed_wrong = vouched(deployment.shelf, forged)
         for bad, words in ((forged.pointer, "unsigned"), (signed_wrong, "targets: 0 of")):
             deployment.last_refusal = ""
@@ -222,7 +222,7 @@ async def test_a_device_with_a_root_runs_what_is_signed_and_nothing_else(tmp_pat
         assert forged.pointer.bundle.digest not in deployment.shelf.fetched, "not even pulled"
         # a good bundle that somebody announced with bad vouchers is taken with good ones
         deployment.offer(vouched(deployment.shelf, signed_bundle(2, 3)))
-        await until(lambda: deployment.current.version == 2, 20)
+        await passed(deployment, 2)
 
 
 async def test_versions_may_fall_only_where_keys_were_exchanged(tmp_path):
@@ -232,13 +232,13 @@ async def test_versions_may_fall_only_where_keys_were_exchanged(tmp_path):
         for version in (1, 7):
             shelf.put(bundle(toy_task(), version))
         deployment.offer(vouched(shelf, signed_bundle(7)))
-        await until(lambda: deployment.current, 20)
+        await passed(deployment, 7)
         deployment.offer(vouched(shelf, signed_bundle(1, 8)))
         await until(lambda: deployment.last_refusal, 20)
         assert "older than version 7" in deployment.last_refusal
         deployment.offer(vouched(shelf, signed_bundle(1, keys=EXCHANGED), root(EXCHANGED, 2, by=(1,))))
-        await until(lambda: deployment.current.version == 1, 20)
-        assert deployment.current.epoch == 2
+        await passed(deployment, 1)
+        assert deployment.book.committed.epoch == 2
 
 
 async def test_that_a_running_model_is_signed_no_more_is_noticed_and_it_runs_on(tmp_path):
@@ -247,7 +247,7 @@ async def test_that_a_running_model_is_signed_no_more_is_noticed_and_it_runs_on(
         one = signed_bundle(1)
         deployment.shelf.put(one.bundle)
         deployment.offer(vouched(deployment.shelf, one))
-        await until(lambda: deployment.current, 20)
+        await passed(deployment, 1)
         await clock.advance(8 * DAY_S)
         deployment.offer(vouched(deployment.shelf, one))
         await until(lambda: "expired" in deployment.why, 20)

@@ -94,11 +94,14 @@ def agent(**changes):
         "workspace": lambda: working(store),
         "learner": SimpleNamespace(why="no offer yet", since=NOW, until=None),
         "outbox": SimpleNamespace(waiting=0, oldest=None, again_at=None, last_refusal=""),
-        "deployment": SimpleNamespace(why="version 3 runs", since=NOW, until=None),
+        "deployment": SimpleNamespace(trial_wait=lambda: None, why="version 3 runs", since=NOW, until=None),
         "renewal": SimpleNamespace(why="the certificate holds", since=None, until=None),
         "started": NOW - 60,
-        "heard": NOW - 20,
-        "settings": SimpleNamespace(outbox=SimpleNamespace(resend_s=10.0), roles=("observe",)),
+        "router": SimpleNamespace(heard=NOW - 20),
+        "publishing": None,
+        "settings": SimpleNamespace(
+            outbox=SimpleNamespace(resend_s=10.0), roles=("observe",), infer=SimpleNamespace(enabled=True)
+        ),
         "session": SimpleNamespace(misfit=""),
     }
     return SimpleNamespace(**parts | changes)
@@ -117,7 +120,9 @@ def test_each_trouble_of_an_agent_is_a_wait_of_its_own():
         workspace=lambda: working(store),
         learner=SimpleNamespace(why="training round 4", since=NOW - 5, until=NOW + 595),
         outbox=SimpleNamespace(waiting=2, oldest=NOW - 400, again_at=NOW + 8, last_refusal="wrong_round: x"),
-        deployment=SimpleNamespace(why="fetching version 3", since=NOW - 1, until=NOW + 300),
+        deployment=SimpleNamespace(
+            trial_wait=lambda: None, why="fetching version 3", since=NOW - 1, until=NOW + 300
+        ),
         renewal=SimpleNamespace(why="not renewed yet", since=NOW - 70, until=NOW + 60),
     )
     found = {wait.what: wait for wait in agent_waits(bad)}
@@ -139,7 +144,7 @@ def test_without_a_task_the_agent_waits_for_one_since_its_start():
 def test_an_update_without_a_receipt_names_the_coordinator_once_it_is_silent():
     def told(heard, **changes):
         outbox = SimpleNamespace(waiting=1, oldest=NOW - 400, again_at=NOW + 8, last_refusal="")
-        (wait,) = agent_waits(agent(outbox=outbox, heard=heard, **changes))
+        (wait,) = agent_waits(agent(outbox=outbox, router=SimpleNamespace(heard=heard), **changes))
         return wait.why
 
     assert told(NOW - 5) == "an update has no receipt"
@@ -149,7 +154,7 @@ def test_an_update_without_a_receipt_names_the_coordinator_once_it_is_silent():
     assert "nothing was heard of it since the agent started" in told(None)
     away = SimpleNamespace(connected=False, why="refused", since=NOW, until=None)
     outbox = SimpleNamespace(waiting=1, oldest=NOW - 400, again_at=NOW + 8, last_refusal="")
-    waited = agent_waits(agent(outbox=outbox, heard=NOW - 300, link=away))
+    waited = agent_waits(agent(outbox=outbox, router=SimpleNamespace(heard=NOW - 300), link=away))
     assert "coordinator" not in waited[-1].why, "without a broker nobody can tell"
 
 

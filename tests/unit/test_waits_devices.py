@@ -68,3 +68,12 @@ def test_the_wait_for_a_device_that_only_seems_online_says_when_it_was_heard():
     words = [wait.why for wait in coordinator_waits(picture(state, outlook=seen))]
     assert "(online, last heard 12 min 3 s ago)" in words[1]
     assert words[2] == "offline, last heard 2 h 0 min ago"
+
+
+def test_a_device_that_lacks_much_is_named_all_the_same():
+    """Its own words may be as long as a message lets them be."""
+    lacks = {"proto": "waits for a device that trains", "stranger": f"refuses the task: {'x' * 300}"}
+    state = RoundState(phase=Phase.WAITING, round=1, attempt=1, since=NOW)
+    (wait,) = coordinator_waits(picture(state, outlook=Outlook(lacks=lacks, known=2)))
+    assert "not proto (waits for a device that trains), stranger" in wait.why
+    assert "more" not in wait.why

@@ -129,6 +129,18 @@ def test_a_rename_is_durable_only_with_its_folder(memory):
     assert set(seen) == {(True, "b"), (False, "b"), (False, "ab")}
 
 
+def test_files_of_a_renamed_folder_stay_once_the_one_above_is_synced(memory):
+    def action(root):
+        write_atomic(root / "new.part" / "file", b"whole")
+        rename(root / "new.part", root / "new")
+        sync_folder(root)
+
+    for seed in range(20):
+        machine = Machine(memory, seed)
+        assert machine.do(action)
+        assert (machine.cut() / "new" / "file").read_bytes() == b"whole"
+
+
 def test_a_removed_tree_may_come_back_in_part(memory):
     seen = set()
     for seed in range(40):

@@ -22,10 +22,12 @@ RATE: Final = 0.5
 """r where nothing else is said, the paper's."""
 BASE: Final[Mapping[str, Setting]] = {
     BUSY: Setting(rounds=12, warmup=4, epochs=3, dim=64, dense_lr=0.0002, look_every=1),
-    WHOLE: Setting(rounds=200, warmup=6, epochs=3, dim=128, dense_lr=0.0002, look_every=4, cpu_s=1200.0),
+    WHOLE: Setting(
+        rounds=200, warmup=4, epochs=3, dim=128, lr=0.01, dense_lr=0.0002, look_every=2, cpu_s=1200.0
+    ),
 }
 """What all methods are given on a graph."""
-COMMON: Final[Mapping[str, Mapping[str, Any]]] = {BUSY: {"lr_decay": 0.9}, WHOLE: {}}
+COMMON: Final[Mapping[str, Mapping[str, Any]]] = {BUSY: {"lr_decay": 0.9}, WHOLE: {"lr_decay": 0.95}}
 """Options that all methods are given on a graph. Where the rate does not fall, they learn facts by heart."""
 FUSION: Final = "gated"
 """Phi where nothing else is said."""

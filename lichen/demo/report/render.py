@@ -7,6 +7,8 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from lichen.demo.report import plots, style
+from lichen.demo.rollout import page as rollout
+from lichen.demo.rollout.checks import contained
 from lichen.demo.story import Story
 from lichen.demo.study import spread, summarise
 from lichen.spar import LABEL_NAMES
@@ -75,7 +77,11 @@ def html(story: Story) -> str:
     )
     environment.filters.update(percent=percent, points=points, size=size)
     template = environment.from_string((files("lichen.demo.report") / "page.html").read_text())
+    with style.context():
+        rolled_out = rollout.section(story.rollout, environment)
     return template.render(
+        rolled_out=rolled_out,
+        contained=contained(story.rollout),
         story=story,
         style=style.sheet(),
         figures=figures(story),

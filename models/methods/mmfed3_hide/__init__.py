@@ -145,6 +145,7 @@ METHOD = MethodSpec(
     may_miss_modality=True,
     material="graph",
     owned=("rows",),
+    one_model=True,
     codecs={"keys": Codec.UINT8, "value": Codec.FLOAT16},
     bounded=("keys",),
     optimised=("projection",),

@@ -93,7 +93,7 @@ class Page:
                 Section(
                     one.part.name,
                     one.part.title,
-                    self.groups(one, [*one.part.rows(one), *getattr(one, "computed", ())]),
+                    self.groups(one, one.rows()),
                 )
                 for one in results
             ]

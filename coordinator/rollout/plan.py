@@ -1,0 +1,135 @@
+"""How a rollout goes: who is first, which shares follow, and what lets a stage pass. Pure."""
+
+import re
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from math import ceil
+from typing import Annotated, Final, Self
+
+from pydantic import AfterValidator, Field, ValidationError, model_validator
+
+from protocol.base import Frozen, Name, Share
+from protocol.errors import Misconfigured
+from protocol.rollout import Trial
+
+MAX_STAGES: Final = 16
+_MAX_NAMED: Final = 1000
+_LABEL: Final = re.compile(r"label:([A-Za-z0-9][A-Za-z0-9_.-]{0,63})=(.{1,64})\Z")
+_DEVICE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
+_FORMS: Final = "label:KEY=VALUE, share:0.1 or device:NAME,NAME"
+_EPSILON: Final = 1e-9
+Time = Annotated[float, Field(ge=0, le=365 * 86400)]
+
+
+def _canary(text: str) -> str:
+    """As it was given, checked."""
+    kind, _, rest = text.partition(":")
+    if kind == "label" and _LABEL.match(text):
+        return text
+    if kind == "share" and 0 < _number(rest) <= 1:
+        return text
+    names = [name.strip() for name in rest.split(",")]
+    if kind == "device" and len(names) <= _MAX_NAMED and all(map(_DEVICE.match, names)):
+        return f"device:{','.join(dict.fromkeys(names))}"
+    raise ValueError(f"{text[:80]!r}: write {_FORMS} (a share is above 0 and at most 1)")
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return -1.0
+
+
+Canary = Annotated[str, AfterValidator(_canary)]
+"""``label:site=barn``, ``share:0.1`` or ``device:NAME,NAME``."""
+Wave = Annotated[float, Field(gt=0, le=1)]
+Waves = Annotated[tuple[Wave, ...], Field(min_length=1, max_length=MAX_STAGES - 1)]
+
+
+class Gates(Frozen):
+    """What lets a stage pass."""
+
+    min_committed_share: Share = 0.9
+    """Of the stage's devices that were there since it began."""
+    max_failed: Annotated[int, Field(ge=0, le=100_000)] = 0
+    """More devices of the rollout than these that rolled back or refused end it at once."""
+
+
+class Plan(Frozen):
+    """How one rollout goes."""
+
+    canary: Canary = "share:0.1"
+    waves: Waves = (1.0,)
+    """Shares of the fleet, the earlier stages in them, one after the other; the last is 1."""
+    soak_s: Time = 600.0
+    """A stage stays good for so long before the next one begins."""
+    deadline_s: Annotated[float, Field(gt=0, le=365 * 86400)] = 86400.0
+    """A stage that has not passed by then is paused."""
+    gates: Gates = Gates()
+    trial: Trial | None = None
+    """What a device asks of the candidate; None: as each device's own settings say."""
+
+    @model_validator(mode="after")
+    def _ends_with_all(self) -> Self:
+        pairs = zip(self.waves, self.waves[1:], strict=False)
+        if self.waves[-1] != 1 or any(after <= before for before, after in pairs):
+            raise ValueError("waves: shares that grow, the last one 1, as 0.25,1")
+        return self
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """Of each stage, in words, whose it is."""
+        return (self.canary, *(f"share:{share:g}" for share in self.waves))
+
+
+def planned(values: Mapping[str, object]) -> Plan:
+    """A plan of settings or options.
+
+    Raises:
+        Misconfigured: one of them is wrong; the message names it.
+    """
+    try:
+        return Plan.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        key = ".".join(str(part) for part in first["loc"]) or "rollout"
+        raise Misconfigured(f"{key}: {first['msg'].removeprefix('Value error, ')}") from None
+
+
+class Fact(Frozen):
+    """What counts of one device when a stage's devices are chosen."""
+
+    online: bool
+    labels: dict[Name, str] = Field(default_factory=dict)
+
+
+def rank(device: str) -> bytes:
+    """Puts devices in an order that has nothing to do with them, the same every time."""
+    return sha256(b"lichen rollout " + device.encode()).digest()
+
+
+def chosen(plan: Plan, stage: int, fleet: Mapping[str, Fact], had: Iterable[str]) -> tuple[str, ...]:
+    """The devices that a stage adds, sorted.
+
+    Of a share, devices that are here come before others, and else always the same ones first; a share of a
+    fleet that has any devices is one device at least.
+
+    Args:
+        plan: of the rollout.
+        stage: 0 is the canary's.
+        fleet: every device that may get the candidate.
+        had: devices of the stages before.
+    """
+    before = set(had)
+    kind, _, rest = plan.stages[stage].partition(":")
+    if kind == "share":
+        most = ceil(float(rest) * len(fleet) - _EPSILON) - len(before & fleet.keys())
+        order = sorted(fleet.keys() - before, key=lambda name: (not fleet[name].online, rank(name)))
+        return tuple(sorted(order[: max(0, most)]))
+    if kind == "label":
+        key, _, value = rest.partition("=")
+        found = {name for name, fact in fleet.items() if fact.labels.get(key) == value}
+    else:
+        found = set(rest.split(",")) & fleet.keys()
+    return tuple(sorted(found - before))

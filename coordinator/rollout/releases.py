@@ -1,0 +1,152 @@
+"""What there is to roll out: releases from the tables of exports, and from a bundle's file."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import sqlalchemy as sa
+
+from coordinator import schema
+from coordinator.rollout.states import Course, Piece, Release
+from coordinator.serving import Need, Served, served
+from coordinator.store import Store
+from models.contract import Profile
+from protocol.bundle import MAX_BUNDLE_BYTES, unpack
+from protocol.errors import Misconfigured, Reason, Refused
+from protocol.frame import digest
+from protocol.messages import BlobRef
+from protocol.task import Task
+from runtime.files import disk_errors, make_folder, remove, write_atomic
+
+BEGUN = "rollouts"
+"""The key of the table ``meta``: since when there is a book of rollouts, unix seconds."""
+_LATELY_S: Final = 600.0
+FOLDER = "rollout"
+"""Below ``state_dir``: bundles that the operator brought, by digest."""
+
+
+def exports(store: Store, most: int = 1000) -> list[Release]:
+    """Bundles that all devices may run, the newest first."""
+    table = schema.exports
+    rows = store.rows(sa.select(table).order_by(table.c.version.desc()).limit(most))
+    return [
+        Release(
+            version=row["version"],
+            pieces=(
+                Piece(
+                    version=row["version"],
+                    bundle=BlobRef(digest=row["digest"], size=row["size"]),
+                    metrics=row["metrics"],
+                ),
+            ),
+        )
+        for row in rows
+    ]
+
+
+def by_route(found: Iterable[Served]) -> Release | None:
+    """The bundles of all routes, as one; None where there is none."""
+    pieces = tuple(
+        Piece(
+            version=one.version,
+            bundle=BlobRef(digest=one.digest, size=one.size),
+            metrics=dict(one.metrics),
+            blobs=one.need.blobs,
+            modalities=one.need.profile.modalities,
+            targets=one.need.profile.targets,
+            devices=one.devices,
+            base=one.base,
+        )
+        for one in found
+    )
+    return Release(version=max(one.version for one in pieces), pieces=pieces) if pieces else None
+
+
+def routes(release: Release) -> tuple[Served, ...]:
+    """The same as devices are matched with."""
+    return tuple(
+        Served(
+            Need(Profile(one.modalities, one.targets), one.blobs),
+            one.devices,
+            one.version,
+            one.base,
+            one.bundle.digest,
+            one.bundle.size,
+            one.metrics,
+        )
+        for one in release.pieces
+    )
+
+
+def newest(store: Store) -> Release | None:
+    """What was exported last; None before the first export."""
+    found = exports(store, 1)
+    return found[0] if found else by_route(served(store))
+
+
+def announced(store: Store) -> Release | None:
+    """What all devices were pointed at before there was a book of rollouts.
+
+    Where there was one, and it is lost, nobody knows: the newest export may be one that failed.
+    """
+    return None if store.get_meta(BEGUN) else newest(store)
+
+
+def known(store: Store, course: Course) -> list[Release]:
+    """All that may still be here, the newest first, each once."""
+    last = newest(store)
+    found = [*([] if last is None else [last]), *exports(store), *course.named]
+    unique = {release.key: release for release in found}
+    return sorted(unique.values(), key=lambda release: -release.version)
+
+
+def take(file: Path, state_dir: Path, task: Task) -> Release:
+    """Read a bundle, and keep it where the coordinator finds it.
+
+    Raises:
+        Misconfigured: the file cannot be read.
+        Refused: it is no bundle, or one of another task.
+    """
+    try:
+        with file.open("rb") as opened:
+            data = opened.read(MAX_BUNDLE_BYTES + 1)  # no more, however large it is
+    except OSError as error:
+        raise Misconfigured(f"--bundle {file}: {error.strerror}") from None
+    manifest, _ = unpack(data)
+    if (manifest.task, manifest.method) != (task.name, task.method):
+        raise Refused(
+            Reason.UNKNOWN_TASK,
+            f"--bundle {file}: of task {manifest.task!r} and method {manifest.method!r}; this fleet's are "
+            f"{task.name!r} and {task.method!r}",
+        )
+    if manifest.labels != task.labels:
+        raise Refused(Reason.UNKNOWN_TASK, f"--bundle {file}: its labels are not this task's")
+    ref = BlobRef(digest=digest(data), size=len(data))
+    folder = state_dir / FOLDER
+    with disk_errors(folder):
+        make_folder(folder)
+        write_atomic(folder / ref.digest, data)
+    piece = Piece(version=manifest.version, bundle=ref, metrics=dict(manifest.metrics))
+    return Release(version=manifest.version, pieces=(piece,))
+
+
+def brought(state_dir: Path, digest_: str) -> bytes | None:
+    """A bundle that the operator brought; None where it is not here, or has rotted."""
+    file = state_dir / FOLDER / digest_
+    data = file.read_bytes() if file.is_file() else b""
+    return data if digest(data) == digest_ else None
+
+
+def tidy(state_dir: Path, course: Course, wall: float) -> None:
+    """Bundles that were brought go when no release that may be needed has them.
+
+    Args:
+        state_dir: of the coordinator.
+        course: as it was decided.
+        wall: unix seconds; what came lately stays, for ``lichen rollout create`` may be about to name it.
+    """
+    folder, kept = state_dir / FOLDER, {name for one in course.named for name in one.digests}
+    if folder.is_dir():
+        for file in folder.iterdir():
+            if file.name not in kept and wall - file.stat().st_mtime > _LATELY_S:
+                remove(file)

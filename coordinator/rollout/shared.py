@@ -1,0 +1,24 @@
+"""What the steps of the rollout's machine share."""
+
+from typing import Final
+
+from coordinator.rollout.states import MAX_STORY, Command, Course, Rollout, Told
+
+Outcome = tuple[Course, tuple[Command, ...]]
+_BEGAN_S: Final = 1_577_836_800.0
+
+
+def next_serial(course: Course, now: float) -> int:
+    """Of a new decision; above those of a book that was lost, or put back from an old copy."""
+    return max(course.serial + 1, int((now - _BEGAN_S) // 60))
+
+
+def told(rollout: Rollout, now: float, what: str, words: str) -> Rollout:
+    """With one more line in its story."""
+    story = (*rollout.story, Told(wall=now, what=what, words=words[:500]))
+    return rollout.model_copy(update={"story": story[-MAX_STORY:]})
+
+
+def with_rollout(course: Course, rollout: Rollout) -> Course:
+    """The course with its rollout changed."""
+    return course.model_copy(update={"rollout": rollout})

@@ -1,0 +1,134 @@
+"""What ``lichen rollout status`` says, as data and as tables."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Column, Table
+
+from coordinator.rollout.gate import Counts
+from coordinator.rollout.peeking import doing, waits
+from coordinator.rollout.states import Course, Release, Rollout
+from runtime.waits import lines, stamp
+
+_SHOWN: Final = ("windows", "errors", "latency_p95_ms", "latency_ratio", "agreement", "drift", "accuracy")
+"""Measures in the table; the JSON has all."""
+_PAST: Final = 5
+
+
+def told(
+    course: Course, past: list[Rollout], online: Mapping[str, bool], *, mode: str, running: bool, now: float
+) -> dict[str, Any]:
+    """All of it for programs; times in unix seconds.
+
+    Args:
+        course: as it was decided.
+        past: rollouts before the last one.
+        online: device -> whether it is here.
+        mode: ``rollout.mode``.
+        running: whether the coordinator runs.
+        now: unix seconds.
+    """
+    stable, waiting = course.stable, course.waiting
+    return {
+        "mode": mode,
+        "running": running,
+        "serial": course.serial,
+        "stable": None if stable is None else {**_release(stable.release), "serial": stable.serial},
+        "newest": None if course.newest is None else _release(course.newest),
+        "rollout": None if course.rollout is None else _rollout(course.rollout, online),
+        "waiting": None if waiting is None else {**_release(waiting.release), "mode": waiting.mode},
+        "failed": [
+            {"version": one.version, "bundles": list(one.bundles), "why": one.why, "wall": one.wall}
+            for one in course.failed
+        ],
+        "past": [_rollout(one, {}) for one in past],
+        "waits": [wait.as_json(now) for wait in waits(course)],
+    }
+
+
+def _release(release: Release) -> dict[str, Any]:
+    return {"version": release.version, "bundles": list(release.digests)}
+
+
+def _rollout(rollout: Rollout, online: Mapping[str, bool]) -> dict[str, Any]:
+    stages = [one for one in rollout.members.values() if one.stage == rollout.stage]
+    return {
+        "number": rollout.number,
+        **_release(rollout.release),
+        "phase": rollout.phase.value,
+        "why": rollout.why,
+        "stage": rollout.stage,
+        "stages": list(rollout.plan.stages),
+        "plan": rollout.plan.model_dump(mode="json"),
+        "began": rollout.began,
+        "since": rollout.since,
+        "good_since": rollout.good_since,
+        "until": rollout.until if rollout.phase.value == "open" else None,
+        "over": rollout.over,
+        "counts": _counts(Counts.of(rollout.members.values())),
+        "stage_counts": _counts(Counts.of(stages)),
+        "story": [one.model_dump() for one in rollout.story],
+        "devices": [
+            {
+                "device": name,
+                "stage": one.stage,
+                "serial": one.serial,
+                "phase": one.phase,
+                "seen": one.seen,
+                "barred": one.barred,
+                "online": online.get(name),
+                "why": one.why,
+                "measures": one.measures,
+                "times": one.times,
+            }
+            for name, one in sorted(rollout.members.items(), key=lambda item: (item[1].stage, item[0]))
+        ],
+    }
+
+
+def _counts(counts: Counts) -> dict[str, int]:
+    return {name: getattr(counts, name) for name in counts.__slots__}
+
+
+def show(
+    course: Course, past: list[Rollout], online: Mapping[str, bool], *, mode: str, running: bool, now: float
+) -> None:
+    """The same for people."""
+    console = Console()
+
+    def say(words: str) -> None:
+        console.print(words, soft_wrap=True, markup=False)
+
+    say(
+        f"mode {mode}; the coordinator {'runs' if running else 'does not run: nothing goes on until it does'}"
+    )
+    stable = course.stable
+    say(f"all devices: {'no version yet' if stable is None else stable.release.words}")
+    if course.rollout is not None:
+        _show(console, course.rollout, online)
+    for wait in lines(waits(course), now):
+        say(wait)
+    for one in past[:_PAST]:
+        say(f"before: rollout {one.number} of {one.release.words}: {one.phase.value}: {one.why}")
+
+
+def _show(console: Console, rollout: Rollout, online: Mapping[str, bool]) -> None:
+    words = f"rollout {rollout.number} of {rollout.release.words}: {rollout.phase.value}"
+    if rollout.why:
+        words += f": {rollout.why}"
+    console.print(words, soft_wrap=True, markup=False)
+    console.print(f"stages: {', then '.join(rollout.plan.stages)}", soft_wrap=True, markup=False)
+    table = Table(
+        Column("device", overflow="fold"), "stage", "now", "phase", "measures", Column("why", overflow="fold")
+    )
+    for name, one in sorted(rollout.members.items(), key=lambda item: (item[1].stage, item[0])):
+        measures = [f"{key} {one.measures[key]:.3g}" for key in _SHOWN if key in one.measures]
+        here = {True: "online", False: "offline", None: ""}[online.get(name)]
+        stage = "canary" if one.stage == 0 else f"wave {one.stage}"
+        table.add_row(name, stage, here, doing(one), "\n".join(measures), escape(one.why))
+    if rollout.members:
+        console.print(table)
+    for line in rollout.story:
+        console.print(f"  {stamp(line.wall)}  {line.what}: {line.words}", soft_wrap=True, markup=False)

@@ -1,0 +1,106 @@
+"""The machine of a device's rollout: pure, and a table. ``apply(standing, event) -> (standing, commands)``.
+
+What is not in the table is ignored: an event that comes late, twice or never asked for does no harm.
+``docs/rollout.md`` is drawn from the table (:func:`diagram`, :func:`listing`).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from edge_agent.deploying import steps
+from edge_agent.deploying.pointing import point
+from edge_agent.deploying.states import (
+    Answers,
+    Damaged,
+    Declined,
+    Event,
+    Fetched,
+    GivenUp,
+    Outcome,
+    Phase,
+    Pointed,
+    Refused,
+    Standing,
+    Started,
+    Stopped,
+    Tick,
+    Withdrawn,
+)
+from edge_agent.seen import Seen
+
+Handler = Callable[[Standing, Any], Outcome]
+
+
+def apply(standing: Standing, event: Event) -> Outcome:
+    """What follows from an event.
+
+    Args:
+        standing: before.
+        event: what happened; time comes in as :class:`Tick`.
+
+    Returns:
+        After, and what is to be done about it. The same object where the event changes nothing.
+    """
+    row = TABLE.get((standing.phase, type(event)))
+    return (standing, ()) if row is None else row.handler(standing, event)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A cell of the table: who decides, and every phase it may lead to, with the reason in words."""
+
+    handler: Handler
+    to: tuple[tuple[Phase, str], ...]
+
+
+_N, _F, _T, _C = Phase.NONE, Phase.FETCHED, Phase.ON_TRIAL, Phase.COMMITTED
+_BACK: Final = ((_C, "back to the one before"), (_N, "there is none before"))
+_GONE: Final = ((_C, "withdrawn"), (_N, "withdrawn, none before"))
+
+TABLE: Final[dict[tuple[Phase, type[Event]], Row]] = {
+    (_N, Pointed): Row(point, ((_N, "pull it, or not"),)),
+    (_N, Declined): Row(steps.decline, ((_N, "reported"),)),
+    (_N, Fetched): Row(steps.take, ((_F, "the first model"),)),
+    (_C, Pointed): Row(point, ((_C, "pull it, or not"),)),
+    (_C, Declined): Row(steps.decline, ((_C, "reported"),)),
+    (_C, Fetched): Row(steps.take, ((_F, "named in the book, then loaded"),)),
+    (_C, Damaged): Row(steps.lose, ((_C, "the one before"), (_N, "none before"))),
+    (_F, Started): Row(steps.begin, ((_F, "once more, counted first"), *_BACK)),
+    (_F, Answers): Row(steps.swap, ((_T, "tried once; it answers"),)),
+    (_F, Refused): Row(steps.refuse, _BACK),
+    (_F, Pointed): Row(point, ((_F, "goes on"), *_GONE)),
+    (_F, Fetched): Row(steps.take, ((_F, "a later decision"),)),
+    (_F, Withdrawn): Row(steps.withdraw, _GONE),
+    (_F, Damaged): Row(steps.lose, ((_F, "one before is lost"), *_GONE)),
+    (_F, Stopped): Row(steps.stop, ((_F, "not counted as a start"),)),
+    (_T, Seen): Row(steps.judge, ((_T, "more are needed"), (_C, "healthy; or back"), (_N, "none before"))),
+    (_T, Tick): Row(steps.wait, ((_T, "in time"), (_C, "late: judged by those that came"), (_N, "as well"))),
+    (_T, GivenUp): Row(steps.give_up, _BACK),
+    (_T, Pointed): Row(point, ((_T, "goes on"), (_C, "withdrawn, or judged"), (_N, "as well, none before"))),
+    (_T, Fetched): Row(steps.take, ((_F, "a later decision"),)),
+    (_T, Withdrawn): Row(steps.withdraw, _GONE),
+    (_T, Damaged): Row(steps.lose, ((_T, "one before is lost"), *_GONE)),
+    (_T, Stopped): Row(steps.stop, ((_T, "not counted as a start"),)),
+}
+
+
+def diagram() -> str:
+    """The table as a mermaid state diagram: every step from one phase to another."""
+    lines = ["stateDiagram-v2", f"  [*] --> {_N.value}"]
+    lines += [
+        f"  {phase.value} --> {target.value} : {event.__name__}: {words}"
+        for (phase, event), row in TABLE.items()
+        for target, words in row.to
+        if target is not phase
+    ]
+    return "\n".join(lines)
+
+
+def listing() -> str:
+    """The whole table in Markdown, with what leaves the phase as it is."""
+    lines = ["| phase | event | leads to |", "|---|---|---|"]
+    for (phase, event), row in TABLE.items():
+        leads = "; ".join(f"{target.value} ({words})" for target, words in row.to)
+        lines.append(f"| {phase.value} | {event.__name__} | {leads} |")
+    return "\n".join(lines)

@@ -1,0 +1,115 @@
+"""What Home Assistant is told of a device by MQTT discovery: a sensor for each target. Pure.
+
+Discovery by single component (``<prefix>/sensor/<node>/<object>/config``): releases before 2024.11 know no
+other, and newer ones go on taking it. No ``object_id``: newer ones do not know it any more, and the names of
+device and sensor make a better entity id.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from importlib.metadata import version
+from typing import Any, Final
+
+from edge_agent.publish.config import PublishSettings
+from protocol.bundle import BundleManifest
+from protocol.task import LABEL, Target
+
+PREDICTION: Final = "prediction"
+AVAILABILITY: Final = "availability"
+"""Below the device's topic."""
+ONLINE: Final = "online"
+OFFLINE: Final = "offline"
+_UNITS: Final = {"degC": "°C", "degF": "°F"}
+"""Spelt as Home Assistant does, so that it draws them on one axis with its other sensors."""
+_NO_UNIT: Final = "1"
+
+
+def node_of(fleet: str, device: str) -> str:
+    """The device's level in discovery topics, and its identifier; of any two devices it differs."""
+    mark = hashlib.sha256(f"{fleet}/{device}".encode()).hexdigest()[:8]
+    return f"lichen_{re.sub(r'[^A-Za-z0-9_-]', '_', device)}_{mark}"
+
+
+def filter_of(fleet: str, device: str, prefix: str) -> str:
+    """Of all that was ever announced of this device."""
+    return f"{prefix}/sensor/{node_of(fleet, device)}/+/config"
+
+
+def sensors(manifest: BundleManifest, settings: PublishSettings, fleet: str, device: str) -> dict[str, bytes]:
+    """Discovery topic -> payload; none of a model that answers questions about a graph.
+
+    Args:
+        manifest: of the model that predicts.
+        settings: where predictions go.
+        fleet: the device's.
+        device: its name.
+    """
+    node, base = node_of(fleet, device), settings.base(device)
+    shared = {
+        "state_topic": f"{base}/{PREDICTION}",
+        "json_attributes_topic": f"{base}/{PREDICTION}",
+        "availability_topic": f"{base}/{AVAILABILITY}",
+        **({"expire_after": settings.expire_after_s} if settings.expire_after_s else {}),
+        "device": {
+            "identifiers": [node],
+            "name": device,
+            "manufacturer": "lichen",
+            "model": manifest.task,
+            "sw_version": version("lichen"),
+        },
+        "origin": {"name": "lichen", "sw_version": version("lichen")},
+    }
+    return {
+        f"{settings.discovery_prefix}/sensor/{node}/{target.name}/config": _json(
+            {"unique_id": f"{node}_{target.name}", **_of(target, manifest), **shared}
+        )
+        for target in manifest.predicted
+    }
+
+
+def _json(payload: dict[str, Any]) -> bytes:
+    return json.dumps(payload, ensure_ascii=False, sort_keys=True).encode()
+
+
+def _of(target: Target, manifest: BundleManifest) -> dict[str, Any]:
+    """What differs between the sensors of a device."""
+    if target.name == LABEL:
+        said, name = "value_json", manifest.task
+    else:
+        said, name = f"value_json.get('targets', {{}}).get('{target.name}', {{}})", target.name
+    attributes = dict(_attributes(target, said))
+    return {
+        "name": name,
+        "json_attributes_template": _template(
+            f"{{{', '.join(f'{key!r}: {value}' for key, value in attributes.items())}}} | tojson"
+        ),
+        **_value(target, said),
+    }
+
+
+def _value(target: Target, said: str) -> dict[str, Any]:
+    if target.kind == "classification":
+        key, kind = "label", {"device_class": "enum", "options": list(target.labels)}
+    elif target.kind == "regression":
+        unit = _UNITS.get(target.unit, target.unit)
+        key, kind = "value", {"state_class": "measurement"}
+        kind |= {} if unit == _NO_UNIT else {"unit_of_measurement": unit}
+    else:  # what was made is too large for a state: how far it is from the sensor's
+        key, kind = "mse", {"state_class": "measurement", "entity_category": "diagnostic"}
+    return {"value_template": _template(f"{said}.get('{key}')"), **kind}
+
+
+def _attributes(target: Target, said: str) -> Iterator[tuple[str, str]]:
+    """Few, and coarse: Home Assistant writes a row to its database whenever one changes."""
+    if target.kind == "classification":
+        # Of nothing the maximum is undefined, and that is no JSON.
+        chances = f"{said}.get('probabilities')"
+        yield "confidence", f"({chances} | max | round(2)) if {chances} else none"
+    yield "missing", "value_json.get('present', {}).items() | rejectattr('1') | map(attribute='0') | list"
+    yield "version", "value_json.get('version')"
+
+
+def _template(expression: str) -> str:
+    return f"{{{{ {expression} }}}}"

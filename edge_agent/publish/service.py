@@ -1,0 +1,248 @@
+"""Predictions on a local MQTT topic: a connection of its own, to any broker of the site.
+
+Queue: ``MAX_WAITING`` predictions; when full the oldest goes and is counted. While the broker is away, and
+where ``every_s`` is set, the newest alone is kept: a late prediction is worth less than a new one.
+
+Home Assistant's sensors are announced retained, at each connect, at its birth message and when the targets
+change. What is announced is read back from the broker, so that what is not right any more is removed, also
+after a restart with other settings.
+"""
+
+import asyncio
+import json
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any, Final
+
+import structlog
+
+from edge_agent.config import AgentSettings
+from edge_agent.ports import AgentLink
+from edge_agent.publish.config import PublishSettings
+from edge_agent.publish.home_assistant import AVAILABILITY, OFFLINE, ONLINE, PREDICTION, filter_of, sensors
+from protocol.bundle import BundleManifest
+from protocol.errors import Refused, Transient
+from runtime.clock import Clock
+from runtime.inbox import Message
+from runtime.mqtt import Link, Will
+from runtime.waits import Wait
+
+_log = structlog.get_logger("edge_agent.publish")
+MAX_WAITING: Final = 64
+ACK_S: Final = 5.0
+"""Without PUBACK for so long a prediction is given up."""
+GOODBYE_S: Final = 1.0
+BIRTH_JITTER_S: Final = 1.0
+"""Home Assistant that starts is not to be told of all devices in one moment."""
+MAX_THERE: Final = 256
+"""Announcements that are remembered; a broker may say that there are any number."""
+_AGAIN_S: Final = 1.0
+
+
+class Publishing:
+    """Two services: the connection, and what is published. Used in one event loop.
+
+    Args:
+        settings: of the agent.
+        publish: its ``infer.mqtt``.
+        clock: for the pace.
+        make_link: as the constructor of ``runtime.mqtt.Link``.
+        rng: jitter; None takes any.
+    """
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        publish: PublishSettings,
+        clock: Clock,
+        *,
+        make_link: Callable[..., AgentLink] = Link,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._fleet, self._device = settings.fleet, settings.device
+        self._settings = publish
+        self._clock = clock
+        self._random = rng or random.Random()  # noqa: S311 - jitter
+        base = publish.base(settings.device)
+        self._prediction, self._availability = f"{base}/{PREDICTION}", f"{base}/{AVAILABILITY}"
+        announced = filter_of(self._fleet, self._device, publish.discovery_prefix)
+        self._ours = announced.partition("+")
+        filters = [(announced, 0)]
+        filters += [(publish.birth_topic, 1)] if publish.home_assistant else []
+        self._link = make_link(
+            publish.link(),
+            f"lichen-predictions-{settings.fleet}-{settings.device}",
+            filters=filters,
+            will=Will(self._availability, OFFLINE.encode()),
+            on_connect=self._connected,
+            ping_topic=None,
+        )
+        self._waiting: deque[bytes] = deque()
+        self._wake = asyncio.Event()
+        self._manifest: BundleManifest | None = None
+        self._wanted: dict[str, bytes] | None = None if publish.home_assistant else {}
+        """Discovery topics and their payloads; None: no model has predicted yet, what is there stays."""
+        self._there: set[str] = set()
+        """Discovery topics of ours that the broker has something on."""
+        self._announce = False
+        self._due = clock.now()
+        self.published = 0
+        self.dropped = 0
+        """Predictions that were not published: a newer one came, or the broker did not take them."""
+        self.last_refusal = ""
+
+    def services(self) -> dict[str, Callable[[], Awaitable[None]]]:
+        """Name -> run."""
+        return {
+            "predictions.link": self._link.run,
+            "predictions.broker": self._listen,
+            "predictions": self._run,
+        }
+
+    def offer(self, lines: Sequence[dict[str, Any]], manifest: BundleManifest) -> None:
+        """Take what a model said, as it is written to ``infer.output``."""
+        if self._settings.home_assistant and manifest is not self._manifest:
+            self._manifest = manifest
+            wanted = sensors(manifest, self._settings, self._fleet, self._device)
+            self._announce = self._announce or wanted != self._wanted
+            self._wanted = wanted
+        for line in lines:
+            self._waiting.append(json.dumps(line).encode())
+        newest_alone = self._settings.every_s > 0 or not self._link.connected
+        while len(self._waiting) > (1 if newest_alone else MAX_WAITING):
+            self._waiting.popleft()
+            self.dropped += 1
+        self._wake.set()
+
+    async def goodbye(self) -> None:
+        """Say that no more come, where the broker is there."""
+        if not self._link.connected:
+            return
+        try:
+            await self._link.publish(self._availability, OFFLINE.encode(), retain=True, timeout_s=GOODBYE_S)
+        except (Refused, Transient) as error:
+            _log.debug("the broker of predictions took no goodbye", error=str(error))
+
+    def told(self) -> dict[str, Any]:
+        """For ``status``."""
+        return {
+            "predictions_to": {
+                "topic": self._prediction,
+                "broker": self._link.why,
+                "published": self.published,
+                "dropped": self.dropped,
+                **({"refused": self.last_refusal} if self.last_refusal else {}),
+                **({"home_assistant": self._announced()} if self._settings.home_assistant else {}),
+            }
+        }
+
+    def waits(self) -> Iterator[Wait]:
+        """The broker, where it is away."""
+        link = self._link
+        if not link.connected:
+            yield Wait("predictions", link.why, link.since, link.until, "it is tried again")
+
+    def _announced(self) -> str:
+        if self._wanted is None:
+            return "sensors are announced with the first prediction"
+        if not self._wanted:
+            return "answers of a graph are no sensors"
+        return f"sensors: {', '.join(sorted(topic.split('/')[-2] for topic in self._wanted))}"
+
+    async def _connected(self) -> None:
+        await self._link.publish(self._availability, ONLINE.encode(), retain=True, timeout_s=ACK_S)
+        self._there.clear()  # what is there comes now, retained
+        self._announce = True
+        self._wake.set()
+
+    async def _listen(self) -> None:
+        async for message in self._link.messages():
+            await self._hear(message)
+            message.ack()
+
+    async def _hear(self, message: Message) -> None:
+        if message.topic == self._settings.birth_topic:
+            if message.payload.strip() != ONLINE.encode():
+                return
+            await self._clock.sleep(self._random.uniform(0, BIRTH_JITTER_S))
+            self._announce = True
+        elif not message.payload:
+            self._there.discard(message.topic)
+            return
+        elif self._is_ours(message.topic) and len(self._there) < MAX_THERE:
+            self._there.add(message.topic)
+            self._announce = self._announce or bool(self._stale())
+        self._wake.set()
+
+    def _is_ours(self, topic: str) -> bool:
+        """Whether it is of the filter: what is not right on such a one is cleared."""
+        before, _, after = self._ours
+        return (
+            topic.startswith(before) and topic.endswith(after) and topic.count("/") == before.count("/") + 1
+        )
+
+    def _stale(self) -> set[str]:
+        """What is announced and should not be."""
+        return set() if self._wanted is None else self._there - self._wanted.keys()
+
+    async def _run(self) -> None:
+        while True:
+            await self._something_to_do()
+            if not self._link.connected:
+                continue  # the connect wakes us
+            try:
+                if self._announce:
+                    await self._reconcile()
+                elif self._waiting and self._clock.now() >= self._due:
+                    await self._send(self._waiting.popleft())
+            except Transient as error:
+                _log.debug("not published", error=str(error))
+                await self._clock.sleep(_AGAIN_S)
+
+    async def _something_to_do(self) -> None:
+        """Until it is time, or something has changed."""
+        limit: float | None = None
+        if self._link.connected and (self._announce or self._waiting):
+            limit = 0.0 if self._announce else max(0.0, self._due - self._clock.now())
+        if limit != 0.0:
+            try:
+                async with asyncio.timeout(limit):
+                    await self._wake.wait()
+            except TimeoutError:
+                return
+        self._wake.clear()
+
+    async def _reconcile(self) -> None:
+        """Announce what is wanted, and remove what is not."""
+        self._announce = False
+        wanted = self._wanted or {}
+        changes = [*wanted.items(), *((topic, b"") for topic in sorted(self._stale()))]
+        for topic, payload in changes:
+            try:
+                await self._link.publish(topic, payload, retain=True, timeout_s=ACK_S)
+            except Refused as error:
+                self._say_refused(str(error))
+            except Transient:
+                self._announce = True
+                raise
+            if not payload:
+                self._there.discard(topic)
+
+    async def _send(self, line: bytes) -> None:
+        self._due = self._clock.now() + self._settings.every_s
+        try:
+            await self._link.publish(self._prediction, line, retain=self._settings.retain, timeout_s=ACK_S)
+        except Refused as error:
+            self.dropped += 1
+            self._say_refused(str(error))
+        except Transient:
+            self.dropped += 1
+            raise
+        else:
+            self.published += 1
+
+    def _say_refused(self, words: str) -> None:
+        if not self.last_refusal:
+            _log.error("a prediction cannot be published", why=words)
+        self.last_refusal = words

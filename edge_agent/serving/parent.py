@@ -1,0 +1,263 @@
+"""The agent's side of the zygote: starts it, asks it for servants, knows how they ended."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import cbor2
+import structlog
+
+from edge_agent import probe
+from edge_agent.serving import zygote
+from edge_agent.serving.zygote import PACKET
+from models.serve import shed_memory
+from protocol.errors import Transient
+from runtime.settings import LogSettings
+
+_log = structlog.get_logger("edge_agent.serving")
+READY_TIMEOUT_S: Final = 60.0
+"""To load ONNX Runtime, from a slow card."""
+_TIMEOUT_S: Final = 10.0
+_TASKS: Final = Path("/proc/self/task")
+
+
+@dataclass(frozen=True)
+class Ready:
+    """ONNX Runtime here.
+
+    Attributes:
+        why: why no model can run, in words; empty where one can.
+        version: its own.
+        providers: that it was built with.
+    """
+
+    why: str
+    version: str = ""
+    providers: tuple[str, ...] = ()
+
+
+class Zygote:
+    """At most one process at a time; one that has died is started anew when it is next needed.
+
+    Args:
+        log: how processes that are started (and not forked) log.
+        python: the interpreter.
+    """
+
+    def __init__(self, log: LogSettings | None = None, *, python: str = sys.executable) -> None:
+        self._log = log or LogSettings()
+        self._python = python
+        self._sock: socket.socket | None = None
+        self._pid: int | None = None
+        """Of a process that was forked."""
+        self._process: asyncio.subprocess.Process | None = None
+        """One that was started."""
+        self._one_at_a_time = asyncio.Lock()
+        self._closed = False
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process that is there now, if any."""
+        return self._pid if self._process is None else self._process.pid
+
+    def fork(self) -> None:
+        """Make it a fork of this process, which has nothing yet that a fork must not have twice.
+
+        Where this process has other threads, or the system has no such sockets, nothing is done: it is
+        started when needed.
+        """
+        if sys.platform != "linux" or len(list(_TASKS.iterdir())) > 1:
+            return
+        shed_memory()  # once, and not in every process: none of them may write to what they share
+        ours, theirs = _pair()
+        pid = os.fork()
+        if not pid:
+            ours.close()
+            try:
+                zygote.live(theirs)
+            finally:
+                os._exit(0)
+        theirs.close()
+        self._sock, self._pid = ours, pid
+
+    async def ready(self) -> Ready:
+        """Load ONNX Runtime there; what there is of it.
+
+        Where that process dies it is asked once more, of another one: it may have been killed for its memory.
+        """
+        try:
+            try:
+                said = await self._ask({"op": "ready"}, READY_TIMEOUT_S)
+            except Transient:
+                said = await self._ask({"op": "ready"}, READY_TIMEOUT_S)
+        except Transient as error:
+            return Ready(str(error))
+        return Ready(_said(said["why"]), said.get("version", ""), tuple(said.get("providers", ())))
+
+    async def servant(self) -> tuple[int, socket.socket]:
+        """A new servant: process id, and our end of its socket.
+
+        Raises:
+            Transient: there is none to be had, in words.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            answer = await self._ask({"op": "fork"}, READY_TIMEOUT_S, theirs)
+        except BaseException:
+            ours.close()  # a servant that is there all the same sees that nobody wants it
+            raise
+        if "pid" not in answer:
+            ours.close()
+            raise Transient(_said(answer["why"]))
+        return int(answer["pid"]), ours
+
+    async def fate(self, pid: int) -> int | None:
+        """How a servant ended: exit status, negative for a signal; None where nobody knows. It ends it."""
+        if self._sock is None:
+            return None
+        try:
+            status = (await self._ask({"op": "fate", "pid": pid}, _TIMEOUT_S))["status"]
+        except Transient:
+            return None
+        return None if status is None else int(status)
+
+    def end(self, pid: int) -> None:
+        """End a servant, whatever it does."""
+        if self._sock is not None:
+            with contextlib.suppress(OSError):  # it has gone, and its servants with it
+                self._sock.send(cbor2.dumps({"op": "end", "pid": pid}))
+
+    def close(self) -> None:
+        """End it, and with it all servants; no other is started."""
+        self._closed = True
+        sock, self._sock = self._sock, None
+        if sock is not None:
+            sock.close()
+        pid, self._pid = self._pid, None
+        if pid is not None:
+            _reaped(pid)
+
+    async def aclose(self) -> None:
+        """As :meth:`close`, and wait for a process that was started."""
+        self.close()
+        process, self._process = self._process, None
+        if process is not None:
+            await _ended(process)
+
+    async def _ask(
+        self, asked: dict[str, Any], timeout_s: float, given: socket.socket | None = None
+    ) -> dict[str, Any]:
+        """One question; ``given`` goes with it, and is closed. Raises Transient.
+
+        A caller that is called off leaves the answer to be taken all the same.
+        """
+        exchange = asyncio.ensure_future(self._exchange(asked, timeout_s, given))
+        try:
+            return await asyncio.shield(exchange)
+        except asyncio.CancelledError:
+            exchange.add_done_callback(lambda done: done.cancelled() or done.exception())
+            raise
+
+    async def _exchange(
+        self, asked: dict[str, Any], timeout_s: float, given: socket.socket | None
+    ) -> dict[str, Any]:
+        try:
+            async with self._one_at_a_time:
+                sock = self._sock or await self._start()
+                try:
+                    socket.send_fds(sock, [cbor2.dumps(asked)], [] if given is None else [given.fileno()])
+                    async with asyncio.timeout(timeout_s):
+                        data = await asyncio.get_running_loop().sock_recv(sock, PACKET)
+                except TimeoutError:
+                    raise Transient(await self._lost(f"it did not answer in {timeout_s:g} s")) from None
+                except OSError:
+                    data = b""
+                if not data:
+                    raise Transient(await self._lost(""))
+                return dict(cbor2.loads(data))
+        finally:
+            if given is not None:
+                given.close()
+
+    async def _start(self) -> socket.socket:
+        """As a process of its own. Raises Transient."""
+        if self._closed:
+            raise Transient("the agent ends: no model is started any more")
+        ours, theirs = _pair()
+        arguments = ["-P", "-m", "edge_agent.serving.zygote", str(theirs.fileno())]
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                self._python,
+                *arguments,
+                self._log.model_dump_json(),
+                stdin=asyncio.subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+            )
+        except OSError as error:
+            ours.close()
+            raise Transient(f"no process can be started for models: {error}") from None
+        finally:
+            theirs.close()
+        self._sock = ours
+        ours.setblocking(False)
+        return ours
+
+    async def _lost(self, why: str) -> str:
+        """It has gone, or is ended now; how, in words."""
+        sock, self._sock = self._sock, None
+        if sock is not None:
+            sock.close()
+        pid, process = self._pid, self._process
+        self._pid = self._process = None
+        status = 0
+        if process is not None:
+            status = await _ended(process)
+        elif pid is not None:
+            status = await asyncio.to_thread(_reaped, pid)
+        words = why or probe.words(status, "") or "it ended"
+        _log.error("the process that starts models has gone", why=words)
+        return words
+
+
+def _pair() -> tuple[socket.socket, socket.socket]:
+    """A packet is a message; the first end does not block."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setblocking(False)
+    return ours, theirs
+
+
+async def _ended(process: asyncio.subprocess.Process) -> int:
+    """Exit status of a process whose socket is closed; it is killed where it stays."""
+    try:
+        async with asyncio.timeout(_TIMEOUT_S / 10):
+            return await process.wait()
+    except TimeoutError:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        return await process.wait()
+
+
+def _reaped(pid: int) -> int:
+    """As :func:`_ended`, of a fork of ours."""
+    until = time.monotonic() + _TIMEOUT_S / 10
+    try:
+        while time.monotonic() < until:
+            found, status = os.waitpid(pid, os.WNOHANG)
+            if found:
+                return os.waitstatus_to_exitcode(status)
+            time.sleep(0.002)
+        os.kill(pid, signal.SIGKILL)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    except ChildProcessError:  # somebody has waited for all children
+        return 0
+
+
+def _said(why: str) -> str:
+    return probe.words(1, why) if why else ""

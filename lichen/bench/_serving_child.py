@@ -1,0 +1,163 @@
+"""The process that ``lichen bench serving`` measures: what of the agent runs models, without the rest of it.
+
+``python -P -m lichen.bench._serving_child latency|swaps TASK COUNT OUT FOLDER...`` writes one JSON object to
+the file OUT. The folders are unpacked bundles of the same task.
+"""
+
+import asyncio
+import contextlib
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import psutil
+
+from edge_agent.collect import Judged
+from edge_agent.config import InferSettings
+from edge_agent.inference import Inference
+from edge_agent.quality import REASONS, Quality
+from edge_agent.seen import Seen
+from edge_agent.serving.parent import Zygote
+from lichen.bench._tasks import noise_windows
+from models.streams.windows import Windows
+from protocol.task import Task
+from runtime.clock import SystemClock
+from runtime.supervise import loop_factory
+
+_MB: Final = 1e6
+_WARM: Final = 50
+"""Windows, or swaps, before anything is counted."""
+_BLOCK: Final = 25
+"""Windows in a row that go one way: what another process leaves in the caches does not decide."""
+_EACH: Final = 10
+"""Swaps from one prediction to the next."""
+_LOOKS: Final = 40
+"""Looks at the memory, evenly over the swaps."""
+
+
+class Stand:
+    """The agent's inference, and one window at a time for it.
+
+    Args:
+        task: of the bundles.
+        zygote: forked.
+        output: predictions go there, as they do in an agent.
+    """
+
+    def __init__(self, task: Task, zygote: Zygote, output: Path) -> None:
+        settings = InferSettings(output=output, variant="float32", providers=("CPUExecutionProvider",))
+        self._clock = SystemClock()
+        self._task = task
+        self._windows = noise_windows(task, 256)
+        self._answered = asyncio.Event()
+        self._seen: Seen | None = None
+        self._next = 0
+        self.inference = Inference(settings, self._clock, zygote=zygote)
+        self.inference.watch = self._watch
+
+    def _watch(self, seen: Seen) -> None:
+        self._seen = seen
+        self._answered.set()
+
+    def window(self) -> Windows:
+        """The next one, as it comes from the stream."""
+        some, self._next = slice(self._next, self._next + 1), (self._next + 1) % len(self._windows.y_B)
+        x = {name: np.ascontiguousarray(x_BCT[some]) for name, x_BCT in self._windows.x.items()}
+        covered = {name: np.ones((1, x_BCT.shape[-1]), np.bool_) for name, x_BCT in x.items()}
+        present_BM = np.ones((1, len(x)), np.bool_)
+        return Windows(np.zeros(1), x, covered, present_BM, self._windows.y_B[some])
+
+    async def ask(self, windows: Windows) -> Seen:
+        """Offer a window and wait until its line is written."""
+        self._answered.clear()
+        quality = Quality(
+            np.ones((1, len(windows.x)), np.float32), np.zeros((1, len(windows.x), len(REASONS)), bool)
+        )
+        self.inference.offer(Judged(self._task, windows, quality, self._clock.now()))
+        await self._answered.wait()
+        if self._seen is None or self._seen.error:
+            raise RuntimeError(f"no answer: {self._seen}")
+        return self._seen
+
+
+async def latency(stand: Stand, folders: list[Path], count: int) -> dict[str, Any]:
+    """Seconds of each window: a bare session in this process, and the agent's way, in blocks."""
+    from edge_agent.model import LoadedModel, open_session  # noqa: PLC0415 - not before the zygote was forked
+
+    stand.inference.install(await stand.inference.load(folders[0]))
+    bare, loaded = open_session(folders[0], 1), LoadedModel(folders[0], 1)
+    outputs = [one.name for one in bare.get_outputs()]
+    taken: dict[str, list[float]] = {"run": [], "predict": [], "asked": [], "whole": []}
+    for _ in range(_WARM // _BLOCK + count // _BLOCK):
+        block = [stand.window() for _ in range(_BLOCK)]
+        for windows in block:
+            feeds = windows.x | {"present": windows.present_BM.astype(np.float32)}
+            began = time.perf_counter()
+            bare.run(outputs, feeds)
+            taken["run"].append(time.perf_counter() - began)
+        for windows in block:
+            began = time.perf_counter()
+            loaded.predict(windows.x, windows.present_BM, list(loaded.names))
+            taken["predict"].append(time.perf_counter() - began)
+        for windows in block:
+            began = time.perf_counter()
+            seen = await stand.ask(windows)
+            taken["whole"].append(time.perf_counter() - began)
+            taken["asked"].append(seen.latency_s)
+    return {name: values[_WARM:] for name, values in taken.items()}
+
+
+def _memory() -> dict[str, float]:
+    """PSS in MB of this process and of those below it."""
+    me, sizes = psutil.Process(), []
+    for process in (me, *me.children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):  # the model before may be on its way out
+            sizes.append(process.memory_full_info().pss / _MB)
+    return {"agent": sizes[0], "all": sum(sizes), "processes": len(sizes), "files": me.num_fds()}
+
+
+async def swaps(stand: Stand, folders: list[Path], count: int) -> dict[str, Any]:
+    """Swap models; memory at even distances, seconds of each swap."""
+    looks: list[dict[str, float]] = []
+    taken: list[float] = []
+    for at in range(_WARM + count):
+        began = time.perf_counter()
+        model = await stand.inference.load(folders[at % len(folders)])
+        stand.inference.install(model)
+        taken.append(time.perf_counter() - began)
+        if at % _EACH == 0:
+            await stand.ask(stand.window())
+        if at >= _WARM and (at - _WARM) % max(1, count // _LOOKS) == 0:
+            await stand.ask(stand.window())
+            looks.append(_memory())
+    return {"looks": looks, "swap": taken[_WARM:]}
+
+
+async def _measured(what: str, task: Task, zygote: Zygote, count: int, folders: list[Path]) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="lichen-bench-") as made:
+        stand = Stand(task, zygote, Path(made) / "predictions.jsonl")
+        running = asyncio.ensure_future(stand.inference.run())
+        try:
+            measure = {"latency": latency, "swaps": swaps}[what]
+            return await measure(stand, folders, count)
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+def main(what: str, task: str, count: str, out: str, *folders: str) -> None:
+    """Fork the zygote first, as the agent does."""
+    zygote = Zygote()
+    zygote.fork()
+    said = Task.model_validate_json(Path(task).read_text())
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        found = runner.run(_measured(what, said, zygote, int(count), [Path(one) for one in folders]))
+    Path(out).write_text(json.dumps(found), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,81 @@
+"""Predictions from the file that an agent writes (``infer.output``), which it rotates to ``<name>.1``."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from lichen.client.prediction import Prediction, parse
+
+
+def read(path: str | Path) -> Iterator[Prediction]:
+    """What the file holds now, the rotated one's first; lines that are none are left out.
+
+    Raises:
+        FileNotFoundError: there is no file.
+    """
+    path = Path(path)
+    older = path.with_name(f"{path.name}.1")
+    for file in [*([older] if older.exists() else []), path]:
+        with file.open("rb") as lines:
+            for line in lines:
+                found = understood(line, str(path))
+                if found is not None:
+                    yield found
+
+
+def understood(line: bytes, source: str) -> Prediction | None:
+    """A line's prediction; None where it is none."""
+    try:
+        return parse(line, source)
+    except ValueError:
+        return None
+
+
+class Tail:
+    """Lines that come to a file, through its rotations; a file that is not there yet is waited for.
+
+    Args:
+        path: of the file. What it holds now is passed over.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._part = b""
+        self._file = self._open()
+        if self._file is not None:
+            self._file.seek(0, os.SEEK_END)
+
+    def lines(self) -> Iterator[bytes]:
+        """Whole lines that came since; an agent that is writing one is let finish."""
+        if self._file is None:
+            self._file = self._open()
+        while self._file is not None:
+            # Asked first: what is written between the two questions is read in the next round.
+            rotated = self._is_rotated(self._file)
+            *whole, self._part = (self._part + self._file.read()).split(b"\n")
+            yield from whole
+            if not rotated:
+                return
+            self._file.close()
+            self._part, self._file = b"", self._open()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+    def _open(self) -> IO[bytes] | None:
+        try:
+            return self._path.open("rb")
+        except FileNotFoundError:
+            return None
+
+    def _is_rotated(self, file: IO[bytes]) -> bool:
+        """Whether another file has the name now, or this one was emptied."""
+        try:
+            there = self._path.stat()
+        except FileNotFoundError:
+            return True
+        here = os.fstat(file.fileno())
+        return (there.st_dev, there.st_ino) != (here.st_dev, here.st_ino) or here.st_size < file.tell()

@@ -1,0 +1,1 @@
+"""How the demo ends: a bad model that one device tries and drops by itself, then a good one for all."""

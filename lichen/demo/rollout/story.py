@@ -1,0 +1,139 @@
+"""What is told of the rollouts: plain data, as the rest of the story."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+COMMITTED: Final = "committed"
+ROLLED_BACK: Final = "rolled_back"
+TRIAL: Final = "trial"
+COMPLETE: Final = "complete"
+FAILED: Final = "failed"
+PAUSED: Final = "paused"
+
+
+@dataclass
+class Watcher:
+    """A device that only predicts."""
+
+    name: str
+    person: int
+    site: str
+
+
+@dataclass
+class Said:
+    """One window of one watcher; ``at`` in seconds of the demo, ``right`` None where no truth is known."""
+
+    at: float
+    version: int
+    right: bool | None
+
+
+@dataclass
+class Move:
+    """What a device said of a model that it was pointed to (``up/state``, trial)."""
+
+    at: float
+    device: str
+    phase: str
+    version: int
+    why: str = ""
+    measures: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class Release:
+    """One ``lichen rollout create``, and what became of it. Times in seconds of the demo."""
+
+    version: int
+    made: str
+    """Where the model comes from, in words."""
+    command: str
+    began: float
+    ended: float | None = None
+    phase: str = ""
+    """As the coordinator says it."""
+    why: str = ""
+
+
+@dataclass
+class RolloutStory:
+    """The last act."""
+
+    watchers: list[Watcher]
+    canary: str
+    """The name of the watcher that tries first."""
+    before: int = 0
+    """The version that all watchers ran at first."""
+    began: float = 0.0
+    first: Release | None = None
+    """Of :attr:`before`, to all at once."""
+    bad: Release | None = None
+    good: Release | None = None
+    moves: list[Move] = field(default_factory=list)
+    said: dict[str, list[Said]] = field(default_factory=dict)
+    """Watcher -> every window that it predicted."""
+
+    @property
+    def others(self) -> list[str]:
+        """All watchers but the canary."""
+        return [one.name for one in self.watchers if one.name != self.canary]
+
+    @property
+    def releases(self) -> list[Release]:
+        """Those that were begun, in their order."""
+        return [one for one in (self.first, self.bad, self.good) if one is not None]
+
+    def windows(self, device: str, version: int) -> int:
+        """How many windows a device answered with a version."""
+        return sum(one.version == version for one in self.said.get(device, ()))
+
+    def saw(self, version: int) -> list[str]:
+        """Who was pointed to a version, or ever answered with it."""
+        names = [one.name for one in self.watchers]
+        return [name for name in names if self.last(name, version) or self.windows(name, version)]
+
+    def kept(self, version: int) -> list[str]:
+        """Who answered with a version and has committed it."""
+        return [
+            name
+            for name in self.saw(version)
+            if (move := self.last(name, version)) is not None
+            and move.phase == COMMITTED
+            and self.windows(name, version)
+        ]
+
+    def lasted_s(self, version: int) -> float:
+        """From the first window that was answered with a version to the last one."""
+        times = [one.at for rows in self.said.values() for one in rows if one.version == version]
+        return max(times) - min(times) if times else 0.0
+
+    def first_answer(self, device: str, version: int) -> float | None:
+        """When a device first answered with a version."""
+        return min((one.at for one in self.said.get(device, ()) if one.version == version), default=None)
+
+    def last(self, device: str, version: int) -> Move | None:
+        """The last that a device said of a version."""
+        found = [one for one in self.moves if (one.device, one.version) == (device, version)]
+        return found[-1] if found else None
+
+    def decisions(self) -> list[Move]:
+        """Where a watch dropped a version, or kept one for the first time."""
+        found: dict[tuple[str, int, str], Move] = {}
+        for move in self.moves:
+            if move.phase in {COMMITTED, ROLLED_BACK}:
+                found.setdefault((move.device, move.version, move.phase), move)
+        return list(found.values())
+
+    def went_back(self, device: str, version: int) -> bool:
+        """Whether it answered with the first version again after the last window of this one."""
+        rows = self.said.get(device, [])
+        gone = max((row.at for row in rows if row.version == version), default=None)
+        return gone is not None and any(row.at > gone and row.version == self.before for row in rows)
+
+
+def share_right(rows: Iterable[Said]) -> float | None:
+    """Of the windows whose truth is known; None without any."""
+    known = [one.right for one in rows if one.right is not None]
+    return sum(known) / len(known) if known else None

@@ -1,0 +1,231 @@
+"""A device's rollout is cut at every moment, and the device starts again without a network.
+
+Whatever was cut, it runs a whole model: the committed one, or the one on trial. With the network back it ends
+where it would have ended. Power cuts are played by the simulated disk; SIGKILL is one, in real processes.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from edge_agent.deploying.bundles import read_book
+from lichen.world.disk import PowerCut, SimDisk, memory_folder, start
+from lichen.world.life import LIFE, Life
+from protocol.rollout import Trial
+from runtime.disk import DISK, Disk
+from tests.support.trial_device import Device, living, put
+from tests.support.trial_runner import FakeRunner
+
+Scene = Callable[[Device], Awaitable[None]]
+RULES = Trial(windows=2)
+
+
+class CutRunner(FakeRunner):
+    """Dies before a model is loaded, while it is tried, and when it has answered."""
+
+    async def load(self, folder: Path) -> object:
+        _moment("before a load")
+        model = await super().load(folder)
+        _moment("after a load")
+        return model
+
+
+def _moment(what: str) -> None:
+    life = LIFE.get()
+    if life is not None:
+        life.moment(what)
+
+
+async def good(device: Device) -> None:
+    """Version 2 comes, passes its trial and is committed."""
+    device.point(2, serial=5, trial=RULES, own=True)
+    await device.runs(2)
+    device.runner.answer(0)
+    _moment("a window")
+    device.runner.answer(1)
+    await device.written()
+
+
+async def bad(device: Device) -> None:
+    """Version 2 comes, fails its trial and is rolled back."""
+    device.point(2, serial=5, trial=RULES, own=True)
+    if device.deployment.book.failed(device.point(2, serial=5, trial=RULES, own=True), 5) is None:
+        await device.runs(2)
+        device.runner.answer(0)
+        _moment("a window")
+        device.runner.answer(error="it died")
+    await device.written()
+
+
+async def withdrawn(device: Device) -> None:
+    """Version 2 comes and is withdrawn while it is on trial."""
+    if read_book(device.folder).serial < 6:
+        device.point(2, serial=5, trial=RULES, own=True)
+        await device.runs(2)
+    device.point(1, serial=6)
+    await device.runs(1)
+    await device.written()
+
+
+async def stopped(device: Device) -> None:
+    """The agent ends in order while version 2 is on trial."""
+    device.point(2, serial=5, trial=RULES, own=True)
+    await device.runs(2)
+    await device.deployment.stop()
+
+
+ENDS = {good: 2, bad: 1, withdrawn: 1, stopped: 2}
+
+
+async def lived(device: Device, scene: Scene) -> None:
+    """One life; a cut in any of its tasks ends it."""
+    services = [asyncio.create_task(run()) for run in (device.deployment.run, device.deployment.keep)]
+    doing = asyncio.create_task(scene(device))
+    try:
+        await asyncio.wait([*services, doing], return_when=asyncio.FIRST_COMPLETED)
+        for task in (doing, *services):
+            if task.done():
+                task.result()
+    finally:
+        for task in (doing, *services):
+            task.cancel()
+        await asyncio.gather(doing, *services, return_exceptions=True)
+
+
+async def prepared(root: Path, shelf: Path) -> None:
+    """Version 1 is committed."""
+    async with living(lambda: Device(root, shelf)) as device:
+        device.point(1, serial=4, trial=RULES)
+        await device.runs(1)
+        device.runner.answer(0, 1)
+        await device.written()
+        assert read_book(device.folder).committed is not None
+
+
+async def comes_up(root: Path, nothing: Path) -> int | None:
+    """What a device runs after a start without a network; what it runs is whole and named."""
+    async with living(lambda: Device(root, nothing)) as device:
+        await asyncio.sleep(0)
+        for _ in range(400):
+            if device.running is not None and (device.book.trial is None or device.runner.beside):
+                break
+            await asyncio.sleep(0.005)
+        running, book = device.running, device.book
+        assert device.runner.model is not None, "a working model"
+        assert device.runner.model.digest in {k.digest for k in (book.committed, book.trial) if k}
+        assert device.shelf.fetched == []
+        return running
+
+
+@pytest.mark.parametrize("power", [True, False], ids=["power cut", "kill"])
+@pytest.mark.parametrize("scene", ENDS, ids=lambda scene: scene.__name__)
+async def test_cut_at_any_moment_a_whole_model_runs_and_it_ends_where_it_should(
+    scene: Scene, *, power: bool, tmp_path: Path
+) -> None:
+    shelf = tmp_path / "shelf"
+    for version in (1, 2):
+        put(shelf, version)
+    with memory_folder() as name:
+        memory = Path(name)
+        await prepared(memory / "begin", shelf)
+        found: set[int | None] = set()
+        for at in itertools.count(1):
+            life = Life("d1", crash_at=at, power=power)
+            here, after = memory / f"{at}-a", memory / f"{at}-b"
+            SimDisk(memory / "begin").freeze(here, power=False)
+            disk = SimDisk(here, at, life=life)
+            life.on_end.append(lambda _, d=disk, a=after: d.freeze(a, power=power))
+            device = Device(here, shelf, runner=CutRunner())
+            with contextlib.suppress(PowerCut, asyncio.CancelledError):
+                await start(life, disk, lambda d=device: lived(d, scene))
+            if not life.dead:
+                break
+            found.add(await comes_up(after, memory / "no network"))
+            async with living(lambda root=after: Device(root, shelf)) as last:
+                await asyncio.wait_for(scene(last), 20)
+                assert last.running == ENDS[scene], life.died_of
+                assert read_book(last.folder) == last.book
+        assert at > 15, "it did die at every step"
+        assert found == {1, 2}, "before and after the book named the new one"
+
+
+class KillingDisk(Disk):
+    """SIGKILL to its own process just before its ``at``-th operation that changes a disk."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self._left = at
+
+    def _step(self) -> None:
+        self._left -= 1
+        if not self._left:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def mkdir(self, folder: Path) -> None:
+        self._step()
+        super().mkdir(folder)
+
+    def write(self, path: Path, data: bytes, *, sync: bool, fresh: bool = False) -> None:
+        self._step()
+        super().write(path, data[: len(data) // 2], sync=False, fresh=fresh)
+        self._step()
+        super().write(path, data, sync=sync)
+
+    def replace(self, old: Path, new: Path) -> None:
+        self._step()
+        super().replace(old, new)
+
+    def unlink(self, path: Path) -> None:
+        self._step()
+        super().unlink(path)
+
+    def rmtree(self, folder: Path, *, ignore_errors: bool = False) -> None:
+        self._step()
+        for file in sorted(folder.glob("*"))[:1]:
+            file.unlink()
+        self._step()
+        super().rmtree(folder, ignore_errors=ignore_errors)
+
+    def sync_folder(self, folder: Path) -> None:
+        super().sync_folder(folder)
+        self._step()
+
+
+def killed_at(at: int, root: Path, shelf: Path, scene: Scene) -> bool:
+    """In a process of its own, which SIGKILL ends; False where it came to its end."""
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            DISK.set(KillingDisk(at))
+            asyncio.run(lived(Device(root, shelf), scene))
+            code = 0
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    assert code in {0, -signal.SIGKILL}
+    return code != 0
+
+
+@pytest.mark.parametrize("scene", [good, bad], ids=lambda scene: scene.__name__)
+def test_a_process_killed_at_any_write_leaves_a_whole_model(scene: Scene, tmp_path: Path) -> None:
+    shelf = tmp_path / "shelf"
+    for version in (1, 2):
+        put(shelf, version)
+    asyncio.run(prepared(tmp_path / "begin", shelf))
+    found: set[int | None] = set()
+    for at in itertools.count(1):
+        root = tmp_path / f"{at}"
+        SimDisk(tmp_path / "begin").freeze(root, power=False)
+        if not killed_at(at, root, shelf, scene):
+            break
+        found.add(asyncio.run(comes_up(root, tmp_path / "no network")))
+    assert at > 15
+    assert found == {1, 2}

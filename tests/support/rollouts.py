@@ -1,0 +1,83 @@
+"""Releases, plans and reports: for tests of the coordinator's rollout."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner
+
+from coordinator.rollout.command import app
+from coordinator.rollout.machine import apply
+from coordinator.rollout.plan import Fact, Plan
+from coordinator.rollout.states import Course, Heard, Piece, Release, Tick
+from protocol.frame import digest
+from protocol.messages import BlobRef
+from protocol.rollout import TrialReport
+
+NOW = 1_800_000_000.0
+
+
+def release(version: int, content: bytes = b"") -> Release:
+    data = content or f"bundle {version}".encode()
+    ref = BlobRef(digest=digest(data), size=len(data))
+    return Release(version=version, pieces=(Piece(version=version, bundle=ref),))
+
+
+def plan(**changes: object) -> Plan:
+    given = {"canary": "device:a", "waves": (1.0,), "soak_s": 10.0, "deadline_s": 100.0}
+    return Plan.model_validate(given | changes)
+
+
+def report(one: Release, serial: int, phase: str, why: str = "", **measures: float) -> TrialReport:
+    return TrialReport(
+        version=one.version,
+        bundle=one.digests[0],
+        serial=serial,
+        phase=phase,
+        why=why,
+        measures=measures,
+    )
+
+
+class Fleet:
+    """Devices in a play with the machine: they say what they are told to say."""
+
+    def __init__(self, *names: str, labels: dict[str, dict[str, str]] | None = None) -> None:
+        self.course = Course()
+        self.now = NOW
+        self.names = list(names)
+        self.labels = labels or {}
+        self.said: dict[str, Heard] = {name: Heard(online=True) for name in names}
+        self.commands: list[object] = []
+
+    def play(self, event) -> None:
+        self.course, commands = apply(self.course, event, self.now)
+        self.commands += commands
+
+    def tick(self, seconds: float = 1.0) -> None:
+        self.now += seconds
+        fleet = {
+            name: Fact(online=self.said[name].online, labels=self.labels.get(name, {})) for name in self.names
+        }
+        self.play(Tick(heard=self.said, fleet=fleet))
+
+    def says(self, name: str, phase: str, why: str = "", **measures: float) -> None:
+        rollout = self.course.rollout
+        member = rollout.members[name]
+        told = report(rollout.release, member.serial, phase, why, **measures)
+        self.said[name] = Heard(online=True, model=told.bundle, trial=told)
+
+    def phase(self) -> str:
+        return self.course.phase.value
+
+    def members(self, stage: int) -> list[str]:
+        return sorted(n for n, one in self.course.rollout.members.items() if one.stage == stage)
+
+
+async def rollout(folder: Path, *words: str) -> dict[str, Any]:
+    """``lichen rollout WORDS``."""
+    given = [*words, "-c", str(folder / "coordinator.toml"), "--format", "json"]
+    done = await asyncio.to_thread(CliRunner().invoke, app, given)
+    assert done.exit_code == 0, done.exception
+    return json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
