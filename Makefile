@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 OBSERVER := .venv-observer
-# These compute. The others start whole fleets of processes that mostly wait, and come after, two at a time as well.
+# These compute. The others start whole fleets of processes that mostly wait, and come after, three at a time.
 COMPUTES := tests/e2e/test_export_device.py
 FAST := tests/architecture tests/contract tests/golden tests/property tests/unit $(COMPUTES)
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
@@ -16,7 +16,7 @@ demo: $(VENV)/demo.stamp $(OBSERVER)/installed.stamp ## the main job on real sen
 test: $(VENV)/dev.stamp mosquitto ## the whole suite
 ifeq ($(strip $(ARGS)),)
 	$(BIN)/python -P -m pytest -n 2 --dist loadfile $(FAST)
-	$(BIN)/python -P -m pytest -n 2 --dist loadfile --durations=15 tests/e2e tests/faults --ignore $(COMPUTES)
+	$(BIN)/python -P -m pytest -n 3 --dist loadfile --durations=15 tests/e2e tests/faults --ignore $(COMPUTES)
 else
 	$(BIN)/python -P -m pytest $(ARGS)
 endif

@@ -106,7 +106,7 @@ def status(
         words = getattr(error, "strerror", None) or str(error)
         _fail(f"{file} cannot be read: {words}; is the agent running?", output, exit_codes.UNAVAILABLE)
     now = SystemClock().wall()
-    waits = last_words.waits(found, alive=alive)
+    waits = last_words.waits(found, now, alive=alive)
     if why and output == "table":
         written, age = found.get("wall"), ""
         if alive and isinstance(written, int | float):

@@ -217,7 +217,7 @@ class Deployment(Explained):
             kept = _kept(pointer, self._epoch)
             self._apply(Fetched(kept, trial, rollout=pointer.trial is not None))
         await self._try(work)
-        self.why = f"version {pointer.version} is on trial"
+        self.why, self.last_refusal = f"version {pointer.version} is on trial", ""
 
     async def _load_kept(self, work: Workspace) -> None:
         """What should run and does not: the model that stays, then the one that is on trial."""

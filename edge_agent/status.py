@@ -21,6 +21,8 @@ LOCK_FILE: Final = "agent.lock"
 _EVERY_S: Final = 5.0
 _AT_LEAST_EVERY_S: Final = 60.0
 """Also where nothing changed: after a power cut the time of the last writing says when the agent died."""
+_STALE_S: Final = 90.0
+"""A status that is older was due and is not there: its disk is full, or the agent hangs."""
 
 
 async def keep(path: Path, status: Callable[[], dict[str, Any]], clock: Clock) -> None:
@@ -67,12 +69,23 @@ def read(settings: AgentSettings) -> tuple[bool, dict[str, Any]]:
     return alive, {"agent": words, "running": alive, **found}
 
 
-def waits(found: dict[str, Any], *, alive: bool) -> list[Wait]:
-    """What :func:`read` found it to wait for; a dead agent waits to be started, whatever it waited for."""
+def waits(found: dict[str, Any], now: float, *, alive: bool) -> list[Wait]:
+    """What :func:`read` found it to wait for; a dead agent waits to be started, whatever it waited for.
+
+    Args:
+        found: what :func:`read` gave.
+        now: unix seconds.
+        alive: as well.
+    """
+    written = found.get("wall")
+    since = float(written) if isinstance(written, int | float) else None
     if alive:
-        return read_waits(found.get("waits"))
-    ended = found.get("wall")
-    since = float(ended) if isinstance(ended, int | float) else None
+        told = read_waits(found.get("waits"))
+        if since is None or now - since < _STALE_S:
+            return told
+        why = "the agent runs but its status is not written: what is shown here is old"
+        then = "until cache_dir has room, or the agent goes on (lichen agent doctor and the log say more)"
+        return [Wait("status", why, since, None, then), *told]
     return [
         Wait("agent", "it does not run", since, None, "until it is started (systemctl start lichen-agent)")
     ]

@@ -17,7 +17,9 @@ from protocol.errors import Misconfigured, Reason, Refused
 from protocol.frame import decode_frame, digest
 from protocol.task import Task
 from protocol.updates import BlobHeader, Manifest
+from runtime import exit_codes
 from runtime.files import write_atomic
+from runtime.outputs import NotWritten
 from runtime.settings import load_toml
 
 app = typer.Typer(name="export", add_completion=False, pretty_exceptions_show_locals=False)
@@ -146,6 +148,8 @@ def export(  # noqa: PLR0917 - options, given by name
     format_: Annotated[Format, typer.Option("--format", help="How to report.")] = Format.TEXT,
 ) -> None:
     """Turn a global version into an ONNX bundle, checked against torch before it is written."""
+    if out.exists() and not out.is_file():  # a device would be replaced by the file
+        raise NotWritten(f"--out {out}: is no file; choose another place", exit_codes.CANTCREAT)
     the_task = load_toml(Task, task, named_by="--task")
     version, base = read_manifest(manifest)
     if version.task != the_task.name:
@@ -179,6 +183,8 @@ def _windows(task: Task, file: Path) -> WindowSet:
         raise Misconfigured(
             f"--calibrate: task {task.name!r} is of graphs, whose models have no int8 variant"
         )
+    if not file.is_file():
+        raise Misconfigured(f"--calibrate {file}: no such file; give a window set or a recording")
     from export.calibration import read  # noqa: PLC0415 - imports onnx
 
     return read(task, file)

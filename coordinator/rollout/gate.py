@@ -114,7 +114,7 @@ def judged(rollout: Rollout) -> Verdict:
     gates = rollout.plan.gates
     losers = {name: one for name, one in rollout.members.items() if one.failed}
     if len(losers) > gates.max_failed:
-        allowed = f"{gates.max_failed} may" if gates.max_failed else "none may"
+        allowed = f"{gates.max_failed} may fail" if gates.max_failed else "none may fail"
         return Verdict(failed=f"{_named(losers)} ({allowed})")
     stage = Counts.of(one for one in rollout.members.values() if one.stage == rollout.stage)
     if not stage.members:

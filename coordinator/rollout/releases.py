@@ -112,7 +112,10 @@ def take(file: Path, state_dir: Path, task: Task) -> Release:
             data = opened.read(MAX_BUNDLE_BYTES + 1)  # no more, however large it is
     except OSError as error:
         raise Misconfigured(f"--bundle {file}: {error.strerror}") from None
-    manifest, _ = unpack(data)
+    try:
+        manifest, _ = unpack(data)
+    except Refused as error:
+        raise Refused(error.reason, f"--bundle {file}: {error.detail}") from None
     if (manifest.task, manifest.method) != (task.name, task.method):
         raise Refused(
             Reason.UNKNOWN_TASK,

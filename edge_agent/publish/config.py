@@ -20,7 +20,7 @@ class PublishSettings(Section):
     password_file: ConfigPath | None = None
     """The first line is the password."""
     tls: TlsSettings | None = None
-    topic: Annotated[str, Field(pattern=r"^[^+#\x00]{1,200}$")] = "lichen/{device}"
+    topic: Annotated[str, Field(min_length=1, max_length=200)] = "lichen/{device}"
     """``{device}`` stands for the device's name. Below it: ``prediction`` and ``availability``."""
     every_s: Annotated[float, Field(ge=0, le=86400)] = 0.0
     """At most one prediction in this time, always the newest; 0: each."""
@@ -28,8 +28,8 @@ class PublishSettings(Section):
     """Keep the last prediction on the broker for who subscribes later."""
     home_assistant: bool = False
     """Announce a sensor for each target by MQTT discovery."""
-    discovery_prefix: Annotated[str, Field(pattern=r"^[^+#\x00]{1,100}$")] = "homeassistant"
-    birth_topic: Annotated[str, Field(pattern=r"^[^+#\x00]{1,200}$")] = "homeassistant/status"
+    discovery_prefix: Annotated[str, Field(min_length=1, max_length=100)] = "homeassistant"
+    birth_topic: Annotated[str, Field(min_length=1, max_length=200)] = "homeassistant/status"
     """Where Home Assistant says ``online`` when it has started."""
     expire_after_s: Annotated[int, Field(ge=0, le=86400)] = 0
     """Without a prediction for so long Home Assistant shows ``unavailable``; 0: never."""
@@ -45,6 +45,8 @@ class PublishSettings(Section):
     @field_validator("topic", "discovery_prefix", "birth_topic")
     @classmethod
     def _is_a_topic_for_all(cls, topic: str) -> str:
+        if any(one in topic for one in "+#\x00"):
+            raise ValueError("it names one topic: without + and #, which stand for many, and without NUL")
         if topic.startswith(("/", "$")) or topic.endswith("/"):
             raise ValueError("a topic begins and ends with no slash, and not with $ (those are the broker's)")
         return topic

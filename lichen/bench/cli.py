@@ -93,9 +93,11 @@ _HELP = {
     "fold": "The coordinator's memory while it folds 20 and 200 updates of a million parameters.",
     "hostile": "One malicious device in five, real training on SPAR: points of accuracy that it costs.",
     "idle": "Bytes that a connected agent at rest sends in a day.",
+    "int8": "The int8 variant of a model against float32: what it costs in accuracy, what it saves.",
     "norms": "How far apart the updates of honest, uneven devices lie.",
     "observer": "Memory of an agent that only observes and infers, without torch.",
     "quality": "What the quality indicator finds of injected faults on real streams, and its false alarms.",
+    "serving": "What the agent adds to ONNX Runtime: time around a prediction, memory over swaps.",
     "spar": "Sharing and prototypes against their baselines, on people whom no device has met.",
     "wire": "Bytes of an update on the wire, and the time of its codec.",
     "writes": "What an agent writes to its disk in an hour, at rest and collecting.",
@@ -130,7 +132,7 @@ def _add(name: str) -> None:
     def command(*, quick: Quick = False, shape: Shape = Format.TABLE, out: Out = None) -> None:
         _run((name,), quick=quick, shape=shape, out=out)
 
-    command.__doc__ = _HELP.get(name, f"Run the `{name}` benchmark.")
+    command.__doc__ = _HELP[name]
     app.command(name)(command)
 
 

@@ -61,6 +61,7 @@ async def test_a_device_runs_what_is_signed_and_goes_with_the_root_and_refuses_t
             first = await announce(2)
             await fake.until(lambda: fake.states[-1].model == first, 30)
             assert agent.status()["trust"]["bundles"] == "are signed"
+            assert not agent.status()["model_refused"], "that is over"
             other = ref_of(b"something else")
             await announce(3, listed=other)
             await until(lambda: "not among the bundles" in agent.status()["model_refused"], 20)

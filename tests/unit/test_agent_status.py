@@ -48,6 +48,21 @@ def test_a_live_agent_is_shown_with_0_and_a_dead_one_with_69(tmp_path):
     assert json.loads(shown(path, "--format", "json").stdout)["running"] is False
 
 
+def test_a_live_agent_whose_status_is_not_written_any_more_is_said_to_be_so(tmp_path):
+    path = config(tmp_path)
+    wall = SystemClock().wall()
+    settings = write(path, wall=wall - 70, waits=[{"what": "broker", "why": "it is away"}])
+    owner = Owner(settings.state_dir / status.LOCK_FILE, "agent")
+    assert "not written" not in shown(path, "--why").stdout, "a minute is as often as an idle one writes it"
+    write(path, wall=wall - 600, waits=[{"what": "broker", "why": "it is away"}])
+    said = shown(path, "--why").stdout
+    found = json.loads(shown(path, "--format", "json").stdout)["waits"]
+    owner.close()
+    assert "status: the agent runs but its status is not written" in said
+    assert "cache_dir has room" in said
+    assert [one["what"] for one in found] == ["status", "broker"], "and what it waited for then"
+
+
 def test_where_the_lock_cannot_be_read_the_process_is_asked(tmp_path, monkeypatch):
     path = config(tmp_path)
     monkeypatch.setattr(status, "is_owned", lambda _path: None)

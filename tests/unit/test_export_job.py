@@ -1,4 +1,5 @@
 import json
+import os
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from protocol.task import Task
 from protocol.tensors import Codec, encode
 from protocol.updates import BlobHeader, Manifest
 from runtime.blobs import BlobStore
+from runtime.outputs import NotWritten
 
 JOB = {
     "kind": "export",
@@ -143,6 +145,33 @@ def test_a_version_of_another_task_is_not_exported(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, words)
     assert isinstance(result.exception, Misconfigured)
     assert "'other'" in str(result.exception)
+
+
+def test_windows_that_are_not_there_are_named_by_their_option(tmp_path: Path) -> None:
+    task, manifest = tmp_path / "task.toml", tmp_path / "manifest.json"
+    task.write_text(
+        'name = "t"\nlabels = ["a", "b"]\n[[modalities]]\nname = "m"\nchannels = 1\nrate_hz = 10\n'
+    )
+    manifest.write_text(Manifest(task="t", method="qqr", version=1, blobs={}).model_dump_json())
+    options = {"blobs": tmp_path, "manifest": manifest, "task": task, "out": tmp_path / "b"}
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    result = CliRunner().invoke(app, [*words, "--calibrate", "gone.npz"])
+    assert isinstance(result.exception, Misconfigured)
+    assert str(result.exception).startswith("--calibrate gone.npz: no such file")
+
+
+def test_a_pipe_a_device_or_a_folder_is_not_replaced_by_the_bundle(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    options = {name: str(tmp_path / name) for name in ("blobs", "manifest", "task")}
+    for out in (pipe, tmp_path):
+        words = [
+            word for name, value in (options | {"out": str(out)}).items() for word in (f"--{name}", value)
+        ]
+        result = CliRunner().invoke(app, words)
+        assert isinstance(result.exception, NotWritten)
+        assert result.exception.exit_code == 73
+    assert pipe.is_fifo()
 
 
 def routed(**config: object) -> Task:

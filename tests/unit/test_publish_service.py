@@ -238,6 +238,8 @@ async def test_an_announcement_that_failed_is_tried_again() -> None:
         ({"topic": "{fleet}/a"}, "only {device} is filled in"),
         ({"topic": "$SYS/a"}, "begins and ends with"),
         ({"birth_topic": "a/"}, "begins and ends with"),
+        ({"topic": "lichen/#"}, "names one topic"),
+        ({"discovery_prefix": "home/+"}, "names one topic"),
         ({"password_file": "x"}, "password_file is given without username"),
         ({"every_s": 60, "expire_after_s": 30}, "expire_after_s is not above every_s"),
         ({"hots": "x"}, "hots"),

@@ -75,7 +75,7 @@ def test_one_device_that_rolls_back_ends_it_and_the_others_never_see_it():
     fleet.says("a", "rolled_back", "agreement 0.2, at least 0.5")
     fleet.tick()
     assert fleet.phase() == "failed"
-    assert fleet.course.rollout.why == "a rolled back: agreement 0.2, at least 0.5 (none may)"
+    assert fleet.course.rollout.why == "a rolled back: agreement 0.2, at least 0.5 (none may fail)"
     assert list(fleet.course.rollout.members) == ["a"]
     assert fleet.course.stable.release == OLD
     assert fleet.course.stable.serial > max(before, fleet.course.rollout.members["a"].serial)

@@ -381,7 +381,7 @@ REFUSED = [
     (("create", "--waves", "0.5"), "manual", 78, "waves: shares that grow"),
     (("create", "--waves", "x"), "manual", 2, "write shares that grow"),
     (("create", "--canary", "x"), "manual", 78, "canary: 'x'"),
-    (("create", "--bundle", "task.toml"), "manual", 65, "bundle"),
+    (("create", "--bundle", "task.toml"), "manual", 65, "task.toml: bundle: not a readable archive"),
     (("create", "--bundle", "other.bundle"), "manual", 65, "of task 'other'"),
     (("create", "--bundle", "none.bundle"), "manual", 78, "No such file"),
     (("create", "--version", 1, "--bundle", "x"), "manual", 2, "give one of them"),

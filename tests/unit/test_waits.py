@@ -21,7 +21,7 @@ from edge_agent.config import read
 from edge_agent.waits import waits as agent_waits
 from edge_agent.window_space import WindowWorkspace
 from protocol.topics import Kind
-from runtime.clock import ManualClock
+from runtime.clock import ManualClock, SystemClock
 from runtime.owner import Owner
 from runtime.waits import Explained, Wait, lines, span
 from runtime.waits import read as read_waits
@@ -178,7 +178,7 @@ def kept(path, **fields):
 
 def test_agent_status_why_for_people_and_programs(tmp_path):
     path = config(tmp_path)
-    settings = kept(path)
+    settings = kept(path, wall=SystemClock().wall())
     owner = Owner(settings.state_dir / agent_status.LOCK_FILE, "agent")
     try:
         said = CliRunner().invoke(agent_cli.app, ["status", "--why", "--config", str(path)])
