@@ -23,6 +23,7 @@ from coordinator.rollout.states import (
     Resume,
     Tick,
 )
+from runtime import drawn
 
 Handler = Callable[[Course, Any, float], Outcome]
 
@@ -107,14 +108,7 @@ def apply(course: Course, event: Event, now: float) -> Outcome:
 
 def diagram() -> str:
     """The table as a mermaid state diagram: every step from one phase to another."""
-    lines = ["stateDiagram-v2", f"  [*] --> {_N.value}"]
-    lines += [
-        f"  {phase.value} --> {target.value} : {event.__name__}: {words}"
-        for (phase, event), row in TABLE.items()
-        for target, words in row.to
-        if target is not phase
-    ]
-    return "\n".join(lines)
+    return drawn.diagram(TABLE, _N)
 
 
 def listing() -> str:

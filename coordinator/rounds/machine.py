@@ -28,6 +28,7 @@ from coordinator.rounds.states import (
     WorkFailed,
 )
 from coordinator.rounds.steps import Outcome
+from runtime import drawn
 
 Handler = Callable[[Rules, RoundState, Any, float], Outcome]
 
@@ -96,20 +97,9 @@ TABLE: Final[dict[tuple[Phase, type[Event]], Row]] = {
 
 def diagram() -> str:
     """The table as a mermaid state diagram: every step from one phase to another."""
-    lines = ["stateDiagram-v2", f"  [*] --> {_I.value}"]
-    lines += [
-        f"  {phase.value} --> {target.value} : {event.__name__}: {words}"
-        for (phase, event), row in TABLE.items()
-        for target, words in row.to
-        if target is not phase
-    ]
-    return "\n".join([*lines, f"  {_D.value} --> [*]"])
+    return drawn.diagram(TABLE, _I, _D)
 
 
 def listing() -> str:
     """The whole table in Markdown, with what leaves the phase as it is."""
-    lines = ["| phase | event | leads to |", "|---|---|---|"]
-    for (phase, event), row in TABLE.items():
-        leads = "; ".join(f"{target.value} ({words})" for target, words in row.to)
-        lines.append(f"| {phase.value} | {event.__name__} | {leads} |")
-    return "\n".join(lines)
+    return drawn.listing(TABLE)
