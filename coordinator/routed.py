@@ -176,7 +176,9 @@ class RoutedDeployment:
 
     async def _say(self, device: str, pointer: ModelPointer) -> bool:
         try:
-            await self._post.to_device(device, Kind.MODEL, await asyncio.to_thread(self._vouched, pointer))
+            await self._post.to_device(
+                device, Kind.MODEL, await asyncio.to_thread(self._vouched, pointer, device)
+            )
         except LichenError as error:
             log.warning("model_not_announced", device=device, version=pointer.version, why=str(error))
             return False
@@ -194,21 +196,21 @@ class RoutedDeployment:
         if said == wanted and (runs or (not came and now - at < _AGAIN_S)):
             return None
         try:
-            vouched = await asyncio.to_thread(self._vouched, pointer)
+            vouched = await asyncio.to_thread(self._vouched, pointer, device)
         except (LichenError, OSError) as error:
             log.warning("model_not_announced", device=device, version=pointer.version, why=str(error))
             return None
         self._said[device] = (wanted, now)
         return vouched
 
-    def _vouched(self, pointer: ModelPointer) -> ModelPointer:
+    def _vouched(self, pointer: ModelPointer, device: str) -> ModelPointer:
         """With what vouches for the bundles of all routes."""
         refs = {(one.version, one.digest): BlobRef(digest=one.digest, size=one.size) for one in self.shelf()}
         bundles = [
             Bundle(task=self._task, version=version, ref=refs[version, name])
             for version, name in sorted(refs)
         ]
-        return self._vouching.vouched(pointer, bundles)
+        return self._vouching.vouched(pointer, bundles, device)
 
     def _look_up(self, device: str) -> ModelPointer | None:
         shelf = self.shelf()

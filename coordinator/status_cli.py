@@ -13,6 +13,7 @@ from coordinator import schema
 from coordinator.admission import Admission, decided
 from coordinator.config import CoordinatorSettings, load_settings
 from coordinator.graphs import kept, terms_kept, wait_for
+from coordinator.hindered import elsewhere, in_rollout
 from coordinator.ownership import DATABASE
 from coordinator.rollout.peeking import peek, standing
 from coordinator.rollout.peeking import waits as rollout_waits
@@ -141,7 +142,8 @@ def look(store: Store, settings: CoordinatorSettings, now: float) -> tuple[dict[
         secrets=found["secrets"],
         chosen=found["selected"],
     )
-    return found, [*waits(picture), *rollout_waits(course)]
+    going = rollout_waits(course, in_rollout(course, roster.get))
+    return found, [*waits(picture), *going, *elsewhere(roster, course, barred)]
 
 
 def _attempt(store: Store, state: RoundState) -> dict[str, Any] | None:

@@ -16,6 +16,7 @@ from edge_agent.checks import warnings
 from edge_agent.collect import Collector, Judged
 from edge_agent.config import AgentSettings
 from edge_agent.deploy import Deployment
+from edge_agent.deploying.hindrance import hindrance
 from edge_agent.graph_keeper import GraphKeeper
 from edge_agent.graph_queries import Queries
 from edge_agent.identity.folder import folder_of
@@ -157,6 +158,7 @@ class Agent:
             settings=settings.deploy,
         )
         self.session.trial = self.deployment.report
+        self.session.hindered = partial(hindrance, self)
         identity = folder_of(settings.state_dir)
         self.renewal = Renewal(
             identity, clock, partial(link.reconnect, "the certificate was renewed"), rng=rng
@@ -186,7 +188,13 @@ class Agent:
             "deployment": self.deployment.run,
             "rollout": self.deployment.keep,
             "metrics": self._send_metrics,
-            "status": partial(keep, settings.cache_dir / STATUS_FILE, self.status, self._clock),
+            "status": partial(
+                keep,
+                settings.cache_dir / STATUS_FILE,
+                self.status,
+                self._clock,
+                last_words=partial(report, self, ended=True),
+            ),
         }
         for i, source in enumerate(self.sources):
             services[f"source[{i}]"] = partial(self.collector.run_source, source)

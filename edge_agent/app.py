@@ -8,8 +8,8 @@ from edge_agent.alive import not_alive
 from edge_agent.checks import require_output
 from edge_agent.config import AgentSettings, read, read_task
 from edge_agent.opening import open_sources
-from edge_agent.serving.parent import Zygote
-from models.serve import trim_memory
+from edge_agent.serving.parent import IDLE_S, Zygote
+from models.serve import one_arena, trim_memory
 from protocol.errors import Misconfigured
 from runtime import logs, supervise
 from runtime.clock import SystemClock
@@ -59,6 +59,7 @@ async def live(agent: Agent) -> int:
 
 def run(config: Path) -> int:
     """``lichen agent run``."""
+    one_arena()
     logs.configure(LogSettings())  # until the file was read; what is wrong with it goes to stderr too
     zygote = begun(config)
     try:
@@ -76,7 +77,7 @@ def begun(config: Path) -> Zygote:
         settings = read(config)
     except Misconfigured:
         return Zygote()
-    zygote = Zygote(settings.log)
+    zygote = Zygote(settings.log, idle_s=None if settings.infer.isolation == "process" else IDLE_S)
     if settings.infer.enabled:
         logs.configure(settings.log)
         zygote.fork()

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edge_agent.answers import Answered
 from edge_agent.collect import Judged
 from edge_agent.graph_answers import Asked, Names, stamped
 from edge_agent.seen import TAILS, Answers
 from edge_agent.serving.process import Failed
-from edge_agent.serving.remote import Model, RemoteGraph, RemoteWindows
+from edge_agent.serving.served import Model, ServedGraph, ServedWindows
 from protocol.bundle import BundleManifest
 
 if TYPE_CHECKING:
@@ -32,10 +33,11 @@ class OfWindows:
         min_quality: a modality below it counts as missing.
     """
 
-    def __init__(self, judged: Judged, model: RemoteWindows, min_quality: float) -> None:
+    def __init__(self, judged: Judged, model: ServedWindows, min_quality: float) -> None:
         self._judged = judged
         self._used_BM = judged.windows.present_BM & (judged.quality.quality_BM >= min_quality)
-        self._some_N = np.flatnonzero(self._used_BM[:, self._columns(model)].any(axis=1))
+        self._asked = model.names, self._read_by(model)
+        self._some_N = np.flatnonzero(self._asked[1].any(axis=1))
         self._said: Answers = {}
         self.count = len(self._some_N)
         self.since = judged.closed
@@ -43,10 +45,12 @@ class OfWindows:
 
     async def ask(self, model: Model) -> Answers:
         """Answers to those that were to be asked about. Raises Failed."""
-        if not isinstance(model, RemoteWindows):
+        if not isinstance(model, ServedWindows):
             raise Failed("the model is not of windows")
         some, x = self._some_N, self._judged.windows.x
-        present_BM = self._used_BM[:, self._columns(model)]
+        names, present_BM = self._asked
+        if model.names != names:  # the shadow need not read what the model reads
+            present_BM = self._read_by(model)
         if self.count < len(present_BM):
             x, present_BM = {name: x[name][some] for name in model.names}, present_BM[some]
         return await model.predict(x, present_BM, self._judged.task)
@@ -62,9 +66,9 @@ class OfWindows:
         said = Answered(self._judged, self._used_BM, self._some_N, self._said, manifest, own)
         return said.lines(wall, latency_s)
 
-    def _columns(self, model: RemoteWindows) -> list[int]:
+    def _read_by(self, model: ServedWindows) -> NDArray[np.bool_]:
         names = self._judged.task.modality_names
-        return [names.index(name) for name in model.names]
+        return self._used_BM[:, [names.index(name) for name in model.names]]
 
 
 class OfQuestions:
@@ -86,7 +90,7 @@ class OfQuestions:
 
     async def ask(self, model: Model) -> Answers:
         """Rows of the best answers; none where the device has no embeddings. Raises Failed."""
-        if not isinstance(model, RemoteGraph):
+        if not isinstance(model, ServedGraph):
             raise Failed("the model is not of graphs")
         found = await model.ask(self._names.keyed(self._known), self._asked.task)
         self._found = self._found or found

@@ -60,6 +60,9 @@ class InferSettings(Section):
     max_output_bytes: Bytes = 16 * MIB
     min_quality: Share = 0.0
     """A modality of lower quality counts as missing; 0 takes all."""
+    isolation: Literal["process", "none"] = "process"
+    """``process``: each model has a process of its own. ``none``: it runs in the agent's, which takes less
+    memory and time; it is tried in another one before, and what it breaks later breaks the agent."""
     threads: Annotated[int, Field(ge=1, le=64)] = 1
     variant: Literal["auto", "float32", "int8"] = "auto"
     """``auto``: the device measures what a bundle has, and takes the fastest that agrees with float32."""

@@ -1,11 +1,9 @@
 """A ``ModelPointer`` -> is it signed; pull, check, load; then swap, watch, and commit or go back.
 
-``edge_agent.deploying`` decides, swaps and writes; here is what takes its time: pulling and loading. Only the
-newest pointer of a topic is kept: an older one that still waits is forgotten.
+``edge_agent.deploying`` decides, swaps and writes; here is what takes its time: pulling and loading.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -14,10 +12,10 @@ import structlog
 
 from edge_agent.config import DeploySettings
 from edge_agent.deploying.acting import Acting
-from edge_agent.deploying.book import Book, Kept, reported
+from edge_agent.deploying.book import Book, kept_of, reported
 from edge_agent.deploying.bundles import Bundles, disk_trouble
-from edge_agent.deploying.pointing import chosen
 from edge_agent.deploying.ports import Runner
+from edge_agent.deploying.said import Said
 from edge_agent.deploying.states import (
     Answers,
     Damaged,
@@ -37,7 +35,7 @@ from edge_agent.model import read_manifest
 from edge_agent.trusting import Trust
 from edge_agent.workspace import Workspace
 from protocol.bundle import BundleManifest
-from protocol.errors import Reason, Refused, Transient
+from protocol.errors import LichenError, Reason, Refused, Transient
 from protocol.messages import ModelPointer
 from protocol.rollout import Trial, TrialReport
 from runtime.clock import Clock, SystemClock
@@ -47,8 +45,6 @@ from runtime.waits import Explained, Wait
 _log = structlog.get_logger("edge_agent.deploy")
 _AGAIN_S: Final = 5.0
 _AGAIN_MOST_S: Final = 300.0
-MAX_REFUSED: Final = 64
-"""Pointers that are not tried again; who can publish has no end of them."""
 _DAMAGED: Final = frozenset({Reason.MALFORMED, Reason.WRONG_DIGEST})
 
 
@@ -78,14 +74,15 @@ class Deployment(Explained):
         self._changed = changed
         self._trust = trust
         self._settings = settings or DeploySettings()
-        self._said: dict[bool, ModelPointer] = {}
+        self._said = Said()
         self._news = asyncio.Event()
-        self._refused: deque[str] = deque(maxlen=MAX_REFUSED)
         self._acting = Acting(self._bundles, inference, clock, changed, self._news.set)
         self._apply = self._acting.apply
         self.keep = self._acting.run
         self.stop = self._acting.stop
         self.last_refusal = ""
+        self.trouble: tuple[ModelPointer | None, LichenError] | None = None
+        """What is not here yet, and why (``edge_agent.deploying.hindrance``)."""
 
     @property
     def book(self) -> Book:
@@ -108,17 +105,17 @@ class Deployment(Explained):
 
     def offer(self, pointer: ModelPointer, *, own: bool = False) -> None:
         """A model to run. ``own``: it came on ``down/model`` and is for this device alone."""
-        self._said[own] = pointer
+        self._said.say(pointer, own=own)
         self._news.set()
 
     def cleared(self, *, own: bool) -> None:
         """The topic says nothing any more."""
-        self._said.pop(own, None)
+        self._said.clear(own=own)
         self._news.set()
 
     def task_changed(self) -> None:
         """Another task: what did not fit before may fit now, and what runs may not."""
-        self._refused.clear()
+        self._said.refused.clear()
         if self._misfit() and self._acting.phase is Phase.ON_TRIAL:
             self._apply(Withdrawn())
         if why := self._misfit():
@@ -148,35 +145,55 @@ class Deployment(Explained):
             work = self._workspace()
             if work is None or not self._inference.available:
                 continue
-            pointer = self._pointer
+            trouble = self.trouble = await self._turn(work)
+            self._changed()
+            if trouble is None:
+                wait = _AGAIN_S
+                continue
+            pointer, error = trouble
+            what = "the model" if pointer is None else f"version {pointer.version}"
+            _log.warning("model not here yet", what=what, why=str(error), again_in_s=wait)
+            self.say(f"{what} is not here yet: {error}", wait)
+            await self._pause(wait)
+            wait = min(_AGAIN_MOST_S, 2 * wait)
+            self._news.set()
+
+    async def _turn(self, work: Workspace) -> tuple[ModelPointer | None, LichenError] | None:
+        """Load what is here, and follow the later decision; of one that nobody signed, the other topic's.
+
+        Returns:
+            What is to be tried again, and why.
+        """
+        trouble: tuple[ModelPointer | None, LichenError] | None = None
+        declined: tuple[ModelPointer, LichenError] | None = None
+        self._said.look_again()
+        while True:
+            pointer = self._said.best
             try:
                 with disk_trouble(self._folder):
                     await self._load_kept(work)
-                    pointer = self._pointer
-                    if pointer is not None and _mark(pointer) not in self._refused:
+                    pointer = self._said.best
+                    if pointer is not None and not self._said.is_refused(pointer):
                         await self._follow(pointer, work)
-                wait = _AGAIN_S
+                        return trouble
             except (Refused, Transient) as error:
                 if pointer is not None and isinstance(error, Refused) and error.reason is not Reason.EXPIRED:
-                    self._decline(pointer, error)
-                    continue
-                version = "the model" if pointer is None else f"version {pointer.version}"
-                _log.warning("model not here yet", what=version, why=str(error), again_in_s=wait)
-                self.say(f"{version} is not here yet: {error}", wait)
-                await self._pause(wait)
-                wait = min(_AGAIN_MOST_S, 2 * wait)
-                self._news.set()
+                    self._refuse(pointer, error)
+                    declined = declined or (pointer, error)
+                else:
+                    trouble = trouble or (pointer, error)
+            if pointer is None or self._trust is None or self._trust.is_decided(pointer):
+                break
+            self._said.pass_over(pointer)
+        if declined is not None:
+            self._apply(Declined(kept_of(declined[0], self._epoch), str(declined[1])))
+            self._changed()
+        return trouble
 
-    @property
-    def _pointer(self) -> ModelPointer | None:
-        return chosen(self._said.get(False), self._said.get(True))
-
-    def _decline(self, pointer: ModelPointer, error: Refused) -> None:
-        self._refused.append(_mark(pointer))
+    def _refuse(self, pointer: ModelPointer, error: Refused) -> None:
+        self._said.refuse(pointer)
         self.last_refusal = str(error)
         self.why = f"version {pointer.version} was refused: {error}"
-        self._apply(Declined(_kept(pointer, self._epoch), str(error)))
-        self._changed()
         _log.error("model refused; the old one stays", version=pointer.version, why=str(error))
 
     async def _pause(self, seconds: float) -> None:
@@ -209,12 +226,12 @@ class Deployment(Explained):
         self.say(f"fetching and checking version {pointer.version}", self._timeout_s)
         async with self._acting.coming:
             await self._bundles.bring(pointer, work)
-            if self._pointer is not pointer:
+            if self._said.best is not pointer:
                 self._acting.tidy_soon()
                 return  # a later one has come, and is news
             rules = self._settings.trial if pointer.trial is None else pointer.trial
             trial = Trial.model_validate(rules.model_dump())
-            kept = _kept(pointer, self._epoch)
+            kept = kept_of(pointer, self._epoch)
             self._apply(Fetched(kept, trial, rollout=pointer.trial is not None))
         await self._try(work)
         self.why, self.last_refusal = f"version {pointer.version} is on trial", ""
@@ -279,19 +296,3 @@ class Deployment(Explained):
             return
         self._acting.candidate = model
         self._apply(Answers())
-
-
-def _kept(pointer: ModelPointer, epoch: int | None) -> Kept:
-    return Kept(
-        task=pointer.task,
-        version=pointer.version,
-        digest=pointer.bundle.digest,
-        serial=pointer.serial,
-        epoch=epoch,
-    )
-
-
-def _mark(pointer: ModelPointer) -> str:
-    """A decision on a bundle, and what vouches for it: a good one may be announced with bad vouchers."""
-    vouched = "" if pointer.trust is None else pointer.trust.model_dump_json()
-    return f"{pointer.bundle.digest} {pointer.serial} {vouched}"

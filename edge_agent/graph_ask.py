@@ -59,7 +59,7 @@ def ask(
         logs.configure(settings.log)
         line = _answered(settings, config, entity, relation, heads=tail)
     except LichenError as error:
-        words = error.detail if isinstance(error, Refused) else str(error)
+        words = error.words if isinstance(error, Refused) else str(error)
         if output == "json":
             typer.echo(json.dumps({"error": words}))
         typer.echo(f"lichen agent ask: {words}", err=True)

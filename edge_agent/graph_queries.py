@@ -15,7 +15,7 @@ from edge_agent.graph_questions import Question, QuestionFile
 from edge_agent.graph_space import GraphWorkspace
 from edge_agent.inference import Inference
 from edge_agent.private import PrivateTensors
-from edge_agent.serving.remote import RemoteGraph
+from edge_agent.serving.served import ServedGraph
 from edge_agent.workspace import Workspace
 from runtime.clock import Clock
 
@@ -70,7 +70,7 @@ class Queries:
         for old in [*self._standing][:-MAX_STANDING]:
             del self._standing[old]
         model, work = self._inference.model, self._workspace()
-        if not isinstance(model, RemoteGraph) or not isinstance(work, GraphWorkspace):
+        if not isinstance(model, ServedGraph) or not isinstance(work, GraphWorkspace):
             return
         snapshot, now = work.snapshot, (model.digest, work.task, self._private.stamp(work.task.name))
         if snapshot is None:

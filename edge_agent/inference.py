@@ -1,7 +1,8 @@
 """Live windows or questions -> predictions, by a model in a process of its own (``edge_agent.serving``).
 
 Nothing of ONNX Runtime is in this process: what a model takes, breaks or leaks is its own, and is the
-system's again when another one is installed. The event loop never waits for a model, nor for a disk.
+system's again when another one is installed. The event loop never waits for a model, nor for a disk. With
+``infer.isolation = "none"`` the model is in this process, and the loop waits where that takes 5 ms at most.
 
 Queue: at most ``MAX_BATCHES`` batches of windows or questions wait; when full the oldest is dropped and
 counted, because a late prediction is worth less than a new one.
@@ -27,8 +28,8 @@ from edge_agent.seen import Answers, Seen, rows
 from edge_agent.serving.measure import Recent
 from edge_agent.serving.parent import Zygote
 from edge_agent.serving.process import Failed
-from edge_agent.serving.remote import Model, RemoteGraph, RemoteWindows
-from edge_agent.serving.starting import started
+from edge_agent.serving.served import Model, ServedGraph, ServedWindows
+from edge_agent.serving.starting import host_of, started
 from models.serve import trim_memory
 from runtime.clock import Clock
 
@@ -68,6 +69,7 @@ class Inference:
         self._clock = clock
         self._private = None if private is None else private.folder
         self._zygote = Zygote() if zygote is None else zygote
+        self._host = host_of(self._zygote, settings)
         self._waiting: deque[Batch] = deque()
         self._wake = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, "inference")
@@ -128,7 +130,7 @@ class Inference:
             Transient: there is no process to be had.
         """
         self._close_unused()
-        model = await started(self._zygote, folder, self._settings, self._private, self._recent)
+        model = await started(self._zygote, self._host, folder, self._settings, self._private, self._recent)
         self._loaded.append(model)
         trim_memory()  # what fetching, unpacking and parsing it left behind
         return model
@@ -198,9 +200,9 @@ class Inference:
     def _asking(self, batch: Batch, model: Model) -> Asking | None:
         """None where the task has become another one in between."""
         match batch, model:
-            case Judged(), RemoteWindows():
+            case Judged(), ServedWindows():
                 return OfWindows(batch, model, self._settings.min_quality)
-            case _, RemoteGraph() if not isinstance(batch, Judged):
+            case _, ServedGraph() if not isinstance(batch, Judged):
                 if self._names is None or self._names.snapshot is not batch.snapshot:
                     self._names = Names(batch.snapshot)
                 return OfQuestions(batch, self._names)

@@ -1,7 +1,7 @@
 """What an agent says of itself in ``status.json``: what it does, and what it waits for."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from edge_agent.sources.base import Telling
 from edge_agent.waits import waits
@@ -14,13 +14,21 @@ if TYPE_CHECKING:
     from edge_agent.agent import Agent
 
 
-def report(agent: "Agent") -> dict[str, Any]:
-    """All of it, as JSON values."""
+_ENDED: Final = "stopped with the agent"
+
+
+def report(agent: "Agent", *, ended: bool = False) -> dict[str, Any]:
+    """All of it, as JSON values.
+
+    Args:
+        agent: of which.
+        ended: it is said for the last time: what was well has stopped, and what was not is left as it was.
+    """
     work, counters = agent.workspace(), agent.link.counters
     now = Standing(Profile((), ()), 0, {}) if work is None else work.now()
     return {
         "device": agent.settings.device,
-        "link": agent.link.why,
+        "link": _ENDED if ended and agent.link.connected else agent.link.why,
         "certificate": agent.renewal.why,
         "task": None if work is None else work.task.name,
         "waits": [asdict(wait) for wait in waits(agent)],
@@ -43,7 +51,7 @@ def report(agent: "Agent") -> dict[str, Any]:
             "dropped": agent.spool.dropped,
             "rotten": agent.spool.rotten,
         },
-        "inference": agent.inference.off_because or "running",
+        "inference": agent.inference.off_because or (_ENDED if ended else "running"),
         "model_version": None if agent.inference.model is None else agent.inference.model.manifest.version,
         "model_personal": agent.inference.model is not None and bool(agent.inference.model.own),
         "model_refused": agent.deployment.last_refusal,

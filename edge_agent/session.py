@@ -2,9 +2,10 @@
 
 ``up/state`` is retained: ``online`` at every connect, ``stopped`` on a clean exit, ``offline`` by the will.
 It is sent when it changed, at most every ``state_every_s``. What matters to the coordinator (status, model,
-roles, modalities, targets, the secret's print, why the task is refused, enough windows to train, a quarter
-more windows) is sent then; small changes wait ``state_idle_s``. An idle device with two modalities and seven
-classes sends about 700 bytes every 10 minutes: 101 KB a day; the link adds its pings (docs/transport.md).
+roles, modalities, targets, the secret's print, why the task is refused or a pointer not followed, enough
+windows to train, a quarter more windows) is sent then; small changes wait ``state_idle_s``. An idle device
+with two modalities and seven classes sends about 700 bytes every 10 minutes: 101 KB a day; the link adds its
+pings (docs/transport.md).
 """
 
 import asyncio
@@ -33,7 +34,7 @@ from runtime.clock import Clock
 from runtime.files import write_atomic
 
 if TYPE_CHECKING:
-    from protocol.rollout import TrialReport
+    from protocol.rollout import Hindrance, TrialReport
 
 _log = structlog.get_logger("edge_agent.session")
 _GROWTH: Final = 1.25
@@ -80,6 +81,7 @@ class Session:
         self._model_digest = model_digest
         self._reconnect = reconnect
         self.trial: Callable[[], TrialReport | None] = lambda: None
+        self.hindered: Callable[[], Hindrance | None] = lambda: None
         self.misfit = ""
         """Why the task that was announced last cannot be done here, in words; empty where it can."""
         self._taskless = (clock.now(), _TASKLESS_S)
@@ -149,6 +151,7 @@ class Session:
             fleet_secret=now.fleet_secret,
             refuses=_line(self.misfit) or None,
             trial=self.trial(),
+            hindered=self.hindered(),
             labels=settings.labels or None,
         )
 
@@ -238,7 +241,7 @@ def _kind(state: State) -> tuple[object, ...]:
     """What the coordinator should hear of soon when it changes."""
     broken = any(BROKEN in modality.reasons for modality in state.modalities.values())
     trial = None if state.trial is None else state.trial.model_copy(update={"measures": {}})
-    known = state.targets, state.fleet_secret, state.refuses, state.labels, trial
+    known = state.targets, state.fleet_secret, state.refuses, state.labels, trial, state.hindered
     return set(state.modalities), known, state.chunk_bytes, broken
 
 

@@ -25,8 +25,21 @@ _STALE_S: Final = 90.0
 """A status that is older was due and is not there: its disk is full, or the agent hangs."""
 
 
-async def keep(path: Path, status: Callable[[], dict[str, Any]], clock: Clock) -> None:
-    """Write the status, for ever, when it changed; the cache may live in memory."""
+async def keep(
+    path: Path,
+    status: Callable[[], dict[str, Any]],
+    clock: Clock,
+    *,
+    last_words: Callable[[], dict[str, Any]] | None = None,
+) -> None:
+    """Write the status, for ever, when it changed; the cache may live in memory.
+
+    Args:
+        path: of the file.
+        status: what is so now.
+        clock: of the times.
+        last_words: what is so when this ends; None: as ``status``.
+    """
     last, written = "", clock.now()
     try:
         while True:
@@ -38,7 +51,7 @@ async def keep(path: Path, status: Callable[[], dict[str, Any]], clock: Clock) -
                 last, written = text, clock.now()
             await clock.sleep(_EVERY_S)
     finally:
-        _write(path, status(), clock.wall())
+        _write(path, (last_words or status)(), clock.wall())
 
 
 def _write(path: Path, status: dict[str, Any], wall: float) -> None:

@@ -11,11 +11,13 @@ from pydantic import Field
 
 from edge_agent.trust import MAX_KEPT_BYTES, Trusted
 from protocol.base import Frozen
+from protocol.decisions import read_decision
 from protocol.errors import Reason, Refused, Transient
 
 TIMEOUT_S: Final = 60.0
 Kept = Annotated[str, Field(max_length=MAX_KEPT_BYTES)]
-Role = Literal["root", "timestamp", "snapshot", "targets"]
+Role = Literal["root", "timestamp", "snapshot", "targets", "decision"]
+"""``decision``: no metadata; verified by what is trusted, which stays as it is."""
 
 
 class Ask(Frozen):
@@ -52,6 +54,10 @@ def step(trusted: Trusted, role: Role, data: bytes, now: float) -> Trusted:
             return trusted.with_snapshot(data, now)
         case "targets":
             return trusted.with_targets(data, now)
+        case "decision":
+            _, envelope = read_decision(data.decode())
+            trusted.root.said.require(envelope, "targets", role)
+            return trusted
 
 
 async def step_in_child(trusted: Trusted, role: Role, data: bytes, now: float) -> Trusted:

@@ -5,6 +5,7 @@ enrolled. With neither, bundles are taken unsigned, and ``lichen agent status`` 
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +16,7 @@ from edge_agent.config import AgentSettings
 from edge_agent.identity.folder import folder_of, read_small
 from edge_agent.trust import Time, Trusted, time_known
 from edge_agent.trust_job import Role, step_in_child
+from protocol.decisions import read_decision, require_for
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.frame import digest
 from protocol.messages import BlobRef, ModelPointer, Vouchers
@@ -26,6 +28,8 @@ from runtime.files import write_atomic
 _log = structlog.get_logger("edge_agent.trust")
 FOLDER: Final = "trust"
 FILE: Final = "trusted.json"
+_DECISIONS: Final = 4
+"""So many that were verified are remembered: of ``b/model`` and ``down/model``, and those before."""
 Step = Callable[[Trusted, Role, bytes, float], Awaitable[Trusted]]
 UNSIGNED: Final = (
     "no root: bundles are taken unsigned; name the fleet's root.json as trust_file (lichen coordinator trust "
@@ -64,11 +68,12 @@ def trust_of(settings: AgentSettings, fetcher: Fetcher, clock: Clock) -> "Trust"
         Misconfigured: ``trust_file`` is not there, or no root.
     """
     first = begin(settings.state_dir, settings.trust_file, verified=False)
-    return Trust(settings.state_dir / FOLDER, first, fetcher, clock, settings.fetch_timeout_s)
+    me = (settings.fleet, settings.device)
+    return Trust(settings.state_dir / FOLDER, first, fetcher, clock, settings.fetch_timeout_s, me)
 
 
 class Trust:
-    """One device's. ``first``: None where no root was given."""
+    """One device's. ``first``: None where no root was given; ``me``: the names of its fleet and of itself."""
 
     def __init__(  # noqa: PLR0917 - each of another type: no two can be mistaken for each other
         self,
@@ -77,14 +82,18 @@ class Trust:
         fetcher: Fetcher,
         clock: Clock,
         timeout_s: float,
+        me: tuple[str, str],
         step: Step = step_in_child,
     ) -> None:
         self._file = folder / FILE
         self._fetcher = fetcher
         self._clock = clock
         self._timeout_s = timeout_s
+        self._me = me
         self._said = ""
         self._step = step
+        self._verified: deque[tuple[int, str]] = deque(maxlen=_DECISIONS)
+        """Epoch and text of decisions."""
         self.now = first if first is None else self._kept(first)
         self._known_at = clock.now()
 
@@ -109,11 +118,24 @@ class Trust:
         latest = 0.0 if self.now is None else self.now.latest
         return time_known(self._clock.wall(), latest, self._clock.now() - self._known_at)
 
+    def is_decided(self, pointer: ModelPointer) -> bool:
+        """Whether who decides said so, as far as is known by now; without a root anybody does."""
+        if self.now is None:
+            return True
+        try:
+            text = self._decision_of(self.now, pointer)
+        except Refused:
+            return False
+        epoch = self.now.epoch
+        return (epoch, text) in self._verified and read_decision(text)[0].root >= epoch
+
     async def require(self, pointer: ModelPointer) -> None:
-        """Take over what a pointer's metadata says, and find the bundle there. Without a root: nothing.
+        """Take over what its metadata says, and find decision and bundle there; without a root: nothing.
+
+        The decision comes first: for one that nobody signed, no list is pulled.
 
         Raises:
-            Refused: the bundle, or what should vouch for it.
+            Refused: the decision, the bundle, or what should vouch for it.
             Transient: a piece is not here yet, or the disk is full.
         """
         if self.now is None:
@@ -124,6 +146,8 @@ class Trust:
                 "unsigned, and this device has a root: lichen coordinator trust init, or no trust_file",
             )
         try:
+            await self._follow(self.now, pointer.trust)
+            await self._require_decided(self.now, pointer)
             await self._take(self.now, pointer.trust)
             self.now.require(pointer, self.time().now)
         except Refused as error:
@@ -131,9 +155,44 @@ class Trust:
             raise
         self._said = ""
 
-    async def _take(self, trusted: Trusted, vouchers: Vouchers) -> None:
+    async def _follow(self, trusted: Trusted, vouchers: Vouchers) -> None:
         for ref in vouchers.roots[trusted.root.said.version - 1 :]:
             trusted = await self._next(trusted, "root", ref, MAX_ROOT_BYTES)
+
+    async def _require_decided(self, trusted: Trusted, pointer: ModelPointer) -> None:
+        """Its text is verified once, and compared with the pointer each time."""
+        text = self._decision_of(trusted, pointer)
+        if (trusted.epoch, text) not in self._verified:
+            await self._step(trusted, "decision", text.encode(), self.time().now)
+            self._verified.append((trusted.epoch, text))
+        signed_under = read_decision(text)[0].root
+        if signed_under < trusted.epoch:  # the key was taken back and came again; or this device is new
+            raise Refused(
+                Reason.EXPIRED,
+                f"decision: it was signed under root {signed_under}, and what counts begins with root "
+                f"{trusted.epoch}: a running coordinator signs it anew within a minute",
+            )
+
+    def _decision_of(self, trusted: Trusted, pointer: ModelPointer) -> str:
+        """Its text: for this device, and what the pointer says; its signature is not verified here."""
+        if pointer.decision is None:
+            raise Refused(
+                Reason.UNTRUSTED,
+                "decision: it is not signed, so serial and rules of the trial could be anybody's; a "
+                "coordinator of an older release signs bundles alone: upgrade it",
+            )
+        said, envelope = read_decision(pointer.decision)
+        require_for(said, pointer, *self._me)
+        root = trusted.root.said
+        if not any(one.keyid in root.keys_of("targets") for one in envelope.signatures):
+            raise Refused(
+                Reason.UNTRUSTED,
+                f"decision: it was signed under root {said.root}, and no key of root {root.version} for "
+                "targets is among its signatures",
+            )
+        return pointer.decision
+
+    async def _take(self, trusted: Trusted, vouchers: Vouchers) -> None:
         known = trusted.timestamp
         if known is None or vouchers.timestamp.digest != digest(known.data):
             trusted = await self._next(trusted, "timestamp", vouchers.timestamp, MAX_SMALL_BYTES)

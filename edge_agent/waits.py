@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from edge_agent.deploying.hindrance import no_model
 from edge_agent.roles import learns_by
 from runtime.waits import Wait, stamp
 
@@ -99,7 +100,19 @@ def _receipts(agent: "Agent") -> Iterator[Wait]:
 
 def _model(agent: "Agent") -> Iterator[Wait]:
     deployment = agent.deployment
+    trial, none = deployment.trial_wait(), no_model(agent)
     if deployment.until is not None:
-        yield Wait("model", deployment.why, deployment.since, deployment.until, "it is tried again")
-    if (trial := deployment.trial_wait()) is not None:
+        words = f"{deployment.why}; no model runs meanwhile" if none else deployment.why
+        yield Wait("model", words, deployment.since, deployment.until, "it is tried again")
+    elif none and trial is None:
+        yield Wait("model", f"no model runs here: {none}", deployment.since, None, _until_there_is_one(agent))
+    if trial is not None:
         yield trial
+
+
+def _until_there_is_one(agent: "Agent") -> str:
+    if not agent.settings.infer.enabled:
+        return "until infer.enabled is true, or observe is left out of roles, and the agent is restarted"
+    if not agent.inference.available:
+        return "until that is mended, and the agent is restarted"
+    return "until a coordinator announces one that runs here"

@@ -18,8 +18,8 @@ from protocol.frame import decode_frame, digest
 from protocol.task import Task
 from protocol.updates import BlobHeader, Manifest
 from runtime import exit_codes
-from runtime.files import write_atomic
-from runtime.outputs import NotWritten
+from runtime.files import replace_file
+from runtime.outputs import NotWritten, writing
 from runtime.settings import load_toml
 
 app = typer.Typer(name="export", add_completion=False, pretty_exceptions_show_locals=False)
@@ -165,7 +165,8 @@ def export(  # noqa: PLR0917 - options, given by name
     torch.set_num_threads(1)  # networks this small only wait for each other's threads
     lineage = Lineage(version.version, version.version, base, version.parent, {})
     bundle, parity = make_bundle(the_task, state, lineage, windows)
-    write_atomic(out, bundle)
+    with writing(out):
+        replace_file(out, bundle)
     if format_ is Format.JSON:
         report = {"out": str(out), "size": len(bundle), "digest": digest(bundle), "parity": parity.as_dict()}
         typer.echo(json.dumps(report))

@@ -169,7 +169,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     except Misconfigured as error:
         _stop(exit_codes.CONFIG, str(error))
     except Refused as error:
-        _stop(exit_codes.DATAERR, str(error))
+        _stop(exit_codes.DATAERR, error.words)
     except Transient as error:
         _stop(exit_codes.TEMPFAIL, str(error))
     except NotWritten as error:

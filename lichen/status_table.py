@@ -1,6 +1,7 @@
 """The picture of a fleet as words and a table. What devices and coordinator say is text, never markup."""
 
 import time
+from collections.abc import Iterator
 from typing import Final, Literal
 
 from rich.console import Console
@@ -54,6 +55,21 @@ def show(view: FleetView, console: Console, *, why: bool, listened_s: float = 0.
     for name, device in sorted(view.devices.items()):
         table.add_row(*(Text(cell) for cell in _row(view, name, device)))
     console.print(table)
+    if why:
+        for line in _without_model(view):
+            _say(console, line)
+
+
+def _without_model(view: FleetView) -> Iterator[str]:
+    """Why devices run no model that are here to infer."""
+    announced = "no model was announced to all devices"
+    if view.model is not None:
+        announced = (
+            f"it does not say why (version {view.model.version} is announced); see its lichen agent status"
+        )
+    for name, device in sorted(view.devices.items()):
+        if device.status == "online" and device.no_model is not None:
+            yield f"{name} runs no model: {device.no_model or announced}"
 
 
 def secrets(view: FleetView) -> dict[str, str]:

@@ -6,6 +6,7 @@
 from dataclasses import dataclass, field
 from typing import Final
 
+from coordinator.rollout.gate import in_a_line
 from protocol import messages
 from protocol.base import Wire
 from protocol.errors import Refused
@@ -21,6 +22,7 @@ from protocol.messages import (
 from protocol.task import Task
 from protocol.topics import Kind, broadcast_topic, parse
 
+_DONE: Final = {"trial": "is being loaded", "rolled_back": "was rolled back", "refused": "was refused"}
 _UNJUDGED: Final = frozenset({"initialising", "aggregating", "evaluating"})
 
 
@@ -52,6 +54,9 @@ class DeviceView:
     """The print of its secret for names of entities."""
     refuses: str | None = None
     """Why it does not do the task that is announced."""
+    no_model: str | None = None
+    """Why a device that is to infer runs no model, in its own words; empty where it does not say; None: it
+    runs one, or is not to."""
     round: int | None = None
     """The last round it has measured itself in."""
     metrics: dict[str, float] = field(default_factory=dict)
@@ -135,6 +140,7 @@ class FleetView:
             device.modalities = dict(message.modalities) or device.modalities
             device.model = message.model
             device.fleet_secret, device.refuses = message.fleet_secret, message.refuses
+            device.no_model = _no_model(message)
 
     def _round(self, message: RoundAnnouncement) -> None:
         self.round = message
@@ -159,3 +165,16 @@ class FleetView:
             if "accuracy" in self.history[number].metrics:
                 return self.history[number].metrics["accuracy"]
         return None
+
+
+def _no_model(state: State) -> str | None:
+    """See :attr:`DeviceView.no_model`."""
+    hindered, trial = state.hindered, state.trial
+    if state.model is not None or (hindered is None and "observe" not in state.roles):
+        return None
+    if hindered is not None:
+        version = "" if hindered.version is None else f"version {hindered.version} is not here yet: "
+        return in_a_line(f"{version}{hindered.why}")
+    if trial is None or trial.phase == "committed":
+        return ""
+    return in_a_line(f"version {trial.version} {_DONE[trial.phase]}{f': {trial.why}' if trial.why else ''}")

@@ -51,6 +51,11 @@ class Refused(LichenError):  # noqa: N818 - reads as what happened, as in DESIGN
         self.reason = reason
         self.detail = detail
 
+    @property
+    def words(self) -> str:
+        """For people at a command line: without the word for programs, which logs have."""
+        return self.detail or f"refused, and no more is said than {self.reason.value.replace('_', ' ')!r}"
+
 
 class Transient(LichenError):  # noqa: N818 - see Refused
     """It may work later: the network is away, the worker was killed, a disk is full."""

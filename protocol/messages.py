@@ -10,13 +10,14 @@ from pydantic import Field, SerializerFunctionWrapHandler, TypeAdapter, Validati
 
 from protocol.base import Count, Digest, Label, Name, Seconds, Share, Wire
 from protocol.errors import Reason, Refused
-from protocol.rollout import Trial, TrialReport
+from protocol.rollout import Hindrance, Trial, TrialReport
 from protocol.task import ModalityName, Task
 
 MAX_MESSAGE_BYTES: Final = 128 * 1024
 """No control message is larger; more is refused before it is parsed."""
 MAX_MANIFEST_BYTES: Final = 1024 * 1024
 """Of a version: it is a blob, and names up to 4,096 others, each in 168 bytes at most."""
+MAX_DECISION_BYTES: Final = 4096
 MAX_BLOB_BYTES: Final = 512 * 1024 * 1024
 MAX_CHUNKS: Final = 1 << 20
 
@@ -73,6 +74,8 @@ class State(Wire):
     """Why it does not do the task that was announced last; left out where it does, or knows of none."""
     trial: TrialReport | None = None
     """How it fares with the model that it was pointed to last; left out where it was pointed to none."""
+    hindered: Hindrance | None = None
+    """Why it does not follow its pointer yet, or can run no model; left out where nothing is in the way."""
     labels: Annotated[dict[Name, Label], Field(max_length=16)] | None = None
     """The operator's words for it (``[labels]`` of its configuration), as ``site: barn``; left out where it
     has none."""
@@ -205,6 +208,9 @@ class ModelPointer(Wire):
     higher serial, also where its version is lower. 0: by version."""
     trial: Trial | None = None
     """None: as the device's own ``[deploy]`` says."""
+    decision: Annotated[str, Field(max_length=MAX_DECISION_BYTES)] | None = None
+    """All of this but metrics and trust, and whom it is for, signed (``protocol.decisions``); left out by who
+    signs nothing, and by releases that signed bundles alone."""
 
 
 class Command(Wire):

@@ -50,3 +50,18 @@ class TrialReport(Wire):
     measures: Annotated[dict[Label, float], Field(max_length=32, default_factory=dict)]
     """Those that were measured of ``windows``, ``errors``, ``latency_p50_ms``, ``latency_p95_ms``,
     ``latency_ratio``, ``agreement``, ``drift``, ``accuracy``, ``accuracy_before``, ``labelled``."""
+
+
+class Hindrance(Wire):
+    """In ``up/state``: why the device does not run what it was pointed to, and will once that is over.
+
+    A full disk, a pull that does not come to its end, no ONNX Runtime. Old agents say nothing of it.
+    """
+
+    why: Annotated[str, Field(min_length=1, max_length=240)]
+    """In words."""
+    version: Count | None = None
+    bundle: Digest | None = None
+    """What it was pointed to; None: it could run no model at all."""
+    serial: Count = 0
+    """Of the pointer."""

@@ -21,18 +21,27 @@ def write_atomic(path: Path, data: bytes) -> None:
         Transient: no space left; nothing changed.
         Misconfigured: the folder is not writable for us.
     """
-    disk = DISK.get()
     with disk_errors(path):
-        make_folder(path.parent)
-        part = disk.temporary(path.parent)
-        try:
-            disk.write(part, data, sync=True, fresh=True)
-            disk.replace(part, path)
-        except BaseException:
-            with contextlib.suppress(OSError):  # what was wrong at first is said
-                disk.unlink(part)
-            raise
-        disk.sync_folder(path.parent)
+        replace_file(path, data)
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """As :func:`write_atomic`, with the disk's own errors: for a file that a command line names.
+
+    Raises:
+        OSError: it cannot be written; nothing changed.
+    """
+    disk = DISK.get()
+    make_folder(path.parent)
+    part = disk.temporary(path.parent)
+    try:
+        disk.write(part, data, sync=True, fresh=True)
+        disk.replace(part, path)
+    except BaseException:
+        with contextlib.suppress(OSError):  # what was wrong at first is said
+            disk.unlink(part)
+        raise
+    disk.sync_folder(path.parent)
 
 
 def make_folder(folder: Path) -> None:

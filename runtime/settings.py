@@ -23,6 +23,7 @@ from pydantic import (
 
 from protocol.errors import Misconfigured
 from runtime.settings_errors import Origins, explain
+from runtime.settings_kinds import Given, plain, wrong_kinds
 
 
 class Section(BaseModel):
@@ -134,7 +135,7 @@ def load(
         from runtime.environment import variables  # noqa: PLC0415
 
         for path_, value in _leaves(variables(model, env_prefix, env)):
-            _put(values, path_, value)
+            _put(values, path_, Given(value) if isinstance(value, str) else value)
             origins.note(path_, env_prefix + "__".join(path_).upper())
     return _validate(model, values, file, origins)
 
@@ -163,17 +164,23 @@ def check_table(model: type[S], values: Mapping[str, Any], where: str, folder: P
     Raises:
         Misconfigured: as :func:`load`, a line for every wrong key.
     """
-    try:
-        return model.model_validate(values, context={"folder": folder})
-    except ValidationError as error:
-        raise Misconfigured(explain(model, values, error, Origins(where), joint=".")) from None
+    return _checked(model, values, folder, Origins(where), ".")
 
 
 def _validate(model: type[S], values: dict[str, Any], file: Path, origins: Origins) -> S:
+    return _checked(model, values, file.absolute().parent, origins, ": ")
+
+
+def _checked(model: type[S], values: Mapping[str, Any], folder: Path, origins: Origins, joint: str) -> S:
+    wrong = wrong_kinds(model, values)
+    found, error = None, None
     try:
-        return model.model_validate(values, context={"folder": file.absolute().parent})
-    except ValidationError as error:
-        raise Misconfigured(explain(model, values, error, origins)) from None
+        found = model.model_validate(plain(values), context={"folder": folder})
+    except ValidationError as other:
+        error = other
+    if found is None or wrong:
+        raise Misconfigured(explain(model, values, error, origins, wrong, joint=joint))
+    return found
 
 
 def _read(path: Path, hint: str = "; give the settings file with --config") -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Final, get_args
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -13,6 +14,7 @@ NAME_PATTERN: Final = TypeAdapter(Name).json_schema()["pattern"]
 _LIST: Final = "a list is wanted, in [ ]"
 _PLAIN: Final = {"missing": "missing; it has no default", "tuple_type": _LIST, "list_type": _LIST}
 """Errors that are always told alike, by pydantic's name."""
+_NOTHING: Final[Mapping[tuple[str | int, ...], str]] = MappingProxyType({})
 
 
 class Origins:
@@ -39,21 +41,34 @@ class Origins:
 def explain(
     model: type[BaseModel],
     values: Mapping[str, Any],
-    error: ValidationError,
+    error: ValidationError | None,
     origins: Origins,
+    wrong: Mapping[tuple[str | int, ...], str] = _NOTHING,
     *,
     joint: str = ": ",
 ) -> str:
-    """One line for every wrong key; ``joint`` stands between its origin and its path."""
+    """One line for every wrong key.
+
+    Args:
+        model: of the table.
+        values: the table.
+        error: what the model said; None: nothing.
+        origins: of the values.
+        wrong: path -> words, of values that have their line whatever the model said of them.
+        joint: stands between a key's origin and its path.
+    """
+    found = dict(wrong)
+    every = [] if error is None else error.errors(include_url=False)
     lines = []
-    every = error.errors(include_url=False)
     for one in every:
-        if _follows(one, every):
-            continue
         path = _data_path(values, one["loc"])
-        where = f"{origins.of(path)}{joint}{_dotted(path)}" if path else origins.of(())
-        lines.append(f"{where}: {_words(model, path, one)}")
-    return "\n".join(lines)
+        if not _follows(one, every) and path not in found:
+            lines.append((path, _words(model, path, one)))
+    lines += found.items()
+    return "\n".join(
+        f"{f'{origins.of(path)}{joint}{_dotted(path)}' if path else origins.of(())}: {words}"
+        for path, words in lines
+    )
 
 
 def _follows(one: ErrorDetails, every: Iterable[ErrorDetails]) -> bool:

@@ -87,7 +87,8 @@ def deployed(parts: Parts, routed: RoutedServer | None) -> Deployed:
     else:
         needs, most = Needs(parts.task, routed, store, parts.roster, parts.barred), settings.export.max_routes
         inner = RoutedDeployment(needs, store, blobs, parts.post, parts.roster, clock, most, parts.vouching)
-    if not Rollouts.wanted(settings.rollout, settings.state_dir):
+    # Who has counted decisions goes on counting, also where the book was lost: to devices a 0 is out of date.
+    if not Rollouts.wanted(settings.rollout, settings.state_dir) and store.get_meta(releases.BEGUN) is None:
         return Deployed(inner)
     rollouts = Rollouts(
         settings.rollout,
@@ -95,7 +96,7 @@ def deployed(parts: Parts, routed: RoutedServer | None) -> Deployed:
         roster=parts.roster,
         barred=parts.barred,
         clock=clock,
-        announced=partial(releases.announced, store),
+        announced=partial(releases.announced, store, settings.rollout.mode),
     )
     rollouts.connected = lambda: parts.post.link.connected
     if store.get_meta(releases.BEGUN) is None:

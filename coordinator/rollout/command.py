@@ -9,15 +9,18 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from coordinator.admission import decided
 from coordinator.cli_options import Config, Format, FormatOption
 from coordinator.config import CoordinatorSettings, load_settings
+from coordinator.hindered import in_rollout
 from coordinator.ownership import DATABASE
 from coordinator.rollout import releases
+from coordinator.rollout.aimed import doubts
 from coordinator.rollout.book import FILE, Book
 from coordinator.rollout.peeking import peek
 from coordinator.rollout.plan import Plan, planned
 from coordinator.rollout.states import Abort, Begun, Course, Create, Event, Pause, Release, Resume, Say
-from coordinator.rollout.telling import show, told
+from coordinator.rollout.telling import Here, show, told
 from coordinator.roster import Roster
 from coordinator.store import Store
 from models.registry import methods
@@ -75,7 +78,8 @@ def create(  # noqa: PLR0917 - one for each option of the command
 ) -> None:
     """Begin a rollout of a version. What is not given is as the section rollout of coordinator.toml says.
 
-    Exit status 65: there is a rollout already, or nothing to roll out; 78: rollout.mode is "newest".
+    Exit status 65: there is a rollout already, nothing to roll out, or no known device for the canary; 78:
+    rollout.mode is "newest".
     """
     settings = load_settings(config)
     if settings.rollout.mode == "newest":
@@ -117,11 +121,14 @@ def create(  # noqa: PLR0917 - one for each option of the command
         course = book.course()
         if course.open is None:
             releases.tidy(settings.state_dir, course, now)
+        warnings = _doubts(settings, store, plan)
         release = _release(settings, store, course, version, bundle)
         _, after, commands = book.play(Create(release=release, plan=plan), now)
     words = [command.words for command in commands if isinstance(command, Say)]
+    for line in warnings:
+        typer.echo(f"lichen rollout: warning: {line}", err=True)
     found = {"rollout": after.number, "version": release.version, "bundles": list(release.digests)}
-    _say(fmt, {**found, "plan": plan.model_dump(mode="json")}, "; ".join(words))
+    _say(fmt, {**found, "plan": plan.model_dump(mode="json"), "warnings": warnings}, "; ".join(words))
 
 
 @app.command()
@@ -130,19 +137,19 @@ def status(config: Config, fmt: FormatOption = Format.TABLE) -> None:
     settings = load_settings(config)
     now = time.time()
     course, past = peek(settings.state_dir)
-    online: dict[str, bool] = {}
+    said = Here()
     database = settings.state_dir / DATABASE
     if database.is_file():
         with Store(database, read_only=True) as store:
             roster = Roster(store, lambda: now)
             here = set(roster.online())
-            online = {name: name in here for name in roster.names()}
+            said = Here({name: name in here for name in roster.names()}, in_rollout(course, roster.get))
     running = is_owned(_lock(settings)) is not False and database.is_file()
     mode = settings.rollout.mode
     if fmt is Format.JSON:
-        typer.echo(json.dumps(told(course, past, online, mode=mode, running=running, now=now)))
+        typer.echo(json.dumps(told(course, past, said, mode=mode, running=running, now=now)))
     else:
-        show(course, past, online, mode=mode, running=running, now=now)
+        show(course, past, said, mode=mode, running=running, now=now)
 
 
 @app.command()
@@ -221,6 +228,14 @@ def _release(
             f"{what}; versions that have: {there}. `lichen export` makes one of a version, for --bundle FILE",
         )
     return found
+
+
+def _doubts(settings: CoordinatorSettings, store: Store, plan: Plan) -> list[str]:
+    """Of the canary. Raises Refused where it is nobody."""
+    roster = Roster(store, time.time)
+    devices = {name: one.state.labels or {} for name in roster.names() if (one := roster.get(name))}
+    enrolled, _ = decided(settings.state_dir)
+    return list(doubts(plan.canary, devices, enrolled))
 
 
 def _plan(before: Plan, given: dict[str, Any]) -> Plan:

@@ -83,7 +83,7 @@ def heard(member: Member, said: Heard, digests: Iterable[str], now: float) -> Me
     if runs != member.runs:
         changes["runs"] = runs
     if trial is not None and ours and not member.failed and _answers(member, trial.phase, trial.serial):
-        told = {"phase": trial.phase, "why": _line(trial.why), "measures": dict(trial.measures)}
+        told = {"phase": trial.phase, "why": in_a_line(trial.why), "measures": dict(trial.measures)}
         changes |= {key: value for key, value in told.items() if getattr(member, key) != value}
         if trial.phase not in member.times:
             changes["times"] = {**member.times, trial.phase: now}
@@ -92,7 +92,7 @@ def heard(member: Member, said: Heard, digests: Iterable[str], now: float) -> Me
     return member.model_copy(update=changes) if changes else member
 
 
-def _line(words: str) -> str:
+def in_a_line(words: str) -> str:
     """Without what a terminal would obey: a device wrote it, and the operator reads it."""
     return " ".join("".join(c if c.isprintable() else " " for c in words).split())
 

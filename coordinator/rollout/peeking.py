@@ -1,8 +1,10 @@
 """The book of rollouts as others look at it: nothing is written, and nobody is waited for."""
 
 import sqlite3
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -16,6 +18,9 @@ from runtime.waits import Wait, span
 
 _WAIT_S: Final = 10.0
 _NAMES: Final = 5
+_REASON: Final = 100
+"""Characters of what is in a device's way, where several devices are named in a line."""
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 def peek(state_dir: Path) -> tuple[Course, list[Rollout]]:
@@ -50,11 +55,16 @@ def standing(course: Course) -> dict[str, Any] | None:
     }
 
 
-def waits(course: Course) -> list[Wait]:
-    """What the open rollout waits for, and who waits for its end."""
+def waits(course: Course, hindered: Mapping[str, str] = _NOTHING) -> list[Wait]:
+    """What the open rollout waits for, and who waits for its end.
+
+    Args:
+        course: as it was decided.
+        hindered: device -> what is in its way (``coordinator.hindered``).
+    """
     rollout, found = course.open, []
     if rollout is not None:
-        found.append(_paused(rollout) if rollout.phase is Phase.PAUSED else _stage(rollout))
+        found.append(_paused(rollout) if rollout.phase is Phase.PAUSED else _stage(rollout, hindered))
     if course.waiting is not None:
         what = course.waiting.release.words
         after = "it begins" if rollout is None else f"until rollout {rollout.number} is over"
@@ -67,7 +77,7 @@ def _paused(rollout: Rollout) -> Wait:
     return Wait("rollout", words, rollout.paused, None, "until lichen rollout resume or abort")
 
 
-def _stage(rollout: Rollout) -> Wait:
+def _stage(rollout: Rollout, hindered: Mapping[str, str]) -> Wait:
     stage = {name: one for name, one in rollout.members.items() if one.stage == rollout.stage}
     told = f"rollout {rollout.number} of {rollout.release.words}, {rollout.stage_words}"
     if not stage:
@@ -79,13 +89,19 @@ def _stage(rollout: Rollout) -> Wait:
         words = f"{told}: {counts.words}; it must stay so for {span(rollout.plan.soak_s)}"
         return Wait("rollout", words, rollout.good_since, until, "the next stage begins, or it is complete")
     missing = [
-        name
-        for name, one in sorted(stage.items())
-        if one.phase != "committed" and not one.failed and not one.barred
+        name for name, one in stage.items() if one.phase != "committed" and not one.failed and not one.barred
     ]
+    missing.sort(key=lambda name: (name not in hindered, name))  # those that a person can help come first
+    shown = [f"{name} ({_short(hindered[name])})" if name in hindered else name for name in missing[:_NAMES]]
     more = f" and {len(missing) - _NAMES} more" if len(missing) > _NAMES else ""
-    words = f"{told}: {counts.words}; waits for {', '.join(missing[:_NAMES])}{more}"
+    words = f"{told}: {counts.words}; waits for {', '.join(shown)}{more}"
     return Wait("rollout", words, rollout.since, rollout.until, "it is paused")
+
+
+def _short(words: str) -> str:
+    """Without the middle: a path comes before its trouble."""
+    head = _REASON // 3
+    return words if len(words) <= _REASON else f"{words[:head]}...{words[head + 3 - _REASON :]}"
 
 
 def doing(member: Member) -> str:

@@ -7,7 +7,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from coordinator import schema
-from coordinator.rollout.states import Course, Piece, Release
+from coordinator.rollout.states import Course, Mode, Piece, Release
 from coordinator.serving import Need, Served, served
 from coordinator.store import Store
 from models.contract import Profile
@@ -84,12 +84,13 @@ def newest(store: Store) -> Release | None:
     return found[0] if found else by_route(served(store))
 
 
-def announced(store: Store) -> Release | None:
+def announced(store: Store, mode: Mode = "manual") -> Release | None:
     """What all devices were pointed at before there was a book of rollouts.
 
-    Where there was one, and it is lost, nobody knows: the newest export may be one that failed.
+    Where there was one, and it is lost, nobody knows: the newest export may be one that failed. In mode
+    ``newest`` it is what all are to run.
     """
-    return None if store.get_meta(BEGUN) else newest(store)
+    return None if store.get_meta(BEGUN) and mode != "newest" else newest(store)
 
 
 def known(store: Store, course: Course) -> list[Release]:

@@ -7,6 +7,7 @@ from typing import Final
 
 import structlog
 
+from coordinator.hindered import in_rollout
 from coordinator.rollout.book import FILE, Book
 from coordinator.rollout.peeking import waits
 from coordinator.rollout.plan import Fact
@@ -111,7 +112,8 @@ class Rollouts:
     @property
     def waiting_for(self) -> str:
         """What a rollout waits for, in words; empty where none does."""
-        return "; ".join(wait.why for wait in waits(self.last))
+        course = self.last
+        return "; ".join(wait.why for wait in waits(course, in_rollout(course, self._roster.get)))
 
     @property
     def busy(self) -> bool:

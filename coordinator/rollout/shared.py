@@ -9,7 +9,12 @@ _BEGAN_S: Final = 1_577_836_800.0
 
 
 def next_serial(course: Course, now: float) -> int:
-    """Of a new decision; above those of a book that was lost, or put back from an old copy."""
+    """Of a new decision; above those of a book that was lost, or put back from an old copy.
+
+    By the book and the clock alone: what devices report is not believed, for one member could report the
+    highest number there is, and no decision could follow it. A device goes by decisions that were taken, and
+    of these there is less than one a minute; where a root is, it has none but those that were signed.
+    """
     return max(course.serial + 1, int((now - _BEGAN_S) // 60))
 
 

@@ -166,7 +166,7 @@ class StagedDeployment:
     async def _tell(self, course: Course, rollout: Rollout, device: str, member: Member) -> bool:
         pointer = self._pointer(rollout.release, member.serial, rollout.plan.trial)
         try:
-            pointer = await asyncio.to_thread(self._vouched, course, pointer)
+            pointer = await asyncio.to_thread(self._vouched, course, pointer, device)
             await self._post.to_device(device, Kind.MODEL, pointer)
         except LichenError as error:
             log.warning("model_not_announced", device=device, version=pointer.version, why=str(error))
@@ -202,7 +202,7 @@ class StagedDeployment:
         pointer = self._pointer(rollout.release, member.serial, rollout.plan.trial)
         # It may have come between the decision and its announcement.
         await asyncio.to_thread(self._bundles.ensure, course)
-        pointer = await asyncio.to_thread(self._vouched, course, pointer)
+        pointer = await asyncio.to_thread(self._vouched, course, pointer, device)
         self._said[device] = (member.serial, now)
         return pointer
 
@@ -217,9 +217,9 @@ class StagedDeployment:
             trial=trial,
         )
 
-    def _vouched(self, course: Course, pointer: ModelPointer) -> ModelPointer:
+    def _vouched(self, course: Course, pointer: ModelPointer, device: str | None = None) -> ModelPointer:
         """With what vouches for all that may run."""
-        return self._vouching.vouched(pointer, _signed(self._task, course.running))
+        return self._vouching.vouched(pointer, _signed(self._task, course.running), device)
 
 
 def _signed(task: str, running: Iterable[Release]) -> list[Bundle]:

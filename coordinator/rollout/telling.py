@@ -1,6 +1,7 @@
 """What ``lichen rollout status`` says, as data and as tables."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rich.console import Console
@@ -17,15 +18,27 @@ _SHOWN: Final = ("windows", "errors", "latency_p95_ms", "latency_ratio", "agreem
 _PAST: Final = 5
 
 
+@dataclass(frozen=True, slots=True)
+class Here:
+    """What the devices say of themselves.
+
+    ``online``: device -> whether it is here; ``hindered``: device -> what is in its way
+    (``coordinator.hindered``).
+    """
+
+    online: Mapping[str, bool] = field(default_factory=dict)
+    hindered: Mapping[str, str] = field(default_factory=dict)
+
+
 def told(
-    course: Course, past: list[Rollout], online: Mapping[str, bool], *, mode: str, running: bool, now: float
+    course: Course, past: list[Rollout], here: Here, *, mode: str, running: bool, now: float
 ) -> dict[str, Any]:
     """All of it for programs; times in unix seconds.
 
     Args:
         course: as it was decided.
         past: rollouts before the last one.
-        online: device -> whether it is here.
+        here: what the devices say.
         mode: ``rollout.mode``.
         running: whether the coordinator runs.
         now: unix seconds.
@@ -37,14 +50,14 @@ def told(
         "serial": course.serial,
         "stable": None if stable is None else {**_release(stable.release), "serial": stable.serial},
         "newest": None if course.newest is None else _release(course.newest),
-        "rollout": None if course.rollout is None else _rollout(course.rollout, online),
+        "rollout": None if course.rollout is None else _rollout(course.rollout, here),
         "waiting": None if waiting is None else {**_release(waiting.release), "mode": waiting.mode},
         "failed": [
             {"version": one.version, "bundles": list(one.bundles), "why": one.why, "wall": one.wall}
             for one in course.failed
         ],
-        "past": [_rollout(one, {}) for one in past],
-        "waits": [wait.as_json(now) for wait in waits(course)],
+        "past": [_rollout(one, Here()) for one in past],
+        "waits": [wait.as_json(now) for wait in waits(course, here.hindered)],
     }
 
 
@@ -52,7 +65,7 @@ def _release(release: Release) -> dict[str, Any]:
     return {"version": release.version, "bundles": list(release.digests)}
 
 
-def _rollout(rollout: Rollout, online: Mapping[str, bool]) -> dict[str, Any]:
+def _rollout(rollout: Rollout, here: Here) -> dict[str, Any]:
     stages = [one for one in rollout.members.values() if one.stage == rollout.stage]
     return {
         "number": rollout.number,
@@ -78,8 +91,9 @@ def _rollout(rollout: Rollout, online: Mapping[str, bool]) -> dict[str, Any]:
                 "phase": one.phase,
                 "seen": one.seen,
                 "barred": one.barred,
-                "online": online.get(name),
+                "online": here.online.get(name),
                 "why": one.why,
+                "hindered": here.hindered.get(name),
                 "measures": one.measures,
                 "times": one.times,
             }
@@ -92,9 +106,7 @@ def _counts(counts: Counts) -> dict[str, int]:
     return {name: getattr(counts, name) for name in counts.__slots__}
 
 
-def show(
-    course: Course, past: list[Rollout], online: Mapping[str, bool], *, mode: str, running: bool, now: float
-) -> None:
+def show(course: Course, past: list[Rollout], here: Here, *, mode: str, running: bool, now: float) -> None:
     """The same for people."""
     console = Console()
 
@@ -107,14 +119,14 @@ def show(
     stable = course.stable
     say(f"all devices: {'no version yet' if stable is None else stable.release.words}")
     if course.rollout is not None:
-        _show(console, course.rollout, online)
-    for wait in lines(waits(course), now):
+        _show(console, course.rollout, here)
+    for wait in lines(waits(course, here.hindered), now):
         say(wait)
     for one in past[:_PAST]:
         say(f"before: rollout {one.number} of {one.release.words}: {one.phase.value}: {one.why}")
 
 
-def _show(console: Console, rollout: Rollout, online: Mapping[str, bool]) -> None:
+def _show(console: Console, rollout: Rollout, here: Here) -> None:
     words = f"rollout {rollout.number} of {rollout.release.words}: {rollout.phase.value}"
     if rollout.why:
         words += f": {rollout.why}"
@@ -125,9 +137,10 @@ def _show(console: Console, rollout: Rollout, online: Mapping[str, bool]) -> Non
     )
     for name, one in sorted(rollout.members.items(), key=lambda item: (item[1].stage, item[0])):
         measures = [f"{key} {one.measures[key]:.3g}" for key in _SHOWN if key in one.measures]
-        here = {True: "online", False: "offline", None: ""}[online.get(name)]
+        now = {True: "online", False: "offline", None: ""}[here.online.get(name)]
         stage = "canary" if one.stage == 0 else f"wave {one.stage}"
-        table.add_row(name, stage, here, doing(one), "\n".join(measures), escape(one.why))
+        why = one.why or here.hindered.get(name, "")
+        table.add_row(name, stage, now, doing(one), "\n".join(measures), escape(why))
     if rollout.members:
         console.print(table)
     for line in rollout.story:

@@ -1,4 +1,7 @@
-"""Signing while the coordinator runs: pointers get what vouches for their bundles, anew before it expires."""
+"""Signing while the coordinator runs: pointers get what vouches for their bundles, anew before it expires.
+
+Each decision is signed for whom it was taken, by the same key (:mod:`protocol.decisions`).
+"""
 
 import asyncio
 import threading
@@ -9,7 +12,9 @@ from typing import Final, Protocol
 import structlog
 
 from coordinator.config import CoordinatorSettings
+from coordinator.trust.keys import Key
 from coordinator.trust.repository import DAY_S, FOLDER, Bundle, Published, Repository
+from protocol.decisions import drafted
 from protocol.errors import LichenError
 from protocol.messages import BlobRef, ModelPointer, Vouchers
 from runtime.blobs import BlobStore
@@ -23,8 +28,15 @@ _LOOK_S: Final = 60.0
 class Vouching(Protocol):
     """Who signs."""
 
-    def vouched(self, pointer: ModelPointer, bundles: Sequence[Bundle]) -> ModelPointer:
-        """The pointer with what vouches for all ``bundles``. Blocks for a disk.
+    def vouched(
+        self, pointer: ModelPointer, bundles: Sequence[Bundle], device: str | None = None
+    ) -> ModelPointer:
+        """The pointer, signed, with what vouches for all ``bundles``. Blocks for a disk.
+
+        Args:
+            pointer: what was decided.
+            bundles: what devices may run.
+            device: whom it is for alone; None: all.
 
         Raises:
             Misconfigured: a key or a root is missing.
@@ -41,9 +53,11 @@ class Vouching(Protocol):
 class Unsigned:
     """Of a fleet without a root."""
 
-    def vouched(self, pointer: ModelPointer, bundles: Sequence[Bundle]) -> ModelPointer:
+    def vouched(
+        self, pointer: ModelPointer, bundles: Sequence[Bundle], device: str | None = None
+    ) -> ModelPointer:
         """As it is."""
-        del bundles
+        del bundles, device
         return pointer
 
     def due(self) -> bool:
@@ -61,6 +75,10 @@ class _Last:
 
     bundles: tuple[Bundle, ...]
     vouchers: Vouchers
+    key: Key
+    """Who signed."""
+    number: int
+    """Of the root that names it."""
     root: int
     """When its file was written."""
     again_at: float
@@ -70,21 +88,26 @@ class _Last:
 class Vouchsafe:
     """Of a fleet with one. Thread-safe."""
 
-    def __init__(self, repository: Repository, blobs: BlobStore, clock: Clock) -> None:
+    def __init__(self, repository: Repository, blobs: BlobStore, clock: Clock, fleet: str) -> None:
         self._repository = repository
+        self._fleet = fleet
         self._blobs = blobs
         self._clock = clock
         self._lock = threading.Lock()
         self._last: _Last | None = None
 
-    def vouched(self, pointer: ModelPointer, bundles: Sequence[Bundle]) -> ModelPointer:
+    def vouched(
+        self, pointer: ModelPointer, bundles: Sequence[Bundle], device: str | None = None
+    ) -> ModelPointer:
         """See :class:`Vouching`."""
         if not self._repository.exists:
             return pointer
         with self._lock:
             if self._last is None or self._last.bundles != tuple(bundles) or self.due():
                 self._last = self._sign(bundles)
-            return pointer.model_copy(update={"trust": self._last.vouchers})
+            last = self._last
+        decision = last.key.signs(drafted(pointer, self._fleet, device, last.number)).encode().decode()
+        return pointer.model_copy(update={"trust": last.vouchers, "decision": decision})
 
     def due(self) -> bool:
         """See :class:`Vouching`."""
@@ -100,7 +123,9 @@ class Vouchsafe:
         root, wall = self._root(), self._clock.wall()
         # Once a start: where the folder is a restored copy, devices know newer metadata than is here.
         published = self._repository.publish(bundles, wall, anew=self._last is None)
-        return _Last(tuple(bundles), self._vouchers(published), root, wall + self._repository.again_s)
+        key, number = self._repository.online(), self._repository.root().version
+        again_at = wall + self._repository.again_s
+        return _Last(tuple(bundles), self._vouchers(published), key, number, root, again_at)
 
     def _vouchers(self, published: Published) -> Vouchers:
         roots = tuple(self._blobs.put(data) for data in self._repository.roots()[1:])
@@ -126,7 +151,7 @@ def vouching_of(settings: CoordinatorSettings, blobs: BlobStore, clock: Clock) -
     repository = repository_of(settings)
     if repository.exists:
         repository.online()
-    return Vouchsafe(repository, blobs, clock)
+    return Vouchsafe(repository, blobs, clock, settings.fleet)
 
 
 def repository_of(settings: CoordinatorSettings) -> Repository:

@@ -10,6 +10,7 @@ from pydantic import Field
 from edge_agent.deploying.health import figures
 from edge_agent.deploying.measures import Measures
 from protocol.base import Count, Digest, Name, Seconds, Wire
+from protocol.messages import ModelPointer
 from protocol.rollout import Trial, TrialReport
 
 MAX_BAD: Final = 32
@@ -55,6 +56,9 @@ class Book(Wire):
     format: Literal[2] = 2
     serial: Count = 0
     """Of the last decision that this device went by: earlier ones are out of date."""
+    epoch: Count | None = None
+    """Whose decision that was (``edge_agent.trust.Trusted.epoch``); None: no signature was asked for, or an
+    older release wrote it."""
     committed: Kept | None = None
     before: Kept | None = None
     """Loaded where the committed one is damaged."""
@@ -73,6 +77,17 @@ class Book(Wire):
     def failed(self, digest: str, serial: int) -> Bad | None:
         """Whether this bundle was rolled back, and no later decision points to it."""
         return next((b for b in self.bad if b.digest == digest and b.serial >= serial), None)
+
+
+def kept_of(pointer: ModelPointer, epoch: int | None) -> Kept:
+    """What a pointer points to; ``epoch``: as in :class:`Kept`."""
+    return Kept(
+        task=pointer.task,
+        version=pointer.version,
+        digest=pointer.bundle.digest,
+        serial=pointer.serial,
+        epoch=epoch,
+    )
 
 
 def reported(book: Book) -> TrialReport | None:

@@ -1,7 +1,8 @@
 """What a device does about a pointer: pure.
 
 A coordinator counts its decisions (``ModelPointer.serial``). The later one counts, on whichever topic it came
-and also where its version is lower: that is how a fleet goes back. Without a serial, versions count.
+and also where its version is lower: that is how a fleet goes back. Without a serial, versions count; but who
+signs decisions, and has counted one, goes on counting.
 """
 
 from edge_agent.deploying.book import Bad, Book, Kept, OnTrial, report_of
@@ -38,7 +39,9 @@ def point(standing: Standing, event: Pointed) -> Outcome:
     book, pointer, digest = standing.book, event.pointer, event.pointer.bundle.digest
     trial, committed = book.trial, book.committed
     anew = another_signer(book, event.epoch)
-    if 0 < pointer.serial < book.serial and not anew:
+    # Who signs decisions does not stop counting them: 0 is an old one. Where nothing is signed, it may be a
+    # coordinator of an older release.
+    if (pointer.serial or event.epoch is not None) and pointer.serial < book.serial and not anew:
         words = f"decision {pointer.serial} is out of date: this device went by decision {book.serial}"
         return standing, (Say(words),)
     if trial is not None and trial.digest == digest:

@@ -55,12 +55,14 @@ def take(standing: Standing, event: Fetched) -> Outcome:
 def counted(book: Book, serial: int, epoch: int | None) -> dict[str, Any]:
     """Of the book, now that a device goes by this decision; decisions and marks begin anew with who signs."""
     if another_signer(book, epoch):
-        return {"serial": serial, "bad": ()}
-    return {"serial": max(book.serial, serial)}
+        return {"serial": serial, "epoch": epoch, "bad": ()}
+    return {"serial": max(book.serial, serial), "epoch": book.epoch if epoch is None else epoch}
 
 
 def another_signer(book: Book, epoch: int | None) -> bool:
     """Who signed what is here, if anybody, speaks no more: neither versions nor decisions go on."""
+    if epoch is not None and book.epoch is not None:
+        return epoch != book.epoch
     here = [one.epoch for one in (book.trial, book.committed) if one is not None]
     return epoch is not None and epoch not in here
 

@@ -56,9 +56,11 @@ def enroll(
         shared = None if fleet_secret is None else secrets.read(fleet_secret)
         done, path = _enroll(_invite(word, invite_file), config, device, wait, shared, replace=replace)
     except (Misconfigured, Refused, Transient) as error:
+        words = error.words if isinstance(error, Refused) else str(error)
         if output == "json":
-            typer.echo(json.dumps({"error": str(error)}))
-        typer.echo(f"lichen agent enroll: {error}", err=True)
+            reason = {"reason": error.reason} if isinstance(error, Refused) else {}
+            typer.echo(json.dumps({"error": words, **reason}))
+        typer.echo(f"lichen agent enroll: {words}", err=True)
         raise typer.Exit(_CODES[next(kind for kind in _CODES if isinstance(error, kind))]) from None
     _show(done, path, output, None if shared is None else secrets.print_of(shared))
 

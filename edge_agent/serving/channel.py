@@ -5,17 +5,12 @@ import socket
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from edge_agent.serving.host import Answer, Broken
 from edge_agent.serving.wire import KEPT, MAX_BODY, Arrays, Header, decode, encode, lengths
-from protocol.errors import LichenError, Refused
+from protocol.errors import Refused
 
-Answer = tuple[Header, dict[str, NDArray[Any]]]
 _PREFIX = 8
-
-
-class Broken(LichenError):  # noqa: N818 - reads as what happened
-    """The servant has gone, or what it says makes no sense: the channel is closed."""
 
 
 class Channel:
@@ -39,21 +34,7 @@ class Channel:
         self._loop.add_reader(sock.fileno(), self._readable)
 
     async def ask(self, header: Header, arrays: Arrays, timeout_s: float, max_body: int = MAX_BODY) -> Answer:
-        """One question, one answer.
-
-        Args:
-            header: what is asked.
-            arrays: that go with it.
-            timeout_s: no answer after so long breaks the channel.
-            max_body: larger arrays than these break it too.
-
-        Returns:
-            Header and arrays; those are valid until the next question.
-
-        Raises:
-            Broken: no answer came, or none that can be read. A caller that is cancelled breaks it too.
-            Refused: the question is too large to be asked.
-        """
+        """As ``host.Asked``."""
         if self.broken:
             raise Broken(self.broken)
         buffers = encode(header, arrays)
@@ -127,10 +108,11 @@ class Channel:
         waiter = self._waiter
         if waiter is None:
             return
-        answer = decode(memoryview(self._buffer)[: self._got])
+        header, views = decode(memoryview(self._buffer)[: self._got])
+        answer = header, {name: np.array(view) for name, view in views.items()}
         self._got = 0
         if len(self._buffer) > KEPT:
-            self._buffer = bytearray(KEPT)  # the answer keeps the large one for as long as it is needed
+            self._buffer = bytearray(KEPT)
         waiter.set_result(answer)
 
     def _break(self, why: str) -> None:
@@ -144,8 +126,3 @@ class Channel:
         self._sock.close()
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(Broken(why))
-
-
-def copied(arrays: Arrays) -> dict[str, NDArray[Any]]:
-    """Arrays that stay when the next answer comes."""
-    return {name: np.array(array) for name, array in arrays.items()}

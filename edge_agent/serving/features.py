@@ -8,8 +8,7 @@ from typing import Final
 import numpy as np
 
 from edge_agent import probe
-from edge_agent.serving.channel import Broken, Channel, copied
-from edge_agent.serving.parent import Zygote
+from edge_agent.serving.host import Asked, Broken, Host
 from edge_agent.serving.process import OPEN_TIMEOUT_S, require_answer
 from edge_agent.serving.servant import FEATURE, GRAPH, WINDOWS
 from edge_agent.serving.wire import Arrays, Header
@@ -25,12 +24,12 @@ class FeatureProcess:
     """Started by :meth:`open`; :meth:`close` ends it, whatever it does.
 
     Args:
-        zygote: makes processes.
+        host: where it runs.
     """
 
-    def __init__(self, zygote: Zygote) -> None:
-        self._zygote = zygote
-        self._channel: Channel | None = None
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._channel: Asked | None = None
         self._pid: int | None = None
         self.dim = 0
         """D; 0 where the graph does not say it."""
@@ -42,8 +41,7 @@ class FeatureProcess:
             Refused: it is none that can be run.
             Transient: there is no process to be had, or it died of the graph; in words.
         """
-        self._pid, sock = await self._zygote.servant()
-        self._channel = Channel(sock)
+        self._pid, self._channel = await self._host.channel()
         graph = {GRAPH: np.frombuffer(data, np.uint8)}
         said, _ = await self._asked({"op": "open", "threads": threads}, graph, OPEN_TIMEOUT_S, 0)
         dim = said.get("dim")
@@ -61,7 +59,7 @@ class FeatureProcess:
         size = (len(x_BCT), self.dim)
         given = {**encoder, WINDOWS: np.asarray(x_BCT, np.float32)}
         _, found = await self._asked({"op": "features"}, given, timeout_s, 4 * size[0] * size[1])
-        z_BD = copied(found).get(FEATURE)
+        z_BD = found.get(FEATURE)
         if z_BD is None or z_BD.shape != size or z_BD.dtype != _F4 or not np.isfinite(z_BD).all():
             raise Transient(_NONSENSE)
         return z_BD
@@ -75,7 +73,7 @@ class FeatureProcess:
             said, found = await self._channel.ask(header, given, timeout_s, max_body)
         except Broken as error:
             pid, self._pid = self._pid, None
-            status = None if pid is None else await self._zygote.fate(pid)
+            status = None if pid is None else await self._host.fate(pid)
             raise Transient(probe.words(status or 0, "") or str(error)) from None
         require_answer(said)
         return said, found
@@ -85,5 +83,5 @@ class FeatureProcess:
         if self._channel is not None:
             self._channel.close()
         if self._pid is not None:
-            self._zygote.end(self._pid)
+            self._host.end(self._pid)
         self._channel = self._pid = None

@@ -31,7 +31,7 @@ from edge_agent.serving.choose import (
 )
 from edge_agent.serving.parent import Ready, Zygote
 from edge_agent.serving.process import Failed, Opening
-from edge_agent.serving.remote import RemoteWindows
+from edge_agent.serving.served import ServedWindows
 from models.contract import FloatArray
 from protocol.bundle import BundleManifest
 from protocol.errors import LichenError, Refused, Transient
@@ -189,7 +189,7 @@ async def measure(  # noqa: PLR0917 - as above
     said: dict[str, FloatArray] = {}
     for one in some:
         how = replace(opening, file=one.file, provider=one.provider, private=None, timeout_s=_TIMEOUT_S)
-        model = RemoteWindows(zygote, folder, manifest, how)
+        model = ServedWindows(zygote, folder, manifest, how)
         try:
             await model.start()
             answers = await model.predict(sample.x, sample.present_NM, None)
@@ -206,7 +206,7 @@ async def measure(  # noqa: PLR0917 - as above
     return found
 
 
-async def _median_s(model: RemoteWindows, sample: Sample) -> float:
+async def _median_s(model: ServedWindows, sample: Sample) -> float:
     """Of one window, as they come."""
     clock, times = asyncio.get_running_loop().time, []
     until = clock() + _AT_MOST_S

@@ -3,10 +3,8 @@
 import asyncio
 import contextlib
 import os
-import signal
 import socket
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +14,8 @@ import structlog
 
 from edge_agent import probe
 from edge_agent.serving import zygote
+from edge_agent.serving.channel import Channel
+from edge_agent.serving.reaping import ended, reaped
 from edge_agent.serving.zygote import PACKET
 from models.serve import shed_memory
 from protocol.errors import Transient
@@ -24,6 +24,8 @@ from runtime.settings import LogSettings
 _log = structlog.get_logger("edge_agent.serving")
 READY_TIMEOUT_S: Final = 60.0
 """To load ONNX Runtime, from a slow card."""
+IDLE_S: Final = 10.0
+"""Where models run in the agent, and processes only try them: for a next one to be tried soon."""
 _TIMEOUT_S: Final = 10.0
 _TASKS: Final = Path("/proc/self/task")
 
@@ -49,9 +51,12 @@ class Zygote:
     Args:
         log: how processes that are started (and not forked) log.
         python: the interpreter.
+        idle_s: it ends when it has had no servant and no question for so long; None: it stays.
     """
 
-    def __init__(self, log: LogSettings | None = None, *, python: str = sys.executable) -> None:
+    def __init__(
+        self, log: LogSettings | None = None, *, python: str = sys.executable, idle_s: float | None = None
+    ) -> None:
         self._log = log or LogSettings()
         self._python = python
         self._sock: socket.socket | None = None
@@ -61,6 +66,11 @@ class Zygote:
         """One that was started."""
         self._one_at_a_time = asyncio.Lock()
         self._closed = False
+        self._idle_s = idle_s
+        self._timer: asyncio.TimerHandle | None = None
+        self._resting: asyncio.Task[None] | None = None
+        self._out: set[int] = set()
+        """Servants that nobody has ended yet."""
 
     @property
     def pid(self) -> int | None:
@@ -116,10 +126,18 @@ class Zygote:
         if "pid" not in answer:
             ours.close()
             raise Transient(_said(answer["why"]))
-        return int(answer["pid"]), ours
+        pid = int(answer["pid"])
+        self._out.add(pid)
+        return pid, ours
+
+    async def channel(self) -> tuple[int, Channel]:
+        """As :meth:`servant`, with a channel."""
+        pid, sock = await self.servant()
+        return pid, Channel(sock)
 
     async def fate(self, pid: int) -> int | None:
         """How a servant ended: exit status, negative for a signal; None where nobody knows. It ends it."""
+        self._out.discard(pid)
         if self._sock is None:
             return None
         try:
@@ -130,26 +148,32 @@ class Zygote:
 
     def end(self, pid: int) -> None:
         """End a servant, whatever it does."""
+        self._out.discard(pid)
         if self._sock is not None:
             with contextlib.suppress(OSError):  # it has gone, and its servants with it
                 self._sock.send(cbor2.dumps({"op": "end", "pid": pid}))
+        self._arm()
 
     def close(self) -> None:
         """End it, and with it all servants; no other is started."""
         self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
         sock, self._sock = self._sock, None
         if sock is not None:
             sock.close()
         pid, self._pid = self._pid, None
         if pid is not None:
-            _reaped(pid)
+            reaped(pid)
 
     async def aclose(self) -> None:
         """As :meth:`close`, and wait for a process that was started."""
         self.close()
+        if self._resting is not None:
+            await asyncio.wait([self._resting])
         process, self._process = self._process, None
         if process is not None:
-            await _ended(process)
+            await ended(process)
 
     async def _ask(
         self, asked: dict[str, Any], timeout_s: float, given: socket.socket | None = None
@@ -185,6 +209,25 @@ class Zygote:
         finally:
             if given is not None:
                 given.close()
+            self._arm()
+
+    def _arm(self) -> None:
+        """It rests when nothing has happened for a while."""
+        if self._idle_s is None or self._closed:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(self._idle_s, self._idle)
+
+    def _idle(self) -> None:
+        if not self._out:
+            self._resting = asyncio.ensure_future(self._rest())
+
+    async def _rest(self) -> None:
+        """It ends, and its memory is the system's; the next question starts another."""
+        async with self._one_at_a_time:
+            if self._sock is not None and not self._out:
+                await self._gone()
 
     async def _start(self) -> socket.socket:
         """As a process of its own. Raises Transient."""
@@ -211,19 +254,21 @@ class Zygote:
 
     async def _lost(self, why: str) -> str:
         """It has gone, or is ended now; how, in words."""
+        words = why or probe.words(await self._gone(), "") or "it ended"
+        _log.error("the process that starts models has gone", why=words)
+        return words
+
+    async def _gone(self) -> int:
+        """Its exit status, once it has ended; it is ended where it has not."""
         sock, self._sock = self._sock, None
         if sock is not None:
             sock.close()
         pid, process = self._pid, self._process
         self._pid = self._process = None
-        status = 0
+        self._out.clear()
         if process is not None:
-            status = await _ended(process)
-        elif pid is not None:
-            status = await asyncio.to_thread(_reaped, pid)
-        words = why or probe.words(status, "") or "it ended"
-        _log.error("the process that starts models has gone", why=words)
-        return words
+            return await ended(process)
+        return 0 if pid is None else await asyncio.to_thread(reaped, pid)
 
 
 def _pair() -> tuple[socket.socket, socket.socket]:
@@ -231,32 +276,6 @@ def _pair() -> tuple[socket.socket, socket.socket]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setblocking(False)
     return ours, theirs
-
-
-async def _ended(process: asyncio.subprocess.Process) -> int:
-    """Exit status of a process whose socket is closed; it is killed where it stays."""
-    try:
-        async with asyncio.timeout(_TIMEOUT_S / 10):
-            return await process.wait()
-    except TimeoutError:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        return await process.wait()
-
-
-def _reaped(pid: int) -> int:
-    """As :func:`_ended`, of a fork of ours."""
-    until = time.monotonic() + _TIMEOUT_S / 10
-    try:
-        while time.monotonic() < until:
-            found, status = os.waitpid(pid, os.WNOHANG)
-            if found:
-                return os.waitstatus_to_exitcode(status)
-            time.sleep(0.002)
-        os.kill(pid, signal.SIGKILL)
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    except ChildProcessError:  # somebody has waited for all children
-        return 0
 
 
 def _said(why: str) -> str:

@@ -1,4 +1,4 @@
-"""The process of one model, as the agent holds it: started, asked, started anew, ended."""
+"""A model, as the agent holds it: started, asked, started anew, ended; in its process or in the agent's."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from edge_agent import probe
 from edge_agent.fit import MODEL_FILE
 from edge_agent.model import CPU
-from edge_agent.serving.channel import Broken, Channel
-from edge_agent.serving.parent import Zygote
+from edge_agent.serving.host import Asked, Broken, Host
 from edge_agent.serving.wire import Arrays, Header
 from protocol.bundle import BundleManifest
 from protocol.errors import LichenError, Reason, Refused, Transient
@@ -20,6 +19,7 @@ from protocol.task import Task
 _log = structlog.get_logger("edge_agent.serving")
 OPEN_TIMEOUT_S: Final = 60.0
 """To open a model and try it once."""
+_PROCESS: Final = "the model's process"
 _REASONS: Final = {reason.value: reason for reason in Reason}
 
 
@@ -46,33 +46,33 @@ class Opening:
     provider: str = CPU
 
 
-class RemoteModel:
+class ServedModel:
     """What models of windows and of graphs have in common.
 
     Args:
-        zygote: makes processes.
+        host: where models run.
         folder: an unpacked bundle.
         manifest: of it.
         opening: how.
     """
 
-    def __init__(self, zygote: Zygote, folder: Path, manifest: BundleManifest, opening: Opening) -> None:
+    def __init__(self, host: Host, folder: Path, manifest: BundleManifest, opening: Opening) -> None:
         self.manifest = manifest
         self.digest = folder.name
         self.own = False
         """Whether the last answer was made with the device's own tensors."""
         self.pid: int | None = None
-        """Of its process, while it has one."""
+        """Of its process, while it has one of its own."""
         self.choice: dict[str, Any] = {}
         """Which variant it is and why, for people (``edge_agent.serving.choose``)."""
         self.failures = 0
         """Batches in a row that had no answer from its process."""
         self.ran_s = 0.0
         """What of the last answer's time ONNX Runtime took."""
-        self._zygote = zygote
+        self._host = host
         self._folder = folder
         self._opening = opening
-        self._channel: Channel | None = None
+        self._channel: Asked | None = None
         self._task: Task | None = None
         self._closed = False
 
@@ -83,8 +83,8 @@ class RemoteModel:
             Refused: it does not open or run, or its process dies of it.
             Transient: there is no process to be had.
         """
-        pid, sock = await self._zygote.servant()
-        self.pid, self._channel, self._task = pid, Channel(sock), None
+        self.pid, self._channel = await self._host.channel()
+        self._task = None
         how = self._opening
         asked = {
             "op": "open",
@@ -151,7 +151,7 @@ class RemoteModel:
         """It does not say what a model says: its process goes."""
         self.failures += 1
         self._end()
-        return Failed(f"the model's process talks nonsense: {words}")
+        return Failed(f"{_PROCESS} talks nonsense: {words}")
 
     async def _fate(self) -> str:
         """How the process has ended, in words; it is ended where it has not."""
@@ -160,10 +160,10 @@ class RemoteModel:
         why = "" if channel is None else channel.broken
         if channel is not None:
             channel.close()
-        status = None if pid is None else await self._zygote.fate(pid)
+        status = None if pid is None else await self._host.fate(pid)
         hangs = "not answered" in why
         how = "" if status is None or hangs else probe.words(status, "")
-        return f"the model's process: {how or why or 'it has gone'}"
+        return f"{'the model' if pid is None else _PROCESS}: {how or why or 'it has gone'}"
 
     def _end(self) -> None:
         channel, pid = self._channel, self.pid
@@ -171,7 +171,7 @@ class RemoteModel:
         if channel is not None:
             channel.close()
         if pid is not None:
-            self._zygote.end(pid)
+            self._host.end(pid)
 
 
 def require_answer(answer: Header) -> None:

@@ -2,28 +2,40 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import structlog
 
 from edge_agent.config import InferSettings
 from edge_agent.model import read_manifest
 from edge_agent.serving.choose import REFERENCE
+from edge_agent.serving.host import Host
 from edge_agent.serving.measure import Recent, choose
 from edge_agent.serving.parent import Zygote
 from edge_agent.serving.process import Opening
-from edge_agent.serving.remote import Model, remote
+from edge_agent.serving.served import Model, served
+from edge_agent.serving.within import Within
 from protocol.errors import Refused
 
 _log = structlog.get_logger("edge_agent.serving")
 
 
-async def started(
-    zygote: Zygote, folder: Path, settings: InferSettings, private: Path | None, recent: Recent
+def host_of(zygote: Zygote, settings: InferSettings) -> Host:
+    """Where models run, by ``infer.isolation``."""
+    return zygote if settings.isolation == "process" else Within()
+
+
+async def started(  # noqa: PLR0917 - who makes processes, where it runs then, what, how, on what
+    zygote: Zygote, host: Host, folder: Path, settings: InferSettings, private: Path | None, recent: Recent
 ) -> Model:
     """Start the fastest variant of a model that agrees with float32 here, and run it once.
 
+    One that is to run in the agent's process runs in another one before: what it does to that, it would do to
+    the agent.
+
     Args:
         zygote: makes processes.
+        host: where it runs then.
         folder: an unpacked bundle.
         settings: say what may be taken.
         private: folder of the device's own tensors, if any.
@@ -36,16 +48,22 @@ async def started(
     manifest = await asyncio.to_thread(read_manifest, folder)
     plain = Opening(settings.threads, settings.timeout_s, private)
     chosen, told = await choose(zygote, folder, manifest, settings, plain, recent)
-    model = remote(zygote, folder, manifest, chosen)
-    model.choice = told
-    try:
+
+    async def begun(how: Opening, words: dict[str, Any]) -> Model:
+        if host is not zygote:
+            tried = served(zygote, folder, manifest, how)
+            await tried.start()
+            tried.close()
+        model = served(host, folder, manifest, how)
+        model.choice = words
         await model.start()
+        return model
+
+    try:
+        return await begun(chosen, told)
     except Refused as error:
         if chosen == plain:
             raise
         why = f"{told['variant']} on {told['provider']} does not run any more: {error.detail}"
         _log.warning("float32 on the CPU instead", version=manifest.version, why=why)
-        model = remote(zygote, folder, manifest, plain)
-        model.choice = {"variant": REFERENCE.variant, "provider": REFERENCE.provider, "why": why}
-        await model.start()
-    return model
+        return await begun(plain, {"variant": REFERENCE.variant, "provider": REFERENCE.provider, "why": why})

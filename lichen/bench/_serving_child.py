@@ -1,7 +1,7 @@
 """The process that ``lichen bench serving`` measures: what of the agent runs models, without the rest of it.
 
-``python -P -m lichen.bench._serving_child latency|swaps TASK COUNT OUT FOLDER...`` writes one JSON object to
-the file OUT. The folders are unpacked bundles of the same task.
+``python -P -m lichen.bench._serving_child latency|swaps TASK COUNT OUT ISOLATION FOLDER...`` writes one JSON
+object to the file OUT. ISOLATION is that of ``[infer]``; the folders are unpacked bundles of the same task.
 """
 
 import asyncio
@@ -19,9 +19,10 @@ import psutil
 from edge_agent.collect import Judged
 from edge_agent.config import InferSettings
 from edge_agent.inference import Inference
+from edge_agent.model import CPU
 from edge_agent.quality import REASONS, Quality
 from edge_agent.seen import Seen
-from edge_agent.serving.parent import Zygote
+from edge_agent.serving.parent import IDLE_S, Zygote
 from lichen.bench._tasks import noise_windows
 from models.streams.windows import Windows
 from protocol.task import Task
@@ -45,11 +46,10 @@ class Stand:
     Args:
         task: of the bundles.
         zygote: forked.
-        output: predictions go there, as they do in an agent.
+        settings: of the inference.
     """
 
-    def __init__(self, task: Task, zygote: Zygote, output: Path) -> None:
-        settings = InferSettings(output=output, variant="float32", providers=("CPUExecutionProvider",))
+    def __init__(self, task: Task, zygote: Zygote, settings: InferSettings) -> None:
         self._clock = SystemClock()
         self._task = task
         self._windows = noise_windows(task, 256)
@@ -137,25 +137,35 @@ async def swaps(stand: Stand, folders: list[Path], count: int) -> dict[str, Any]
     return {"looks": looks, "swap": taken[_WARM:]}
 
 
-async def _measured(what: str, task: Task, zygote: Zygote, count: int, folders: list[Path]) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="lichen-bench-") as made:
-        stand = Stand(task, zygote, Path(made) / "predictions.jsonl")
-        running = asyncio.ensure_future(stand.inference.run())
-        try:
-            measure = {"latency": latency, "swaps": swaps}[what]
-            return await measure(stand, folders, count)
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+async def _measured(what: str, stand: Stand, count: int, folders: list[Path]) -> dict[str, Any]:
+    running = asyncio.ensure_future(stand.inference.run())
+    try:
+        measure = {"latency": latency, "swaps": swaps}[what]
+        return await measure(stand, folders, count)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
-def main(what: str, task: str, count: str, out: str, *folders: str) -> None:
+def main(what: str, task: str, count: str, out: str, isolation: str, *folders: str) -> None:
     """Fork the zygote first, as the agent does."""
-    zygote = Zygote()
+    zygote = Zygote(idle_s=None if isolation == "process" else IDLE_S)
     zygote.fork()
     said = Task.model_validate_json(Path(task).read_text())
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        found = runner.run(_measured(what, said, zygote, int(count), [Path(one) for one in folders]))
+    with (
+        tempfile.TemporaryDirectory(prefix="lichen-bench-") as made,
+        asyncio.Runner(loop_factory=loop_factory()) as runner,
+    ):
+        settings = InferSettings.model_validate(
+            {
+                "output": Path(made) / "predictions.jsonl",  # they go there, as they do in an agent
+                "isolation": isolation,
+                "variant": "float32",
+                "providers": (CPU,),
+            }
+        )
+        stand = Stand(said, zygote, settings)
+        found = runner.run(_measured(what, stand, int(count), [Path(one) for one in folders]))
     Path(out).write_text(json.dumps(found), encoding="utf-8")
 
 

@@ -132,11 +132,19 @@ def _add(name: str) -> None:
     def command(*, quick: Quick = False, shape: Shape = Format.TABLE, out: Out = None) -> None:
         _run((name,), quick=quick, shape=shape, out=out)
 
-    command.__doc__ = _HELP[name]
+    # A benchmark that says nothing here is one that a test finds; `lichen` starts all the same.
+    command.__doc__ = _HELP.get(name, f"The benchmark {name}; lichen bench list says what it measures.")
     app.command(name)(command)
 
 
 _OWN_OPTIONS = frozenset({"kills", "matrix"})
+
+
+def described() -> set[str]:
+    """Benchmarks that have words of their own for the help."""
+    return {*_HELP, *_STUDIES, *_OWN_OPTIONS}
+
+
 for _name in registry.names():
     if _name not in _OWN_OPTIONS | _STUDIES.keys():
         _add(_name)

@@ -17,6 +17,7 @@ import psutil
 from lichen.bench._fleet import Fleet, noise_recording, stop
 from lichen.bench._tasks import demo_task
 from lichen.bench.result import Bench, Goal, Row, Say, row
+from lichen.bench.serving import WHERE
 from lichen.demo.observer import Environment, environment, memory_mb
 from protocol.errors import Transient
 from protocol.task import Rounds
@@ -77,24 +78,26 @@ def _by_process(pid: int) -> dict[str, float]:
     return found
 
 
-def _observer(fleet: Fleet, place: Environment, file: Path, speed: float) -> subprocess.Popen[bytes]:
+def _observer(
+    fleet: Fleet, place: Environment, isolation: str, file: Path, speed: float
+) -> subprocess.Popen[bytes]:
     return fleet.agent(
         "watcher",
         file,
         speed=speed,
         command=place.command,
         roles=["observe"],
-        infer={"output": str(fleet.root / "predictions.jsonl")},
+        infer={"output": str(fleet.root / "predictions.jsonl"), "isolation": isolation},
         source=[{"kind": "replay", "file": str(file), "speed": speed, "loop": True}],
     )
 
 
-def _start_s(fleet: Fleet, place: Environment, file: Path) -> float:
+def _start_s(fleet: Fleet, place: Environment, isolation: str, file: Path) -> float:
     """Seconds from ``exec`` until a prediction is on the disk; the stream is as fast as it can be read."""
     output = fleet.root / "predictions.jsonl"
     output.unlink(missing_ok=True)
     began = time.perf_counter()
-    process = _observer(fleet, place, file, 1000.0)
+    process = _observer(fleet, place, isolation, file, 1000.0)
     while not _lines(output):
         if process.poll() is not None or time.perf_counter() - began > _PROBE_S:
             raise Transient(f"the agent does not predict again: {fleet.said('watcher')[-500:]}")
@@ -104,7 +107,7 @@ def _start_s(fleet: Fleet, place: Environment, file: Path) -> float:
     return taken
 
 
-def measure(place: Environment, say: Say) -> dict[str, list[float]]:
+def measure(place: Environment, isolation: str, say: Say) -> dict[str, list[float]]:
     """Run the loop to a predicting observer: its memory before it has a model and with one; then restarts."""
     task = demo_task().model_copy(
         update={
@@ -116,7 +119,7 @@ def measure(place: Environment, say: Say) -> dict[str, list[float]]:
         fleet.broker()
         file = noise_recording(fleet.root / "stream.npz", task, _WINDOWS)
         output = fleet.root / "predictions.jsonl"
-        watcher = _observer(fleet, place, file, 20.0)
+        watcher = _observer(fleet, place, isolation, file, 20.0)
         fleet.until(
             lambda: "collecting" in fleet.said("watcher") or "connected" in fleet.said("watcher"),
             60,
@@ -128,11 +131,13 @@ def measure(place: Environment, say: Say) -> dict[str, list[float]]:
         fleet.coordinator(spread_s=0.5)
         fleet.agent("trainer", file, speed=100.0, infer={"enabled": False}, state_every_s=1.0)
         fleet.until(lambda: _lines(output) >= _PREDICTIONS, _LOADED_S, "the observer predicts")
+        if isolation == "none":
+            fleet.until(lambda: not psutil.Process(watcher.pid).children(), 60, "it is by itself")
         pss, rss = memory_mb(watcher.pid)
         by_name = _by_process(watcher.pid)
         say(f"predicting: {pss:.1f} MB; {_listed(by_name)}")
         stop(watcher)
-        starts = [_start_s(fleet, place, file) for _ in range(_STARTS)]
+        starts = [_start_s(fleet, place, isolation, file) for _ in range(_STARTS)]
         say(f"from exec to a prediction: {', '.join(f'{taken:.2f}' for taken in starts)} s")
         found = {_MEMORY: pss, "RSS, predicting, MB": rss, "PSS without a model, MB": bare_pss}
         found |= {f"of it {name}, MB": size for name, size in by_name.items()}
@@ -150,19 +155,23 @@ def run(quick: bool, say: Say) -> list[Row]:  # noqa: FBT001 - every benchmark's
     if not place.torch_free():
         raise Transient(f"{place.python} can import torch: it is no observing environment")
     started = time.perf_counter()
-    found: dict[str, list[float]] = {}
-    for _ in range(1 if quick else 3):
-        for name, values in measure(place, say).items():
-            found.setdefault(name, []).extend(values)
+    setting = "environment with lichen[infer] alone" if place.own else "this environment, torch blocked"
+    by_setting: dict[str, dict[str, list[float]]] = {}
+    for isolation, where in WHERE.items():
+        found = by_setting.setdefault(f"{setting}, {where}", {})
+        say(where)
+        for _ in range(1 if quick else 3):
+            for name, values in measure(place, isolation, say).items():
+                found.setdefault(name, []).extend(values)
     if place.own:
         packages, size = _contents(place)
         say(f"its {len(packages)} packages, MB: {_listed(packages)}")
-        found |= {"packages installed": [float(len(packages))], "site-packages, MB": [size]}
+        by_setting[setting] = {"packages installed": [float(len(packages))], "site-packages, MB": [size]}
     taken = time.perf_counter() - started
-    setting = "environment with lichen[infer] alone" if place.own else "this environment, torch blocked"
     return [
-        row("noise at 50 Hz", "observing agent", setting, n, values, seconds=taken)
-        for n, values in found.items()
+        row("noise at 50 Hz", "observing agent", setting, name, values, seconds=taken)
+        for setting, found in by_setting.items()
+        for name, values in found.items()
     ]
 
 

@@ -1,9 +1,8 @@
 """What the agent adds to ONNX Runtime: time around a prediction, and memory over thousands of swaps.
 
 Windows of noise, 128 samples of 6 channels, one at a time, in blocks: ``session.run`` alone, and the agent's
-way with the same windows, from the closed window to the answer (a model has a process of its own) and to its
-line in the output file. A swap loads a model, tries it, installs it and ends
-the process of the one before.
+way with the same windows, to the answer and to its line in the output file; with a process for the model, and
+with the model in the agent. A swap loads a model, tries it, installs it and ends the one before.
 """
 
 import json
@@ -12,7 +11,7 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,6 +31,8 @@ _TIMEOUT_S: Final = 3600.0
 _EDGE: Final = 5
 """Looks at either end that growth is the difference of, by their medians."""
 _MS: Final = 1000.0
+WHERE: Final = {"process": "a process for the model", "none": "in the agent"}
+"""By ``infer.isolation``."""
 
 
 def networks() -> dict[str, Network]:
@@ -59,11 +60,11 @@ def bundle(task: Task, folder: Path, seed: int) -> Path:
     return place
 
 
-def _child(what: str, task: Path, count: int, *folders: Path) -> dict[str, Any]:
+def _child(what: str, task: Path, count: int, isolation: str, folders: Sequence[Path]) -> dict[str, Any]:
     """What a fresh process measured. Raises Transient."""
     python, out = environment(None).python, task.with_name("measured.json")
     done = subprocess.run(
-        [python, "-P", "-m", "lichen.bench._serving_child", what, task, str(count), out, *folders],
+        [python, "-P", "-m", "lichen.bench._serving_child", what, task, str(count), out, isolation, *folders],
         # Before anything is imported, as in an agent: a process with threads cannot be forked.
         env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
         timeout=_TIMEOUT_S,
@@ -121,10 +122,14 @@ def run(quick: bool, say: Say) -> list[Row]:  # noqa: FBT001 - every benchmark's
             folders = [bundle(task, root / str(len(rows)), seed) for seed in (1, 2)]
             started = time.perf_counter()
             say(f"{words}: {windows} windows")
-            figures = {f"{windows} windows": _latencies(_child("latency", file, windows, folders[0]))}
-            if not rows:
-                say(f"{words}: {count} swaps")
-                figures[f"{count} swaps"] = _growth(_child("swaps", file, count, *folders))
+            figures: dict[str, dict[str, float]] = {}
+            for isolation, where in WHERE.items():
+                found = _child("latency", file, windows, isolation, folders[:1])
+                figures[f"{windows} windows, {where}"] = _latencies(found)
+                if not rows:
+                    say(f"{words}: {count} swaps, {where}")
+                    found = _child("swaps", file, count, isolation, folders)
+                    figures[f"{count} swaps, {where}"] = _growth(found)
             taken = time.perf_counter() - started
             rows += [
                 row("noise, 128 x 6", words, setting, metric, [value], seconds=taken)

@@ -42,7 +42,7 @@ async def test_a_device_runs_what_is_signed_and_goes_with_the_root_and_refuses_t
     (tmp_path / "first.json").write_bytes(repository.newest.read_bytes())
     config.write_text(config.read_text().replace(str(repository.newest), str(tmp_path / "first.json")))
     async with coordinator(broker) as fake:
-        safe = Vouchsafe(repository, Shelf(fake), SystemClock())
+        safe = Vouchsafe(repository, Shelf(fake), SystemClock(), FLEET)
 
         async def announce(number, *, signed=True, listed=None):
             ref = fake.put(bundle(TASK, number))

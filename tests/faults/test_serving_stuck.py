@@ -8,7 +8,8 @@ import socket
 import numpy as np
 import pytest
 
-from edge_agent.serving.channel import Broken, Channel
+from edge_agent.serving.channel import Channel
+from edge_agent.serving.host import Broken
 from edge_agent.serving.parent import Zygote
 from tests.support.agent_link import until
 from tests.support.serving import inference, is_there, judged, other, probabilities, put, watched

@@ -6,9 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_agent.trust import Trusted, time_known
+from protocol import messages
+from protocol.decisions import read_decision
 from protocol.errors import Refused
+from protocol.messages import ModelPointer
+from protocol.rollout import Trial
 from protocol.signing import Envelope, canonical
-from tests.support.trust import DAY_S, NOW, Keys, release, root
+from tests.support.trust import DAY_S, NOW, Keys, decided, release, root
 
 EXCHANGED = Keys(online={"timestamp": (13,), "snapshot": (14,), "targets": (15,)})
 RELEASES = [release(n) for n in range(1, 5)] + [release(n, keys=EXCHANGED) for n in range(1, 4)]
@@ -93,3 +97,41 @@ def test_it_is_never_earlier_than_what_was_signed_and_never_earlier_than_the_clo
     assert time.now >= max(wall, latest)
     assert bool(time.doubt) == (wall < latest + max(0.0, elapsed))
     assert time.now <= max(wall, latest + max(0.0, elapsed)) + DAY_S
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_what_a_decision_says_comes_back_from_the_wire_as_it_was_signed(data):
+    numbers = st.floats(allow_nan=False, allow_infinity=False)
+    rules = data.draw(
+        st.none()
+        | st.builds(
+            Trial,
+            windows=st.integers(1, 100_000),
+            deadline_s=numbers.filter(lambda n: 0 < n <= 30 * DAY_S),
+            max_latency_ratio=st.floats(1, 1000),
+            min_agreement=st.floats(0, 1),
+            max_drift=st.floats(0, 1),
+            max_accuracy_drop=st.floats(0, 1),
+        )
+    )
+    serial = data.draw(st.integers(0, 2**31 - 1))
+    said = RELEASES[0].pointer.model_copy(update={"trial": rules, "serial": serial})
+    sent = messages.decode(messages.encode(decided(said)), ModelPointer)
+    decision, envelope = read_decision(sent.decision)
+    assert not decision.difference(sent)
+    FIRST.root.said.require(envelope, "targets")
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=300), st.integers(0, 10**4), values)
+def test_no_changed_byte_of_a_decision_is_believed(noise, place, value):
+    good = decided(RELEASES[0].pointer).decision
+    at = place % len(good)
+    for text in (good[:at] + noise.decode("latin-1") + good[at + 1 :], json.dumps(value)):
+        try:
+            decision, envelope = read_decision(text)
+            FIRST.root.said.require(envelope, "targets")
+        except Refused:
+            continue
+        assert decision == read_decision(good)[0]

@@ -4,11 +4,13 @@ from dataclasses import dataclass, field
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from protocol.decisions import drafted
 from protocol.frame import digest
 from protocol.messages import BlobRef, ModelPointer
 from protocol.roles import ONLINE, SNAPSHOT_FILE, TARGETS_FILE, File, draft, path_of
 from protocol.signing import Envelope, PublicKey
 
+FLEET, DEVICE = ME = ("f", "d")
 NOW = 1_800_000_000.0
 DAY_S = 86400.0
 
@@ -69,6 +71,13 @@ class Release:
 
 def pointer(bundle, version=1, task="toy"):
     return ModelPointer(task=task, version=version, bundle=BlobRef(digest=digest(bundle), size=len(bundle)))
+
+
+def decided(pointer, *numbers, fleet=FLEET, device=None, root=1, keys=None):
+    """The pointer, signed by the keys for targets, or by those that are given."""
+    numbers = numbers or (keys or Keys()).online["targets"]
+    text = signed(drafted(pointer, fleet, device, root), *numbers).decode()
+    return pointer.model_copy(update={"decision": text})
 
 
 def listed(bundle, version, task="toy"):

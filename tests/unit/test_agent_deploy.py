@@ -26,6 +26,7 @@ from runtime.supervise import Progress
 from tests.support.agent_bundle import bundle, ref_of, tiny_onnx
 from tests.support.agent_data import toy_recording, toy_task
 from tests.support.agent_link import until
+from tests.support.trust import DEVICE, FLEET, ME
 
 TASK = toy_task()
 
@@ -78,7 +79,7 @@ async def device(folder, infer=None, first=None, trust_clock=None):
     folder.mkdir(exist_ok=True)
     infer = infer or InferSettings(output=folder / "predictions.jsonl")
     settings = AgentSettings(
-        fleet="f", device="d", state_dir=folder, cache_dir=folder, source=({},), infer=infer
+        fleet=FLEET, device=DEVICE, state_dir=folder, cache_dir=folder, source=({},), infer=infer
     )
     clock = SystemClock()
     collector = Collector(settings, [Source()], clock=clock, listener=lambda _: None, progress=Progress())
@@ -92,7 +93,7 @@ async def device(folder, infer=None, first=None, trust_clock=None):
         lambda: collector.workspace,
         fetch_timeout_s=1,
         changed=lambda: None,
-        trust=Trust(folder / "trust", first, shelf, trust_clock or clock, 1),
+        trust=Trust(folder / "trust", first, shelf, trust_clock or clock, 1, ME),
         settings=DeploySettings(trial=TrialSettings(windows=1, max_latency_ratio=1000)),
     )
     deployment.shelf, deployment.inference = shelf, inference

@@ -125,8 +125,11 @@ def append(path: Path, *lines: str) -> None:
         out.write("".join(f"{line}\n" for line in lines))
 
 
-async def test_questions_of_a_file_are_answered_and_again_after_a_round(tmp_path: Path, data: bytes) -> None:
-    settings = settings_of(tmp_path)
+@pytest.mark.parametrize("isolation", ["process", "none"])
+async def test_questions_of_a_file_are_answered_and_again_after_a_round(
+    tmp_path: Path, data: bytes, isolation: str
+) -> None:
+    settings = settings_of(tmp_path, isolation=isolation)
     queries, snapshot = settings.graph.queries, snapshot_of(settings)
     append(queries, "boiler\tstands_in", "?\tstands_in\tcellar", "nobody\tstands_in")
     async with gateway(settings) as device:

@@ -125,7 +125,10 @@ def test_exit_codes(config, stub, reply, code, words):
     stub.on_request = lambda path, _body: reply if path == "/v1/enrol" else None
     done = enroll(config, stub.invite().encode(), "--format", "json")
     assert done.exit_code == code
-    assert words in json.loads(done.stdout)["error"]
+    said = json.loads(done.stdout)
+    assert words in said["error"]
+    assert ("reason" in said) == (code == 77)
+    assert not said["error"].startswith(("bad_invite", "revoked")), "the word for programs stands apart"
     assert words in done.stderr
 
 

@@ -18,6 +18,7 @@ from models.registry import method
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.frame import decode_frame
 from protocol.messages import Offer, State, TaskAnnouncement, encode
+from protocol.rollout import Hindrance
 from protocol.tensors import Codec
 from protocol.updates import UpdateHeader
 from runtime.clock import ManualClock, SystemClock
@@ -186,8 +187,12 @@ async def test_what_the_coordinator_waits_for_is_sent_at_once(tmp_path):
     session._sent_at -= 31
     assert session.is_due(state(100)), "grown by a quarter"
     assert not session.is_due(state(6)), "a small change waits"
+    full = Hindrance(why="no space left on the disk", version=1, bundle="a" * 64)
+    assert session.is_due(state(7, hindered=full)), "a pointer is not followed"
     session._sent_at -= 600
     assert session.is_due(state(6))
+    agent.inference.available, agent.inference.off_because = False, "onnxruntime is not installed"
+    assert session.state().hindered == Hindrance(why="nothing runs models here: onnxruntime is not installed")
     agent.close()
 
 

@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import sqlite3
+from types import SimpleNamespace
 
 import pytest
 from structlog.testing import capture_logs
@@ -12,6 +13,10 @@ from typer.testing import CliRunner
 
 from edge_agent import cli, status
 from edge_agent.config import read
+from edge_agent.deploying.book import Kept
+from edge_agent.deploying.states import Declined
+from edge_agent.report import report
+from edge_agent.waits import waits as agent_waits
 from protocol.errors import Misconfigured
 from protocol.frame import digest
 from runtime.clock import SystemClock
@@ -19,6 +24,8 @@ from runtime.owner import Owner
 from tests.support.agent_link import until
 from tests.unit.test_agent_session import config, make
 from tests.unit.test_agent_store import TASK, windows
+
+KEPT = Kept(task=TASK.name, version=3, digest="a" * 64)
 
 
 def shown(path, *options):
@@ -158,4 +165,60 @@ def test_disk_writes_are_in_the_status_and_grow_with_a_commit(tmp_path):
     assert after["commits"] == before["commits"] + 1
     assert after["syncs"] == before["syncs"] + 1
     assert set(after) == {"commits", "syncs", "bytes"}
+    agent.close()
+
+
+async def test_after_an_orderly_stop_nothing_is_said_to_run(tmp_path):
+    """What was in the way of it stays: it explains the last state."""
+    agent = make(tmp_path)
+    file = agent.settings.cache_dir / status.STATUS_FILE
+    for because, last in (("", "stopped with the agent"), ("no model yet", "no model yet")):
+        agent.inference.off_because = because
+        file.unlink(missing_ok=True)
+        task = asyncio.create_task(agent.services()["status"]())
+        await until(file.exists)
+        assert json.loads(file.read_text())["inference"] == (because or "running")
+        task.cancel()
+        await asyncio.wait([task])
+        assert json.loads(file.read_text())["inference"] == last
+    agent.close()
+
+
+@pytest.mark.parametrize(("up", "last"), [(True, "stopped with the agent"), (False, "connection refused")])
+def test_a_link_that_was_up_has_stopped_and_one_that_was_down_says_why(tmp_path, up, last):
+    agent = make(tmp_path)
+    counters, why = agent.link.counters, "connected" if up else last
+    agent.link = SimpleNamespace(connected=up, why=why, counters=counters, since=0.0, until=None)
+    assert report(agent)["link"] == why
+    assert report(agent, ended=True)["link"] == last
+    agent.close()
+
+
+def test_an_observing_device_without_a_model_says_so_and_why(tmp_path):
+    """None announced, refused, switched off, no ONNX Runtime: each with what ends it."""
+    agent = make(tmp_path, roles=["observe"])
+    said = {}
+
+    def why(of: str, **inference) -> None:
+        for key, value in inference.items():
+            setattr(agent.inference, key, value)
+        (wait,) = [one for one in agent_waits(agent) if one.what == "model"]
+        said[of] = f"{wait.why} / {wait.then}"
+
+    why("none")
+    agent.deployment._apply(Declined(KEPT, "it wants the modality eeg, which is not here"))
+    why("refused")
+    why("missing", available=False, off_because="onnxruntime is not installed: pip install 'lichen[infer]'")
+    object.__setattr__(agent.settings.infer, "enabled", False)
+    why("off", off_because="infer.enabled is false")
+    again = "until a coordinator announces one that runs here"
+    assert said == {
+        "none": f"no model runs here: no model was announced / {again}",
+        "refused": "no model runs here: version 3 was refused: it wants the modality eeg, which is not here "
+        f"/ {again}",
+        "missing": "no model runs here: onnxruntime is not installed: pip install "
+        "'lichen[infer]' / until that is mended, and the agent is restarted",
+        "off": "no model runs here: infer.enabled is false / until infer.enabled is true, or observe is left "
+        "out of roles, and the agent is restarted",
+    }
     agent.close()

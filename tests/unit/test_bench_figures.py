@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from edge_agent.collect import Judged
-from edge_agent.config import AgentSettings
+from edge_agent.config import AgentSettings, InferSettings
 from edge_agent.seen import Seen
 from edge_agent.serving.parent import Zygote
 from lichen.bench import _serving_child, device, idle, observer, serving
@@ -65,23 +65,25 @@ def test_bench_observer_reports_the_spread_and_what_is_installed(monkeypatch: py
             return True
 
     place = Bare(Path("python"), own=True, how="a test")
-    memories = iter((80.0, 82.0, 84.0))
+    memories = {"process": iter((80.0, 82.0, 84.0)), "none": iter((60.0, 60.0, 66.0))}
 
-    def measure(_place: Environment, _say: Any) -> dict[str, list[float]]:
-        return {"RSS, predicting, MB": [next(memories)], "a start, s": [1.0, 2.0]}
+    def measure(_place: Environment, isolation: str, _say: Any) -> dict[str, list[float]]:
+        return {"RSS, predicting, MB": [next(memories[isolation])], "a start, s": [1.0, 2.0]}
 
     monkeypatch.setattr(observer, "environment", lambda _wanted: place)
     monkeypatch.setattr(observer, "measure", measure)
     monkeypatch.setattr(observer, "_contents", lambda _place: ({"numpy": 190.0, "lichen": 10.0}, 200.0))
     rows = observer.run(quick=False, say=print)
-    assert by_metric(rows) == {
-        "RSS, predicting, MB": 82.0,
-        "a start, s": 1.5,
-        "packages installed": 2.0,
-        "site-packages, MB": 200.0,
+    place_, apart, within = "environment with lichen[infer] alone", "a process for the model", "in the agent"
+    assert {(row.setting, row.metric): row.mean for row in rows} == {
+        (f"{place_}, {apart}", "RSS, predicting, MB"): 82.0,
+        (f"{place_}, {apart}", "a start, s"): 1.5,
+        (f"{place_}, {within}", "RSS, predicting, MB"): 62.0,
+        (f"{place_}, {within}", "a start, s"): 1.5,
+        (place_, "packages installed"): 2.0,
+        (place_, "site-packages, MB"): 200.0,
     }
     assert (rows[0].sd, rows[0].n, rows[1].n) == (2.0, 3, 6)
-    assert rows[0].setting == "environment with lichen[infer] alone"
 
 
 def test_bench_serving_tells_what_the_agent_s_way_adds_to_a_bare_run() -> None:
@@ -122,7 +124,7 @@ async def test_bench_serving_asks_for_one_window_and_takes_no_failure_for_an_ans
         task=task.name, method="qqr", version=1, round=1, base="1" * 64, labels=task.labels,
         modalities=task.modalities, inputs=("gyroscope", "present"), outputs=("probabilities",),
     )  # fmt: skip
-    stand = _serving_child.Stand(task, Zygote(), tmp_path / "predictions.jsonl")
+    stand = _serving_child.Stand(task, Zygote(), InferSettings(output=tmp_path / "predictions.jsonl"))
     seen = Seen("0" * 64, manifest, 1, 0.25, error)
     stand.inference = answering = _Answering(seen)  # type: ignore[assignment]
     answering.watch = stand._watch

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -100,3 +101,14 @@ def test_bench_that_breaks_a_promise_ends_with_70_and_a_missed_goal_does_not(
         done = CliRunner().invoke(cli.app, ["all"])
         assert done.exit_code == status
         assert "MISSED" in done.stdout
+
+
+def test_bench_each_has_words_for_its_help_and_a_new_one_breaks_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert set(registry.names()) == cli.described(), "say what it measures: lichen/bench/cli.py, _HELP"
+    monkeypatch.setattr(registry, "names", lambda: ("brand_new",))
+    fresh = typer.Typer()
+    monkeypatch.setattr(cli, "app", fresh)
+    cli._add("brand_new")
+    assert "lichen bench list" in CliRunner().invoke(fresh, ["--help"]).stdout

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.deploy import MAX_REFUSED
 from edge_agent.deploying import bundles
 from edge_agent.deploying.book import Book
 from edge_agent.deploying.machine import apply
+from edge_agent.deploying.said import MAX_REFUSED
 from edge_agent.deploying.states import Answers, Fetch, Fetched, Phase, Pointed, Standing
 from edge_agent.deploying.steps import another_signer
 from protocol.base import Count
@@ -84,7 +84,7 @@ async def test_pointers_without_end_take_no_memory(make):
             device.work.modalities = ("another",)  # what comes fits no more
             device.point(2, serial=serial)
             await until(lambda: deployment.report().serial == serial)  # noqa: B023 - waited for
-        assert len(deployment._refused) == MAX_REFUSED
+        assert len(deployment._said.refused) == MAX_REFUSED
         assert device.running == 1
 
 

@@ -195,7 +195,7 @@ async def test_the_device_s_own_pointer_counts_until_its_topic_is_cleared(make):
         assert device.book.bad == ()
         device.deployment.cleared(own=True)
         device.deployment.cleared(own=False)
-        await until(lambda: device.deployment._pointer is None)
+        await until(lambda: device.deployment._said.best is None)
         assert device.running == 1
 
 

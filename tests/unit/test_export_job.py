@@ -1,7 +1,9 @@
+import errno
 import json
 import os
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,12 +12,14 @@ from typer.testing import CliRunner
 from export import job as export_job
 from export.cli import app, read_state, route_of
 from export.job import do, read_job
+from lichen.world.disk import SimDisk
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.frame import encode_frame
 from protocol.task import Task
 from protocol.tensors import Codec, encode
 from protocol.updates import BlobHeader, Manifest
 from runtime.blobs import BlobStore
+from runtime.disk import DISK
 from runtime.outputs import NotWritten
 
 JOB = {
@@ -214,3 +218,42 @@ def test_only_the_blobs_of_the_route_are_read(tmp_path: Path) -> None:
     assert set(read_state(manifest, tmp_path, ["base/n"])) == {"base/n"}
     with pytest.raises(Misconfigured, match=r"version 1 of t has no blob 'base/x'.*--task"):
         read_state(manifest, tmp_path, ["base/x"])
+
+
+@pytest.mark.parametrize(
+    ("out", "trouble", "code", "words"),
+    [
+        ("file/b", 0, 73, "cannot be made"),
+        ("b", errno.ENOSPC, 74, "No space left"),
+        ("b", errno.EIO, 74, "not written"),
+        ("b", errno.EACCES, 77, "another user"),
+        ("b", errno.EROFS, 77, "another user"),
+        ("new/b", 0, 0, ""),
+    ],
+)
+def test_a_bundle_that_cannot_be_written_ends_as_any_other_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, out: str, trouble: int, code: int, words: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr("export.cli.load_toml", lambda *_, **__: Task.model_validate(JOB["task"]))
+    named = Manifest(task=JOB["task"]["name"], method="qqr", version=1, blobs={})
+    monkeypatch.setattr("export.cli.read_manifest", lambda _: (named, "a" * 64))
+    monkeypatch.setattr("export.cli.read_state", lambda *_: {})
+    parity = SimpleNamespace(as_dict=dict)
+    monkeypatch.setattr("export.pack.make_bundle", lambda *_: (b"bundle", parity))
+    disk = SimDisk(tmp_path)
+    disk.trouble = trouble
+    options = {"blobs": tmp_path, "manifest": tmp_path, "task": tmp_path, "out": tmp_path / out}
+    given = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    before = DISK.set(disk)
+    try:
+        result = CliRunner().invoke(app, [*given, "--format", "json"])
+    finally:
+        DISK.reset(before)
+    if not code:
+        assert (tmp_path / out).read_bytes() == b"bundle", result.exception
+        return
+    assert isinstance(result.exception, NotWritten)
+    assert result.exception.exit_code == code
+    assert words in str(result.exception)
+    assert str(tmp_path / out) in str(result.exception)

@@ -66,7 +66,8 @@ def test_a_missing_config_is_the_operators_and_named(
     ("error", "code"),
     [
         (Misconfigured("agent.toml: mqtt.hosst"), 78),
-        (Refused(Reason.TOO_LARGE, "frame of 9 GB"), 65),
+        (Refused(Reason.TOO_LARGE, "a frame of 9 GB"), 65),
+        (Refused(Reason.UNKNOWN_TASK, ""), 65),
         (Transient("waited 60 s for the broker"), 75),
     ],
 )
@@ -79,7 +80,9 @@ def test_each_kind_of_error_has_its_exit_code_and_its_words(
     monkeypatch.setattr(cli, "mount", broken)
     got, _, err = run(capsys, "demo")
     assert got == code
-    assert str(error) in err
+    words = error.words if isinstance(error, Refused) else str(error)
+    assert err == f"lichen: {words}\n"
+    assert "_" not in err, "words for programs are for logs"
 
 
 def test_a_missing_extra_is_named(

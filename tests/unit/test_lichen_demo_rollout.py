@@ -16,7 +16,7 @@ from coordinator.rollout.machine import apply
 from coordinator.rollout.plan import Plan
 from coordinator.rollout.states import Abort, Course, Create, Piece
 from coordinator.rollout.states import Release as ReleaseOf
-from coordinator.rollout.telling import told
+from coordinator.rollout.telling import Here, told
 from edge_agent import config as agent_config
 from export.cli import read_manifest, read_state
 from lichen import spar
@@ -246,7 +246,7 @@ def test_how_a_rollout_stands_is_read_from_what_the_command_says() -> None:
     course = Course(newest=None)
 
     def now() -> Standing:
-        return standing(told(course, [], {}, mode="manual", running=True, now=100.0))
+        return standing(told(course, [], Here(), mode="manual", running=True, now=100.0))
 
     assert not now().over
     ref = BlobRef(digest="a" * 64, size=1)

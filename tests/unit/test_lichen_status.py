@@ -1,16 +1,18 @@
 """What is said of a fleet: who is not there comes first, and what devices say is no markup."""
 
 import io
+import json
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from lichen.status import whereabouts
+from lichen.status import as_json, whereabouts
 from lichen.status_table import show
 from lichen.watch import FleetView
 from protocol.errors import Misconfigured
 from protocol.messages import ModalityState, RoundAnnouncement, State, TaskAnnouncement, encode
+from protocol.rollout import Hindrance, TrialReport
 from protocol.topics import Kind, broadcast_topic, device_topic
 from tests.support.coordinator_fake import tiny_task
 from tests.support.coordinator_graph import graph_task
@@ -128,3 +130,39 @@ def test_words_of_a_coordinator_that_does_not_date_them_are_of_an_unknown_age() 
     assert view.apply(broadcast_topic("f", Kind.ROUND), encode(at("collecting", waiting_for="a")))
     show(view, Console(file=said, width=200), why=True)
     assert "said at an unknown time" in said.getvalue()
+
+
+TRIED = {"version": 3, "bundle": "a" * 64}
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({}, "d runs no model: no model was announced to all devices"),
+        (
+            {"trial": TrialReport(**TRIED, phase="refused", why="it wants \x1b[31meeg")},
+            "d runs no model: version 3 was refused: it wants [31meeg",
+        ),
+        (
+            {"hindered": Hindrance(why="no space left", version=3, bundle="a" * 64)},
+            "d runs no model: version 3 is not here yet: no space left",
+        ),
+        (
+            {"roles": (), "hindered": Hindrance(why="infer.enabled is false")},
+            "d runs no model: infer.enabled is false",
+        ),
+        ({"model": "a" * 64}, None),
+        ({"roles": ("train",)}, None),
+        ({"status": "stopped"}, None),
+    ],
+)
+def test_why_says_of_each_device_that_infers_why_it_runs_no_model(said, words: str | None) -> None:
+    state = State(**{"status": "online", "device": "d", "roles": ("observe",), **said})
+    view = FleetView("f")
+    assert view.apply(device_topic("f", "d", Kind.STATE), encode(state))
+    for why in (True, False):
+        shown = io.StringIO()
+        show(view, Console(file=shown, width=200), why=why)
+        lines = [line for line in shown.getvalue().splitlines() if "no model" in line]
+        assert lines == ([words] if words and why else [])
+    json.dumps(as_json(view))

@@ -212,8 +212,8 @@ class Slow(Unsigned):
     def __init__(self) -> None:
         self.slow = threading.Event()
 
-    def vouched(self, pointer, bundles):
-        del bundles
+    def vouched(self, pointer, bundles, device=None):
+        del bundles, device
         if self.slow.is_set():
             self.slow.clear()
             time.sleep(0.3)

@@ -82,7 +82,8 @@ class Signer(Unsigned):
     def __init__(self) -> None:
         self.versions: list[int] = []
 
-    def vouched(self, pointer, bundles):
+    def vouched(self, pointer, bundles, device=None):
+        del device
         self.versions = [one.version for one in bundles]
         return pointer
 

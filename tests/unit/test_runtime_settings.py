@@ -107,7 +107,7 @@ def test_an_absolute_path_stays(file):
             "zzz = 1\n",
             "zzz: unknown key; known here: device, fleet, labels, log, mqtt, roles, source",
         ),
-        ("[mqtt]\nport = 'many'\n", "mqtt.port: Input should be a valid integer"),
+        ("[mqtt]\nport = 'many'\n", "mqtt.port: a whole number is wanted, without quotation marks"),
         ("[mqtt]\nport = 70000\n", "(found 70000)"),
         ("[mqtt]\nprotocol = '4'\n", "mqtt.protocol: Input should be '5' or '3.1.1' (found '4')"),
         ("[mqtt]\npassword_file = 'p'\n", "mqtt: password_file is given without username"),

@@ -252,7 +252,7 @@ async def test_what_was_loaded_and_never_installed_ends_with_the_next(tmp_path):
 
 
 async def test_more_windows_than_go_at_once_go_in_parts(tmp_path, monkeypatch):
-    monkeypatch.setattr("edge_agent.serving.remote._AT_ONCE_BYTES", 8000)
+    monkeypatch.setattr("edge_agent.serving.served._AT_ONCE_BYTES", 8000)
     async with predicting(inference()) as running:
         seen = watched(running)
         running.install(await running.load(put(tmp_path / "a")))

@@ -15,7 +15,7 @@ from runtime.clock import ManualClock
 from tests.support.agent_bundle import bundle, ref_of
 from tests.support.agent_data import toy_task
 from tests.support.agent_link import until
-from tests.support.trust import DAY_S, NOW, Keys, release, root
+from tests.support.trust import DAY_S, ME, NOW, Keys, decided, release, root
 from tests.unit.test_agent_deploy import Shelf, device, passed
 
 EXCHANGED = Keys(online={"timestamp": (13,), "snapshot": (14,), "targets": (15,)})
@@ -36,17 +36,19 @@ class Desk:
         self.start()
 
     def start(self):
-        self.trust = Trust(self.folder / "trust", self.first, self.shelf, self.clock, 1, here)
+        self.trust = Trust(self.folder / "trust", self.first, self.shelf, self.clock, 1, ME, here)
         return self
 
-    def put(self, one, *roots):
-        return vouched(self.shelf, one, *roots)
+    def put(self, one, *roots, **by):
+        return vouched(self.shelf, one, *roots, **by)
 
 
-def vouched(shelf, one, *roots):
+def vouched(shelf, one, *roots, keys=None, pointer=None):
+    """With the decision; ``keys``: whose, where they are not the first root's."""
     refs = {role: ref_of(shelf.put(getattr(one, role))) for role in ("timestamp", "snapshot", "targets")}
     trust = Vouchers(roots=tuple(ref_of(shelf.put(data)) for data in roots), **refs)
-    return one.pointer.model_copy(update={"trust": trust})
+    said = decided(pointer or one.pointer, keys=keys, root=1 + len(roots))
+    return said.model_copy(update={"trust": trust})
 
 
 async def test_what_vouches_is_pulled_once_and_kept(tmp_path):
@@ -73,10 +75,10 @@ async def test_a_restart_remembers_what_was_known(tmp_path):
 async def test_roots_are_followed_one_after_the_other(tmp_path):
     desk = Desk(tmp_path)
     second, third = root(EXCHANGED, 2, by=(1,)), root(EXCHANGED, 3, by=(1,))
-    await desk.trust.require(desk.put(release(1, keys=EXCHANGED), second, third))
+    await desk.trust.require(desk.put(release(1, keys=EXCHANGED), second, third, keys=EXCHANGED))
     assert (desk.trust.status()["root"], desk.trust.epoch) == (3, 2)
     with pytest.raises(Refused, match="untrusted: timestamp"):
-        await desk.trust.require(desk.put(release(5), second, third))
+        await desk.trust.require(desk.put(release(5), second, third, keys=EXCHANGED))
 
 
 async def test_another_first_root_begins_anew(tmp_path):
@@ -100,7 +102,7 @@ async def test_an_unsigned_pointer_is_refused_where_there_is_a_root(tmp_path):
 
 async def test_without_a_root_all_is_taken_and_the_status_says_so(tmp_path):
     desk = Desk(tmp_path)
-    open_ = Trust(tmp_path, None, desk.shelf, desk.clock, 1)
+    open_ = Trust(tmp_path, None, desk.shelf, desk.clock, 1, ME)
     await open_.require(release(1).pointer)
     await open_.require(desk.put(release(1, targets=(9,))))
     assert "unsigned" in open_.status()["bundles"]
@@ -236,7 +238,8 @@ async def test_versions_may_fall_only_where_keys_were_exchanged(tmp_path):
         deployment.offer(vouched(shelf, signed_bundle(1, 8)))
         await until(lambda: deployment.last_refusal, 20)
         assert "older than version 7" in deployment.last_refusal
-        deployment.offer(vouched(shelf, signed_bundle(1, keys=EXCHANGED), root(EXCHANGED, 2, by=(1,))))
+        exchanged = root(EXCHANGED, 2, by=(1,))
+        deployment.offer(vouched(shelf, signed_bundle(1, keys=EXCHANGED), exchanged, keys=EXCHANGED))
         await passed(deployment, 1)
         assert deployment.book.committed.epoch == 2
 

@@ -214,7 +214,7 @@ class Rows:
 async def test_the_announcement_carries_what_vouches_and_the_blobs_are_kept(tmp_path):
     repository, roots = fleet(tmp_path / "trust")
     blobs, post, clock = BlobStore(tmp_path / "blobs"), Post(), ManualClock(wall=NOW)
-    deployment = Deployment(Rows(), blobs, post, "toy", clock, Vouchsafe(repository, blobs, clock))
+    deployment = Deployment(Rows(), blobs, post, "toy", clock, Vouchsafe(repository, blobs, clock, "f"))
     assert await deployment.announce()
     ceremony.rotate(repository, roots, None, None, YEAR_S, NOW)
     assert await deployment.announce()
@@ -234,21 +234,21 @@ async def test_a_key_that_is_gone_stops_no_coordinator(tmp_path):
     repository, _ = fleet(tmp_path / "trust")
     repository.key_file(repository.online().public.keyid).unlink()
     blobs, post, clock = BlobStore(tmp_path / "blobs"), Post(), ManualClock(wall=NOW)
-    deployment = Deployment(Rows(), blobs, post, "toy", clock, Vouchsafe(repository, blobs, clock))
+    deployment = Deployment(Rows(), blobs, post, "toy", clock, Vouchsafe(repository, blobs, clock, "f"))
     assert not await deployment.announce()
     assert post.said == []
 
 
 async def test_without_a_root_nothing_is_signed(tmp_path):
     blobs, post, clock = BlobStore(tmp_path / "blobs"), Post(), ManualClock(wall=NOW)
-    vouching = Vouchsafe(Repository(tmp_path / "trust"), blobs, clock)
+    vouching = Vouchsafe(Repository(tmp_path / "trust"), blobs, clock, "f")
     assert await Deployment(Rows(), blobs, post, "toy", clock, vouching).announce()
     assert post.said[0].trust is None
 
 
 def test_threads_that_sign_at_once_agree(tmp_path):
     repository, _ = fleet(tmp_path / "trust")
-    safe = Vouchsafe(repository, BlobStore(tmp_path / "blobs"), ManualClock(wall=NOW))
+    safe = Vouchsafe(repository, BlobStore(tmp_path / "blobs"), ManualClock(wall=NOW), "f")
     found = []
     threads = [
         threading.Thread(target=lambda: found.append(safe.vouched(pointer(), [bundle()]))) for _ in range(8)

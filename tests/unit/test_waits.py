@@ -95,6 +95,7 @@ def agent(**changes):
         "learner": SimpleNamespace(why="no offer yet", since=NOW, until=None),
         "outbox": SimpleNamespace(waiting=0, oldest=None, again_at=None, last_refusal=""),
         "deployment": SimpleNamespace(trial_wait=lambda: None, why="version 3 runs", since=NOW, until=None),
+        "inference": SimpleNamespace(model="a model", available=True, off_because=""),
         "renewal": SimpleNamespace(why="the certificate holds", since=None, until=None),
         "started": NOW - 60,
         "router": SimpleNamespace(heard=NOW - 20),

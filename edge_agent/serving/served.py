@@ -1,4 +1,4 @@
-"""A model in a process of its own, as the agent holds it.
+"""Models of windows and of graphs, as the agent holds them, wherever they run (``edge_agent.serving.host``).
 
 A process that dies, hangs or talks nonsense costs the batch that it was asked about; it is started anew
 when the next one comes.
@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from edge_agent.fit import PRESENT
 from edge_agent.graph_tables import HAS_ROWS, NEW_RELATION, Found, Keyed, nothing
-from edge_agent.serving.channel import copied
-from edge_agent.serving.parent import Zygote
-from edge_agent.serving.process import Failed, Opening, RemoteModel
+from edge_agent.serving.host import Host
+from edge_agent.serving.process import Failed, Opening, ServedModel
 from edge_agent.serving.servant import RAN
 from edge_agent.serving.wire import Arrays
 from models.contract import FloatArray
@@ -30,11 +29,11 @@ _AT_ONCE_BYTES: Final = 8 * 1024 * 1024
 _F4: Final = np.dtype(np.float32)
 
 
-class RemoteWindows(RemoteModel):
+class ServedWindows(ServedModel):
     """A model of windows."""
 
-    def __init__(self, zygote: Zygote, folder: Path, manifest: BundleManifest, opening: Opening) -> None:
-        super().__init__(zygote, folder, manifest, opening)
+    def __init__(self, host: Host, folder: Path, manifest: BundleManifest, opening: Opening) -> None:
+        super().__init__(host, folder, manifest, opening)
         self.names = tuple(m.name for m in manifest.modalities)
         """Modalities that it reads, in the order of the columns of ``present``."""
         self._shapes = {target.name: self._shape(target) for target in manifest.predicted}
@@ -86,13 +85,12 @@ class RemoteWindows(RemoteModel):
                 raise self.nonsense(f"{name} is {said.dtype} {said.shape}, not float32 {(count, *shape)}")
         self.failures = 0
         self.own, self.ran_s = bool(answer.get("own")), 0.0 if ran_s is None else float(ran_s.sum())
-        answers = copied(found)
-        if not all(np.isfinite(said).all() for said in answers.values()):
+        if not all(np.isfinite(said).all() for said in found.values()):
             raise Failed("a prediction is not a finite number")
-        return answers
+        return found
 
 
-class RemoteGraph(RemoteModel):
+class ServedGraph(ServedModel):
     """A model that completes graphs."""
 
     async def ask(self, asked: Keyed, task: Task) -> Found:
@@ -116,8 +114,7 @@ class RemoteGraph(RemoteModel):
             raise self.nonsense(str(error)) from None
         self.failures = 0
         self.own = bool(answer.get("own"))
-        stay = copied(found)
-        return Found("", stay["state"], stay["tails"], stay["keys"], stay["scores"])
+        return made
 
     @property
     def _completion(self) -> Completion:
@@ -137,10 +134,10 @@ class RemoteGraph(RemoteModel):
             raise ValueError("scores are not finite")
 
 
-Model = RemoteWindows | RemoteGraph
+Model = ServedWindows | ServedGraph
 
 
-def remote(zygote: Zygote, folder: Path, manifest: BundleManifest, opening: Opening) -> Model:
+def served(host: Host, folder: Path, manifest: BundleManifest, opening: Opening) -> Model:
     """The model of a bundle, not started."""
-    kind = RemoteWindows if manifest.graph is None else RemoteGraph
-    return kind(zygote, folder, manifest, opening)
+    kind = ServedWindows if manifest.graph is None else ServedGraph
+    return kind(host, folder, manifest, opening)

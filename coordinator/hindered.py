@@ -1,0 +1,61 @@
+"""Devices that say why they do not run what they were pointed to yet (``State.hindered``), in words.
+
+It is shown and not kept: what counts in a rollout is what a device says of a trial.
+"""
+
+from collections.abc import Callable, Collection
+from typing import Final
+
+from coordinator.rollout.gate import in_a_line
+from coordinator.rollout.states import Course
+from coordinator.roster import Device, Roster
+from protocol.rollout import Hindrance
+from runtime.waits import Wait
+
+_NAMES: Final = 5
+
+
+def in_rollout(course: Course, get: Callable[[str], Device | None]) -> dict[str, str]:
+    """Of the open rollout's devices that are here and not done with the candidate: what is in their way.
+
+    Args:
+        course: as it was decided.
+        get: what is known of a device.
+    """
+    rollout, found = course.open, {}
+    if rollout is None:
+        return {}
+    for name, member in rollout.members.items():
+        if member.barred or member.phase not in {"waiting", "trial"}:
+            continue
+        said = _said(get(name))
+        if said is not None and said.bundle in {None, *rollout.release.digests}:
+            found[name] = in_a_line(said.why)
+    return found
+
+
+def elsewhere(roster: Roster, course: Course, barred: Collection[str]) -> list[Wait]:
+    """The same of devices that are in no open rollout, as one wait; nothing where there is none.
+
+    Args:
+        roster: the devices.
+        course: as it was decided.
+        barred: devices that are not heard.
+    """
+    members = () if course.open is None else course.open.members
+    found = []
+    for name in roster.online():
+        said = _said(roster.get(name))
+        # Without a bundle: it runs no model at all, as its operator may want it.
+        if said is not None and said.bundle is not None and name not in members and name not in barred:
+            found.append(f"{name} (version {said.version}: {in_a_line(said.why)})")
+    if not found:
+        return []
+    more = f" and {len(found) - _NAMES} more" if len(found) > _NAMES else ""
+    words = f"devices that cannot run what they are pointed to yet: {', '.join(found[:_NAMES])}{more}"
+    return [Wait("models", words, None, None, "until that is mended on the devices; they try again")]
+
+
+def _said(device: Device | None) -> Hindrance | None:
+    """What it said last; of one that is away it may be over."""
+    return device.state.hindered if device is not None and device.online else None

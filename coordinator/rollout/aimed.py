@@ -1,0 +1,74 @@
+"""Whether a canary names anybody: a slip in a name would be waited for until the stage's deadline. Pure."""
+
+import difflib
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from coordinator.rollout.gate import in_a_line
+from protocol.errors import Reason, Refused
+
+_NEAR: Final = 3
+_SHOWN: Final = 5
+
+
+def doubts(
+    canary: str, devices: Mapping[str, Mapping[str, str]], enrolled: Collection[str]
+) -> tuple[str, ...]:
+    """What may be wrong with it, each in words: devices may join later, and labels be given.
+
+    Args:
+        canary: ``label:KEY=VALUE``, ``share:0.1`` or ``device:NAME,NAME``, checked.
+        devices: every device that ever reported -> its labels; where there is none, nothing is doubted.
+        enrolled: devices of the identity's book, which may not have reported yet.
+
+    Raises:
+        Refused: no device that is known matches at all (UNKNOWN_DEVICE).
+    """
+    kind, _, rest = canary.partition(":")
+    if not devices or kind == "share":
+        return ()
+    if kind == "label":
+        key, _, value = rest.partition("=")
+        if any(labels.get(key) == value for labels in devices.values()):
+            return ()
+        words = f"no device says that it has the label {rest}{_labels(rest, devices)}"
+        raise Refused(Reason.UNKNOWN_DEVICE, _nobody(canary, words))
+    names = rest.split(",")
+    strange = [name for name in names if name not in devices]
+    words_of = {name: _unknown(name, devices, enrolled) for name in strange}
+    if len(strange) == len(names) and not set(names) & set(enrolled):
+        shown = "; ".join(list(words_of.values())[:_SHOWN])
+        raise Refused(Reason.UNKNOWN_DEVICE, _nobody(canary, shown))
+    more = len(strange) - _SHOWN
+    then = "nobody else is in the canary: it waits" if len(strange) == len(names) else "it begins without"
+    found = [f"canary: {words}; {then}" for words in list(words_of.values())[:_SHOWN]]
+    return (*found, *([f"canary: {more} more that have never reported"] if more > 0 else []))
+
+
+def _nobody(canary: str, words: str) -> str:
+    return (
+        f"canary {canary[:80]} matches no device: {words}. No rollout was begun; `lichen device ls` shows "
+        "the devices that there are"
+    )
+
+
+def _unknown(name: str, devices: Collection[str], enrolled: Collection[str]) -> str:
+    if name in enrolled:
+        return f"{name} is enrolled, and has never reported"
+    near = _near(name, {*devices, *enrolled})
+    return f"{name} has never reported here" + (f" (did you mean {near}?)" if near else "")
+
+
+def _labels(wanted: str, devices: Mapping[str, Mapping[str, str]]) -> str:
+    every = {in_a_line(f"{key}={value}") for labels in devices.values() for key, value in labels.items()}
+    if not every:
+        return ": no device has labels ([labels] in its agent.toml)"
+    if near := _near(wanted, every):
+        return f" (did you mean {near}?)"
+    more = ", ..." if len(every) > _SHOWN else ""
+    return f" (there are {', '.join(sorted(every)[:_SHOWN])}{more})"
+
+
+def _near(word: str, known: Collection[str]) -> str:
+    alike = [one for one in known if one.casefold() == word.casefold()]
+    return " or ".join(sorted(alike) or difflib.get_close_matches(word, sorted(known), _NEAR, 0.6))
