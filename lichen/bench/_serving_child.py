@@ -88,10 +88,11 @@ async def latency(stand: Stand, folders: list[Path], count: int) -> dict[str, An
     """Seconds of each window: a bare session in this process, and the agent's way, in blocks."""
     from edge_agent.model import LoadedModel, open_session  # noqa: PLC0415 - not before the zygote was forked
 
-    stand.inference.install(await stand.inference.load(folders[0]))
+    model = await stand.inference.load(folders[0])
+    stand.inference.install(model)
     bare, loaded = open_session(folders[0], 1), LoadedModel(folders[0], 1)
     outputs = [one.name for one in bare.get_outputs()]
-    taken: dict[str, list[float]] = {"run": [], "predict": [], "asked": [], "whole": []}
+    taken: dict[str, list[float]] = {"run": [], "predict": [], "ran": [], "asked": [], "whole": []}
     for _ in range(_WARM // _BLOCK + count // _BLOCK):
         block = [stand.window() for _ in range(_BLOCK)]
         for windows in block:
@@ -108,6 +109,7 @@ async def latency(stand: Stand, folders: list[Path], count: int) -> dict[str, An
             seen = await stand.ask(windows)
             taken["whole"].append(time.perf_counter() - began)
             taken["asked"].append(seen.latency_s)
+            taken["ran"].append(model.ran_s)
     return {name: values[_WARM:] for name, values in taken.items()}
 
 

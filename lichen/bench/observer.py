@@ -107,6 +107,12 @@ def _start_s(fleet: Fleet, place: Environment, isolation: str, file: Path) -> fl
     return taken
 
 
+def _settle(fleet: Fleet, pid: int, isolation: str) -> None:
+    """What has tried whether models run here goes after a while."""
+    if isolation == "none":
+        fleet.until(lambda: not psutil.Process(pid).children(), _PROBE_S, "the agent is by itself")
+
+
 def measure(place: Environment, isolation: str, say: Say) -> dict[str, list[float]]:
     """Run the loop to a predicting observer: its memory before it has a model and with one; then restarts."""
     task = demo_task().model_copy(
@@ -126,13 +132,13 @@ def measure(place: Environment, isolation: str, say: Say) -> dict[str, list[floa
             "it runs",
         )
         time.sleep(2.0)
+        _settle(fleet, watcher.pid, isolation)
         bare_pss, _ = memory_mb(watcher.pid)
         say(f"observing without a model: {bare_pss:.1f} MB; training one for it")
         fleet.coordinator(spread_s=0.5)
         fleet.agent("trainer", file, speed=100.0, infer={"enabled": False}, state_every_s=1.0)
         fleet.until(lambda: _lines(output) >= _PREDICTIONS, _LOADED_S, "the observer predicts")
-        if isolation == "none":
-            fleet.until(lambda: not psutil.Process(watcher.pid).children(), 60, "it is by itself")
+        _settle(fleet, watcher.pid, isolation)
         pss, rss = memory_mb(watcher.pid)
         by_name = _by_process(watcher.pid)
         say(f"predicting: {pss:.1f} MB; {_listed(by_name)}")

@@ -87,8 +87,9 @@ def test_bench_observer_reports_the_spread_and_what_is_installed(monkeypatch: py
 
 
 def test_bench_serving_tells_what_the_agent_s_way_adds_to_a_bare_run() -> None:
-    taken = {"run": [0.001] * 20, "predict": [0.0011] * 20, "asked": [0.0013] * 20, "whole": [0.002] * 20}
-    found = serving._latencies(taken)
+    times = {"run": 0.001, "predict": 0.0011, "ran": 0.00125, "asked": 0.0013, "whole": 0.002}
+    found = serving._latencies({name: [seconds] * 20 for name, seconds in times.items()})
+    assert found["added to the model's part of the agent's way, %"] == pytest.approx(4)
     assert found["added to session.run, %"] == pytest.approx(30)
     assert found["to the line in the file, ms"] == pytest.approx(2)
     assert not serving.BENCH.goals[0].met(Row("d", "m", "s", "added to session.run, %", 30))

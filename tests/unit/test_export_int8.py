@@ -224,6 +224,18 @@ def test_a_variant_that_says_something_else_is_left_out(graph, windows, monkeypa
     assert "% of windows (at least 98 %)" in made.words
 
 
+def test_weights_are_of_7_bits_for_processors_that_add_up_in_16(graph, windows) -> None:
+    """Two products of 8 bits overflow there, and answers are wrong without an error."""
+    made = variant_of(graph, windows)
+    proto = onnx.load_from_string(made.model)
+    weights = [
+        onnx.numpy_helper.to_array(t) for t in proto.graph.initializer if t.data_type == onnx.TensorProto.INT8
+    ]
+    large = [w for w in weights if w.size > 1 and w.any()]
+    assert large
+    assert max(int(np.abs(w.astype(int)).max()) for w in large) in {63, 64}
+
+
 def test_a_variant_that_does_not_run_is_left_out_and_the_export_goes_on(graph, windows, monkeypatch) -> None:
     def frozen(model: bytes, feeds):
         del feeds
