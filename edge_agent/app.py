@@ -1,7 +1,12 @@
 """From a configuration file to an exit status."""
 
+import os
+import sys
 from functools import partial
 from pathlib import Path
+from typing import Final
+
+import structlog
 
 from edge_agent.agent import Agent
 from edge_agent.alive import not_alive
@@ -9,12 +14,17 @@ from edge_agent.checks import require_output
 from edge_agent.config import AgentSettings, read, read_task
 from edge_agent.opening import open_sources
 from edge_agent.serving.parent import IDLE_S, Zygote
+from edge_agent.serving.within import all_ended
 from models.serve import one_arena, trim_memory
 from protocol.errors import Misconfigured
 from runtime import logs, supervise
 from runtime.clock import SystemClock
 from runtime.files import disk_errors
 from runtime.settings import LogSettings
+
+_log = structlog.get_logger("edge_agent")
+_PATIENCE_S: Final = 5.0
+"""With a model that is under way in a thread, when all else has ended."""
 
 
 def load(config: Path, zygote: Zygote | None = None) -> tuple[AgentSettings, Agent]:
@@ -63,9 +73,14 @@ def run(config: Path) -> int:
     logs.configure(LogSettings())  # until the file was read; what is wrong with it goes to stderr too
     zygote = begun(config)
     try:
-        return supervise.run(lambda: main(config, zygote))
+        status = supervise.run(lambda: main(config, zygote))
     finally:
         zygote.close()
+    if not all_ended(_PATIENCE_S):
+        _log.warning("a model is still under way in a thread; leaving without it")
+        sys.stderr.flush()
+        os._exit(status)
+    return status
 
 
 def begun(config: Path) -> Zygote:

@@ -13,9 +13,12 @@ from pathlib import Path
 from typing import Final
 
 from protocol.errors import LichenError
+from runtime.workers import status_words
 
 TIMEOUT_S: Final = 60.0
 _OOM: Final = Path("/proc/self/oom_score_adj")
+_CRASHES: Final = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGABRT, signal.SIGTRAP)
+"""Of a library that does not run on this machine. Others (SIGKILL, SIGTERM) come from outside."""
 
 
 async def why_not(model: Path | None = None, *, python: str = sys.executable) -> str:
@@ -40,11 +43,17 @@ async def why_not(model: Path | None = None, *, python: str = sys.executable) ->
         if process.returncode is None:
             process.kill()
             await process.wait()
-    return words(process.returncode or 0, said.decode(errors="replace"))
+    return words(process.returncode or 0, said.decode(errors="replace"), loading=model is None)
 
 
-def words(status: int, said: str) -> str:
-    """What a probe's end means. ``status``: exit status, negative for a signal."""
+def words(status: int, said: str, *, loading: bool = False) -> str:
+    """What a probe's end means.
+
+    Args:
+        status: exit status, negative for a signal.
+        said: its last words.
+        loading: it had no model yet, so that the library alone is to blame.
+    """
     if status == 0:
         return ""
     last = said.strip().splitlines()[-1][:500] if said.strip() else "it said nothing"
@@ -54,7 +63,9 @@ def words(status: int, said: str) -> str:
             "install another version of onnxruntime"
         )
     if status < 0:
-        return f"onnxruntime was killed by {signal.Signals(-status).name}: {last}"
+        how = f"onnxruntime {status_words(status)}" + (f": {last}" if said.strip() else "")
+        crashed = loading and -status in _CRASHES
+        return f"{how}; install another version of onnxruntime, an older one first" if crashed else how
     if "No module named 'onnxruntime'" in said:
         return "onnxruntime is not installed: pip install 'lichen[infer]'"
     return last

@@ -20,6 +20,7 @@ install.sh [--agent] [--coordinator] [options]     neither: --agent
   --purge            with --uninstall: remove configuration, state and users, too
   --root DIR         lay everything below DIR and touch no user and no service: to look at, or for an image
   --no-venv          with --root: no virtual environment either
+/etc/lichen/constraints.txt, if it is there, says which versions pip may take on this machine (onnxruntime<1.28).
 Exit status: 0 done, 2 the command line is wrong, 69 something that is needed is not there, 77 not root.
 END
 }
@@ -132,12 +133,15 @@ find_wheel() {
 # An environment for each version and choice of extras, and a link to the one in use: an upgrade that fails changes nothing.
 make_venv() {
     default_extras
+    pins=$etc/constraints.txt
+    [ -f "$pins" ] || pins=/dev/null
     if [ -n "$package" ]; then
         name=$(printf %s "$package+$extras" | tr -c 'A-Za-z0-9_.+,\n-' _)
+        [ ! -s "$pins" ] || name=$name+$(sha256sum <"$pins" | cut -c1-12)
         what="$package"
         case $what in *\[*) ;; *==*) what="${package%%==*}[${extras}]==${package#*==}" ;; *) what="${package}[${extras}]" ;; esac
     else
-        name=$(basename "$wheel" .whl | cut -d- -f2)-$({ cat "$wheel" && printf %s "$extras"; } | sha256sum | cut -c1-12)
+        name=$(basename "$wheel" .whl | cut -d- -f2)-$({ cat "$wheel" && printf %s "$extras" && cat "$pins"; } | sha256sum | cut -c1-12)
         what="${wheel}[${extras}]"
     fi
     new=$opt/versions/$name
@@ -148,7 +152,7 @@ make_venv() {
         mkdir -p "$opt/versions"
         rm -f "$new/.extras"
         "$python" -m venv "$new"
-        "$new/bin/pip" install -q --disable-pip-version-check "$what" ||
+        "$new/bin/pip" install -q --disable-pip-version-check -c "$pins" "$what" ||
             give_up "pip could not install $what"
         "$new/bin/lichen" --version >/dev/null || give_up "$new/bin/lichen does not start"
         printf %s "$extras" >"$new/.extras"

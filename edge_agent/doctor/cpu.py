@@ -34,18 +34,25 @@ def probe() -> Processor:
     return Processor(
         platform.machine(),
         64 if sys.maxsize > 2**32 else 32,
-        flags_of(_CPUINFO.read_text(encoding="utf-8", errors="replace") if _CPUINFO.is_file() else ""),
+        flags_of(
+            _CPUINFO.read_text(encoding="utf-8", errors="replace") if _CPUINFO.is_file() else "",
+            platform.machine(),
+        ),
         os.cpu_count() or 1,
         psutil.virtual_memory().total,
         sys.version_info[:2],
     )
 
 
-def flags_of(cpuinfo: str) -> frozenset[str]:
-    """``flags`` (x86) or ``Features`` (ARM) of the first processor."""
+def flags_of(cpuinfo: str, machine: str) -> frozenset[str]:
+    """``Features`` (ARM) or ``flags`` (others) of the first processor.
+
+    None where they are another architecture's: an emulator may show the file of the machine that it runs on.
+    """
+    wanted = "Features" if machine in ("aarch64", "armv7l", "armv6l") else "flags"
     for line in cpuinfo.splitlines():
         key, _, value = line.partition(":")
-        if key.strip() in ("flags", "Features"):
+        if key.strip() == wanted:
             return frozenset(value.split())
     return frozenset()
 
@@ -75,14 +82,15 @@ def _architecture(found: Processor, words: str) -> Finding:
 def _instructions(found: Processor) -> list[Finding]:
     check = "cpu.instructions"
     if not found.flags:
-        return [warn(check, "/proc/cpuinfo names no instructions", "trust the imports below, not this")]
+        words = f"/proc/cpuinfo names no instructions of {found.machine} (is it emulated?)"
+        return [warn(check, words, "trust the imports below, not this")]
     if found.machine == "aarch64" and "atomics" not in found.flags:
         return [
             warn(
                 check,
                 "ARMv8.0 without LSE atomics, as on a Raspberry Pi 3 or 4",
                 "wheels of onnxruntime and torch that need them die with SIGILL: see the imports below, and "
-                "pin the versions that work here",
+                "pin the versions that work here in /etc/lichen/constraints.txt, which install.sh heeds",
             )
         ]
     if found.machine == "x86_64" and "avx2" not in found.flags:

@@ -8,6 +8,7 @@ from typing import Final
 from edge_agent.config import AgentSettings
 from edge_agent.doctor import bounded
 from edge_agent.doctor.findings import Finding, fail, ok, warn
+from runtime.workers import status_words
 
 TIMEOUT_S: Final = 60.0
 """torch takes half a minute on a slow card."""
@@ -85,7 +86,7 @@ def _judged(trial: Imported) -> Finding:
         words = f"{name} was not imported in {TIMEOUT_S:g} s"
         return warn(check, words, "see whether the machine is busy or its card fails (dmesg), and try again")
     if trial.status < 0:
-        return fail(check, f"{name} {_killed(-trial.status)}", _after_signal(trial))
+        return fail(check, f"{name} {_killed(trial.status)}", _after_signal(trial))
     last = trial.said.strip().splitlines()[-1][:300] if trial.said.strip() else "it said nothing"
     if "ModuleNotFoundError" in last:
         return _missing(trial, check, last.rpartition("'")[0].rpartition("'")[2] or name)
@@ -100,16 +101,18 @@ def _missing(trial: Imported, check: str, module: str) -> Finding:
     return fail(check, words, todo) if trial.name in ("base", "cryptography") else warn(check, words, todo)
 
 
-def _killed(number: int) -> str:
-    if number == signal.SIGILL:
+def _killed(status: int) -> str:
+    if -status == signal.SIGILL:
         return "dies with SIGILL: this wheel uses instructions that the processor lacks"
-    return f"was killed by {signal.Signals(number).name}"
+    return status_words(status)
 
 
 def _after_signal(trial: Imported) -> str:
-    if trial.status == -signal.SIGILL:
-        package = f"one of {_BASE} (numpy first)" if trial.name == "base" else trial.name
-        return f"install another version of {package}, an older one first"
     if trial.status == -signal.SIGKILL:
         return "see dmesg: out of memory? Give the machine swap, or leave out the role that needs it"
-    return f"install another version of {trial.name}, an older one first; see dmesg"
+    package = f"one of {_BASE} (numpy first)" if trial.name == "base" else trial.name
+    todo = f"install another version of {package}, an older one first"
+    if trial.name == "torch":  # the extra train names one version
+        return f"{todo}; see dmesg"
+    pin = "numpy" if trial.name == "base" else trial.name
+    return f"{todo}: write {pin}<VERSION into /etc/lichen/constraints.txt and run install.sh again"

@@ -200,11 +200,13 @@ class Zygote:
                     async with asyncio.timeout(timeout_s):
                         data = await asyncio.get_running_loop().sock_recv(sock, PACKET)
                 except TimeoutError:
-                    raise Transient(await self._lost(f"it did not answer in {timeout_s:g} s")) from None
+                    raise Transient(
+                        await self._lost(asked, f"it did not answer in {timeout_s:g} s")
+                    ) from None
                 except OSError:
                     data = b""
                 if not data:
-                    raise Transient(await self._lost(""))
+                    raise Transient(await self._lost(asked, ""))
                 return dict(cbor2.loads(data))
         finally:
             if given is not None:
@@ -220,13 +222,15 @@ class Zygote:
         self._timer = asyncio.get_running_loop().call_later(self._idle_s, self._idle)
 
     def _idle(self) -> None:
+        self._timer = None
         if not self._out:
             self._resting = asyncio.ensure_future(self._rest())
 
     async def _rest(self) -> None:
         """It ends, and its memory is the system's; the next question starts another."""
         async with self._one_at_a_time:
-            if self._sock is not None and not self._out:
+            # A timer again: there was a question meanwhile, and who asked may not know yet of a servant.
+            if self._timer is None and self._sock is not None and not self._out:
                 await self._gone()
 
     async def _start(self) -> socket.socket:
@@ -252,9 +256,10 @@ class Zygote:
         ours.setblocking(False)
         return ours
 
-    async def _lost(self, why: str) -> str:
+    async def _lost(self, asked: dict[str, Any], why: str) -> str:
         """It has gone, or is ended now; how, in words."""
-        words = why or probe.words(await self._gone(), "") or "it ended"
+        fate = probe.words(await self._gone(), "", loading=asked["op"] == "ready")
+        words = why or fate or "it ended"
         _log.error("the process that starts models has gone", why=words)
         return words
 

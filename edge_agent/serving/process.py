@@ -19,7 +19,6 @@ from protocol.task import Task
 _log = structlog.get_logger("edge_agent.serving")
 OPEN_TIMEOUT_S: Final = 60.0
 """To open a model and try it once."""
-_PROCESS: Final = "the model's process"
 _REASONS: Final = {reason.value: reason for reason in Reason}
 
 
@@ -125,7 +124,7 @@ class ServedModel:
             if channel is None or channel.broken:
                 if channel is not None:
                     _log.warning(
-                        "a model's process has ended", version=self.manifest.version, why=await self._fate()
+                        "a model is started anew", version=self.manifest.version, why=await self._fate()
                     )
                 await self.start()
                 channel = self._channel
@@ -150,12 +149,13 @@ class ServedModel:
     def nonsense(self, words: str) -> Failed:
         """It does not say what a model says: its process goes."""
         self.failures += 1
+        who = self._who
         self._end()
-        return Failed(f"{_PROCESS} talks nonsense: {words}")
+        return Failed(f"{who} talks nonsense: {words}")
 
     async def _fate(self) -> str:
         """How the process has ended, in words; it is ended where it has not."""
-        channel, pid = self._channel, self.pid
+        channel, pid, who = self._channel, self.pid, self._who
         self._channel = self.pid = None
         why = "" if channel is None else channel.broken
         if channel is not None:
@@ -163,7 +163,11 @@ class ServedModel:
         status = None if pid is None else await self._host.fate(pid)
         hangs = "not answered" in why
         how = "" if status is None or hangs else probe.words(status, "")
-        return f"{'the model' if pid is None else _PROCESS}: {how or why or 'it has gone'}"
+        return f"{who}: {how or why or 'it has gone'}"
+
+    @property
+    def _who(self) -> str:
+        return "the model" if self.pid is None else "the model's process"
 
     def _end(self) -> None:
         channel, pid = self._channel, self.pid

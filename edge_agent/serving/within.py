@@ -17,11 +17,13 @@ from edge_agent.serving.host import Answer, Broken
 from edge_agent.serving.servant import Servant
 from edge_agent.serving.wire import MAX_BODY, Arrays, Header
 from models.serve import trim_memory
+from protocol.errors import Transient
 
 _log = structlog.get_logger("edge_agent.serving")
 QUICK_S: Final = 0.005
 """What is expected to take less is answered on the event loop: sensors are read in threads, and wait no more
 than they do for a garbage collection."""
+_THREAD: Final = "lichen-model"
 
 
 class Direct:
@@ -31,21 +33,28 @@ class Direct:
         self._servant: Servant | None = Servant()
         self._row_s: float | None = None
         """What a window took last; None: nobody knows yet."""
+        self._reads = False
+        """Whether a run looks on the disk for own tensors, and blends those that are new."""
         self.broken = ""
         """Why nothing can be asked any more, in words."""
 
     async def ask(self, header: Header, arrays: Arrays, timeout_s: float, max_body: int = MAX_BODY) -> Answer:
-        """As ``host.Asked``. What is late goes on in its thread; nothing can end it but its own end."""
+        """As ``host.Asked``. What is late goes on in its thread; nothing can end it but its own end.
+
+        Raises Transient where the system gives no thread.
+        """
         del max_body  # the memory is this process's already
         if self._servant is None:
             raise Broken(self.broken)
         rows = len(arrays[PRESENT]) if header["op"] == "predict" else 0
+        self._reads |= header["op"] == "task"
+        quick = self._row_s is not None and rows * self._row_s <= QUICK_S
         try:
-            if rows and self._row_s is not None and rows * self._row_s <= QUICK_S:
+            if rows and quick and not self._reads:
                 return self._answer(self._servant, header, arrays, rows)
             async with asyncio.timeout(timeout_s):
                 return await self._in_a_thread(self._servant, header, arrays, rows)
-        except Broken as error:
+        except (Broken, Transient) as error:
             self._break(str(error))
             raise
         except TimeoutError:
@@ -88,7 +97,10 @@ class Direct:
             with contextlib.suppress(RuntimeError):  # the loop has ended in the meantime
                 loop.call_soon_threadsafe(settle, answer, failed)
 
-        threading.Thread(target=work, name="lichen-model", daemon=True).start()
+        try:
+            threading.Thread(target=work, name=_THREAD, daemon=True).start()
+        except RuntimeError as error:
+            raise Transient(f"the system gives no thread to run the model in: {error}") from None
         return future
 
     def _answer(self, servant: Servant, header: Header, arrays: Arrays, rows: int) -> Answer:
@@ -117,3 +129,15 @@ class Within:
 
     def end(self, pid: int) -> None:
         """There is no process to end."""
+
+
+def all_ended(patience_s: float) -> bool:
+    """Whether no thread has a model under way any more; they are waited for.
+
+    One that comes back from ONNX Runtime while the interpreter ends takes the process with it, by SIGABRT.
+    """
+    until = time.monotonic() + patience_s
+    threads = [thread for thread in threading.enumerate() if thread.name == _THREAD]
+    for thread in threads:
+        thread.join(max(0.0, until - time.monotonic()))
+    return not any(thread.is_alive() for thread in threads)

@@ -8,6 +8,7 @@ import socket
 import numpy as np
 import pytest
 
+from edge_agent.serving import parent
 from edge_agent.serving.channel import Channel
 from edge_agent.serving.host import Broken
 from edge_agent.serving.parent import Zygote
@@ -77,6 +78,23 @@ async def test_one_death_of_what_loads_onnx_runtime_does_not_put_inference_off(t
         await infer.load(put(tmp_path / "a"))
     finally:
         await infer.close()
+
+
+async def test_what_forks_models_and_does_not_answer_is_ended_and_another_answers(monkeypatch):
+    zygote = Zygote()
+    try:
+        assert (await zygote.ready()).why == ""
+        model, _ = await zygote.channel()
+        stuck = zygote.pid
+        os.kill(stuck, signal.SIGSTOP)
+        monkeypatch.setattr(parent, "_TIMEOUT_S", 0.2)
+        assert await zygote.fate(model) is None
+        assert not is_there(stuck), "a late answer of its would be taken for the answer to the next question"
+        await until(lambda: not is_there(model), 20)
+        assert (await zygote.ready()).why == ""
+        assert zygote.pid != stuck
+    finally:
+        await zygote.aclose()
 
 
 @pytest.mark.parametrize("then", ["the end", "another model"])

@@ -17,10 +17,11 @@ from edge_agent.serving import within
 from edge_agent.serving.features import FeatureProcess
 from edge_agent.serving.parent import Zygote
 from edge_agent.serving.servant import Servant
-from protocol.errors import Refused
+from protocol.errors import Refused, Transient
 from tests.support.agent_link import until
 from tests.support.predicting import predicting
 from tests.support.serving import (
+    TASK,
     InThreads,
     Liar,
     inference,
@@ -231,3 +232,53 @@ async def test_two_hundred_swaps_within_take_no_memory(tmp_path):
         before = await swap(20)
         after = await swap(180)
         assert after < 1.1 * before, (before, after)
+
+
+async def test_it_does_not_rest_just_as_a_process_was_forked():
+    zygote = Zygote(idle_s=60)
+    assert (await zygote.ready()).why == ""
+    forks = zygote.pid
+    asked = asyncio.create_task(zygote.channel())
+    await asyncio.sleep(0)  # it is under way,
+    await asyncio.sleep(0)
+    zygote._timer.cancel()
+    zygote._idle()  # and now the time is up that the question before it set
+    pid, channel = await asked
+    await zygote._resting
+    assert is_there(forks)
+    assert is_there(pid)
+    channel.close()
+    zygote.end(pid)
+    await zygote.aclose()
+
+
+async def test_a_system_without_another_thread_costs_batches_and_not_the_agent(tmp_path, monkeypatch):
+    start, lacking = threading.Thread.start, [False]
+
+    def starting(thread):
+        if lacking[0] and thread.name == "lichen-model":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", starting)
+    async with predicting(within_agent()) as running:
+        seen = watched(running)
+        running.install(await running.load(put(tmp_path / "a")))
+        lacking[0] = True
+        assert "no thread to run the model in" in (await answered(running, seen)).error
+        with pytest.raises(Transient, match="no thread"):  # not held against the bundle
+            await running.load(put(tmp_path / "b"))
+        lacking[0] = False
+        assert not (await answered(running, seen)).error
+
+
+async def test_a_run_that_looks_for_own_tensors_is_in_a_thread(tmp_path, monkeypatch):
+    made = Patched(monkeypatch, lambda _: None)
+    monkeypatch.setattr(within, "QUICK_S", 1e9)
+    async with predicting(within_agent()) as running:
+        seen = watched(running)
+        running.install(await running.load(put(tmp_path / "a")))
+        await answered(running, seen)
+        await running.model.use(TASK)  # as for each batch, where a model has tensors to be replaced
+        await answered(running, seen)
+    assert made.threads == ["lichen-model", "lichen-model"]

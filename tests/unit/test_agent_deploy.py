@@ -268,6 +268,10 @@ def test_a_probe_that_dies_of_a_signal_is_explained():
     assert "SIGSEGV" in words(-signal.SIGSEGV, "boom")
     assert "lichen[infer]" in words(1, "ModuleNotFoundError: No module named 'onnxruntime'")
     assert words(0, "whatever") == ""
+    assert "SIGSEGV; install another version of onnxruntime" in words(-signal.SIGSEGV, "", loading=True)
+    assert words(-signal.SIGSEGV, "") == "onnxruntime was killed by SIGSEGV", "of the model, perhaps"
+    assert "install" not in words(-signal.SIGKILL, "", loading=True), "from outside"
+    assert "signal 40" in words(-40, ""), "without a name"
 
 
 async def test_the_probe_of_a_folder_without_a_model_says_so(tmp_path):

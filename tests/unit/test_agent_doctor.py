@@ -82,9 +82,16 @@ def test_processors(found, roles, check, level, words):
 
 def test_enough_memory_is_no_finding_and_flags_are_read_of_both_architectures():
     assert "cpu.memory" not in levels(cpu.judge(PI4, ("train",)))
-    assert cpu.flags_of("processor : 0\nFeatures\t: fp atomics\n") == {"fp", "atomics"}
-    assert cpu.flags_of("flags\t\t: sse2 avx2\nflags : other\n") == {"sse2", "avx2"}
-    assert cpu.flags_of("nothing") == frozenset()
+    assert cpu.flags_of("processor : 0\nFeatures\t: fp atomics\n", "aarch64") == {"fp", "atomics"}
+    assert cpu.flags_of("flags\t\t: sse2 avx2\nflags : other\n", "x86_64") == {"sse2", "avx2"}
+    assert cpu.flags_of("nothing", "x86_64") == frozenset()
+
+
+def test_an_emulated_processor_is_not_judged_by_the_file_of_the_machine_below():
+    flags = cpu.flags_of("flags\t\t: sse2 avx2\n", "aarch64")
+    finding = only(cpu.judge(replace(PI4, flags=flags), ()), "cpu.instructions")
+    assert "LSE" not in finding.seen
+    assert "emulated" in finding.seen
 
 
 @pytest.mark.parametrize(
@@ -93,6 +100,9 @@ def test_enough_memory_is_no_finding_and_flags_are_read_of_both_architectures():
         (imports.Imported("torch", True, 0), "ok", "works", ""),
         (imports.Imported("torch", True, -signal.SIGILL), "fail", "SIGILL", "another version of torch"),
         (imports.Imported("onnxruntime", True, -signal.SIGSEGV), "fail", "SIGSEGV", "another version"),
+        (imports.Imported("onnxruntime", True, -signal.SIGSEGV), "fail", "SIGSEGV", "onnxruntime<VERSION"),
+        (imports.Imported("base", True, -signal.SIGSEGV), "fail", "SIGSEGV", "numpy<VERSION into"),
+        (imports.Imported("torch", True, -40), "fail", "signal 40", "another version of torch"),
         (imports.Imported("torch", True, -signal.SIGKILL), "fail", "SIGKILL", "out of memory"),
         (imports.Imported("torch", True, None), "warn", "not imported in 60 s", "busy"),
         (

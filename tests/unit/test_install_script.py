@@ -74,6 +74,33 @@ def test_given_again_it_keeps_configuration_state_and_drop_ins_and_renews_units(
     ]
 
 
+@pytest.mark.parametrize("what", ["--wheel", "--package"])
+def test_versions_that_work_on_this_machine_are_pinned_over_upgrades(tmp_path, what):
+    root, said, python = tmp_path / "root", tmp_path / "said", tmp_path / "python"
+    (wheel := tmp_path / "lichen-0.1.0-py3-none-any.whl").write_bytes(b"wheel")
+    python.write_text(f"""#!/bin/sh
+[ "$1" != -c ] || {{ echo True; exit; }}
+mkdir -p "$3/bin"
+printf '#!/bin/sh\\necho "$@" >>{said}\\n' >"$3/bin/pip"
+cp "$3/bin/pip" "$3/bin/lichen"
+chmod +x "$3/bin/pip" "$3/bin/lichen"
+""")
+    python.chmod(0o755)
+    spec = "lichen==0.1.0" if what == "--package" else str(wheel)
+    given = ("--root", str(root), "--python", str(python), what, spec)
+    run(*given)
+    assert "-c /dev/null" in said.read_text()
+    assert "is installed" in run(*given)
+    said.unlink()
+    pins = root / "etc/lichen/constraints.txt"
+    pins.write_text("onnxruntime<1.28\n")
+    run(*given)
+    assert f"-c {pins}" in said.read_text(), "pins are heeded, though wheel and extras are the same"
+    assert "is installed" in run(*given)
+    pins.write_text("onnxruntime<1.27\n")
+    assert "is installed" not in run(*given)
+
+
 @pytest.mark.parametrize("purge", [False, True])
 def test_uninstall_keeps_configuration_and_state_unless_they_are_to_go(tmp_path, purge):
     dry(tmp_path, "--agent", "--coordinator")
