@@ -153,7 +153,7 @@ async def test_questions_of_a_file_are_answered_and_again_after_a_round(
             True,
         )
         assert nobody["why"] == "'nobody' is in no fact of this device"
-        assert device.inference.predictions == 2
+        await until(lambda: device.inference.predictions == 2)
         assert device.inference.model.own
         append(queries, "Zo\u00eb\tstands_in")
         await until(lambda: len(written(settings)) == 7)

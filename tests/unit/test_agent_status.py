@@ -209,7 +209,8 @@ def test_an_observing_device_without_a_model_says_so_and_why(tmp_path):
     agent.deployment._apply(Declined(KEPT, "it wants the modality eeg, which is not here"))
     why("refused")
     why("missing", available=False, off_because="onnxruntime is not installed: pip install 'lichen[infer]'")
-    object.__setattr__(agent.settings.infer, "enabled", False)
+    off = agent.settings.infer.model_copy(update={"enabled": False})  # the default is everybody's
+    agent.settings = agent.settings.model_copy(update={"infer": off})
     why("off", off_because="infer.enabled is false")
     again = "until a coordinator announces one that runs here"
     assert said == {
