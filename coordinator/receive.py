@@ -22,7 +22,7 @@ from coordinator.uploads import Uploads
 from models.contract import Blobs, Server, Update
 from models.params import blobs_of
 from protocol.errors import Reason, Refused
-from protocol.frame import Limits, decode_frame, digest, is_frame
+from protocol.frame import Limits, check_seal, decode_frame, digest, is_frame
 from protocol.messages import MAX_MESSAGE_BYTES, BlobPointer, decode
 from protocol.task import Task
 from protocol.topics import Kind, Route
@@ -85,7 +85,7 @@ class Receiver:
             await self._update(device, payload, mark)
             return
         try:
-            pointer = _pointer_in(payload)
+            pointer = await asyncio.to_thread(_pointer_in, payload)
         except Refused as refused:  # neither a frame nor a pointer: its own digest says what is meant
             await self._refuse(device, self._driver.state.round, mark, refused)
             return
@@ -203,6 +203,7 @@ class Receiver:
 
 
 def _pointer_in(payload: bytes) -> BlobPointer:
+    check_seal(payload)
     if len(payload) > MAX_MESSAGE_BYTES:
         raise Refused(
             Reason.TOO_LARGE,

@@ -113,14 +113,20 @@ def sealed(body: bytes) -> bytes:
     return body + zlib.crc32(body).to_bytes(CRC_BYTES, "big")
 
 
-def _check_seal(data: bytes) -> None:
-    """Before anything else is looked at: what is damaged says nothing about its sender."""
-    if data.startswith(_CHECKED) and zlib.crc32(memoryview(data)[:-CRC_BYTES]) != int.from_bytes(
-        data[-CRC_BYTES:], "big"
-    ):
-        raise Refused(
-            Reason.WRONG_DIGEST, f"frame of {len(data)} bytes: its checksum is wrong; damaged on its way"
-        )
+def check_seal(data: bytes) -> None:
+    """Before anything else is looked at: what is damaged says nothing about its sender.
+
+    The first bytes say that there is a checksum. Where they are not those of a frame, but the checksum at the
+    end is that of a frame that begins as it should, they are what was damaged.
+
+    Raises:
+        Refused: WRONG_DIGEST, this was a frame and was damaged on its way.
+    """
+    rest = memoryview(data)[len(_CHECKED) : -CRC_BYTES]
+    fits = zlib.crc32(rest, zlib.crc32(_CHECKED)) == int.from_bytes(data[-CRC_BYTES:], "big")
+    if fits != data.startswith(_CHECKED):
+        where = "its first bytes are" if fits else "its checksum is"
+        raise Refused(Reason.WRONG_DIGEST, f"frame of {len(data)} bytes: {where} wrong; damaged on its way")
 
 
 def decode_frame(
@@ -160,9 +166,9 @@ def open_frame(
     """
     if len(data) > limits.max_bytes:
         raise Refused(Reason.TOO_LARGE, f"frame of {len(data)} bytes, at most {limits.max_bytes}")
+    check_seal(data)
     if not is_frame(data):
         raise Refused(Reason.MALFORMED, f"not a frame: it begins with {data[:3].hex()} instead of d9d9f7")
-    _check_seal(data)
     start = len(cbor.SELF_DESCRIBED)
     cbor.scan(data, start, max_depth=limits.max_depth, max_items=limits.max_items, max_text=limits.max_text)
     try:
@@ -183,7 +189,8 @@ def open_frame(
 def _header(content: dict[str, Any], header_type: type[H]) -> H:
     """The header, read exactly like the JSON of a control message."""
     try:
-        return header_type.model_validate_json(json.dumps(content, default=_refuse_bytes))
+        text = json.dumps(content, default=_refuse_bytes)
+        return header_type.model_validate_json(text, strict=True)  # true and "1" are no numbers
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         path = ".".join(["header", *map(str, first["loc"])])

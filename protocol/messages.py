@@ -264,7 +264,7 @@ def decode(payload: bytes, *expected: type[_M]) -> _M:
             Reason.TOO_LARGE, f"control message of {len(payload)} bytes, at most {MAX_MESSAGE_BYTES}"
         )
     try:
-        message = _ADAPTER.validate_json(payload)
+        message = _ADAPTER.validate_json(payload, strict=True)  # true and "1" are no numbers
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         path = ".".join(str(part) for part in first["loc"]) or "message"

@@ -1,11 +1,15 @@
 """The header of an update and the manifest of a global version."""
 
-from typing import Annotated, Literal
+import json
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, ValidationError
 
 from protocol.base import Count, Digest, Name, Share, Wire
+from protocol.errors import Reason, Refused
 from protocol.messages import BlobRef, Metrics, PerClass
+
+_M = TypeVar("_M", bound=Wire)
 
 
 class UpdateHeader(Wire):
@@ -49,3 +53,17 @@ class Manifest(Wire):
     """0 is the initial model; version r is what round r made."""
     parent: Digest | None = None
     blobs: Annotated[dict[str, BlobRef], Field(max_length=4096)]
+
+
+def read_extra(extra: dict[str, Any], message: type[_M]) -> _M:
+    """``UpdateHeader.extra`` as a method's own message, as strictly as the header itself.
+
+    Raises:
+        Refused: MALFORMED; the detail names the field.
+    """
+    try:
+        return message.model_validate_json(json.dumps(extra), strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        path = ".".join(["extra", *map(str, first["loc"])])
+        raise Refused(Reason.MALFORMED, f"{path}: {first['msg']}"[:500]) from None

@@ -91,6 +91,11 @@ REFUSED = {
     "bounds": (lambda b: frame(header("c", 1, b), tensors={"head/w": BIG}), Reason.OUT_OF_BOUNDS),
     "large": (lambda b: frame(header("c", 1, b), size=10**6), Reason.TOO_LARGE),
     "damaged": (lambda b: frame(header("c", 1, b))[:-9], Reason.WRONG_DIGEST),
+    "damaged tag": (lambda b: b"\xd8" + frame(header("c", 1, b))[1:], Reason.WRONG_DIGEST),
+    "damaged format": (
+        lambda b: frame(header("c", 1, b))[:4] + b"\x03" + frame(header("c", 1, b))[5:],
+        Reason.WRONG_DIGEST,
+    ),
     "lying": (lambda b: sealed(frame(header("c", 1, b))[:-9]), Reason.MALFORMED),
 }
 

@@ -10,7 +10,7 @@ import pytest
 
 from protocol.cbor import SELF_DESCRIBED, head
 from protocol.errors import Reason, Refused
-from protocol.frame import Limits, decode_frame, digest, encode_frame, is_frame, open_frame
+from protocol.frame import Limits, decode_frame, digest, encode_frame, is_frame, open_frame, sealed
 from protocol.tensors import Codec, Encoded, encode
 from protocol.updates import BlobHeader, UpdateHeader
 
@@ -271,9 +271,16 @@ def test_no_flipped_bit_in_a_frame_passes():
     for bit in range(8 * len(data)):
         damaged = bytearray(data)
         damaged[bit // 8] ^= 1 << bit % 8
-        # beyond the first bytes, which say what it is, damage says nothing about the sender
-        reason = refused(bytes(damaged), UpdateHeader).reason
-        assert reason is Reason.WRONG_DIGEST or bit < 8 * 6, bit
+        assert refused(bytes(damaged), UpdateHeader).reason is Reason.WRONG_DIGEST, bit
+
+
+@pytest.mark.parametrize("value", [True, "7", 7.0], ids=str)
+@pytest.mark.parametrize("field", ["samples", "round", "weight"])
+def test_a_whole_number_of_the_header_is_a_whole_number_and_nothing_else(field, value):
+    content = HEADER.model_dump(mode="json", exclude_none=True) | {field: value}
+    body = cbor2.dumps(cbor2.CBORTag(55799, [2, content, {}, b"    "]), canonical=True)[:-4]
+    wrong = refused(sealed(body), UpdateHeader)
+    assert (wrong.reason, f"header.{field}" in wrong.detail) == (Reason.MALFORMED, True), wrong.detail
 
 
 def test_a_frame_of_format_1_cannot_be_made_of_one_of_format_2_by_cutting():

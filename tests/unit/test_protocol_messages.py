@@ -59,6 +59,8 @@ def test_an_unknown_field_of_a_later_release_is_ignored():
         (b'{"kind": "metric", "device": "d", "metrics": {"loss": NaN}}', "metric.metrics.loss"),
         (b'{"kind": "metric", "device": "d", "metrics": {"loss": 1e999}}', "metric.metrics.loss"),
         (b'{"kind": "state", "status": "online", "device": "d", "windows": -1}', "state.windows"),
+        (b'{"kind": "state", "status": "online", "device": "d", "windows": true}', "state.windows"),
+        (b'{"kind": "state", "status": "online", "device": "d", "windows": "7"}', "state.windows"),
     ],
 )
 def test_a_wrong_field_is_named(payload, culprit):

@@ -3,12 +3,12 @@
 from itertools import pairwise
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, Field
 
 from models.contract import Profile
 from protocol.base import Count, Share, Wire
-from protocol.errors import Reason, Refused
 from protocol.task import ModalityName
+from protocol.updates import read_extra
 
 _MOST_ROWS = 16 * 1024
 _PART = "[A-Za-z_][A-Za-z0-9_-]{0,31}"
@@ -59,9 +59,4 @@ def parse(extra: dict[str, Any]) -> DisentMessage:
     Raises:
         Refused: MALFORMED; the detail names the field.
     """
-    try:
-        return DisentMessage.model_validate(extra)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        path = ".".join(["extra", *map(str, first["loc"])])
-        raise Refused(Reason.MALFORMED, f"{path}: {first['msg']}"[:500]) from None
+    return read_extra(extra, DisentMessage)

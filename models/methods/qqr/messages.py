@@ -2,10 +2,10 @@
 
 from typing import Annotated, Any, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from protocol.base import Count, Name, Wire
-from protocol.errors import Reason, Refused
+from protocol.updates import read_extra
 
 _PerRow = Annotated[tuple[Count, ...], Field(min_length=1, max_length=1024)]
 
@@ -45,9 +45,4 @@ def parse(extra: dict[str, Any]) -> QqrMessage:
     Raises:
         Refused: MALFORMED; the detail names the field.
     """
-    try:
-        return QqrMessage.model_validate(extra)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        path = ".".join(["extra", *map(str, first["loc"])])
-        raise Refused(Reason.MALFORMED, f"{path}: {first['msg']}"[:500]) from None
+    return read_extra(extra, QqrMessage)

@@ -2,10 +2,10 @@
 
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from protocol.base import Count, Name, Wire
-from protocol.errors import Reason, Refused
+from protocol.updates import read_extra
 
 
 class TactflMessage(Wire):
@@ -25,9 +25,4 @@ def parse(extra: dict[str, Any]) -> TactflMessage:
     Raises:
         Refused: MALFORMED; the detail names the field.
     """
-    try:
-        return TactflMessage.model_validate(extra)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        path = ".".join(["extra", *map(str, first["loc"])])
-        raise Refused(Reason.MALFORMED, f"{path}: {first['msg']}"[:500]) from None
+    return read_extra(extra, TactflMessage)
