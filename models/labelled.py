@@ -30,6 +30,7 @@ FEW: Final = 8
 """Under so many labelled windows of a class, a head hardly learns it."""
 MAX_BYTES: Final = npz.MAX_BYTES - (1 << 20)
 """The worker reads the windows back from an npz, whose headers want a little too."""
+OTHER_RULES: Final = 'or window.label_rule = "majority", "last" or "center" says which counts'
 _SHOWN: Final = 12
 _SHOWN_PATH: Final = 200
 _WORDS: Final = 500
@@ -130,7 +131,8 @@ def usable(task: Task, found: Found) -> WindowSet:
     labelled_B = np.any([np.isfinite(windowset.target(windows, target.name)) for target in takes], axis=0)
     chosen = windowset.select(windows, labelled_B & windows.present_BM.any(axis=1))
     if not len(chosen):
-        why = "" if found.recordings is None else ": one label must hold for a whole window"
+        rule = f": one label must hold for a whole window, {OTHER_RULES}"
+        why = rule if found.recordings is not None and task.window.label_rule == "whole" else ""
         raise Misconfigured(f"{path}: none of its {len(windows)} windows is labelled{why}")
     classes = np.unique(chosen.y_B)
     others = any(np.isfinite(y_B).any() for y_B in chosen.targets.values())

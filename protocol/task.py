@@ -11,6 +11,7 @@ from pydantic import Field, JsonValue, model_validator
 from protocol.base import Frozen, Label, Name, Share
 from protocol.folding import Aggregator, Robust
 from protocol.graph_task import GraphTask
+from protocol.labelling import Labelling
 
 CodecName = Literal["float32", "float16", "int8", "int4", "int2"]
 ModalityName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,31}$")]
@@ -69,7 +70,7 @@ class Target(Frozen):
         return self
 
 
-class Window(Frozen):
+class Window(Labelling):
     """How streams are cut. Modalities share the time axis; each has ``round(length_s * rate_hz)`` samples."""
 
     length_s: Annotated[float, Field(gt=0, le=3600)] = 2.56
@@ -204,9 +205,8 @@ class Task(Frozen):
             raise ValueError("no modality is an input")
         stray = sorted(set(self.network.encoders) - set(names))
         if stray:
-            raise ValueError(
-                f"network.encoders names unknown modalities: {', '.join(stray)} (known: {', '.join(names)})"
-            )
+            known = ", ".join(names)
+            raise ValueError(f"network.encoders: unknown modalities: {', '.join(stray)} (known: {known})")
         return self
 
     @model_validator(mode="after")

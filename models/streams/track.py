@@ -1,4 +1,4 @@
-"""The samples and labels that the windower still needs: one track a modality. Pure NumPy.
+"""The samples that the windower still needs: one track a modality. Pure NumPy.
 
 Shapes: n samples, B windows, C channels, T grid points.
 """
@@ -9,19 +9,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from models.streams.batches import LabelBatch
-from models.streams.labels import changed, is_class
 from protocol.task import Modality
 
 _PERIODS: Final = 1.5
 _PATIENCE: Final = 3.0
 """A slow sensor is waited for during this many of its periods, if that is longer than the lateness."""
-MAX_CHANGES: Final = 65_536
-"""Of one target's labels, while windows wait to close: where sensors are silent, labels may still come."""
 ABSURD: Final = 1e18
 """No sensor reads it; its square would overflow in the network, and one such window would spoil a round."""
-_JUST_S: Final = 1e-9
-"""A label that changes at a window's edge does not change within it."""
 
 
 class Track:
@@ -63,9 +57,9 @@ class Track:
         """All samples in the order of time; of samples with the same time the first that came."""
         if not self._t:
             return np.empty(0, np.float64), np.empty((0, self.channels), np.float32)
-        if len(self._t) > 1 or not _increases(self._t[0]):
+        if len(self._t) > 1 or not increases(self._t[0]):
             t, values = np.concatenate(self._t), np.concatenate(self._values)
-            if not _increases(t):
+            if not increases(t):
                 order = np.argsort(t, kind="stable")
                 t, values = t[order], values[order]
                 first = np.diff(t, prepend=-math.inf) > 0
@@ -105,72 +99,6 @@ class Track:
         return np.ascontiguousarray(x_BTC.transpose(0, 2, 1)), between | near
 
 
-class Labels:
-    """The labels of one target; each holds until the next one.
-
-    Args:
-        classes: of a classification; 0: the target is a number.
-    """
-
-    def __init__(self, classes: int) -> None:
-        self._classes = classes
-        self.clear()
-
-    def clear(self) -> None:
-        """Forget everything: no label holds."""
-        self._t = np.empty(0, np.float64)
-        self._value = np.empty(0, np.float64)  # NaN: none
-
-    @property
-    def mark(self) -> float:
-        """Time of the newest change."""
-        return float(self._t[-1]) if len(self._t) else -math.inf
-
-    def add(self, batch: LabelBatch) -> None:
-        """Take changes, in any order; a class that is not the task's counts as none, and an absurd number.
-
-        Of more changes than :data:`MAX_CHANGES` the oldest go: windows of that time have no label then.
-        """
-        good = np.isfinite(batch.t)
-        given = batch.label.astype(np.float64)
-        known = is_class(given, self._classes) if self._classes else np.abs(given) < ABSURD
-        t = np.concatenate([self._t, batch.t[good]])
-        value = np.concatenate([self._value, np.where(known, given, np.nan)[good]])
-        if not _increases(t):
-            order = np.argsort(t, kind="stable")
-            t, value = t[order], value[order]
-        change = np.flatnonzero(changed(value))[-MAX_CHANGES:]
-        self._t, self._value = t[change], value[change]
-
-    def forget(self, before: float) -> None:
-        """Drop changes that no window from ``before`` on needs; the one in force stays."""
-        first = max(0, int(np.searchsorted(self._t, before, side="right")) - 1)
-        self._t, self._value = self._t[first:], self._value[first:]
-
-    def of(self, start_B: NDArray[np.float64], end_B: NDArray[np.float64]) -> NDArray[np.float64]:
-        """``y_B``: what each window [start, end) is labelled with, NaN where it is not labelled throughout.
-
-        A class where one label holds throughout; a number's mean over the window's time.
-        """
-        y_B = np.full(len(start_B), np.nan)
-        if not len(self._t):
-            return y_B
-        first = np.searchsorted(self._t, start_B + _JUST_S, side="right") - 1
-        last = np.searchsorted(self._t, end_B - _JUST_S, side="left") - 1
-        same = (first >= 0) & (first == last)
-        y_B[same] = self._value[first[same]]
-        if not self._classes:
-            for b in np.flatnonzero((first >= 0) & (first < last)):
-                y_B[b] = self._mean(slice(first[b], last[b] + 1), start_B[b], end_B[b])
-        return y_B
-
-    def _mean(self, part: slice, start: float, end: float) -> float:
-        """Over the time from ``start`` to ``end``, which these changes cover."""
-        ends = np.append(self._t[part][1:], end)
-        held = np.maximum(ends - np.maximum(self._t[part], start), 0.0)
-        some = held > 0
-        return float(np.average(self._value[part][some], weights=held[some]))
-
-
-def _increases(t: NDArray[np.float64]) -> bool:
+def increases(t: NDArray[np.float64]) -> bool:
+    """Whether each time is later than the one before."""
     return bool((t[1:] > t[:-1]).all())

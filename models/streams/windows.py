@@ -25,7 +25,8 @@ from models import contexts
 from models.contract import Context
 from models.streams.batches import Batch, LabelBatch, SampleBatch
 from models.streams.grid import before_s, values_at
-from models.streams.track import ABSURD, Labels, Track
+from models.streams.label_rules import Labels
+from models.streams.track import ABSURD, Track
 from models.targets import keys_of
 from protocol.task import LABEL, Task
 
@@ -48,9 +49,9 @@ class Windows:
         x: per modality of the task ``x_BCT`` float32, zeros where missing.
         covered: per modality ``covered_BT`` bool.
         present_BM: bool, columns in the task's order.
-        y_B: class index of ``label``, -1 where none holds for the whole window.
-        targets: by further target that takes labels, ``y_B`` float32: the class index that holds for the
-            whole window, or the number's mean over it; NaN where it is not labelled throughout.
+        y_B: class index of ``label`` by the task's ``label_rule``, -1 where it gives none.
+        targets: by further target that takes labels, ``y_B`` float32: the class index or the number by the
+            same rule; NaN where it gives none.
         context: what the windows are the ends of; None where the task keeps windows alone.
     """
 
@@ -112,7 +113,7 @@ class Windower:
 
     def _new_labels(self) -> dict[str, Labels]:
         takes = (target for target in self.task.objectives if target.kind != "generation")
-        return {target.name: Labels(len(target.labels)) for target in takes}
+        return {target.name: Labels(len(target.labels), self.task.window) for target in takes}
 
     def differs(self, task: Task, modalities: Iterable[str]) -> bool:
         """Whether a task of the same grid, with these modalities, is anything new to this windower."""

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from edge_agent.sources import LabelBatch, SampleBatch, open_source
+from models.streams.label_rules import Labels
 from models.streams.labels import TargetTrack
 from models.streams.recording import Recording, read, write_npz
-from models.streams.track import Labels
 from runtime.clock import ManualClock
 from tests.support.agent_data import write_toy
 

@@ -7,9 +7,9 @@ import pytest
 
 from edge_agent.offline import windows_of
 from edge_agent.sources import LabelBatch, SampleBatch, open_source
+from models.streams.label_rules import MAX_CHANGES, Labels
 from models.streams.labels import TargetTrack
 from models.streams.recording import Recording, Stream, read, write_npz
-from models.streams.track import MAX_CHANGES, Labels
 from models.streams.windows import MAX_STRANGE, Windower
 from models.windowset import check
 from protocol.errors import Misconfigured

@@ -10,7 +10,7 @@ import pytest
 from edge_agent.sources import LabelBatch, open_source
 from edge_agent.sources.mqtt_values import Gauge, Marker, MqttLabel, MqttModality
 from edge_agent.sources.payloads import BadPayload, loads
-from models.streams.track import Labels
+from models.streams.label_rules import Labels
 from protocol.errors import Misconfigured
 from protocol.task import Modality, Target, Task
 from runtime.clock import SystemClock

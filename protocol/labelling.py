@@ -1,0 +1,27 @@
+"""Which label a window has, of the labels that hold during it: keys of the task's ``[window]``."""
+
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import Field, model_validator
+
+from protocol.base import Frozen
+
+LabelRule = Literal["whole", "majority", "last", "center"]
+DEFAULT_MIN_SHARE: Final = 0.5
+
+
+class Labelling(Frozen):
+    """Which label a window has."""
+
+    label_rule: LabelRule = "whole"
+    """``whole``: the label that holds throughout. ``majority``: the one that holds for ``min_share`` of the
+    window, and longer than any other. ``last``, ``center``: the one at its end, or in its middle. Of a number
+    the first two take the mean over the labelled time."""
+    min_share: Annotated[float, Field(gt=0, le=1)] = DEFAULT_MIN_SHARE
+    """Of ``majority``: so much of a window must be labelled so; what is unlabelled counts against it."""
+
+    @model_validator(mode="after")
+    def _share_goes_with_majority(self) -> Self:
+        if self.min_share != DEFAULT_MIN_SHARE and self.label_rule != "majority":
+            raise ValueError(f'min_share goes with label_rule = "majority", not {self.label_rule!r}')
+        return self
