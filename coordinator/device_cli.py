@@ -6,7 +6,6 @@ import re
 from typing import Annotated, Any, Final
 
 import typer
-from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
@@ -17,7 +16,7 @@ from coordinator.identity.book import FILE, Book
 from coordinator.identity.desk import Desk
 from coordinator.identity.fleet import all_devices, seen_devices
 from coordinator.identity.places import Places
-from protocol.base import Name as WireName
+from protocol.base import name_trouble
 from protocol.errors import Misconfigured, Reason, Refused, Transient
 from runtime.acting import as_owner_of
 
@@ -29,7 +28,6 @@ _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _MIN_S, _MAX_S = 60, 30 * 86400
 _KEY_DIGITS: Final = 16
 """As many as a waiting device shows of its key."""
-_NAME: Final[TypeAdapter[str]] = TypeAdapter(WireName)
 
 
 def _lasting(text: str) -> float:
@@ -43,13 +41,9 @@ def _lasting(text: str) -> float:
 def _name(text: str | None) -> str | None:
     if text is None:
         return None
-    try:
-        return _NAME.validate_python(text)
-    except ValidationError:
-        raise typer.BadParameter(
-            f"{text!r}: a device's name has letters, digits, '_', '.' and '-', at most 64, and begins with a "
-            "letter or digit"
-        ) from None
+    if words := name_trouble(text):
+        raise typer.BadParameter(words)
+    return text
 
 
 Name = Annotated[str, typer.Argument(help="the device's name", callback=_name)]

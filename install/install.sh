@@ -37,7 +37,9 @@ need() { [ $# -ge 2 ] || fail 2 "$1 takes a value; --help"; }
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
 tree=$(dirname -- "$here")
 agent=no coordinator=no wheel='' package='' extras='' train=no python=python3 start=no action=install purge=no
-root='' venv=yes fleet=fleet device=$(uname -n | tr -c 'A-Za-z0-9_.\n-' - | cut -c1-64)
+# The same rule as protocol.base.Name: what brokers, certificates and file names all take.
+as_name() { printf '%s\n' "$1" | tr -c 'A-Za-z0-9_\n-' - | sed 's/^[_-]*//' | cut -c1-56; }
+root='' venv=yes fleet=fleet device=$(as_name "$(uname -n)")
 
 while [ $# -gt 0 ]; do
     case $1 in
@@ -64,7 +66,10 @@ done
 [ "$agent$coordinator" = nono ] && agent=yes
 [ -z "$wheel" ] || [ -z "$package" ] || fail 2 "--wheel and --package exclude each other"
 [ "$venv" = yes ] || [ -n "$root" ] || fail 2 "--no-venv needs --root"
-case $fleet$device in *[!A-Za-z0-9_.-]* | '') fail 2 "--fleet and --device: letters, digits, '_', '.' and '-'" ;; esac
+for name in "$fleet" "$device"; do
+    [ -n "$name" ] && [ "$(as_name "$name")" = "$name" ] ||
+        fail 2 "--fleet and --device: 1 to 56 letters, digits, '_' and '-', a letter or digit first; write $(as_name "$name")"
+done
 [ -n "$root" ] || [ "$(id -u)" = 0 ] || fail 77 "only root may install; sudo $0 ..., or --root DIR to look"
 case $root in '' | /*) ;; *) root=$PWD/$root ;; esac
 

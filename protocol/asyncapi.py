@@ -113,7 +113,7 @@ def _name(message: type[BaseModel] | str) -> str:
 
 def _address(kind: Kind) -> str:
     level = "" if kind.value.startswith("b/") else "d/{device}/"
-    tail = "/{digest}.{index}" if kind in {Kind.UP_BLOB, Kind.DOWN_BLOB} else ""
+    tail = "/{digest}-{index}" if kind in {Kind.UP_BLOB, Kind.DOWN_BLOB} else ""
     return f"lichen/v1/{{fleet}}/{level}{kind.value}{tail}"
 
 

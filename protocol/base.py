@@ -1,8 +1,18 @@
 """The base of every model on the wire, and the bounded field types they share."""
 
-from typing import Annotated
+import re
+from typing import Annotated, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+MAX_NAME: Final = 56
+"""Characters: a client id of ours, which holds two names and 14 more, has at most 126; AWS takes 128."""
+NAME_PATTERN: Final = rf"^[A-Za-z0-9][A-Za-z0-9_-]{{0,{MAX_NAME - 1}}}$"
+NAME_ERROR: Final = "name"
+"""pydantic's type of the error that a text which is no :data:`Name` raises."""
+_NAME: Final = re.compile(NAME_PATTERN.replace("$", r"\Z"))
+_SHOWN: Final = 80
 
 
 class Frozen(BaseModel):
@@ -21,8 +31,30 @@ class Wire(Frozen):
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
-"""A fleet, device, task, modality or method: fits one MQTT topic level and one file name."""
+def name_trouble(text: str) -> str:
+    """Why a text is no :data:`Name`, and the nearest text that is one; empty: it is one."""
+    if _NAME.match(text):
+        return ""
+    near = re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-_")[:MAX_NAME].rstrip("-_")
+    rule = f"1 to {MAX_NAME} letters, digits, '_' and '-', a letter or digit first"
+    words = f"{text[:_SHOWN]!r} is no name: {rule}"
+    return f"{words}; write {near!r}" if near else words
+
+
+def is_name(text: str) -> bool:
+    """Whether a text is a :data:`Name`."""
+    return _NAME.match(text) is not None
+
+
+def _named(text: str) -> str:
+    if words := name_trouble(text):
+        raise PydanticCustomError(NAME_ERROR, "{words}", {"words": words})
+    return text
+
+
+Name = Annotated[str, AfterValidator(_named), WithJsonSchema({"type": "string", "pattern": NAME_PATTERN})]
+"""A fleet, device, task or method: what topic levels and client ids of every broker that we know of, a
+certificate's common name and a file name all take (ADR 29)."""
 
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 """SHA-256 of some bytes, in lower-case hexadecimal."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from protocol.base import is_name, name_trouble
 from protocol.errors import Reason, Refused
 
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}\Z")
 _INDEX: Final = re.compile(r"(0|[1-9][0-9]{0,6})\Z")
 _MAX_CHUNK_INDEX: Final = 1 << 20
@@ -58,10 +58,8 @@ class Route:
 
 
 def _checked(value: str, what: str) -> str:
-    if not _NAME.match(value):
-        raise ValueError(
-            f"{what} {value!r} must match [A-Za-z0-9][A-Za-z0-9_.-]* and have at most 64 characters"
-        )
+    if words := name_trouble(value):
+        raise ValueError(f"{what}: {words}")
     return value
 
 
@@ -85,7 +83,7 @@ def device_topic(
         raise ValueError(
             f"{kind} needs a SHA-256 and an index below {_MAX_CHUNK_INDEX}: {digest!r}, {index!r}"
         )
-    return f"{base}/{digest}.{index}"
+    return f"{base}/{digest}-{index}"
 
 
 def broadcast_topic(fleet: str, kind: Kind) -> str:
@@ -130,24 +128,34 @@ def parse(topic: str) -> Route:
         Refused: it is not one of lichen's topics.
     """
     match topic.split("/"):
-        case ["lichen", "v1", fleet, "d", device, way, what] if _NAME.match(fleet) and _NAME.match(device):
+        case ["lichen", "v1", fleet, "d", device, way, what] if is_name(fleet) and is_name(device):
             kind = _DEVICE_KINDS.get(f"{way}/{what}")
             if kind is not None and kind not in _BLOB_KINDS:
                 return Route(fleet, kind, device)
-        case ["lichen", "v1", fleet, "d", device, "ping"] if _NAME.match(fleet) and _NAME.match(device):
+        case ["lichen", "v1", fleet, "d", device, "ping"] if is_name(fleet) and is_name(device):
             return Route(fleet, Kind.PING, device)
-        case ["lichen", "v1", fleet, "d", device, way, "blob", chunk] if _NAME.match(fleet) and _NAME.match(
-            device
-        ):
+        case ["lichen", "v1", fleet, "d", device, way, "blob", chunk] if is_name(fleet) and is_name(device):
             kind = _DEVICE_KINDS.get(f"{way}/blob")
-            digest, _, index = chunk.partition(".")
+            digest, _, index = chunk.partition("-")
             number = int(index) if _INDEX.match(index) else _MAX_CHUNK_INDEX
             if kind is not None and _DIGEST.match(digest) and number < _MAX_CHUNK_INDEX:
                 return Route(fleet, kind, device, digest, number)
-        case ["lichen", "v1", fleet, "b", what] if _NAME.match(fleet):
+        case ["lichen", "v1", fleet, "b", what] if is_name(fleet):
             kind = _BROADCAST_KINDS.get(f"b/{what}")
             if kind is not None:
                 return Route(fleet, kind)
         case _:
             pass
-    raise Refused(Reason.MALFORMED, f"topic {topic[:200]!r} is not one of lichen's")
+    raise Refused(Reason.MALFORMED, f"topic {topic[:200]!r} is not one of lichen's{_why_not(topic)}")
+
+
+def _why_not(topic: str) -> str:
+    """Which name in a topic is none; empty: not that is wrong."""
+    match topic.split("/"):
+        case ["lichen", "v1", fleet, "d", device, *_]:
+            words = [name_trouble(fleet), name_trouble(device)]
+        case ["lichen", "v1", fleet, "b", *_]:
+            words = [name_trouble(fleet)]
+        case _:
+            words = []
+    return "".join(f"; {one}" for one in words if one)

@@ -5,12 +5,11 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, get_args
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from protocol.base import Name
+from protocol.base import NAME_ERROR
 
-NAME_PATTERN: Final = TypeAdapter(Name).json_schema()["pattern"]
 _LIST: Final = "a list is wanted, in [ ]"
 _PLAIN: Final = {"missing": "missing; it has no default", "tuple_type": _LIST, "list_type": _LIST}
 """Errors that are always told alike, by pydantic's name."""
@@ -85,8 +84,8 @@ def _words(model: type[BaseModel], path: tuple[str | int, ...], one: ErrorDetail
         return f"unknown key{_hint(model, path)}"
     if kind in _PLAIN:
         return _PLAIN[kind]
-    if kind == "string_pattern_mismatch" and context.get("pattern") == NAME_PATTERN:
-        return f"{given!r} is no name: 1 to 64 letters, digits, '_', '.' and '-', a letter or digit first"
+    if kind == NAME_ERROR:
+        return str(one["msg"])
     if kind in {"too_short", "too_long"}:
         bound = (
             f"at least {context['min_length']}" if kind == "too_short" else f"at most {context['max_length']}"

@@ -23,7 +23,7 @@ from pydantic import Field, ValidationError
 
 from coordinator.identity import certificates
 from coordinator.identity.certificates import CLIENT, SERVER, Key, PublicKey, Revoked, Span
-from protocol.base import Frozen, Name
+from protocol.base import NAME_ERROR, Frozen, Name
 from protocol.enrolment import COORDINATOR_NAME
 from protocol.errors import Misconfigured
 from runtime.files import disk_errors, sync_folder, write_atomic
@@ -251,7 +251,9 @@ def checked_facts(fleet: str, hosts: Sequence[str]) -> Facts:
     except ValidationError as error:
         wrong = error.errors()[0]
         where = "fleet" if wrong["loc"][0] == "fleet" else "--host"
-        if wrong["type"] == "string_pattern_mismatch":
+        if wrong["type"] == NAME_ERROR:
+            words = wrong["msg"]
+        elif wrong["type"] == "string_pattern_mismatch":
             words = f"{wrong['input']!r} is no name or address: letters, digits, '_', '.', '-', ':' only"
         else:
             words = f"{wrong['msg']}: {wrong['input']!r}"

@@ -29,6 +29,7 @@ from coordinator.identity.certificates import (
     requested_key,
 )
 from coordinator.identity.places import Places, refresh_own
+from protocol.base import name_trouble
 from protocol.enrolment import MAX_TRUST_ROOT, EnrolAnswer, EnrolRequest, Invite, RenewRequest
 from protocol.errors import Misconfigured, Reason, Refused
 from runtime.files import disk_errors
@@ -149,6 +150,8 @@ class Desk:
         if not self.authority.signed_by_us(old):
             raise Refused(Reason.UNKNOWN_DEVICE, "certificate: not of this fleet's authority; enroll anew")
         device = common_name(old)
+        if words := name_trouble(device):
+            raise Refused(Reason.MALFORMED, f"certificate: {words}, and enroll it anew under that name")
         _check_signature(old_key, request)
         key = key_print(requested_key(request.csr))
         certificate = self.book.renewable(device, old.serial_number, key)

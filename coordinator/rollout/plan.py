@@ -8,14 +8,13 @@ from typing import Annotated, Final, Self
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
-from protocol.base import Frozen, Name, Share
+from protocol.base import Frozen, Name, Share, is_name
 from protocol.errors import Misconfigured
 from protocol.rollout import Trial
 
 MAX_STAGES: Final = 16
 _MAX_NAMED: Final = 1000
-_LABEL: Final = re.compile(r"label:([A-Za-z0-9][A-Za-z0-9_.-]{0,63})=(.{1,64})\Z")
-_DEVICE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
+_LABEL: Final = re.compile(r"label:([^=]+)=(.{1,64})\Z")
 _FORMS: Final = "label:KEY=VALUE, share:0.1 or device:NAME,NAME"
 _EPSILON: Final = 1e-9
 Time = Annotated[float, Field(ge=0, le=365 * 86400)]
@@ -24,12 +23,12 @@ Time = Annotated[float, Field(ge=0, le=365 * 86400)]
 def _canary(text: str) -> str:
     """As it was given, checked."""
     kind, _, rest = text.partition(":")
-    if kind == "label" and _LABEL.match(text):
+    if kind == "label" and (found := _LABEL.match(text)) and is_name(found[1]):
         return text
     if kind == "share" and 0 < _number(rest) <= 1:
         return text
     names = [name.strip() for name in rest.split(",")]
-    if kind == "device" and len(names) <= _MAX_NAMED and all(map(_DEVICE.match, names)):
+    if kind == "device" and len(names) <= _MAX_NAMED and all(map(is_name, names)):
         return f"device:{','.join(dict.fromkeys(names))}"
     raise ValueError(f"{text[:80]!r}: write {_FORMS} (a share is above 0 and at most 1)")
 

@@ -1,7 +1,6 @@
 """``lichen agent enroll``."""
 
 import json
-import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,12 +10,12 @@ import typer
 from edge_agent.identity import secret as secrets
 from edge_agent.identity.dropin import Unenrolled, require_writable, write
 from edge_agent.identity.folder import Identity, folder_of
+from protocol.base import name_trouble
 from protocol.enrolment import Invite
 from protocol.errors import Misconfigured, Refused, Transient
 from runtime import exit_codes
 from runtime.acting import as_owner_of
 from runtime.settings import load
-from runtime.settings_errors import NAME_PATTERN
 from runtime.tls import utc
 
 _MAX_INVITE: int = 8192
@@ -136,10 +135,8 @@ def _device(invite: Invite, given: str | None, configured: str) -> str:
     name = invite.device or given or configured
     if not name:
         raise Misconfigured("which device is this? give --device NAME (the invite is for any)")
-    if not re.fullmatch(NAME_PATTERN, name):
-        raise Misconfigured(
-            f"{name!r} is no name: 1 to 64 letters, digits, '_', '.' and '-', a letter or digit first"
-        )
+    if words := name_trouble(name):
+        raise Misconfigured(words)
     return name
 
 

@@ -7,7 +7,6 @@ device and sensor make a better entity id.
 
 import hashlib
 import json
-import re
 from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any, Final
@@ -29,7 +28,7 @@ _NO_UNIT: Final = "1"
 def node_of(fleet: str, device: str) -> str:
     """The device's level in discovery topics, and its identifier; of any two devices it differs."""
     mark = hashlib.sha256(f"{fleet}/{device}".encode()).hexdigest()[:8]
-    return f"lichen_{re.sub(r'[^A-Za-z0-9_-]', '_', device)}_{mark}"
+    return f"lichen_{device}_{mark}"
 
 
 def filter_of(fleet: str, device: str, prefix: str) -> str:

@@ -40,7 +40,7 @@ def cases() -> list[tuple[str, dict[str, Any]]]:
     assert publish is not None
     right = [
         (topic, json.loads(payload))
-        for topic, payload in sensors(manifest_of(*ALL), publish, "home", "barn.1").items()
+        for topic, payload in sensors(manifest_of(*ALL), publish, "home", "barn-1").items()
     ]
     topic, payload = right[0]
     mistakes: list[dict[str, Any]] = [

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from protocol.base import NAME_PATTERN
 from protocol.chunks import Assembly, chunk_at, chunk_count
 from protocol.frame import decode_frame, encode_frame
 from protocol.quantize import with_error_carry
@@ -142,7 +143,7 @@ def test_chunks_arrive_in_any_order(data, chunk_bytes, random):
     assert bytes(buffer) == data
 
 
-LEVELS = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", fullmatch=True)
+LEVELS = st.from_regex(NAME_PATTERN, fullmatch=True)
 
 
 @RELAXED

@@ -219,7 +219,8 @@ def test_a_broker_folder_that_is_closed_is_exit_78_and_the_device_is_revoked(con
     [
         ("invite", "a/b"),
         ("invite", "@coordinator"),
-        ("invite", "x" * 65),
+        ("invite", "x" * 57),
+        ("invite", "barn.gateway"),
         ("invite", "--expires", "5s"),
         ("invite", "--expires", "31d"),
         ("invite", "--expires", "soon"),

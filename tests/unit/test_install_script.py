@@ -153,3 +153,9 @@ def test_shellcheck_finds_nothing():
         pytest.skip("SKIPPED LOUDLY: shellcheck is not installed (apt-get install shellcheck)")
     done = subprocess.run([program, str(SCRIPT)], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout
+
+
+def test_a_name_that_not_every_broker_takes_is_refused_with_one_that_is(tmp_path):
+    said = run("--root", str(tmp_path), "--no-venv", "--device", "barn.gateway", status=2)
+    assert "write barn-gateway" in said
+    assert not (tmp_path / "etc").exists()

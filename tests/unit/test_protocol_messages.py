@@ -6,6 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from protocol import messages
+from protocol.base import MAX_NAME
 from protocol.errors import Reason, Refused
 from protocol.messages import BlobPointer, BlobRef, Fetch, Metric, Offer, Receipt, State, Want, decode, encode
 from protocol.task import Modality, Network, Task
@@ -118,20 +119,22 @@ def test_every_kind_of_topic_comes_back(kind):
         "lichen/v1/f/d/dev/down/state",
         "lichen/v1/f/d/dev/up/state/more",
         "lichen/v1/f/d//up/state",
+        "lichen/v1/f/d/d.ev/up/state",
         "lichen/v1/+/d/dev/up/state",
         "lichen/v1/f/d/#",
         "lichen/v1/f/d/dev/up/blob",
         f"lichen/v1/f/d/dev/up/blob/{DIGEST}",
-        f"lichen/v1/f/d/dev/up/blob/{DIGEST}.",
-        f"lichen/v1/f/d/dev/up/blob/{DIGEST}.0.0",
+        f"lichen/v1/f/d/dev/up/blob/{DIGEST}-",
+        f"lichen/v1/f/d/dev/up/blob/{DIGEST}-0-0",
+        f"lichen/v1/f/d/dev/up/blob/{DIGEST}.0",
         f"lichen/v1/f/d/dev/up/blob/{DIGEST}/0",
-        f"lichen/v1/f/d/dev/up/blob/{DIGEST[:-1]}.0",
-        f"lichen/v1/f/d/dev/up/blob/{DIGEST.upper()}.0",
-        f"lichen/v1/f/d/dev/up/blob/{DIGEST}.-1",
-        f"lichen/v1/f/d/dev/up/blob/{DIGEST}.01",
-        f"lichen/v1/f/d/dev/up/blob/{DIGEST}.1048576",
-        f"lichen/v1/f/d/dev/up/blob/{DIGEST}.\u0661",
-        f"lichen/v1/f/d/dev/up/state/{DIGEST}.0",
+        f"lichen/v1/f/d/dev/up/blob/{DIGEST[:-1]}-0",
+        f"lichen/v1/f/d/dev/up/blob/{DIGEST.upper()}-0",
+        f"lichen/v1/f/d/dev/up/blob/{DIGEST}--1",
+        f"lichen/v1/f/d/dev/up/blob/{DIGEST}-01",
+        f"lichen/v1/f/d/dev/up/blob/{DIGEST}-1048576",
+        f"lichen/v1/f/d/dev/up/blob/{DIGEST}-\u0661",
+        f"lichen/v1/f/d/dev/up/state/{DIGEST}-0",
         "lichen/v1/f/d/dev/ping/more",
         "lichen/v1/f/b/ping",
         "$SYS/broker/uptime",
@@ -145,7 +148,7 @@ def test_a_strange_topic_is_refused(topic):
 
 @pytest.mark.parametrize("kind", Kind)
 def test_the_longest_topic_of_each_kind_is_one_that_aws_takes(kind):
-    name, blob = "n" * 64, kind in {Kind.UP_BLOB, Kind.DOWN_BLOB}
+    name, blob = "n" * MAX_NAME, kind in {Kind.UP_BLOB, Kind.DOWN_BLOB}
     if kind.value.startswith("b/"):
         topic = broadcast_topic(name, kind)
     else:
@@ -162,7 +165,7 @@ def test_the_longest_topic_of_each_kind_is_one_that_aws_takes(kind):
     assert len(device_filters(name, name)) <= 8, "AWS takes 8 filters in one SUBSCRIBE"
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "+", "#", "a b", ".a", "a" * 65, "a\n"])
+@pytest.mark.parametrize("name", ["", "a/b", "+", "#", "a b", ".a", "a" * 57, "a.b", "a\n"])
 def test_a_name_that_fits_no_topic_level_makes_no_topic(name):
     for make in (
         lambda: device_topic(name, "d", Kind.STATE),
@@ -171,7 +174,7 @@ def test_a_name_that_fits_no_topic_level_makes_no_topic(name):
         lambda: device_filters("f", name),
         lambda: coordinator_filters(name),
     ):
-        with pytest.raises(ValueError, match="must match"):
+        with pytest.raises(ValueError, match="is no name"):
             make()
 
 
