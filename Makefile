@@ -8,12 +8,12 @@ COMPUTES := tests/e2e/test_export_device.py
 FAST := tests/architecture tests/contract tests/golden tests/property tests/unit $(COMPUTES)
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test check format bench docs clean mosquitto
+.PHONY: demo test check format bench docs clean mosquitto chromium
 
 demo: $(VENV)/demo.stamp $(OBSERVER)/installed.stamp ## the main job on real sensor data, with an embedded broker
 	$(BIN)/lichen demo --observer-python $(OBSERVER)/bin/python $(ARGS)
 
-test: $(VENV)/dev.stamp mosquitto ## the whole suite
+test: $(VENV)/dev.stamp mosquitto chromium ## the whole suite
 ifeq ($(strip $(ARGS)),)
 	$(BIN)/python -P -m pytest -n 2 --dist loadfile $(FAST)
 	$(BIN)/python -P -m pytest -n 3 --dist loadfile --durations=15 tests/e2e tests/faults --ignore $(COMPUTES)
@@ -58,14 +58,21 @@ $(OBSERVER)/installed.stamp: pyproject.toml $(shell find protocol runtime models
 	$(OBSERVER)/bin/pip install -q --force-reinstall --no-deps '.'
 	touch $@
 
-# The tests against the real broker skip, loudly, where it is absent; where we may, we install it.
-mosquitto:
-	@command -v mosquitto >/dev/null 2>&1 || test -x /usr/sbin/mosquitto || { \
+# Tests against a real broker and a real browser skip, loudly, where it is absent; where we may, we install it.
+define installed
+	@command -v $(1) >/dev/null 2>&1 || test -x /usr/sbin/$(1) || { \
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
-	    echo "installing mosquitto for the tests against a real broker"; \
-	    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends mosquitto; } >/dev/null 2>&1 \
-	      || echo "could not install mosquitto: those tests will be skipped"; \
-	  else echo "mosquitto is not installed: those tests will be skipped (apt-get install mosquitto)"; fi; }
+	    echo "installing $(1) for the tests that need it"; \
+	    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(1); } >/dev/null 2>&1 \
+	      || echo "could not install $(1): those tests will be skipped"; \
+	  else echo "$(1) is not installed: those tests will be skipped (apt-get install $(1))"; fi; }
+endef
+
+mosquitto:
+	$(call installed,mosquitto)
+
+chromium:
+	$(call installed,chromium)
 
 clean:
 	rm -rf $(VENV) $(OBSERVER) build *.egg-info demo-out bench-out .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -192,7 +192,7 @@ def test_the_page_shows_every_gateway_and_answer_and_escapes_what_it_was_told(
     page = (tmp_path / "report.html").read_text()
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids)), "two figures share an id"
-    assert page.count("<svg") == 3
+    assert page.count('<div class="desk"><svg') == 3
     for one in good.gateways:
         assert f"<td>{one.name}</td>" in page
         assert f"What {one.name} answers" in page

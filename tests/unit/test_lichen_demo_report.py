@@ -20,6 +20,7 @@ from lichen.demo.story import (
     load,
 )
 from lichen.demo.study import ALONE, FEDERATED, Line
+from tests.support.browser import at_widths, needs_chromium
 
 
 @pytest.fixture
@@ -77,11 +78,28 @@ def test_the_page_is_whole_and_fetches_nothing(story: Story) -> None:
     tags = _Tags()
     tags.feed(page)
     assert tags.open == []
-    assert len(tags.ids) == len(set(tags.ids)), "two figures share an id"
+    twice = {one for one in tags.ids if tags.ids.count(one) > 1}
+    assert not twice, "two figures share an id"
     assert all(link.startswith(("#", "data:image/png;base64,")) for link in tags.links)
     assert "@import" not in page
     assert "url(http" not in page
-    assert page.count("<svg") == 7
+    assert page.count('<div class="desk"><svg') == 7
+
+
+@needs_chromium
+def test_no_figure_is_cut_at_the_width_of_a_phone_a_tablet_and_a_desk(story: Story, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    page.write_text(html(story))
+    shown = """[...document.querySelectorAll("figure .scroll")].map((box) => [
+        box.scrollWidth - box.clientWidth,
+        [...box.querySelectorAll("svg")].map((svg) => svg.getBoundingClientRect().width).filter((w) => w > 0),
+    ])"""
+    for width, figures in at_widths(page, (360, 1000, 1400), shown, tmp_path).items():
+        assert len(figures) == 7
+        for cut_px, widths in figures:
+            assert cut_px <= 0, f"a figure is cut by {cut_px} px at {width} px"
+            assert len(widths) == 1, "a page shows a figure for a desk or for a phone"
+            assert widths[0] >= 250
 
 
 def test_every_reference_in_a_figure_leads_somewhere(story: Story) -> None:
@@ -102,7 +120,7 @@ def test_a_story_without_study_observer_and_confusion_still_renders(story: Story
     story.study, story.observer, story.confusion, story.sizes = [], None, [], None
     for device in story.devices:
         device.alone = None
-    assert html(story).count("<svg") == 4
+    assert html(story).count('<div class="desk"><svg') == 4
 
 
 def test_a_story_survives_its_file(story: Story, tmp_path: Path) -> None:

@@ -175,7 +175,7 @@ def test_a_killed_device_may_be_started_twice(good: RoutedStory) -> None:
 
 def test_the_page_shows_the_story_and_fetches_nothing(good: RoutedStory) -> None:
     page = html(good)
-    assert page.count("<svg") == 8
+    assert page.count('<div class="desk"><svg') == 8
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids)), "two figures share an id"
     links = re.findall(r'(?:src|href)="([^"]+)"', page)
@@ -191,7 +191,7 @@ def test_a_story_of_which_little_is_known_still_renders(good: RoutedStory) -> No
     good.observer, good.confusion, good.blobs, good.plugged_after = None, [], {}, None
     for device in good.devices:
         device.moves, device.bundle, device.scores, device.alone = [], None, {}, {}
-    assert html(good).count("<svg") == 2
+    assert html(good).count('<div class="desk"><svg') == 2
     assert table(good).row_count == len(good.devices)
 
 

@@ -186,7 +186,7 @@ def test_the_page_shows_every_round_and_device_and_escapes_what_it_was_told(
     page = (tmp_path / "report.html").read_text()
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids)), "two figures share an id"
-    assert page.count("<svg") == 7
+    assert page.count('<div class="desk"><svg') == 7
     for device in good.devices:
         assert f"<td>{device.name}</td>" in page
     assert "<b>two devices</b>" not in page

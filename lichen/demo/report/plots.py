@@ -33,7 +33,7 @@ def accuracy_by_round(story: Story) -> str:
             f"{values[-1]:.0f} %", (rounds[-1], values[-1]), xytext=(6, 4), textcoords="offset points"
         )
         axes.set_xlim(min(rounds) - 0.4, max(rounds) + 0.9)
-        axes.set_xticks(rounds)
+        style.round_ticks(axes, rounds)
     axes.set_ylim(0, 100)
     axes.set_xlabel("round")
     axes.set_ylabel("accuracy on unseen people, %")
@@ -50,13 +50,13 @@ def bytes_by_round(story: Story) -> str:
     down = np.diff([0, *(r.bytes_down for r in story.rounds)]) / 1000
     axes.bar(rounds - 0.19, up, 0.36, color=style.BLUE, label="up: quantized updates")
     axes.bar(rounds + 0.19, down, 0.36, color=style.GREEN, label="down: models")
-    axes.set_xticks(rounds)
+    style.round_ticks(axes, rounds)
     axes.set_xlabel("round")
     axes.set_ylabel("kB, all devices")
     axes.grid(axis="y")
     axes.set_axisbelow(True)
-    axes.legend(loc="upper right", ncols=2)
-    axes.margins(y=0.25)
+    axes.legend(loc="upper right", ncols=style.legend_columns(2, 1))
+    axes.margins(y=0.4 if style.on_phone() else 0.25)
     return style.svg(made, "bytes")
 
 
@@ -95,11 +95,10 @@ def sensors(story: Story) -> str:
     )
     left.set_title("windows without this modality", fontsize=11)
     table = [[d.quality.get(m, np.nan) for m in story.modalities] for d in story.devices]
-    blank = [""] * len(names)
     heat(
         right,
         np.array(table, float),
-        rows=blank,
+        rows=style.row_names(names, 1),
         columns=story.modalities,
         shades=style.SHADES,
         text="{:.2f}",
@@ -115,7 +114,7 @@ def coverage(story: Story) -> str:
     for place, (axes, modality) in enumerate(zip(all_axes, story.modalities, strict=True)):
         empty = [0] * len(story.labels)
         table = np.array([d.counts.get(modality) or empty for d in story.devices], float)
-        names = [d.name if place == 0 else "" for d in story.devices]
+        names = style.row_names([d.name for d in story.devices], place)
         heat(axes, table, rows=names, columns=story.labels, shades=style.SHADES, text="{:.0f}")
         axes.set_title(modality, fontsize=11)
         axes.tick_params(axis="x", labelsize=8.5)
@@ -162,7 +161,11 @@ def timeline(observer: ObserverStory, labels: Sequence[str]) -> str:
         Patch(color=style.CLASSES[i % len(style.CLASSES)], label=name) for i, name in enumerate(labels)
     ]
     axes.legend(
-        handles=colours, ncols=len(labels), loc="upper center", bbox_to_anchor=(0.5, -0.22), handlelength=1
+        handles=colours,
+        ncols=style.legend_columns(len(labels), 4),
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.22),
+        handlelength=1,
     )
     return style.svg(made, "timeline")
 

@@ -53,21 +53,24 @@ def confused(story: Story) -> str:
 
 
 def figures(story: Story) -> dict[str, Markup]:
-    """All figures that the story has data for, as SVG."""
-    with style.context():
-        drawn = {
-            "accuracy": plots.accuracy_by_round(story),
-            "bytes": plots.bytes_by_round(story),
-            "sensors": plots.sensors(story),
-            "coverage": plots.coverage(story),
-        }
-        if story.confusion:
-            drawn["confusion"] = plots.confusion(story)
-        if story.observer and story.observer.predictions:
-            drawn["timeline"] = plots.timeline(story.observer, story.labels)
-        if story.study:
-            drawn["study"] = plots.study(story.study)
-    return {name: Markup(text) for name, text in drawn.items()}  # noqa: S704 - matplotlib's own SVG, texts escaped
+    """All figures that the story has data for, as SVG for a desk and for a phone."""
+    return style.two_widths(lambda: _drawn(story))
+
+
+def _drawn(story: Story) -> dict[str, str]:
+    drawn = {
+        "accuracy": plots.accuracy_by_round(story),
+        "bytes": plots.bytes_by_round(story),
+        "sensors": plots.sensors(story),
+        "coverage": plots.coverage(story),
+    }
+    if story.confusion:
+        drawn["confusion"] = plots.confusion(story)
+    if story.observer and story.observer.predictions:
+        drawn["timeline"] = plots.timeline(story.observer, story.labels)
+    if story.study:
+        drawn["study"] = plots.study(story.study)
+    return drawn
 
 
 def html(story: Story) -> str:
@@ -77,8 +80,7 @@ def html(story: Story) -> str:
     )
     environment.filters.update(percent=percent, points=points, size=size)
     template = environment.from_string((files("lichen.demo.report") / "page.html").read_text())
-    with style.context():
-        rolled_out = rollout.section(story.rollout, environment)
+    rolled_out = rollout.section(story.rollout, environment)
     return template.render(
         rolled_out=rolled_out,
         contained=contained(story.rollout),

@@ -5,6 +5,7 @@ from importlib.resources import files
 from jinja2 import Environment
 from markupsafe import Markup
 
+from lichen.demo.report import style
 from lichen.demo.rollout import plots
 from lichen.demo.rollout.story import COMMITTED, ROLLED_BACK, RolloutStory
 
@@ -21,7 +22,7 @@ def section(story: RolloutStory | None, environment: Environment) -> Markup:
     if story is None or not any(story.said.values()):
         return Markup()
     template = environment.from_string((files("lichen.demo.rollout") / "section.html").read_text())
-    figure = Markup(plots.timeline(story))  # noqa: S704 - matplotlib's own SVG, texts escaped
+    figure = style.two_widths(lambda: {"timeline": plots.timeline(story)})["timeline"]
     return Markup(template.render(rollout=story, figure=figure, outcome=_outcome, rows=_rows(story)))  # noqa: S704 - escaped by the environment
 
 

@@ -104,7 +104,12 @@ def _bars(axes: Axes, story: RolloutStory) -> None:
 def _legend(axes: Axes, story: RolloutStory) -> None:
     handles = [Patch(color=colour, label=f"version {v}") for v, colour in colours(story).items()]
     handles.append(Patch(facecolor="none", edgecolor=style.GREY, hatch="////", lw=0, label="on trial"))
-    axes.legend(handles=handles, ncols=len(handles), loc="upper center", bbox_to_anchor=(0.5, -0.03))
+    axes.legend(
+        handles=handles,
+        ncols=style.legend_columns(len(handles)),
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.03),
+    )
 
 
 def _begins(axes: Axes, story: RolloutStory, *, words: bool) -> None:
@@ -114,7 +119,7 @@ def _begins(axes: Axes, story: RolloutStory, *, words: bool) -> None:
         axes.axvline(release.began, color=style.INK, lw=1, ls=":")
         if words:
             axes.annotate(
-                f"version {release.version}, {name}",
+                name if style.on_phone() else f"version {release.version}, {name}",
                 (release.began, 1.0),
                 xycoords=("data", "axes fraction"),
                 xytext=(-3 if release is story.bad else 3, 4),
@@ -144,7 +149,7 @@ def _shares(axes: Axes, story: RolloutStory) -> None:
     axes.set_ylabel("windows right, %")
     axes.set_xlabel("seconds of the demo")
     axes.grid(axis="y")
-    axes.legend(loc="lower right", ncols=2)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.3), ncols=2)
 
 
 def shares(rows: Sequence[Said]) -> Iterator[tuple[float, float]]:

@@ -59,7 +59,12 @@ def routes(story: RoutedStory) -> str:
         axes.scatter([], [], marker="s", color=_COLOURS[_kind(kind)], label=_KINDS[kind]) for kind in _KINDS
     ]
     axes.legend(
-        handles=handles, ncols=6, loc="lower center", bbox_to_anchor=(0.45, 1.0), fontsize=8, handlelength=1
+        handles=handles,
+        ncols=style.legend_columns(6),
+        loc="lower center",
+        bbox_to_anchor=(0.45, 1.0),
+        fontsize=8,
+        handlelength=1,
     )
     return style.svg(made, "routes")
 
@@ -120,7 +125,7 @@ def scores(story: RoutedStory) -> str:
         axes.axvline(_PERCENT * story.chance(target), color=style.FAINT, lw=1.5, ls=":")
         unit = "right, %" if story.targets[target] else "r2, hundredths"
         axes.set_title(f"{IN_WORDS[target]}: {unit}", fontsize=11)
-        axes.set_yticks(range(len(rows)), [d.name for d in rows] if place == 0 else [""] * len(rows))
+        axes.set_yticks(range(len(rows)), style.row_names([d.name for d in rows], place))
         axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.grid(axis="x")
         axes.spines["left"].set_visible(False)

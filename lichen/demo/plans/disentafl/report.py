@@ -18,24 +18,27 @@ from protocol.task import LABEL
 
 
 def figures(story: RoutedStory) -> dict[str, Markup]:
-    """All figures that the story has data for, as SVG."""
+    """All figures that the story has data for, as SVG for a desk and for a phone."""
+    return style.two_widths(lambda: _drawn(story))
+
+
+def _drawn(story: RoutedStory) -> dict[str, str]:
     changed = plugged(story)
     drawn: dict[str, str] = {}
-    with style.context():
-        drawn["byround"] = plots.by_round(story)
-        drawn["scores"] = plots.scores(story)
-        if story.blobs:
-            drawn["moved"] = plots.moved(story)
-            drawn["routes"] = plots.routes(story)
-            if changed is not None and changed.moves:
-                drawn["gained"] = plots.gained(changed, story)
-        if story.confusion:
-            drawn["confusion"] = common.confusion(cast("Any", story))
-        if story.observer and story.observer.predictions:
-            drawn["timeline"] = common.timeline(story.observer, story.labels)
-        if story.observer and story.observer.values:
-            drawn["speed"] = plots.speed(story.observer)
-    return {name: Markup(text) for name, text in drawn.items()}  # noqa: S704 - matplotlib's own SVG, texts escaped
+    drawn["byround"] = plots.by_round(story)
+    drawn["scores"] = plots.scores(story)
+    if story.blobs:
+        drawn["moved"] = plots.moved(story)
+        drawn["routes"] = plots.routes(story)
+        if changed is not None and changed.moves:
+            drawn["gained"] = plots.gained(changed, story)
+    if story.confusion:
+        drawn["confusion"] = common.confusion(cast("Any", story))
+    if story.observer and story.observer.predictions:
+        drawn["timeline"] = common.timeline(story.observer, story.labels)
+    if story.observer and story.observer.values:
+        drawn["speed"] = plots.speed(story.observer)
+    return drawn
 
 
 def plugged(story: RoutedStory) -> WatchStory | None:

@@ -75,7 +75,13 @@ def weights(story: UnlabelledStory) -> str:
         axes.grid(axis="y")
         if place == 0:
             axes.set_ylabel("weight, %")
-            axes.legend(ncols=4, loc="upper left", bbox_to_anchor=(0.0, -0.2), fontsize=9, handlelength=1.4)
+            axes.legend(
+                ncols=style.legend_columns(4),
+                loc="upper left",
+                bbox_to_anchor=(0.0, -0.2),
+                fontsize=9,
+                handlelength=1.4,
+            )
     return style.svg(made, "weights")
 
 
@@ -116,7 +122,7 @@ def last_similarity(story: UnlabelledStory) -> str:
         heat(
             axes,
             table,
-            rows=names if place == 0 else [""] * len(names),
+            rows=style.row_names(names, place),
             columns=[name[:4] for name in names],
             shades=style.SHADES,
             text="{:.2f}",

@@ -16,18 +16,21 @@ from lichen.spar import LABEL_NAMES
 
 
 def figures(story: UnlabelledStory) -> dict[str, Markup]:
-    """All figures that the story has data for, as SVG."""
-    with style.context():
-        drawn = {"byround": plots.by_round(story), "sensors": common.sensors(story)}
-        if story.weighed:
-            drawn["weights"] = plots.weights(story)
-            drawn["similarity"] = plots.last_similarity(story)
-            drawn["rounds"] = plots.similarity_by_round(story)
-        if story.confusion:
-            drawn["confusion"] = common.confusion(story)
-        if story.observer and story.observer.predictions:
-            drawn["timeline"] = common.timeline(story.observer, story.labels)
-    return {name: Markup(text) for name, text in drawn.items()}  # noqa: S704 - matplotlib's own SVG, texts escaped
+    """All figures that the story has data for, as SVG for a desk and for a phone."""
+    return style.two_widths(lambda: _drawn(story))
+
+
+def _drawn(story: UnlabelledStory) -> dict[str, str]:
+    drawn = {"byround": plots.by_round(story), "sensors": common.sensors(story)}
+    if story.weighed:
+        drawn["weights"] = plots.weights(story)
+        drawn["similarity"] = plots.last_similarity(story)
+        drawn["rounds"] = plots.similarity_by_round(story)
+    if story.confusion:
+        drawn["confusion"] = common.confusion(story)
+    if story.observer and story.observer.predictions:
+        drawn["timeline"] = common.timeline(story.observer, story.labels)
+    return drawn
 
 
 def html(story: UnlabelledStory) -> str:
