@@ -18,8 +18,9 @@ from coordinator.rounds.states import Phase, RoundState, Rules
 from coordinator.seeds import derive_seed
 from coordinator.store import Store
 from coordinator.traffic import Traffic
+from protocol.announcement import TaskAnnouncement
 from protocol.errors import LichenError
-from protocol.messages import BlobRef, Offer, RoundAnnouncement, TaskAnnouncement
+from protocol.messages import BlobRef, Offer, RoundAnnouncement
 from protocol.task import Task
 from protocol.topics import Kind
 from runtime.clock import Clock
@@ -111,7 +112,7 @@ class Announcer:
         Raises:
             Transient: the broker is gone again.
         """
-        await self._post.broadcast(Kind.TASK, TaskAnnouncement(task=self._driver.task))
+        await self._post.broadcast(Kind.TASK, TaskAnnouncement.of(self._driver.task))
         await self._post.broadcast(Kind.ROUND, await self.announcement())
         await self._deployment.announce(again=True)
         self.offer(self._driver.state.missing)
@@ -131,7 +132,7 @@ class Announcer:
         self._task_again, self._task_said = False, self._clock.now()
         self._taskless.clear()
         with contextlib.suppress(LichenError):  # the greeting of the next connect says it
-            await self._post.broadcast(Kind.TASK, TaskAnnouncement(task=self._driver.task))
+            await self._post.broadcast(Kind.TASK, TaskAnnouncement.of(self._driver.task))
 
     async def run_rounds(self) -> None:
         """Announce each change of the round at a bounded rate, and where it stands every ``repeat_s``."""

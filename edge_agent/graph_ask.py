@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from pydantic import ValidationError
 
 from edge_agent.config import AgentSettings, GraphSettings, read, read_task
 from edge_agent.deploying.bundles import read_current
@@ -23,7 +22,9 @@ from edge_agent.identity.secret import secret_path
 from edge_agent.private import PrivateTensors
 from edge_agent.tasks import TASK_FILE
 from models.graphs.graph import Graph
+from protocol.announcement import TaskAnnouncement
 from protocol.errors import LichenError, Misconfigured, Reason, Refused, Transient
+from protocol.messages import decode
 from protocol.task import Task
 from runtime import exit_codes, logs
 from runtime.clock import SystemClock
@@ -124,9 +125,9 @@ def _task(settings: AgentSettings, config: Path) -> Task:
         task = read_task(settings.task_file, config)
     else:
         try:
-            task = Task.model_validate_json(data)
-        except ValidationError as error:
-            raise Misconfigured(f"{kept}: cannot be read as a task: {error}"[:500]) from None
+            task = decode(data, TaskAnnouncement).read()
+        except Refused as error:
+            raise Misconfigured(f"{kept}: cannot be read as a task: {error.words}"[:500]) from None
     if task.graph is None:
         raise Misconfigured(f"task {task.name!r} is of windows: its model predicts, and cannot be asked")
     return task

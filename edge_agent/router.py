@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from protocol.announcement import TaskAnnouncement
 from protocol.errors import Refused, Transient
-from protocol.messages import Command, ModelPointer, Offer, Receipt, TaskAnnouncement, Want, decode
+from protocol.messages import Command, ModelPointer, Offer, Receipt, Want, decode
+from protocol.task import Task
 from protocol.topics import Kind, parse
 from runtime.clock import Clock
 from runtime.mqtt import Message
@@ -72,7 +74,7 @@ class Router:
             case Kind.OFFER:
                 self._agent.learner.offer(decode(message.payload, Offer))
             case Kind.TASK:
-                await self._on_task(decode(message.payload, TaskAnnouncement))
+                await self._on_task(message.payload)
             case Kind.MODEL | Kind.FLEET_MODEL:
                 pointer = decode(message.payload, ModelPointer)
                 self._agent.deployment.offer(pointer, own=route.kind is Kind.MODEL)
@@ -97,12 +99,19 @@ class Router:
                 await asyncio.to_thread(self._agent.learner.settled, answer)
             await self._agent.outbox.on_receipt(answer)
 
-    async def _on_task(self, announcement: TaskAnnouncement) -> None:
-        work = self._agent.workspace()
-        if work is not None and work.task != announcement.task:
-            self._agent.learner.cancel()
-        if await self._agent.session.on_task(announcement, self._agent.use):
+    async def _on_task(self, payload: bytes) -> None:
+        try:
+            announcement = decode(payload, TaskAnnouncement)
+        except Refused as error:
+            self._agent.session.refuse_task(error.words)
+            raise
+        if await self._agent.session.on_task(announcement, self._use):
             self._agent.deployment.task_changed()
+
+    async def _use(self, task: Task) -> None:
+        """Another task than before: what is trained for that one is of no use."""
+        self._agent.learner.cancel()
+        await self._agent.use(task)
 
     def _on_command(self, command: Command) -> None:
         if command.command == "no_such_blob" and command.digest is not None:

@@ -23,11 +23,12 @@ from edge_agent.ports import Publisher
 from edge_agent.profile import strangers
 from edge_agent.roles import roles_of
 from edge_agent.sources.base import Source
-from edge_agent.tasks import TASK_FILE, check_task, unused
+from edge_agent.tasks import TASK_FILE, check_task, kept_misfit, unused
 from edge_agent.workspace import Standing, Workspace
 from models.contract import Profile
+from protocol.announcement import TaskAnnouncement
 from protocol.errors import Misconfigured, Reason, Refused, Transient
-from protocol.messages import MAX_WORDS, Metric, State, TaskAnnouncement, encode
+from protocol.messages import MAX_WORDS, Metric, State, encode
 from protocol.task import LABEL, Task
 from protocol.topics import Kind, device_topic
 from runtime.clock import Clock
@@ -82,7 +83,7 @@ class Session:
         self._reconnect = reconnect
         self.trial: Callable[[], TrialReport | None] = lambda: None
         self.hindered: Callable[[], Hindrance | None] = lambda: None
-        self.misfit = ""
+        self.misfit = kept_misfit(settings.state_dir / TASK_FILE)
         """Why the task that was announced last cannot be done here, in words; empty where it can."""
         self._taskless = (clock.now(), _TASKLESS_S)
         self._sent: State | None = None
@@ -98,18 +99,18 @@ class Session:
         Raises:
             Refused: this device cannot do it; the one before stays.
         """
-        task, work = announcement.task, self._workspace()
-        if work is not None and work.task == task:
-            if self.misfit:
-                self.misfit = ""
-                self.touch()
-            return False
+        work = self._workspace()
         try:
+            task = announcement.read()
+            if work is not None and work.task == task:
+                if self.misfit:
+                    self.misfit = ""
+                    self.touch()
+                return False
             check_task(task, self._sources, self._settings.learn, self._settings.graph)
-        except Misconfigured as error:
-            self.misfit = str(error)
-            self.touch()
-            raise Refused(Reason.UNKNOWN_TASK, str(error)) from None
+        except (Refused, Misconfigured) as error:
+            self.refuse_task(words := error.words if isinstance(error, Refused) else str(error))
+            raise Refused(Reason.UNKNOWN_TASK, words) from None
         self.misfit = ""
         for words in unused(task, self._sources, self._settings.graph):
             _log.warning("not used here", why=words)
@@ -117,13 +118,18 @@ class Session:
             _log.warning("this may be wrong", why=words)
         path = self._settings.state_dir / TASK_FILE
         try:
-            await asyncio.to_thread(write_atomic, path, task.model_dump_json().encode())
+            await asyncio.to_thread(write_atomic, path, encode(announcement))
         except Transient as error:  # until the next start it is known all the same
             _log.error("the task could not be kept", why=str(error))
         await use(task)
         _log.info("task", name=task.name, method=task.method)
         self.touch()
         return True
+
+    def refuse_task(self, words: str) -> None:
+        """Say why the task that was announced last is not done here."""
+        self.misfit = words
+        self.touch()
 
     def touch(self) -> None:
         """Something may have changed."""

@@ -4,14 +4,15 @@ from pathlib import Path
 from typing import Final
 
 import structlog
-from pydantic import ValidationError
 
 from edge_agent.collect import misfits, offered
 from edge_agent.config import AgentSettings, GraphSettings, LearnSettings, read_task
 from edge_agent.profile import allowed, strangers
 from edge_agent.sources.base import Source
 from models import registry
-from protocol.errors import Misconfigured
+from protocol.announcement import TaskAnnouncement
+from protocol.errors import Misconfigured, Reason, Refused
+from protocol.messages import decode
 from protocol.task import Task
 
 _log = structlog.get_logger("edge_agent.session")
@@ -106,11 +107,32 @@ def first_task(settings: AgentSettings, sources: list[Source]) -> Task | None:
 def read_kept(path: Path) -> Task | None:
     """The task that was announced last; None where there is none, or its file cannot be read."""
     try:
-        return Task.model_validate_json(path.read_bytes())
+        return _kept(path)
     except FileNotFoundError:
         return None
-    except (OSError, ValidationError) as error:
+    except (OSError, Refused) as error:
         _log.warning(
             "the kept task is forgotten; it will be announced again", file=str(path), error=str(error)
         )
         return None
+
+
+def kept_misfit(path: Path) -> str:
+    """Why the task that was announced last is of a release that can more, in words; empty where it is not."""
+    try:
+        _kept(path)
+    except Refused as error:
+        return error.words if error.reason is Reason.UNKNOWN_TASK else ""
+    except OSError:
+        return ""
+    return ""
+
+
+def _kept(path: Path) -> Task:
+    """The kept task. It is kept as it was announced: a downgrade and an upgrade of this agent lose no key.
+
+    Raises:
+        OSError: there is none.
+        Refused: it cannot be read, or not by this release (UNKNOWN_TASK).
+    """
+    return decode(path.read_bytes(), TaskAnnouncement).read()

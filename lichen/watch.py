@@ -8,6 +8,7 @@ from typing import Final
 
 from coordinator.rollout.gate import in_a_line
 from protocol import messages
+from protocol.announcement import TaskAnnouncement
 from protocol.base import Wire
 from protocol.errors import Refused
 from protocol.messages import (
@@ -17,7 +18,6 @@ from protocol.messages import (
     Receipt,
     RoundAnnouncement,
     State,
-    TaskAnnouncement,
 )
 from protocol.task import Task
 from protocol.topics import Kind, broadcast_topic, parse
@@ -119,11 +119,19 @@ class FleetView:
             if message.status == "accepted":
                 self.receipts.setdefault(message.round, set()).add(route.device)
         elif isinstance(message, TaskAnnouncement):
-            self.task = message.task
+            return self._task(message)
         elif isinstance(message, ModelPointer):
             self.model = message
         elif isinstance(message, RoundAnnouncement):
             self._round(message)
+        return True
+
+    def _task(self, message: TaskAnnouncement) -> bool:
+        try:
+            self.task = message.read()
+        except Refused:  # of a newer lichen
+            self.refused += 1
+            return False
         return True
 
     def _device(self, name: str, message: State | Metric) -> None:

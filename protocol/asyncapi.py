@@ -15,7 +15,9 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from protocol import messages as m
+from protocol.announcement import TaskAnnouncement
 from protocol.bundle import BundleManifest
+from protocol.task import Task
 from protocol.tensors import Codec
 from protocol.topics import Kind
 from protocol.updates import BlobHeader, Manifest, UpdateHeader
@@ -57,7 +59,7 @@ _CHANNELS: Final = {
     Kind.CMD: _Channel(
         "A fetch that cannot be answered, or a request to send the state again.", (m.Command,)
     ),
-    Kind.TASK: _Channel("What the fleet learns.", (m.TaskAnnouncement,), True),
+    Kind.TASK: _Channel("What the fleet learns.", (TaskAnnouncement,), True),
     Kind.ROUND: _Channel("How the round stands, for people and dashboards.", (m.RoundAnnouncement,), True),
     Kind.FLEET_MODEL: _Channel("The bundle that every device should run.", (m.ModelPointer,), True),
 }
@@ -184,7 +186,14 @@ def _messages() -> dict[str, Any]:
 
 def _schemas() -> dict[str, Any]:
     """JSON schemas of all models, and of what the update frame says in CBOR."""
-    models: list[type[BaseModel]] = [*_control_models(), UpdateHeader, BlobHeader, Manifest, BundleManifest]
+    models: list[type[BaseModel]] = [
+        *_control_models(),
+        Task,
+        UpdateHeader,
+        BlobHeader,
+        Manifest,
+        BundleManifest,
+    ]
     _, made = models_json_schema([(model, "validation") for model in models], ref_template=_SCHEMAS)
     tensor: list[dict[str, Any]] = [
         {"enum": [codec.value for codec in Codec], "description": "codec"},

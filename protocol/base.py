@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Final
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 MAX_NAME: Final = 56
@@ -63,3 +63,10 @@ Label = Annotated[str, Field(min_length=1, max_length=64)]
 Seconds = Annotated[float, Field(ge=0, le=10 * 365 * 86400.0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
+
+
+def first_fault(error: ValidationError) -> str:
+    """The first thing that is wrong, with its path; at most 500 characters."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    path = ".".join(str(part) for part in first["loc"]) or "message"
+    return f"{path}: {first['msg']}"[:500]

@@ -4,10 +4,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from protocol.base import Frozen
+from protocol.base import Wire
 
 
-class Aggregator(Frozen):
+class Aggregator(Wire):
     """What the coordinator makes of a round's mean update (Reddi et al., Adaptive Federated Optimization).
 
     ``fedavg`` adds it to the model. ``fedadam`` and ``fedyogi`` take it for a gradient (algorithm 2 there);
@@ -23,7 +23,7 @@ class Aggregator(Frozen):
     """Adaptivity: added to the root of the second moment."""
 
 
-class Robust(Frozen):
+class Robust(Wire):
     """What the updates of one device may do to the model (docs/hostile-peers.md)."""
 
     outlier_factor: Annotated[float, Field(ge=0, le=1e6)] = 12.0

@@ -9,19 +9,19 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from protocol.base import Frozen
+from protocol.base import Wire
 
 FeatureName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,31}$")]
 
 
-class Features(Frozen):
+class Features(Wire):
     """One modality of entities: a vector of ``dim`` numbers for each entity that has it."""
 
     name: FeatureName
     dim: Annotated[int, Field(ge=1, le=4096)]
 
 
-class GraphTask(Frozen):
+class GraphTask(Wire):
     """``[graph]`` of a task file. The bounds are of one device."""
 
     features: Annotated[tuple[Features, ...], Field(max_length=15)] = ()

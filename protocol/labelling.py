@@ -4,13 +4,13 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from protocol.base import Frozen
+from protocol.base import Wire
 
 LabelRule = Literal["whole", "majority", "last", "center"]
 DEFAULT_MIN_SHARE: Final = 0.5
 
 
-class Labelling(Frozen):
+class Labelling(Wire):
     """Which label a window has."""
 
     label_rule: LabelRule = "whole"

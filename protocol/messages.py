@@ -8,10 +8,11 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import Field, SerializerFunctionWrapHandler, TypeAdapter, ValidationError, model_serializer
 
-from protocol.base import Count, Digest, Label, Name, Seconds, Share, Wire
+from protocol.announcement import TaskAnnouncement
+from protocol.base import Count, Digest, Label, Name, Seconds, Share, Wire, first_fault
 from protocol.errors import Reason, Refused
 from protocol.rollout import Hindrance, Trial, TrialReport
-from protocol.task import ModalityName, Task
+from protocol.task import ModalityName
 
 MAX_MESSAGE_BYTES: Final = 128 * 1024
 """No control message is larger; more is refused before it is parsed."""
@@ -79,13 +80,6 @@ class State(Wire):
     labels: Annotated[dict[Name, Label], Field(max_length=16)] | None = None
     """The operator's words for it (``[labels]`` of its configuration), as ``site: barn``; left out where it
     has none."""
-
-
-class TaskAnnouncement(Wire):
-    """``b/task``, retained."""
-
-    kind: Literal["task"] = "task"
-    task: Task
 
 
 class RoundAnnouncement(Wire):
@@ -266,9 +260,7 @@ def decode(payload: bytes, *expected: type[_M]) -> _M:
     try:
         message = _ADAPTER.validate_json(payload, strict=True)  # true and "1" are no numbers
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        path = ".".join(str(part) for part in first["loc"]) or "message"
-        raise Refused(Reason.MALFORMED, f"{path}: {first['msg']}"[:500]) from None
+        raise Refused(Reason.MALFORMED, first_fault(error)) from None
     if not isinstance(message, expected):
         names = " or ".join(kind.__name__ for kind in expected)
         raise Refused(Reason.MALFORMED, f"expected {names}, got {type(message).__name__}")

@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, JsonValue, model_validator
 
-from protocol.base import Frozen, Label, Name, Share
+from protocol.base import Label, Name, Share, Wire
 from protocol.folding import Aggregator, Robust
 from protocol.graph_task import GraphTask
 from protocol.labelling import Labelling
@@ -26,7 +26,7 @@ RESERVED: Final = frozenset({LABEL, "target", "present", "probabilities", "logit
 """Words with a meaning of their own: recordings' label tracks, the exported graph's inputs and outputs."""
 
 
-class Modality(Frozen):
+class Modality(Wire):
     """One sensor stream. ``low``/``high`` bound a physically possible value, in ``unit``."""
 
     name: ModalityName
@@ -43,7 +43,7 @@ class Modality(Frozen):
     """False: no device reads it to predict; it is only there to be generated (``Target.modality``)."""
 
 
-class Target(Frozen):
+class Target(Wire):
     """One thing that is predicted (a downstream task, in the words of papers on several of them).
 
     ``classification``: one of ``labels``. ``regression``: one number, in ``unit``. ``generation``: the window
@@ -84,7 +84,7 @@ class Window(Labelling):
     from more than a window (``WindowSet.context``); at least ``length_s``. None keeps the window alone."""
 
 
-class Encoder(Frozen):
+class Encoder(Wire):
     """The network of one modality."""
 
     kind: Literal["cnn1d", "lstm"] = "cnn1d"
@@ -94,7 +94,7 @@ class Encoder(Frozen):
     """Convolutions, or stacked LSTM layers."""
 
 
-class Network(Frozen):
+class Network(Wire):
     """Encoders by modality name (absent: the default encoder), one feature size for all, one head."""
 
     encoders: dict[Name, Encoder] = Field(default_factory=dict)
@@ -102,7 +102,7 @@ class Network(Frozen):
     hidden_dim: Annotated[int, Field(ge=4, le=4096)] = 128
 
 
-class Bandit(Frozen):
+class Bandit(Wire):
     """Selection by a discounted upper confidence bound: ``coordinator.policies.bandit``."""
 
     discount: Annotated[float, Field(gt=0, le=1)] = 0.9
@@ -111,7 +111,7 @@ class Bandit(Frozen):
     """Weight of the term that favours devices and experts that were seen seldom; 1 is the paper's."""
 
 
-class Rounds(Frozen):
+class Rounds(Wire):
     """When a round opens and closes. Quorum is over the *set* of selected devices that have delivered."""
 
     count: Annotated[int, Field(ge=1, le=100_000)] = 10
@@ -131,14 +131,14 @@ class Rounds(Frozen):
     the method learns from labels on devices."""
 
 
-class Uplink(Frozen):
+class Uplink(Wire):
     """How model deltas travel up. Prototypes have their own bits in the method's config."""
 
     codec: CodecName = "int8"
     error_carry: bool = True
 
 
-class Labelled(Frozen):
+class Labelled(Wire):
     """Labelled windows at the coordinator, for methods that learn from them there (``[labelled]``).
 
     The coordinator reads it, and does not announce it.
@@ -152,7 +152,7 @@ class Labelled(Frozen):
     """csv and parquet: the column that says which recording a row is of; no window spans two of them."""
 
 
-class Task(Frozen):
+class Task(Wire):
     """One fleet's learning task: on windows of streams (``labels``, ``modalities``), or on graphs."""
 
     name: Name

@@ -36,7 +36,7 @@ class Kind(StrEnum):
     DOWN_BLOB = "down/blob"  # raw bytes of one chunk
     MODEL = "down/model"  # messages.ModelPointer for this device alone
     CMD = "down/cmd"  # messages.Command
-    TASK = "b/task"  # retained: messages.TaskAnnouncement
+    TASK = "b/task"  # retained: announcement.TaskAnnouncement
     ROUND = "b/round"  # retained: messages.RoundAnnouncement
     FLEET_MODEL = "b/model"  # retained: messages.ModelPointer
 

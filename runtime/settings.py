@@ -33,6 +33,7 @@ class Section(BaseModel):
 
 
 S = TypeVar("S", bound=BaseModel)
+_Extra = Literal["forbid"] | None
 
 
 def _beside_the_file(path: Path, info: ValidationInfo) -> Path:
@@ -143,13 +144,15 @@ def load(
 def load_toml(model: type[S], file: Path, *, named_by: str = "") -> S:
     """Read one TOML file (no drop-ins, no environment); errors as :func:`load`.
 
+    An unknown key is an error also where the model ignores it on the wire.
+
     Args:
         model: what it holds.
         file: where it is.
         named_by: the settings key (or option) that names the file, for the message when it is not there.
     """
     hint = f"; {named_by} names it: correct the path, or make the file" if named_by else ""
-    return _validate(model, _read(file, hint), file, Origins(str(file)))
+    return _validate(model, _read(file, hint), file, Origins(str(file)), "forbid")
 
 
 def check_table(model: type[S], values: Mapping[str, Any], where: str, folder: Path) -> S:
@@ -164,18 +167,29 @@ def check_table(model: type[S], values: Mapping[str, Any], where: str, folder: P
     Raises:
         Misconfigured: as :func:`load`, a line for every wrong key.
     """
-    return _checked(model, values, folder, Origins(where), ".")
+    return _checked(model, values, folder, Origins(where), joint=".")
 
 
-def _validate(model: type[S], values: dict[str, Any], file: Path, origins: Origins) -> S:
-    return _checked(model, values, file.absolute().parent, origins, ": ")
+def _validate(
+    model: type[S], values: dict[str, Any], file: Path, origins: Origins, extra: _Extra = None
+) -> S:
+    return _checked(model, values, file.absolute().parent, origins, extra=extra)
 
 
-def _checked(model: type[S], values: Mapping[str, Any], folder: Path, origins: Origins, joint: str) -> S:
+def _checked(
+    model: type[S],
+    values: Mapping[str, Any],
+    folder: Path,
+    origins: Origins,
+    *,
+    joint: str = ": ",
+    extra: _Extra = None,
+) -> S:
+    """``extra``: what becomes of unknown keys, whatever the model says."""
     wrong = wrong_kinds(model, values)
     found, error = None, None
     try:
-        found = model.model_validate(plain(values), context={"folder": folder})
+        found = model.model_validate(plain(values), context={"folder": folder}, extra=extra)
     except ValidationError as other:
         error = other
     if found is None or wrong:

@@ -15,9 +15,9 @@ from models.params import flatten
 from models.registry import methods
 from models.spec import MethodSpec
 from protocol import messages
+from protocol.announcement import TaskAnnouncement
 from protocol.errors import Misconfigured, Reason, Refused, Transient
 from protocol.frame import decode_frame, digest, encode_frame
-from protocol.messages import TaskAnnouncement
 from protocol.task import Robust, Task
 from protocol.tensors import Codec, decode, encode
 from protocol.updates import UpdateHeader
@@ -117,7 +117,7 @@ def test_an_update_holds_no_more_than_the_model_and_what_the_method_adds(fleet):
 
 def test_an_announced_task_is_the_same_task_with_the_same_options(spec, fleet):
     task, _, _ = fleet
-    again = messages.decode(messages.encode(TaskAnnouncement(task=task)), TaskAnnouncement).task
+    again = messages.decode(messages.encode(TaskAnnouncement.of(task)), TaskAnnouncement).read()
     assert again == task
     assert spec.configure(again) == spec.configure(task)
 

@@ -35,7 +35,7 @@ async def test_a_fleet_finishes_all_rounds_and_the_model_is_announced(tmp_path, 
     assert devices[0].pointers[-1].version == 2
     assert devices[0].rounds[-1].phase == "done"
     assert devices[0].rounds[-1].bytes_up > 0
-    assert devices[0].tasks[0].task == task
+    assert devices[0].tasks[0].read() == task
     assert {r.status for d in devices for r in d.receipts} == {"accepted"}
     assert found["rounds"][0]["updates"][0]["quality"] == {"acc": 0.5}
     assert found["rounds"][0]["bytes_up"] > 0

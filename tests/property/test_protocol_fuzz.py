@@ -10,11 +10,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from protocol import messages
+from protocol.announcement import TaskAnnouncement
 from protocol.bundle import BundleManifest, pack, unpack
 from protocol.cbor import SELF_DESCRIBED
 from protocol.errors import Refused
 from protocol.frame import decode_frame, encode_frame
-from protocol.messages import BlobRef, Fetch, Metric, Offer, Receipt, State, TaskAnnouncement, Want
+from protocol.messages import BlobRef, Fetch, Metric, Offer, Receipt, State, Want
 from protocol.task import Modality, Task, Window
 from protocol.tensors import Codec, encode
 from protocol.topics import parse
@@ -63,7 +64,7 @@ CONTROL = [
         Want(digest=DIGEST, missing=((0, 4),)),
         Fetch(digest=DIGEST, first=0, count=4, chunk_bytes=1024),
         Metric(device="d", metrics={"loss": 1.5}),
-        TaskAnnouncement(task=Task(name="t", labels=("a", "b"), modalities=MANIFEST.modalities)),
+        TaskAnnouncement.of(Task(name="t", labels=("a", "b"), modalities=MANIFEST.modalities)),
     )
 ]
 RELAXED = settings(deadline=None, max_examples=400)

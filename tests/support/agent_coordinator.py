@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from models.contract import Blobs
+from protocol.announcement import TaskAnnouncement
 from protocol.chunks import Assembly, chunk_at
 from protocol.frame import digest, encode_frame, is_frame
 from protocol.messages import (
@@ -16,7 +17,6 @@ from protocol.messages import (
     Offer,
     Receipt,
     State,
-    TaskAnnouncement,
     Want,
     decode,
     encode,
@@ -80,7 +80,7 @@ class FakeCoordinator:
 
     async def announce(self, task: Task) -> None:
         await self.link.publish(
-            broadcast_topic(FLEET, Kind.TASK), encode(TaskAnnouncement(task=task)), retain=True
+            broadcast_topic(FLEET, Kind.TASK), encode(TaskAnnouncement.of(task)), retain=True
         )
 
     def version(self, task: Task, blobs: Blobs, version: int = 0) -> BlobRef:

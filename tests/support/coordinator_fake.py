@@ -14,6 +14,7 @@ from models.aggregate import FixedPointSum
 from models.contract import Blobs, Evaluation, Update
 from models.params import apply, check_names, check_tensor, flatten, shapes, unflatten
 from protocol import messages
+from protocol.announcement import TaskAnnouncement
 from protocol.errors import LichenError, Transient
 from protocol.frame import digest, encode_frame
 from protocol.messages import BlobPointer, BlobRef, ModalityState, Offer, Receipt, State, Want
@@ -172,7 +173,7 @@ class FakeDevice:
         self.receipts: list[Receipt] = []
         self.pointers: list[messages.ModelPointer] = []
         self.rounds: list[messages.RoundAnnouncement] = []
-        self.tasks: list[messages.TaskAnnouncement] = []
+        self.tasks: list[TaskAnnouncement] = []
         self.commands: list[messages.Command] = []
         self.chunks: dict[tuple[str, int], bytes] = {}
         self.sent: dict[str, bytes] = {}
@@ -228,7 +229,7 @@ class FakeDevice:
             Receipt: self.receipts,
             messages.ModelPointer: self.pointers,
             messages.RoundAnnouncement: self.rounds,
-            messages.TaskAnnouncement: self.tasks,
+            TaskAnnouncement: self.tasks,
             messages.Command: self.commands,
         }
         for kind, where in kinds.items():

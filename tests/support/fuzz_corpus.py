@@ -23,6 +23,7 @@ from cryptography.x509.oid import NameOID
 from edge_agent.trust import Trusted
 from lichen.hostile import ATTACKS
 from protocol import messages
+from protocol.announcement import TaskAnnouncement
 from protocol.bundle import BundleManifest, Completion, pack
 from protocol.cbor import SELF_DESCRIBED
 from protocol.enrolment import EnrolAnswer, EnrolRefusal, EnrolRequest, Invite, RenewRequest
@@ -97,14 +98,14 @@ def control() -> Iterator[tuple[str, bytes]]:
         Want(digest=DIGEST, missing=((0, 1),)),
         Fetch(digest=DIGEST, first=0, count=4, chunk_bytes=1024),
         Metric(device="d", metrics={"loss": 1.5}),
-        messages.TaskAnnouncement(task=TASK),
+        TaskAnnouncement.of(TASK),
         messages.RoundAnnouncement(task="t", round=1, rounds=3, phase="collecting"),
         messages.ModelPointer(task="t", version=1, bundle=blob),
         messages.Command(command="no_such_blob", digest=DIGEST),
     ):
         yield f"{type(message).__name__}.json", messages.encode(message)
     plant = Task(name="t", method="mmfed3_hide", graph=GraphTask(features=(Features(name="text", dim=4),)))
-    yield "TaskGraph.json", messages.encode(messages.TaskAnnouncement(task=plant))
+    yield "TaskGraph.json", messages.encode(TaskAnnouncement.of(plant))
     told = {"text": ModalityState(windows=(7,), missing=0.5)}
     gateway = State(status="online", device="d", roles=("train",), modalities=told, windows=9, targets=())
     yield "StateGraph.json", messages.encode(gateway)

@@ -21,6 +21,7 @@ from models.methods.qqr.messages import parse as parse_qqr
 from models.methods.tactfl.messages import parse as parse_tactfl
 from models.streams.recording import read as read_recording
 from protocol import cbor, chunks, messages, topics
+from protocol.announcement import TaskAnnouncement
 from protocol.bundle import unpack
 from protocol.enrolment import EnrolAnswer, EnrolRefusal, EnrolRequest, Invite, RenewRequest
 from protocol.errors import Misconfigured, Reason, Refused
@@ -86,12 +87,18 @@ def _text(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
+def _message(data: bytes) -> object:
+    """And the task that is in an announcement."""
+    message = messages.decode(data, messages.Wire)
+    return message, isinstance(message, TaskAnnouncement) and message.read()
+
+
 DECODERS: Mapping[str, Decoder] = {
     "frame": lambda data: decode_frame(data, UpdateHeader),
     "frame_tight": lambda data: decode_frame(data, UpdateHeader, TIGHT),
     "blob": lambda data: decode_frame(data, BlobHeader),
     "manifest": _model(Manifest),
-    "message": lambda data: messages.decode(data, messages.Wire),
+    "message": _message,
     "cbor": lambda data: cbor.scan(data, 0, max_depth=12, max_items=4096, max_text=4096),
     "bundle": lambda data: unpack(data, 1 << 20),
     "bitmap": _bitmap,

@@ -14,8 +14,9 @@ from edge_agent import cli, roles
 from edge_agent.app import load
 from edge_agent.session import offline
 from models.streams.recording import Recording, write_npz
+from protocol.announcement import TaskAnnouncement
 from protocol.errors import Misconfigured
-from protocol.messages import State, TaskAnnouncement, decode
+from protocol.messages import State, decode
 from protocol.task import Modality
 from tests.support.agent_data import motion, toy_task
 from tests.unit.test_agent_session import BASIC, config, make, write_task
@@ -93,7 +94,7 @@ async def test_a_task_that_is_announced_is_compared_too(tmp_path):
     agent = make(tmp_path)
     task = toy_task(modalities=(Modality(name="acc", channels=3, rate_hz=100),))
     with capture_logs() as logs:
-        await agent.session.on_task(TaskAnnouncement(task=task), agent.collector.use)
+        await agent.session.on_task(TaskAnnouncement.of(task), agent.collector.use)
     assert any("recorded at 50 Hz, the task's rate_hz is 100" in entry.get("why", "") for entry in logs)
     agent.close()
 

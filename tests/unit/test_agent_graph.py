@@ -17,9 +17,10 @@ from models.contract import Blobs
 from models.graphs import keyed, serving
 from models.graphs.files import write_features
 from models.graphs.keys import RELATIONS, key
+from protocol.announcement import TaskAnnouncement
 from protocol.errors import Refused
 from protocol.frame import decode_frame, encode_frame
-from protocol.messages import Offer, State, TaskAnnouncement, decode, encode
+from protocol.messages import Offer, State, decode, encode
 from protocol.tensors import Codec
 from protocol.tensors import encode as encode_tensor
 from protocol.updates import BlobHeader, Manifest, UpdateHeader
@@ -70,7 +71,7 @@ async def living(folder, **keys):
 
 
 async def announce(agent, task=TASK):
-    await agent.session.on_task(TaskAnnouncement(task=task), agent.use)
+    await agent.session.on_task(TaskAnnouncement.of(task), agent.use)
 
 
 def offer(agent, round_: int, blobs: Blobs) -> tuple[Offer, dict[str, str]]:

@@ -33,9 +33,10 @@ from edge_agent.private import PrivateTensors
 from edge_agent.tasks import TASK_FILE
 from export.pack import Lineage, make_bundle
 from models.graphs.serving import Tables
+from protocol.announcement import TaskAnnouncement
 from protocol.bundle import BundleManifest, pack, unpack
 from protocol.errors import Reason, Refused
-from protocol.messages import ModelPointer
+from protocol.messages import ModelPointer, encode
 from protocol.task import Task
 from runtime.clock import SystemClock
 from tests.support.agent_bundle import bundle as window_bundle
@@ -333,6 +334,10 @@ def config_of(tmp_path: Path) -> Path:
     return path
 
 
+def keep_task(settings: AgentSettings, task: Task) -> None:
+    (settings.state_dir / TASK_FILE).write_bytes(encode(TaskAnnouncement.of(task)))
+
+
 def command(tmp_path: Path, *words: str) -> SimpleNamespace:
     done = CliRunner().invoke(app, ["ask", *words, "--config", str(config_of(tmp_path))])
     return SimpleNamespace(code=done.exit_code, out=done.stdout, err=done.stderr)
@@ -345,7 +350,7 @@ def test_one_question_is_answered_on_the_command_line_and_nothing_is_written(
     asked = ("boiler", "stands_in")
     assert command(tmp_path, *asked).code == 69
     assert "no task was announced" in command(tmp_path, *asked).err
-    (settings.state_dir / TASK_FILE).write_text(TASK.model_dump_json())
+    keep_task(settings, TASK)
     assert "no model of task 'house' is installed" in command(tmp_path, *asked).err
     folder = put(settings.state_dir / "models", data)
     current = {"task": TASK.name, "version": 3, "digest": folder.name}
@@ -380,7 +385,7 @@ def test_one_question_is_answered_on_the_command_line_and_nothing_is_written(
 
 def test_what_the_agent_left_damaged_is_said_and_never_on_standard_output(tmp_path: Path) -> None:
     settings = settings_of(tmp_path)
-    (settings.state_dir / TASK_FILE).write_text(TASK.model_dump_json())
+    keep_task(settings, TASK)
     (settings.state_dir / "models").mkdir()
     (settings.state_dir / "models" / "current.json").write_text("{")
     wrong = command(tmp_path, "boiler", "feeds", "--format", "json")
@@ -393,7 +398,7 @@ def test_what_the_agent_left_damaged_is_said_and_never_on_standard_output(tmp_pa
 
 def test_a_device_without_facts_cannot_be_asked(tmp_path: Path) -> None:
     settings = settings_of(tmp_path)
-    (settings.state_dir / TASK_FILE).write_text(toy_task().model_dump_json())
+    keep_task(settings, toy_task())
     done = command(tmp_path, "boiler", "feeds")
     assert (done.code, "task 'toy' is of windows" in done.err) == (78, True)
 

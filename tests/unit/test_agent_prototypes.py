@@ -28,9 +28,11 @@ from edge_agent.waits import waits as agent_waits
 from edge_agent.window_space import WindowWorkspace
 from models import registry
 from models.methods.qqr.prototyper import normalise
+from protocol.announcement import TaskAnnouncement
 from protocol.errors import Refused
 from protocol.frame import decode_frame, encode_frame
-from protocol.messages import BlobRef, Offer, TaskAnnouncement
+from protocol.messages import BlobRef, Offer
+from protocol.messages import encode as encode_message
 from protocol.task import Modality
 from protocol.tensors import Codec, encode
 from protocol.updates import BlobHeader, Manifest, UpdateHeader
@@ -435,10 +437,10 @@ async def test_a_task_with_none_of_the_modalities_is_refused_and_status_says_so(
     agent = make(tmp_path, roles=["observe", "prototype"])
     strange = toy_task(modalities=(Modality(name="eeg", channels=4, rate_hz=50),), name="sleep")
     with pytest.raises(Refused, match="none of its modalities"):
-        await agent.router._on_task(TaskAnnouncement(task=strange))
+        await agent.router._on_task(encode_message(TaskAnnouncement.of(strange)))
     (wait,) = [wait for wait in agent_waits(agent) if wait.what == "task"]
     assert "the task that is announced cannot be done here" in wait.why
     assert "eeg" in wait.why
-    await agent.router._on_task(TaskAnnouncement(task=TASK))
+    await agent.router._on_task(encode_message(TaskAnnouncement.of(TASK)))
     assert "task" not in {wait.what for wait in agent_waits(agent)}
     agent.close()

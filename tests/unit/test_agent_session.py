@@ -15,9 +15,10 @@ from edge_agent.tasks import first_task
 from models import windowset
 from models.contract import LocalResult
 from models.registry import method
+from protocol.announcement import TaskAnnouncement
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.frame import decode_frame
-from protocol.messages import Offer, State, TaskAnnouncement, encode
+from protocol.messages import Offer, State, encode
 from protocol.rollout import Hindrance
 from protocol.tensors import Codec
 from protocol.updates import UpdateHeader
@@ -102,7 +103,7 @@ def test_a_task_file_with_a_modality_no_source_has_is_named(tmp_path):
 async def test_an_announced_task_is_kept_and_wins_after_a_restart(tmp_path):
     agent = make(tmp_path)
     task = toy_task(seed=9)
-    await agent.session.on_task(TaskAnnouncement(task=task), agent.collector.use)
+    await agent.session.on_task(TaskAnnouncement.of(task), agent.collector.use)
     assert agent.workspace().task == task
     agent.close()
     again = make(tmp_path)
@@ -113,14 +114,14 @@ async def test_an_announced_task_is_kept_and_wins_after_a_restart(tmp_path):
 
 async def test_a_task_that_the_device_cannot_do_is_refused_and_the_old_one_stays(tmp_path):
     agent = make(tmp_path)
-    await agent.session.on_task(TaskAnnouncement(task=toy_task()), agent.collector.use)
+    await agent.session.on_task(TaskAnnouncement.of(toy_task()), agent.collector.use)
     for wrong, words in (
         (toy_task(method="telepathy"), "telepathy"),
         (toy_task(config={"bitz": 3}), "bitz"),
         (toy_task(modalities=({"name": "radar", "channels": 1, "rate_hz": 1},)), "radar"),
     ):
         with pytest.raises(Refused, match=words):
-            await agent.session.on_task(TaskAnnouncement(task=wrong), agent.collector.use)
+            await agent.session.on_task(TaskAnnouncement.of(wrong), agent.collector.use)
     assert agent.workspace().task == toy_task()
     agent.close()
 
@@ -178,7 +179,7 @@ async def test_an_idle_device_sends_under_250_kb_a_day():
 
 async def test_what_the_coordinator_waits_for_is_sent_at_once(tmp_path):
     agent = make(tmp_path)
-    await agent.session.on_task(TaskAnnouncement(task=toy_task()), agent.collector.use)
+    await agent.session.on_task(TaskAnnouncement.of(toy_task()), agent.collector.use)
     session = agent.session
     session._sent, session._sent_at = state(7), SystemClock().now()
     assert session.is_due(state(8)), "min_windows is reached"

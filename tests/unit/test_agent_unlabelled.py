@@ -14,8 +14,9 @@ from edge_agent.window_space import WindowWorkspace, material
 from models import jobs, registry, windowset
 from models.contract import ClientContext, LocalResult, Profile, WindowSet, blob_of
 from models.streams.recording import Recording
+from protocol.announcement import TaskAnnouncement
 from protocol.frame import decode_frame
-from protocol.messages import Offer, TaskAnnouncement
+from protocol.messages import Offer
 from protocol.task import Encoder, Network, Rounds, Task, Window
 from protocol.updates import UpdateHeader
 from runtime.blobs import BlobStore
@@ -47,7 +48,7 @@ def work_of(folder, task: Task = TASK, **changes: object) -> WindowWorkspace:
 
 async def test_its_state_counts_every_window_and_tells_the_sensors_quality(tmp_path):
     agent = make(tmp_path)
-    await agent.session.on_task(TaskAnnouncement(task=TASK), agent.collector.use)
+    await agent.session.on_task(TaskAnnouncement.of(TASK), agent.collector.use)
     before = agent.session.state()
     assert before.windows == 0
     agent.workspace().store.add(unlabelled())
@@ -59,7 +60,7 @@ async def test_its_state_counts_every_window_and_tells_the_sensors_quality(tmp_p
     agent.session._sent, agent.session._sent_at = before, SystemClock().now()
     assert agent.session.is_due(state), "min_windows is reached"
     assert agent.status()["windows_to_learn_from"] == 46
-    await agent.session.on_task(TaskAnnouncement(task=LABELLED), agent.collector.use)
+    await agent.session.on_task(TaskAnnouncement.of(LABELLED), agent.collector.use)
     assert agent.session.state().windows == 0, "another method, the same store"
     agent.close()
 

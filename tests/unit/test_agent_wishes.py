@@ -17,9 +17,10 @@ from edge_agent.tasks import check_task, first_task
 from edge_agent.versions import Versions
 from models.streams.labels import TargetTrack
 from models.streams.recording import Recording, write_npz
+from protocol.announcement import TaskAnnouncement
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.frame import encode_frame
-from protocol.messages import BlobRef, ModalityState, Offer, State, TaskAnnouncement, encode
+from protocol.messages import BlobRef, ModalityState, Offer, State, encode
 from protocol.task import Modality, Target
 from protocol.tensors import Codec
 from protocol.tensors import encode as encode_tensor
@@ -116,7 +117,7 @@ def test_a_device_with_nothing_to_read_or_to_learn_says_why(tmp_path, task, lear
 async def test_wishes_that_the_task_does_not_know_are_errors_in_a_task_file_and_else_warnings(tmp_path):
     agent = agent_of(tmp_path, 'targets = ["label", "heart"]')
     with capture_logs() as logs:
-        await agent.session.on_task(TaskAnnouncement(task=ROUTED), agent.collector.use)
+        await agent.session.on_task(TaskAnnouncement.of(ROUTED), agent.collector.use)
     assert any("learn.targets: heart" in str(log.get("why")) for log in logs)
     (tmp_path / "task.toml").write_text(
         'name = "toy"\nlabels = ["a", "b"]\n[[modalities]]\nname = "acc"\nchannels = 3\nrate_hz = 50\n'
@@ -128,14 +129,14 @@ async def test_wishes_that_the_task_does_not_know_are_errors_in_a_task_file_and_
     wish = LearnSettings(targets=("heart",))
     agent.session._settings = settings.model_copy(update={"learn": wish})
     with pytest.raises(Refused, match="nothing to learn"):
-        await agent.session.on_task(TaskAnnouncement(task=SEVERAL), agent.collector.use)
+        await agent.session.on_task(TaskAnnouncement.of(SEVERAL), agent.collector.use)
     assert "learn.targets names heart" in agent.session.misfit
     agent.close()
 
 
 async def test_a_task_without_targets_is_told_in_the_same_bytes_as_ever(tmp_path):
     agent = agent_of(tmp_path)
-    await agent.session.on_task(TaskAnnouncement(task=toy_task()), agent.collector.use)
+    await agent.session.on_task(TaskAnnouncement.of(toy_task()), agent.collector.use)
     fresh = json.loads(encode(agent.session.state()))
     assert set(fresh) == {
         "kind",
@@ -155,7 +156,7 @@ async def test_a_task_without_targets_is_told_in_the_same_bytes_as_ever(tmp_path
 async def test_a_routed_device_says_what_its_windows_show(tmp_path):
     side = TargetTrack(np.array([0.0]), np.array([1.0]))
     agent = agent_of(tmp_path, side=side)
-    await agent.session.on_task(TaskAnnouncement(task=SEVERAL), agent.collector.use)
+    await agent.session.on_task(TaskAnnouncement.of(SEVERAL), agent.collector.use)
     assert agent.session.state().targets == ()
     assert not agent.session.state().modalities
     async with collected(agent) as state:
@@ -173,7 +174,7 @@ async def test_a_device_without_labels_says_what_it_is_to_be_served(tmp_path):
     agent = agent_of(
         tmp_path, 'targets = ["label"]', made=Recording({"acc": toy_recording(30).streams["acc"]})
     )
-    await agent.session.on_task(TaskAnnouncement(task=SEVERAL), agent.collector.use)
+    await agent.session.on_task(TaskAnnouncement.of(SEVERAL), agent.collector.use)
     async with collected(agent) as state:
         assert (tuple(state.modalities), state.targets, state.windows) == (("acc",), None, 0)
         assert agent.status()["learns"] == []
@@ -181,7 +182,7 @@ async def test_a_device_without_labels_says_what_it_is_to_be_served(tmp_path):
 
 async def test_what_is_not_wished_for_is_not_even_collected(tmp_path):
     agent = agent_of(tmp_path, 'inputs = ["acc"]\ntargets = ["label"]')
-    await agent.session.on_task(TaskAnnouncement(task=SEVERAL), agent.collector.use)
+    await agent.session.on_task(TaskAnnouncement.of(SEVERAL), agent.collector.use)
     async with collected(agent) as state:
         store = agent.workspace().store
         assert tuple(state.modalities) == ("acc",)
@@ -193,13 +194,13 @@ async def test_what_is_not_wished_for_is_not_even_collected(tmp_path):
 async def test_a_task_that_gains_a_target_keeps_the_windows_and_the_label_that_holds(tmp_path):
     """The label was said once, before the task knew of it."""
     agent = agent_of(tmp_path, side=TargetTrack(np.array([0.0]), np.array([1.0])))
-    await agent.session.on_task(TaskAnnouncement(task=ROUTED), agent.collector.use)
+    await agent.session.on_task(TaskAnnouncement.of(ROUTED), agent.collector.use)
     windower = agent.workspace().windower
     windower.feed(LabelBatch(np.zeros(1), np.ones(1), "side"), 0.0)
     async with collected(agent) as before:
         assert before.targets is None
         store = agent.workspace().store
-        assert await agent.session.on_task(TaskAnnouncement(task=SEVERAL), agent.collector.use)
+        assert await agent.session.on_task(TaskAnnouncement.of(SEVERAL), agent.collector.use)
         work = agent.workspace()
         assert (work.store, work.windower) == (store, windower)
         assert store.stock().total > 15

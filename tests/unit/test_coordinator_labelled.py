@@ -14,9 +14,10 @@ from coordinator.config import load_settings, load_task
 from coordinator.jobs import Lineage, WorkerJobs
 from coordinator.labelled import FILE
 from models import jobs, windowset
+from protocol.announcement import TaskAnnouncement
 from protocol.errors import Misconfigured, Transient
 from protocol.frame import Limits
-from protocol.messages import TaskAnnouncement, decode
+from protocol.messages import decode
 from protocol.task import Labelled, Task
 from protocol.topics import Kind, broadcast_topic
 from tests.support.coordinator_bench import FakeLink, bench
@@ -45,7 +46,7 @@ async def test_devices_and_the_state_folder_do_not_learn_where_the_labelled_wind
     async with bench(tmp_path, TASK, GuidedJobs(), Guided()) as made:
         await made.app.announcer.greet()
         said = [p for topic, p, _ in made.link.sent if topic == broadcast_topic(FLEET, Kind.TASK)]
-        heard = decode(said[-1], TaskAnnouncement).task
+        heard = decode(said[-1], TaskAnnouncement).read()
         assert b"few.npz" not in b"".join(payload for _, payload, _ in made.link.sent)
         assert heard == tiny_task()
         assert "few.npz" not in made.app.store.get_meta("task")

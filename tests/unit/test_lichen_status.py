@@ -10,8 +10,9 @@ from rich.console import Console
 from lichen.status import as_json, whereabouts
 from lichen.status_table import show
 from lichen.watch import FleetView
+from protocol.announcement import TaskAnnouncement
 from protocol.errors import Misconfigured
-from protocol.messages import ModalityState, RoundAnnouncement, State, TaskAnnouncement, encode
+from protocol.messages import ModalityState, RoundAnnouncement, State, encode
 from protocol.rollout import Hindrance, TrialReport
 from protocol.topics import Kind, broadcast_topic, device_topic
 from tests.support.coordinator_fake import tiny_task
@@ -79,7 +80,7 @@ def test_the_table_counts_what_the_task_is_learned_from() -> None:
         view, said = FleetView("f"), io.StringIO()
         view.apply(device_topic("f", "a", Kind.STATE), encode(State(status="online", device="a", windows=7)))
         if task is not None:
-            assert view.apply(broadcast_topic("f", Kind.TASK), encode(TaskAnnouncement(task=task)))
+            assert view.apply(broadcast_topic("f", Kind.TASK), encode(TaskAnnouncement.of(task)))
         show(view, Console(file=said, width=200), why=False)
         assert noun in said.getvalue()
 

@@ -4,10 +4,10 @@ import pytest
 from pydantic import ValidationError
 
 from protocol import messages
+from protocol.announcement import TaskAnnouncement
 from protocol.bundle import BundleManifest, Completion, pack, unpack
 from protocol.errors import Refused
 from protocol.graph_task import Features, GraphTask
-from protocol.messages import TaskAnnouncement
 from protocol.task import Labelled, Modality, Target, Task
 
 GRAPH = GraphTask(features=(Features(name="text", dim=16), Features(name="picture", dim=4)), top_k=5)
@@ -72,13 +72,13 @@ def test_a_task_on_nothing_is_told_both_ways_out():
 )
 def test_a_wrong_graph_table_is_refused_by_its_key(change, words):
     with pytest.raises(ValidationError, match=words):
-        GraphTask.model_validate(change)
+        GraphTask.model_validate(change, extra="forbid")
 
 
 def test_a_task_on_graphs_travels_and_one_on_windows_has_no_word_of_graphs():
-    sent = messages.encode(TaskAnnouncement(task=TASK))
-    assert messages.decode(sent, TaskAnnouncement).task == TASK
-    plain = messages.encode(TaskAnnouncement(task=Task(name="t", labels=("a", "b"), modalities=(SENSOR,))))
+    sent = messages.encode(TaskAnnouncement.of(TASK))
+    assert messages.decode(sent, TaskAnnouncement).read() == TASK
+    plain = messages.encode(TaskAnnouncement.of(Task(name="t", labels=("a", "b"), modalities=(SENSOR,))))
     assert b"graph" not in plain
 
 

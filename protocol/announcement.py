@@ -1,0 +1,45 @@
+"""The announcement of a task: readable for releases that are older or newer than the coordinator's."""
+
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import Field, JsonValue, ValidationError
+
+from protocol.base import Wire, first_fault
+from protocol.errors import Reason, Refused
+from protocol.features import FeatureName, needed, unknown
+from protocol.task import Task
+
+MAX_TASK_TEXT: Final = 120 * 1024
+_JSON: Final[dict[str, JsonValue]] = {"contentMediaType": "application/json"}
+
+
+class TaskAnnouncement(Wire):
+    """``b/task``, retained. Who knows all of ``needs`` reads the task."""
+
+    kind: Literal["task"] = "task"
+    needs: Annotated[tuple[FeatureName, ...], Field(max_length=64)] = ()
+    """Names of what a device must know to do the task (``protocol.features``)."""
+    task: Annotated[str, Field(min_length=2, max_length=MAX_TASK_TEXT, json_schema_extra=_JSON)]
+    """The task as the text of a JSON object, without keys that have their default: to be kept, compared and
+    signed as it came."""
+
+    @classmethod
+    def of(cls, task: Task) -> Self:
+        """The announcement of this task."""
+        return cls(needs=needed(task), task=task.model_dump_json(exclude_defaults=True))
+
+    def read(self) -> Task:
+        """The task; keys that this lichen does not know are ignored.
+
+        Raises:
+            Refused: it needs what this lichen does not know, or it cannot be read (the detail names its key).
+        """
+        if names := unknown(self.needs):
+            raise Refused(
+                Reason.UNKNOWN_TASK,
+                f"the task needs {', '.join(names)}, which this lichen does not know; upgrade it"[:500],
+            )
+        try:
+            return Task.model_validate_json(self.task)
+        except ValidationError as error:
+            raise Refused(Reason.UNKNOWN_TASK, f"the task cannot be read: {first_fault(error)}") from None
