@@ -8,18 +8,21 @@ COMPUTES := tests/e2e/test_export_device.py
 FAST := tests/architecture tests/contract tests/golden tests/property tests/unit $(COMPUTES)
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test check format bench docs clean mosquitto chromium
+.PHONY: demo test test-long check format bench docs clean mosquitto chromium
 
 demo: $(VENV)/demo.stamp $(OBSERVER)/installed.stamp ## the main job on real sensor data, with an embedded broker
 	$(BIN)/lichen demo --observer-python $(OBSERVER)/bin/python $(ARGS)
 
-test: $(VENV)/dev.stamp mosquitto chromium ## the whole suite
+test: $(VENV)/dev.stamp mosquitto chromium ## the suite, but for what is long by its nature (ARGS="-k spool": a part of all)
 ifeq ($(strip $(ARGS)),)
-	$(BIN)/python -P -m pytest -n 2 --dist loadfile $(FAST)
-	$(BIN)/python -P -m pytest -n 3 --dist loadfile --durations=15 tests/e2e tests/faults --ignore $(COMPUTES)
+	$(BIN)/python -P -m pytest -n 2 --dist loadfile -m 'not long' $(FAST)
+	$(BIN)/python -P -m pytest -n 3 --dist loadfile -m 'not long' --durations=15 tests/e2e tests/faults --ignore $(COMPUTES)
 else
 	$(BIN)/python -P -m pytest $(ARGS)
 endif
+
+test-long: $(VENV)/dev.stamp mosquitto chromium ## whole demos, and faults at every step of a round
+	$(BIN)/python -P -m pytest -n 3 --dist load -m long --durations=15 tests/e2e tests/faults
 
 check: $(VENV)/dev.stamp ## style, types and import rules
 	$(BIN)/ruff check .

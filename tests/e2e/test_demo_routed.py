@@ -22,6 +22,7 @@ ROUNDS = 5
 LEARNING = ("above chance", "alone", "predicts without torch", "gains by sharing")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(RUN_S + 20)
 def test_each_kind_of_watch_moves_and_ends_with_its_own_route(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -41,6 +41,7 @@ def left_over(out: Path) -> list[str]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.timeout(RUN_S + 30)
 def test_the_whole_way_with_chaos(tmp_path: Path) -> None:
     out = tmp_path / "demo"

@@ -23,6 +23,7 @@ ROUNDS = 2
 LEARNING = ("weighs least", "is above", "predicts on the observing")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(RUN_S + 20)
 def test_a_fleet_without_labels_is_weighed_round_by_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -174,6 +174,7 @@ def recall(bundle: bytes, windows: WindowSet, label: int) -> float:
     return float((p_BK.argmax(1) == label)[windows.y_B == label].mean())
 
 
+@pytest.mark.long
 def test_a_device_without_torch_teaches_the_fleet_a_class_that_no_training_device_has(
     fleet: Gestures,
 ) -> None:

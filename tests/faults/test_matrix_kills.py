@@ -9,6 +9,7 @@ from tests.support.matrix_model import model, survives
 __all__ = ["model"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", ["kill-broker", "kill-agent", "kill-coordinator"])
 def test_a_kill_at_any_step_costs_time_and_nothing_else(fault: str, model: Path) -> None:
     row = survives(fault, model)
