@@ -11,13 +11,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import quote
 
 import structlog
 
 from coordinator.config import CoordinatorSettings
 from protocol.errors import LichenError, Misconfigured, Reason, Refused
 from runtime.clock import Clock
+from runtime.databases import open_reader, sqlite_errors
 
 if TYPE_CHECKING:
     from coordinator.identity.book import Book
@@ -39,12 +39,13 @@ def decided(state_dir: Path) -> tuple[dict[str, str], dict[str, float]]:
 
     Raises:
         Misconfigured: the book is there, and cannot be read.
+        Transient: the disk is full, or another process holds it.
     """
     book = state_dir / _BOOK
     if not book.is_file():
         return {}, {}
     try:
-        with closing(sqlite3.connect(f"file:{quote(str(book))}?mode=ro", uri=True, timeout=10)) as tables:
+        with sqlite_errors(book, opening=True), closing(open_reader(book)) as tables:
             standing = dict(tables.execute("SELECT name, status FROM devices"))
             return standing, dict(tables.execute("SELECT name, wall FROM released"))
     except sqlite3.Error as error:

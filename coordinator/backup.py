@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from coordinator import schema
 from protocol.errors import Transient
+from runtime.databases import open_reader, sorted_error
 from runtime.files import disk_errors, put_in_place, remove
 
 SUFFIX: Final = ".backup"
@@ -39,14 +40,14 @@ def back_up(database: Path) -> None:
                 raise Transient(f"{database}: no backup is made of a damaged database: {found}")
             put_in_place(part, copy)
         except sqlite3.Error as error:
-            raise Transient(f"{part}: no backup could be made: {error}") from None
+            raise Transient(f"no backup could be made: {sorted_error(error, part)}") from None
         finally:
             remove(part)
 
 
 def _copy(database: Path, part: Path) -> None:
     with (
-        closing(sqlite3.connect(f"file:{quote(str(database))}?mode=ro", uri=True, timeout=10)) as source,
+        closing(open_reader(database)) as source,
         closing(sqlite3.connect(part)) as target,
     ):
         target.execute("PRAGMA synchronous=OFF")  # it is synced as a whole

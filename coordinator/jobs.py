@@ -23,6 +23,7 @@ from protocol.bundle import pack, unpack
 from protocol.errors import Refused, Transient
 from protocol.frame import Limits, digest
 from protocol.task import Task
+from runtime.files import full
 from runtime.workers import Worker, WorkerFailed
 
 
@@ -210,7 +211,7 @@ class WorkerJobs:
             yield folder
         except (OSError, WorkerFailed) as error:
             if no_room(error):
-                raise Transient(f"no space left in {self._root}") from error
+                raise full(self._root, self._root) from error
             raise
         finally:
             shutil.rmtree(folder, ignore_errors=True)

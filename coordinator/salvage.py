@@ -25,7 +25,7 @@ from coordinator.rounds.reading import replay
 from coordinator.rounds.states import Checkpoint, Phase, RoundState, Rules, VersionMade
 from coordinator.store import Damaged, Store, is_damage
 from coordinator.witnesses import frames_of, newest_manifest
-from protocol.errors import Misconfigured, Reason
+from protocol.errors import LichenError, Reason
 from protocol.task import Task
 from runtime.blobs import BlobStore
 from runtime.files import remove, rename, sync_folder, write_atomic
@@ -237,7 +237,7 @@ def open_store(path: Path, task: Task, rules: Rules, wall: float, *, keeps_messa
         if not is_damage(error):
             raise
         return salvage.run(f"{path}: {error.orig}")
-    except Misconfigured:
+    except LichenError:
         if store is not None:
             store.close()
         raise

@@ -9,10 +9,9 @@ import threading
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, Self
-from urllib.parse import quote
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import Insert, insert
@@ -21,15 +20,13 @@ from sqlalchemy.pool import StaticPool
 
 from coordinator import schema
 from coordinator.rounds.states import JOURNALED, Checkpoint, Event
-from protocol.errors import Misconfigured, Transient
+from protocol.errors import LichenError, Misconfigured, Transient
+from runtime import databases
 from runtime.files import after_commit, before_commit
 from runtime.owner import Owner
 
 OTHERS: Final = "(others)"
 """The device under which refusals are counted when there are too many names."""
-_CORRUPT: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-_PRIMARY: Final = 0xFF
-"""SQLite's extended error codes keep the primary one in the low byte."""
 _MAX_REFUSAL_ROWS: Final = 20_000
 _KEPT_EVENTS: Final = 5_000
 
@@ -45,7 +42,22 @@ def _upsert(table: sa.Table, names: tuple[str, ...]) -> Insert:
 
 def is_damage(error: DatabaseError) -> bool:
     """Whether SQLite says that the file is not what was written."""
-    return getattr(error.orig, "sqlite_errorcode", 0) & _PRIMARY in _CORRUPT
+    return databases.is_damage(error.orig)
+
+
+def _sorted(error: DatabaseError, path: Path, *, opening: bool = False) -> LichenError:
+    """As :func:`runtime.databases.sorted_error`; damage found at the opening is salvaged."""
+    if opening and is_damage(error):
+        return Damaged(f"{path}: cannot be used as the coordinator's database: {error.orig}")
+    found = error.orig
+    if not isinstance(found, sqlite3.Error):
+        return Transient(f"{path}: {found}")
+    return databases.sorted_error(found, path, opening=opening)
+
+
+def _open_writer(path: Path) -> sqlite3.Connection:
+    databases.require_index(path)
+    return sqlite3.connect(path, check_same_thread=False, timeout=databases.WAIT_S)
 
 
 class Damaged(Misconfigured):
@@ -57,28 +69,25 @@ class Store:
 
     Raises:
         Damaged: the file is no sound database; the message names it.
-        Misconfigured: it cannot be opened, or is of a newer lichen.
+        Transient: the disk is full or fails, or another process holds the database.
+        Misconfigured: it is closed to us, its disk is read-only, or it is of a newer lichen.
     """
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path = path
         self._lock = threading.RLock()
         self._alone = None if read_only else Owner(path.with_suffix(".lock"), "coordinator")
-        address = f"file:{quote(str(path))}?mode={'ro' if read_only else 'rwc'}"
-        open_file = partial(sqlite3.connect, address, uri=True, check_same_thread=False, timeout=10)
-        self._engine = sa.create_engine("sqlite://", poolclass=StaticPool, creator=open_file)
+        opened = databases.open_reader if read_only else _open_writer
+        self._engine = sa.create_engine("sqlite://", poolclass=StaticPool, creator=lambda: opened(path))
         try:
             self._connection = self._engine.connect()
             self._raw: Any = self._connection.connection.dbapi_connection
             self._prepare(read_only=read_only)
         except DatabaseError as error:
-            self._engine.dispose()
-            self._let_go()
-            raise (Damaged if is_damage(error) else Misconfigured)(
-                f"{path}: cannot be used as the coordinator's database: {error.orig}"
-            ) from None
-        except Damaged:
-            self.close()
+            self._give_up()
+            raise _sorted(error, path, opening=True) from None
+        except LichenError:
+            self._give_up()
             raise
 
     def _prepare(self, *, read_only: bool) -> None:
@@ -92,12 +101,10 @@ class Store:
                 raise Damaged(f"{self.path}: the coordinator's database is damaged: {checked}")
         found = int(connection.exec_driver_sql("PRAGMA user_version").scalar_one())
         if found > schema.VERSION:
-            self.close()
             raise Misconfigured(
                 f"{self.path}: written by a newer lichen (tables {found}, known {schema.VERSION})"
             )
         if read_only and 0 < found < schema.VERSION:
-            self.close()
             raise Misconfigured(
                 f"{self.path}: written by an older lichen (tables {found}); it is brought up to date when "
                 "the coordinator starts"
@@ -117,10 +124,10 @@ class Store:
         """Close the database."""
         with self._lock:
             self._connection.close()
-            self._engine.dispose()
-            self._let_go()
+            self._give_up()
 
-    def _let_go(self) -> None:
+    def _give_up(self) -> None:
+        self._engine.dispose()
         if self._alone is not None:
             self._alone.close()
 
@@ -150,9 +157,9 @@ class Store:
                 if writes:
                     after_commit(self.path)
             except OperationalError as error:
-                raise Transient(f"{self.path}: {error.orig}") from error
+                raise _sorted(error, self.path) from error
             except sqlite3.OperationalError as error:
-                raise Transient(f"{self.path}: {error}") from error
+                raise databases.sorted_error(error, self.path) from error
 
     def rows(self, query: sa.Select[Any]) -> list[dict[str, Any]]:
         """The rows of a query as dicts."""

@@ -23,8 +23,8 @@ def no_room(error: Exception) -> bool:
 def in_words(error: LichenError | OSError) -> str:
     """What went wrong, in one line."""
     if isinstance(error, OSError) and no_room(error):
-        where = f" in {Path(error.filename).parent}" if isinstance(error.filename, str) else ""
-        return f"no space left{where}"
+        where = f" of {Path(error.filename).parent}" if isinstance(error.filename, str) else ""
+        return f"the disk{where} is full"
     if isinstance(error, WorkerFailed) and (lines := error.detail.split("\n")):
         # A traceback says what happened in its last line; the log has all of it.
         last = next((line for line in reversed(lines) if line.strip()), "")

@@ -17,7 +17,7 @@ from typing import Final
 import structlog
 
 from edge_agent.rows import Kind, Row, anything, as_set, has_label, labelled_for, rows_of, whole_bytes
-from edge_agent.store_file import begin_anew, evict_above, open_file, used_bytes
+from edge_agent.store_file import begin_anew, evict_above, open_file, sorted_for, used_bytes
 from edge_agent.tally import Stock, Tally
 from models.contract import WindowSet
 from models.targets import keys_of
@@ -127,7 +127,7 @@ class Store:
                 after_commit(self.path, synced=False)
                 written = True
             except sqlite3.OperationalError as error:  # the disk is full, or read-only
-                self._say_full(str(error))
+                self._say_full(str(sorted_for(self.path, error)))
             except _DAMAGE as error:  # the file was damaged while we ran
                 self._begin_anew(error)
             finally:
@@ -180,7 +180,7 @@ class Store:
         try:
             self._db = begin_anew(self.path, self._budget, error)
             self._recount(self._db)
-        except (OSError, sqlite3.OperationalError) as full:
+        except (Transient, OSError, sqlite3.OperationalError) as full:
             self._disconnect()
             self._say_full(str(full))
 
@@ -225,7 +225,7 @@ class Store:
             try:
                 found = as_set(self._task, self._rows(limit, wanted))
             except sqlite3.OperationalError as error:
-                raise Transient(f"{self.path}: {error}") from None
+                raise sorted_for(self.path, error) from None
             except _DAMAGE as error:
                 self._begin_anew(error)
                 found = as_set(self._task, self._rows(limit, wanted))

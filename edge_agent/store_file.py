@@ -1,6 +1,5 @@
 """The SQLite file under the window store: open it, move a damaged one aside, know its size."""
 
-import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +8,8 @@ from typing import Final
 
 import structlog
 
-from protocol.errors import Misconfigured, Transient
+from protocol.errors import LichenError
+from runtime.databases import require_index, sorted_error, sqlite_errors
 from runtime.files import disk_errors
 
 _log = structlog.get_logger("edge_agent.store")
@@ -23,6 +23,7 @@ _LATER: Final = {"targets": "TEXT", "context": "BLOB"}
 """Labels of further targets, and what came before the window. A file of a release that knew none of it gets
 the columns, and still serves that release."""
 _SLACK_BYTES: Final = 1024 * 1024
+_WAIT_S: Final = 5.0
 
 
 def evict_above(budget_bytes: int) -> int:
@@ -47,21 +48,22 @@ def open_file(path: Path, budget_bytes: int) -> sqlite3.Connection:
 
     Raises:
         Transient: no room on the disk, or the file is locked; what is there may be fine.
-        Misconfigured: the folder or the file is not writable for us.
+        Misconfigured: the folder or the file is not writable for us, or the disk is read-only.
     """
     with disk_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-    try:
+    with sqlite_errors(path, waited_s=_WAIT_S):
         try:
             return _open(path, budget_bytes)
         except sqlite3.OperationalError:
             raise
         except sqlite3.DatabaseError as error:
             return begin_anew(path, budget_bytes, error)
-    except sqlite3.OperationalError as error:
-        if not all(os.access(p, os.W_OK) for p in (path.parent, path) if p.exists()):
-            raise Misconfigured(f"{path}: {error}; the service's user must own this file") from None
-        raise Transient(f"{path}: the window store cannot be opened: {error}") from None
+
+
+def sorted_for(path: Path, error: sqlite3.Error) -> LichenError:
+    """What an error of the file means."""
+    return sorted_error(error, path, waited_s=_WAIT_S)
 
 
 def begin_anew(path: Path, budget_bytes: int, error: Exception) -> sqlite3.Connection:
@@ -84,7 +86,8 @@ def _closed_on_error(db: sqlite3.Connection) -> Iterator[None]:
 
 
 def _open(path: Path, budget_bytes: int) -> sqlite3.Connection:
-    db = sqlite3.connect(path, check_same_thread=False, timeout=5.0)
+    require_index(path)
+    db = sqlite3.connect(path, check_same_thread=False, timeout=_WAIT_S)
     with _closed_on_error(db):
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = NORMAL")  # a power cut loses the last commits, never the file

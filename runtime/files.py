@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -12,6 +13,22 @@ from runtime.disk import DISK
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 _IN_THE_WAY: Final = (errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
 _NOT_ALLOWED: Final = (errno.EACCES, errno.EPERM)
+NOT_OURS: Final = "the service's user must own this folder"
+
+
+class ReadOnlyDisk(Transient, Misconfigured):
+    """The disk is read-only. A daemon that runs goes on, as with a full one; one that starts ends with 78.
+
+    Args:
+        path: what should have been written.
+        error: the system's words.
+    """
+
+    def __init__(self, path: Path, error: str) -> None:
+        super().__init__(
+            f"{path}: the disk of {path.parent} is read-only, or has become so because it fails ({error}); "
+            "see dmesg, repair it and mount it for writing"
+        )
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -122,30 +139,48 @@ def disk_errors(path: Path) -> Iterator[None]:
     """Sort the disk's errors.
 
     Raises:
-        Misconfigured: it is closed to us or read-only, or a file stands where a folder should be.
+        Misconfigured: it is closed to us, or a file stands where a folder should be.
+        ReadOnlyDisk: it is read-only.
         Transient: it is full or fails, or what was there is gone; any other error is left as it is.
     """
     try:
         yield
     except OSError as error:
         if error.errno in _NO_ROOM:
-            raise Transient(f"{path}: no space left on the disk") from None
+            raise full(path, _folder_of(path)) from None
         if error.errno == errno.ENOENT:
             raise Transient(f"{path}: {error.strerror}") from None
         if error.errno == errno.EIO:
             raise Transient(f"{path}: the disk fails ({error.strerror}); is it worn out?") from None
         if error.errno == errno.EROFS:
-            raise Misconfigured(
-                f"{path}: the disk is read-only, or has become so because it fails; see dmesg, repair and "
-                "mount it, then start again"
-            ) from None
+            raise ReadOnlyDisk(path, str(error.strerror)) from None
         if error.errno in _IN_THE_WAY:
             raise Misconfigured(
                 f"{path}: {error.strerror}: a part of this path is a file where a folder should be, or the "
                 "other way round"
             ) from None
         if error.errno in _NOT_ALLOWED:
-            raise Misconfigured(
-                f"{path}: {error.strerror}; the service's user must own this folder"
-            ) from None
+            raise Misconfigured(f"{path}: {error.strerror}; {NOT_OURS}") from None
         raise
+
+
+def full(path: Path, folder: Path) -> Transient:
+    """What is to be said where ``path`` could not be written for want of room."""
+    return Transient(f"{path}: the disk of {folder} is full")
+
+
+def _folder_of(path: Path) -> Path:
+    """The folder that a person looks for: of a file the one that it lies in."""
+    return path if path.is_dir() else path.parent
+
+
+def is_read_only(folder: Path) -> bool:
+    """Whether nothing can be written to the disk of a folder, whoever writes."""
+    try:
+        if os.statvfs(folder).f_flag & os.ST_RDONLY:
+            return True
+        # An ext4 that failed does not say so there: a file without a name is tried.
+        os.close(os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        return error.errno == errno.EROFS
+    return False

@@ -5,7 +5,6 @@ A frame and the carry that belongs to it are written in one transaction, synced 
 value rots in its place, so frames are read against their digest and carries against a checksum.
 """
 
-import shutil
 import sqlite3
 import threading
 import time
@@ -20,9 +19,10 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from protocol.errors import Misconfigured, Reason, Refused, Transient
+from protocol.errors import Misconfigured, Reason, Refused
 from protocol.frame import digest as digest_of
-from runtime.files import after_commit, before_commit, disk_errors
+from runtime.databases import WAIT_S, is_damage, require_index, sorted_error, sqlite_errors
+from runtime.files import NOT_OURS, after_commit, before_commit, disk_errors
 
 _log = structlog.get_logger("runtime.spool")
 _SCHEMA: Final = """
@@ -36,13 +36,6 @@ CREATE TABLE IF NOT EXISTS carry(
 """
 _KEPT_ASIDE: Final = 3
 """Corrupt files that stay for people; then the newest replaces the last."""
-_CORRUPT: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-_PASSING: Final = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-"""A disk that was remounted read-only, or is gone for a while: the update stays where it is."""
-_ROOM: Final = 128 * 1024
-"""What a WAL and its index need at least."""
-_PRIMARY: Final = 0xFF
-"""SQLite's extended error codes keep the primary one in the low byte."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +58,8 @@ class Spool:
         wall: unix seconds, for ``created_wall``.
 
     Raises:
-        Misconfigured: the file cannot be opened or written.
-        Transient: the disk is full.
+        Misconfigured: the file is closed to us, or its disk is read-only.
+        Transient: the disk is full or fails, or another process holds the file.
     """
 
     def __init__(self, path: Path, budget_bytes: int, *, wall: Callable[[], float] = time.time) -> None:
@@ -81,28 +74,24 @@ class Spool:
         try:
             with disk_errors(path.parent):
                 path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = self._open_or_replace()
+            with sqlite_errors(path, opening=True):
+                self._db = self._open_or_replace()
         except OSError as error:
-            raise Misconfigured(
-                f"{path}: {error.strerror}; the service's user must own this folder"
-            ) from None
-        except sqlite3.OperationalError as error:
-            if no_room(error, path.parent):
-                raise Transient(f"{path}: no space left on the disk") from None
-            raise Misconfigured(f"{path}: the spool cannot be opened: {error}") from None
+            raise Misconfigured(f"{path}: {error.strerror}; {NOT_OURS}") from None
 
     def _open_or_replace(self) -> sqlite3.Connection:
         try:
             return self._open()
         except sqlite3.DatabaseError as error:
-            if (error.sqlite_errorcode & _PRIMARY) not in _CORRUPT:
+            if not is_damage(error):
                 raise
             aside = self._move_aside()
             _log.error("the spool was corrupt; a new one is begun", moved_to=str(aside), error=str(error))
             return self._open()
 
     def _open(self) -> sqlite3.Connection:
-        db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=10)
+        require_index(self._path)
+        db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=WAIT_S)
         try:
             db.execute("PRAGMA journal_mode=WAL")
             db.execute("PRAGMA synchronous=FULL")
@@ -144,11 +133,8 @@ class Spool:
             except BaseException as error:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
-                if isinstance(error, sqlite3.OperationalError):
-                    if no_room(error, self._path.parent):
-                        raise Transient(f"{self._path}: no space left on the disk") from None
-                    if (error.sqlite_errorcode & _PRIMARY) in _PASSING:
-                        raise Transient(f"{self._path}: cannot be written now: {error}") from None
+                if isinstance(error, sqlite3.OperationalError) and not is_damage(error):
+                    raise sorted_error(error, self._path) from None
                 raise
 
     def put(
@@ -256,14 +242,6 @@ class Spool:
         """Close the file; the spool is of no use afterwards."""
         with self._lock:
             self._db.close()
-
-
-def no_room(error: sqlite3.OperationalError, folder: Path) -> bool:
-    """Whether the disk is full. SQLite calls it an I/O error where its shared memory does not fit either."""
-    code = error.sqlite_errorcode & _PRIMARY
-    return code == sqlite3.SQLITE_FULL or (
-        code in {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN} and shutil.disk_usage(folder).free < _ROOM
-    )
 
 
 def _check(db: sqlite3.Connection) -> None:

@@ -12,11 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from protocol.errors import Misconfigured, Transient
+from protocol.errors import Misconfigured
+from runtime.databases import WAIT_S, require_index, sorted_error
 from runtime.files import disk_errors
 
 VERSION: Final = 1
-_WAIT_S: Final = 10.0
+_WAIT_S: Final = WAIT_S
 _STEP_S: Final = 0.02
 _CLOSE_S: Final = 1.0
 _LOST: Final = "put it back from a backup (invites and revocations are in it)"
@@ -51,7 +52,7 @@ class Tables:
         lost: what to do where it is damaged.
 
     Raises:
-        Misconfigured: it is no database, of a newer lichen, or closed to us.
+        Misconfigured: it is no database, of a newer lichen, closed to us, or its disk is read-only.
         Transient: the disk is full, or another process holds the file for too long.
     """
 
@@ -66,6 +67,7 @@ class Tables:
         with disk_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        require_index(path)
         self._connection = sqlite3.connect(
             path, timeout=_WAIT_S, isolation_level=None, check_same_thread=False
         )
@@ -146,8 +148,6 @@ class Tables:
         try:
             yield
         except sqlite3.OperationalError as error:
-            if "readonly" in str(error) or "unable to open" in str(error):
-                raise Misconfigured(f"{self.path}: {error}; the service's user must own it") from None
-            raise Transient(f"{self.path}: {error}") from None
+            raise sorted_error(error, self.path, waited_s=_WAIT_S) from None
         except sqlite3.DatabaseError as error:
             raise Misconfigured(f"{self.path}: {error}; {self._lost}") from None

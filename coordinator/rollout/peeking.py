@@ -6,7 +6,6 @@ from contextlib import closing
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
-from urllib.parse import quote
 
 from pydantic import ValidationError
 
@@ -14,9 +13,9 @@ from coordinator.rollout.book import FILE, read_course, read_past
 from coordinator.rollout.gate import Counts
 from coordinator.rollout.states import Course, Member, Phase, Rollout
 from protocol.errors import Misconfigured
+from runtime.databases import open_reader, sqlite_errors
 from runtime.waits import Wait, span
 
-_WAIT_S: Final = 10.0
 _NAMES: Final = 5
 _REASON: Final = 100
 """Characters of what is in a device's way, where several devices are named in a line."""
@@ -28,13 +27,13 @@ def peek(state_dir: Path) -> tuple[Course, list[Rollout]]:
 
     Raises:
         Misconfigured: the book is there, and cannot be read.
+        Transient: the disk is full, or another process holds it.
     """
     file = state_dir / FILE
     if not file.is_file():
         return Course(), []
     try:
-        address = f"file:{quote(str(file))}?mode=ro"
-        with closing(sqlite3.connect(address, uri=True, timeout=_WAIT_S)) as tables:
+        with sqlite_errors(file, opening=True), closing(open_reader(file)) as tables:
             tables.row_factory = sqlite3.Row
             tables.execute("BEGIN")
             return read_course(tables), read_past(tables)

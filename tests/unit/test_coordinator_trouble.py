@@ -26,10 +26,11 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "x.py", line 1\nRuntimeE
     ],
 )
 def test_a_full_disk_under_jobs_is_named_by_its_folder(tmp_path, error: Exception) -> None:
-    made = WorkerJobs(tiny_task(), tmp_path / "jobs", None, WorkerSettings())
+    jobs = tmp_path / "jobs"
+    made = WorkerJobs(tiny_task(), jobs, None, WorkerSettings())
     with pytest.raises(Transient) as found, made._folder("init"):
         raise error
-    assert in_words(found.value) == f"Transient: no space left in {tmp_path / 'jobs'}"
+    assert in_words(found.value) == f"Transient: {jobs}: the disk of {jobs} is full"
     assert not (tmp_path / "jobs/init").exists()
 
 
@@ -39,7 +40,7 @@ def test_other_trouble_is_one_line_with_the_last_words() -> None:
         == "models.worker: Fault: RuntimeError: it broke"
     )
     assert in_words(WorkerFailed("export was killed by SIGKILL", "")) == "export was killed by SIGKILL"
-    assert in_words(OSError(errno.ENOSPC, "full", "/d/blobs/x")) == "no space left in /d/blobs"
+    assert in_words(OSError(errno.ENOSPC, "full", "/d/blobs/x")) == "the disk of /d/blobs is full"
     assert in_words(OSError(errno.EIO, "bad\ndisk")) == "OSError: [Errno 5] bad disk"
 
 

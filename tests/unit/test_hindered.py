@@ -58,7 +58,7 @@ async def test_a_device_with_a_full_disk_says_so_until_there_is_room(tmp_path):
         await until(lambda: hindrance(agent))
         said, changes = hindrance(agent), device.changes
         assert (said.version, said.bundle, said.serial) == (4, bundle, 9)
-        assert said.why.endswith("no space left on the disk")
+        assert said.why.endswith(" is full")
         assert changes, "the coordinator hears of it"
         disk.trouble = 0
         await device.runs(4)

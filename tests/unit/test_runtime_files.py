@@ -34,7 +34,7 @@ def test_the_disks_errors_are_sorted(tmp_path, number, kind):
 
 
 def test_a_disk_that_fails_is_called_what_it_is(tmp_path):
-    for number, words in ((errno.EIO, "the disk fails"), (errno.EROFS, "the disk is read-only")):
+    for number, words in ((errno.EIO, "the disk fails"), (errno.EROFS, "is read-only")):
         with pytest.raises(LichenError, match=words), disk_errors(tmp_path):
             raise OSError(number, os.strerror(number))
 

@@ -125,7 +125,7 @@ def test_a_full_disk_is_transient_and_changes_nothing(spool):
     _put(spool, 1, 1000)
     pages = spool._db.execute("PRAGMA page_count").fetchone()[0]
     spool._db.execute(f"PRAGMA max_page_count={pages}")
-    with pytest.raises(Transient, match="no space left"):
+    with pytest.raises(Transient, match=r"the disk of .* is full"):
         _put(spool, 2, 9000, carry={"a": np.ones(10, np.float32)})
     assert [e.round for e in spool.pending()] == [1]
     assert spool.carry("t") == {}
@@ -136,7 +136,7 @@ def test_a_place_that_cannot_be_opened_is_misconfigured(tmp_path):
     with pytest.raises(Misconfigured, match=str(tmp_path)):
         Spool(tmp_path / "f" / "spool.sqlite3", 1000)
     (tmp_path / "folder.sqlite3").mkdir()
-    with pytest.raises(Misconfigured, match="cannot be opened"):
+    with pytest.raises(Misconfigured, match=r"unable to open.*is it a file"):
         Spool(tmp_path / "folder.sqlite3", 1000)
 
 
@@ -147,7 +147,7 @@ def test_a_disk_that_is_full_at_the_start_is_transient_and_named(path, monkeypat
         raise error
 
     monkeypatch.setattr(Spool, "_open", full)
-    with pytest.raises(Transient, match=f"{path}: no space left"):
+    with pytest.raises(Transient, match=f"{path}: the disk of {path.parent} is full"):
         Spool(path, 1000)
 
 

@@ -1,0 +1,176 @@
+"""SQLite files: opening one for reading, room for its index, and what its errors mean.
+
+Every opener of both daemons sorts SQLite's errors here, so that the same disk gives the same exit status and
+the same words everywhere.
+"""
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from protocol.errors import LichenError, Misconfigured, Transient
+from runtime.files import NOT_OURS, ReadOnlyDisk, full, is_read_only
+
+WAIT_S: Final = 10.0
+"""For another process that holds a database."""
+_CORRUPT: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_PRIMARY: Final = 0xFF
+"""SQLite's extended error codes keep the primary one in the low byte."""
+_ROOM: Final = 128 * 1024
+"""Bytes that a WAL and its index need at least."""
+_INDEX: Final = 32 * 1024
+"""Bytes of a WAL's index (``-shm``)."""
+
+
+def code_of(error: BaseException | None) -> int:
+    """SQLite's primary error code; 0 where it did not say one."""
+    return int(getattr(error, "sqlite_errorcode", None) or 0) & _PRIMARY
+
+
+def is_damage(error: BaseException | None) -> bool:
+    """Whether SQLite says that the file is not what was written."""
+    return code_of(error) in _CORRUPT
+
+
+def sorted_error(
+    error: sqlite3.Error, file: Path, *, opening: bool = False, waited_s: float = WAIT_S
+) -> LichenError:
+    """What an error of SQLite means, in words that name the file and its folder.
+
+    Args:
+        error: any, damage too.
+        file: the database.
+        opening: nothing was read or written yet: what is not known here is the operator's to mend.
+        waited_s: the connection's patience with other processes.
+
+    Returns:
+        Transient: the disk is full or fails, the folder is gone, or another process holds the database.
+        ReadOnlyDisk: nothing can be written until somebody mounts it otherwise.
+        Misconfigured: the file is closed to us, damaged or, at the opening, anything else.
+    """
+    code, folder = code_of(error), file.parent
+    if is_damage(error):
+        return Misconfigured(f"{file}: the database is damaged: {error}")
+    if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
+        return Transient(
+            f"{file}: another process holds the database for longer than {waited_s:g} s ({error}); find it "
+            f"with: fuser -v {file}"
+        )
+    if no_room(error, folder):
+        return full(file, folder)
+    if not folder.is_dir():
+        return gone(file)
+    if code in {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR}:
+        return _of_disk(error, file, code)
+    return (Misconfigured if opening else Transient)(f"{file}: the database cannot be used: {error}")
+
+
+def _of_disk(error: sqlite3.Error, file: Path, code: int) -> LichenError:
+    if is_read_only(file.parent):
+        return ReadOnlyDisk(file, str(error))
+    files = [path for path in (file.parent, file, *beside(file)) if path.exists()]
+    if not all(os.access(path, os.R_OK | os.W_OK) for path in files):
+        return Misconfigured(f"{file}: {error}; {NOT_OURS}")
+    if code == sqlite3.SQLITE_READONLY:
+        return ReadOnlyDisk(file, str(error))
+    if code == sqlite3.SQLITE_CANTOPEN:
+        return Misconfigured(f"{file}: {error}; is it a file, and of a database?")
+    return Transient(f"{file}: the disk of {file.parent} fails ({error}); is it worn out?")
+
+
+@contextmanager
+def sqlite_errors(file: Path, *, opening: bool = False, waited_s: float = WAIT_S) -> Iterator[None]:
+    """Sort SQLite's errors, but leave those that say that the file is damaged.
+
+    Raises:
+        Transient, Misconfigured: see :func:`sorted_error`.
+    """
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if is_damage(error):
+            raise
+        raise sorted_error(error, file, opening=opening, waited_s=waited_s) from None
+
+
+def gone(file: Path) -> Transient:
+    """What is to be said of a database that is not where it was."""
+    return Transient(
+        f"{file}: it is gone: {file.parent} was removed, or another disk is mounted there; what is written "
+        "now would be lost"
+    )
+
+
+def beside(file: Path) -> tuple[Path, Path]:
+    """The WAL of a database, and the WAL's index."""
+    return file.with_name(f"{file.name}-wal"), file.with_name(f"{file.name}-shm")
+
+
+def no_room(error: sqlite3.Error, folder: Path) -> bool:
+    """Whether the disk is full. SQLite calls it an I/O error where its index does not fit either."""
+    code = code_of(error)
+    if code == sqlite3.SQLITE_FULL:
+        return True
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError:  # the folder is gone
+        return False
+    return (
+        code in {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN} and free < _ROOM and not is_read_only(folder)
+    )
+
+
+def require_index(file: Path) -> None:
+    """Make sure that SQLite will find room for the WAL's index, before it opens a database.
+
+    SQLite maps the index into memory and writes one byte of each page before. Where a block of the file
+    system is smaller than a page (ext4 below 512 MB has blocks of 1 KiB), the rest of the page is a hole, and
+    on a full disk the first write to it ends the process by SIGBUS.
+
+    Raises:
+        Transient: the disk is full.
+    """
+    if not _index_fits(file):
+        raise full(file, file.parent)
+
+
+def _index_fits(file: Path) -> bool:
+    index = beside(file)[1]
+    try:
+        found = index.stat()
+        if found.st_size >= _INDEX and found.st_blocks * 512 >= found.st_size:  # no hole in it
+            return True
+    except OSError:
+        pass
+    try:
+        return shutil.disk_usage(file.parent).free >= _ROOM
+    except OSError:  # the folder is gone: whoever opens the file says so
+        return True
+
+
+def open_reader(file: Path, *, waited_s: float = WAIT_S) -> sqlite3.Connection:
+    """Open a database for reading beside the daemon that writes it, or after it has ended.
+
+    Where the disk takes no index (full, read-only), a database that was closed in order is read without one.
+
+    Raises:
+        Transient: it is gone, or the disk is full and only an index would show its last changes.
+        sqlite3.Error: for :func:`sqlite_errors`; most of them come with the first statement.
+    """
+    if not file.is_file():
+        raise gone(file)
+    wal, index = beside(file)
+    closed_in_order = not wal.exists() or wal.stat().st_size == 0
+    closed_to_all = not index.exists() and is_read_only(file.parent)
+    bare = closed_to_all or not _index_fits(file)
+    if bare and not closed_in_order:
+        why = "its last changes cannot be read"
+        raise ReadOnlyDisk(file, why) if closed_to_all else full(file, file.parent)
+    how = "mode=ro&immutable=1" if bare else "mode=ro"
+    address = f"file:{quote(str(file))}?{how}"
+    return sqlite3.connect(address, uri=True, timeout=waited_s, isolation_level=None, check_same_thread=False)

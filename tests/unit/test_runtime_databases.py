@@ -1,0 +1,107 @@
+"""What SQLite's errors mean: one place sorts them for both daemons and all commands."""
+
+import os
+import sqlite3
+
+import pytest
+
+from protocol.errors import Misconfigured, Transient
+from runtime import databases
+from runtime.databases import open_reader, require_index, sorted_error, sqlite_errors
+from runtime.files import ReadOnlyDisk
+
+
+def _error(code: int, words: str = "disk I/O error") -> sqlite3.OperationalError:
+    error = sqlite3.OperationalError(words)
+    error.sqlite_errorcode = code
+    return error
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "words"),
+    [
+        (sqlite3.SQLITE_FULL, Transient, "the disk of {} is full"),
+        (sqlite3.SQLITE_BUSY, Transient, "another process holds the database for longer than 10 s"),
+        (sqlite3.SQLITE_LOCKED, Transient, "another process holds the database for longer than 10 s"),
+        (sqlite3.SQLITE_IOERR | 3 << 8, Transient, "the disk of {} fails"),
+        (sqlite3.SQLITE_READONLY, ReadOnlyDisk, "the disk of {} is read-only"),
+        (sqlite3.SQLITE_CANTOPEN, Misconfigured, "is it a file"),
+        (sqlite3.SQLITE_CORRUPT, Misconfigured, "damaged"),
+        (sqlite3.SQLITE_ERROR, Transient, "cannot be used"),
+    ],
+)
+def test_each_error_of_sqlite_has_its_kind_and_names_the_folder(tmp_path, code, kind, words) -> None:
+    found = sorted_error(_error(code), tmp_path / "a.sqlite3")
+    assert type(found) is kind
+    assert words.format(tmp_path) in str(found)
+    assert str(tmp_path / "a.sqlite3") in str(found)
+
+
+def test_what_is_not_known_at_the_opening_is_the_operators(tmp_path) -> None:
+    assert isinstance(sorted_error(_error(1), tmp_path / "a", opening=True), Misconfigured)
+
+
+def test_a_folder_that_is_gone_is_named(tmp_path) -> None:
+    found = sorted_error(_error(sqlite3.SQLITE_IOERR), tmp_path / "gone" / "a.sqlite3")
+    assert isinstance(found, Transient)
+    assert f"{tmp_path / 'gone'} was removed" in str(found)
+
+
+def test_an_error_of_input_and_output_on_a_disk_without_room_is_a_full_disk(tmp_path, monkeypatch) -> None:
+    """SQLite says "disk I/O error" or "unable to open" where its index does not fit."""
+    usage = os.statvfs_result((4096, 4096, 10, 0, 0, 10, 10, 10, 0, 255))
+    monkeypatch.setattr(databases.shutil, "disk_usage", lambda _: type("U", (), {"free": usage.f_bavail}))
+    for code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
+        assert "is full" in str(sorted_error(_error(code), tmp_path / "a.sqlite3"))
+
+
+def test_a_database_that_another_process_holds_is_waited_for_and_then_said(tmp_path) -> None:
+    file = tmp_path / "a.sqlite3"
+    holder, waiter = (sqlite3.connect(file, isolation_level=None, timeout=0.1) for _ in range(2))
+    holder.execute("BEGIN IMMEDIATE")
+    with pytest.raises(Transient, match=r"longer than 0\.1 s .*fuser -v"), sqlite_errors(file, waited_s=0.1):
+        waiter.execute("BEGIN IMMEDIATE")
+    holder.close()
+    waiter.close()
+
+
+def _full(monkeypatch) -> None:
+    monkeypatch.setattr(databases.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 0}))
+
+
+def test_on_a_full_disk_a_database_is_not_opened_for_which_no_index_fits(tmp_path, monkeypatch) -> None:
+    """The first write to a hole of the index ends the process by SIGBUS."""
+    file = tmp_path / "a.sqlite3"
+    writer = sqlite3.connect(file, isolation_level=None)
+    writer.execute("PRAGMA journal_mode=WAL")
+    writer.execute("CREATE TABLE t (x)")
+    _full(monkeypatch)
+    require_index(file)  # it is there already, whole
+    with open_reader(file) as reader:
+        assert reader.execute("SELECT count(*) FROM t").fetchone() == (0,)
+    reader.close()
+    index = databases.beside(file)[1]
+    os.truncate(index, 0)
+    os.truncate(index, 32768)  # a hole
+    for opened in (require_index, open_reader):
+        with pytest.raises(Transient, match="is full"):
+            opened(file)
+    writer.close()
+
+
+def test_on_a_full_disk_a_database_that_was_closed_in_order_is_still_read(tmp_path, monkeypatch) -> None:
+    file = tmp_path / "a.sqlite3"
+    writer = sqlite3.connect(file, isolation_level=None)
+    writer.execute("PRAGMA journal_mode=WAL")
+    writer.execute("CREATE TABLE t (x)")
+    writer.close()
+    _full(monkeypatch)
+    with open_reader(file) as reader:
+        assert reader.execute("SELECT count(*) FROM t").fetchone() == (0,)
+    reader.close()
+    assert not databases.beside(file)[1].exists(), "there was no room for an index"
+
+
+def test_a_reader_of_what_is_not_there_says_so(tmp_path) -> None:
+    with pytest.raises(Transient, match="it is gone"):
+        open_reader(tmp_path / "a.sqlite3")
