@@ -131,8 +131,9 @@ class Coordinator:
         self.standing.known = lambda device: device in self.roster or self.admission.active(device)
         self.teller.on_refusal = self.standing.refused
         self.vouching = vouching_of(settings, blobs, clock)
-        barred, vouching = self.guard.barred, self.vouching
-        parts = Parts(settings, store, blobs, post, self.roster, task, clock, vouching, barred)
+        parts = Parts(
+            settings, store, blobs, post, self.roster, task, clock, self.vouching, self.guard.barred
+        )
         self.deployed = deployed(parts, routed)
         self.deployment = self.deployed.deployment
         registry = Registry(store, blobs, task)
@@ -179,6 +180,7 @@ class Coordinator:
             keep_updates=settings.keep_updates,
             references=References(store),
             weighings=Weighings(store),
+            vouching=self.vouching,
         )
         self.workshop.back_up, self.workshop.held = partial(back_up, store.path), self.graphs.held
         self.audit = Audit(self.driver, journal, self.workshop, self.link, clock)

@@ -27,6 +27,7 @@ from coordinator.serving import served, unserved
 from coordinator.standing import Conduct, in_quarantine, in_words
 from coordinator.standing import read as conduct
 from coordinator.store import Store
+from coordinator.trust.waits import waits as trust_waits
 from coordinator.waits import Picture, waits
 from coordinator.weighings import newest, shares
 from protocol.errors import Reason, Refused
@@ -143,7 +144,8 @@ def look(store: Store, settings: CoordinatorSettings, now: float) -> tuple[dict[
         chosen=found["selected"],
     )
     going = rollout_waits(course, in_rollout(course, roster.get))
-    return found, [*waits(picture), *going, *elsewhere(roster, course, barred)]
+    signatures = trust_waits(settings, now)
+    return found, [*waits(picture), *going, *elsewhere(roster, course, barred), *signatures]
 
 
 def _attempt(store: Store, state: RoundState) -> dict[str, Any] | None:

@@ -93,7 +93,7 @@ class Trusted:
         return Trusted(self.first, Piece(root, data), epoch=root.version)
 
     def with_timestamp(self, data: bytes, now: float) -> "Trusted":
-        """A timestamp; ``now``: unix seconds, see :func:`time_known`.
+        """A timestamp; ``now``: unix seconds, see :mod:`edge_agent.trust_time`.
 
         Raises:
             Refused: MALFORMED, UNTRUSTED, ROLLED_BACK, or EXPIRED: it, or the root.
@@ -177,6 +177,16 @@ class Trusted:
         here = self.targets
         return self.snapshot is not None and (here is None or not self.snapshot.said.targets.is_of(here.data))
 
+    def piece(self, role: str) -> Piece[Timestamp] | Piece[Snapshot] | Piece[Targets] | None:
+        """Of an online role; None: it has not come yet."""
+        match role:
+            case "timestamp":
+                return self.timestamp
+            case "snapshot":
+                return self.snapshot
+            case _:
+                return self.targets
+
     @property
     def latest(self) -> float:
         """The latest signed time: it is not earlier now. Unix seconds; 0: none was said."""
@@ -228,38 +238,6 @@ class _Kept(Frozen):
     timestamp: Annotated[str, Field(max_length=MAX_SMALL_BYTES)] | None = None
     snapshot: Annotated[str, Field(max_length=MAX_SMALL_BYTES)] | None = None
     targets: Annotated[str, Field(max_length=MAX_TARGETS_BYTES)] | None = None
-
-
-@dataclass(frozen=True)
-class Time:
-    """What is known of the time."""
-
-    now: float
-    """Unix seconds, to judge by."""
-    behind_s: float
-    """So late the clock is at least; 0: nothing says that it is wrong."""
-
-    @property
-    def doubt(self) -> str:
-        """In words; empty: none."""
-        if not self.behind_s:
-            return ""
-        return f"the clock is {self.behind_s:.0f} s behind what was signed; counted from that, set the clock"
-
-
-def time_known(wall: float, latest: float, elapsed: float) -> Time:
-    """A Pi without a clock of its own may begin in the past: it is not earlier than what was signed says.
-
-    A clock that is *ahead* cannot be told from a fleet that nobody signs for: metadata seems to have expired,
-    nothing new is taken, what runs goes on. Nothing is kept of that time, so it passes when the clock is set.
-
-    Args:
-        wall: what the clock says, unix seconds.
-        latest: :attr:`Trusted.latest`.
-        elapsed: seconds, by a clock that nobody sets, for which ``latest`` has been known to this process.
-    """
-    least = latest + max(0.0, elapsed)
-    return Time(max(wall, least), max(0.0, least - wall))
 
 
 def _piece(kind: type[T], text: str) -> Piece[T]:

@@ -14,8 +14,9 @@ import structlog
 
 from edge_agent.config import AgentSettings
 from edge_agent.identity.folder import folder_of, read_small
-from edge_agent.trust import Time, Trusted, time_known
+from edge_agent.trust import Trusted
 from edge_agent.trust_job import Role, step_in_child
+from edge_agent.trust_time import Time, require_not_ahead, time_known
 from protocol.decisions import read_decision, require_for
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.frame import digest
@@ -205,6 +206,9 @@ class Trust:
         """One step: pulled, verified, on the disk, and only then believed."""
         data = await self._pull(ref, most, role)
         new = await self._step(trusted, role, data, self.time().now)
+        if role != "root" and (piece := new.piece(role)) is not None:
+            right = await asyncio.to_thread(self._clock.synchronised)
+            require_not_ahead(piece.said, self._clock.wall(), synchronised=right)
         await asyncio.to_thread(write_atomic, self._file, new.encode())
         if self.now is None or new.latest != self.now.latest:
             self._known_at = self._clock.now()

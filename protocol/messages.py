@@ -19,6 +19,8 @@ MAX_MESSAGE_BYTES: Final = 128 * 1024
 MAX_MANIFEST_BYTES: Final = 1024 * 1024
 """Of a version: it is a blob, and names up to 4,096 others, each in 168 bytes at most."""
 MAX_DECISION_BYTES: Final = 4096
+MAX_NEXT_ROOTS: Final = 256
+"""Roots after the first one that an announcement names."""
 MAX_BLOB_BYTES: Final = 512 * 1024 * 1024
 MAX_CHUNKS: Final = 1 << 20
 
@@ -180,7 +182,7 @@ class Vouchers(Wire):
     Blobs; they are believed for their signatures, never for being named here.
     """
 
-    roots: Annotated[tuple[BlobRef, ...], Field(max_length=256)] = ()
+    roots: Annotated[tuple[BlobRef, ...], Field(max_length=MAX_NEXT_ROOTS)] = ()
     """Versions 2, 3, ... in this order; the first one is on the device."""
     timestamp: BlobRef
     snapshot: BlobRef

@@ -6,6 +6,8 @@ import itertools
 import time
 from typing import Protocol
 
+from runtime.timex import kernel_synchronised
+
 
 class Clock(Protocol):
     """Where a service gets its time from."""
@@ -15,6 +17,9 @@ class Clock(Protocol):
 
     def wall(self) -> float:
         """Unix seconds; for logs and people, never for the protocol: a Pi's clock may be an hour off."""
+
+    def synchronised(self) -> bool | None:
+        """Whether a time service keeps :meth:`wall` right; None: it cannot be told."""
 
     async def sleep(self, seconds: float) -> None:
         """Return after ``seconds`` of :meth:`now`."""
@@ -30,6 +35,10 @@ class SystemClock:
     def wall(self) -> float:
         """Unix seconds."""
         return time.time()
+
+    def synchronised(self) -> bool | None:
+        """As the kernel says."""
+        return kernel_synchronised()
 
     async def sleep(self, seconds: float) -> None:
         """Sleep in the event loop."""
@@ -49,6 +58,8 @@ class ManualClock:
         self._wall_offset = wall - start
         self._order = itertools.count()
         self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
+        self.is_synchronised: bool | None = None
+        """What :meth:`synchronised` says."""
 
     def now(self) -> float:
         """Seconds, moved by hand."""
@@ -57,6 +68,14 @@ class ManualClock:
     def wall(self) -> float:
         """Unix seconds, moved with ``now``."""
         return self._now + self._wall_offset
+
+    def set_wall(self, wall: float) -> None:
+        """Set the wall clock, in unix seconds, as a person or a time service does; ``now`` stays."""
+        self._wall_offset = wall - self._now
+
+    def synchronised(self) -> bool | None:
+        """As set by hand."""
+        return self.is_synchronised
 
     async def sleep(self, seconds: float) -> None:
         """Wait until the clock was advanced by ``seconds``."""

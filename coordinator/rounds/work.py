@@ -37,6 +37,7 @@ from coordinator.standing import CONTENT
 from coordinator.telling import Teller
 from coordinator.traffic import Traffic
 from coordinator.trouble import in_words
+from coordinator.trust.vouching import Vouching
 from coordinator.weighings import Weighings
 from models.contract import Blobs, Evaluation, Server
 from models.optimizer import model_of
@@ -76,8 +77,10 @@ class Workshop:
         keep_updates: int,
         references: References,
         weighings: Weighings,
+        vouching: Vouching,
     ) -> None:
         self._driver = driver
+        self._vouching = vouching
         self._folding = Folding(server, driver.task, jobs)
         self._jobs = jobs
         self._journal = journal
@@ -270,8 +273,9 @@ class Workshop:
     def _tidy(self, version: int) -> None:
         """Blobs of old versions and headers of old rounds go; failing to tidy fails no round."""
         with contextlib.suppress(OSError, LichenError):
-            with self.held() as more:
-                self._registry.collect(version, self._keep_versions, (*self._deployment.kept(), *more))
+            with self.held() as graphs, self._vouching.held() as vouchers:
+                also = (*self._deployment.kept(), *graphs, *vouchers)
+                self._registry.collect(version, self._keep_versions, also)
             self._journal.forget_headers(version, self._keep_updates)
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.trust.keys import Key
-from coordinator.trust.repository import Repository
+from coordinator.trust.repository import TOO_MANY_ROOTS, Repository
 from protocol.errors import Misconfigured, Refused
+from protocol.messages import MAX_NEXT_ROOTS
 from protocol.roles import ONLINE, Root, draft, read
 from protocol.signing import Envelope, PublicKey
 from runtime.files import disk_errors, write_atomic
@@ -72,6 +73,8 @@ def rotate(  # noqa: PLR0917 - each of another type
         Transient: the disk is full.
     """
     old = repository.root()
+    if old.version > MAX_NEXT_ROOTS:
+        raise Misconfigured(f"{repository.folder}: {TOO_MANY_ROOTS}")
     publics = list(old.keys_of("root").values()) if keys is None else [key.public for key in keys]
     online = repository.online() if keep_online else _new_online(repository)
     needed = threshold or old.roles["root"].threshold

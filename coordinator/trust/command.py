@@ -12,7 +12,7 @@ from coordinator.config import load_settings
 from coordinator.trust import ceremony
 from coordinator.trust.ceremony import Done
 from coordinator.trust.keys import Key
-from coordinator.trust.repository import DAY_S, Repository
+from coordinator.trust.repository import AHEAD_S, DAY_S, Repository, ahead_words
 from coordinator.trust.vouching import repository_of
 from protocol.errors import Misconfigured, Refused
 from protocol.roles import Timestamp, read, unix
@@ -135,6 +135,9 @@ def facts(repository: Repository, now: float) -> dict[str, Any]:
         words = "will be signed; none was yet"
     elif stamped.has_expired(now):
         words = "refused by devices: the timestamp has expired; a running coordinator signs it anew"
+    ahead_s = repository.ahead_s(now)
+    if ahead_s > AHEAD_S:
+        words = f"signed, but {ahead_words(ahead_s)}"
     return {
         "bundles": words,
         "root": root.version,
@@ -143,6 +146,7 @@ def facts(repository: Repository, now: float) -> dict[str, Any]:
         "root_until": root.expires,
         "root_days": round((unix(root.expires) - now) / DAY_S, 1),
         "online_key": root.roles["timestamp"].keyids[0][:16],
+        "ahead_s": round(ahead_s),
         "until": None if stamped is None else stamped.expires,
         "file": str(repository.newest),
         "pending": str(repository.pending) if repository.pending.is_file() else None,

@@ -22,7 +22,7 @@ from pydantic import Field, ValidationError
 from coordinator.trust.keys import Key
 from protocol.base import Count, Frozen, Name
 from protocol.errors import Misconfigured, Refused
-from protocol.messages import BlobRef
+from protocol.messages import MAX_NEXT_ROOTS, BlobRef
 from protocol.roles import (
     MAX_TARGETS,
     MAX_TARGETS_BYTES,
@@ -45,8 +45,23 @@ from runtime.files import disk_errors, remove, write_atomic
 
 FOLDER: Final = "trust"
 DAY_S: Final = 86400.0
+AHEAD_S: Final = 60.0
+"""A clock that is set back by less is no fault."""
 _BEGAN_S: Final = 1_577_836_800.0
+TOO_MANY_ROOTS: Final = (
+    f"devices follow at most {MAX_NEXT_ROOTS} roots after the first one: begin with a new trust folder "
+    "(docs/trust.md), and enrol the devices again"
+)
 Text = Annotated[str, Field(max_length=MAX_TARGETS_BYTES)]
+
+
+def ahead_words(ahead_s: float) -> str:
+    """That what is published was signed later than now, and what to do. ``ahead_s``: by so many seconds."""
+    return (
+        f"what devices get was signed {ahead_s / DAY_S:.1f} days ahead of this machine's clock: the clock "
+        "was ahead then, or is behind now. Devices whose clock a time service keeps refuse what is more than "
+        "a day ahead. Set the clock; if it was ahead then, run lichen coordinator trust rotate"
+    )
 
 
 class Bundle(Frozen):
@@ -164,6 +179,17 @@ class Repository:
             except (FileNotFoundError, ValidationError):
                 return None
 
+    def ahead_s(self, wall: float) -> float:
+        """So many seconds what is published was signed later than now; 0: it was not. ``wall``: unix seconds.
+
+        Raises:
+            Misconfigured: there is no root, or it is damaged.
+        """
+        before = _Before.of(self.published(), self.root())
+        signed = 0.0 if before is None else before.latest
+        issued = self.root().issued
+        return max(0.0, signed - wall, 0.0 if issued is None else unix(issued) - wall)
+
     def publish(self, bundles: Sequence[Bundle], wall: float, *, anew: bool = False) -> Published:
         """Sign what is due; where nothing is, what was published.
 
@@ -189,10 +215,13 @@ class Repository:
             }
             for one in bundles
         }
-        root, before = self.root(), _Before.of(self.published())
-        if not anew and before is not None and before.stays(root, listed, wall, self.again_s):
+        root = self.root()
+        before = _Before.of(self.published(), root)
+        if not anew and before is not None and before.stays(listed, wall, self.again_s):
             return before.published
-        now = wall if before is None else max(wall, before.latest)  # a clock may go back; devices do not
+        # A clock may go back, and devices do not: they count from the latest signature that they have seen,
+        # so each further one must be later, or it would seem to have expired after timestamp_s.
+        now = wall if before is None else max(wall, before.latest + 1)
         version = max(1, int((now - _BEGAN_S) // 60), 0 if before is None else before.version + 1)
         published = _signed(self.online(), version, now, self.timestamp_s, listed)
         write_atomic(self.folder / "published.json", published.model_dump_json().encode())
@@ -208,8 +237,11 @@ class _Before:
     """Timestamp, snapshot, targets."""
 
     @classmethod
-    def of(cls, published: Published | None) -> "_Before | None":
-        """None: nothing was, or it is damaged."""
+    def of(cls, published: Published | None, root: Root) -> "_Before | None":
+        """None: nothing was, it is damaged, or it was signed by keys that the root does not name any more.
+
+        Devices forget what such keys signed when they take the root: neither versions nor times follow it.
+        """
         if published is None:
             return None
         try:
@@ -219,6 +251,8 @@ class _Before:
                 read(Targets, published.targets.encode()),
             )
         except Refused:
+            return None
+        if not all(envelope.signers(root.keys_of(said.role)) for said, envelope in pieces):
             return None
         return cls(published, pieces)
 
@@ -232,11 +266,10 @@ class _Before:
         """When the last was signed."""
         return max(unix(said.issued) for said, _ in self.pieces if said.issued is not None)
 
-    def stays(self, root: Root, listed: Mapping[str, object], wall: float, again_s: float) -> bool:
-        """Whether it is right, by today's keys, and young."""
-        by_today = all(envelope.signers(root.keys_of(said.role)) for said, envelope in self.pieces)
+    def stays(self, listed: Mapping[str, object], wall: float, again_s: float) -> bool:
+        """Whether it lists the same, and is young; what was signed later than now is not."""
         same = self.pieces[-1][1].signed.get("targets") == listed
-        return same and by_today and wall < self.latest + again_s
+        return same and self.latest - AHEAD_S <= wall < self.latest + again_s
 
 
 def _signed(key: Key, version: int, now: float, lasts_s: float, listed: Mapping[str, object]) -> Published:

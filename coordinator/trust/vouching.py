@@ -5,7 +5,8 @@ Each decision is signed for whom it was taken, by the same key (:mod:`protocol.d
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -13,10 +14,19 @@ import structlog
 
 from coordinator.config import CoordinatorSettings
 from coordinator.trust.keys import Key
-from coordinator.trust.repository import DAY_S, FOLDER, Bundle, Published, Repository
+from coordinator.trust.repository import (
+    AHEAD_S,
+    DAY_S,
+    FOLDER,
+    TOO_MANY_ROOTS,
+    Bundle,
+    Published,
+    Repository,
+    ahead_words,
+)
 from protocol.decisions import drafted
-from protocol.errors import LichenError
-from protocol.messages import BlobRef, ModelPointer, Vouchers
+from protocol.errors import LichenError, Misconfigured
+from protocol.messages import MAX_NEXT_ROOTS, BlobRef, ModelPointer, Vouchers
 from runtime.blobs import BlobStore
 from runtime.clock import Clock
 
@@ -49,6 +59,9 @@ class Vouching(Protocol):
     def kept(self) -> tuple[str, ...]:
         """Digests of blobs that must stay."""
 
+    def held(self) -> AbstractContextManager[tuple[str, ...]]:
+        """The same; nothing is signed, so none is added, until this is left. Blocks for who signs."""
+
 
 class Unsigned:
     """Of a fleet without a root."""
@@ -68,6 +81,10 @@ class Unsigned:
         """Nothing."""
         return ()
 
+    def held(self) -> AbstractContextManager[tuple[str, ...]]:
+        """Nothing."""
+        return nullcontext(())
+
 
 @dataclass(frozen=True)
 class _Last:
@@ -82,7 +99,13 @@ class _Last:
     root: int
     """When its file was written."""
     again_at: float
-    """Unix seconds."""
+    """Seconds of a clock that nobody sets: the wall clock may be set back by a year."""
+
+    @property
+    def blobs(self) -> tuple[str, ...]:
+        """Digests of the blobs that vouch."""
+        told = self.vouchers
+        return tuple(ref.digest for ref in (*told.roots, told.timestamp, told.snapshot, told.targets))
 
 
 class Vouchsafe:
@@ -103,9 +126,9 @@ class Vouchsafe:
         if not self._repository.exists:
             return pointer
         with self._lock:
-            if self._last is None or self._last.bundles != tuple(bundles) or self.due():
-                self._last = self._sign(bundles)
             last = self._last
+            if last is None or last.bundles != tuple(bundles) or self.due() or not self._are_here(last):
+                last = self._last = self._sign(bundles)
         decision = last.key.signs(drafted(pointer, self._fleet, device, last.number)).encode().decode()
         return pointer.model_copy(update={"trust": last.vouchers, "decision": decision})
 
@@ -114,21 +137,30 @@ class Vouchsafe:
         if not self._repository.exists:
             return False
         last = self._last
-        return last is None or last.root != self._root() or self._clock.wall() >= last.again_at
+        return last is None or last.root != self._root() or self._clock.now() >= last.again_at
+
+    def _are_here(self, last: _Last) -> bool:
+        """Whether devices can pull what vouches."""
+        return all(map(self._blobs.has, last.blobs))
 
     def _root(self) -> int:
         return self._repository.newest.stat().st_mtime_ns
 
     def _sign(self, bundles: Sequence[Bundle]) -> "_Last":
-        root, wall = self._root(), self._clock.wall()
+        root, wall, last = self._root(), self._clock.wall(), self._last
         # Once a start: where the folder is a restored copy, devices know newer metadata than is here.
-        published = self._repository.publish(bundles, wall, anew=self._last is None)
+        anew = last is None or self._clock.now() >= last.again_at
+        published = self._repository.publish(bundles, wall, anew=anew)
+        if (ahead_s := self._repository.ahead_s(wall)) > AHEAD_S:
+            log.error("signed_ahead_of_the_clock", ahead_s=round(ahead_s), why=ahead_words(ahead_s))
         key, number = self._repository.online(), self._repository.root().version
-        again_at = wall + self._repository.again_s
+        again_at = self._clock.now() + self._repository.again_s
         return _Last(tuple(bundles), self._vouchers(published), key, number, root, again_at)
 
     def _vouchers(self, published: Published) -> Vouchers:
         roots = tuple(self._blobs.put(data) for data in self._repository.roots()[1:])
+        if len(roots) > MAX_NEXT_ROOTS:
+            raise Misconfigured(f"{self._repository.folder}: {TOO_MANY_ROOTS}")
         refs: dict[str, BlobRef] = {
             role: self._blobs.put(text.encode()) for role, text in published.model_dump().items()
         }
@@ -136,10 +168,13 @@ class Vouchsafe:
 
     def kept(self) -> tuple[str, ...]:
         """See :class:`Vouching`."""
-        if self._last is None:
-            return ()
-        said = self._last.vouchers
-        return tuple(ref.digest for ref in (*said.roots, said.timestamp, said.snapshot, said.targets))
+        return () if self._last is None else self._last.blobs
+
+    @contextmanager
+    def held(self) -> Iterator[tuple[str, ...]]:
+        """See :class:`Vouching`."""
+        with self._lock:
+            yield self.kept()
 
 
 def vouching_of(settings: CoordinatorSettings, blobs: BlobStore, clock: Clock) -> Vouching:

@@ -1,6 +1,5 @@
 """The clock: windows are cut by it, and certificates are judged by it."""
 
-import ctypes
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,12 +13,6 @@ from runtime.tls_times import known_since
 
 FLOOR: Final = 1_767_225_600.0
 """2026-01-01: this program is younger."""
-_TIMEX_BYTES: Final = 256
-"""More than struct timex of any Linux; zeroed, so that ``modes`` = 0 only reads."""
-_STATUS_AT: Final = 40
-"""Of ``status`` in struct timex, where long has 64 bits: after modes, offset, freq, maxerror, esterror."""
-_STA_UNSYNC: Final = 0x40
-_TIMESYNC: Final = Path("/run/systemd/timesync/synchronized")
 _SET: Final = (
     "timedatectl set-ntp true (apt-get install systemd-timesyncd), or give it a time server it reaches"
 )
@@ -47,24 +40,9 @@ def probe(settings: AgentSettings | None) -> Time:
     if settings is not None:
         tls = settings.mqtt.tls
         cert = folder_of(settings.state_dir).pair if tls is None or tls.cert_file is None else tls.cert_file
+    clock = SystemClock()
     battery = any(Path("/sys/class/rtc").glob("rtc*"))
-    return Time(SystemClock().wall(), max(FLOOR, known_since(cert, [])), _synchronised(), battery)
-
-
-def _synchronised() -> bool | None:
-    if _TIMESYNC.exists():
-        return True
-    if ctypes.sizeof(ctypes.c_long) != 8:  # noqa: PLR2004 - another layout of struct timex
-        return None
-    buffer = (ctypes.c_char * _TIMEX_BYTES)()
-    try:
-        state = ctypes.CDLL(None, use_errno=True).adjtimex(buffer)
-    except (OSError, AttributeError):
-        return None
-    if state < 0:
-        return None
-    status = int.from_bytes(buffer.raw[_STATUS_AT : _STATUS_AT + 4], "little")
-    return not status & _STA_UNSYNC
+    return Time(clock.wall(), max(FLOOR, known_since(cert, [])), clock.synchronised(), battery)
 
 
 def judge(time: Time) -> list[Finding]:

@@ -32,6 +32,10 @@ class NodeClock:
         """Unix seconds, as this machine believes."""
         return self._time() + self._offset
 
+    def synchronised(self) -> bool | None:
+        """It cannot be told: some of these clocks are wrong, and jump."""
+        return None
+
     async def sleep(self, seconds: float) -> None:
         """Sleep in virtual time."""
         await asyncio.sleep(seconds)

@@ -5,7 +5,8 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_agent.trust import Trusted, time_known
+from edge_agent.trust import Trusted
+from edge_agent.trust_time import time_known
 from protocol import messages
 from protocol.decisions import read_decision
 from protocol.errors import Refused

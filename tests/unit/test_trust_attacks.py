@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from edge_agent.trust import Trusted, time_known
+from edge_agent.trust import Trusted
+from edge_agent.trust_time import time_known
 from protocol.errors import Reason, Refused
 from protocol.roles import SNAPSHOT_FILE, TARGETS_FILE, draft
 from protocol.signing import Envelope
