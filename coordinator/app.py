@@ -130,10 +130,8 @@ class Coordinator:
         # Whoever the operator let in counts before its first state too; made-up names are in neither list.
         self.standing.known = lambda device: device in self.roster or self.admission.active(device)
         self.teller.on_refusal = self.standing.refused
-        self.vouching = vouching_of(settings, blobs, clock)
-        parts = Parts(
-            settings, store, blobs, post, self.roster, task, clock, self.vouching, self.guard.barred
-        )
+        vouching = self.vouching = vouching_of(settings, blobs, clock)
+        parts = Parts(settings, store, blobs, post, self.roster, task, clock, vouching, self.guard.barred)
         self.deployed = deployed(parts, routed)
         self.deployment = self.deployed.deployment
         registry = Registry(store, blobs, task)
@@ -180,10 +178,11 @@ class Coordinator:
             keep_updates=settings.keep_updates,
             references=References(store),
             weighings=Weighings(store),
-            vouching=self.vouching,
+            vouching=vouching,
         )
         self.workshop.back_up, self.workshop.held = partial(back_up, store.path), self.graphs.held
         self.audit = Audit(self.driver, journal, self.workshop, self.link, clock)
+        quota = settings.uploads
         self.receiver = Receiver(
             task=task,
             server=server,
@@ -191,12 +190,7 @@ class Coordinator:
             workshop=self.workshop,
             journal=journal,
             roster=self.roster,
-            uploads=Uploads(
-                root / "uploads",
-                settings.uploads.per_device_bytes,
-                settings.uploads.total_bytes,
-                clock.now,
-            ),
+            uploads=Uploads(root / "uploads", quota.per_device_bytes, quota.total_bytes, clock.now),
             teller=self.teller,
             guard=self.guard,
         )
