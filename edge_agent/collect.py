@@ -11,6 +11,7 @@ from typing import Final
 
 import structlog
 
+from edge_agent.checks import doubts
 from edge_agent.config import AgentSettings
 from edge_agent.offline import as_window_set
 from edge_agent.profile import allowed, collected
@@ -90,6 +91,8 @@ class Collector:
         self.restarts: dict[str, int] = {}
         """Failures at run time, by source."""
         self.finished: set[str] = set()
+        self.doubts: tuple[str, ...] = ()
+        """What hardly fits the task in what the sources say of themselves, in words."""
 
     async def use(self, task: Task) -> None:
         """Collect for this task from now on; windows of the same grid are kept, others are left behind."""
@@ -97,6 +100,7 @@ class Collector:
         for source in self._sources:
             if isinstance(source, Following):
                 source.follow(task)
+        self.doubts = tuple(await asyncio.to_thread(doubts, task, self._sources))
         delivered = offered(task, self._sources)
         profile = allowed(task, delivered, learn)
         names = collected(task, delivered, profile)

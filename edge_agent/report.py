@@ -37,6 +37,7 @@ def report(agent: "Agent", *, ended: bool = False) -> dict[str, Any]:
         "learns": list(now.profile.targets) if work is not None and work.by and now.samples else [],
         "route": list(agent.learner.routes.last),
         **(dict(NOTHING) if work is None else work.told()),
+        "data_warnings": list(agent.collector.doubts),
         "disk_writes": DISK.get().wear(),
         "source_failures": agent.collector.restarts,
         "sources": {s.name: told(s) for s in agent.sources if isinstance(s, Telling)},

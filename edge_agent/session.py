@@ -114,7 +114,8 @@ class Session:
         self.misfit = ""
         for words in unused(task, self._sources, self._settings.graph):
             _log.warning("not used here", why=words)
-        for words in [*doubts(task, self._sources), *strangers(task, self._settings.learn)]:
+        doubtful = await asyncio.to_thread(doubts, task, self._sources)
+        for words in [*doubtful, *strangers(task, self._settings.learn)]:
             _log.warning("this may be wrong", why=words)
         path = self._settings.state_dir / TASK_FILE
         try:

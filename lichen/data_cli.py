@@ -13,6 +13,7 @@ import typer
 from lichen import spar
 from protocol.errors import Misconfigured
 from protocol.task import Task
+from runtime import exit_codes
 from runtime.outputs import writing
 from runtime.settings import load_toml
 
@@ -110,6 +111,29 @@ def _progress() -> Iterator["Say"]:
         yield say
 
 
+@app.command()
+def check(
+    paths: Annotated[list[Path], typer.Argument(help="recordings or window sets, or folders of them")],
+    task: Annotated[Path, typer.Option(help="task.toml that they are for")],
+    output_format: Shape = "table",
+) -> None:
+    """Look for what would make data useless without a word: names, classes, times, units, gaps.
+
+    Exit status 65: something is wrong; warnings alone are no error. docs/data.md lists what is looked for.
+    """
+    from lichen import data_check, data_table  # noqa: PLC0415 - the other commands need none of it
+    from lichen.streams import of_windows  # noqa: PLC0415 - as above
+
+    chosen = of_windows(load_toml(Task, task, named_by="--task"), "lichen data check")
+    every = [data_check.checked(chosen, file) for file in data_check.files_of(paths)]
+    told = data_table.report(chosen, every, data_check.across(chosen, every))
+    if output_format == "json":
+        typer.echo(json.dumps(told, allow_nan=False))
+    else:
+        typer.echo("\n".join(data_table.lines(told)))
+    raise typer.Exit(exit_codes.OK if told["sound"] else exit_codes.DATAERR)
+
+
 @app.command("spar")
 def show_spar(
     output_format: Annotated[Format, typer.Option("--format", help="table or json")] = "table",
@@ -163,7 +187,13 @@ def windows(
 
     chosen = of_windows(load_toml(Task, task), "lichen data windows")
     # versions are judged on windows alone: what was kept before them is of no use there
-    cut = windowset.concat([replace(read_labelled(file, chosen), context=None) for file in recordings])
+    parts = []
+    for file in recordings:
+        found, findings = read_labelled(file, chosen)
+        parts.append(replace(found, context=None))
+        for finding in findings:
+            typer.echo(f"{finding.severity}: {file}: {finding.words}", err=True)
+    cut = windowset.concat(parts)
     labelled = windowset.select(cut, cut.y_B >= 0)
     if not len(labelled):
         raise Misconfigured(

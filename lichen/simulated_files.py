@@ -13,6 +13,7 @@ from lichen.simulated_labelled import SHARE, parted
 from lichen.streams import Stream, Unlabelled, of_windows
 from models import registry, windowset
 from models.contract import Profile, WindowSet
+from models.streams.stream_findings import Finding
 from protocol.errors import Misconfigured
 from protocol.task import Task
 
@@ -29,6 +30,7 @@ class Fleet:
         roles: of the devices that do not train.
         profiles: what devices may read and predict, where that is not everything.
         labelled: the coordinator's windows, for a guided method.
+        findings: what is odd in its files, by file.
         about: the data set and the setting, for the report.
     """
 
@@ -39,6 +41,7 @@ class Fleet:
     roles: Mapping[str, Role] = field(default_factory=dict)
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     labelled: WindowSet | None = None
+    findings: Mapping[Path, tuple[Finding, ...]] = field(default_factory=dict)
     about: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -82,10 +85,15 @@ def of_files(
     """
     files = {file.stem: file for file in device_files(data, test)}
     may = profiles_of(task, profiles, files)
-    devices = {name: read_windows(file, task) for name, file in files.items()}
-    judged = None if test is None else labelled(read_labelled(test, task), task, test)
+    devices, found = {}, {}
+    for name, file in files.items():
+        devices[name], found[file] = read_device(file, task)
+    judged = None
+    if test is not None:
+        whole, found[test] = read_labelled(test, task)
+        judged = labelled(whole, task, test)
     seed = task.seed if seed is None else seed
-    return Fleet(task, seed, devices, judged, profiles=may, labelled=known)
+    return Fleet(task, seed, devices, judged, profiles=may, labelled=known, findings=found)
 
 
 def profiles_of(task: Task, words: Sequence[str], devices: Collection[str]) -> dict[str, Profile]:
@@ -215,27 +223,29 @@ def device_files(folder: Path, test: Path | None) -> list[Path]:
     return files
 
 
-def read_windows(file: Path, task: Task) -> WindowSet:
-    """A window set, or a recording cut and judged as on a device.
+def read_device(file: Path, task: Task) -> tuple[WindowSet, tuple[Finding, ...]]:
+    """A window set, or a recording cut and judged as on a device; and what is odd in a recording.
 
     Raises:
         Misconfigured: it is neither, or does not fit the task; the message names file and key.
     """
     from edge_agent.offline import windows_of  # noqa: PLC0415 - the help is shown without it
+    from models.streams.findings import of_recording  # noqa: PLC0415 - as above
     from models.streams.recording import read  # noqa: PLC0415 - as above
 
     if not file.is_file():
         raise Misconfigured(f"{file}: there is no such file")
     if file.suffix == ".npz" and windowset.is_one(file):
-        return windowset.load(file, task)
+        return windowset.load(file, task), ()
     try:
-        return windows_of(task, read(file))
+        recording = read(file)
+        return windows_of(task, recording), of_recording(task, recording)
     except Misconfigured as error:
         raise Misconfigured(str(error) if str(file) in str(error) else f"{file}: {error}") from None
 
 
-def read_labelled(file: Path, task: Task) -> WindowSet:
-    """As :func:`read_windows`; a table as the task's labelled one, classes by name too, where it has one.
+def read_labelled(file: Path, task: Task) -> tuple[WindowSet, tuple[Finding, ...]]:
+    """As :func:`read_device`; a table as the task's labelled one, where it has one.
 
     Raises:
         Misconfigured: likewise.
@@ -243,7 +253,7 @@ def read_labelled(file: Path, task: Task) -> WindowSet:
     from models.labelled import another  # noqa: PLC0415 - the help is shown without it
 
     windows = another(task, file) if file.is_file() else None
-    return read_windows(file, task) if windows is None else windows
+    return read_device(file, task) if windows is None else (windows, ())
 
 
 def labelled(windows: WindowSet, task: Task, file: Path) -> WindowSet:

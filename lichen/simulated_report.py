@@ -1,5 +1,6 @@
 """Runs what ``lichen simulate`` was asked for, and reports it as JSON values. Imports torch."""
 
+import sys
 import time
 from dataclasses import asdict, replace
 from typing import Any, Final
@@ -20,6 +21,9 @@ def run(
 ) -> dict[str, Any]:
     """Simulate; the history as JSON values."""
     torch.set_num_threads(threads)
+    for file, findings in fleet.findings.items():
+        for finding in findings:
+            sys.stderr.write(f"{finding.severity}: {file}: {finding.words}\n")
     why_not = not_judged(fleet.task, fleet.test) if personal else ""
     history = simulate(
         fleet.task,
@@ -41,6 +45,9 @@ def run(
         "seed": fleet.seed,
         **fleet.about,
         "devices": sorted(fleet.devices),
+        "findings": [
+            {"file": str(file), **finding.as_json()} for file, of in fleet.findings.items() for finding in of
+        ],
         "roles": {name: fleet.roles.get(name, "train") for name in sorted(fleet.devices)},
         "rounds": [_round(record) for record in history.rounds],
         "confusion": None if history.evaluation is None else history.evaluation.confusion_KK,

@@ -17,8 +17,8 @@ import numpy as np
 
 from models import npz, windowset
 from models.contract import WindowSet
+from models.streams import class_names, tables
 from models.streams import recording as recordings
-from models.streams import tables
 from models.streams.cutting import cut
 from models.streams.labelled_tables import by_recording
 from models.streams.recording import Recording
@@ -199,6 +199,13 @@ def _refuse_classes(task: Task, path: Path, found: Recording) -> None:
     """On a device a label that is none counts as unlabelled; here it is somebody's mistake."""
     if not len(found.label_t):
         raise Misconfigured(f"{path}: no keys 'label/t' and 'label/values' in it: nothing is labelled")
+    for strange in class_names.unknown(task, found).values():
+        raise Misconfigured(
+            f"{path}: label/values holds {strange[0]!r}, which is no label of task {task.name!r} (labels: "
+            f"{', '.join(task.labels[:_SHOWN])})"
+        )
+    if found.names:
+        return
     wrong = (found.label < -1) | (found.label >= len(task.labels))
     if wrong.any():
         raise Misconfigured(

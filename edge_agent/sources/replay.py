@@ -1,6 +1,7 @@
 """The ``replay`` source: a recording as if it came from the sensors, at recorded speed or faster."""
 
 from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import replace
 from typing import Annotated, Final
 
 import numpy as np
@@ -8,7 +9,8 @@ from pydantic import Field
 
 from edge_agent.sources.base import REGISTRY, Kind
 from models.streams.batches import Batch, LabelBatch, SampleBatch
-from models.streams.labels import is_class
+from models.streams.class_names import of_task
+from models.streams.findings import of_recording
 from models.streams.recording import Recording, Stream, label_tracks, read
 from protocol.errors import Misconfigured
 from protocol.task import Task
@@ -17,8 +19,6 @@ from runtime.settings import ConfigPath, Section
 
 MIN_BATCH_S: Final = 0.2
 MAX_BATCH_S: Final = 1.0
-RATE_FACTOR: Final = 1.5
-"""A recorded rate further than this from the task's is doubtful."""
 BATCH_SAMPLES: Final = 50
 """A batch covers 0.2 s of real time, or up to 1 s where that is fewer than 50 samples: wake-ups cost CPU."""
 
@@ -45,7 +45,12 @@ class Replay:
     def __init__(self, settings: ReplaySettings, known: Sequence[str] | None, clock: Clock) -> None:
         self._settings = settings
         self._clock = clock
-        self.recording = chosen(read(settings.file), settings, known)
+        whole = read(settings.file)
+        self.recording = chosen(whole, settings, known)
+        none, left = np.empty(0), settings.modalities is None
+        self._unused = {n: Stream(none, none[:, None].astype(np.float32)) for n in whole.streams if left}
+        """Names of the recording that nobody chose to leave out; their samples are not held."""
+        self._doubts: tuple[Task, tuple[str, ...]] | None = None
         self.name = f"replay {settings.file.name}"
         self.channels = {name: s.values.shape[1] for name, s in self.recording.streams.items()}
         self._tracks = label_tracks(self.recording)
@@ -53,48 +58,22 @@ class Replay:
         self._position = self._first + settings.start_s
         self._offset = 0.0
 
-    def doubts(self, task: Task) -> list[str]:
-        """Labels that are no class of the task or of no target of it, and rates far from the task's."""
-        words = [*self._odd_targets(task)]
-        found = np.unique(self.recording.label)
-        foreign = found[(found >= len(task.labels)) | (found < -1)]
-        if len(foreign):
-            listed = ", ".join(str(label) for label in foreign[:8])
-            words.append(
-                f"{self.name}: label {listed}: no class of task {task.name!r}, which has 0 to "
-                f"{len(task.labels) - 1} (-1: none); what they cover counts as without a label"
-            )
-        for name, stream in self.recording.streams.items():
-            if name not in task.modality_names or (rate := _rate(stream)) is None:
-                continue
-            wanted = task.modality(name).rate_hz
-            if not 1 / RATE_FACTOR <= rate / wanted <= RATE_FACTOR:
-                words.append(
-                    f"{self.name}: modality {name!r} was recorded at {rate:.4g} Hz, the task's rate_hz is "
-                    f"{wanted:g}: are its times in seconds?"
-                )
-        return words
+    def follow(self, task: Task) -> None:
+        """Classes that the file names are the task's from now on."""
+        self._tracks = label_tracks(of_task(task, self.recording))
 
-    def _odd_targets(self, task: Task) -> Iterator[str]:
-        for name, track in self.recording.targets.items():
-            if name not in task.target_names:
-                listed = ", ".join(target.name for target in task.targets) or "none"
-                yield (
-                    f"{self.name}: target {name!r} is not in task {task.name!r} (further targets: {listed}); "
-                    "its labels are not used"
-                )
-                continue
-            target = task.target(name)
-            if target.kind == "generation":
-                yield f"{self.name}: target {name!r} is generated and takes no labels; they are not used"
-            given = track.values[~np.isnan(track.values)]
-            foreign = np.unique(given[~is_class(given, len(target.labels)) & (given != -1)])
-            if target.kind == "classification" and len(foreign):
-                listed = ", ".join(f"{value:g}" for value in foreign[:8])
-                yield (
-                    f"{self.name}: target {name!r}: label {listed}: no class of it, which has 0 to "
-                    f"{len(target.labels) - 1} (-1: none); what they cover counts as without a label"
-                )
+    def doubts(self, task: Task) -> list[str]:
+        """What ``lichen data check`` finds in the recording, in words; kept for the task asked of last.
+
+        A modality that it lacks is left out: another source may deliver it.
+        """
+        if self._doubts is None or self._doubts[0] != task:
+            found = of_recording(
+                task, replace(self.recording, streams={**self._unused, **self.recording.streams})
+            )
+            words = (f"{self.name}: {one.words}" for one in found if one.kind != "missing-modality")
+            self._doubts = task, tuple(words)
+        return [*self._doubts[1]]
 
     def _step_s(self) -> float:
         """Real seconds per batch."""
@@ -154,13 +133,6 @@ class Replay:
         return batches
 
 
-def _rate(stream: Stream) -> float | None:
-    """Samples per recorded second between neighbours, whatever gaps there are; None where nothing tells."""
-    steps = np.diff(stream.t)
-    middle = float(np.median(steps)) if len(steps) else 0.0
-    return 1 / middle if middle > 0 else None
-
-
 def chosen(recording: Recording, settings: ReplaySettings, known: Sequence[str] | None) -> Recording:
     """The recording with the task's names.
 
@@ -189,7 +161,7 @@ def chosen(recording: Recording, settings: ReplaySettings, known: Sequence[str] 
         if theirs not in recording.streams:
             raise Misconfigured(f"modalities.{ours}: {settings.file} has no {theirs!r}; it has {have}")
     streams = {ours: recording.streams[theirs] for ours, theirs in mapping.items()}
-    return Recording(streams, recording.label_t, recording.label, recording.targets)
+    return replace(recording, streams=streams)
 
 
 REGISTRY.add("replay", Kind(ReplaySettings, Replay))

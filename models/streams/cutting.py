@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from models.streams.batches import LabelBatch, SampleBatch
+from models.streams.class_names import of_task
 from models.streams.recording import Recording, label_tracks
 from models.streams.windows import Windower, Windows
 from protocol.errors import Misconfigured
@@ -25,7 +26,7 @@ def cut(task: Task, recording: Recording) -> Iterator[Windows]:
             f"the recording has {', '.join(recording.streams)}, task {task.name!r} "
             f"{', '.join(task.modality_names)}"
         )
-    windower = Windower(task, names)
+    windower, recording = Windower(task, names), of_task(task, recording)
     for target, t, label in label_tracks(recording):
         windower.feed(LabelBatch(t, label, target), 0.0)
     for name in names:

@@ -4,6 +4,7 @@ Each value holds until the next one. ``label`` is a class index, -1 for none; a 
 index or a number in its unit (the task says which), NaN for none.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -17,6 +18,7 @@ from protocol.task import LABEL
 PREFIX: Final = "target"
 """Before the name of a further target: ``target/<name>/t`` in npz, column ``target.<name>`` in tables."""
 _MAX_LABEL: Final = 2**31
+_MAX_NAMES: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,38 @@ def classes_of(
     if (np.abs(wide) > _MAX_LABEL).any():
         raise Misconfigured(f"recording {path}: label {np.abs(wide).max():g} is no index of a class")
     return times, wide.astype(np.int64)
+
+
+def from_words(path: Path, name: str, words: Sequence[str]) -> tuple[NDArray[np.float64], tuple[str, ...]]:
+    """The cells of a label column: (n,) values, NaN where a cell is empty, and the names that they count.
+
+    Where every filled cell is a number, the values are those numbers and there are no names.
+
+    Raises:
+        Misconfigured: it has more names than a task may have.
+    """
+    index: dict[str, float] = {}
+    for word in words:
+        if word and word not in index:
+            index[word] = float(len(index))
+    values = np.array([index.get(word, np.nan) for word in words], np.float64)
+    if (numbers := _numbers(index)) is None:
+        if len(index) > _MAX_NAMES:
+            raise Misconfigured(
+                f"recording {path}: {name!r} names {len(index)} classes (at most {_MAX_NAMES}): notes?"
+            )
+        return values, tuple(index)
+    there = ~np.isnan(values)
+    values[there] = numbers[values[there].astype(np.int64)]
+    return values, ()
+
+
+def _numbers(words: Iterable[str]) -> NDArray[np.float64] | None:
+    """None where one of them is no number."""
+    try:
+        return np.array([float(word) for word in words], np.float64)
+    except ValueError:
+        return None
 
 
 def target(path: Path, name: str, t: NDArray[np.generic], values: NDArray[np.generic]) -> TargetTrack:

@@ -6,27 +6,30 @@ npz: ``<modality>/t`` (n,) seconds, ``<modality>/values`` (n, C), optional ``lab
 cell is a sample that is missing: each modality keeps the rows in which all its cells are filled.
 
 Labels hold until the next one. ``label`` is a class index, -1 for none; a further target's is a class index
-or a number in its unit, NaN (an empty cell) for none.
+or a number in its unit, NaN (an empty cell) for none. Labels may name classes instead of counting them
+(``Recording.names``; in npz an array of text, "" for none).
 """
 
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, TypeVar
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from models import npz
 from models.streams import tables
-from models.streams.labels import PREFIX, TargetTrack, changes, classes_of, require_name, target
+from models.streams.labels import PREFIX, TargetTrack, changes, classes_of, from_words, require_name, target
 from protocol.errors import Misconfigured
 from protocol.task import LABEL
 
 MAX_BYTES: Final = 2 * 1024**3
 """A recording is held in memory while it is replayed; a larger file is refused."""
 
+NO_NAMES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
 R = TypeVar("R")
 
 
@@ -36,16 +39,23 @@ class Stream:
 
     t: NDArray[np.float64]
     values: NDArray[np.float32]
+    moved: int = 0
+    """Samples whose time, in the file, is before that of the sample in front of them."""
 
 
 @dataclass(frozen=True)
 class Recording:
-    """Streams by modality, changes of ``label`` (``label_t``, ``label`` (k,) int64) and further targets."""
+    """Streams by modality, changes of ``label`` (``label_t``, ``label`` (k,) int64) and further targets.
+
+    ``names``: by target whose classes the file names, these names; its values are places among them, and
+    not yet the task's indices (:func:`models.streams.class_names.of_task`).
+    """
 
     streams: Mapping[str, Stream]
     label_t: NDArray[np.float64] = field(default_factory=lambda: np.empty(0, np.float64))
     label: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     targets: Mapping[str, TargetTrack] = field(default_factory=dict)
+    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def span(self) -> tuple[float, float]:
         """First and last time in seconds over all streams; (0, 0) where all are empty."""
@@ -92,15 +102,21 @@ def opened(path: Path, reader: Callable[[Path], R]) -> R:
 
 def write_npz(path: Path, recording: Recording) -> None:
     """Write a recording as npz."""
-    arrays: dict[str, NDArray[np.float64] | NDArray[np.float32] | NDArray[np.int64]] = {}
+    arrays: dict[str, NDArray[Any]] = {}
     for name, stream in recording.streams.items():
         arrays[f"{name}/t"], arrays[f"{name}/values"] = stream.t, stream.values
-    if len(recording.label_t):
-        arrays["label/t"], arrays["label/values"] = recording.label_t, recording.label
-    for name, track in recording.targets.items():
-        arrays[f"{PREFIX}/{name}/t"], arrays[f"{PREFIX}/{name}/values"] = track.t, track.values
+    for name, t, values in label_tracks(recording):
+        key = LABEL if name == LABEL else f"{PREFIX}/{name}"
+        arrays[f"{key}/t"], arrays[f"{key}/values"] = t, _named(values, recording.names.get(name, ()))
     with path.open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]  # numpy's stub takes the names for its own option
+
+
+def _named(values: NDArray[Any], names: tuple[str, ...]) -> NDArray[Any]:
+    """Values that count names as these names again."""
+    if not names:
+        return values
+    return np.array([names[int(value)] if value >= 0 else "" for value in values], np.str_)
 
 
 def _read_npz(path: Path) -> Recording:
@@ -117,14 +133,30 @@ def _read_npz(path: Path) -> Recording:
         found = ", ".join(sorted(arrays)[:8]) or "nothing"
         raise Misconfigured(f"recording {path}: no key '<modality>/t' in it (found {found})")
     streams = {name: _stream(path, name, *_pair(path, name, arrays)) for name in names}
-    targets = {}
+    targets, named = {}, {}
     for track in sorted(tracks):
         name = track.partition("/")[2]
         require_name(path, name)
-        targets[name] = target(path, name, *_pair(path, track, arrays))
+        t, values, named[name] = _counted(path, name, *_pair(path, track, arrays))
+        targets[name] = target(path, name, t, values)
     if not arrays.keys() & {f"{LABEL}/t", f"{LABEL}/values"}:
-        return Recording(streams, targets=targets)
-    return Recording(streams, *classes_of(path, *_pair(path, LABEL, arrays)), targets)
+        return Recording(streams, targets=targets, names=_some(named))
+    t, values, named[LABEL] = _counted(path, LABEL, *_pair(path, LABEL, arrays))
+    return Recording(streams, *classes_of(path, t, values), targets, _some(named))
+
+
+def _counted(
+    path: Path, name: str, t: NDArray[np.generic], values: NDArray[np.generic]
+) -> tuple[NDArray[np.generic], NDArray[np.generic], tuple[str, ...]]:
+    """A label track whose text, if it has any, is counted; and the names."""
+    if values.dtype.kind != "U" or values.ndim != 1:
+        return t, values, ()
+    counted, names = from_words(path, name, [str(word).strip() for word in values])
+    return t, counted, names
+
+
+def _some(named: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    return {name: names for name, names in named.items() if names}
 
 
 def _pair(
@@ -153,17 +185,27 @@ def _stream(path: Path, name: str, t: NDArray[np.generic], values: NDArray[np.ge
     times = t.astype(np.float64)
     if not np.isfinite(times).all():
         raise Misconfigured(f"recording {path}: '{name}/t' holds a time that is not finite")
-    order = np.argsort(times, kind="stable")
+    order, moved = np.argsort(times, kind="stable"), int((np.diff(times) < 0).sum())
     with np.errstate(over="ignore"):  # beyond float32 is infinite, and no sensor says so: quality finds it
-        return Stream(times[order], np.ascontiguousarray(values[order], np.float32))
+        return Stream(times[order], np.ascontiguousarray(values[order], np.float32), moved)
 
 
 def _read_table(path: Path) -> Recording:
-    return of_columns(path, tables.read(path).numbers)
+    """Columns of labels may hold names, all others numbers."""
+    of_labels = {name: name for name in tables.header(path) if name == LABEL or name.startswith(f"{PREFIX}.")}
+    table = tables.read(path, of_labels)
+    columns, named = dict(table.numbers), {}
+    for column, words in table.words.items():
+        columns[column], named[column.removeprefix(f"{PREFIX}.")] = from_words(path, column, words)
+    return of_columns(path, columns, _some(named))
 
 
-def of_columns(path: Path, columns: Mapping[str, NDArray[np.float64]]) -> Recording:
+def of_columns(
+    path: Path, columns: Mapping[str, NDArray[np.float64]], names: Mapping[str, tuple[str, ...]] = NO_NAMES
+) -> Recording:
     """A recording from the columns of a table, each (n,), NaN where a cell is empty.
+
+    ``names``: as in :class:`Recording`.
 
     Raises:
         Misconfigured: there is no time or no modality among them, or what they hold cannot be; names ``path``
@@ -184,12 +226,12 @@ def of_columns(path: Path, columns: Mapping[str, NDArray[np.float64]]) -> Record
     if not groups:
         raise Misconfigured(f"recording {path}: no column '<modality>.<channel>'")
     streams = {}
-    for modality, names in groups.items():
-        values = np.stack([columns[n] for n in names], axis=1)
+    for modality, channels in groups.items():
+        values = np.stack([columns[n] for n in channels], axis=1)
         filled = np.isfinite(values).all(axis=1)
         streams[modality] = _stream(path, modality, t[filled], values[filled])
     if LABEL not in columns:
-        return Recording(streams, targets=targets)
+        return Recording(streams, targets=targets, names=names)
     times, label = classes_of(path, t, columns[LABEL])
     change = np.flatnonzero(np.diff(label, prepend=np.int64(-2)))
-    return Recording(streams, times[change], label[change], targets)
+    return Recording(streams, times[change], label[change], targets, names)

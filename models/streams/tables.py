@@ -60,6 +60,23 @@ def read(path: Path, words: Mapping[str, str] = NONE, wanted: Callable[[str], bo
     return (_read_csv if path.suffix == ".csv" else _read_parquet)(path, words, wanted)
 
 
+def header(path: Path) -> tuple[str, ...]:
+    """The names of a table's columns; none where it is broken, which :func:`read` says in words.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    try:
+        if path.suffix == ".csv":
+            with path.open(newline="", encoding="utf-8-sig") as file:
+                return tuple(next(csv.reader(file), []))
+        import pyarrow.parquet as pq  # noqa: PLC0415 - an optional part
+
+        return tuple(pq.read_schema(path).names)
+    except (ImportError, ValueError, csv.Error):  # ArrowInvalid is a ValueError
+        return ()
+
+
 def _check_header(path: Path, header: Sequence[str], words: Mapping[str, str]) -> None:
     """Before cells are looked at: without its name, a column of words would be taken for broken numbers."""
     twice = sorted({name for name in header if header.count(name) > 1})

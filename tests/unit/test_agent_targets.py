@@ -252,8 +252,8 @@ ACC = {"acc/t": np.arange(3.0), "acc/values": np.zeros((3, 3))}
             "'target/speed/t' holds a time that is not finite",
         ),
         (
-            {"target/speed/t": np.zeros(1), "target/speed/values": np.array(["fast"])},
-            "'target/speed' holds float64/<U4, not numbers",
+            {"target/speed/t": np.zeros(1), "target/speed/values": np.array([b"fast"])},
+            "'target/speed' holds float64/.S4, not numbers",
         ),
         ({"target/t": np.zeros(1), "target/values": np.zeros(1)}, "'target' is reserved"),
         ({"target/label/t": np.zeros(1), "target/label/values": np.zeros(1)}, "'target' is reserved"),
