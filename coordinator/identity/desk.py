@@ -28,7 +28,7 @@ from coordinator.identity.certificates import (
     read_certificate,
     requested_key,
 )
-from coordinator.identity.places import Places, refresh_own
+from coordinator.identity.places import Places, refresh_own, refresh_server
 from protocol.base import name_trouble
 from protocol.enrolment import MAX_TRUST_ROOT, EnrolAnswer, EnrolRequest, Invite, RenewRequest
 from protocol.errors import Misconfigured, Reason, Refused
@@ -189,6 +189,7 @@ class Desk:
             Misconfigured: a folder is closed to us.
             Transient: the disk is full.
         """
+        # Not the broker's: its folder may be closed to us, which must not keep the coordinator from starting.
         with self.places.alone():
             self._refresh_own()
 
@@ -212,6 +213,7 @@ class Desk:
         """
         with self.places.alone():
             self._refresh_own()
+            refresh_server(self.places, self.authority, wall=self._wall)
             barred, revoked = self.book.barred(), self.book.revoked()
             conf = mosquitto.render_conf(self.places.broker)
             pair = self.places.broker.folder / mosquitto.SERVER

@@ -11,8 +11,10 @@ handshake (``crlfile``); on a connection that was open before, the access list d
 Mosquitto 2.0 answers every SUBSCRIBE with success and applies the list to each message instead.
 """
 
+import contextlib
 import grp
 import os
+import stat
 import subprocess
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -144,9 +146,8 @@ def write_rules(broker: Broker, barred: Iterable[str], crl_pem: bytes) -> None:
         Transient: the disk is full.
     """
     with disk_errors(broker.folder):
-        data = broker.folder / DATA
-        data.mkdir(parents=True, exist_ok=True)
-        _share(broker, data, 0o770 if broker.group else 0o700)
+        _folder(broker, broker.folder, 0o750 if broker.group else 0o700)
+        _folder(broker, broker.folder / DATA, 0o770 if broker.group else 0o700)
     _place(broker, CRL, crl_pem)
     _place(broker, ACL, render_acl(broker.fleet, barred).encode())
     _place(broker, INCLUDED, render_conf(broker, included=True).encode())
@@ -188,16 +189,18 @@ def reload(command: Sequence[str]) -> None:
 
 
 def _place(broker: Broker, name: str, data: bytes) -> None:
-    """Replace one file; owner and mode are right before it has its name: the broker may read any time."""
+    """Replace one file; group and mode are right before it has its name: the broker may read any time."""
     path = broker.folder / name
     with disk_errors(path):
-        for folder in dict.fromkeys((broker.folder, path.parent)):
-            folder.mkdir(parents=True, exist_ok=True)
-            _share(broker, folder, 0o750 if broker.group else 0o700)
-        handle, temporary = tempfile.mkstemp(prefix=".tmp-", dir=path.parent)
+        _folder(broker, broker.folder, 0o750 if broker.group else 0o700)
+        if path.parent != broker.folder:
+            _folder(broker, path.parent, 0o750 if broker.group else 0o700)
+        # Made in the top folder, whose group it takes there.
+        handle, temporary = tempfile.mkstemp(prefix=".tmp-", dir=broker.folder)
         try:
             with os.fdopen(handle, "wb") as file:
-                _share(broker, file.fileno(), 0o640 if broker.group else 0o600)
+                _to_group(broker, file.fileno())
+                os.fchmod(file.fileno(), 0o640 if broker.group else 0o600)
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
@@ -208,22 +211,42 @@ def _place(broker: Broker, name: str, data: bytes) -> None:
         sync_folder(path.parent)
 
 
-def _share(broker: Broker, path: Path | int, mode: int) -> None:
-    if broker.group:
-        try:
-            number = grp.getgrnam(broker.group).gr_gid
-        except KeyError:
-            raise Misconfigured(
-                f"identity.broker_group: there is no group {broker.group!r}; name the broker's, or none"
-            ) from None
-        try:
-            os.chown(path, -1, number)
-        except PermissionError:
-            raise Misconfigured(
-                f"identity.broker_group: this user may not give {broker.folder} to the group "
-                f"{broker.group!r}; make it a member of that group, or run this as root"
-            ) from None
-    if isinstance(path, int):
-        os.fchmod(path, mode)
-    else:
+def _folder(broker: Broker, path: Path, mode: int) -> None:
+    """Make a folder, or mend its mode.
+
+    With a group, the top one hands its group down (setgid): under the shipped unit the coordinator may
+    neither give a file to a group nor set that bit, so what is right already is left alone.
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    _to_group(broker, path)
+    found = path.stat().st_mode
+    if broker.group and path == broker.folder and not found & stat.S_ISGID:
+        with contextlib.suppress(PermissionError):  # files are given to the group one by one
+            path.chmod(mode | stat.S_ISGID)
+            return
+    if found & 0o777 != mode:
         path.chmod(mode)
+
+
+def _to_group(broker: Broker, path: Path | int) -> None:
+    """Give a file or folder to the broker's group, where it is not of it."""
+    if not broker.group:
+        return
+    try:
+        number = grp.getgrnam(broker.group).gr_gid
+    except KeyError:
+        raise Misconfigured(
+            f"identity.broker_group: there is no group {broker.group!r}; name the broker's, or none"
+        ) from None
+    found = os.fstat(path) if isinstance(path, int) else path.stat()
+    if found.st_gid == number:
+        return
+    try:
+        os.chown(path, -1, number)
+    except OSError as error:  # EPERM: we may not; EINVAL: the group is not known in this user namespace
+        raise Misconfigured(
+            f"identity.broker_group: this user may not give {broker.folder} to the group {broker.group!r} "
+            f"({error.strerror}); as root: install -d -o USER -g {broker.group} -m 2750 {broker.folder} "
+            "(USER: who runs the coordinator); "
+            "the unit needs PrivateUsers=no, as in systemd/examples/coordinator-broker.conf"
+        ) from None

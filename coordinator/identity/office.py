@@ -82,7 +82,7 @@ class Office:
         try:
             done = await asyncio.to_thread(self._desk.publish)
             self._load(self._desk.places.https)
-        except LichenError as error:
+        except (LichenError, OSError) as error:  # nothing of the broker's files ends the coordinator
             if str(error) != self._said:
                 log.warning("the broker may not know who is revoked", why=str(error), again_in_s=LOOK_S)
             self._said = str(error)

@@ -119,7 +119,7 @@ def _locked(handle: int) -> bool:
 
 
 def refresh_own(places: Places, authority: Authority, *, wall: Callable[[], float] = time.time) -> None:
-    """Make our own certificates that are missing, old, or for other hosts.
+    """Make our own certificates that are missing, old, or for other hosts; the broker's has its own call.
 
     Call it inside :meth:`Places.alone`.
 
@@ -136,7 +136,18 @@ def refresh_own(places: Places, authority: Authority, *, wall: Callable[[], floa
             write_atomic(path, issue().both_pem)
     if not _holds(places.ca, ca):
         write_atomic(places.ca, ca)
-    folder = places.broker.folder
+
+
+def refresh_server(places: Places, authority: Authority, *, wall: Callable[[], float] = time.time) -> None:
+    """Make the broker's certificate, where it is missing, old, or for other hosts.
+
+    Call it inside :meth:`Places.alone`.
+
+    Raises:
+        Misconfigured: the folder is closed to us.
+        Transient: the disk is full.
+    """
+    ca, now, folder = authority.ca_pem.encode(), wall(), places.broker.folder
     fresh = is_fresh(folder / mosquitto.SERVER, authority, authority.hosts, now)
     if not fresh or not _holds(folder / mosquitto.CA, ca):
         mosquitto.write_server(places.broker, authority.ca_pem, authority.issue_server().both_pem)

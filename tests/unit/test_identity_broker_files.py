@@ -11,7 +11,7 @@ from coordinator.identity import mosquitto
 from coordinator.identity.authority import Authority
 from coordinator.identity.desk import Desk
 from coordinator.identity.mosquitto import Broker, render_acl, render_conf
-from coordinator.identity.places import is_fresh
+from coordinator.identity.places import is_fresh, refresh_server
 from lichen.looking import as_onlooker
 from protocol.errors import Misconfigured, Transient
 from protocol.topics import coordinator_filters, device_filters
@@ -71,8 +71,11 @@ def test_files_are_ours_alone_or_the_brokers_too(tmp_path) -> None:
             *("acl", "crl.pem", "ca.crt", "server.pem", "mosquitto.conf", "lichen.conf")
         }
         assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {file_mode}
-        assert stat.S_IMODE(broker.folder.stat().st_mode) == folder_mode
-        assert stat.S_IMODE((broker.folder / "data").stat().st_mode) == folder_mode | (0o020 if given else 0)
+        handed_down = stat.S_ISGID if given else 0
+        assert stat.S_IMODE(broker.folder.stat().st_mode) == folder_mode | handed_down
+        assert 0o777 & stat.S_IMODE((broker.folder / "data").stat().st_mode) == folder_mode | (
+            0o020 if given else 0
+        )
 
 
 def test_a_group_that_is_not_there_is_named(tmp_path) -> None:
@@ -156,6 +159,8 @@ def test_a_new_certificate_of_the_broker_is_told_though_somebody_else_made_it(tm
         desk.publish()
         (desk.places.broker.folder / "server.pem").unlink()
         desk.prepare()  # as at the daemon's start
+        with Desk(settings(tmp_path)) as other:
+            refresh_server(other.places, other.authority)
         assert desk.publish().changed, "it must be read by the broker"
         assert not desk.publish().changed
 

@@ -1,0 +1,50 @@
+"""The coordinator's identity as its unit runs it: ``python -m tests.support.broker_unit_child CONFIG``.
+
+Runs the service that keeps the broker's files, without the calls that the unit filters. Each line on standard
+input is a device to revoke; then a line of JSON says what the service logged, and whether it has died.
+"""
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+
+import structlog
+
+from coordinator.config import load_settings
+from coordinator.identity.desk import Desk
+from coordinator.identity.office import Office
+from runtime.clock import SystemClock
+from tests.support.unit_filter import take_calls_away
+
+
+async def main(config: Path) -> None:
+    """Until the input ends."""
+    said: list[dict[str, object]] = []
+    structlog.configure(
+        processors=[lambda _, __, event: said.append(dict(event)) or str(event)],
+        logger_factory=structlog.ReturnLoggerFactory(),
+    )
+    settings = load_settings(config)
+    with Desk(settings) as desk:
+        office = Office(desk, settings.identity, SystemClock())
+        keeping = asyncio.create_task(office.keep())
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            desk.book.revoke(line.strip(), unknown=True)
+            before = len(said)
+            office._wake.set()
+            while len(said) == before and not keeping.done():  # noqa: ASYNC110 - a list has no event
+                await asyncio.sleep(0.01)
+            died = repr(keeping.exception()) if keeping.done() else ""
+            sys.stdout.write(json.dumps({"died": died, "said": said[before:]}, default=str) + "\n")
+            sys.stdout.flush()
+        keeping.cancel()
+        await asyncio.wait([keeping])
+        office.close()
+
+
+if __name__ == "__main__":
+    os.umask(0o077)
+    take_calls_away()
+    asyncio.run(main(Path(sys.argv[1])))
