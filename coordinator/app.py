@@ -11,11 +11,12 @@ from coordinator.admission import Admission
 from coordinator.announcer import Announcer, absent
 from coordinator.audit import Audit
 from coordinator.backup import back_up
-from coordinator.blobserver import BlobServer
+from coordinator.blobserver import BlobServer, FetchBudget
 from coordinator.config import CoordinatorSettings, load_task
+from coordinator.front import ingest, state_intake
 from coordinator.graphs import Graphs
 from coordinator.guard import Guard
-from coordinator.ingest import LANES, Ingest
+from coordinator.ingest import LANES
 from coordinator.jobs import Jobs, WorkerJobs
 from coordinator.journal import Journal
 from coordinator.leaving import leave_when_done
@@ -39,6 +40,7 @@ from coordinator.telling import SENDERS, Teller
 from coordinator.traffic import Traffic
 from coordinator.trust.vouching import again_and_again, vouching_of
 from coordinator.uploads import Uploads
+from coordinator.voice import Voice
 from coordinator.weighings import Weighings
 from models.contract import Server
 from protocol.errors import LichenError
@@ -121,6 +123,7 @@ class Coordinator:
         self.roster = Roster(store, clock.wall)
         self.traffic = Traffic(store, self.link.counters)
         self.ledger = Ledger(store, clock)
+        self.voice = Voice(clock.now)
         self.teller = Teller(post, self.ledger, task.name, clock.now)
         self.standing = Standing(store, self.ledger, clock.wall, settings.quarantine)
         self.guard = Guard(clock, self.standing.barred)
@@ -195,22 +198,11 @@ class Coordinator:
             guard=self.guard,
         )
         self.rollcall = RollCall(self.link, self.roster, self.teller, clock)
-        self.server = BlobServer(blobs, post, self.teller.say, settings.mqtt.window, clock)
+        budget = FetchBudget(settings.fetch.device_bytes_a_day, self.roster)
+        self.server = BlobServer(blobs, post, self.teller.say, settings.mqtt.window, clock, budget)
         self.server.may_have = Owners(task, blobs).may_have
-        self.ingest = Ingest(
-            fleet=settings.fleet,
-            messages=self.link.messages,
-            roster=self.roster,
-            driver=self.driver,
-            receiver=self.receiver,
-            server=self.server,
-            teller=self.teller,
-            ledger=self.ledger,
-            guard=self.guard,
-            deployment=self.deployment,
-            now=clock.now,
-        )
-        self.ingest.taskless = self.announcer.taskless
+        self.states = state_intake(self, task)
+        self.ingest = ingest(self, journal)
 
     def _last_words(self) -> Will:
         """What the broker says when we vanish; where the round stands is that of the last connect."""
@@ -248,6 +240,7 @@ class Coordinator:
         return {
             "link": self._connected,
             "ingest": self.ingest.run,
+            "states": self.states.run,
             **lanes,
             **{f"teller-{n}": self.teller.run for n in range(SENDERS)},
             **self.admission.services(),

@@ -7,12 +7,14 @@ asks again); devices take turns, one chunk each; at most ``window`` chunks are i
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Final
 
 import structlog
 
+from coordinator.buckets import Buckets
 from coordinator.links import Post
+from coordinator.voice import Voice, more
 from protocol.base import Wire
 from protocol.chunks import chunk_count
 from protocol.errors import LichenError
@@ -26,18 +28,54 @@ log = structlog.get_logger(__name__)
 MAX_WAITING: Final = 128
 _DEVICES_AT_ONCE: Final = 4
 _CHUNK_TIMEOUT_S: Final = 20.0
+_DAY_S: Final = 86400.0
+_STRANGERS: Final = "(strangers)"
 
 Chunk = tuple[str, int, int]
 """Digest, index, chunk size."""
 
 
+class FetchBudget:
+    """Bytes that a device may fetch a day; strangers, who are in no roster, have one budget together.
+
+    Args:
+        device_bytes: of one device, given back evenly over a day; 0: no bound.
+        known: the roster.
+    """
+
+    def __init__(self, device_bytes: int, known: Container[str]) -> None:
+        self._known = known
+        self._buckets = Buckets(device_bytes, device_bytes / _DAY_S) if device_bytes else None
+        self.words = f"it may fetch {device_bytes} bytes a day (fetch.device_bytes_a_day); this is dropped"
+
+    def take(self, device: str, size: int, now: float) -> bool:
+        """Whether it may have so many bytes more.
+
+        Args:
+            device: who asks.
+            size: bytes.
+            now: monotonic seconds.
+        """
+        if self._buckets is None:
+            return True
+        return self._buckets.take(device if device in self._known else _STRANGERS, now, size)
+
+
 class BlobServer:
     """Serves the blobs of one store."""
 
-    def __init__(
-        self, blobs: BlobStore, post: Post, say: Callable[[str, Kind, Wire], None], window: int, clock: Clock
+    def __init__(  # noqa: PLR0917 - each of another type: no two can be mistaken for each other
+        self,
+        blobs: BlobStore,
+        post: Post,
+        say: Callable[[str, Kind, Wire], None],
+        window: int,
+        clock: Clock,
+        budget: FetchBudget | None = None,
     ) -> None:
         self._clock = clock
+        self._budget = budget or FetchBudget(0, set())
+        self._voice = Voice(clock.now)
         self.asked_at = clock.now()
         """When a device last asked for something that is here."""
         self._blobs = blobs
@@ -50,6 +88,8 @@ class BlobServer:
         self.dropped = 0
         self.withheld = 0
         """Requests for blobs that belong to another device."""
+        self.over_budget = 0
+        """Requests beyond a device's bytes a day."""
         self.may_have: Callable[[str, str], bool] = lambda _device, _digest: True
         """Whether a device may be served a blob that is here; asked in a thread."""
 
@@ -71,8 +111,16 @@ class BlobServer:
             if len(queue) >= MAX_WAITING:
                 self.dropped += last - index
                 break
+            if not self._budget.take(device, min(chunk_bytes, size - index * chunk_bytes), self.asked_at):
+                self._say_over_budget(device)
+                break
             queue.append(chunk)
         self._more.set()
+
+    def _say_over_budget(self, device: str) -> None:
+        self.over_budget += 1
+        if (unsaid := self._voice.unsaid(device)) is not None:
+            log.warning("fetch_over_budget", device=device, why=self._budget.words, **more(unsaid))
 
     def _is_there_for(self, device: str, digest: str) -> bool:
         if not self._blobs.has(digest):
@@ -80,7 +128,8 @@ class BlobServer:
         if self.may_have(device, digest):
             return True
         self.withheld += 1
-        log.info("blob_withheld", device=device, digest=digest)
+        if (unsaid := self._voice.unsaid(device)) is not None:
+            log.info("blob_withheld", device=device, digest=digest, **more(unsaid))
         return False
 
     async def run(self) -> None:
@@ -113,11 +162,13 @@ class BlobServer:
             topic = device_topic(self._post.fleet, device, Kind.DOWN_BLOB, digest, index)
             await self._post.link.publish(topic, data, timeout_s=_CHUNK_TIMEOUT_S)
         except (KeyError, OSError) as error:
-            log.warning("chunk_unreadable", device=device, digest=digest, index=index, why=str(error))
+            if (unsaid := self._voice.unsaid(device)) is not None:
+                log.warning("chunk_unreadable", device=device, digest=digest, why=str(error), **more(unsaid))
             self._no_such_blob(device, digest)
         except LichenError as error:  # away, or the asked chunk is larger than a packet may be
             self.dropped += 1
-            log.info("chunk_dropped", device=device, why=str(error))
+            if (unsaid := self._voice.unsaid(device)) is not None:
+                log.info("chunk_dropped", device=device, why=str(error), **more(unsaid))
         finally:
             left = self._in_flight[device] - 1
             if left:

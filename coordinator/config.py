@@ -64,6 +64,13 @@ class UploadSettings(Section):
     total_bytes: Positive = 2 * 1024 * 1024 * 1024
 
 
+class FetchSettings(Section):
+    """What devices may fetch: the model, bundles, graphs."""
+
+    device_bytes_a_day: Annotated[int, Field(ge=0)] = 8 * 1024**3
+    """Of one device; 0: no bound. Given back evenly over the day."""
+
+
 class IdentitySettings(Section):
     """``[identity]``: the fleet's own authority and the service where devices enrol (docs/identity.md)."""
 
@@ -110,6 +117,7 @@ class CoordinatorSettings(Section):
     worker: WorkerSettings = WorkerSettings()
     metrics: MetricsSettings = MetricsSettings()
     uploads: UploadSettings = UploadSettings()
+    fetch: FetchSettings = FetchSettings()
     quarantine: QuarantineSettings = QuarantineSettings()
     identity: IdentitySettings = IdentitySettings()
     trust: TrustSettings = TrustSettings()

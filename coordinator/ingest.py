@@ -16,17 +16,18 @@ from structlog.contextvars import bound_contextvars
 
 from coordinator import schema
 from coordinator.blobserver import BlobServer
-from coordinator.deployment import Deploying
+from coordinator.buckets import Buckets
 from coordinator.guard import Guard
+from coordinator.journal import Journal
 from coordinator.lanes import Lanes
 from coordinator.ledger import Ledger
 from coordinator.receive import Receiver
-from coordinator.roster import Roster
 from coordinator.rounds.driver import Driver
-from coordinator.secrets import SecretWatch
+from coordinator.state_intake import StateIntake
 from coordinator.telling import Teller
-from protocol.errors import LichenError, Reason, Refused, Transient
-from protocol.messages import Fetch, Metric, State, decode
+from coordinator.voice import Voice, more
+from protocol.errors import LichenError, Reason, Refused
+from protocol.messages import Fetch, Metric, decode
 from protocol.topics import Kind, Route, parse
 from runtime.mqtt import Message
 
@@ -35,6 +36,10 @@ log = structlog.get_logger(__name__)
 LANES: Final = 32
 """Messages in hand at a time: what waits for one disk sync is synced together."""
 _NOBODY: Final = "(unknown)"
+MAX_METRIC_BYTES: Final = 8192
+METRICS_BURST: Final = 20.0
+METRICS_A_SECOND: Final = 0.2
+"""Metrics of one device that are written in a second, after its burst; what comes faster is dropped."""
 _TOPIC: Final = 200
 """Characters of a topic in the log."""
 
@@ -47,31 +52,31 @@ class Ingest:
         *,
         fleet: str,
         messages: Callable[[], AsyncIterator[Message]],
-        roster: Roster,
         driver: Driver,
         receiver: Receiver,
         server: BlobServer,
         teller: Teller,
         ledger: Ledger,
         guard: Guard,
-        deployment: Deploying,
+        journal: Journal,
+        states: StateIntake,
+        voice: Voice,
         now: Callable[[], float],
     ) -> None:
         self._fleet = fleet
         self._messages = messages
-        self._roster = roster
         self._driver = driver
         self._receiver = receiver
         self._server = server
         self._teller = teller
         self._ledger = ledger
         self._guard = guard
-        self._deployment = deployment
-        self._secrets = SecretWatch(roster)
+        self._journal = journal
+        self._states = states
+        self._voice = voice
+        self._now = now
+        self._metric_rate = Buckets(METRICS_BURST, METRICS_A_SECOND)
         self.lanes: Lanes[tuple[Message, Route]] = Lanes(now)
-
-        self.taskless: Callable[[str], None] = lambda _: None
-        """Told of a device that is here and knows no task."""
 
     async def run(self) -> None:
         """Read messages for ever."""
@@ -110,8 +115,8 @@ class Ingest:
         """Count it; say it now and then: a flood must not become one of the log."""
         words = f"{route.kind}: more messages than there is room for; the device sends again"
         self._ledger.refused(device, Refused(Reason.FULL, words))
-        if self._guard.may_tell(device):
-            log.warning("dropped", device=device, why=words, dropped=self.lanes.dropped)
+        if (unsaid := self._voice.unsaid(device)) is not None:
+            log.warning("dropped", device=device, why=words, dropped=self.lanes.dropped, **more(unsaid))
 
     def _route(self, topic: str) -> Route:
         route = parse(topic)
@@ -131,7 +136,8 @@ class Ingest:
         except Refused as refused:
             self._refuse(message.topic, route.device or _NOBODY, self._driver.state.round, refused)
         except (LichenError, OSError) as error:
-            log.warning("not_stored", topic=message.topic[:_TOPIC], why=str(error))
+            if (unsaid := self._voice.unsaid(route.device or _NOBODY)) is not None:
+                log.warning("not_stored", topic=message.topic[:_TOPIC], why=str(error), **more(unsaid))
         message.ack()
 
     def _refuse(self, topic: str, device: str, round_: int, refused: Refused) -> None:
@@ -142,57 +148,44 @@ class Ingest:
         device, payload = route.device or _NOBODY, message.payload
         match route.kind:
             case Kind.STATE:
-                return await self._state(device, payload, message.ack)
+                return await self._states.take(device, payload, message.ack)
             case Kind.METRIC:
                 return await self._metric(device, payload, message.ack)
             case Kind.FETCH:
-                await self._server.request(device, decode(payload, Fetch))
+                if self._is_heard(device):
+                    await self._server.request(device, decode(payload, Fetch))
                 return False
             case _:
                 raise Refused(Reason.MALFORMED, f"{route.kind} comes from the coordinator, not to it")
 
-    async def _state(self, device: str, payload: bytes, ack: Callable[[], None]) -> bool:
-        if not payload:  # a retained message was cleared: nothing is said about the device
-            return False
-        state = decode(payload, State)
-        _same_device(device, state.device)
-        came = self._roster.update(state)
-        self._secrets.heard(device)
-        await self._ledger.put(schema.devices, ack, **self._roster.row(device))
-        if came:
-            log.info("device_online", device=device, windows=state.windows)
-        if state.status == "online":
-            # Targets (): it knows the task, and has no data yet.
-            if not state.modalities and state.targets is None and state.refuses is None:
-                self.taskless(device)
-            try:
-                await self._driver.device_online(device, came=came)
-            except Transient as error:  # a full disk: the next tick sees the device
-                log.warning("not_journaled", device=device, why=str(error))
-            await self._point(device, came=came)
-        return True
-
-    async def _point(self, device: str, *, came: bool) -> None:
-        """Tell a device what it alone should run; nobody waits for the broker here."""
-        try:
-            pointer = await self._deployment.pointer_for(device, came=came)
-        except (LichenError, OSError) as error:  # the device says its state again
-            log.warning("no_pointer", device=device, why=str(error))
-            return
-        if pointer is not None:
-            self._teller.say(device, Kind.MODEL, pointer)
+    def _is_heard(self, device: str) -> bool:
+        """Whether anything is taken from it; what is not is counted."""
+        if self._guard.barred(device) is None:
+            return True
+        self._guard.turned_away += 1
+        return False
 
     async def _metric(self, device: str, payload: bytes, ack: Callable[[], None]) -> bool:
+        """A row for each round and device that took part in it: others would fill the disk."""
+        if not self._is_heard(device):
+            return False
+        if len(payload) > MAX_METRIC_BYTES:
+            words = f"metrics of {len(payload)} bytes, at most {MAX_METRIC_BYTES}"
+            raise Refused(Reason.TOO_LARGE, words)
         metric = decode(payload, Metric)
-        _same_device(device, metric.device)
-        # Rounds that never were would fill the disk.
-        if metric.round is None or device not in self._roster or metric.round > self._driver.state.round:
+        if metric.device != device:
+            words = f"the topic is {device}'s, the message says {metric.device}"
+            raise Refused(Reason.WRONG_DEVICE, words)
+        if metric.round is None or not await self._took_part(device, metric.round):
+            return False
+        if not self._metric_rate.take(device, self._now()):
             return False
         row = {"round": metric.round, "device": device, "metrics": metric.metrics}
         await self._ledger.put(schema.device_metrics, ack, **row)
         return True
 
-
-def _same_device(topic: str, claimed: str) -> None:
-    if topic != claimed:
-        raise Refused(Reason.WRONG_DEVICE, f"the topic is {topic}'s, the message says {claimed}")
+    async def _took_part(self, device: str, round_: int) -> bool:
+        state = self._driver.state
+        if round_ == state.round and device in state.invited:
+            return True
+        return await asyncio.to_thread(self._journal.digest_of, round_, device) is not None

@@ -93,6 +93,8 @@ class _Collector:
             ("lichen_updates_accepted", "Updates accepted since the start", app.teller.accepted),
             ("lichen_messages_dropped", "Messages beyond a device's share", app.ingest.lanes.dropped),
             ("lichen_blobs_withheld", "Requests for blobs of another device", app.server.withheld),
+            ("lichen_fetches_over_budget", "Requests beyond a device's bytes a day", app.server.over_budget),
+            ("lichen_states_coalesced", "States of devices that say them too often", app.states.coalesced),
             ("lichen_messages_turned_away", "Messages of barred devices", app.guard.turned_away),
             ("lichen_update_groups", "Transactions that accepted them", app.receiver.commits.groups),
             *((f"lichen_disk_{what}", f"Disk {what} since the start", n) for what, n in wear.items()),

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
 from typing import Final
 
 import structlog
@@ -22,16 +23,17 @@ from coordinator.uploads import Uploads
 from models.contract import Blobs, Server, Update
 from models.params import blobs_of
 from protocol.errors import Reason, Refused
-from protocol.frame import Limits, check_seal, decode_frame, digest, is_frame
+from protocol.frame import Limits, check_seal, decode_tensors, digest, is_frame, open_frame
 from protocol.messages import MAX_MESSAGE_BYTES, BlobPointer, decode
 from protocol.task import Task
+from protocol.tensors import Encoded
 from protocol.topics import Kind, Route
 from protocol.updates import UpdateHeader
 
 log = structlog.get_logger(__name__)
 
 DECODED: Final = 2
-"""Updates that are decoded at a time: the memory they take is the model's, and not what devices send."""
+"""Updates whose tensors are decoded at a time: the memory they take is the model's, not what devices send."""
 
 
 class Receiver:
@@ -158,11 +160,11 @@ class Receiver:
             self._check_known(device)
             state = await self._workshop.state()
             limits = self._workshop.limits(state)
+            header, encoded = await asyncio.to_thread(self._open, payload, limits)
+            round_ = header.round
+            await self._check_header(device, header)  # whom the round does not want takes no place below
             async with self._decoding:
-                update = await asyncio.to_thread(self._decode, payload, limits)
-                header = update.header
-                round_ = header.round
-                await self._check_header(device, header)
+                update = await asyncio.to_thread(self._decode, header, encoded)
                 self._workshop.note(mark, await asyncio.to_thread(self._check_tensors, state, update))
                 blobs = blobs_of(update.tensors)
                 del update
@@ -192,9 +194,13 @@ class Receiver:
             )
         check_open(self._driver.state, device, header.round, header.base)
 
-    def _decode(self, payload: bytes, limits: Limits) -> Update:
+    def _open(self, payload: bytes, limits: Limits) -> tuple[UpdateHeader, Mapping[str, Encoded]]:
         with bulkhead("decoding"):
-            return Update(*decode_frame(payload, UpdateHeader, limits))
+            return open_frame(payload, UpdateHeader, limits)
+
+    def _decode(self, header: UpdateHeader, encoded: Mapping[str, Encoded]) -> Update:
+        with bulkhead("decoding"):
+            return Update(header, decode_tensors(encoded))
 
     def _check_tensors(self, state: Blobs, update: Update) -> Magnitudes:
         with bulkhead(f"{self._task.method}'s check"):

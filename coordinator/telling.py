@@ -16,7 +16,7 @@ import structlog
 
 from coordinator.ledger import Ledger
 from coordinator.links import Post
-from coordinator.voice import Voice
+from coordinator.voice import Voice, more
 from protocol.base import Wire
 from protocol.errors import LichenError, Refused
 from protocol.messages import Receipt
@@ -27,6 +27,8 @@ log = structlog.get_logger(__name__)
 SENDERS: Final = 4
 PER_DEVICE: Final = 128
 MOST: Final = 4096
+_DETAIL: Final = 300
+"""Characters of a refusal's words in the log."""
 
 
 class Teller:
@@ -59,8 +61,8 @@ class Teller:
         self.refused[refused.reason.value] += 1
         unsaid = self._voice.unsaid(device)
         if unsaid is not None:
-            more = {"unsaid": unsaid} if unsaid else {}
-            log.warning("refused", device=device, reason=refused.reason.value, detail=refused.detail, **more)
+            detail = refused.detail[:_DETAIL]
+            log.warning("refused", device=device, reason=refused.reason.value, detail=detail, **more(unsaid))
         self._ledger.refused(device, refused)
         follows = self.on_refusal(device, refused)
         if digest is not None:
@@ -89,7 +91,8 @@ class Teller:
             try:
                 await self._post.to_device(device, kind, message)
             except LichenError as error:
-                log.warning("not_told", device=device, topic=kind.value, why=str(error))
+                if (unsaid := self._voice.unsaid(device)) is not None:
+                    log.warning("not_told", device=device, topic=kind.value, why=str(error), **more(unsaid))
             finally:
                 self._waiting[device] -= 1
                 if not self._waiting[device]:

@@ -5,6 +5,7 @@ events sequential, so an update is either counted before a round closes or refus
 """
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,6 +13,7 @@ from typing import Final, Protocol
 
 import structlog
 
+from coordinator.buckets import Bucket
 from coordinator.journal import Journal
 from coordinator.roster import Roster
 from coordinator.rounds import machine
@@ -51,6 +53,10 @@ from protocol.task import Task
 from runtime.clock import Clock
 
 TICK_S: Final = 0.5
+_LOOK_S: Final = 2.0
+"""The fleet is looked at so often where nobody says anything."""
+_LINES: Final = 20.0
+_LINES_A_SECOND: Final = 0.2
 Write = Callable[[], None]
 Steps = Sequence[tuple[Event, Write | None]]
 """Events, each with what is written in the same transaction."""
@@ -98,8 +104,13 @@ class Driver:
         self._listener = listener
         self._lock = asyncio.Lock()
         self._offset = clock.wall() - clock.now()
-        self._seen: set[str] = set()
+        self._here: tuple[str, ...] = ()
+        """Whom a round could select when the fleet was looked at last."""
+        self._fleet_changed = True
+        """Whether somebody said something of itself since then."""
+        self._looked_at = -math.inf
         self._joined_at = self.now()
+        self._voice = Bucket(_LINES, _LINES_A_SECOND)
         self.may_select: Callable[[], bool] = lambda: True
         """Whether opening a round makes sense now: not without a broker."""
         self.broker_trouble: Callable[[], str] = lambda: ""
@@ -159,19 +170,26 @@ class Driver:
             await self._clock.sleep(TICK_S)
 
     def _look_at_broker(self) -> None:
-        """Say it once when the broker is gone, and once when it is back."""
         trouble = bool(self.broker_trouble())
         if trouble != self._trouble_said:
             self._trouble_said = trouble
             log.info("round", why=self.why())
             self._listener.changed()
 
+    def fleet_changed(self) -> None:
+        """A device said something of itself: the next tick looks at the fleet, once for all that came."""
+        self._fleet_changed = True
+
     def _tick(self) -> Tick:
-        here = self.able()
-        if set(here) - self._seen:
-            self._joined_at = self.now()
-        self._seen = set(here)
-        return Tick(able=here, settled=self.now() - self._joined_at >= self.rules.spread_s)
+        """To look at a large fleet takes long, so it waits for news; quarantines end by time."""
+        now = self.now()
+        if self._fleet_changed or now - self._looked_at >= _LOOK_S:
+            self._fleet_changed, self._looked_at = False, now
+            here = self.able()
+            if set(here) - set(self._here):
+                self._joined_at = now
+            self._here = here
+        return Tick(able=self._here, settled=now - self._joined_at >= self.rules.spread_s)
 
     async def post(self, event: Event, write: Write | None = None) -> bool:
         """Something happened; ``write`` joins its transaction. False: it changed nothing, not written."""
@@ -180,10 +198,9 @@ class Driver:
 
     async def device_online(self, device: str, *, came: bool = False) -> None:
         """A device (re)appeared: it may be owed an offer, or be the one that was lacking."""
+        self.fleet_changed()
         async with self._lock:
             await self._post(DeviceOnline(device=device, came=came))
-            if self.state.phase is Phase.WAITING:  # it looks at the whole fleet
-                await self._post(self._tick())
 
     async def accept_all(self, group: Sequence[Offered]) -> tuple[Refused | None, ...]:
         """Count updates whose frames are on disk, in order and in one transaction.
@@ -220,12 +237,20 @@ class Driver:
         """Make events durable, then go by them. ``steps``: those that changed something."""
         if steps:
             await self._write(steps, state, now, commands)
-            self.state = state
-            log.info("round", why=self.why())
+            before, self.state = self.state, state
+            self._say(before)
+            self.fleet_changed()
             self._listener.changed()
         await self._carry_out(commands)
         if steps and state.phase is Phase.WAITING and not isinstance(steps[-1][0], Tick):
             await self._post(self._tick())  # the next round need not wait for the clock
+
+    def _say(self, before: RoundState) -> None:
+        """A line for each phase; of what comes within one only some: a large fleet sends much."""
+        state = self.state
+        new = (before.phase, before.round, before.attempt) != (state.phase, state.round, state.attempt)
+        if self._voice.take(self._clock.now()) or new:
+            log.info("round", why=self.why())
 
     async def _write(
         self, steps: Steps, state: RoundState, now: float, commands: tuple[Command, ...]

@@ -198,7 +198,8 @@ def _give_up(state: RoundState, now: float, trouble: str) -> Outcome:
 
 def reoffer(_: Rules, state: RoundState, event: DeviceOnline, _now: float) -> Outcome:
     """Offer the open round again to a device that lacks."""
-    return state, ((SendOffers(devices=(event.device,)),) if event.device in state.missing else ())
+    lacks = event.device in state.selected and event.device not in state.delivered
+    return state, ((SendOffers(devices=(event.device,)),) if lacks else ())
 
 
 def lose(rules: Rules, state: RoundState, event: UpdatesLost, now: float) -> Outcome:

@@ -41,7 +41,7 @@ def commits(app) -> list[str]:
 
 
 async def test_a_flood_of_garbage_costs_no_commit_each(tmp_path) -> None:
-    async with bench(tmp_path, tiny_task(min_devices=2)) as made:
+    async with bench(tmp_path, tiny_task(min_devices=2), quarantine={"refusals": 0}) as made:
         await made.online("a")
         seen, acknowledged = commits(made.app), []
 
@@ -62,8 +62,7 @@ async def test_a_flood_of_garbage_costs_no_commit_each(tmp_path) -> None:
         counted = made.refusals()
         assert counted["a", "malformed"] == 200
         assert sum(counted.values()) == 400
-        row = made.app.store.rows(sa.select(schema.device_metrics))[0]
-        assert row["metrics"] == {"loss": 199.0}
+        assert made.app.store.rows(sa.select(schema.device_metrics)) == [], "it took part in no round"
 
 
 async def test_a_state_is_on_disk_before_it_is_acknowledged(tmp_path) -> None:

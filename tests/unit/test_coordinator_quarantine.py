@@ -153,7 +153,7 @@ async def test_a_quarantined_device_is_refused_undecoded_and_told_seldom(tmp_pat
         def never(*_: object) -> None:
             raise AssertionError("it was decoded")
 
-        monkeypatch.setattr(receive, "decode_frame", never)
+        monkeypatch.setattr(receive, "open_frame", never)
         good = frame(header("a", 1, base))
         for _ in range(50):
             await made.give("a", Kind.UPDATE, good)

@@ -1,0 +1,45 @@
+"""Puts the parts together that take what devices send."""
+
+from typing import TYPE_CHECKING
+
+from coordinator.ingest import Ingest
+from coordinator.journal import Journal
+from coordinator.state_intake import StateIntake
+from protocol.task import Task
+
+if TYPE_CHECKING:
+    from coordinator.app import Coordinator
+
+
+def state_intake(app: "Coordinator", task: Task) -> StateIntake:
+    """What takes ``up/state``."""
+    return StateIntake(
+        task=task,
+        roster=app.roster,
+        driver=app.driver,
+        ledger=app.ledger,
+        teller=app.teller,
+        guard=app.guard,
+        deployment=app.deployment,
+        voice=app.voice,
+        taskless=app.announcer.taskless,
+        clock=app.clock,
+    )
+
+
+def ingest(app: "Coordinator", journal: Journal) -> Ingest:
+    """What takes all messages, and gives each to the part that it is for."""
+    return Ingest(
+        fleet=app.settings.fleet,
+        messages=app.link.messages,
+        driver=app.driver,
+        receiver=app.receiver,
+        server=app.server,
+        teller=app.teller,
+        ledger=app.ledger,
+        guard=app.guard,
+        journal=journal,
+        states=app.states,
+        voice=app.voice,
+        now=app.clock.now,
+    )
