@@ -176,9 +176,9 @@ class Ingest:
         if metric.device != device:
             words = f"the topic is {device}'s, the message says {metric.device}"
             raise Refused(Reason.WRONG_DEVICE, words)
-        if metric.round is None or not await self._took_part(device, metric.round):
+        if metric.round is None or not self._metric_rate.take(device, self._now()):
             return False
-        if not self._metric_rate.take(device, self._now()):
+        if not await self._took_part(device, metric.round):
             return False
         row = {"round": metric.round, "device": device, "metrics": metric.metrics}
         await self._ledger.put(schema.device_metrics, ack, **row)
