@@ -201,7 +201,7 @@ class Coordinator:
         budget = FetchBudget(settings.fetch.device_bytes_a_day, self.roster)
         self.server = BlobServer(blobs, post, self.teller.say, settings.mqtt.window, clock, budget)
         self.server.may_have = Owners(task, blobs).may_have
-        self.states = state_intake(self, task)
+        self.states = state_intake(self, task, journal)
         self.ingest = ingest(self, journal)
 
     def _last_words(self) -> Will:

@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING
 from coordinator.ingest import Ingest
 from coordinator.journal import Journal
 from coordinator.state_intake import StateIntake
+from coordinator.withdrawals import Withdrawals
 from protocol.task import Task
 
 if TYPE_CHECKING:
     from coordinator.app import Coordinator
 
 
-def state_intake(app: "Coordinator", task: Task) -> StateIntake:
+def state_intake(app: "Coordinator", task: Task, journal: Journal) -> StateIntake:
     """What takes ``up/state``."""
     return StateIntake(
         task=task,
@@ -22,6 +23,7 @@ def state_intake(app: "Coordinator", task: Task) -> StateIntake:
         guard=app.guard,
         deployment=app.deployment,
         voice=app.voice,
+        withdrawals=Withdrawals(journal, app.teller, task.name, app.clock),
         taskless=app.announcer.taskless,
         clock=app.clock,
     )

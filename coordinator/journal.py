@@ -17,9 +17,14 @@ from coordinator.frames import group_name, pack
 from coordinator.rounds.group import Offered
 from coordinator.store import Store
 from models import views
+from protocol.errors import Refused
 from runtime.files import remove, remove_tree, write_atomic
 
 LOST: Final = ".lost"
+WITHDRAWN_S: Final = 30 * 86400.0
+"""A device that has not confirmed a withdrawn update for so long is not told any more."""
+MAX_WITHDRAWN: Final = 16
+"""Withdrawn updates of one device that are remembered, the newest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,9 @@ class Journal:
         self._store = store
         self._root = root
         self._keeps_messages = keeps_messages
+        table = schema.withdrawn
+        rows = store.rows(sa.select(table.c.device).distinct())
+        self._unconfirmed = {row["device"] for row in rows}
 
     def path(self, round_: int, digest: str) -> Path:
         """Where a frame lies that came alone."""
@@ -97,6 +105,8 @@ class Journal:
     def record(self, update: Offered, wall: float) -> None:
         """Write the update's row; the driver calls it in the transaction of the machine's event."""
         device, round_ = update.header.device, update.header.round
+        if device in self._unconfirmed:  # the same bytes as an update that was withdrawn: they count now
+            self.confirmed(device, [update.digest])
         self._store.put(
             schema.updates,
             round=round_,
@@ -163,12 +173,45 @@ class Journal:
         headers = [row["header"] for row in self._store.rows(query) if row["device"] in wanted]
         return [(header["samples"], header["metrics"]) for header in headers]
 
-    def mark_lost(self, round_: int, device: str, why: str) -> None:
-        """An accepted update turned out unusable; the device may deliver again."""
-        table = schema.updates
+    def mark_lost(self, round_: int, device: str, refused: Refused, wall: float) -> None:
+        """An accepted update turned out unusable: it is withdrawn, and the device may deliver again."""
+        table, old = schema.updates, schema.withdrawn
+        where = (table.c.round == round_) & (table.c.device == device)
         with self._store.transaction() as connection:
-            where = (table.c.round == round_) & (table.c.device == device)
-            connection.execute(table.update().where(where).values(lost=why[:500]))
+            digest = connection.execute(sa.select(table.c.digest).where(where)).scalar_one_or_none()
+            connection.execute(table.update().where(where).values(lost=str(refused)[:500]))
+            if digest is None:
+                return
+            row = {"device": device, "digest": digest, "round": round_, "wall": wall}
+            row |= {"reason": refused.reason.value, "detail": refused.detail[:400]}
+            self._store.put(old, **row)
+            newest = sa.select(old.c.digest).where(old.c.device == device)
+            kept = newest.order_by(old.c.wall.desc()).limit(MAX_WITHDRAWN)
+            connection.execute(old.delete().where(old.c.device == device, old.c.digest.not_in(kept)))
+        self._unconfirmed.add(device)
+
+    def has_unconfirmed(self, device: str) -> bool:
+        """Whether this device may not know yet that an accepted update of its was withdrawn; cheap."""
+        return device in self._unconfirmed
+
+    def withdrawn(self, device: str) -> list[dict[str, Any]]:
+        """The withdrawn updates that a device has not confirmed, the oldest first: rows of the table."""
+        table = schema.withdrawn
+        return self._store.rows(sa.select(table).where(table.c.device == device).order_by(table.c.wall))
+
+    def confirmed(self, device: str, digests: Iterable[str]) -> None:
+        """A device knows that these were withdrawn, or it need not be told any more.
+
+        Raises:
+            Transient: the disk does not take it now.
+        """
+        table = schema.withdrawn
+        with self._store.transaction() as connection:
+            of_device = table.c.device == device
+            connection.execute(table.delete().where(of_device, table.c.digest.in_(list(digests))))
+            left = connection.execute(sa.select(table.c.digest).where(of_device).limit(1)).first()
+        if left is None:
+            self._unconfirmed.discard(device)
 
     def forget_headers(self, before: int, keep: int) -> None:
         """Remove whole rounds from the history, the oldest first, so that hardly more than ``keep`` stay.

@@ -25,7 +25,7 @@ from coordinator.rounds.reading import replay
 from coordinator.rounds.states import Checkpoint, Phase, RoundState, Rules, VersionMade
 from coordinator.store import Damaged, Store, is_damage
 from coordinator.witnesses import frames_of, newest_manifest
-from protocol.errors import LichenError, Reason
+from protocol.errors import LichenError, Reason, Refused
 from protocol.task import Task
 from runtime.blobs import BlobStore
 from runtime.files import remove, rename, sync_folder, write_atomic
@@ -159,7 +159,7 @@ class _Salvage:
             return
         for device in sorted(set(before.delivered) - set(after.delivered)):
             words = "the accepted update's frame was damaged or gone when the database was salvaged"
-            journal.mark_lost(before.round, device, words)
+            journal.mark_lost(before.round, device, Refused(Reason.WRONG_DIGEST, words), self.wall)
             store.count_refusals(device, Reason.WRONG_DIGEST.value, 1, words, self.wall)
             self.words.append(f"the update of {device} for round {before.round} is lost: it delivers again")
 

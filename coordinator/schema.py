@@ -5,7 +5,7 @@ from typing import Any
 
 from sqlalchemy import JSON, Column, Float, Integer, MetaData, String, Table
 
-VERSION = 4
+VERSION = 5
 """Of the tables, kept in ``PRAGMA user_version``."""
 
 UPGRADES = {
@@ -20,6 +20,7 @@ UPGRADES = {
         "ALTER TABLE attempts ADD COLUMN passed JSON NOT NULL DEFAULT '{}'",
     ),
     3: (),
+    4: (),
 }
 """From that version to the next: what ``create_all`` does not do to tables that are there, as it makes those
 that are not."""
@@ -61,6 +62,18 @@ updates = Table(
 """Accepted updates. The frame lies in ``updates/<round>/<digest>``, or where ``file`` is set, in that file of
 the folder from byte ``at``. ``lost``: why it was not folded. ``blobs``: names of those that it moves; NULL in
 rows that are older than the column."""
+
+withdrawn = Table(
+    "withdrawn",
+    metadata,
+    Column("device", String, primary_key=True),
+    Column("digest", String, primary_key=True),
+    Column("round", Integer, nullable=False),
+    Column("reason", String, nullable=False),
+    Column("detail", String, nullable=False),
+    Column("wall", Float, nullable=False),
+)
+"""Updates that were accepted and refused afterwards, until their device has confirmed that it knows."""
 
 messages = Table(
     "messages",

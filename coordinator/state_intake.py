@@ -22,6 +22,7 @@ from coordinator.rounds.driver import Driver
 from coordinator.secrets import SecretWatch
 from coordinator.telling import Teller
 from coordinator.voice import Voice, more
+from coordinator.withdrawals import Withdrawals
 from protocol.errors import LichenError, Reason, Refused, Transient
 from protocol.messages import MAX_MESSAGE_BYTES, Command, State, decode
 from protocol.task import Task
@@ -77,6 +78,7 @@ class StateIntake:
         guard: Guard,
         deployment: Deploying,
         voice: Voice,
+        withdrawals: Withdrawals,
         taskless: Callable[[str], None],
         clock: Clock,
     ) -> None:
@@ -89,6 +91,7 @@ class StateIntake:
         self._guard = guard
         self._deployment = deployment
         self._voice = voice
+        self._withdrawals = withdrawals
         self._taskless = taskless
         self._clock = clock
         self._secrets = SecretWatch(roster)
@@ -171,6 +174,8 @@ class StateIntake:
         await self._ledger.put(schema.devices, ack, **self._roster.row(device))
         if came and (unsaid := self._voice.unsaid(device)) is not None:
             log.info("device_online", device=device, windows=state.windows, **more(unsaid))
+        with suppress(LichenError, OSError):  # a full disk: the device says its state again
+            await self._withdrawals.heard(state)
         if state.status != "online":
             self._driver.fleet_changed()
             return

@@ -255,6 +255,13 @@ class Learner(Explained):
         self._ledger.settled(receipt)
         self.why = self._ledger.words(receipt)
 
+    def withdrawn(self, receipt: Receipt) -> bool:
+        """An accepted update was refused afterwards (touches the disk); False where that is nothing new."""
+        changed = self._ledger.withdrawn(receipt)
+        if changed and self._current is None:
+            self.why = self._ledger.words(receipt)
+        return changed
+
 
 def _noun(task: Task) -> str:
     """Of what the task learns from."""

@@ -129,6 +129,14 @@ class Ledger:
             self._settled = {e.digest: self._settled.get(e.digest, self._clock.now()) for e in self._entries}
             self._write()
 
+    def withdrawn(self, receipt: Receipt) -> bool:
+        """An update that was accepted before is refused; False where that is known, or it is not ours."""
+        with self._lock:
+            known = any(e.digest == receipt.digest and e.status == "accepted" for e in self._entries)
+        if known:
+            self.settled(receipt)
+        return known
+
     def words(self, receipt: Receipt) -> str:
         """What a receipt means for the learner, in words."""
         if receipt.status == "accepted":

@@ -57,6 +57,8 @@ class Outbox:
         """When something is sent again, unix seconds."""
         self.accepted = 0
         self.refused = 0
+        self.withdrawn = 0
+        """Updates that were accepted and refused afterwards."""
         self.last_refusal = ""
 
     def kick(self) -> None:
@@ -86,6 +88,13 @@ class Outbox:
             _log.error("update refused", task=receipt.task, round=receipt.round, why=self.last_refusal)
         self._news.set()
         return True
+
+    def on_withdrawn(self, receipt: Receipt) -> None:
+        """An update that was accepted before is refused: it counts for nothing."""
+        self.withdrawn += 1
+        self.last_refusal = f"{receipt.reason or 'refused'}: {receipt.detail}"
+        words = "accepted update refused afterwards"
+        _log.error(words, task=receipt.task, round=receipt.round, why=self.last_refusal)
 
     async def run(self) -> None:
         """Send for ever."""

@@ -48,6 +48,7 @@ def report(agent: "Agent", *, ended: bool = False) -> dict[str, Any]:
             "waiting": agent.outbox.waiting,
             "accepted": agent.outbox.accepted,
             "refused": agent.outbox.refused,
+            "withdrawn": agent.outbox.withdrawn,
             "last_refusal": agent.outbox.last_refusal,
             "dropped": agent.spool.dropped,
             "rotten": agent.spool.rotten,

@@ -97,7 +97,15 @@ class Router:
             waiting = await asyncio.to_thread(self._agent.spool.pending)
             if any(entry.digest == answer.digest for entry in waiting):
                 await asyncio.to_thread(self._agent.learner.settled, answer)
-            await self._agent.outbox.on_receipt(answer)
+            if not await self._agent.outbox.on_receipt(answer) and answer.status == "refused":
+                await self._on_withdrawn(answer)
+
+    async def _on_withdrawn(self, receipt: Receipt) -> None:
+        """Refused after it had left the spool: accepted before, as far as the ledger knows it."""
+        agent = self._agent
+        if await asyncio.to_thread(agent.learner.withdrawn, receipt):
+            agent.outbox.on_withdrawn(receipt)
+        agent.session.confirm_withdrawn(receipt.digest)
 
     async def _on_task(self, payload: bytes) -> None:
         try:

@@ -10,6 +10,7 @@ pings (docs/transport.md).
 
 import asyncio
 import functools
+from collections import deque
 from collections.abc import Awaitable, Callable
 from importlib import metadata
 from typing import TYPE_CHECKING, Final
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("edge_agent.session")
 _GROWTH: Final = 1.25
 _TRIES: Final = 5
+_MAX_WITHDRAWN: Final = 16
 _TASKLESS_S: Final = 120.0
 _TASKLESS_MOST_S: Final = 3600.0
 
@@ -90,6 +92,7 @@ class Session:
         self._sent_at = 0.0
         self._news = asyncio.Event()
         self._leaving = False
+        self._withdrawn: deque[str] = deque(maxlen=_MAX_WITHDRAWN)
         self._one_at_a_time = asyncio.Lock()
         self.states_sent = 0
 
@@ -136,6 +139,12 @@ class Session:
         """Something may have changed."""
         self._news.set()
 
+    def confirm_withdrawn(self, digest: str) -> None:
+        """Tell the coordinator that the refusal of an update that had left the outbox has come."""
+        if digest not in self._withdrawn:
+            self._withdrawn.append(digest)
+        self.send_soon()
+
     def send_soon(self) -> None:
         """The coordinator asks for the state."""
         self._sent = None
@@ -159,6 +168,7 @@ class Session:
             refuses=_line(self.misfit) or None,
             trial=self.trial(),
             hindered=self.hindered(),
+            withdrawn=tuple(self._withdrawn) or None,
             labels=settings.labels or None,
         )
 

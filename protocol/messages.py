@@ -79,6 +79,9 @@ class State(Wire):
     """How it fares with the model that it was pointed to last; left out where it was pointed to none."""
     hindered: Hindrance | None = None
     """Why it does not follow its pointer yet, or can run no model; left out where nothing is in the way."""
+    withdrawn: Annotated[tuple[Digest, ...], Field(max_length=16)] | None = None
+    """Updates whose refusal came after they had left its outbox, the newest: the coordinator need not say it
+    again. Left out where there is none."""
     labels: Annotated[dict[Name, Label], Field(max_length=16)] | None = None
     """The operator's words for it (``[labels]`` of its configuration), as ``site: barn``; left out where it
     has none."""

@@ -243,7 +243,7 @@ class Workshop:
 
         def mark() -> None:
             for device, refused in unusable.lost.items():
-                self._journal.mark_lost(round_, device, str(refused))
+                self._journal.mark_lost(round_, device, refused, self._clock.wall())
 
         lost = unusable.lost
         again = tuple((d, lost[d].reason.value) for d in sorted(lost) if lost[d].reason in CONTENT)

@@ -68,6 +68,8 @@ class Truth:
     """Of the accepted ones, those that rotted and were reported."""
     heard: dict[str, set[str]] = field(default_factory=dict)
     """Digests by device whose receipt arrived there."""
+    refusals_heard: dict[str, set[str]] = field(default_factory=dict)
+    """The same, of refusals."""
     states: list[Blobs] = field(default_factory=list)
     manifests: list[str] = field(default_factory=list)
     counted: dict[int, tuple[str, ...]] = field(default_factory=dict)
@@ -92,6 +94,20 @@ class Truth:
         """
         if digest not in self.heard.get(device, set()):
             raise Violation(f"{device} forgets update {digest[:8]} that no receipt was heard for")
+
+    def arrived(self, device: str, receipt: Receipt) -> None:
+        """A receipt has come to its device."""
+        self.heard.setdefault(device, set()).add(receipt.digest)
+        if receipt.status == "refused":
+            self.refusals_heard.setdefault(device, set()).add(receipt.digest)
+
+    def unreported(self) -> list[str]:
+        """Accepted updates that do not count, and whose device got no refusal, in words."""
+        return [
+            f"{device} was not told that its accepted update {digest[:8]} for round {round_} does not count"
+            for digest, (device, round_) in self.accepted.items()
+            if digest not in {*self.counted.get(round_, ()), *self.refusals_heard.get(device, ())}
+        ]
 
     def told(self, app: Coordinator, device: str, receipt: Receipt, durable: Callable[[Path], bool]) -> None:
         """The coordinator decides to send a receipt.

@@ -58,7 +58,7 @@ class Device(Node):
             return clear(digest)
 
         async def on_receipt(receipt: Receipt) -> bool:
-            truth.heard.setdefault(self.name, set()).add(receipt.digest)
+            truth.arrived(self.name, receipt)
             return await hear(receipt)
 
         vars(agent.spool).update(put=on_put, clear=on_clear)

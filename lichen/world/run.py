@@ -225,6 +225,8 @@ class World:
         if app is None or not self.headquarters.is_up or app.driver.state.phase is not Phase.DONE:
             return False
         devices = [node for node in self.nodes.values() if isinstance(node, Device)]
+        if self.truth.unreported():
+            return False
         return all(device.is_up and not device.waiting for device in devices)
 
     def _why(self) -> str:
@@ -237,7 +239,7 @@ class World:
                 words.append(
                     f"{node.name}: {node.waiting} wait; {node.agent.learner.why}; {node.agent.link.why}"
                 )
-        return "; ".join(words)
+        return "; ".join([*words, *self.truth.unreported()])
 
 
 def run_seed(

@@ -7,8 +7,9 @@ import pytest
 
 from edge_agent.agent import Agent
 from edge_agent.app import load
+from edge_agent.report import report
 from lichen.world.disk import SimDisk
-from protocol.errors import Transient
+from protocol.errors import Reason, Transient
 from protocol.frame import digest
 from protocol.messages import Offer, Receipt, encode
 from protocol.topics import Kind, device_topic
@@ -36,8 +37,8 @@ def agent_in(folder: Path) -> Agent:
     return load(config)[1]
 
 
-def receipt() -> Message:
-    told = Receipt(task="toy", round=3, digest=NAME, status="accepted")
+def receipt(**changes: object) -> Message:
+    told = Receipt(task="toy", round=3, digest=NAME, status="accepted").model_copy(update=changes)
     topic = device_topic("f", "d1", Kind.RECEIPT)
     return Message(topic, encode(told))
 
@@ -63,6 +64,30 @@ async def test_killed_between_ledger_and_spool_it_sends_again_and_does_not_train
     await again.router.handle(receipt())
     assert again.spool.pending() == []
     assert again.outbox.accepted == 1
+    again.close()
+
+
+async def test_an_accepted_update_that_is_refused_afterwards_is_counted_once_and_confirmed_in_every_life(
+    tmp_path: Path,
+) -> None:
+    agent = agent_in(tmp_path)
+    agent.learner._ledger.spooled(OFFER, NAME)
+    agent.spool.put(task="toy", round_=3, digest=NAME, payload=FRAME, carry=None)
+    await agent.router.handle(receipt())
+    assert agent.session.state().withdrawn is None
+    for _ in range(2):  # the coordinator says it again
+        await agent.router.handle(receipt(status="refused", reason=Reason.OUTLIER, detail="far out"))
+    assert (agent.outbox.accepted, agent.outbox.withdrawn) == (1, 1)
+    assert agent.outbox.last_refusal == "outlier: far out"
+    assert report(agent)["outbox"]["withdrawn"] == 1
+    assert "was refused: outlier: far out" in agent.learner.why
+    agent.close()
+
+    again = agent_in(tmp_path)
+    assert "outlier: far out" in again.learner.why
+    await again.router.handle(receipt(status="refused", reason=Reason.OUTLIER, detail="far out"))
+    assert again.outbox.withdrawn == 0, "it knew"
+    assert again.session.state().withdrawn == (NAME,), "and says so, that it is not told for ever"
     again.close()
 
 
