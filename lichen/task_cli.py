@@ -71,6 +71,7 @@ def _about(task: Task, file: Path) -> Iterator[tuple[str, Any]]:
     yield "task", task.name
     yield "method", _method(task, spec)
     yield "window", None if task.graph else _window(task)
+    yield "targets", [_target(task, name) for name in task.target_names]
     yield "graph", task.graph and task.graph.model_dump(mode="json")
     yield "rounds", {"count": task.rounds.count, "selection": task.rounds.selection}
     yield "aggregator", task.aggregator.kind
@@ -99,6 +100,19 @@ def _method(task: Task, spec: "MethodSpec | None") -> dict[str, Any]:
         return about
     given = {name: value for name, value in options.items() if name in task.config}
     return {**about, "options": given, "defaults": {n: v for n, v in options.items() if n not in given}}
+
+
+def _target(task: Task, name: str) -> dict[str, Any]:
+    """One thing that is predicted: what devices need labels for, but a generation."""
+    target = task.target(name)
+    found: dict[str, Any] = {"name": name, "kind": target.kind}
+    if target.labels:
+        found["labels"] = list(target.labels)
+    elif target.modality:
+        found["modality"] = target.modality
+    else:
+        found |= {"unit": target.unit, "offset": target.offset, "scale": target.scale}
+    return found
 
 
 def _window(task: Task) -> dict[str, Any]:
@@ -141,6 +155,7 @@ def _lines(told: dict[str, Any]) -> list[str]:
     title = f" ({method['title']})" if "title" in method else ""
     lines = [f"{told['file']}: task {told['task']}, method {method['name']}{title}"]
     lines += _graph(told["graph"]) if told["graph"] else [_windows(told["window"])]
+    lines += [f"target      {_of_target(target)}" for target in told["targets"]]
     lines.append(f"rounds      {told['rounds']['count']}, devices chosen by {told['rounds']['selection']}")
     lines.append(f"aggregator  {told['aggregator']}")
     for name, value in method.get("options", {}).items():
@@ -153,7 +168,18 @@ def _lines(told: dict[str, Any]) -> list[str]:
 
 def _windows(window: dict[str, Any]) -> str:
     sizes = ", ".join(f"{name} {channels} x {t}" for name, (channels, t) in window["samples"].items())
-    return f"window      {window['length_s']:g} s every {window['stride_s']:g} s: {sizes}"
+    share = f", for {window['min_share']:.0%} of it" if window["label_rule"] == "majority" else ""
+    rule = f"its label: {window['label_rule']}{share}"
+    return f"window      {window['length_s']:g} s every {window['stride_s']:g} s: {sizes}; {rule}"
+
+
+def _of_target(target: dict[str, Any]) -> str:
+    if target["kind"] == "classification":
+        return f"{target['name']}: one of {len(target['labels'])} classes: {', '.join(target['labels'])}"
+    if target["kind"] == "generation":
+        return f"{target['name']}: the window of {target['modality']} is generated; no labels are needed"
+    scale = f"learned as (value - {target['offset']:g}) / {target['scale']:g}"
+    return f"{target['name']}: a number, in {target['unit']}, {scale}"
 
 
 def _graph(graph: dict[str, Any]) -> Iterator[str]:

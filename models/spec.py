@@ -1,6 +1,7 @@
 """What a method folder's ``__init__`` says about its method, and how its halves are made. Torch-free."""
 
 import difflib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -17,6 +18,11 @@ from protocol.tensors import Codec
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
+_WANTED: Final = {
+    "int_type": "a whole number is wanted",
+    "float_type": "a number is wanted",
+    "bool_type": "true or false is wanted",
+}
 _FOUND: Final = 60
 """A message shows so many characters of a wrong value."""
 
@@ -111,7 +117,7 @@ class MethodSpec:
                 "for methods that predict several things; this one predicts label"
             )
         try:
-            return self.config.model_validate(task.config)
+            return self.config.model_validate_json(json.dumps(task.config), strict=True)
         except ValidationError as error:
             wrong = "; ".join(_words(self.config, one) for one in error.errors(include_url=False))
             raise Misconfigured(f"task {task.name!r}, method {self.name!r}: {wrong}") from None
@@ -186,10 +192,21 @@ def _words(config: type[BaseModel], error: "ErrorDetails") -> str:
     """One wrong option: its key, why, and what was found or meant."""
     path = ".".join(["config", *map(str, error["loc"])])
     if error["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(str(error["loc"][-1]), config.model_fields, n=1)
-        return f"{path}: no such option" + (f"; did you mean {near[0]!r}?" if near else "")
+        return f"{path}: no such option{_options(config, str(error['loc'][-1]))}"
     message = error["msg"].removeprefix("Value error, ")
     if not error["loc"]:  # of several options together: the words name them
         return f"{path}: {message}"
     found = repr(error["input"])
+    if error["type"] in _WANTED:
+        marks = ", without quotation marks" if isinstance(error["input"], str) else ""
+        message = f"{_WANTED[error['type']]}{marks}"
     return f"{path}: {message} (found {found if len(found) <= _FOUND else found[:_FOUND] + '...'})"
+
+
+def _options(config: type[BaseModel], given: str) -> str:
+    """All options there are, those that are spelt most alike first."""
+    known = sorted(config.model_fields)
+    known.sort(key=lambda name: difflib.SequenceMatcher(None, given, name).ratio(), reverse=True)
+    near = difflib.get_close_matches(given, known, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return f"{hint} (options: {', '.join(known)})" if known else f"{hint} (it has none)"

@@ -205,3 +205,43 @@ def test_what_updates_cannot_be_folded_by_is_wrong(capsys: pytest.CaptureFixture
     code, _, err = check(capsys, file)
     assert code == 78
     assert "robust.fold = 'median': its updates cannot be compared value by value" in err
+
+
+def test_targets_are_shown_with_what_their_labels_are(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    several = next(name for name, spec in methods().items() if spec.several_targets)
+    more = (
+        '[[targets]]\nname = "side"\nlabels = ["left", "right"]\n'
+        '[[targets]]\nname = "speed"\nkind = "regression"\nunit = "m/s"\nscale = 2.0\n'
+        '[[targets]]\nname = "made"\nkind = "generation"\nmodality = "gyr"\n'
+    )
+    (tmp_path / "task.toml").write_text(TASK.format(method=several) + more)
+    code, out, err = check(capsys, tmp_path / "task.toml")
+    assert code == 0, err
+    assert "target      side: one of 2 classes: left, right" in out
+    assert "target      speed: a number, in m/s, learned as (value - 0) / 2" in out
+    assert "target      made: the window of gyr is generated" in out
+    _, told = as_json(capsys, tmp_path / "task.toml")
+    assert [target["name"] for target in told["targets"]] == ["label", "side", "speed", "made"]
+
+
+def test_a_number_in_quotation_marks_is_refused_in_the_methods_options_too(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "task.toml").write_text(TASK.format(method="qqr") + '[config]\nbatch = "64"\n')
+    code, _, err = check(capsys, tmp_path / "task.toml")
+    assert code == 78
+    assert "config.batch: a whole number is wanted, without quotation marks (found '64')" in err
+
+
+def test_an_unknown_option_is_answered_with_all_options_the_nearest_first(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "task.toml").write_text(
+        TASK.format(method="qqr") + "[config]\nclass_weights = true\nbatches = 3\n"
+    )
+    code, _, err = check(capsys, tmp_path / "task.toml")
+    assert code == 78
+    assert "config.class_weights: no such option (options: " in err
+    assert "config.batches: no such option; did you mean 'batch'? (options: batch, " in err
