@@ -1,6 +1,7 @@
 """Puts the coordinator together and runs it: the one TaskGroup lives in ``runtime.supervise``."""
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -33,6 +34,7 @@ from coordinator.rollout.building import Parts, deployed
 from coordinator.roster import Roster
 from coordinator.rounds.driver import Driver
 from coordinator.rounds.work import Workshop
+from coordinator.run_id import RunId
 from coordinator.salvage import open_store
 from coordinator.serving import LearningRoutes, routing
 from coordinator.standing import Standing
@@ -69,6 +71,7 @@ class Coordinator:
         clock: the time.
         link: the broker; None makes one.
         make_link: makes the link, as the constructor of ``runtime.mqtt.Link``.
+        rng: makes the id of a training run; None takes the system's random numbers.
 
     Raises:
         Misconfigured: the state folder cannot be written or belongs to another task, or the labelled windows
@@ -85,6 +88,7 @@ class Coordinator:
         clock: Clock | None = None,
         link: Running | None = None,
         make_link: Callable[..., Running] = Link,
+        rng: random.Random | None = None,
     ) -> None:
         root = settings.state_dir
         with disk_errors(root):
@@ -113,9 +117,9 @@ class Coordinator:
         )
         judged, worker, int8 = settings.evaluation.data, settings.worker, settings.export.int8
         self.jobs = jobs or WorkerJobs(task, root / "jobs", judged, worker, kept, int8=int8)
-        self._assemble(task, server)
+        self._assemble(task, server, RunId(root, rng))
 
-    def _assemble(self, task: Task, server: Server) -> None:
+    def _assemble(self, task: Task, server: Server, run: RunId) -> None:
         settings, store, clock = self.settings, self.store, self.clock
         root, post = settings.state_dir, Post(self.link, settings.fleet)
         blobs, routed = BlobStore(root / "blobs"), routing(server)
@@ -137,7 +141,7 @@ class Coordinator:
         parts = Parts(settings, store, blobs, post, self.roster, task, clock, vouching, self.guard.barred)
         self.deployed = deployed(parts, routed)
         self.deployment = self.deployed.deployment
-        registry = Registry(store, blobs, task)
+        registry = Registry(store, blobs, task, run)
         self.announcer = Announcer(
             post=post,
             store=store,

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from coordinator import schema
 from coordinator.owned import OWN_LIMITS
+from coordinator.run_id import RunId
 from coordinator.store import Store
 from models.contract import Blobs, Evaluation, Tensors
 from models.registry import methods
@@ -26,9 +27,17 @@ from runtime.blobs import BlobStore
 
 
 class Registry:
-    """Versions of one task. Thread-safe as its store and blob store are."""
+    """Versions of one task. Thread-safe as its store and blob store are.
 
-    def __init__(self, store: Store, blobs: BlobStore, task: Task) -> None:
+    Args:
+        store: of the coordinator.
+        blobs: beside it.
+        task: whose versions.
+        run: part of version 0's manifest; None: left out.
+    """
+
+    def __init__(self, store: Store, blobs: BlobStore, task: Task, run: RunId | None = None) -> None:
+        self._run = run
         self._store = store
         self._blobs = blobs
         self._task = task
@@ -43,7 +52,12 @@ class Registry:
         """
         refs = {name: self._put(name, state[name]) for name in sorted(state)}
         manifest = Manifest(
-            task=self._task.name, method=self._task.method, version=version, parent=parent or None, blobs=refs
+            task=self._task.name,
+            method=self._task.method,
+            version=version,
+            parent=parent or None,
+            run=self._run.get() if self._run is not None and version == 0 else None,
+            blobs=refs,
         )
         return self._blobs.put(messages.encode(manifest)).digest, manifest
 

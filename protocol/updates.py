@@ -43,6 +43,10 @@ class BlobHeader(Wire):
     name: Annotated[str, Field(pattern=r"^[a-z_]+(/[A-Za-z0-9_.-]+)?$", max_length=128)]
 
 
+RunId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+"""Random, of one training run."""
+
+
 class Manifest(Wire):
     """A global version: content-addressed blobs by name. A device fetches only those on its route."""
 
@@ -52,6 +56,9 @@ class Manifest(Wire):
     version: Count
     """0 is the initial model; version r is what round r made."""
     parent: Digest | None = None
+    run: RunId | None = None
+    """In version 0 alone: tells one training run of a task from another one, whose version 0 has the same
+    tensors. Later versions differ by their parents."""
     blobs: Annotated[dict[str, BlobRef], Field(max_length=4096)]
 
 

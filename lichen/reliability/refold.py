@@ -15,6 +15,7 @@ from typing import Final
 from coordinator.aggregation import UnusableUpdates, fold_round, limits_for
 from coordinator.journal import Entry
 from coordinator.registry import Registry
+from coordinator.run_id import RunId
 from coordinator.store import Store
 from models import jobs, registry
 from models.contract import Blobs
@@ -47,6 +48,8 @@ def manifests(
     counted: Mapping[int, Sequence[tuple[str, str]]],
     frame: Callable[[str], Path],
     folder: Path,
+    *,
+    run: RunId | None = None,
 ) -> list[str]:
     """The digest of every version's manifest, version 0 first.
 
@@ -56,6 +59,7 @@ def manifests(
         counted: round -> (device, digest) of the updates that its version counts.
         frame: where the frame of a digest is kept.
         folder: an empty one to work in.
+        run: of the training run that is folded again; None: it has none.
 
     Raises:
         Misconfigured: the method is guided: its versions follow from more than frames.
@@ -71,7 +75,7 @@ def manifests(
     digests: list[str] = []
     reference: dict[str, float] = {}
     with Store(folder / "again.sqlite3") as store:
-        versions = Registry(store, BlobStore(folder / "blobs"), task)
+        versions = Registry(store, BlobStore(folder / "blobs"), task, run)
         for number in range(max(counted, default=0) + 1):
             if number:
                 entries = [Entry(device, mark, frame(mark)) for device, mark in counted[number]]

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from coordinator import schema
 from coordinator.app import DATABASE
+from coordinator.run_id import RunId
 from coordinator.store import Store
 from edge_agent.agent import SPOOL
 from lichen.reliability import refold
@@ -156,7 +157,8 @@ def _compare(  # noqa: PLR0917 - one place calls it
     try:
         folder = layout.root / "again"
         state = first(task, folder / "job")
-        again = refold.manifests(task, state, books.counted(), witness.frame, folder)
+        run = RunId(layout.state("coordinator"))
+        again = refold.manifests(task, state, books.counted(), witness.frame, folder, run=run)
     except Transient as error:
         found.violations.append(str(error))
         return

@@ -91,6 +91,7 @@ class Headquarters(Node):
             jobs=ToyJobs(task, scenario.head, self.clock, self.rng("jobs"), scenario.work_fails),
             clock=self.clock,
             make_link=self.world.link_maker(self),
+            rng=self.rng("run id"),
         )
         self._observe(app)
         return await app.run()

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from coordinator.history import read
+from coordinator.run_id import FILE
 from protocol.errors import Reason
 from tests.faults.test_coordinator_kill import ROOT, Child
 from tests.support.coordinator_fake import FakeDevice, tiny_task
@@ -50,8 +51,9 @@ async def trained(folder: Path, port: int, *, hostile: bool) -> dict:
 
 
 async def test_a_malicious_client_changes_no_bit_and_is_quarantined(tmp_path, mosquitto) -> None:
-    for name in ("with", "without"):
-        (tmp_path / name).mkdir()
+    for name in ("with", "without"):  # the same training run, so that equal models have equal digests
+        (tmp_path / name / "coordinator").mkdir(parents=True)
+        (tmp_path / name / "coordinator" / FILE).write_text("0" * 32)
     found = await trained(tmp_path / "with", mosquitto.port, hostile=True)
     refused = {row["reason"]: row["count"] for row in found["refusals"] if row["device"] == "evil"}
     assert set(refused) & {

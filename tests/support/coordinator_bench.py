@@ -1,6 +1,7 @@
 """A coordinator without a broker: messages go in by hand, publishes are recorded."""
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -106,11 +107,18 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench(folder: Path, task=None, jobs=None, server=None, link=None, **settings: object):
-    """A running coordinator on a fake link, waiting for devices."""
+async def bench(folder: Path, task=None, jobs=None, server=None, link=None, *, rng=None, **settings: object):
+    """A running coordinator on a fake link, waiting for devices; always the same run, without ``rng``."""
     link = link or FakeLink()
     chosen = settings_for(folder, 1, **settings)
-    app = Coordinator(chosen, task or tiny_task(), server or TinyServer(), jobs=jobs or TinyJobs(), link=link)
+    app = Coordinator(
+        chosen,
+        task or tiny_task(),
+        server or TinyServer(),
+        jobs=jobs or TinyJobs(),
+        link=link,
+        rng=rng or random.Random("bench"),
+    )
     await app.driver.open()
     tasks = [asyncio.create_task(service()) for service in app._services().values()]
     try:

@@ -20,6 +20,7 @@ from coordinator.policies import Draw, policy
 from coordinator.reported import mean
 from coordinator.round_cli import app as rounds
 from coordinator.rounds.folding import Folding
+from coordinator.run_id import RunId
 from coordinator.store import Store
 from coordinator.terms import terms_of
 from coordinator.witnesses import newest_manifest
@@ -247,7 +248,9 @@ async def test_an_audit_makes_every_version_again_from_the_frames_alone(tmp_path
     for of in sent:
         for _, frame in of:
             (tmp_path / digest(frame)).write_bytes(frame)
-    again = refold.manifests(TASK, first, counted, tmp_path.joinpath, tmp_path / "again")
+    again = refold.manifests(
+        TASK, first, counted, tmp_path.joinpath, tmp_path / "again", run=RunId(tmp_path / "coordinator")
+    )
     assert len(again) == len(sent) + 1
     assert again[-1] == manifest
 
