@@ -40,6 +40,7 @@ MAX_METRIC_BYTES: Final = 8192
 METRICS_BURST: Final = 20.0
 METRICS_A_SECOND: Final = 0.2
 """Metrics of one device that are written in a second, after its burst; what comes faster is dropped."""
+_SAID: Final = frozenset({Kind.STATE, Kind.METRIC, Kind.FETCH})
 _TOPIC: Final = 200
 """Characters of a topic in the log."""
 
@@ -102,7 +103,7 @@ class Ingest:
         try:
             route = self._route(message.topic)
         except Refused as refused:
-            self._refuse(message.topic, _NOBODY, 0, refused)
+            self._refuse(message.topic, _NOBODY, None, refused)
             message.ack()
             return
         device = route.device or _NOBODY
@@ -134,15 +135,21 @@ class Ingest:
                 if await handling:
                     return
         except Refused as refused:
-            self._refuse(message.topic, route.device or _NOBODY, self._driver.state.round, refused)
+            self._refuse(message.topic, route.device or _NOBODY, route.kind, refused)
         except (LichenError, OSError) as error:
             if (unsaid := self._voice.unsaid(route.device or _NOBODY)) is not None:
                 log.warning("not_stored", topic=message.topic[:_TOPIC], why=str(error), **more(unsaid))
         message.ack()
 
-    def _refuse(self, topic: str, device: str, round_: int, refused: Refused) -> None:
+    def _refuse(self, topic: str, device: str, kind: Kind | None, refused: Refused) -> None:
         with bound_contextvars(topic=topic[:_TOPIC]):
-            self._teller.refuse(device, round_, None, refused)
+            if refused.reason is Reason.UNKNOWN_KIND:
+                self._ledger.refused(device, refused)
+                log.debug("left_aside", device=device, why=refused.detail)
+                return
+            # What a newer release says otherwise is no bad conduct.
+            said = kind in _SAID and refused.reason is Reason.MALFORMED
+            self._teller.refuse(device, self._driver.state.round, None, refused, conduct=not said)
 
     async def _light(self, route: Route, message: Message) -> bool:
         device, payload = route.device or _NOBODY, message.payload

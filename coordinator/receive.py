@@ -89,6 +89,8 @@ class Receiver:
         try:
             pointer = await asyncio.to_thread(_pointer_in, payload)
         except Refused as refused:  # neither a frame nor a pointer: its own digest says what is meant
+            if refused.reason is Reason.UNKNOWN_KIND:
+                raise
             await self._refuse(device, self._driver.state.round, mark, refused)
             return
         await self._pointer(device, pointer)

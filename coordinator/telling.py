@@ -56,15 +56,25 @@ class Teller:
             device, Kind.RECEIPT, Receipt(task=self._task, round=round_, digest=digest, status="accepted")
         )
 
-    def refuse(self, device: str, round_: int, digest: str | None, refused: Refused) -> None:
-        """Count a refusal; tell the device where it can know what is meant (by the digest it sent)."""
+    def refuse(
+        self, device: str, round_: int, digest: str | None, refused: Refused, *, conduct: bool = True
+    ) -> None:
+        """Count a refusal; tell the device where it can know what is meant (by the digest it sent).
+
+        Args:
+            device: who sent it.
+            round_: that it is about.
+            digest: of what was sent; None: no device asks for an answer.
+            refused: why.
+            conduct: whether it may count as bad conduct.
+        """
         self.refused[refused.reason.value] += 1
         unsaid = self._voice.unsaid(device)
         if unsaid is not None:
             detail = refused.detail[:_DETAIL]
             log.warning("refused", device=device, reason=refused.reason.value, detail=detail, **more(unsaid))
         self._ledger.refused(device, refused)
-        follows = self.on_refusal(device, refused)
+        follows = self.on_refusal(device, refused) if conduct else ""
         if digest is not None:
             receipt = Receipt(
                 task=self._task,

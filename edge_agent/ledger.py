@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 import structlog
 from pydantic import Field, ValidationError
 
-from protocol.base import Count, Digest, Frozen, Name
+from protocol.base import Count, Digest, Name, ReasonWord, Wire
 from protocol.errors import Reason
 from protocol.messages import Offer, Receipt
 from runtime.clock import Clock
@@ -31,7 +31,7 @@ FINAL: Final = frozenset(
 _AGAIN: Final = "tried again when the offer comes again"
 
 
-class Entry(Frozen):
+class Entry(Wire):
     """One round: ``spooled`` until its receipt."""
 
     task: Name
@@ -39,7 +39,7 @@ class Entry(Frozen):
     base: Digest
     digest: Digest
     status: Literal["spooled", "accepted", "refused"] = "spooled"
-    reason: Reason | None = None
+    reason: ReasonWord | None = None
     detail: Annotated[str, Field(max_length=500)] = ""
     refusals: Count = 0
     """How often this offer's updates were refused."""
@@ -55,7 +55,7 @@ class Entry(Frozen):
         return f"{self.reason or 'refused'}: {self.detail or 'no detail given'}"
 
 
-class _File(Frozen):
+class _File(Wire):
     entries: tuple[Entry, ...] = ()
 
 
@@ -151,9 +151,9 @@ class Ledger:
 
 
 def _with(entry: Entry, receipt: Receipt) -> Entry:
-    refusals = entry.refusals + (receipt.status == "refused")
-    update = {"reason": receipt.reason, "detail": receipt.detail, "refusals": refusals}
-    return entry.model_copy(update={"status": receipt.status, **update})
+    refused = receipt.status != "accepted"
+    update = {"reason": receipt.reason, "detail": receipt.detail, "refusals": entry.refusals + refused}
+    return entry.model_copy(update={"status": "refused" if refused else "accepted", **update})
 
 
 def _read(path: Path) -> _File:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from protocol.announcement import TaskAnnouncement
-from protocol.errors import Refused, Transient
+from protocol.errors import Reason, Refused, Transient
 from protocol.messages import Command, ModelPointer, Offer, Receipt, Want, decode
 from protocol.task import Task
 from protocol.topics import Kind, parse
@@ -49,7 +49,8 @@ class Router:
             await self.handle(message)
         except Refused as error:
             self.refused[error.reason] = self.refused.get(error.reason, 0) + 1
-            _log.warning("a message was refused", topic=message.topic, why=str(error))
+            say = _log.debug if error.reason is Reason.UNKNOWN_KIND else _log.warning
+            say("a message was refused", topic=message.topic, why=str(error))
         except Transient as error:  # the peer sends again what matters
             _log.warning("a message could not be handled", topic=message.topic, why=str(error))
 
@@ -126,3 +127,5 @@ class Router:
             self._agent.fetcher.on_no_such_blob(command.digest)
         elif command.command == "send_state":
             self._agent.session.send_soon()
+        elif command.command != "no_such_blob":
+            raise Refused(Reason.UNKNOWN_KIND, f"command {command.command!r} is unknown to this lichen")

@@ -6,6 +6,8 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from protocol.errors import Reason
+
 MAX_NAME: Final = 56
 """Characters: a client id of ours, which holds two names and 14 more, has at most 126; AWS takes 128."""
 NAME_PATTERN: Final = rf"^[A-Za-z0-9][A-Za-z0-9_-]{{0,{MAX_NAME - 1}}}$"
@@ -58,6 +60,14 @@ certificate's common name and a file name all take (ADR 29)."""
 
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 """SHA-256 of some bytes, in lower-case hexadecimal."""
+
+WORD_PATTERN: Final = r"^[a-z][a-z0-9_]{0,31}$"
+Word = Annotated[str, Field(pattern=WORD_PATTERN)]
+"""One of some words, and perhaps one that a newer release added: whoever reads it knows what to do with one
+that it does not know, and shows it to people."""
+
+ReasonWord = Annotated[Reason | Word, Field(union_mode="left_to_right")]
+"""A :class:`Reason`, or one that a newer release added."""
 
 Label = Annotated[str, Field(min_length=1, max_length=64)]
 Seconds = Annotated[float, Field(ge=0, le=10 * 365 * 86400.0)]

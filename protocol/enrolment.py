@@ -12,8 +12,8 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, ValidationError
 
-from protocol.base import Digest, Frozen, Name, Wire
-from protocol.errors import Misconfigured, Reason
+from protocol.base import Digest, Frozen, Name, ReasonWord, Wire
+from protocol.errors import Misconfigured
 
 MAX_PEM: Final = 16 * 1024
 MAX_BODY_BYTES: Final = 64 * 1024
@@ -106,5 +106,5 @@ class EnrolAnswer(Wire):
 class EnrolRefusal(Wire):
     """The body of every answer that is no success."""
 
-    reason: Reason
+    reason: ReasonWord
     detail: Annotated[str, Field(max_length=500)] = ""

@@ -17,6 +17,7 @@ class Reason(StrEnum):
     MALFORMED = "malformed"  # not decodable: a lying length, a wrong type, an unknown codec
     TOO_LARGE = "too_large"  # beyond a bound
     WRONG_DIGEST = "wrong_digest"  # bytes differ from their announced SHA-256
+    UNKNOWN_KIND = "unknown_kind"  # a message or topic of another release: left aside, and counted
     UNKNOWN_TASK = "unknown_task"
     UNKNOWN_DEVICE = "unknown_device"
     WRONG_DEVICE = "wrong_device"  # the topic's device and the header's differ

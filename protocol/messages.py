@@ -4,12 +4,25 @@ No message carries a wall-clock deadline: a Pi's clock may be an hour off at boo
 start when the message arrives; the coordinator sends them again with the remaining time.
 """
 
+import re
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import Field, SerializerFunctionWrapHandler, TypeAdapter, ValidationError, model_serializer
 
 from protocol.announcement import TaskAnnouncement
-from protocol.base import Count, Digest, Label, Name, Seconds, Share, Wire, first_fault
+from protocol.base import (
+    WORD_PATTERN,
+    Count,
+    Digest,
+    Label,
+    Name,
+    ReasonWord,
+    Seconds,
+    Share,
+    Wire,
+    Word,
+    first_fault,
+)
 from protocol.errors import Reason, Refused
 from protocol.rollout import Hindrance, Trial, TrialReport
 from protocol.task import ModalityName
@@ -27,6 +40,7 @@ MAX_CHUNKS: Final = 1 << 20
 PerClass = Annotated[tuple[Count, ...], Field(max_length=1024)]
 Metrics = Annotated[dict[Label, float], Field(max_length=128)]
 Role = Literal["observe", "prototype", "train"]
+"""Those that this lichen knows; on the wire a :data:`Word`."""
 MAX_WORDS: Final = 240
 Words = Annotated[str, Field(min_length=1, max_length=MAX_WORDS, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
 """One line for people."""
@@ -54,9 +68,11 @@ class State(Wire):
     """``up/state``, retained: ``online`` at each connect, ``stopped`` on clean exit, ``offline`` by will."""
 
     kind: Literal["state"] = "state"
-    status: Literal["online", "stopped", "offline"]
+    status: Word
+    """``online``, ``stopped`` or ``offline``; a device of any other status is not asked for anything."""
     device: Name
-    roles: Annotated[tuple[Role, ...], Field(max_length=3)] = ()
+    roles: Annotated[tuple[Word, ...], Field(max_length=16)] = ()
+    """``observe``, ``prototype``, ``train``; others are left aside."""
     modalities: Annotated[dict[Name, ModalityState], Field(max_length=16, default_factory=dict)]
     """Those that it reads to predict."""
     targets: Annotated[tuple[ModalityName, ...], Field(max_length=16)] | None = None
@@ -174,8 +190,9 @@ class Receipt(Wire):
     task: Name
     round: Count
     digest: Digest
-    status: Literal["accepted", "refused"]
-    reason: Reason | None = None
+    status: Word
+    """``accepted``, else refused."""
+    reason: ReasonWord | None = None
     detail: Annotated[str, Field(max_length=500)] = ""
 
 
@@ -216,7 +233,8 @@ class Command(Wire):
     """``down/cmd``: a fetch that cannot be answered, for now; later, remote control."""
 
     kind: Literal["cmd"] = "cmd"
-    command: Literal["no_such_blob", "send_state"]
+    command: Word
+    """``no_such_blob``, ``send_state``; others are left aside."""
     digest: Digest | None = None
 
 
@@ -256,7 +274,8 @@ def decode(payload: bytes, *expected: type[_M]) -> _M:
     """Read a control message that must be one of ``expected``.
 
     Raises:
-        Refused: too large, not JSON, of another kind, or a field is wrong (the detail names its path).
+        Refused: too large, not JSON, of another kind, or a field is wrong (the detail names its path); of a
+            kind that this lichen does not know (UNKNOWN_KIND).
     """
     if len(payload) > MAX_MESSAGE_BYTES:
         raise Refused(
@@ -265,8 +284,15 @@ def decode(payload: bytes, *expected: type[_M]) -> _M:
     try:
         message = _ADAPTER.validate_json(payload, strict=True)  # true and "1" are no numbers
     except ValidationError as error:
-        raise Refused(Reason.MALFORMED, first_fault(error)) from None
+        raise Refused(_reason_of(error), first_fault(error)) from None
     if not isinstance(message, expected):
         names = " or ".join(kind.__name__ for kind in expected)
         raise Refused(Reason.MALFORMED, f"expected {names}, got {type(message).__name__}")
     return message
+
+
+def _reason_of(error: ValidationError) -> Reason:
+    """Whether it is damaged or wrong, or only newer than we are."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    tag = first.get("ctx", {}).get("tag", "") if first["type"] == "union_tag_invalid" else ""
+    return Reason.UNKNOWN_KIND if re.match(WORD_PATTERN, tag) else Reason.MALFORMED

@@ -1,10 +1,10 @@
 """Rollout on the wire: what a new model must show on a device to stay, and what the device says of it."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
-from protocol.base import Count, Digest, Label, Share, Wire
+from protocol.base import Count, Digest, Label, Share, Wire, Word
 
 MAX_TRIAL_WINDOWS = 100_000
 Ratio = Annotated[float, Field(ge=1, le=1000)]
@@ -43,8 +43,9 @@ class TrialReport(Wire):
     bundle: Digest
     serial: Count = 0
     """Of the pointer (``ModelPointer.serial``)."""
-    phase: Literal["trial", "committed", "rolled_back", "refused"]
-    """``refused``: it never ran (not signed, does not fit, died in the probe)."""
+    phase: Word
+    """``trial``, ``committed``, ``rolled_back``, or ``refused``: it never ran (not signed, does not fit, died
+    in the probe). Any other counts as ``trial``: nothing is decided yet."""
     why: Annotated[str, Field(max_length=240)] = ""
     """Of ``rolled_back`` and ``refused``, in words."""
     measures: Annotated[dict[Label, float], Field(max_length=32, default_factory=dict)]

@@ -16,6 +16,8 @@ from protocol.errors import Reason, Refused
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}\Z")
 _INDEX: Final = re.compile(r"(0|[1-9][0-9]{0,6})\Z")
+_NEWER: Final = re.compile(r"lichen/v1/[^/]+/(b|d/[^/]+/(up|down))/[a-z][a-z0-9_]{0,31}\Z")
+"""What a later release may add."""
 _MAX_CHUNK_INDEX: Final = 1 << 20
 MAX_TOPIC_BYTES: Final = 256
 MAX_SLASHES: Final = 7
@@ -43,6 +45,7 @@ class Kind(StrEnum):
 
 _DEVICE_KINDS: Final = {k.value: k for k in Kind if not k.value.startswith("b/")}
 _BROADCAST_KINDS: Final = {k.value: k for k in Kind if k.value.startswith("b/")}
+_TAILS: Final = frozenset(kind.value.rpartition("/")[2] for kind in Kind)
 _BLOB_KINDS: Final = (Kind.UP_BLOB, Kind.DOWN_BLOB)
 
 
@@ -125,7 +128,7 @@ def parse(topic: str) -> Route:
     """Read a topic.
 
     Raises:
-        Refused: it is not one of lichen's topics.
+        Refused: it is not one of lichen's topics, or one of another release (UNKNOWN_KIND).
     """
     match topic.split("/"):
         case ["lichen", "v1", fleet, "d", device, way, what] if is_name(fleet) and is_name(device):
@@ -146,7 +149,9 @@ def parse(topic: str) -> Route:
                 return Route(fleet, kind)
         case _:
             pass
-    raise Refused(Reason.MALFORMED, f"topic {topic[:200]!r} is not one of lichen's{_why_not(topic)}")
+    if (words := _why_not(topic)) or not _NEWER.match(topic) or topic.rpartition("/")[2] in _TAILS:
+        raise Refused(Reason.MALFORMED, f"topic {topic[:200]!r} is not one of lichen's{words}")
+    raise Refused(Reason.UNKNOWN_KIND, f"topic {topic[:200]!r} is not one that this lichen knows")
 
 
 def _why_not(topic: str) -> str:

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from coordinator.rollout.states import Heard, Member, Rollout
+from protocol.rollout import TrialReport
 
+_PHASES: Final = frozenset({"trial", "committed", "rolled_back", "refused"})
 _EPSILON: Final = 1e-9
 _NAMES: Final = 5
 
@@ -83,13 +85,21 @@ def heard(member: Member, said: Heard, digests: Iterable[str], now: float) -> Me
     if runs != member.runs:
         changes["runs"] = runs
     if trial is not None and ours and not member.failed and _answers(member, trial.phase, trial.serial):
-        told = {"phase": trial.phase, "why": in_a_line(trial.why), "measures": dict(trial.measures)}
+        phase, why = _phase(trial)
+        told = {"phase": phase, "why": in_a_line(why), "measures": dict(trial.measures)}
         changes |= {key: value for key, value in told.items() if getattr(member, key) != value}
-        if trial.phase not in member.times:
-            changes["times"] = {**member.times, trial.phase: now}
+        if phase not in member.times:
+            changes["times"] = {**member.times, phase: now}
         if not member.seen:
             changes["seen"] = True
     return member.model_copy(update=changes) if changes else member
+
+
+def _phase(trial: TrialReport) -> tuple[str, str]:
+    """A device's phase and its words; of a phase that only a newer release knows: nothing is decided yet."""
+    if trial.phase in _PHASES:
+        return trial.phase, trial.why
+    return "trial", f"{trial.phase}: {trial.why}"
 
 
 def in_a_line(words: str) -> str:

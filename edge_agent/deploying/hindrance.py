@@ -46,5 +46,5 @@ def no_model(agent: "Agent") -> str:
 def _told(report: TrialReport) -> str:
     if report.phase == "trial":
         return f"version {report.version} is being loaded"
-    done = {"rolled_back": "was rolled back", "refused": "was refused"}[report.phase]
+    done = {"rolled_back": "was rolled back", "refused": "was refused"}.get(report.phase, report.phase)
     return f"version {report.version} {done}: {report.why or 'no reason is known'}"

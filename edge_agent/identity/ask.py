@@ -129,4 +129,5 @@ def _no(url: str, answer: Answer) -> Exception:
         return Transient(f"{url} cannot answer now (HTTP {answer.status}){words}")
     if refusal is None:
         return Refused(Reason.MALFORMED, f"{url} answers HTTP {answer.status}; is it a lichen coordinator?")
-    return Refused(refusal.reason, f"{url} refuses{words or ' without a word'}")
+    known = refusal.reason if isinstance(refusal.reason, Reason) else Reason.UNKNOWN_KIND
+    return Refused(known, f"{url} refuses{words or f' ({refusal.reason})'}")
