@@ -7,8 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from edge_agent.closed_graph import require_closed
-from edge_agent.model import onnx_errors
+from edge_agent.onnx_session import onnx_errors, session_of
 from models.contract import FloatArray, Tensors
 from protocol.errors import Reason, Refused
 
@@ -33,22 +32,9 @@ class FeatureGraph:
     """
 
     def __init__(self, data: bytes, threads: int = 1) -> None:
-        import onnxruntime  # noqa: PLC0415 - an optional part, and slow to import
-
         if len(data) > MAX_GRAPH_BYTES:
             raise Refused(Reason.TOO_LARGE, f"feature graph of {len(data)} bytes, at most {MAX_GRAPH_BYTES}")
-        require_closed(data, "the feature graph")
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
-        options.enable_cpu_mem_arena = False  # an arena keeps what the largest pass took
-        options.log_severity_level = 3
-        try:
-            self._session: Any = onnxruntime.InferenceSession(
-                data, options, providers=["CPUExecutionProvider"]
-            )
-        except onnx_errors() as error:
-            raise Refused(Reason.MALFORMED, f"the feature graph does not load: {error}"[:500]) from None
+        self._session: Any = session_of(data, "the feature graph", threads)
         self._shapes = {i.name: tuple(i.shape) for i in self._session.get_inputs()}
         given = self._session.get_outputs()
         outputs = [o.name for o in given]

@@ -7,6 +7,7 @@ from protocol.errors import Reason, Refused
 from protocol.task import Target, Task
 
 MODEL_FILE = "model.onnx"
+ONNX_SUFFIX = ".onnx"
 PRESENT = "present"
 
 
@@ -63,6 +64,8 @@ def _require_variants(manifest: BundleManifest) -> None:
     """Each is a file of its own; what it computes is measured before it is used."""
     files = [variant.file for variant in (manifest.variants or {}).values()]
     for file in files:
+        if not file.endswith(ONNX_SUFFIX):  # ONNX Runtime may take another format by the name of a file
+            raise Refused(Reason.MALFORMED, f"the bundle's variant {file!r} is no {ONNX_SUFFIX} file")
         if file not in manifest.files or file == MODEL_FILE or files.count(file) > 1:
             raise Refused(
                 Reason.MALFORMED, f"the bundle calls {file!r} a variant, and has no file of its own for it"

@@ -10,7 +10,8 @@ from typing import Any, Final
 import numpy as np
 
 from edge_agent.fit import MODEL_FILE
-from edge_agent.model import CPU, onnx_errors, open_session, read_manifest
+from edge_agent.model import read_manifest
+from edge_agent.onnx_session import CPU, onnx_errors, open_session
 from models.contract import FloatArray
 from models.graphs.graph import IntArray
 from models.graphs.serving import Tables
@@ -44,7 +45,7 @@ class GraphModel:
         self.shape = self.manifest.graph
         self.own = False
         """Whether it has answered from the device's own embeddings."""
-        self._session: Any = open_session(folder, threads, file, provider)
+        self._session: Any = open_session(folder, self.manifest, threads, file, provider)
         self._require_inputs()
         given = {o.name for o in self._session.get_outputs()}
         if lacking := [name for name in COMPLETION_OUTPUTS if name not in given]:

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from edge_agent.fit import MODEL_FILE
 from edge_agent.graph_model import GraphModel
-from edge_agent.model import CPU, LoadedModel, read_manifest
+from edge_agent.model import LoadedModel, read_manifest
+from edge_agent.onnx_session import CPU
 
 Model = LoadedModel | GraphModel
 

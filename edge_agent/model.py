@@ -1,22 +1,21 @@
-"""A model of windows, loaded into ONNX Runtime, which is imported here and in ``features.py`` only.
+"""A model of windows, loaded into ONNX Runtime; and the manifest of any model.
 
-Both run in servants (``edge_agent.serving``), not in the agent.
+It runs in a servant (``edge_agent.serving``), not in the agent.
 
 Shapes: B windows, M modalities that it reads, C channels, T samples, K classes of a target.
 """
 
-import errno
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import structlog
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from edge_agent.closed_graph import require_closed
 from edge_agent.fit import MODEL_FILE, PRESENT
+from edge_agent.onnx_session import CPU, PASSING, onnx_errors, open_session
 from models.contract import FloatArray, Tensors
 from models.params import unflatten
 from protocol.bundle import BundleManifest
@@ -27,9 +26,6 @@ from protocol.task import Target
 
 _log = structlog.get_logger("edge_agent.model")
 MANIFEST_FILE: Final = "manifest.json"
-CPU: Final = "CPUExecutionProvider"
-_PASSING: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR})
-"""Say nothing of the file."""
 
 
 def read_manifest(folder: Path) -> BundleManifest:
@@ -46,45 +42,12 @@ def read_manifest(folder: Path) -> BundleManifest:
             name for name, ref in manifest.files.items() if digest((folder / name).read_bytes()) != ref.digest
         ]
     except (OSError, ValidationError) as error:
-        if isinstance(error, OSError) and error.errno in _PASSING:
+        if isinstance(error, OSError) and error.errno in PASSING:
             raise Transient(f"{path}: {error}"[:500]) from None
         raise Refused(Reason.MALFORMED, f"{path}: {error}"[:500]) from None
     if damaged:
         raise Refused(Reason.WRONG_DIGEST, f"{folder / damaged[0]} is not what its manifest says")
     return manifest
-
-
-def open_session(folder: Path, threads: int, file: str = MODEL_FILE, provider: str = CPU) -> Any:
-    """The inference session of an unpacked bundle.
-
-    Args:
-        folder: an unpacked bundle.
-        threads: of ONNX Runtime.
-        file: which of its models (``BundleManifest.variants``).
-        provider: runs it, as far as it can; the CPU does the rest.
-
-    Raises:
-        Refused: the file is not closed (``closed_graph``), does not load, or ONNX Runtime has no such
-            provider here.
-    """
-    import onnxruntime  # noqa: PLC0415 - an optional part, and slow to import
-
-    path = folder / file
-    _require_closed(path)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.enable_cpu_mem_arena = False  # an arena never gives memory back, and a reload makes a new one
-    options.log_severity_level = 3
-    try:
-        session = onnxruntime.InferenceSession(
-            str(path), options, providers=[provider] if provider == CPU else [provider, CPU]
-        )
-    except onnx_errors() as error:
-        raise Refused(Reason.MALFORMED, f"{path} does not load: {error}"[:500]) from None
-    if (first := session.get_providers()[0]) != provider:  # it falls back without an error
-        raise Refused(Reason.MALFORMED, f"{path} is run by {first}: {provider} does not work here")
-    return session
 
 
 class LoadedModel:
@@ -104,7 +67,7 @@ class LoadedModel:
     def __init__(self, folder: Path, threads: int, file: str = MODEL_FILE, provider: str = CPU) -> None:
         self.manifest = read_manifest(folder)
         self.digest = folder.name
-        self._session = open_session(folder, threads, file, provider)
+        self._session = open_session(folder, self.manifest, threads, file, provider)
         self.names = tuple(m.name for m in self.manifest.modalities)
         """Modalities that it reads, in the order of the columns of ``present``."""
         self._answers = {target.name: outputs_of(target)[0] for target in self.manifest.predicted}
@@ -260,20 +223,3 @@ class LoadedModel:
 
 def _finite(answers: Mapping[str, FloatArray]) -> bool:
     return all(bool(np.isfinite(answer).all()) for answer in answers.values())
-
-
-def _require_closed(path: Path) -> None:
-    try:
-        require_closed(path.read_bytes(), str(path))
-    except OSError as error:
-        raise Refused(Reason.MALFORMED, f"{path}: {error}"[:500]) from None
-
-
-def onnx_errors() -> tuple[type[Exception], ...]:
-    """What ONNX Runtime raises: its own errors have no base but Exception, so they are named one by one."""
-    from onnxruntime.capi import onnxruntime_pybind11_state as state  # noqa: PLC0415 - an optional part
-
-    names = ("Fail", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "NoSuchFile", "NotImplemented")
-    more = ("RuntimeException", "EPFail", "NoModel", "EngineError", "ModelLoaded")
-    found = [getattr(state, name) for name in (*names, *more) if hasattr(state, name)]
-    return (*found, RuntimeError, ValueError)

@@ -81,7 +81,7 @@ def is_frame(payload: bytes) -> bool:
     return payload[:3] == cbor.SELF_DESCRIBED
 
 
-def digest(data: bytes) -> str:
+def digest(data: bytes | memoryview) -> str:
     """SHA-256 in lower-case hexadecimal."""
     return hashlib.sha256(data).hexdigest()
 

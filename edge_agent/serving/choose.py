@@ -14,7 +14,7 @@ import numpy as np
 
 from edge_agent.config import InferSettings
 from edge_agent.fit import MODEL_FILE
-from edge_agent.model import CPU
+from edge_agent.onnx_session import CPU
 from edge_agent.seen import Answers
 from models.contract import FloatArray
 from protocol.bundle import BundleManifest

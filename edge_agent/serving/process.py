@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from edge_agent import probe
 from edge_agent.fit import MODEL_FILE
-from edge_agent.model import CPU
+from edge_agent.onnx_session import CPU
 from edge_agent.serving.host import Asked, Broken, Host
 from edge_agent.serving.wire import Arrays, Header
 from protocol.bundle import BundleManifest

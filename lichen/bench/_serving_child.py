@@ -19,7 +19,7 @@ import psutil
 from edge_agent.collect import Judged
 from edge_agent.config import InferSettings
 from edge_agent.inference import Inference
-from edge_agent.model import CPU
+from edge_agent.onnx_session import CPU
 from edge_agent.quality import REASONS, Quality
 from edge_agent.seen import Seen
 from edge_agent.serving.parent import IDLE_S, Zygote
@@ -86,11 +86,13 @@ class Stand:
 
 async def latency(stand: Stand, folders: list[Path], count: int) -> dict[str, Any]:
     """Seconds of each window: a bare session in this process, and the agent's way, in blocks."""
-    from edge_agent.model import LoadedModel, open_session  # noqa: PLC0415 - not before the zygote was forked
+    from edge_agent.model import LoadedModel  # noqa: PLC0415 - not before the zygote was forked
+    from edge_agent.onnx_session import open_session  # noqa: PLC0415 - as above
 
     model = await stand.inference.load(folders[0])
     stand.inference.install(model)
-    bare, loaded = open_session(folders[0], 1), LoadedModel(folders[0], 1)
+    loaded = LoadedModel(folders[0], 1)
+    bare = open_session(folders[0], loaded.manifest, 1)
     outputs = [one.name for one in bare.get_outputs()]
     taken: dict[str, list[float]] = {"run": [], "predict": [], "ran": [], "asked": [], "whole": []}
     for _ in range(_WARM // _BLOCK + count // _BLOCK):

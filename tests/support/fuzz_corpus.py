@@ -35,7 +35,7 @@ from protocol.task import Modality, Task, Window
 from protocol.tensors import Codec, encode
 from protocol.topics import Kind, device_topic
 from protocol.updates import BlobHeader, Manifest, UpdateHeader
-from tests.support import fuzz_rows
+from tests.support import fuzz_models, fuzz_rows
 from tests.support import trust as signing
 from tests.support.qqr_cases import task, with_prototypes
 
@@ -334,7 +334,7 @@ def files() -> list[tuple[str, Path]]:
 
 
 def make() -> None:
-    for decoder, name, data in everything():
+    for decoder, name, data in (*everything(), *fuzz_models.models()):
         path = CORPUS / decoder / name
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -30,6 +30,7 @@ from protocol.roles import Root, Snapshot, Targets, Timestamp
 from protocol.roles import read as read_role
 from protocol.updates import BlobHeader, Manifest, UpdateHeader
 from tests.support import fuzz_rows
+from tests.support.closed_models import agreed
 from tests.support.qqr_cases import task, with_prototypes
 
 Decoder = Callable[[bytes], object]
@@ -101,6 +102,7 @@ DECODERS: Mapping[str, Decoder] = {
     "message": _message,
     "cbor": lambda data: cbor.scan(data, 0, max_depth=12, max_items=4096, max_text=4096),
     "bundle": lambda data: unpack(data, 1 << 20),
+    "closed_graph": agreed,
     "bitmap": _bitmap,
     "topic": lambda data: topics.parse(_text(data)),
     "invite": lambda data: Invite.decode(_text(data)),

@@ -1,16 +1,27 @@
 """Models from the wire that are more than arithmetic are refused before ONNX Runtime sees them."""
 
 import contextlib
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edge_agent import closed_graph
+from edge_agent import closed_graph, onnx_session
 from edge_agent.closed_graph import require_closed
 from edge_agent.features import INPUT, OUTPUT, FeatureGraph
+from edge_agent.fit import require_fit
+from edge_agent.model import LoadedModel, read_manifest
+from edge_agent.onnx_session import open_session
+from protocol.bundle import Variant, unpack
 from protocol.errors import Reason, Refused
+from tests.support.agent_bundle import bundle, ref_of, tiny_onnx
+from tests.support.closed_models import by_cpp
+from tests.support.fuzz_models import DEVICE_KEY, as_ort, hiding
+from tests.support.protobuf_forms import FIFTH, Item, each, parse, write
+from tests.support.serving import TASK, judged, probabilities, put
 
 C, T, D = 2, 4, 3
 W = "encoder/m/w"
@@ -126,10 +137,89 @@ def test_a_place_outside_is_found_without_its_flag_and_a_flag_without_its_place(
             require_closed(model(constants=[tensor]).SerializeToString(), "it")
 
 
-def test_two_graphs_in_one_model_are_one_to_protobuf_and_both_are_looked_into() -> None:
-    data = model().SerializeToString() + model(nodes=[loop()]).SerializeToString()
-    with pytest.raises(Refused, match="a graph inside an operator"):
-        require_closed(data, "it")
+def test_two_graphs_in_one_model_are_one_to_protobuf_and_refused() -> None:
+    data = model().SerializeToString()
+    with pytest.raises(Refused, match="field 7 of a model twice"):
+        require_closed(data + data[data.index(b"\x3a") :], "it")
+
+
+@pytest.mark.parametrize("fifth", FIFTH)
+def test_a_tag_whose_upper_bits_cpp_drops_hides_nothing(fifth: int, tmp_path: Path, monkeypatch) -> None:
+    """ONNX Runtime reads a file below the working directory for a graph that is handed to it as bytes."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "identity").mkdir()
+    (tmp_path / DEVICE_KEY).write_bytes(np.arange(D, dtype=np.float32).tobytes())
+    hidden = hiding(model().SerializeToString(), fifth=fifth)
+    assert [t.name for t in by_cpp(hidden).graph.initializer] == ["axes", "secret"]
+    with pytest.raises(Refused, match="no ONNX model: byte"):
+        FeatureGraph(hidden)
+    with pytest.raises(Refused, match="no ONNX model: byte"):
+        opened(tmp_path / "bundle", hidden)
+
+
+def test_what_is_not_known_is_refused_at_every_level() -> None:
+    made = model(
+        nodes=[helper.make_node("Constant", [], ["c"], value=helper.make_tensor("v", 1, [1], [1.0]))]
+    )
+    items = parse(made.SerializeToString())
+    within = [items, *(item.inner for item in each(items) if item.inner is not None)]
+    assert len(within) > 20
+    for message in within:
+        message.append(Item(5000, 0, b"\x01"))
+        with pytest.raises(Refused, match="field 5000 in a"):
+            require_closed(write(items), "it")
+        message.pop()
+    require_closed(write(items), "it")
+
+
+def test_what_onnx_runtime_takes_for_its_own_format_is_refused(tmp_path: Path) -> None:
+    data = as_ort(model().SerializeToString())
+    assert data[4:8] == b"ORTM"
+    assert onnx.load_from_string(data).graph == model().graph
+    for take in (FeatureGraph, partial(opened, tmp_path)):
+        with pytest.raises(Refused, match="the form of ONNX Runtime's own files"):
+            take(data)
+
+
+def opened(folder: Path, data: bytes) -> LoadedModel:
+    return LoadedModel(put(folder, bundle(TASK, content=data)), 1)
+
+
+def test_the_bytes_that_are_run_are_those_that_were_looked_through(tmp_path: Path, monkeypatch) -> None:
+    """Whoever changes the file after the look, changes nothing."""
+    folder = put(tmp_path)
+    other = tiny_onnx(TASK, bias=5.0)
+
+    def looked(data: bytes, what: str) -> None:
+        require_closed(data, what)
+        (folder / "model.onnx").write_bytes(other)
+
+    monkeypatch.setattr(onnx_session, "require_closed", looked)
+    batch = judged()
+    said = LoadedModel(folder, 1).predict(batch.windows.x, batch.windows.present_BM, TASK.modality_names)
+    assert np.allclose(said["label"], probabilities(batch), atol=1e-5)
+    assert (folder / "model.onnx").read_bytes() == other
+
+
+def test_a_file_that_changed_since_its_manifest_was_read_is_not_opened(tmp_path: Path) -> None:
+    folder = put(tmp_path)
+    manifest = read_manifest(folder)
+    (folder / "model.onnx").write_bytes(tiny_onnx(TASK, bias=5.0))
+    with pytest.raises(Refused, match="not what its manifest says") as refused:
+        open_session(folder, manifest, 1)
+    assert refused.value.reason is Reason.WRONG_DIGEST
+    with pytest.raises(Refused, match=r"model\.ort is not in its manifest"):
+        open_session(folder, manifest, 1, "model.ort")
+
+
+def test_a_variant_of_another_name_than_export_gives_is_refused() -> None:
+    for file, words in (("model.int8.ort", "is no .onnx file"), ("model.int8.onnx", "")):
+        variants = {"int8": Variant(file=file, precision="int8")}
+        files = {name: ref_of(b"") for name in ("model.onnx", file)}
+        manifest, _ = unpack(bundle(TASK))
+        said = manifest.model_copy(update={"variants": variants, "files": files})
+        with pytest.raises(Refused, match=words) if words else contextlib.nullcontext():
+            require_fit(said, TASK, TASK.modality_names)
 
 
 def test_bytes_that_are_no_model_are_refused_and_never_an_error() -> None:

@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as arrays_of
 from edge_agent.config import InferSettings
 from edge_agent.deploying.measures import Measures, added
 from edge_agent.latency import BOUNDS_S, Latency
-from edge_agent.model import CPU
+from edge_agent.onnx_session import CPU
 from edge_agent.seen import TAILS
 from edge_agent.serving import measure, wire
 from edge_agent.serving.choose import REFERENCE, Candidate, Grounds, Measured, candidates, chosen, parity

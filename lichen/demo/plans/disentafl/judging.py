@@ -68,17 +68,16 @@ def scores(targets: Sequence[Target], made: Outputs, windows: WindowSet) -> dict
 
 def bundle(folder: Path, task: Task, windows: WindowSet) -> dict[str, float]:
     """Run an unpacked bundle over the windows, as the device does but without its own last layers."""
-    import onnxruntime  # noqa: PLC0415 - only in the child
-
-    from edge_agent.fit import MODEL_FILE, PRESENT  # noqa: PLC0415 - as above
+    from edge_agent.fit import PRESENT  # noqa: PLC0415 - only in the child
     from edge_agent.model import read_manifest  # noqa: PLC0415 - as above
+    from edge_agent.onnx_session import open_session  # noqa: PLC0415 - as above
 
     manifest = read_manifest(folder)
     reads = [m.name for m in manifest.modalities]
     predicts = manifest.targets or task.objectives[:1]
     own = masked(task, windows, reads)
     columns = [task.modality_names.index(name) for name in reads]
-    session = onnxruntime.InferenceSession(str(folder / MODEL_FILE), providers=["CPUExecutionProvider"])
+    session = open_session(folder, manifest, 1)
     parts = []
     for at in range(0, len(own), _BATCH):
         rows = slice(at, at + _BATCH)

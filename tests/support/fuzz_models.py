@@ -1,0 +1,92 @@
+"""ONNX models for the corpus: real ones as export writes them, and those that hide something in a form.
+
+torch takes seconds to export one, so they are made once (``python -m tests.support.fuzz_corpus make``).
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
+
+from tests.support.protobuf_forms import BENDS, FIFTH, graph_bent, parse, write
+
+DEVICE_KEY = "identity/device.pem"
+_KIND = "closed_graph"
+
+
+def hiding(data: bytes, location: str = DEVICE_KEY, fifth: int = FIFTH[0]) -> bytes:
+    """A model that adds a constant from a file to its first output, its graph behind a tag of five bytes."""
+    return graph_bent(naming(data, location), f"five-{fifth:02x}")
+
+
+def naming(data: bytes, location: str = DEVICE_KEY) -> bytes:
+    """As :func:`hiding`, in the usual form."""
+    model = onnx.load_from_string(data)
+    graph = model.graph
+    dim = graph.output[0].type.tensor_type.shape.dim[-1].dim_value
+    secret = onnx.TensorProto(name="secret", data_type=onnx.TensorProto.FLOAT, dims=[dim])
+    secret.data_location = onnx.TensorProto.EXTERNAL
+    secret.external_data.add(key="location", value=location)
+    graph.initializer.append(secret)
+    last = next(node for node in graph.node if graph.output[0].name in node.output)
+    last.output[:] = ["without" if name == graph.output[0].name else name for name in last.output]
+    graph.node.append(onnx.helper.make_node("Add", ["without", "secret"], [graph.output[0].name]))
+    return bytes(model.SerializeToString(deterministic=True))
+
+
+def as_ort(data: bytes) -> bytes:
+    """A model with ``ORTM`` where ONNX Runtime looks for its own format; else it is as good as any."""
+    items = [item for item in parse(data) if item.number not in {1, 2}]
+    return b"\x12\x06xxORTM" + b"\x08\x09" + write(items)
+
+
+def models() -> Iterator[tuple[str, str, bytes]]:
+    """Decoder, file name and bytes."""
+    real = dict(_exported())
+    for name, data in real.items():
+        yield _KIND, name, data
+    feature = real["feature.onnx"]
+    for name in BENDS:
+        yield _KIND, f"graph {name}.onnx".replace(" ", "-"), graph_bent(feature, name)
+    for fifth in FIFTH:
+        yield _KIND, f"hiding-{fifth:02x}.onnx", hiding(feature, fifth=fifth)
+    yield _KIND, "naming.onnx", naming(feature)
+    yield _KIND, "as-ort.onnx", as_ort(feature)
+
+
+def _exported() -> Iterator[tuple[str, bytes]]:
+    import torch  # noqa: PLC0415 - none of it is needed but here
+    from torch import nn  # noqa: PLC0415 - as above
+
+    from export import completion, int8  # noqa: PLC0415 - as above
+    from export.features import feature_graphs  # noqa: PLC0415 - as above
+    from export.graph import serialized, to_onnx  # noqa: PLC0415 - as above
+    from export.own import paths_of  # noqa: PLC0415 - as above
+    from models.graphs.completion import Completer  # noqa: PLC0415 - as above
+    from models.graphs.scores import SCORES  # noqa: PLC0415 - as above
+    from protocol.task import Encoder  # noqa: PLC0415 - as above
+    from tests.support.qqr_cases import task  # noqa: PLC0415 - as above
+    from tests.support.several_targets import TASK, Several  # noqa: PLC0415 - as above
+
+    torch.manual_seed(0)
+    module = Several().eval()
+    whole = to_onnx(module, TASK, paths_of(module, ("last",)))
+    yield "windows.onnx", whole
+    encoders = {"acc": Encoder(kind="cnn1d", width=4, depth=1)}
+    made = task().model_copy(update={"network": task().network.model_copy(update={"encoders": encoders})})
+    yield "feature.onnx", next(iter(feature_graphs(made).values()))
+    yield "completion.onnx", completion.to_onnx(Completer(SCORES["transe"](8, 12.0), 1, 4).eval())
+    net = nn.Sequential(nn.Conv1d(2, 4, 3), nn.ReLU(), nn.Conv1d(4, 3, 3)).eval()
+    plain = serialized(
+        net,
+        (torch.zeros(3, 2, 12),),
+        names=["x"],
+        outputs=["y"],
+        dynamic=({0: torch.export.Dim("batch")},),
+    )
+    rng = np.random.default_rng(0)
+    small = int8.quantized(
+        plain, [{"x": rng.standard_normal((1, 2, 12)).astype(np.float32)} for _ in range(4)]
+    )
+    assert small is not None
+    yield "int8.onnx", small
