@@ -145,7 +145,11 @@ class Announcer:
 
     async def say_round(self) -> bool:
         """Publish where the round stands, and keep the words for the history; whether the first worked."""
-        said = await self.announcement()
+        try:
+            said = await self.announcement()
+        except LichenError as error:  # the disk does not say what is announced; it is asked again soon
+            log.warning("round_not_announced", why=str(error))
+            return False
         try:
             await self._post.broadcast(Kind.ROUND, said)
         except LichenError as error:

@@ -49,7 +49,7 @@ from protocol.errors import LichenError
 from protocol.messages import encode
 from protocol.task import Task
 from protocol.topics import Kind, broadcast_topic, coordinator_filters, ping_topic
-from runtime import logs
+from runtime import databases, logs
 from runtime.blobs import BlobStore
 from runtime.clock import Clock, SystemClock
 from runtime.files import disk_errors
@@ -259,6 +259,7 @@ class Coordinator:
             "rollcall": self.rollcall.run,
             **self.deployed.services(),
             "trust": partial(again_and_again, self.vouching, self._announce, self.clock, again_s),
+            "state": partial(databases.watch, self.store.require_there, self.clock),
             "exit": partial(leave_when_done, self),
         }
 

@@ -28,7 +28,7 @@ from coordinator.witnesses import frames_of, newest_manifest
 from protocol.errors import LichenError, Reason, Refused
 from protocol.task import Task
 from runtime.blobs import BlobStore
-from runtime.files import remove, rename, sync_folder, write_atomic
+from runtime.files import remove, rename, sweep_below, sync_folder, write_atomic
 
 log = structlog.get_logger(__name__)
 
@@ -217,6 +217,7 @@ def open_store(path: Path, task: Task, rules: Rules, wall: float, *, keeps_messa
         Misconfigured: the folder is not ours, or the file is of a newer lichen.
         Transient: the disk is full.
     """
+    sweep_below(path.parent)
     salvage = _Salvage(path, task, rules, wall, keeps_messages)
     if mark_of(path).exists():
         return salvage.run("an earlier salvage was cut off")

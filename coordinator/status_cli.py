@@ -34,6 +34,7 @@ from protocol.errors import Reason, Refused
 from protocol.task import Task
 from runtime import exit_codes
 from runtime.clock import SystemClock
+from runtime.files import disk_trouble
 from runtime.owner import is_owned
 from runtime.waits import Wait, lines, read, stamp
 
@@ -124,9 +125,10 @@ def look(store: Store, settings: CoordinatorSettings, now: float) -> tuple[dict[
         "why": store.get_meta("why") or "",
         "why_wall": said_at,
     }
+    disk = _disk(settings.state_dir)
     if not running:
         then = "until it is started (systemctl start lichen-coordinator)"
-        return found, [Wait("coordinator", "it does not run", said_at, None, then)]
+        return found, [Wait("coordinator", "it does not run", said_at, None, then), *disk]
     if task is None or rules is None:
         return found, [Wait("start", "it has just been started for the first time", said_at)]
     broker = read(json.loads(store.get_meta("broker") or "[]"))
@@ -145,7 +147,15 @@ def look(store: Store, settings: CoordinatorSettings, now: float) -> tuple[dict[
     )
     going = rollout_waits(course, in_rollout(course, roster.get))
     signatures = trust_waits(settings, now)
-    return found, [*waits(picture), *going, *elsewhere(roster, course, barred), *signatures]
+    return found, [*disk, *waits(picture), *going, *elsewhere(roster, course, barred), *signatures]
+
+
+def _disk(state_dir: Path) -> list[Wait]:
+    """What a running coordinator cannot write down: it acknowledges nothing."""
+    trouble = disk_trouble(state_dir)
+    return (
+        [Wait("disk", trouble, None, None, "until something can be written there again")] if trouble else []
+    )
 
 
 def _attempt(store: Store, state: RoundState) -> dict[str, Any] | None:

@@ -83,6 +83,7 @@ class Store:
             self._connection = self._engine.connect()
             self._raw: Any = self._connection.connection.dbapi_connection
             self._prepare(read_only=read_only)
+            self._place = None if read_only else databases.Place(path)
         except DatabaseError as error:
             self._give_up()
             raise _sorted(error, path, opening=True) from None
@@ -142,7 +143,7 @@ class Store:
         """All or nothing, on disk at the end. May be nested; the outermost one commits.
 
         Raises:
-            Transient: the disk is full or cannot be written now; nothing was changed.
+            Transient: the disk is full or cannot be written now: nothing was changed; or the file is gone.
         """
         with self._lock:
             if self._connection.in_transaction():
@@ -156,10 +157,20 @@ class Store:
                         before_commit(self.path)
                 if writes:
                     after_commit(self.path)
+                self.require_there()
             except OperationalError as error:
                 raise _sorted(error, self.path) from error
             except sqlite3.OperationalError as error:
                 raise databases.sorted_error(error, self.path) from error
+
+    def require_there(self) -> None:
+        """Make sure that what is written here is found again; nothing waits for another thread.
+
+        Raises:
+            Transient: the folder was removed, or another disk is mounted over it.
+        """
+        if self._place is not None:
+            self._place.require()
 
     def rows(self, query: sa.Select[Any]) -> list[dict[str, Any]]:
         """The rows of a query as dicts."""

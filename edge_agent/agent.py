@@ -40,10 +40,11 @@ from edge_agent.workspace import Workspace
 from protocol.messages import Offer
 from protocol.task import Task
 from protocol.topics import device_filters, ping_topic
+from runtime import databases
 from runtime.blobs import BlobStore
 from runtime.clock import Clock
 from runtime.fetch import Fetcher
-from runtime.files import sweep
+from runtime.files import sweep_below
 from runtime.mqtt import Link, Will
 from runtime.owner import Owner
 from runtime.spool import Spool
@@ -89,7 +90,7 @@ class Agent:
         self.progress = Progress()
         self._first_task = first_task(settings, sources)
         self._owner = Owner(settings.state_dir / LOCK_FILE, "agent")
-        sweep(settings.state_dir)
+        sweep_below(settings.state_dir)
         will = Will(state_topic(settings), offline(settings))
         self.link = make_link(
             settings.mqtt,
@@ -188,6 +189,7 @@ class Agent:
             "deployment": self.deployment.run,
             "rollout": self.deployment.keep,
             "metrics": self._send_metrics,
+            "state": partial(databases.watch, self.spool.require_there, self._clock),
             "status": partial(
                 keep,
                 settings.cache_dir / STATUS_FILE,

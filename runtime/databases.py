@@ -4,25 +4,27 @@ Every opener of both daemons sorts SQLite's errors here, so that the same disk g
 the same words everywhere.
 """
 
+import asyncio
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
 from protocol.errors import LichenError, Misconfigured, Transient
-from runtime.files import NOT_OURS, ReadOnlyDisk, full, is_read_only
+from runtime.clock import Clock
+from runtime.files import NOT_OURS, ROOM, ReadOnlyDisk, full, is_read_only
 
 WAIT_S: Final = 10.0
 """For another process that holds a database."""
+LOOK_S: Final = 2.0
+"""Between two looks at where the files are."""
 _CORRUPT: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _PRIMARY: Final = 0xFF
 """SQLite's extended error codes keep the primary one in the low byte."""
-_ROOM: Final = 128 * 1024
-"""Bytes that a WAL and its index need at least."""
 _INDEX: Final = 32 * 1024
 """Bytes of a WAL's index (``-shm``)."""
 
@@ -38,7 +40,7 @@ def is_damage(error: BaseException | None) -> bool:
 
 
 def sorted_error(
-    error: sqlite3.Error, file: Path, *, opening: bool = False, waited_s: float = WAIT_S
+    error: sqlite3.Error, file: Path, *, opening: bool = False, waited_s: float | None = None
 ) -> LichenError:
     """What an error of SQLite means, in words that name the file and its folder.
 
@@ -46,19 +48,19 @@ def sorted_error(
         error: any, damage too.
         file: the database.
         opening: nothing was read or written yet: what is not known here is the operator's to mend.
-        waited_s: the connection's patience with other processes.
+        waited_s: the connection's patience with other processes; None: :data:`WAIT_S`.
 
     Returns:
         Transient: the disk is full or fails, the folder is gone, or another process holds the database.
         ReadOnlyDisk: nothing can be written until somebody mounts it otherwise.
         Misconfigured: the file is closed to us, damaged or, at the opening, anything else.
     """
-    code, folder = code_of(error), file.parent
+    code, folder, patience_s = code_of(error), file.parent, WAIT_S if waited_s is None else waited_s
     if is_damage(error):
         return Misconfigured(f"{file}: the database is damaged: {error}")
     if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
         return Transient(
-            f"{file}: another process holds the database for longer than {waited_s:g} s ({error}); find it "
+            f"{file}: another process holds the database for longer than {patience_s:g} s ({error}); find it "
             f"with: fuser -v {file}"
         )
     if no_room(error, folder):
@@ -84,7 +86,7 @@ def _of_disk(error: sqlite3.Error, file: Path, code: int) -> LichenError:
 
 
 @contextmanager
-def sqlite_errors(file: Path, *, opening: bool = False, waited_s: float = WAIT_S) -> Iterator[None]:
+def sqlite_errors(file: Path, *, opening: bool = False, waited_s: float | None = None) -> Iterator[None]:
     """Sort SQLite's errors, but leave those that say that the file is damaged.
 
     Raises:
@@ -106,6 +108,54 @@ def gone(file: Path) -> Transient:
     )
 
 
+class Place:
+    """The files of an open database, and whether its path still names them.
+
+    A folder that is removed, or over which another disk is mounted, takes nothing away from who has its files
+    open: SQLite goes on, into files that nobody will find again.
+
+    Args:
+        file: a database that is open in WAL mode.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._files = (file, beside(file)[0])
+        self._known = [_identity(path) for path in self._files]
+
+    def require(self) -> None:
+        """Look once; two calls of the system.
+
+        Raises:
+            Transient: it is gone, or other files are there.
+        """
+        if [_identity(path) for path in self._files] != self._known:
+            raise gone(self._file)
+
+
+async def watch(require_there: Callable[[], None], clock: Clock) -> None:
+    """Look every few seconds, for ever, whether the files of a daemon are where its path says.
+
+    Args:
+        require_there: :meth:`Place.require` of one of them.
+        clock: of the pauses.
+
+    Raises:
+        Transient: they are not; the daemon ends with 75, and begins again with what is there then.
+    """
+    while True:
+        await clock.sleep(LOOK_S)
+        await asyncio.to_thread(require_there)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)  # noqa: PTH116 - Path.stat costs four times as much, and this is in every commit
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def beside(file: Path) -> tuple[Path, Path]:
     """The WAL of a database, and the WAL's index."""
     return file.with_name(f"{file.name}-wal"), file.with_name(f"{file.name}-shm")
@@ -121,7 +171,7 @@ def no_room(error: sqlite3.Error, folder: Path) -> bool:
     except OSError:  # the folder is gone
         return False
     return (
-        code in {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN} and free < _ROOM and not is_read_only(folder)
+        code in {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN} and free < ROOM and not is_read_only(folder)
     )
 
 
@@ -148,12 +198,12 @@ def _index_fits(file: Path) -> bool:
     except OSError:
         pass
     try:
-        return shutil.disk_usage(file.parent).free >= _ROOM
+        return shutil.disk_usage(file.parent).free >= ROOM
     except OSError:  # the folder is gone: whoever opens the file says so
         return True
 
 
-def open_reader(file: Path, *, waited_s: float = WAIT_S) -> sqlite3.Connection:
+def open_reader(file: Path) -> sqlite3.Connection:
     """Open a database for reading beside the daemon that writes it, or after it has ended.
 
     Where the disk takes no index (full, read-only), a database that was closed in order is read without one.
@@ -173,4 +223,4 @@ def open_reader(file: Path, *, waited_s: float = WAIT_S) -> sqlite3.Connection:
         raise ReadOnlyDisk(file, why) if closed_to_all else full(file, file.parent)
     how = "mode=ro&immutable=1" if bare else "mode=ro"
     address = f"file:{quote(str(file))}?{how}"
-    return sqlite3.connect(address, uri=True, timeout=waited_s, isolation_level=None, check_same_thread=False)
+    return sqlite3.connect(address, uri=True, timeout=WAIT_S, isolation_level=None, check_same_thread=False)

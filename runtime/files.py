@@ -3,6 +3,8 @@
 import contextlib
 import errno
 import os
+import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -13,6 +15,9 @@ from runtime.disk import DISK
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 _IN_THE_WAY: Final = (errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
 _NOT_ALLOWED: Final = (errno.EACCES, errno.EPERM)
+ROOM: Final = 128 * 1024
+"""Bytes that a transaction of SQLite and its index need at least."""
+_BEING_WRITTEN_S: Final = 60.0
 NOT_OURS: Final = "the service's user must own this folder"
 
 
@@ -107,11 +112,35 @@ def remove(path: Path) -> None:
         DISK.get().unlink(path)
 
 
+def disk_trouble(folder: Path) -> str:
+    """What keeps anybody from writing below a folder now, in words; empty where nothing is known to."""
+    if not folder.is_dir():
+        return f"{folder} is gone"
+    if is_read_only(folder):
+        return f"the disk of {folder} is read-only, or has become so because it fails"
+    try:
+        return f"the disk of {folder} is full" if shutil.disk_usage(folder).free < ROOM else ""
+    except OSError as error:
+        return f"the disk of {folder} fails: {error.strerror}"
+
+
 def sweep(folder: Path) -> None:
     """Remove what :func:`write_atomic` left when the power was cut; call it before ``folder`` is written."""
     for stray in folder.glob(".tmp-*"):
         with contextlib.suppress(OSError, Misconfigured, Transient):  # it only takes room
             remove(stray)
+
+
+def sweep_below(folder: Path) -> None:
+    """:func:`sweep` of a daemon's state folder and of each folder in it, at its start.
+
+    What is younger than a minute stays until the next start: a command may be writing it.
+    """
+    now = time.time()
+    for stray in (*folder.glob(".tmp-*"), *folder.glob("*/.tmp-*")):
+        with contextlib.suppress(OSError, Misconfigured, Transient):
+            if abs(now - stray.stat().st_mtime) > _BEING_WRITTEN_S:
+                remove(stray)
 
 
 def remove_tree(folder: Path, *, ignore_errors: bool = True) -> None:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.frame import digest as digest_of
-from runtime.databases import WAIT_S, is_damage, require_index, sorted_error, sqlite_errors
+from runtime.databases import WAIT_S, Place, is_damage, require_index, sorted_error, sqlite_errors
 from runtime.files import NOT_OURS, after_commit, before_commit, disk_errors
 
 _log = structlog.get_logger("runtime.spool")
@@ -76,6 +76,7 @@ class Spool:
                 path.parent.mkdir(parents=True, exist_ok=True)
             with sqlite_errors(path, opening=True):
                 self._db = self._open_or_replace()
+            self._place = Place(path)
         except OSError as error:
             raise Misconfigured(f"{path}: {error.strerror}; {NOT_OURS}") from None
 
@@ -113,12 +114,20 @@ class Spool:
         self._path.replace(aside)
         return aside
 
+    def require_there(self) -> None:
+        """Make sure that what is written here is found again; nothing waits for another thread.
+
+        Raises:
+            Transient: the folder was removed, or another disk is mounted over it.
+        """
+        self._place.require()
+
     @contextmanager
     def _use(self) -> Iterator[sqlite3.Connection]:
         """One transaction at a time.
 
         Raises:
-            Transient: the disk is full or takes nothing now; nothing changed.
+            Transient: the disk is full or takes nothing now, and nothing changed; or the file is gone.
         """
         with self._lock:
             try:
@@ -130,6 +139,7 @@ class Spool:
                 self._db.execute("COMMIT")
                 if writes:
                     after_commit(self._path)
+                self._place.require()
             except BaseException as error:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")

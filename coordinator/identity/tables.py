@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from protocol.errors import Misconfigured
-from runtime.databases import WAIT_S, require_index, sorted_error
+from runtime.databases import WAIT_S, Place, require_index, sorted_error
 from runtime.files import disk_errors
 
 VERSION: Final = 1
@@ -64,6 +64,7 @@ class Tables:
         self._version = version
         self._lost = lost
         self._lock = threading.RLock()
+        self._place: Place | None = None
         with disk_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
@@ -75,6 +76,7 @@ class Tables:
         try:
             with self._sorted():
                 self._prepare()
+            self._place = Place(path)
         except BaseException:
             self._connection.close()
             raise
@@ -120,7 +122,7 @@ class Tables:
         """All or nothing, on disk at the end, alone among all processes.
 
         Raises:
-            Transient: the disk is full, or another process did not let go in time; nothing was changed.
+            Transient: the disk is full, or another process did not let go in time; or the file is gone.
         """
         with self._lock, self._sorted():
             self._connection.execute("BEGIN IMMEDIATE")
@@ -131,6 +133,8 @@ class Tables:
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 raise
+            if self._place is not None:
+                self._place.require()
 
     def rows(self, query: str, *values: Any) -> list[sqlite3.Row]:
         """The rows of a query."""

@@ -1,14 +1,20 @@
 """What SQLite's errors mean: one place sorts them for both daemons and all commands."""
 
+import asyncio
 import os
+import shutil
 import sqlite3
+from contextlib import closing
 
 import pytest
 
+from coordinator.identity.tables import Tables
 from protocol.errors import Misconfigured, Transient
 from runtime import databases
+from runtime.clock import ManualClock
 from runtime.databases import open_reader, require_index, sorted_error, sqlite_errors
 from runtime.files import ReadOnlyDisk
+from runtime.spool import Spool
 
 
 def _error(code: int, words: str = "disk I/O error") -> sqlite3.OperationalError:
@@ -105,3 +111,43 @@ def test_on_a_full_disk_a_database_that_was_closed_in_order_is_still_read(tmp_pa
 def test_a_reader_of_what_is_not_there_says_so(tmp_path) -> None:
     with pytest.raises(Transient, match="it is gone"):
         open_reader(tmp_path / "a.sqlite3")
+
+
+@pytest.mark.parametrize("gone", ["database", "wal", "folder", "replaced"])
+def test_files_that_are_open_and_gone_are_noticed(tmp_path, gone: str) -> None:
+    """SQLite itself goes on, into files that nobody will find again."""
+    folder = tmp_path / "state"
+    folder.mkdir()
+    file = folder / "a.sqlite3"
+    with closing(Tables(file, ("CREATE TABLE t (x)",))) as tables:
+        with tables.change() as db:
+            db.execute("INSERT INTO t VALUES (1)")
+        match gone:
+            case "database":
+                file.unlink()
+            case "wal":
+                databases.beside(file)[0].unlink()
+            case "folder":
+                shutil.rmtree(folder)
+            case "replaced":
+                folder.rename(tmp_path / "before")
+                shutil.copytree(tmp_path / "before", folder)
+        words = f"{folder} was removed, or another disk is mounted"
+        with pytest.raises(Transient, match=words), tables.change() as db:
+            db.execute("INSERT INTO t VALUES (2)")
+
+
+async def test_the_watch_ends_a_daemon_whose_files_are_gone(tmp_path) -> None:
+    spool = Spool(tmp_path / "state" / "spool.sqlite3", 1 << 20)
+    clock = ManualClock()
+    looking = asyncio.create_task(databases.watch(spool.require_there, clock))
+    await asyncio.sleep(0)
+    shutil.rmtree(tmp_path / "state")
+    while not looking.done():
+        await clock.advance(1.0)
+        await asyncio.sleep(0.01)
+    with pytest.raises(Transient, match="it is gone"):
+        looking.result()
+    with pytest.raises(Transient, match="it is gone"):
+        spool.clear("a" * 64)
+    spool.close()

@@ -1,11 +1,13 @@
 import errno
 import os
+import time
+from types import SimpleNamespace
 
 import pytest
 
 from protocol.errors import LichenError, Misconfigured, Transient
 from runtime.blobs import BlobStore
-from runtime.files import disk_errors, sweep, write_atomic
+from runtime.files import disk_errors, disk_trouble, sweep, sweep_below, write_atomic
 
 
 def test_a_folder_below_a_plain_file_is_misconfigured_and_named(tmp_path):
@@ -50,3 +52,24 @@ def test_what_a_power_cut_left_of_a_write_is_swept_away(tmp_path):
     (tmp_path / ".tmp-0a1b").write_bytes(b"half")
     sweep(tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["kept"]
+
+
+def test_left_overs_of_power_cuts_in_the_folders_of_a_state_folder_are_swept(tmp_path):
+    """All but those that a command may be writing at this moment."""
+    old, young = time.time() - 3600, time.time()
+    for folder in (tmp_path, *(tmp_path / name for name in ("private", "trust", "models", "identity"))):
+        folder.mkdir(exist_ok=True)
+        for name, when in ((".tmp-0a1b", old), (".tmp-9f9f", young), ("kept", old)):
+            (folder / name).write_bytes(b"half")
+            os.utime(folder / name, (when, when))
+    sweep_below(tmp_path)
+    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
+    names = ("", "identity/", "models/", "private/", "trust/")
+    assert left == sorted(name + file for name in names for file in (".tmp-9f9f", "kept"))
+
+
+def test_what_is_wrong_with_a_disk_is_said(tmp_path, monkeypatch):
+    assert disk_trouble(tmp_path) == ""
+    assert disk_trouble(tmp_path / "none") == f"{tmp_path / 'none'} is gone"
+    monkeypatch.setattr("runtime.files.shutil.disk_usage", lambda _: SimpleNamespace(free=4096))
+    assert disk_trouble(tmp_path) == f"the disk of {tmp_path} is full"
