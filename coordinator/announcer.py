@@ -13,6 +13,7 @@ from coordinator.deployment import Deploying
 from coordinator.links import Post
 from coordinator.registry import Registry
 from coordinator.roster import Roster
+from coordinator.rounds.closing import closes_at
 from coordinator.rounds.driver import Driver
 from coordinator.rounds.states import Phase, RoundState, Rules
 from coordinator.seeds import derive_seed
@@ -199,7 +200,7 @@ class Announcer:
             phase=state.phase.value,
             selected=state.selected[:_NAMES],
             accepted=state.delivered[:_NAMES],
-            closes_in_s=max(0.0, (state.until or 0.0) - driver.now()) if closes else None,
+            closes_in_s=_left(driver) if closes else None,
             version=version,
             metrics=metrics,
             bytes_up=up,
@@ -277,5 +278,6 @@ def _left(driver: Driver) -> float | None:
     """Seconds until something happens by itself; None where only others can end the wait."""
     state = driver.state
     spread = None if state.enough_since is None else state.enough_since + driver.rules.spread_s
-    until = state.retry_at or (state.until if state.phase is Phase.COLLECTING else spread)
+    ends = closes_at(driver.rules, state)
+    until = state.retry_at or (ends if state.phase is Phase.COLLECTING else spread)
     return None if until is None else max(0.0, until - driver.now())

@@ -124,7 +124,7 @@ class Coordinator:
         root, post = settings.state_dir, Post(self.link, settings.fleet)
         blobs, routed = BlobStore(root / "blobs"), routing(server)
         journal = Journal(store, root / "updates", keeps_messages=routed is not None)
-        self.roster = Roster(store, clock.wall)
+        self.roster = Roster(store, clock.wall, clock.now)
         self.traffic = Traffic(store, self.link.counters)
         self.ledger = Ledger(store, clock)
         self.voice = Voice(clock.now)

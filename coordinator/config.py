@@ -71,6 +71,14 @@ class FetchSettings(Section):
     """Of one device; 0: no bound. Given back evenly over the day."""
 
 
+class DeviceSettings(Section):
+    """What the coordinator remembers of devices, and for how long (docs/coordinator.md)."""
+
+    silent_s: Annotated[float, Field(gt=0, le=30 * 86400)] = 1800.0
+    """A device that says nothing for so long is taken to be offline, whatever it said last. Agents say their
+    state every ``state_idle_s`` (600 s): keep this at three times that, or more."""
+
+
 class IdentitySettings(Section):
     """``[identity]``: the fleet's own authority and the service where devices enrol (docs/identity.md)."""
 
@@ -118,6 +126,7 @@ class CoordinatorSettings(Section):
     metrics: MetricsSettings = MetricsSettings()
     uploads: UploadSettings = UploadSettings()
     fetch: FetchSettings = FetchSettings()
+    devices: DeviceSettings = DeviceSettings()
     quarantine: QuarantineSettings = QuarantineSettings()
     identity: IdentitySettings = IdentitySettings()
     trust: TrustSettings = TrustSettings()
@@ -129,6 +138,8 @@ class CoordinatorSettings(Section):
     offer_every_s: Timeout = 5.0
     spread_s: Annotated[float, Field(ge=0, le=86400)] = 2.0
     """Once enough devices are able, wait this long for more before a round is opened."""
+    away_grace_s: Annotated[float, Field(ge=0, le=86400)] = 20.0
+    """Where all devices that an open round waits for went away, wait this long for one to come back."""
     keep_versions: Positive = 3
     """Blobs and bundles of older versions are removed."""
     keep_updates: Positive = 100_000

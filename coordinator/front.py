@@ -26,6 +26,7 @@ def state_intake(app: "Coordinator", task: Task, journal: Journal) -> StateIntak
         withdrawals=Withdrawals(journal, app.teller, task.name, app.clock),
         taskless=app.announcer.taskless,
         clock=app.clock,
+        silent_s=app.settings.devices.silent_s,
     )
 
 
@@ -34,6 +35,7 @@ def ingest(app: "Coordinator", journal: Journal) -> Ingest:
     return Ingest(
         fleet=app.settings.fleet,
         messages=app.link.messages,
+        roster=app.roster,
         driver=app.driver,
         receiver=app.receiver,
         server=app.server,

@@ -22,6 +22,7 @@ from coordinator.journal import Journal
 from coordinator.lanes import Lanes
 from coordinator.ledger import Ledger
 from coordinator.receive import Receiver
+from coordinator.roster import Roster
 from coordinator.rounds.driver import Driver
 from coordinator.state_intake import StateIntake
 from coordinator.telling import Teller
@@ -53,6 +54,7 @@ class Ingest:
         *,
         fleet: str,
         messages: Callable[[], AsyncIterator[Message]],
+        roster: Roster,
         driver: Driver,
         receiver: Receiver,
         server: BlobServer,
@@ -66,6 +68,7 @@ class Ingest:
     ) -> None:
         self._fleet = fleet
         self._messages = messages
+        self._roster = roster
         self._driver = driver
         self._receiver = receiver
         self._server = server
@@ -94,6 +97,8 @@ class Ingest:
                 await self.lanes.done(device, size)
 
     def _handling(self, message: Message, route: Route) -> Awaitable[bool | None]:
+        if route.kind is not Kind.STATE:
+            self._roster.touch(route.device or _NOBODY)
         if route.kind in (Kind.UPDATE, Kind.UP_BLOB):
             return self._receiver.handle(route, message.payload)
         return self._light(route, message)

@@ -18,6 +18,7 @@ def rules_of(task: Task, settings: CoordinatorSettings) -> Rules:
     return Rules.of(
         task,
         spread_s=settings.spread_s,
+        away_grace_s=settings.away_grace_s,
         evaluate=settings.evaluation.data is not None,
         evaluate_every=settings.evaluation.every_rounds,
         export=settings.export.enabled,

@@ -5,6 +5,7 @@ before a restart stays known until a device says otherwise.
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -41,14 +42,25 @@ class Device:
 
 
 class Roster:
-    """All devices that ever reported. Changed on the event loop alone; scrapes read it from a thread."""
+    """All devices that ever reported. Changed on the event loop alone; scrapes read it from a thread.
 
-    def __init__(self, store: Store, wall: Callable[[], float]) -> None:
+    Args:
+        store: what was known before the start.
+        wall: unix seconds.
+        now: monotonic seconds.
+    """
+
+    def __init__(
+        self, store: Store, wall: Callable[[], float], now: Callable[[], float] = time.monotonic
+    ) -> None:
         self._wall = wall
+        self._now = now
+        self._began = now()
         self._devices = {
             row["device"]: one for row in store.rows(sa.select(schema.devices)) if (one := _read(row))
         }
-        self._heard: set[str] = set()
+        self._heard: dict[str, float] = {}
+        """When a device was last heard since the start, monotonic seconds."""
         self.prototypers = {
             name for name, device in self._devices.items() if sends_prototypes_alone(device.state)
         }
@@ -92,7 +104,6 @@ class Roster:
         Raises:
             Refused: the roster is full (FULL).
         """
-        self._heard.add(state.device)
         before = self._devices.get(state.device)
         if before is None and len(self._devices) >= MAX_DEVICES:
             raise Refused(
@@ -100,6 +111,7 @@ class Roster:
             )
         if before is not None and state.status != "online" and not state.modalities:
             state = before.state.model_copy(update={"status": state.status})
+        self._heard[state.device] = self._now()
         self._devices[state.device] = Device(state, self._wall())
         if sends_prototypes_alone(state):
             self.prototypers.add(state.device)
@@ -107,6 +119,29 @@ class Roster:
         else:
             self.prototypers.discard(state.device)
         return state.status == "online" and (before is None or not before.online)
+
+    def touch(self, device: str) -> None:
+        """A known device has sent something that is no state."""
+        if device in self._devices:
+            self._heard[device] = self._now()
+
+    def hush(self, silent_s: float) -> tuple[str, ...]:
+        """Take devices for offline that say they are online, and were not heard for so long.
+
+        A will that the broker lost, or never had, leaves a dead device ``online``. What was not heard since
+        the start counts from there.
+
+        Returns:
+            Their names.
+        """
+        now, found = self._now(), []
+        for name, known in self._devices.items():
+            if known.online and now - self._heard.get(name, self._began) >= silent_s:
+                found.append(name)
+        for name in found:
+            known = self._devices[name]
+            self._devices[name] = Device(known.state.model_copy(update={"status": "offline"}), known.wall)
+        return tuple(found)
 
     def row(self, device: str) -> dict[str, Any]:
         """One device as a row of ``schema.devices``."""

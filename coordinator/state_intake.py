@@ -35,6 +35,8 @@ BURST: Final = 10.0
 A_SECOND: Final = 0.5
 """States of one device that are taken in a second, after its burst."""
 _LOOK_S: Final = 0.5
+_HUSH_S: Final = 30.0
+_NAMES: Final = 8
 _MOST_BARRED: Final = 10_000
 _BASE_BYTES: Final = 6144
 _MODALITY_BYTES: Final = 512
@@ -65,6 +67,7 @@ class StateIntake:
 
     Args:
         taskless: is given the name of a device that is here and knows no task.
+        silent_s: who says nothing for so long is taken to be offline.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class StateIntake:
         withdrawals: Withdrawals,
         taskless: Callable[[str], None],
         clock: Clock,
+        silent_s: float,
     ) -> None:
         self._task = task
         self._most_bytes = most_bytes(task)
@@ -94,6 +98,8 @@ class StateIntake:
         self._withdrawals = withdrawals
         self._taskless = taskless
         self._clock = clock
+        self._silent_s = silent_s
+        self._hushed_at = clock.now()
         self._secrets = SecretWatch(roster)
         self._rate = Buckets(BURST, A_SECOND)
         self._late: dict[str, State] = {}
@@ -155,6 +161,19 @@ class StateIntake:
             for device in [one for one in self._barred if self._guard.barred(one) is None]:
                 del self._barred[device]
                 self._teller.say(device, Kind.CMD, Command(command="send_state"))
+            if self._clock.now() - self._hushed_at >= min(_HUSH_S, self._silent_s):
+                self._hushed_at = self._clock.now()
+                self._hush()
+
+    def _hush(self) -> None:
+        """Devices that were silent for too long are offline; whoever comes back says its state."""
+        silent = self._roster.hush(self._silent_s)
+        for device in silent:
+            self._secrets.heard(device)
+            self._ledger.note(schema.devices, **self._roster.row(device))
+        if silent:
+            log.info("devices_silent", count=len(silent), first=silent[:_NAMES], seconds=self._silent_s)
+            self._driver.fleet_changed()
 
     async def _apply_late(self, state: State) -> None:
         self._in_hand = state.device

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
+from coordinator.rounds.closing import closes_at
 from coordinator.rounds.states import Phase, RoundState, Rules
 from coordinator.rounds.why import Outlook, lacking, saying
 from runtime.waits import Wait
@@ -71,14 +72,15 @@ def _phase(seen: Picture) -> Iterator[Wait]:
             yield Wait("devices", words, state.since, until, "the round is opened")
     elif state.phase is Phase.COLLECTING:
         closes = "the round closes, or is offered anew where too few are here"
-        yield Wait("updates", words, state.since, state.until, closes)
+        ends = closes_at(seen.rules, state)
+        yield Wait("updates", words, state.since, ends, closes)
         for device in islice(state.missing, _DEVICES):
             words = lacking(seen.outlook, device) or "online"
             if not seen.outlook.lacks.get(device):
                 words = f"it was offered the round; its update is not here ({words})"
             if device in seen.chosen:
                 words = f"{words}; selected: {seen.chosen[device]}"
-            yield Wait(f"update of {device}", words, state.since, state.until, "the round goes on without it")
+            yield Wait(f"update of {device}", words, state.since, ends, "the round goes on without it")
 
 
 def _graphs(seen: Picture) -> Iterator[Wait]:

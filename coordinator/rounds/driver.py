@@ -5,7 +5,6 @@ events sequential, so an update is either counted before a round closes or refus
 """
 
 import asyncio
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,6 +19,7 @@ from coordinator.rounds import machine
 from coordinator.rounds.attempts import Attempts
 from coordinator.rounds.choosing import Chooser
 from coordinator.rounds.group import Offered, tally
+from coordinator.rounds.lookout import Lookout
 from coordinator.rounds.outlook import able, outlook
 from coordinator.rounds.reading import replay
 from coordinator.rounds.states import (
@@ -34,6 +34,7 @@ from coordinator.rounds.states import (
     Finish,
     Initialise,
     Phase,
+    Presence,
     RecordAttempt,
     Resumed,
     RoundState,
@@ -53,8 +54,6 @@ from protocol.task import Task
 from runtime.clock import Clock
 
 TICK_S: Final = 0.5
-_LOOK_S: Final = 2.0
-"""The fleet is looked at so often where nobody says anything."""
 _LINES: Final = 20.0
 _LINES_A_SECOND: Final = 0.2
 Write = Callable[[], None]
@@ -104,12 +103,7 @@ class Driver:
         self._listener = listener
         self._lock = asyncio.Lock()
         self._offset = clock.wall() - clock.now()
-        self._here: tuple[str, ...] = ()
-        """Whom a round could select when the fleet was looked at last."""
-        self._fleet_changed = True
-        """Whether somebody said something of itself since then."""
-        self._looked_at = -math.inf
-        self._joined_at = self.now()
+        self._lookout = Lookout(self.able, rules.spread_s, self.now())
         self._voice = Bucket(_LINES, _LINES_A_SECOND)
         self.may_select: Callable[[], bool] = lambda: True
         """Whether opening a round makes sense now: not without a broker."""
@@ -163,11 +157,22 @@ class Driver:
         """Let time pass."""
         while True:
             try:
+                await self._look_at_missing()
                 await self.post(self._tick())
             except Transient as error:
                 log.warning("not_journaled", why=str(error))
             self._look_at_broker()
             await self._clock.sleep(TICK_S)
+
+    async def _look_at_missing(self) -> None:
+        """Tell the machine when the devices that an open round waits for are all away, or one is back."""
+        state = self.state
+        if state.phase is Phase.COLLECTING and self.may_select():  # without a broker nobody is heard
+            await self.post(Presence(here=any(map(self._is_here, state.missing))))
+
+    def _is_here(self, device: str) -> bool:
+        known = self._roster.get(device)
+        return known is not None and known.online and self.barred(device) is None
 
     def _look_at_broker(self) -> None:
         trouble = bool(self.broker_trouble())
@@ -177,19 +182,11 @@ class Driver:
             self._listener.changed()
 
     def fleet_changed(self) -> None:
-        """A device said something of itself: the next tick looks at the fleet, once for all that came."""
-        self._fleet_changed = True
+        """A device said something of itself: the next tick looks at the fleet."""
+        self._lookout.changed()
 
     def _tick(self) -> Tick:
-        """To look at a large fleet takes long, so it waits for news; quarantines end by time."""
-        now = self.now()
-        if self._fleet_changed or now - self._looked_at >= _LOOK_S:
-            self._fleet_changed, self._looked_at = False, now
-            here = self.able()
-            if set(here) - set(self._here):
-                self._joined_at = now
-            self._here = here
-        return Tick(able=self._here, settled=now - self._joined_at >= self.rules.spread_s)
+        return self._lookout.tick(self.now())
 
     async def post(self, event: Event, write: Write | None = None) -> bool:
         """Something happened; ``write`` joins its transaction. False: it changed nothing, not written."""

@@ -16,6 +16,7 @@ from coordinator.rounds.states import (
     Event,
     ExportDone,
     Phase,
+    Presence,
     Resumed,
     RoundState,
     Rules,
@@ -78,7 +79,14 @@ TABLE: Final[dict[tuple[Phase, type[Event]], Row]] = {
     (_C, UpdateRefused): Row(steps.refuse, ((_C, "not asked in the next attempts"),)),
     (_W, UpdatesLost): Row(steps.lose_open, ((_W, "delivers again"),)),
     (_C, UpdatesLost): Row(steps.lose_open, ((_C, "offer again"),)),
-    (_C, Tick): Row(steps.collect, ((_A, "deadline, enough"), (_W, "deadline, too few"))),
+    (_C, Tick): Row(
+        steps.collect,
+        (
+            (_A, "deadline, enough; or all that lack are away, enough"),
+            (_W, "deadline, too few"),
+        ),
+    ),
+    (_C, Presence): Row(steps.presence, ((_C, "the grace for devices that are away begins or ends"),)),
     (_C, DeviceOnline): Row(steps.reoffer, ((_C, "offer again"),)),
     (_A, VersionMade): Row(steps.made, _VERSION),
     (_A, UpdatesLost): Row(steps.lose, ((_A, "fold the rest"), (_W, "too few left"))),

@@ -34,6 +34,8 @@ class Rules(Frozen):
     min_devices: int = 1
     spread_s: float = 0.0
     """Once enough devices are there, wait this long for more before selecting."""
+    away_grace_s: float = 20.0
+    """Where all devices that lack have gone away, wait so long for one to come back, then close without."""
     evaluate: bool = False
     evaluate_every: int = 1
     export: bool = False
@@ -86,9 +88,11 @@ class RoundState(Frozen):
     since: float = 0.0
     until: float | None = None
     enough_since: float | None = None
+    away_since: float | None = None
+    """Since when every device that lacks in the open round is away; None: one of them is here."""
     failures: int = 0
     retry_at: float | None = None
-    closed_by: Literal["", "quorum", "deadline"] = ""
+    closed_by: Literal["", "quorum", "deadline", "away"] = ""
     refused: tuple[tuple[str, str], ...] = ()
     """Devices whose update of this round can never be taken, and why: not selected in its next attempts."""
     trouble: str = ""
@@ -131,6 +135,13 @@ class DeviceOnline(Frozen):
     device: str
     came: bool = False
     """It was away before: whoever mends a device starts it again, so it may try again."""
+
+
+class Presence(Frozen):
+    """Of an open round: whether one of the devices that lack is here, so that waiting has a use."""
+
+    type: Literal["presence"] = "presence"
+    here: bool
 
 
 class Selected(Frozen):
@@ -220,6 +231,7 @@ Event = (
     | Resumed
     | Tick
     | DeviceOnline
+    | Presence
     | Selected
     | UpdateAccepted
     | UpdateRefused
@@ -274,7 +286,7 @@ class RecordAttempt(Frozen):
 
     round: int
     attempt: int
-    outcome: Literal["quorum", "deadline", "given_up"]
+    outcome: Literal["quorum", "deadline", "away", "given_up"]
 
 
 class Finish(Frozen):

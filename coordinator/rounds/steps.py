@@ -1,21 +1,18 @@
 """The steps of the round machine: one pure function an event, each giving the state after and what to do."""
 
-import math
 from typing import Any, Final
 
+from coordinator.rounds.closing import closes_at, needed
 from coordinator.rounds.patience import pause_s
+from coordinator.rounds.pending import pending
 from coordinator.rounds.states import (
-    Aggregate,
     Begin,
     Command,
     DeviceOnline,
-    Evaluate,
     EvaluationDone,
-    Export,
     ExportDone,
-    Finish,
-    Initialise,
     Phase,
+    Presence,
     RecordAttempt,
     Resumed,
     RoundState,
@@ -37,31 +34,14 @@ _FORGIVE_S: Final = 300.0
 """A round that waits so long for devices asks also those whose update was refused."""
 
 
-def needed(rules: Rules, selected: int) -> int:
-    """How many of the selected devices must have delivered for the round to close early."""
-    return max(1, rules.min_devices, math.ceil(rules.quorum * selected - 1e-9))
-
-
-def pending(state: RoundState) -> tuple[Command, ...]:
-    """The work that the present phase waits for; asked for again after a restart or a failure."""
-    work: dict[Phase, Command] = {
-        Phase.INITIALISING: Initialise(),
-        Phase.COLLECTING: SendOffers(devices=state.missing),
-        Phase.AGGREGATING: Aggregate(round=state.round, devices=state.delivered),
-        Phase.EVALUATING: Evaluate(version=state.version),
-        Phase.EXPORTING: Export(version=state.version),
-        Phase.DONE: Finish(),
-    }
-    return (work[state.phase],) if state.phase in work else ()
-
-
 def _sorted(*groups: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(sorted({d for group in groups for d in group}))
 
 
 def _enter(state: RoundState, phase: Phase, now: float, **changes: Any) -> Outcome:
     """The state in its next phase, and the work of that phase."""
-    fresh = {"since": now, "until": None, "enough_since": None, "failures": 0, "retry_at": None}
+    fresh = {"since": now, "until": None, "enough_since": None, "away_since": None}
+    fresh |= {"failures": 0, "retry_at": None}
     entered = state.model_copy(update={**fresh, "phase": phase, **changes})
     return entered, pending(entered)
 
@@ -74,7 +54,8 @@ def begin(_rules: Rules, state: RoundState, _: Begin, now: float) -> Outcome:
 def resume(rules: Rules, state: RoundState, _: Resumed, now: float) -> Outcome:
     """Clamp times to what they can honestly be: the clock may have jumped while the machine was off."""
     until = None if state.until is None else min(state.until, now + rules.deadline_s)
-    changes = {"since": min(state.since, now), "until": until, "enough_since": None, "retry_at": None}
+    changes = {"since": min(state.since, now), "until": until, "enough_since": None}
+    changes |= {"away_since": None, "retry_at": None}
     resumed = state.model_copy(update=changes)
     if state.phase is Phase.DONE and state.version < rules.rounds:  # the task was given more rounds
         return _next_round(rules, resumed, now)
@@ -178,13 +159,21 @@ def forgive(_: Rules, state: RoundState, event: DeviceOnline, _now: float) -> Ou
     return state.model_copy(update={"refused": rest}), ()
 
 
-def collect(rules: Rules, state: RoundState, _: Tick, now: float) -> Outcome:
-    """Look at the deadline."""
-    if state.until is None or now < state.until:
+def presence(_: Rules, state: RoundState, event: Presence, now: float) -> Outcome:
+    """The grace for devices that are away begins when the last one has gone, and ends when one is back."""
+    if event.here == (state.away_since is None):
         return state, ()
-    if len(state.delivered) >= max(1, rules.min_devices):
-        return _close(state, now, "deadline")
+    return state.model_copy(update={"away_since": None if event.here else now}), ()
+
+
+def collect(rules: Rules, state: RoundState, _: Tick, now: float) -> Outcome:
+    """Look at the deadline, and at the grace."""
+    ends = closes_at(rules, state)
+    if state.until is None or ends is None or now < ends:
+        return state, ()
     least = max(1, rules.min_devices)
+    if len(state.delivered) >= least:
+        return _close(state, now, "away" if now < state.until else "deadline")
     few = f"attempt {state.attempt} got {len(state.delivered)} of at least {least} updates in time"
     return _give_up(state, now, few)
 

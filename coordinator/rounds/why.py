@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
+from coordinator.rounds.closing import closes_at, needed
 from coordinator.rounds.states import Phase, RoundState, Rules
-from coordinator.rounds.steps import needed
 
 NAMES: Final = 8
 """Devices named in one list of the sentence."""
@@ -97,12 +97,13 @@ def _why_waiting(rules: Rules, state: RoundState, now: float, seen: Outlook) -> 
 
 
 def _why_collecting(rules: Rules, state: RoundState, now: float, seen: Outlook) -> str:
-    left = max(0.0, (state.until or now) - now)
+    left = max(0.0, (closes_at(rules, state) or now) - now)
+    away = ", all of them away" if state.away_since is not None and state.missing else ""
     names = _names(state.missing, len(state.missing), {d: lacking(seen, d) for d in state.missing[:NAMES]})
     need = needed(rules, len(state.selected))
     return (
         f"round {state.round}: {len(state.delivered)} of {len(state.selected)} updates here, closes at {need}"
-        f" or in {left:.0f} s; waiting for {names or 'nobody'}"
+        f" or in {left:.0f} s; waiting for {names or 'nobody'}{away}"
     )
 
 

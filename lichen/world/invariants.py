@@ -15,6 +15,7 @@ import sqlalchemy as sa
 
 from coordinator import schema
 from coordinator.app import Coordinator
+from coordinator.rounds.closing import closes_at
 from coordinator.rounds.folding import finish_seed, guiding
 from coordinator.rounds.states import Phase, RoundState
 from lichen.world.guided import finished, viewed
@@ -75,6 +76,8 @@ class Truth:
     counted: dict[int, tuple[str, ...]] = field(default_factory=dict)
     """Round -> digests that its version was folded from."""
     last: RoundState | None = None
+    away: float | None = None
+    """The true time at which the devices that lacked were all away; None: not so, or it was not looked at."""
     opened: tuple[int, int, float] = (0, 0, 0.0)
     """Round, attempt, and the true time at which it began to collect."""
     looked: float = 0.0
@@ -168,9 +171,8 @@ class Truth:
                 f"round {state.round} closed on a quorum of {sorted(delivered & selected)}, selected are "
                 f"{sorted(selected)} and {wanted} are needed"
             )
-        timely = before.phase is Phase.COLLECTING and (
-            now is not None and (before.until is None or now < before.until)
-        )
+        ends = None if self.living is None else closes_at(self.living.driver.rules, before)
+        timely = before.phase is Phase.COLLECTING and now is not None and (ends is None or now < ends)
         if state.closed_by != "quorum" and timely:
             raise Violation(f"round {state.round} closed {before.until} on no quorum, at {now}")
 
@@ -180,6 +182,8 @@ class Truth:
             return
         now, (round_, attempt, since) = self.time(), self.opened
         looked, self.looked = self.looked, now
+        if state.away_since != before.away_since and state.phase is Phase.COLLECTING:
+            self.away = None if state.away_since is None or reopened else now
         if state.phase is Phase.COLLECTING:
             if (state.round, state.attempt) != (round_, attempt):
                 # Found at a start, it began in the life before: at any time since that one was last seen.
@@ -188,11 +192,22 @@ class Truth:
         ended = before.phase is Phase.COLLECTING and (before.round, before.attempt) == (round_, attempt)
         if reopened and self.tolerant:  # a rotten journal is made again, without what it knew last
             return
+        if ended and state.closed_by == "away":
+            self._waited_for_the_away(state, now)
+            return
         least = self.task.rounds.deadline_s - _WRITING_S
         if ended and state.closed_by != "quorum" and now - since < least:
             raise Violation(
                 f"round {round_}, attempt {attempt} ended after {now - since:.2f} s without a quorum; its "
                 f"deadline is {self.task.rounds.deadline_s:.2f} s"
+            )
+
+    def _waited_for_the_away(self, state: RoundState, now: float) -> None:
+        """Who went away was given its grace, by a clock that is not the coordinator's."""
+        grace = 0.0 if self.living is None else self.living.settings.away_grace_s - _WRITING_S
+        if self.away is not None and now - self.away < grace:
+            raise Violation(
+                f"round {state.round} closed {now - self.away:.2f} s after the last device went away"
             )
 
     def _made(self, app: Coordinator, version: int) -> None:

@@ -165,6 +165,7 @@ def coordinator_settings(scenario: Scenario, root: Path) -> CoordinatorSettings:
             "quarantine": {"first_s": 20.0, "longest_s": 160.0},
             "offer_every_s": scenario.offer_every_s,
             "spread_s": scenario.spread_s,
+            "away_grace_s": scenario.away_grace_s,
         }
     )
 

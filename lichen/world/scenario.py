@@ -81,6 +81,7 @@ class Scenario:
     resend_s: float
     offer_every_s: float
     spread_s: float
+    away_grace_s: float
     train_s: float
     window_every_s: float
     evaluate: bool
@@ -148,6 +149,7 @@ def draw(seed: int) -> Scenario:
         resend_s=rng.uniform(2.0, 8.0),
         offer_every_s=rng.uniform(2.0, 6.0),
         spread_s=rng.choice((0.0, 1.0, 3.0)),
+        away_grace_s=random.Random(f"away {seed}").choice((1.0, 4.0, 20.0)),  # noqa: S311 - a seed
         train_s=rng.choice((1.0, 8.0, 20.0)),
         window_every_s=rng.choice((8.0, 15.0, 30.0)),
         evaluate=rng.random() < 0.5,  # noqa: PLR2004 - of the worlds

@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from coordinator.rounds.closing import needed
 from coordinator.rounds.machine import TABLE, apply
 from coordinator.rounds.reading import replay
 from coordinator.rounds.states import (
@@ -15,6 +16,7 @@ from coordinator.rounds.states import (
     EvaluationDone,
     ExportDone,
     Phase,
+    Presence,
     Resumed,
     RoundState,
     Rules,
@@ -27,7 +29,6 @@ from coordinator.rounds.states import (
     VersionMade,
     WorkFailed,
 )
-from coordinator.rounds.steps import needed
 from coordinator.rounds.why import Outlook, why
 
 NAMES = ("a", "b", "c", "d", "e")
@@ -39,6 +40,7 @@ EVENTS = st.one_of(
     st.just(Resumed()),
     st.builds(Tick, able=DEVICES, settled=st.booleans()),
     st.builds(DeviceOnline, device=DEVICE, came=st.booleans()),
+    st.builds(Presence, here=st.booleans()),
     st.builds(Selected, round=SMALL, attempt=SMALL, devices=DEVICES),
     st.builds(UpdateAccepted, device=DEVICE, round=SMALL),
     st.builds(UpdateRefused, device=DEVICE, round=SMALL, reason=st.just("non_finite")),
@@ -62,6 +64,7 @@ RULES = st.builds(
     quorum=st.floats(0, 1),
     min_devices=st.integers(1, 4),
     spread_s=st.floats(0, 5),
+    away_grace_s=st.floats(0, 5),
     evaluate=st.booleans(),
     evaluate_every=st.integers(1, 2),
     export=st.booleans(),
@@ -80,6 +83,7 @@ class Machine(RuleBasedStateMachine):
         self.journal = [(self.now, Checkpoint(state=self.state, rules=rules))]
         self.counted: set[str] = set()
         self.round = 0
+        self.gone_at: float | None = None
         self.send(Begin())
 
     def send(self, event) -> None:
@@ -91,6 +95,7 @@ class Machine(RuleBasedStateMachine):
 
     def check_step(self, before: RoundState, event, commands) -> None:
         after = self.state
+        self.note_the_away(before, event)
         if after.round != self.round:
             self.round, self.counted = after.round, set()
         if after.phase is not before.phase:
@@ -106,13 +111,30 @@ class Machine(RuleBasedStateMachine):
             enough = len(after.delivered) >= needed(self.rules, len(after.selected))
             late = after.closed_by == "deadline" and len(after.delivered) >= max(1, self.rules.min_devices)
             due = before.phase is Phase.WAITING or (before.until is not None and self.now >= before.until)
-            assert enough or (late and due), "a round closed without quorum or deadline"
+            assert enough or (late and due) or self.all_away(), "closed without quorum or deadline"
         for command in commands:
             if isinstance(command, Aggregate):
                 assert command.devices == after.delivered
                 assert len(command.devices) >= max(1, self.rules.min_devices)
             if isinstance(command, Select):
                 assert after.phase is Phase.WAITING
+
+    def note_the_away(self, before: RoundState, event) -> None:
+        if isinstance(event, Presence) and before.phase is Phase.COLLECTING:
+            self.gone_at = None if event.here else self.gone_at or self.now
+        elif isinstance(event, Resumed) or self.state.phase is not before.phase:
+            self.gone_at = None if self.state.phase is not Phase.AGGREGATING else self.gone_at
+
+    def all_away(self) -> bool:
+        """Whether the round may close because all that lack went away, and long enough ago."""
+        least = max(1, self.rules.min_devices)
+        assert self.state.closed_by == "away"
+        assert self.gone_at is not None
+        return len(self.state.delivered) >= least and self.now - self.gone_at >= self.rules.away_grace_s
+
+    @rule(here=st.booleans())
+    def presence(self, *, here: bool) -> None:
+        self.send(Presence(here=here))
 
     @rule(event=EVENTS)
     def anything(self, event) -> None:

@@ -204,7 +204,7 @@ async def test_only_new_devices_make_a_round_wait_for_more(tmp_path) -> None:
         await made.online("a")
         await made.until(lambda: made.app.driver.state.enough_since is not None)
         assert made.app.driver.state.phase == "waiting_for_devices"
-        made.app.driver._joined_at -= 1000.0
+        made.app.driver._lookout._joined_at -= 1000.0
         for round_ in (1, 2):
             await made.phase("collecting")
             await made.give("a", Kind.UPDATE, frame(header("a", round_, made.app.driver.state.manifest)))
