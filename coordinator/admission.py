@@ -7,8 +7,8 @@ one.
 
 import asyncio
 import sqlite3
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import closing
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +18,7 @@ from coordinator.config import CoordinatorSettings
 from protocol.errors import LichenError, Misconfigured, Reason, Refused
 from runtime.clock import Clock
 from runtime.databases import open_reader, sqlite_errors
+from runtime.waits import Wait
 
 if TYPE_CHECKING:
     from coordinator.identity.book import Book
@@ -41,13 +42,35 @@ def decided(state_dir: Path) -> tuple[dict[str, str], dict[str, float]]:
         Misconfigured: the book is there, and cannot be read.
         Transient: the disk is full, or another process holds it.
     """
-    book = state_dir / _BOOK
-    if not book.is_file():
+    if not (state_dir / _BOOK).is_file():
         return {}, {}
+    with _reading(state_dir / _BOOK) as tables:
+        standing = dict(tables.execute("SELECT name, status FROM devices"))
+        return standing, dict(tables.execute("SELECT name, wall FROM released"))
+
+
+def unproven(state_dir: Path) -> Wait | None:
+    """That the broker may not act on the newest revocation list, as a wait; for a look from outside.
+
+    Raises:
+        Misconfigured: the book is there, and cannot be read.
+        Transient: the disk is full, or another process holds it.
+    """
+    if not (state_dir / _BOOK).is_file():
+        return None
+    with _reading(state_dir / _BOOK) as tables:
+        found = tables.execute("SELECT value FROM meta WHERE key = 'unproven_wall'").fetchone()
+    if found is None:
+        return None
+    words = "nothing shows that the broker acts on the newest revocation list: it may let revoked devices in"
+    return Wait("revocations", words, float(found[0]), None, "it is tried again every minute")
+
+
+@contextmanager
+def _reading(book: Path) -> Iterator[sqlite3.Connection]:
     try:
         with sqlite_errors(book, opening=True), closing(open_reader(book)) as tables:
-            standing = dict(tables.execute("SELECT name, status FROM devices"))
-            return standing, dict(tables.execute("SELECT name, wall FROM released"))
+            yield tables
     except sqlite3.Error as error:
         raise Misconfigured(f"{book}: the book of identities cannot be read: {error}") from None
 
@@ -118,6 +141,10 @@ class Admission:
     def released_at(self, device: str) -> float | None:
         """When the operator last approved a device, in unix seconds."""
         return None if self._book is None else self._book.released_at(device)
+
+    def broker_unproven(self) -> bool:
+        """Whether the broker may not act on the newest revocation list (there is an authority)."""
+        return self._desk is not None and self._desk.book.unproven_since() is not None
 
     def counts(self) -> tuple[int, Mapping[Reason, int]]:
         """Certificates issued since the start, and enrolments that were refused."""

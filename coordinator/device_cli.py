@@ -161,7 +161,7 @@ def revoke(
         folder = desk.places.broker.folder
     words = f"{name} is revoked ({taken} certificate{'' if taken == 1 else 's'} taken back)"
     if told.reloaded:
-        words += "; the broker was told"
+        words += "; the broker acts on it"
     else:
         words += (
             f".\nThe broker must read {folder} again NOW: systemctl reload mosquitto (or kill -HUP its pid); "

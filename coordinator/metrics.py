@@ -84,6 +84,11 @@ class _Collector:
                 "Different fleet secrets of online devices with graphs; more than 1 is wrong",
                 len(set(app.roster.secrets().values())),
             ),
+            (
+                "lichen_broker_unproven",
+                "1: nothing shows that the broker acts on the newest revocation list",
+                app.admission.broker_unproven(),
+            ),
             ("lichen_quarantined", "Devices in quarantine", len(app.standing.all_barred())),
         ):
             yield GaugeMetricFamily(name, words, value=float(value))

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 import typer
 
 from coordinator import schema
-from coordinator.admission import Admission, decided
+from coordinator.admission import Admission, decided, unproven
 from coordinator.config import CoordinatorSettings, load_settings
 from coordinator.graphs import kept, terms_kept, wait_for
 from coordinator.hindered import elsewhere, in_rollout
@@ -147,7 +147,10 @@ def look(store: Store, settings: CoordinatorSettings, now: float) -> tuple[dict[
     )
     going = rollout_waits(course, in_rollout(course, roster.get))
     signatures = trust_waits(settings, now)
-    return found, [*disk, *waits(picture), *going, *elsewhere(roster, course, barred), *signatures]
+    told = unproven(settings.state_dir)
+    revocations = [] if told is None else [told]
+    others = [*going, *elsewhere(roster, course, barred), *signatures]
+    return found, [*disk, *waits(picture), *revocations, *others]
 
 
 def _disk(state_dir: Path) -> list[Wait]:

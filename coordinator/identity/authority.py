@@ -30,6 +30,8 @@ from runtime.files import disk_errors, sync_folder, write_atomic
 
 OBSERVER_NAME: Final = "@observer"
 """The common name in ``lichen status``' certificate: it may read what the fleet says, and write nothing."""
+PROBE_NAME: Final = "@probe"
+"""In a certificate that is taken back when it is made (``coordinator.identity.probe``)."""
 FOLDER: Final = "authority"
 _KEY, _CERTIFICATE, _FACTS = "ca.key", "ca.crt", "authority.json"
 _DAY_S: Final = 86400.0
@@ -193,6 +195,10 @@ class Authority:
     def issue_observer(self) -> Pair:
         """Key and certificate for ``lichen status``: reads what is said in the fleet, writes nothing."""
         return self._pair(OBSERVER_NAME, CLIENT)
+
+    def issue_probe(self) -> Pair:
+        """Key and certificate that no broker lets in that has read the newest revocation list."""
+        return self._pair(PROBE_NAME, CLIENT)
 
     def signed_by_us(self, certificate: x509.Certificate) -> bool:
         """Whether this authority's key signed it; says nothing about time or revocation."""

@@ -231,15 +231,37 @@ class Book:
         with self._tables.change() as tables:
             return rulings.next_list(tables, self._wall())
 
+    def written(self) -> str:
+        """The mark of what is in the broker's files; empty where that is not certain."""
+        return self._meta("written")
+
     def published(self) -> str:
-        """The mark of what the broker was told last; empty where that is not certain."""
-        rows = self._tables.rows("SELECT value FROM meta WHERE key = 'published'")
-        return str(rows[0]["value"]) if rows else ""
+        """The mark of what the broker was shown to act on; empty where that is not certain."""
+        return self._meta("published")
+
+    def note_written(self, mark: str) -> None:
+        """Remember what is in the broker's files (empty: that changes now); nothing is shown from here on."""
+        with self._tables.change() as tables:
+            rows = [("written", mark), ("published", "")]
+            tables.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", rows)
+            tables.execute("INSERT OR IGNORE INTO meta VALUES ('unproven_wall', ?)", (self._wall(),))
 
     def note_published(self, mark: str) -> None:
-        """Remember what the broker was told."""
+        """Remember that the broker acts on ``mark``, where that is what its files still say."""
         with self._tables.change() as tables:
-            tables.execute("INSERT OR REPLACE INTO meta VALUES ('published', ?)", (mark,))
+            row = tables.execute("SELECT value FROM meta WHERE key = 'written'").fetchone()
+            if row is not None and row["value"] == mark:
+                tables.execute("INSERT OR REPLACE INTO meta VALUES ('published', ?)", (mark,))
+                tables.execute("DELETE FROM meta WHERE key = 'unproven_wall'")
+
+    def unproven_since(self) -> float | None:
+        """Since when the broker may not act on its files (unix seconds); None: it was shown that it does."""
+        found = self._meta("unproven_wall")
+        return float(found) if found else None
+
+    def _meta(self, key: str) -> str:
+        rows = self._tables.rows("SELECT value FROM meta WHERE key = ?", key)
+        return str(rows[0]["value"]) if rows else ""
 
     # ---- the daemon
 

@@ -23,18 +23,22 @@ from coordinator.identity.authority import Authority, as_certified
 from coordinator.identity.book import Book
 from coordinator.identity.certificates import (
     PublicKey,
+    Revoked,
     common_name,
     key_print,
     read_certificate,
     requested_key,
 )
 from coordinator.identity.places import Places, refresh_own, refresh_server
+from coordinator.identity.probe import Probe
 from protocol.base import name_trouble
 from protocol.enrolment import MAX_TRUST_ROOT, EnrolAnswer, EnrolRequest, Invite, RenewRequest
 from protocol.errors import Misconfigured, Reason, Refused
-from runtime.files import disk_errors
+from runtime.files import disk_errors, write_atomic
 
 PENDING_WAIT_S: Final = 10.0
+PROVE_S: Final = 10.0
+"""For the broker to be shown to act on its files, after the command that makes it read them."""
 _RENEW_WORDS: Final = b"lichen renew v1\n"
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -46,7 +50,7 @@ class Published:
     changed: bool
     """Its files were written."""
     reloaded: bool
-    """And it was made to read them."""
+    """And it was made to read them: it turns away what only the newest list takes back."""
 
 
 class Desk:
@@ -64,6 +68,8 @@ class Desk:
         self.book = Book(settings.state_dir, wall=wall)
         self._settings = settings.identity
         self._mqtt_host = settings.mqtt.host
+        port = settings.mqtt.port if settings.mqtt.tls is not None else settings.identity.broker_port
+        self._probe = Probe(self.places.probe, self.places.ca, settings.mqtt.host, port)
         self._wall = wall
 
     def __enter__(self) -> Self:
@@ -209,8 +215,26 @@ class Desk:
 
         Raises:
             Misconfigured: the broker's folder is closed to us.
-            Transient: the disk is full, or the reload failed; the next call tries again.
+            Transient: the disk is full, the reload failed, or the broker was not shown to act on its files;
+                the next call tries again.
         """
+        changed, mark, known = self._write(force=force)
+        if known:
+            return Published(changed=False, reloaded=False)
+        command = self._settings.reload_command if reload else ()
+        if command:
+            mosquitto.reload(command)
+        elif changed:  # nobody can have made the broker read it yet
+            return Published(changed=True, reloaded=False)
+        words = self._probe.until_revoked(PROVE_S if command else 0.0)
+        if not words:
+            self.book.note_published(mark)
+        elif command:
+            raise mosquitto.unproven(command, words)
+        return Published(changed=changed, reloaded=not words)
+
+    def _write(self, *, force: bool) -> tuple[bool, str, bool]:
+        """Whether files were written; the mark of what they say; whether the broker is known to act on it."""
         with self.places.alone():
             self._refresh_own()
             refresh_server(self.places, self.authority, wall=self._wall)
@@ -221,17 +245,16 @@ class Desk:
                 shown = hashlib.sha256(pair.read_bytes()).hexdigest()
             said = [barred, [one.serial for one in revoked], conf, shown]
             mark = hashlib.sha256(json.dumps(said).encode()).hexdigest()
-            if not force and self.book.published() == mark and self.places.broker_written:
-                return Published(changed=False, reloaded=False)
-            self.book.note_published("")
+            if not force and self.book.written() == mark and self.places.broker_written:
+                return False, mark, self.book.published() == mark
+            self.book.note_written("")
             number, begin = self.book.next_list()
-            crl = self.authority.crl_pem(revoked, number=number, begin=begin)
+            probe = self.authority.issue_probe()
+            write_atomic(self.places.probe, probe.both_pem)
+            crl = self.authority.crl_pem([*revoked, Revoked(probe.serial, begin)], number=number, begin=begin)
             mosquitto.write_rules(self.places.broker, barred, crl)
-            told = reload and bool(self._settings.reload_command)
-            if told:
-                mosquitto.reload(self._settings.reload_command)
-            self.book.note_published(mark)
-        return Published(changed=True, reloaded=told)
+            self.book.note_written(mark)
+        return True, mark, False
 
 
 def check_fleet(authority: Authority, fleet: str, places: Places) -> None:

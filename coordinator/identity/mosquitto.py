@@ -158,6 +158,14 @@ class ReloadError(Transient):
     """The broker's files are written, but the operator's command did not make it read them."""
 
 
+def unproven(command: Sequence[str], words: str) -> ReloadError:
+    """The command ended well, and the broker does not act on its files: ``words`` say what it does."""
+    return ReloadError(
+        f"identity.reload_command ({' '.join(command)}) ended well, but nothing shows that the broker acts "
+        f"on its files: {words}; does the command reload the broker there, and is {CRL} its crlfile?"
+    )
+
+
 def reload(command: Sequence[str]) -> None:
     """Run the operator's command that makes the broker read its files again (SIGHUP).
 

@@ -93,8 +93,8 @@ class Office:
                 "the broker's files were written; make it read them (systemctl reload mosquitto)",
                 folder=str(self._desk.places.broker.folder),
             )
-        elif done.changed:
-            log.info("the broker was told who may connect")
+        elif done.reloaded:
+            log.info("the broker acts on the newest revocation list")
 
     def close(self) -> None:
         """Stop listening. Idempotent."""

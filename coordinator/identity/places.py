@@ -79,15 +79,20 @@ class Places:
         return self.own / "observer.pem"
 
     @property
+    def probe(self) -> Path:
+        """Certificate and key that the newest revocation list takes back."""
+        return self.own / "probe.pem"
+
+    @property
     def ca(self) -> Path:
         """Whom to trust, for ``[mqtt.tls] ca_file``."""
         return self.own / "ca.pem"
 
     @property
     def broker_written(self) -> bool:
-        """Whether the broker's rules are there at all."""
+        """Whether the broker's rules are there at all, and what shows that they were read."""
         names = (mosquitto.CONF, mosquitto.INCLUDED, mosquitto.ACL, mosquitto.CRL)
-        return all((self.broker.folder / name).is_file() for name in names)
+        return self.probe.is_file() and all((self.broker.folder / name).is_file() for name in names)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:

@@ -2,13 +2,16 @@
 
 import asyncio
 import getpass
+import os
+import signal
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from coordinator.identity.desk import Desk
+from coordinator.admission import unproven
+from coordinator.identity.desk import Desk, Published
 from lichen.looking import as_onlooker
 from lichen.status import look
 from protocol.enrolment import EnrolRequest
@@ -26,10 +29,11 @@ DATA = "persistence_location"
 
 
 @contextmanager
-def debian(folder: Path):
+def debian(folder: Path, reload_command: list[str] | None = None):
     """Mosquitto with a configuration of its own that includes ours, and a desk that can make it reload."""
     program, port = require_mosquitto(), free_port()
-    reload_command = ["/bin/sh", "-c", f"kill -HUP $(cat {folder}/pid)"]
+    if reload_command is None:
+        reload_command = ["/bin/sh", "-c", f"kill -HUP $(cat {folder}/pid)"]
     with make_desk(folder, broker_port=port, reload_command=reload_command) as desk:
         desk.publish(reload=False)
         conf = folder / "mosquitto.conf"
@@ -64,10 +68,11 @@ def coordinators(desk: Desk) -> MqttSettings:
 
 
 async def told(desk: Desk, broker: BrokerProcess) -> None:
-    """Publish, and wait until the broker has read it: the command only sends it a signal."""
+    """Publish; the command only sends a signal, and it is waited until the broker acts on it."""
     before = broker.log().count("Reloading config.")
     assert desk.publish().reloaded
-    await until(lambda: broker.log().count("Reloading config.") > before)
+    assert desk.book.unproven_since() is None
+    assert broker.log().count("Reloading config.") > before
 
 
 async def test_each_of_two_revocations_within_a_second_counts(tmp_path) -> None:
@@ -122,3 +127,39 @@ async def test_who_looks_sees_the_fleet_and_throws_nobody_out(tmp_path) -> None:
                         await onlooker.link.publish(topic, b"forged")
                     await onlooker.link.wait_connected()
             assert coordinator.link.connected
+
+
+async def test_a_reload_that_does_nothing_is_noticed_said_and_tried_again(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("coordinator.identity.desk.PROVE_S", 1.5)
+    silent, works = tmp_path / "silent", f"kill -HUP $(cat {tmp_path}/pid)"
+    command = ["/bin/sh", "-c", f"test -e {silent} || {works}"]
+    with debian(tmp_path, command) as (desk, _):
+        thief = device(desk, tmp_path, "a")
+        silent.touch()  # the command ends well, as a touch does whose watcher has failed
+        desk.book.revoke("a")
+        for _again in range(2):
+            with pytest.raises(Transient, match="nothing shows that the broker acts on its files") as found:
+                desk.publish()
+            assert "lets a certificate in that the newest list takes back" in str(found.value)
+        async with connected(thief, "x", []) as client:
+            assert client.link.connected, "so it is true"
+        wait = unproven(desk.places.state_dir)
+        assert wait is not None
+        assert "may let revoked devices in" in wait.why
+        silent.unlink()
+        assert desk.publish().reloaded
+        assert unproven(desk.places.state_dir) is None
+        assert desk.publish() == Published(changed=False, reloaded=False), "once shown, nothing is told again"
+        assert await turned_away(thief)
+
+
+async def test_a_broker_that_is_told_by_hand_is_found_out(tmp_path) -> None:
+    with debian(tmp_path, []) as (desk, broker):
+        assert desk.publish().reloaded, "it read the files when it started"
+        desk.book.revoke("a", unknown=True)
+        assert desk.publish() == Published(changed=True, reloaded=False)
+        assert desk.publish() == Published(changed=False, reloaded=False)
+        assert unproven(desk.places.state_dir) is not None
+        os.kill(broker.pid, signal.SIGHUP)
+        await until(lambda: desk.publish().reloaded)
+        assert unproven(desk.places.state_dir) is None

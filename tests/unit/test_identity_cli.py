@@ -201,6 +201,9 @@ async def test_a_revoked_device_is_not_shown_as_online(config) -> None:
         run(device_app, "revoke", "pi-1", "--unknown", "-c", config)
         rows = {row["device"]: row["now"] for row in good(device_app, "ls", "-c", config)["devices"]}
         assert rows == {"pi-1": "not heard", "pi-2": "online"}
+        done = run(coordinator_app, "status", "-c", config, "--format", "json")
+        waits = {one["what"]: one["why"] for one in json.loads(done.stdout)["waits"]}
+        assert "nothing shows that the broker acts" in waits["revocations"]
 
 
 def test_a_broker_folder_that_is_closed_is_exit_78_and_the_device_is_revoked(config) -> None:
@@ -272,13 +275,15 @@ def test_root_makes_files_that_the_daemon_can_write() -> None:
     try:
         folder.chmod(0o755)
         file = folder / "coordinator.toml"
-        file.write_text(CONFIG + IDENTITY + f'reload_command = ["/bin/sh", "-c", "id -u > {folder}/who"]\n')
+        file.write_text(
+            CONFIG + IDENTITY + f'reload_command = ["/bin/sh", "-c", "id -u > {folder}/who; false"]\n'
+        )
         state = folder / "coordinator"
         state.mkdir()
         os.chown(state, 65534, 65534)
         init(file)
         good(device_app, "invite", "pi-1", "-c", file)
-        good(device_app, "revoke", "pi-1", "--unknown", "-c", file)
+        wrong(device_app, "revoke", "pi-1", "--unknown", "-c", file, kind=Transient)
         assert {path.stat().st_uid for path in state.rglob("*")} == {65534}
         assert (folder / "who").read_text().strip() == "0", "the broker is root's to reload"
         assert (os.geteuid(), os.getegid()) == (0, 0)

@@ -73,6 +73,14 @@ def test_a_unit_says_what_the_design_promises(name):
     assert "Requires" not in found
 
 
+@pytest.mark.parametrize("kind", ["path", "service"])
+def test_the_brokers_reload_never_stops_for_good(kind):
+    """At systemd's default the sixth revocation within ten seconds ends both until a person resets them."""
+    found = parse(UNITS / "examples" / f"lichen-broker-reload.{kind}")
+    assert found["StartLimitIntervalSec"] == ["0"]
+    assert found.get("TriggerLimitIntervalSec", ["0"]) == ["0"]
+
+
 def test_the_agent_waits_for_no_network():
     assert "network-online.target" not in " ".join(parse(UNITS / "lichen-agent.service")["After"])
 
