@@ -7,7 +7,7 @@ from coordinator.app import Coordinator
 from coordinator.ledger import MAX_ROWS
 from edge_agent.agent import Agent
 from edge_agent.outbox import MAX_WANTS
-from lichen.world.invariants import Violation
+from lichen.world.books import Violation
 from lichen.world.loop import SimLoop
 from lichen.world.machine import Node
 from lichen.world.nodes import Device, Headquarters

@@ -18,21 +18,17 @@ from coordinator.app import Coordinator
 from coordinator.rounds.closing import closes_at
 from coordinator.rounds.folding import finish_seed, guiding
 from coordinator.rounds.states import Phase, RoundState
+from lichen.world.books import Violation, read_state, row_of, updates_of, version_of
 from lichen.world.guided import finished, viewed
 from models.contract import Blobs, Server, Update
 from models.params import flatten
 from protocol.frame import decode_frame
-from protocol.frame import digest as digest_of
 from protocol.messages import Receipt
 from protocol.task import Task
-from protocol.updates import BlobHeader, Manifest, UpdateHeader
+from protocol.updates import UpdateHeader
 
 _WRITING_S: Final = 0.5
 """A deadline counts from the decision; an attempt is seen when that is on disk, at most so much later."""
-
-
-class Violation(AssertionError):  # noqa: N818 - reads as what happened
-    """A promise is broken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +114,7 @@ class Truth:
         Raises:
             Violation: it promises what is not on disk, or refuses what it counts.
         """
-        row = _row(app, device, receipt.digest)
+        row = row_of(app, device, receipt.digest)
         words = f"{device}'s update {receipt.digest[:8]} for round {receipt.round}"
         if receipt.status == "refused":
             if row is not None and not row["lost"]:
@@ -212,11 +208,11 @@ class Truth:
 
     def _made(self, app: Coordinator, version: int) -> None:
         """Fold a new version once more, and compare."""
-        row = _version(app, version)
+        row = version_of(app, version)
         if row is None:
             raise Violation(f"the machine is at version {app.driver.state.version}; {version} has no row")
         expected, digests = (self.first, ()) if version == 0 else self._fold(app, version, row)
-        actual = _read_state(app.settings.state_dir / "blobs", row["manifest"])
+        actual = read_state(app.settings.state_dir / "blobs", row["manifest"])
         if not _equal(expected, actual):
             raise Violation(f"version {version} is not the fold of {sorted(row['devices'])}")
         self.states.append(expected)
@@ -224,7 +220,7 @@ class Truth:
         self.counted[version] = digests
 
     def _fold(self, app: Coordinator, version: int, row: dict[str, Any]) -> tuple[Blobs, tuple[str, ...]]:
-        rows = [r for r in _updates(app, version) if not r["lost"]]
+        rows = [r for r in updates_of(app, version) if not r["lost"]]
         if sorted(r["device"] for r in rows) != sorted(row["devices"]):
             raise Violation(
                 f"version {version} is made of {sorted(row['devices'])}, accepted are "
@@ -274,7 +270,7 @@ class Truth:
                 continue
             if digest in self.refused and self.tolerant:
                 continue
-            if self.tolerant and (row := _row(app, device, digest)) is not None and row["lost"]:
+            if self.tolerant and (row := row_of(app, device, digest)) is not None and row["lost"]:
                 self.lost.add(digest)
                 continue
             where = f"version {state.version}, round {state.round} has {state.delivered}"
@@ -284,32 +280,3 @@ class Truth:
 def _equal(a: Blobs, b: Blobs) -> bool:
     one, other = flatten(a), flatten(b)
     return one.keys() == other.keys() and all(np.array_equal(x, other[name]) for name, x in one.items())
-
-
-def _read_state(blobs: Path, manifest: str) -> Blobs:
-    """A global state, read beside the coordinator."""
-
-    def blob(digest: str) -> bytes:
-        data = (blobs / digest[:2] / digest).read_bytes()
-        if digest_of(data) != digest:
-            raise Violation(f"blob {digest[:8]} of a new version is damaged")
-        return data
-
-    refs = Manifest.model_validate_json(blob(manifest)).blobs
-    return {name: decode_frame(blob(ref.digest), BlobHeader)[1] for name, ref in refs.items()}
-
-
-def _version(app: Coordinator, version: int) -> dict[str, Any] | None:
-    rows = app.store.rows(sa.select(schema.versions).where(schema.versions.c.version == version))
-    return rows[0] if rows else None
-
-
-def _row(app: Coordinator, device: str, digest: str) -> dict[str, Any] | None:
-    table = schema.updates
-    rows = app.store.rows(sa.select(table).where(table.c.digest == digest, table.c.device == device))
-    return rows[0] if rows else None
-
-
-def _updates(app: Coordinator, round_: int) -> list[dict[str, Any]]:
-    table = schema.updates
-    return app.store.rows(sa.select(table).where(table.c.round == round_).order_by(table.c.device))

@@ -13,9 +13,10 @@ from contextvars import Context
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from lichen.world.books import Violation
 from lichen.world.clock import NodeClock
 from lichen.world.disk import SimDisk, start
-from lichen.world.invariants import Truth, Violation
+from lichen.world.invariants import Truth
 from lichen.world.life import Life
 from lichen.world.scenario import Scenario
 from protocol.task import Task

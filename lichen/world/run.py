@@ -15,9 +15,10 @@ from typing import Any, Final
 
 from coordinator.rounds.states import Phase
 from lichen.world import bounds, loop, sky
+from lichen.world.books import Violation
 from lichen.world.diary import quiet
 from lichen.world.disk import memory_folder
-from lichen.world.invariants import Truth, Violation
+from lichen.world.invariants import Truth
 from lichen.world.loop import SimLoop, Stuck
 from lichen.world.machine import Node
 from lichen.world.nodes import ERRNO, Device, Headquarters
