@@ -1,4 +1,7 @@
-"""Asks the broker, under a client id of its own: a running agent keeps its session. Nothing is retained."""
+"""Asks the broker, under a client id of its own, and only where a running agent keeps its session.
+
+Nothing is retained.
+"""
 
 import asyncio
 import socket
@@ -10,6 +13,7 @@ from typing import Final
 from edge_agent.config import AgentSettings
 from edge_agent.doctor.bounded import TookTooLong, within
 from edge_agent.doctor.broker import Asked, Tls
+from edge_agent.doctor.running import link_of
 from edge_agent.identity.folder import folder_of
 from protocol.errors import Misconfigured, Refused, Transient
 from protocol.topics import device_filters, ping_topic
@@ -51,6 +55,8 @@ def probe(settings: AgentSettings, limit_s: float) -> Asked:
         asked = replace(asked, tls=_shake(settings, limit_s))
         if asked.tls is not None and asked.tls.trouble:
             return asked
+    if (running := link_of(settings)) is not None:
+        return replace(asked, running=running)
     return asyncio.run(_speak(settings, asked, limit_s))
 
 

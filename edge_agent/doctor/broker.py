@@ -37,6 +37,7 @@ class Asked:
         refused_filters: of those that the agent subscribes to.
         own_topic: why the device may not write on its own topic; empty: it may.
         foreign_topic: whether it may write on another device's topic; None: it cannot be told.
+        running: what the running agent says of its link, where it was looked at instead; None: it was not.
     """
 
     addresses: tuple[str, ...] = ()
@@ -48,6 +49,7 @@ class Asked:
     refused_filters: tuple[str, ...] = field(default=())
     own_topic: str = ""
     foreign_topic: bool | None = None
+    running: str | None = None
 
 
 def judge(asked: Asked, settings: AgentSettings, now: float) -> list[Finding]:
@@ -69,6 +71,8 @@ def judge(asked: Asked, settings: AgentSettings, now: float) -> list[Finding]:
         return [fail("broker.reach", asked.reach, todo)]
     found = [ok("broker.reach", f"{where} answers ({asked.addresses[0]})")]
     found += _tls(asked, settings, now)
+    if asked.running is not None:
+        return [*found, _of_the_agent(asked.running)]
     if asked.admission is None:
         return found
     if asked.admission:
@@ -80,6 +84,17 @@ def judge(asked: Asked, settings: AgentSettings, now: float) -> list[Finding]:
         *_access(asked, settings),
         _packets(asked, settings),
     ]
+
+
+def _of_the_agent(words: str) -> Finding:
+    check = "broker.admission"
+    seen = (
+        f"the agent that runs here says: {words}; the doctor did not connect, for the broker takes one "
+        "connection for each certificate"
+    )
+    if words.startswith("connected"):
+        return ok(check, seen)
+    return warn(check, seen, "lichen agent status --why says more; stop the agent to have the broker asked")
 
 
 def _tls(asked: Asked, settings: AgentSettings, now: float) -> list[Finding]:

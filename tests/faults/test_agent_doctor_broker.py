@@ -1,5 +1,8 @@
 """The doctor at real brokers: open, closed, with the access list of the operator's files, silent, small."""
 
+import asyncio
+import json
+import os
 import socket
 import time
 
@@ -8,9 +11,12 @@ import pytest
 from edge_agent.config import read
 from edge_agent.doctor import ask, broker
 from edge_agent.doctor.findings import Finding
+from edge_agent.status import LOCK_FILE, STATUS_FILE
 from protocol.errors import Misconfigured
+from protocol.topics import Kind, device_topic
+from runtime.owner import Owner
 from tests.support.brokers import HOST, free_port, mosquitto_process
-from tests.support.identity_broker import SecuredBroker
+from tests.support.identity_broker import SecuredBroker, connected
 from tests.support.identity_pki import FLEET, Pki
 from tests.unit.test_agent_session import BASIC, config
 
@@ -83,6 +89,34 @@ def test_the_operators_access_list_lets_a_device_be_itself_and_nobody_else(tmp_p
         "broker.packets": "ok",
     }
     assert "another device's are not" in found["broker.acl"].seen
+
+
+async def test_a_running_agent_of_a_fleet_with_identities_keeps_its_connection(tmp_path, pki, secured):
+    """Its lock and its status are the real agent's files; its connection is the device's own."""
+    shown = pki.device("busy")
+    owner, status = (tmp_path / "state", tmp_path / "cache")
+    owner.mkdir()
+    status.mkdir()
+    async with connected(shown.mqtt(secured.port), f"agent-{FLEET}-busy", []) as agent:
+        words = {"pid": os.getpid(), "wall": time.time(), "link": agent.link.why}
+        (status / STATUS_FILE).write_text(json.dumps(words))
+        running = Owner(owner / LOCK_FILE, "agent")
+        try:
+            found = await asyncio.to_thread(
+                asked, tmp_path, secured.port, tls(shown), device="busy", fleet=FLEET
+            )
+        finally:
+            running.close()
+        assert {check: one.level for check, one in found.items()} == {
+            "broker.reach": "ok",
+            "broker.tls": "ok",
+            "broker.admission": "ok",
+        }
+        assert "connected to" in found["broker.admission"].seen
+        marker = device_topic(FLEET, "busy", Kind.STATE)
+        async with asyncio.timeout(10):
+            await agent.link.publish(marker, b"{}")
+        assert agent.link.counters.reconnects == 0, "it was never cut off"
 
 
 def test_a_name_that_is_not_the_certificates(tmp_path, pki, secured):
