@@ -115,8 +115,8 @@ class Coordinator:
             on_connect=self._on_connect,
             ping_topic=ping_topic(settings.fleet),
         )
-        judged, worker, int8 = settings.evaluation.data, settings.worker, settings.export.int8
-        self.jobs = jobs or WorkerJobs(task, root / "jobs", judged, worker, kept, int8=int8)
+        test, worker, int8 = settings.evaluation, settings.worker, settings.export.int8
+        self.jobs = jobs or WorkerJobs(task, root / "jobs", test.data, worker, kept, int8=int8, by=test.by)
         self._assemble(task, server, RunId(root, rng))
 
     def _assemble(self, task: Task, server: Server, run: RunId) -> None:

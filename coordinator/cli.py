@@ -14,6 +14,7 @@ from coordinator.app import serve as serve_settings
 from coordinator.cli_options import Config, Format, FormatOption
 from coordinator.config import load_settings, load_task
 from coordinator.history import read
+from coordinator.history_table import Parts, judged_on, print_parts
 from coordinator.labelled import read as read_labelled
 from coordinator.status_cli import status
 from coordinator.store import Store
@@ -104,8 +105,18 @@ app.add_typer(trust, name="trust")
 
 
 @app.command()
-def history(config: Config, fmt: FormatOption = Format.TABLE) -> None:
-    """Rounds, metrics, who delivered, bytes, refusals. Works while the coordinator runs, and after."""
+def history(
+    config: Config,
+    fmt: FormatOption = Format.TABLE,
+    *,
+    by: Annotated[
+        Parts | None, typer.Option("--by", help="Also the last judged version on parts of the windows.")
+    ] = None,
+) -> None:
+    """Rounds, metrics, who delivered, bytes, refusals. Works while the coordinator runs, and after.
+
+    The JSON form has the parts of every version that was judged on them (evaluation.by), under versions.
+    """
     state_dir = load_settings(config).state_dir
     if not (state_dir / DATABASE).is_file():
         words = f"{state_dir / DATABASE} is not there; has this coordinator ever run?"
@@ -118,6 +129,8 @@ def history(config: Config, fmt: FormatOption = Format.TABLE) -> None:
         typer.echo(json.dumps(found))
     else:
         _print(found)
+        if by is not None:
+            print_parts(found, by.value)
     raise typer.Exit(exit_codes.OK)
 
 
@@ -148,13 +161,15 @@ def _print(found: dict[str, Any]) -> None:
         for label, row in zip(labels, found["confusion"]["matrix"], strict=True):
             table.add_row(escape(label), *map(str, row))
         console.print(table)
+        console.print(judged_on(found["confusion"]), soft_wrap=True, markup=False, highlight=False)
 
 
 def _rounds_table(found: dict[str, Any]) -> Table:
     table = Table(
         "round", "attempts", "devices", "quality by modality", "bytes up", "metrics", title="Rounds"
     )
-    shown = (*_SHOWN, *found["reported"])
+    of_targets = dict.fromkeys(n for row in found["rounds"] for n in row["metrics"] if "/" in n)
+    shown = dict.fromkeys((*_SHOWN, *of_targets, *found["reported"]))
     for row in found["rounds"]:
         table.add_row(
             str(row["round"]),

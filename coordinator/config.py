@@ -11,6 +11,7 @@ from coordinator.policies import policy
 from coordinator.rollout.settings import RolloutSettings
 from coordinator.standing import QuarantineSettings
 from models import windowset
+from models.evaluation import Part
 from models.registry import method
 from models.spec import MethodSpec
 from protocol.base import Name
@@ -29,6 +30,9 @@ class EvaluationSettings(Section):
 
     data: ConfigPath | None = None
     every_rounds: Positive = 1
+    by: Annotated[tuple[Part, ...], Field(max_length=2)] = ("group",)
+    """Also judge parts of the windows: those of each person or device (``group``, where the set says whose
+    they are), all with fewer modalities (``modalities``). Each costs as much time again, and more."""
 
 
 class ExportSettings(Section):

@@ -47,6 +47,7 @@ def _read(store: Store) -> dict[str, Any]:
     task = None if known is None else Task.model_validate_json(known)
     state, _ = replay(store.journal())
     versions = store.rows(sa.select(schema.versions).order_by(schema.versions.c.version))
+    parts = {row["version"]: row["by"] for row in store.rows(sa.select(schema.parts))}
     return {
         "task": None if task is None else task.name,
         "reported": [] if task is None else list(names_of(task)),
@@ -60,7 +61,10 @@ def _read(store: Store) -> dict[str, Any]:
         "bytes_up": int(store.get_meta("bytes_up") or 0),
         "bytes_down": int(store.get_meta("bytes_down") or 0),
         "disk_writes": json.loads(store.get_meta("disk_writes") or "{}"),
-        "versions": [{k: v for k, v in row.items() if k != "confusion"} for row in versions],
+        "versions": [
+            {**{k: v for k, v in row.items() if k != "confusion"}, "by": parts.get(row["version"], {})}
+            for row in versions
+        ],
         "rounds": _rounds(store, {row["version"]: row for row in versions}),
         "refusals": store.rows(sa.select(schema.refusals).order_by(*schema.refusals.primary_key)),
         "quarantine": [

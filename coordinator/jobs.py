@@ -18,6 +18,7 @@ from coordinator.labelled import announced
 from coordinator.trouble import no_room
 from models import jobs
 from models.contract import Blobs, Evaluation, Tensors
+from models.evaluation import Part
 from models.registry import methods
 from protocol.bundle import pack, unpack
 from protocol.errors import Refused, Transient
@@ -91,6 +92,7 @@ class WorkerJobs:
         settings: for how long, and with how many threads.
         labelled: the labelled windows that a guided method learns from (:func:`coordinator.labelled.keep`).
         int8: exports get an int8 variant, calibrated on ``windows``, else on ``labelled``.
+        by: parts of ``windows`` that versions are judged on besides.
     """
 
     def __init__(
@@ -102,6 +104,7 @@ class WorkerJobs:
         labelled: Path | None = None,
         *,
         int8: bool = True,
+        by: tuple[Part, ...] = (),
     ) -> None:
         self._task = announced(task)
         self._labelled = labelled
@@ -109,6 +112,7 @@ class WorkerJobs:
         self._windows = windows
         self._real = (windows or labelled) if int8 else None
         self._settings = settings
+        self._by = by
         self._learn = Worker("models.worker", idle_s=settings.idle_s)
         spec = methods().get(task.method)
         # Where there are several bundles, one after the other, torch is loaded once for all of them.
@@ -135,7 +139,7 @@ class WorkerJobs:
         if self._windows is None:
             raise Transient("there are no labelled windows to judge on: set evaluation.data")
         with self._folder("evaluate") as folder:
-            job = jobs.EvaluateJob(self._task, threads=self._settings.threads)
+            job = jobs.EvaluateJob(self._task, threads=self._settings.threads, by=self._by)
             await asyncio.to_thread(jobs.write_evaluate, folder, job, self._windows, state)
             await self._learn.run(folder, self._settings.timeout_s)
             return await asyncio.to_thread(jobs.read_evaluation, folder)

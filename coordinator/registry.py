@@ -125,6 +125,10 @@ class Registry:
     def record_evaluation(self, version: int, evaluation: Evaluation) -> None:
         """Write how good a version is."""
         self._set(version, metrics=dict(evaluation.metrics), confusion=evaluation.confusion_KK)
+        with self._store.transaction() as connection:
+            table = schema.parts
+            connection.execute(table.delete().where(table.c.version == version))
+            connection.execute(table.insert().values(version=version, by=evaluation.by))
 
     def record_trouble(self, version: int, trouble: str) -> None:
         """Write why a version could not be judged or exported."""

@@ -5,7 +5,7 @@ from typing import Any
 
 from sqlalchemy import JSON, Column, Float, Integer, MetaData, String, Table
 
-VERSION = 5
+VERSION = 6
 """Of the tables, kept in ``PRAGMA user_version``."""
 
 UPGRADES = {
@@ -21,6 +21,7 @@ UPGRADES = {
     ),
     3: (),
     4: (),
+    5: (),
 }
 """From that version to the next: what ``create_all`` does not do to tables that are there, as it makes those
 that are not."""
@@ -149,6 +150,14 @@ versions = Table(
     Column("trouble", String, nullable=False, default=""),
 )
 """The registry: content-addressed versions, their parent, who made them, how good they are."""
+
+parts = Table(
+    "parts",
+    metadata,
+    Column("version", Integer, primary_key=True),
+    Column("by", JSON, nullable=False),
+)
+"""How good a version is on parts of the windows (``models.evaluation.PARTS``)."""
 
 weighings = Table(
     "weighings",

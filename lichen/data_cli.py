@@ -179,7 +179,9 @@ def windows(
 ) -> None:
     """Cut recordings into labelled windows, as a device would: what a coordinator judges versions on.
 
-    Tables (csv, parquet) are read as the task's own labelled one, where it names one: classes by name too.
+    Each window keeps the name of its file as its group, so that versions are judged by group as well: write
+    one file a person, or a device. Tables (csv, parquet) are read as the task's own labelled one, where it
+    names one.
     """
     from lichen.simulated_files import read_labelled  # noqa: PLC0415 - the other commands need none of it
     from lichen.streams import of_windows  # noqa: PLC0415 - as above
@@ -190,7 +192,7 @@ def windows(
     parts = []
     for file in recordings:
         found, findings = read_labelled(file, chosen)
-        parts.append(replace(found, context=None))
+        parts.append(replace(found, context=None, group_B=np.full(len(found), file.stem)))
         for finding in findings:
             typer.echo(f"{finding.severity}: {file}: {finding.words}", err=True)
     cut = windowset.concat(parts)

@@ -7,13 +7,14 @@ wire. The same task, windows and seed give the same history, in one process or i
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lichen.simulated_choice import Choice
 from lichen.simulated_device import PROTOTYPE, Role, Site, VirtualDevice
 from lichen.simulated_down import Downloads
 from lichen.simulated_guided import Guide
+from lichen.simulated_parts import judgeable, labelled_for, without_others
 from lichen.simulated_round import Engine, RoundRecord, Tamper, Watch
 from lichen.simulated_workers import Crew, Here, Workers
 from lichen.streams import Fixed, Stream, of_windows
@@ -245,10 +246,15 @@ def alone(
     rounds: int | None = None,
     profiles: Mapping[str, Profile] | None = None,
     labelled: WindowSet | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> dict[str, Evaluation]:
-    """What each device reaches by itself, judged on the same windows; see :func:`each_alone`."""
-    histories = each_alone(task, devices, test, seed, rounds=rounds, profiles=profiles, labelled=labelled)
-    return {name: history.evaluation for name, history in histories.items() if history.evaluation is not None}
+    """What each device reaches by itself, judged on the same windows; see :func:`each_alone`.
+
+    It is judged on targets that it had labels for alone; a device that had none of those is left out.
+    """
+    asked: dict[str, Any] = {"rounds": rounds, "profiles": profiles, "labelled": labelled}
+    found = each_alone(task, devices, test, seed, progress=progress, **asked)
+    return {name: history.evaluation for name, history in found.items() if history.evaluation is not None}
 
 
 def each_alone(
@@ -260,23 +266,29 @@ def each_alone(
     rounds: int | None = None,
     profiles: Mapping[str, Profile] | None = None,
     labelled: WindowSet | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> dict[str, History]:
     """The local-only baseline: the same client and as many rounds, no aggregation.
 
     A fleet of one is that baseline, with the order of samples that the device has in the whole fleet. Its
     "uplink" is float32, so that it is not held back by a codec it would not need. A guided method trains on
-    the same labelled windows for each.
+    the same labelled windows for each. ``progress`` is told each device's name before it is trained.
     """
     local = _of_rounds(
         task.model_copy(update={"uplink": task.uplink.model_copy(update={"codec": "float32"})}), rounds
     )
     spec = registry.method(task.method)
     spec.configure(local)
-    site, asked = Site(local, seed), _Asked(test, local.rounds.count, local.rounds.count)
-    guide = Guide.of(local, labelled, seed)
-    return {
-        device.name: _run(
-            Engine(local, spec.server(), {}, None, guide=guide), Here(site, [device]), site, asked
-        )
-        for device in _fleet(devices, {}, profiles or {})
-    }
+    site, guide, found = Site(local, seed), Guide.of(local, labelled, seed), {}
+    for device in _fleet(devices, {}, profiles or {}):
+        if progress is not None:
+            progress(device.name)
+        targets = labelled_for(local, device.held(local.rounds.count))
+        own = None if test is None else judgeable(local, test, targets)
+        asked = _Asked(own, local.rounds.count, local.rounds.count)
+        engine = Engine(local, spec.server(), {}, None, guide=guide)
+        history = _run(engine, Here(site, [device]), site, asked)
+        if history.evaluation is not None:
+            history = replace(history, evaluation=without_others(local, history.evaluation, targets))
+        found[device.name] = history
+    return found

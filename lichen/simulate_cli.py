@@ -26,6 +26,13 @@ class Format(StrEnum):
     JSON = "json"
 
 
+class Parts(StrEnum):
+    """Values of :data:`models.evaluation.Part`."""
+
+    GROUP = "group"
+    MODALITIES = "modalities"
+
+
 class Dataset(StrEnum):
     """Names of :data:`lichen.studies.STUDIES`, which is not imported for the help."""
 
@@ -71,6 +78,14 @@ Profiles = Annotated[
     ),
 ]
 Every = Annotated[int, typer.Option("--every", min=1, help="Judge every so many rounds, and the last.")]
+By = Annotated[
+    list[Parts] | None,
+    typer.Option(
+        "--by",
+        help="Also judge the last version on each group (person, device) of the test windows, or on all with "
+        "fewer modalities. May be repeated.",
+    ),
+]
 Local = Annotated[bool, typer.Option("--alone", help="Also train each device by itself, and compare.")]
 Own = Annotated[
     bool,
@@ -138,6 +153,7 @@ def simulate(
     labelled: Known = None,
     profiles: Profiles = None,
     every: Every = 1,
+    by: By = None,
     local: Local = False,
     personal: Own = False,
     threads: Threads = 1,
@@ -218,12 +234,14 @@ def simulate(
         its = files.read_task(task, rounds, options, method)
         known = labelled_of(its, task.parent, labelled)
         fleet = files.of_files(its, data, test, seed, profiles or [], known=known)
-    if fleet.test is None and (local or personal):
-        word = "--alone" if local else "--personal"
+    if fleet.test is None and (local or personal or by):
+        word = "--by" if by else "--alone" if local else "--personal"
         raise Misconfigured(f"{word} compares on labelled windows: name them with --test")
-    from lichen.simulated_report import run  # noqa: PLC0415 - as above
+    from lichen.simulated_report import How, run  # noqa: PLC0415 - as above
+    from models.evaluation import PARTS  # noqa: PLC0415 - as above
 
-    report = run(fleet, every=every, local=local, personal=personal, threads=threads, workers=workers)
+    how = How(every, local, personal, threads, workers, tuple(kind for kind in PARTS if kind in (by or ())))
+    report = run(fleet, how)
     if shape is Format.JSON:
         typer.echo(json.dumps(report, allow_nan=False))
     else:

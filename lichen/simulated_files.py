@@ -4,7 +4,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from models.contract import Profile, WindowSet
 from models.streams.stream_findings import Finding
 from protocol.errors import Misconfigured
 from protocol.task import Task
+
+if TYPE_CHECKING:
+    from lichen.datasets.split import Split
 
 
 @dataclass(frozen=True)
@@ -166,7 +169,8 @@ def of_dataset(
         raise Misconfigured(
             f"--prototype-devices {prototype_devices}: there are {setting.devices} devices (--devices)"
         )
-    train, test = (windowset.check(chosen.load(part, seed).windows, task, name) for part in ("train", "test"))
+    splits = (chosen.load(part, seed) for part in ("train", "test"))
+    train, test = (windowset.check(_of_people(split), task, name) for split in splits)
     about: dict[str, Any] = {"dataset": name, "setting": dict(vars(setting))}
     known = None
     if registry.method(task.method).guided:
@@ -180,6 +184,11 @@ def of_dataset(
         devices = {device: Unlabelled(stream) for device, stream in devices.items()}
     last = list(devices)[len(devices) - prototype_devices :]
     return Fleet(task, seed, devices, test, dict.fromkeys(last, PROTOTYPE), labelled=known, about=about)
+
+
+def _of_people(split: "Split") -> WindowSet:
+    """Its windows, each with its person as its group."""
+    return replace(split.windows, group_B=split.person_B.astype(np.str_))
 
 
 def options_of(words: Sequence[str]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import torch
@@ -11,31 +11,53 @@ from rich.console import Console
 from coordinator.weighings import kept
 from lichen.simulate import History, RoundRecord, alone, not_judged, simulate
 from lichen.simulated_files import Fleet
+from lichen.simulated_parts import judged_in_parts
 from lichen.simulated_personal import each_personal
+from models.evaluation import Part
+from models.windowset import described
 
 _SAY_EVERY_S: Final = 5.0
 
 
-def run(
-    fleet: Fleet, *, every: int, local: bool, personal: bool, threads: int, workers: int
-) -> dict[str, Any]:
+@dataclass(frozen=True)
+class How:
+    """How a simulation is run and judged.
+
+    Attributes:
+        every: rounds between two judgements.
+        local: also train each device by itself.
+        personal: also judge what each device keeps for itself.
+        threads: of torch, with one worker.
+        workers: processes.
+        by: parts of the test windows to judge the last version on.
+    """
+
+    every: int = 1
+    local: bool = False
+    personal: bool = False
+    threads: int = 1
+    workers: int = 1
+    by: tuple[Part, ...] = ()
+
+
+def run(fleet: Fleet, how: How) -> dict[str, Any]:
     """Simulate; the history as JSON values."""
-    torch.set_num_threads(threads)
+    torch.set_num_threads(how.threads)
     for file, findings in fleet.findings.items():
         for finding in findings:
             sys.stderr.write(f"{finding.severity}: {file}: {finding.words}\n")
-    why_not = not_judged(fleet.task, fleet.test) if personal else ""
+    why_not = not_judged(fleet.task, fleet.test) if how.personal else ""
     history = simulate(
         fleet.task,
         fleet.devices,
         None if why_not else fleet.test,
         fleet.seed,
-        evaluate_every=every,
+        evaluate_every=how.every,
         roles=fleet.roles,
         profiles=fleet.profiles,
         labelled=fleet.labelled,
-        workers=workers,
-        keep_private=personal,
+        workers=how.workers,
+        keep_private=how.personal,
         progress=_Progress(fleet.task.rounds.count).told,
     )
     report: dict[str, Any] = {
@@ -49,6 +71,7 @@ def run(
             {"file": str(file), **finding.as_json()} for file, of in fleet.findings.items() for finding in of
         ],
         "roles": {name: fleet.roles.get(name, "train") for name in sorted(fleet.devices)},
+        "judged_on": None if fleet.test is None else described(fleet.test, fleet.task),
         "rounds": [_round(record) for record in history.rounds],
         "confusion": None if history.evaluation is None else history.evaluation.confusion_KK,
         "bytes_up": history.bytes_up,
@@ -56,12 +79,22 @@ def run(
         "seconds": history.seconds,
         **({"not_judged": why_not} if why_not else {}),
     }
-    if local and fleet.test is not None:
+    if history.evaluation is not None and fleet.test is not None:
+        report["by"] = judged_in_parts(fleet.task, history.state, fleet.test, how.by)
+    if how.local and fleet.test is not None:
         trainers = {name: held for name, held in fleet.devices.items() if name not in fleet.roles}
         may = {name: profile for name, profile in fleet.profiles.items() if name in trainers}
-        reached = alone(fleet.task, trainers, fleet.test, fleet.seed, profiles=may, labelled=fleet.labelled)
+        reached = alone(
+            fleet.task,
+            trainers,
+            fleet.test,
+            fleet.seed,
+            profiles=may,
+            labelled=fleet.labelled,
+            progress=_Each(len(trainers)).begins,
+        )
         report["alone"] = {name: evaluation.metrics for name, evaluation in reached.items()}
-    if personal:
+    if how.personal:
         report["personal"] = _personal(fleet, history)
     return report
 
@@ -84,6 +117,22 @@ def _personal(fleet: Fleet, history: History) -> dict[str, Any]:
         name: {"global": None if one.common is None else one.common.metrics, "personal": one.own.metrics}
         for name, one in judged.items()
     }
+
+
+class _Each:
+    """Says on standard error which device is trained by itself now."""
+
+    def __init__(self, devices: int) -> None:
+        self._devices, self._done, self._began = devices, 0, time.perf_counter()
+        self._console = Console(stderr=True)
+
+    def begins(self, name: str) -> None:
+        """That device is next."""
+        took = time.perf_counter() - self._began
+        left = f"; {took / self._done * (self._devices - self._done):.0f} s left" if self._done else ""
+        self._done += 1
+        words = f"alone: device {self._done} of {self._devices}, {name}{left}"
+        self._console.print(words, style="dim", highlight=False, markup=False)
 
 
 class _Progress:

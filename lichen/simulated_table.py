@@ -14,24 +14,27 @@ _SHOWN: Final = 20
 def show(report: dict[str, Any]) -> None:
     """Print the history as a table."""
     table = Table(title=f"{report['task']} ({report['method']}), seed {report['seed']}", title_justify="left")
-    for name in ("round", "devices", "bytes up", "bytes down", "accuracy", "refused"):
+    last = report["rounds"][-1]["metrics"]
+    others = [name for name in last if "/" in name]
+    for name in ("round", "devices", "bytes up", "bytes down", "accuracy", "macro F1", *others, "refused"):
         table.add_column(name, justify="right", overflow="fold")
     for record in report["rounds"]:
-        accuracy = record["metrics"].get("accuracy")
+        metrics = record["metrics"]
         table.add_row(
             str(record["round"]),
             str(len(record["accepted"])),
             f"{sum(record['bytes_up'].values()):,}",
             f"{sum(record['bytes_down'].values()):,}",
-            "" if accuracy is None else f"{accuracy:.3f}",
+            *(_number(metrics.get(name)) for name in ("accuracy", "macro_f1", *others)),
             "; ".join(escape(f"{name}: {why}") for name, why in record["refused"].items()),
         )
     console = Console()
     console.print(table)
     _weighed(console, report["rounds"])
-    reached = [metrics["accuracy"] for metrics in report.get("alone", {}).values()]
-    if reached:
-        console.print(f"each device alone: mean accuracy {sum(reached) / len(reached):.3f}")
+    _judged_on(console, report)
+    _alone(console, report)
+    for kind, parts in report.get("by", {}).items():
+        _parts(console, f"the last version by {kind}", parts)
     if why := report.get("not_judged"):
         console.print(f"the fleet's model is not judged: {why}", highlight=False, markup=False)
     judged = report.get("personal", {}).values()
@@ -42,6 +45,48 @@ def show(report: dict[str, Any]) -> None:
             common = sum(one["global"]["accuracy"] for one in judged) / len(judged)
             words = f"{common:.3f} with the global model, {words}"
         console.print(f"on each device's own classes: mean accuracy {words}")
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
+def _judged_on(console: Console, report: Mapping[str, Any]) -> None:
+    """What the scores are of."""
+    judged = report["judged_on"]
+    if judged is None:
+        return
+    counts = ", ".join(f"{label} {count}" for label, count in judged["by_class"].items())
+    console.print(f"judged on {judged['windows']} windows: {counts}", highlight=False, markup=False)
+    if sum(count > 0 for count in judged["by_class"].values()) == 1:
+        console.print("they are all of one class: an accuracy of them tells nothing", style="yellow")
+
+
+def _alone(console: Console, report: Mapping[str, Any]) -> None:
+    reached = report.get("alone", {})
+    if not reached:
+        return
+    _parts(console, "each device alone", reached)
+    for name, words in (("accuracy", "accuracy"), ("macro_f1", "macro F1")):
+        values = [metrics[name] for metrics in reached.values()]
+        console.print(f"each device alone: mean {words} {sum(values) / len(values):.3f}")
+    if silent := len(report["devices"]) - len(reached):
+        words = (
+            f"{silent} devices are not judged: they train nothing, or had labels for nothing that is judged"
+        )
+        console.print(words, highlight=False)
+
+
+def _parts(console: Console, title: str, parts: Mapping[str, Mapping[str, float]]) -> None:
+    """A row for each, with what it is a score of."""
+    others = [*dict.fromkeys(name for metrics in parts.values() for name in metrics if "/" in name)]
+    table = Table(title=title, title_justify="left")
+    for column in ("", "windows", "accuracy", "macro F1", *others):
+        table.add_column(column, justify="right", overflow="fold")
+    for name, metrics in parts.items():
+        numbers = (_number(metrics.get(one)) for one in ("accuracy", "macro_f1", *others))
+        table.add_row(escape(name), f"{metrics['windows']:.0f}", *numbers)
+    console.print(table)
 
 
 def _weighed(console: Console, rounds: Sequence[Mapping[str, Any]]) -> None:

@@ -58,6 +58,7 @@ class WindowSet:
             the target's unit; NaN where unlabelled. A target that is not there is unlabelled everywhere.
             (What a generation makes lies in ``x``.)
         context: longer stretches of the stream, one to each window; None where they were not kept.
+        group_B: text: whose window it is (a person, a device), for scores by group; None where nobody said.
     """
 
     x: dict[str, FloatArray]
@@ -66,6 +67,7 @@ class WindowSet:
     y_B: NDArray[np.int64]
     targets: dict[str, FloatArray] = field(default_factory=dict)
     context: Context | None = None
+    group_B: NDArray[np.str_] | None = None
 
     def __len__(self) -> int:
         return len(self.y_B)
@@ -126,10 +128,12 @@ class Evaluation:
     Attributes:
         metrics: finite numbers; of windows ``accuracy``, ``macro_f1``, ``loss`` and ``windows`` at least.
         confusion_KK: counts; row: true class, column: predicted.
+        by: metrics of parts of the windows (:data:`models.evaluation.PARTS`), by the part's kind and name.
     """
 
     metrics: dict[str, float]
     confusion_KK: list[list[int]]
+    by: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
 
     @property
     def recall_K(self) -> tuple[float | None, ...]:  # noqa: N802 - shape legend

@@ -17,6 +17,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from models import views
 from models.contract import Blobs, ClientContext, Evaluation, LocalResult, Profile, Tensors
+from models.evaluation import Part
 from models.materials import Material
 from models.params import flatten, read_npz, unflatten, write_npz
 from models.registry import method
@@ -64,6 +65,8 @@ class EvaluateJob:
     task: Task
     threads: int = 1
     windows_path: str = WINDOWS
+    by: tuple[Part, ...] = ()
+    """Parts of the windows to judge on besides."""
     kind: Literal["evaluate"] = "evaluate"
 
 
@@ -166,7 +169,7 @@ def write_evaluate(job_dir: Path, job: EvaluateJob, windows_path: Path, state: B
     """Ask for an evaluation; read it with :func:`read_evaluation`. The windows stay where they are."""
     folder = Path(job_dir)
     write_state(folder / STATE, state)
-    _write_job(folder, EvaluateJob(job.task, job.threads, str(Path(windows_path).resolve())))
+    _write_job(folder, EvaluateJob(job.task, job.threads, str(Path(windows_path).resolve()), job.by))
 
 
 def write_guided(job_dir: Path, job: ViewJob | FinishJob, state: Blobs) -> None:
@@ -252,7 +255,7 @@ def read_evaluation(job_dir: Path) -> Evaluation:
         Transient: the worker left none.
     """
     summary = _summary(job_dir)
-    return Evaluation(metrics=summary["metrics"], confusion_KK=summary["confusion_KK"])
+    return Evaluation(summary["metrics"], summary["confusion_KK"], summary["by"])
 
 
 def read_views(job_dir: Path) -> tuple[dict[str, Tensors], dict[str, Refused]]:

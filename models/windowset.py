@@ -1,8 +1,9 @@
 """Sets of windows on disk and in hand: save, load, select, join. Torch-free.
 
 One npz file holds ``x/<modality>`` (``x_BCT`` float32), ``present`` (B, M), ``quality`` (B, M), ``y`` (B,)
-and, by further target, ``target/<name>`` (B,; class index or value, NaN: unlabelled). Where longer
-stretches of stream were kept with the windows, it holds them as ``models.contexts`` says.
+and, by further target, ``target/<name>`` (B,; class index or value, NaN: unlabelled); optionally ``group``
+(B,; text: whose window it is). Where longer stretches of stream were kept with the windows, it holds them as
+``models.contexts`` says.
 Columns of ``present`` and ``quality`` stand in the task's modality order.
 """
 
@@ -21,7 +22,10 @@ from protocol.task import LABEL, Task
 
 _X = "x/"
 _TARGET = "target/"
+_GROUP = "group"
 _KEYS = ("present", "quality", "y")
+_MAX_GROUP = 128
+_KINDS = {"y": ("iu", "integers"), _GROUP: ("U", "text")}
 
 
 def empty(task: Task) -> WindowSet:
@@ -95,12 +99,23 @@ def _check_target(windows: WindowSet, task: Task, name: str, y_B: NDArray[Any], 
         )
 
 
+def _check_groups(windows: WindowSet, where: str) -> None:
+    if windows.group_B is None:
+        return
+    if windows.group_B.ndim != 1 or windows.group_B.dtype.itemsize > 4 * _MAX_GROUP:
+        raise Misconfigured(
+            f"{where}: key {_GROUP!r} must hold a name of at most {_MAX_GROUP} letters a window"
+        )
+
+
 def save(path: Path, windows: WindowSet) -> None:
     """Write a set as npz: whole or not at all."""
     arrays: dict[str, NDArray[Any]] = {f"{_X}{name}": x for name, x in windows.x.items()}
     arrays |= {"present": windows.present_BM, "quality": windows.quality_BM, "y": windows.y_B}
     arrays |= {f"{_TARGET}{name}": y_B for name, y_B in windows.targets.items()}
     arrays |= contexts.arrays(windows.context)
+    if windows.group_B is not None:
+        arrays[_GROUP] = windows.group_B
     write_npz(Path(path), arrays)
 
 
@@ -118,7 +133,7 @@ def load(path: Path, task: Task | None = None) -> WindowSet:
                 f"{path}: key {key!r} is not in it; a window set has x/<modality>, present, quality, y"
             )
     for key, array in data.items():
-        kinds, wanted = ("iu", "integers") if key == "y" else ("biuf", "numbers")
+        kinds, wanted = _KINDS.get(key, ("biuf", "numbers"))
         if array.dtype.kind not in kinds:
             raise Misconfigured(f"{path}: key {key!r} holds {array.dtype}, not {wanted}")
     with np.errstate(over="ignore"):
@@ -134,14 +149,16 @@ def load(path: Path, task: Task | None = None) -> WindowSet:
                 if k.startswith(_TARGET)
             },
             context=contexts.read(data, str(path)),
+            group_B=data.get(_GROUP),
         )
     stretches = contexts.arrays(windows.context).values()
-    if windows.y_B.ndim != 1 or any(
-        x.shape[:1] != windows.y_B.shape for x in (*windows.x.values(), *stretches)
-    ):
+    of_windows = (*windows.x.values(), *stretches, *(() if windows.group_B is None else (windows.group_B,)))
+    if windows.y_B.ndim != 1 or any(x.shape[:1] != windows.y_B.shape for x in of_windows):
         raise Misconfigured(
-            f"{path}: y, the x/<modality> arrays and those of a context must hold the same number of windows"
+            f"{path}: y, group, the x/<modality> arrays and those of a context must hold the same number of "
+            "windows"
         )
+    _check_groups(windows, str(path))
     return windows if task is None else check(windows, task, str(path))
 
 
@@ -167,6 +184,7 @@ def select(windows: WindowSet, index: ArrayLike) -> WindowSet:
         y_B=windows.y_B[at],
         targets={name: y_B[at] for name, y_B in windows.targets.items()},
         context=contexts.select(windows.context, at),
+        group_B=None if windows.group_B is None else windows.group_B[at],
     )
 
 
@@ -192,7 +210,23 @@ def concat(sets: Sequence[WindowSet]) -> WindowSet:
             for name in dict.fromkeys(name for s in sets for name in s.targets)
         },
         context=contexts.concat(sets),
+        group_B=_groups(sets),
     )
+
+
+def _groups(sets: Sequence[WindowSet]) -> NDArray[np.str_] | None:
+    """Those of all; windows of which nobody said whose they are get the name ""."""
+    if all(one.group_B is None for one in sets):
+        return None
+    return np.concatenate([np.full(len(s), "") if s.group_B is None else s.group_B for s in sets])
+
+
+def described(windows: WindowSet, task: Task) -> dict[str, Any]:
+    """What a score on these windows is of: how many, of which classes, whose."""
+    counts_K = np.bincount(windows.y_B[windows.y_B >= 0], minlength=len(task.labels))
+    groups = 0 if windows.group_B is None else len(np.unique(windows.group_B))
+    by_class = dict(zip(task.labels, counts_K.tolist(), strict=True))
+    return {"windows": len(windows), "by_class": by_class, "groups": groups}
 
 
 def target(windows: WindowSet, name: str) -> FloatArray:

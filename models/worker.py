@@ -9,11 +9,15 @@ prints goes to standard error.
 
 import math
 import sys
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from models import jobs, serve, views, windowset
+from models.contract import Client, WindowSet
+from models.evaluation import in_parts
+from models.materials import Material
 from models.params import flatten, read_npz
 from models.registry import method
 from models.spec import MethodSpec
@@ -53,10 +57,19 @@ def do(job_dir: Path) -> None:
             jobs.save_local_result(job_dir, client.train(context, material, state, private))
         case jobs.EvaluateJob():
             material = spec.kind.load(Path(job.windows_path), job.task)
-            found = client.evaluate(job.task, material, jobs.load_state(job_dir / jobs.STATE))
-            jobs.save_result(job_dir, {"metrics": found.metrics, "confusion_KK": found.confusion_KK})
+            _evaluate(client, job, material, job_dir)
         case jobs.ViewJob() | jobs.FinishJob():
             _guide(spec, job, job_dir)
+
+
+def _evaluate(client: Client, job: jobs.EvaluateJob, material: Material, job_dir: Path) -> None:
+    state = jobs.load_state(job_dir / jobs.STATE)
+    found = client.evaluate(job.task, material, state)
+    result: dict[str, Any] = {"metrics": found.metrics, "confusion_KK": found.confusion_KK, "by": {}}
+    if isinstance(material, WindowSet):
+        judged = partial(client.evaluate, job.task, state=state)
+        result["by"] = in_parts(job.task, material, judged, job.by)
+    jobs.save_result(job_dir, result)
 
 
 def _guide(spec: MethodSpec, job: jobs.ViewJob | jobs.FinishJob, job_dir: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from math import isfinite
 from typing import TYPE_CHECKING, Final
@@ -39,7 +40,7 @@ from coordinator.traffic import Traffic
 from coordinator.trouble import in_words
 from coordinator.trust.vouching import Vouching
 from coordinator.weighings import Weighings
-from models.contract import Blobs, Evaluation, Server
+from models.contract import Blobs, Server
 from models.optimizer import model_of
 from protocol.errors import LichenError, Misconfigured, Refused, Transient
 from protocol.frame import Limits
@@ -186,7 +187,7 @@ class Workshop:
                 await self._aggregate(command)
             case Evaluate():
                 evaluation = await self._jobs.evaluate(await self._shared())
-                judged = Evaluation(_sound(evaluation.metrics), evaluation.confusion_KK)
+                judged = replace(evaluation, metrics=_sound(evaluation.metrics))
                 record = partial(self._registry.record_evaluation, command.version, judged)
                 log.info("judged", version=command.version, metrics=judged.metrics)
                 await self._driver.post(EvaluationDone(version=command.version), record)

@@ -104,7 +104,9 @@ class TinyJobs:
 
     async def evaluate(self, state: Blobs) -> Evaluation:
         self._say("evaluate")
-        return Evaluation({"accuracy": float(state["head"]["head/w"].mean())}, [[1, 0], [0, 1]])
+        metrics = {"accuracy": float(state["head"]["head/w"].mean()), "side/accuracy": 0.5}
+        ann = {"accuracy": 0.5, "macro_f1": 0.75, "windows": 2.0}
+        return Evaluation(metrics, [[1, 0], [0, 1]], {"group": {"ann": ann}})
 
     async def export(self, state: Blobs, lineage: Lineage) -> Bundle:
         self._say("export")
