@@ -61,7 +61,7 @@ def trouble_in(file: Path) -> str:
         with closing(sqlite3.connect(address, uri=True)) as database:
             found = str(database.execute("PRAGMA integrity_check(1)").fetchone()[0])
             version = database.execute("PRAGMA user_version").fetchone()[0]
-            if found == "ok" and version == schema.VERSION:
+            if found == "ok" and version >= schema.VERSION:
                 return schema.unsound(database.execute)
     except sqlite3.Error as error:
         return str(error)

@@ -13,6 +13,7 @@ from coordinator.app import DATABASE, check_owner
 from coordinator.app import serve as serve_settings
 from coordinator.cli_options import Config, Format, FormatOption
 from coordinator.config import load_settings, load_task
+from coordinator.downgrading import downgraded
 from coordinator.history import read
 from coordinator.history_table import Parts, judged_on, print_parts
 from coordinator.labelled import read as read_labelled
@@ -98,6 +99,21 @@ def check(config: Config, fmt: FormatOption = Format.TABLE) -> None:
         words = ", ".join(value) if isinstance(value, list) else value
         typer.echo(f"{key:11} {'none' if words in {None, ''} else words}")
     typer.echo("The configuration is sound.")
+
+
+@app.command()
+def downgrade(config: Config, fmt: FormatOption = Format.TABLE) -> None:
+    """Make the state folder usable for this release again, from the copies that a newer one made before it.
+
+    The coordinator must not run. What this release can use stays as it is; install.sh --rollback calls this.
+    """
+    settings = load_settings(config)
+    with as_owner_of(settings.state_dir):
+        done = downgraded(settings.state_dir)
+    if fmt is Format.JSON:
+        typer.echo(json.dumps({"put_back": done}))
+    else:
+        typer.echo("\n".join(done) or "This release can use what is there; nothing was changed.")
 
 
 app.command()(status)

@@ -21,7 +21,7 @@ from coordinator.roster import Roster
 from coordinator.store import Store
 from coordinator.terms import Terms, sends_prototypes_alone, terms_of
 from coordinator.trouble import in_words
-from protocol.base import Digest, Frozen
+from protocol.base import Digest, Wire
 from protocol.errors import LichenError, Refused, Transient
 from protocol.frame import digest
 from protocol.messages import BlobRef
@@ -42,7 +42,7 @@ MAKING: Final = "they are being made"
 AGAIN: Final = "; it is tried again now"
 
 
-class Kept(Frozen):
+class Kept(Wire):
     """What is known of the graphs, on disk.
 
     Attributes:

@@ -8,6 +8,10 @@ from sqlalchemy import JSON, Column, Float, Integer, MetaData, String, Table
 VERSION = 6
 """Of the tables, kept in ``PRAGMA user_version``."""
 
+READABLE_FROM = 6
+"""Releases whose tables are of this version, or later, can use what this one writes. A step that only adds
+tables, columns with defaults or keys of JSON values leaves it as it is (:mod:`coordinator.upgrades`)."""
+
 UPGRADES = {
     1: (
         "ALTER TABLE updates ADD COLUMN file VARCHAR NOT NULL DEFAULT ''",

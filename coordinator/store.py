@@ -20,6 +20,7 @@ from sqlalchemy.pool import StaticPool
 
 from coordinator import schema
 from coordinator.rounds.states import JOURNALED, Checkpoint, Event
+from coordinator.upgrades import TableVersion, keep_copy, require_readable
 from protocol.errors import LichenError, Misconfigured, Transient
 from runtime import databases
 from runtime.files import after_commit, before_commit
@@ -100,26 +101,33 @@ class Store:
             checked = str(connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar_one())
             if checked != "ok":
                 raise Damaged(f"{self.path}: the coordinator's database is damaged: {checked}")
-        found = int(connection.exec_driver_sql("PRAGMA user_version").scalar_one())
-        if found > schema.VERSION:
-            raise Misconfigured(
-                f"{self.path}: written by a newer lichen (tables {found}, known {schema.VERSION})"
-            )
+        tables = TableVersion.of(self._raw.execute)
+        require_readable(self.path, tables, schema.VERSION)
+        found = tables.version
         if read_only and 0 < found < schema.VERSION:
             raise Misconfigured(
                 f"{self.path}: written by an older lichen (tables {found}); it is brought up to date when "
                 "the coordinator starts"
             )
         if not read_only:
-            if found == schema.VERSION and (trouble := schema.unsound(connection.exec_driver_sql)):
+            if found >= schema.VERSION and (trouble := schema.unsound(connection.exec_driver_sql)):
                 raise Damaged(f"{self.path}: the coordinator's database is damaged: {trouble}")
-            connection.exec_driver_sql("BEGIN IMMEDIATE")  # all of it, or what is there stays as it is
-            for known in range(found or schema.VERSION, schema.VERSION):
-                for words in schema.UPGRADES[known]:
-                    connection.exec_driver_sql(words)
-            schema.metadata.create_all(connection)
-            connection.exec_driver_sql(f"PRAGMA user_version={schema.VERSION}")
+            self._bring_up_to_date(found)
         connection.commit()
+
+    def _bring_up_to_date(self, found: int) -> None:
+        """All steps, or what is there stays as it is; a file of a newer release that we can use does."""
+        if found > schema.VERSION:
+            return
+        run = self._connection.exec_driver_sql
+        run("BEGIN IMMEDIATE")
+        if 0 < found < schema.VERSION:
+            keep_copy(self.path, found)
+        for known in range(found or schema.VERSION, schema.VERSION):
+            for words in schema.UPGRADES[known]:
+                run(words)
+        schema.metadata.create_all(self._connection)
+        TableVersion(schema.VERSION, schema.READABLE_FROM).write(run)
 
     def close(self) -> None:
         """Close the database."""

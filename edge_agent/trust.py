@@ -15,7 +15,7 @@ from typing import Annotated, Final, Generic, TypeVar
 
 from pydantic import Field, ValidationError
 
-from protocol.base import Count, Digest, Frozen
+from protocol.base import Count, Digest, Wire
 from protocol.errors import Reason, Refused
 from protocol.frame import digest
 from protocol.messages import ModelPointer
@@ -229,7 +229,7 @@ class Trusted:
         )
 
 
-class _Kept(Frozen):
+class _Kept(Wire):
     """``trusted.json``."""
 
     first: Digest

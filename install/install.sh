@@ -15,7 +15,8 @@ install.sh [--agent] [--coordinator] [options]     neither: --agent
   --fleet NAME       the fleet's name in new configurations; default: fleet
   --python PROGRAM   default: python3
   --start            enable the services and start them
-  --rollback         go back to the version that was installed before
+  --rollback         go back to the version that was installed before, with the coordinator's databases from then
+                     where it cannot use those of now (docs/install.md says what becomes of what came since)
   --uninstall        remove all but configuration and state
   --purge            with --uninstall: remove configuration, state and users, too
   --root DIR         lay everything below DIR and touch no user and no service: to look at, or for an image
@@ -76,7 +77,7 @@ case $root in '' | /*) ;; *) root=$PWD/$root ;; esac
 opt=$root/opt/lichen
 etc=$root/etc/lichen
 units=$root/etc/systemd/system
-roles=''
+roles='' switched=no
 [ "$agent" = no ] || roles="$roles agent"
 [ "$coordinator" = no ] || roles="$roles coordinator"
 
@@ -173,7 +174,7 @@ give_up() { # what is half made goes, but for the one in use, which is to be men
 use() {
     now=$(readlink "$opt/current" 2>/dev/null || true)
     if [ "$now" != "versions/$1" ]; then
-        [ -z "$now" ] || point previous "$now"
+        [ -z "$now" ] || { point previous "$now" && switched=yes; }
         point current "versions/$1"
     fi
     for old in "$opt"/versions/*; do
@@ -249,21 +250,47 @@ settle() {
     for role in $roles; do
         if [ "$start" = yes ]; then
             systemctl enable --quiet "lichen-$role"
-            systemctl restart "lichen-$role"
+            systemctl restart "lichen-$role" || return 1
         else
-            systemctl try-restart "lichen-$role" # only what runs
+            systemctl try-restart "lichen-$role" || return 1 # only what runs
         fi
     done
+}
+
+# A new version whose services do not start is left again; one that was there before has nothing to go back to.
+settle_or_go_back() {
+    ! settle || return 0
+    [ "$switched" = yes ] || fail 69 "a service does not start: journalctl -u lichen-agent -u lichen-coordinator"
+    say "the new version does not start (journalctl -u lichen-agent -u lichen-coordinator): going back"
+    rollback
+    fail 69 "the version before is in use again"
 }
 
 rollback() {
     before=$(readlink "$opt/previous" 2>/dev/null || true)
     { [ -n "$before" ] && [ -d "$opt/$before" ]; } || fail 69 "there is no version before this one in $opt"
     now=$(readlink "$opt/current")
+    roles='agent coordinator' was_up=no # all that is installed is of one version
+    if manager && [ -e "$units/lichen-coordinator.service" ]; then
+        was_up=$(systemctl is-active lichen-coordinator || true)
+        systemctl stop lichen-coordinator
+    fi
     point current "$before"
     point previous "$now"
-    say "$before is in use again; state is kept as it is"
+    say "$before is in use again"
+    put_back
+    start=no
     settle
+    case $was_up in active | activating | reloading) systemctl start lichen-coordinator ;; esac
+}
+
+# What a newer version has written and this one cannot use: the copies from before take its place.
+put_back() {
+    [ -f "$etc/coordinator.toml" ] && [ -d "$root/var/lib/lichen-coordinator" ] || return 0
+    [ -z "$root" ] || LICHEN_STATE_DIR=$root/var/lib/lichen-coordinator
+    [ -z "$root" ] || export LICHEN_STATE_DIR
+    "$opt/current/bin/lichen" coordinator downgrade --config "$etc/coordinator.toml" ||
+        fail 69 "the coordinator's state is as it was, and $before may not start with it; --rollback goes forth again"
 }
 
 uninstall() {
@@ -308,7 +335,7 @@ install)
     make_users
     make_places
     put_units
-    settle
+    settle_or_go_back
     say "done. Next: lichen agent enroll (docs/identity.md), lichen agent doctor; systemctl enable --now lichen-agent"
     ;;
 esac

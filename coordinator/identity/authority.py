@@ -23,7 +23,7 @@ from pydantic import Field, ValidationError
 
 from coordinator.identity import certificates
 from coordinator.identity.certificates import CLIENT, SERVER, Key, PublicKey, Revoked, Span
-from protocol.base import NAME_ERROR, Frozen, Name
+from protocol.base import NAME_ERROR, Name, Wire
 from protocol.enrolment import COORDINATOR_NAME
 from protocol.errors import Misconfigured
 from runtime.files import disk_errors, sync_folder, write_atomic
@@ -44,7 +44,7 @@ _BACKDATE_S: Final = _DAY_S
 Host = Annotated[str, Field(pattern=r"^[A-Za-z0-9_:.-]{1,253}$")]
 
 
-class Facts(Frozen):
+class Facts(Wire):
     """``authority.json``."""
 
     fleet: Name

@@ -18,10 +18,10 @@ from coordinator.identity.certificates import Revoked
 from coordinator.identity.claims import claim, hexadecimal, keep
 from coordinator.identity.claims import renewable as _renewable
 from coordinator.identity.rulings import KEPT_S, Standing, Status
-from coordinator.identity.tables import Tables
+from coordinator.identity.tables import IDENTITIES, Tables
 from protocol.errors import Reason, Refused
 
-FILE: Final = "identity.sqlite3"
+FILE: Final = IDENTITIES.file
 MAX_OPEN_INVITES: Final = 10_000
 
 

@@ -7,16 +7,20 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from coordinator.upgrades import TableVersion, keep_copy, require_readable
 from protocol.errors import Misconfigured
 from runtime.databases import WAIT_S, Place, require_index, sorted_error
 from runtime.files import disk_errors
 
 VERSION: Final = 1
+READABLE_FROM: Final = 1
+UPGRADES: Final[Mapping[int, Sequence[str]]] = {}
 _WAIT_S: Final = WAIT_S
 _STEP_S: Final = 0.02
 _CLOSE_S: Final = 1.0
@@ -42,27 +46,45 @@ _SCHEMA: Final = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Design:
+    """The tables of a file.
+
+    Attributes:
+        file: its name in a state folder.
+        schema: statements that make what is not there.
+        version: of the tables.
+        readable_from: releases of this version of the tables, or later, can use the file.
+        upgrades: statements from a version to the next, before those of ``schema``.
+        lost: what to do where it is damaged.
+    """
+
+    file: str
+    schema: Sequence[str]
+    version: int
+    readable_from: int
+    upgrades: Mapping[int, Sequence[str]]
+    lost: str
+
+
+IDENTITIES: Final = Design("identity.sqlite3", _SCHEMA, VERSION, READABLE_FROM, UPGRADES, _LOST)
+
+
 class Tables:
     """One connection, shared by threads behind a lock; other processes have their own.
 
     Args:
         path: the file; it is made (0600) where it is not there.
-        schema: statements that make its tables.
-        version: of the tables.
-        lost: what to do where it is damaged.
+        design: its tables; None: those of identities.
 
     Raises:
         Misconfigured: it is no database, of a newer lichen, closed to us, or its disk is read-only.
         Transient: the disk is full, or another process holds the file for too long.
     """
 
-    def __init__(
-        self, path: Path, schema: Sequence[str] = _SCHEMA, version: int = VERSION, lost: str = _LOST
-    ) -> None:
+    def __init__(self, path: Path, design: "Design | None" = None) -> None:
         self.path = path
-        self._schema = schema
-        self._version = version
-        self._lost = lost
+        self._design = design or IDENTITIES
         self._lock = threading.RLock()
         self._place: Place | None = None
         with disk_errors(path):
@@ -85,16 +107,25 @@ class Tables:
         run = self._connection.execute
         self._go_to_wal()
         run("PRAGMA synchronous=FULL")
-        found = int(run("PRAGMA user_version").fetchone()[0])
-        if found > self._version:
-            raise Misconfigured(
-                f"{self.path}: written by a newer lichen (tables {found}, known {self._version})"
-            )
-        if found < self._version:
+        found = TableVersion.of(run)
+        require_readable(self.path, found, self._design.version)
+        if found.version < self._design.version:
             with self.change() as made:
-                for statement in self._schema:
-                    made.execute(statement)
-                made.execute(f"PRAGMA user_version={self._version}")
+                self._bring_up_to_date(made)
+
+    def _bring_up_to_date(self, made: sqlite3.Connection) -> None:
+        """All steps or none; another process may just have taken them."""
+        design, found = self._design, TableVersion.of(made.execute).version
+        if found >= design.version:
+            return
+        if found:
+            keep_copy(self.path, found)
+        for known in range(found or design.version, design.version):
+            for statement in design.upgrades[known]:
+                made.execute(statement)
+        for statement in design.schema:
+            made.execute(statement)
+        TableVersion(design.version, design.readable_from).write(made.execute)
 
     def _go_to_wal(self) -> None:
         """SQLite does not wait for another process that opens the new file at the same moment; we do."""
@@ -154,4 +185,4 @@ class Tables:
         except sqlite3.OperationalError as error:
             raise sorted_error(error, self.path, waited_s=_WAIT_S) from None
         except sqlite3.DatabaseError as error:
-            raise Misconfigured(f"{self.path}: {error}; {self._lost}") from None
+            raise Misconfigured(f"{self.path}: {error}; {self._design.lost}") from None

@@ -6,18 +6,21 @@ Synchronous and thread-safe; every change is on disk when the method returns.
 
 import sqlite3
 import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Self
 
 from pydantic import ValidationError
 
-from coordinator.identity.tables import Tables
+from coordinator.identity.tables import Design, Tables
 from coordinator.rollout.machine import apply
 from coordinator.rollout.states import Command, Course, Event, Member, Rollout
 from protocol.errors import Misconfigured
 
 FILE: Final = "rollout.sqlite3"
-_VERSION: Final = 1
+VERSION: Final = 1
+READABLE_FROM: Final = 1
+UPGRADES: Final[Mapping[int, Sequence[str]]] = {}
 _KEPT: Final = 20
 """Rollouts whose devices stay known."""
 _LOST: Final = (
@@ -33,6 +36,9 @@ _SCHEMA: Final = (
 )
 
 
+ROLLOUTS: Final = Design(FILE, _SCHEMA, VERSION, READABLE_FROM, UPGRADES, _LOST)
+
+
 class Book:
     """Open (and make) the book in a state folder.
 
@@ -43,7 +49,7 @@ class Book:
 
     def __init__(self, state_dir: Path) -> None:
         self.path = state_dir / FILE
-        self._tables = Tables(self.path, _SCHEMA, _VERSION, _LOST)
+        self._tables = Tables(self.path, ROLLOUTS)
         self._lock = threading.RLock()
         self._mark: tuple[int, int] | None = None
         self._course = Course()

@@ -8,7 +8,7 @@ from typing import Annotated, Final, Self
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
-from protocol.base import Frozen, Name, Share, is_name
+from protocol.base import Name, Share, Wire, is_name
 from protocol.errors import Misconfigured
 from protocol.rollout import Trial
 
@@ -46,7 +46,7 @@ Wave = Annotated[float, Field(gt=0, le=1)]
 Waves = Annotated[tuple[Wave, ...], Field(min_length=1, max_length=MAX_STAGES - 1)]
 
 
-class Gates(Frozen):
+class Gates(Wire):
     """What lets a stage pass."""
 
     min_committed_share: Share = 0.9
@@ -55,7 +55,7 @@ class Gates(Frozen):
     """More devices of the rollout than these that rolled back or refused end it at once."""
 
 
-class Plan(Frozen):
+class Plan(Wire):
     """How one rollout goes."""
 
     canary: Canary = "share:0.1"
@@ -89,14 +89,14 @@ def planned(values: Mapping[str, object]) -> Plan:
         Misconfigured: one of them is wrong; the message names it.
     """
     try:
-        return Plan.model_validate(values)
+        return Plan.model_validate(values, extra="forbid")
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         key = ".".join(str(part) for part in first["loc"]) or "rollout"
         raise Misconfigured(f"{key}: {first['msg'].removeprefix('Value error, ')}") from None
 
 
-class Fact(Frozen):
+class Fact(Wire):
     """What counts of one device when a stage's devices are chosen."""
 
     online: bool

@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from coordinator.rollout.plan import Fact, Plan
-from protocol.base import Count, Digest, Frozen, Name
+from protocol.base import Count, Digest, Name, Wire
 from protocol.frame import digest
 from protocol.messages import BlobRef
 from protocol.rollout import Trial, TrialReport
@@ -35,7 +35,7 @@ class Phase(StrEnum):
 OVER: Final = frozenset({Phase.NONE, Phase.COMPLETE, Phase.FAILED, Phase.ABORTED})
 
 
-class Piece(Frozen):
+class Piece(Wire):
     """One bundle of a release; of a routed method the one of a route."""
 
     version: Count
@@ -49,7 +49,7 @@ class Piece(Frozen):
     base: str = ""
 
 
-class Release(Frozen):
+class Release(Wire):
     """What is rolled out as one: a version's bundle, or its bundles by route."""
 
     version: Count
@@ -72,7 +72,7 @@ class Release(Frozen):
         return f"version {self.version} ({first[:12]}{f' and {len(more)} more' if more else ''})"
 
 
-class Stable(Frozen):
+class Stable(Wire):
     """What devices run that are in no stage."""
 
     release: Release
@@ -80,7 +80,7 @@ class Stable(Frozen):
     trial: Trial | None = None
 
 
-class Member(Frozen):
+class Member(Wire):
     """A device that was pointed at the candidate, and what came of it."""
 
     stage: Count
@@ -104,7 +104,7 @@ class Member(Frozen):
         return self.phase in {"rolled_back", "refused"}
 
 
-class Told(Frozen):
+class Told(Wire):
     """One line of a rollout's story."""
 
     wall: float
@@ -113,7 +113,7 @@ class Told(Frozen):
     words: str
 
 
-class Rollout(Frozen):
+class Rollout(Wire):
     """One rollout; its devices are kept beside it."""
 
     number: Count
@@ -148,7 +148,7 @@ class Rollout(Frozen):
         return f"{name} ({stages[self.stage]})"
 
 
-class Mark(Frozen):
+class Mark(Wire):
     """A release that failed: it does not go out again by itself."""
 
     key: Digest
@@ -158,7 +158,7 @@ class Mark(Frozen):
     wall: float
 
 
-class Asked(Frozen):
+class Asked(Wire):
     """A release that waits for its turn."""
 
     release: Release
@@ -167,7 +167,7 @@ class Asked(Frozen):
     since: float
 
 
-class Course(Frozen):
+class Course(Wire):
     """All that the coordinator decided of what devices run."""
 
     serial: Count = 0
@@ -212,14 +212,14 @@ class Course(Frozen):
 # ---- events
 
 
-class Begun(Frozen):
+class Begun(Wire):
     """At every start of the coordinator. ``release``: what was announced to all before there was a book."""
 
     mode: Mode
     release: Release | None = None
 
 
-class Exported(Frozen):
+class Exported(Wire):
     """A version was exported."""
 
     release: Release
@@ -227,26 +227,26 @@ class Exported(Frozen):
     plan: Plan
 
 
-class Create(Frozen):
+class Create(Wire):
     """The operator begins a rollout."""
 
     release: Release
     plan: Plan
 
 
-class Pause(Frozen):
+class Pause(Wire):
     """The operator stops it where it is."""
 
 
-class Resume(Frozen):
+class Resume(Wire):
     """The operator lets it go on."""
 
 
-class Abort(Frozen):
+class Abort(Wire):
     """The operator ends it."""
 
 
-class Heard(Frozen):
+class Heard(Wire):
     """What a device says of itself."""
 
     online: bool
@@ -255,7 +255,7 @@ class Heard(Frozen):
     barred: bool = False
 
 
-class Tick(Frozen):
+class Tick(Wire):
     """Time passes.
 
     ``heard``: the devices that were pointed at the candidate; ``fleet``: where a stage is to be filled
@@ -266,7 +266,7 @@ class Tick(Frozen):
     fleet: dict[Name, Fact] | None = None
 
 
-class Cleared(Frozen):
+class Cleared(Wire):
     """The pointers of the last rollout's devices were taken back."""
 
     number: Count
@@ -278,17 +278,17 @@ Event = Begun | Exported | Create | Pause | Resume | Abort | Tick | Cleared
 # ---- commands
 
 
-class Point(Frozen):
+class Point(Wire):
     """Point these devices at the candidate."""
 
     devices: tuple[Name, ...]
 
 
-class Promote(Frozen):
+class Promote(Wire):
     """Point all at the stable release; no device has a pointer of its own any more."""
 
 
-class Say(Frozen):
+class Say(Wire):
     """Write into the log."""
 
     what: str

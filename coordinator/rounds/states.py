@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, TypeAdapter
 
-from protocol.base import Frozen
+from protocol.base import Wire
 from protocol.task import Task
 
 
@@ -24,7 +24,7 @@ class Phase(StrEnum):
     DONE = "done"
 
 
-class Rules(Frozen):
+class Rules(Wire):
     """The part of task and settings that the machine decides by."""
 
     rounds: int
@@ -70,7 +70,7 @@ class Rules(Frozen):
         )
 
 
-class RoundState(Frozen):
+class RoundState(Wire):
     """All that the machine remembers. Device tuples are sorted sets."""
 
     phase: Phase = Phase.INITIALISING
@@ -105,19 +105,19 @@ class RoundState(Frozen):
         return tuple(d for d in self.selected if d not in here)
 
 
-class Begin(Frozen):
+class Begin(Wire):
     """The coordinator saw this task for the first time."""
 
     type: Literal["begin"] = "begin"
 
 
-class Resumed(Frozen):
+class Resumed(Wire):
     """The process started again: time may have jumped, and work in hand is lost."""
 
     type: Literal["resumed"] = "resumed"
 
 
-class Tick(Frozen):
+class Tick(Wire):
     """Time passed.
 
     ``able``: devices that are online and have data enough. ``settled``: none joined for ``spread_s``.
@@ -128,7 +128,7 @@ class Tick(Frozen):
     settled: bool = False
 
 
-class DeviceOnline(Frozen):
+class DeviceOnline(Wire):
     """A device (re)appeared."""
 
     type: Literal["device_online"] = "device_online"
@@ -137,14 +137,14 @@ class DeviceOnline(Frozen):
     """It was away before: whoever mends a device starts it again, so it may try again."""
 
 
-class Presence(Frozen):
+class Presence(Wire):
     """Of an open round: whether one of the devices that lack is here, so that waiting has a use."""
 
     type: Literal["presence"] = "presence"
     here: bool
 
 
-class Selected(Frozen):
+class Selected(Wire):
     """The answer to ``Select``."""
 
     type: Literal["selected"] = "selected"
@@ -153,7 +153,7 @@ class Selected(Frozen):
     devices: tuple[str, ...]
 
 
-class UpdateAccepted(Frozen):
+class UpdateAccepted(Wire):
     """An update is in the journal (this event is written in the same transaction)."""
 
     type: Literal["update_accepted"] = "update_accepted"
@@ -161,7 +161,7 @@ class UpdateAccepted(Frozen):
     round: int
 
 
-class UpdateRefused(Frozen):
+class UpdateRefused(Wire):
     """An update was refused for what it is: the same bytes would be refused again."""
 
     type: Literal["update_refused"] = "update_refused"
@@ -170,7 +170,7 @@ class UpdateRefused(Frozen):
     reason: str
 
 
-class UpdatesLost(Frozen):
+class UpdatesLost(Wire):
     """Updates of these devices turned out unusable when they were folded; they have been told."""
 
     type: Literal["updates_lost"] = "updates_lost"
@@ -182,7 +182,7 @@ class UpdatesLost(Frozen):
     """Those among them that would send the same again, and the reason: not asked again in this round."""
 
 
-class VersionMade(Frozen):
+class VersionMade(Wire):
     """The initial model, or the aggregate of a round, is in the registry."""
 
     type: Literal["version_made"] = "version_made"
@@ -190,21 +190,21 @@ class VersionMade(Frozen):
     manifest: str
 
 
-class EvaluationDone(Frozen):
+class EvaluationDone(Wire):
     """A version has been judged."""
 
     type: Literal["evaluation_done"] = "evaluation_done"
     version: int
 
 
-class ExportDone(Frozen):
+class ExportDone(Wire):
     """A version's bundle has been stored and announced."""
 
     type: Literal["export_done"] = "export_done"
     version: int
 
 
-class WorkFailed(Frozen):
+class WorkFailed(Wire):
     """Work that the machine asked for failed; ``phase`` and ``version`` say which."""
 
     type: Literal["work_failed"] = "work_failed"
@@ -215,7 +215,7 @@ class WorkFailed(Frozen):
     """Whether the same work may succeed later (the disk was full)."""
 
 
-class Checkpoint(Frozen):
+class Checkpoint(Wire):
     """The whole state, and the rules from then on: replay starts at the last one.
 
     Written at every start, and whenever a round or an attempt is over.
@@ -245,43 +245,43 @@ Journaled = Annotated[Event | Checkpoint, Field(discriminator="type")]
 JOURNALED: TypeAdapter[Event | Checkpoint] = TypeAdapter(Journaled)
 
 
-class Initialise(Frozen):
+class Initialise(Wire):
     """Make version 0."""
 
 
-class Select(Frozen):
+class Select(Wire):
     """Choose devices for this attempt and answer with ``Selected``."""
 
     round: int
     attempt: int
 
 
-class SendOffers(Frozen):
+class SendOffers(Wire):
     """Offer the round to these devices now."""
 
     devices: tuple[str, ...]
 
 
-class Aggregate(Frozen):
+class Aggregate(Wire):
     """Fold the journal's updates of these devices into version ``round``."""
 
     round: int
     devices: tuple[str, ...]
 
 
-class Evaluate(Frozen):
+class Evaluate(Wire):
     """Judge that version."""
 
     version: int
 
 
-class Export(Frozen):
+class Export(Wire):
     """Export and announce that version."""
 
     version: int
 
 
-class RecordAttempt(Frozen):
+class RecordAttempt(Wire):
     """An attempt is over: write its outcome for the history."""
 
     round: int
@@ -289,7 +289,7 @@ class RecordAttempt(Frozen):
     outcome: Literal["quorum", "deadline", "away", "given_up"]
 
 
-class Finish(Frozen):
+class Finish(Wire):
     """All rounds are over."""
 
 

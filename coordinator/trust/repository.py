@@ -20,7 +20,7 @@ from typing import Annotated, Final
 from pydantic import Field, ValidationError
 
 from coordinator.trust.keys import Key
-from protocol.base import Count, Frozen, Name
+from protocol.base import Count, Name, Wire
 from protocol.errors import Misconfigured, Refused
 from protocol.messages import MAX_NEXT_ROOTS, BlobRef
 from protocol.roles import (
@@ -64,7 +64,7 @@ def ahead_words(ahead_s: float) -> str:
     )
 
 
-class Bundle(Frozen):
+class Bundle(Wire):
     """What devices may run."""
 
     task: Name
@@ -72,7 +72,7 @@ class Bundle(Frozen):
     ref: BlobRef
 
 
-class Published(Frozen):
+class Published(Wire):
     """``published.json``."""
 
     timestamp: Text

@@ -332,7 +332,7 @@ def test_a_file_that_is_no_book_is_named(tmp_path) -> None:
 def test_a_newer_book_is_left_alone(tmp_path) -> None:
     Book(tmp_path).close()
     made = sqlite3.connect(tmp_path / FILE)
-    made.execute("PRAGMA user_version=99")
+    made.executescript("PRAGMA user_version=99; PRAGMA application_id=99")
     made.close()
     with pytest.raises(Misconfigured, match="newer lichen"):
         Book(tmp_path)
