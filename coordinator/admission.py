@@ -75,6 +75,29 @@ def _reading(book: Path) -> Iterator[sqlite3.Connection]:
         raise Misconfigured(f"{book}: the book of identities cannot be read: {error}") from None
 
 
+def require_authority(settings: CoordinatorSettings) -> None:
+    """Refuse to go on where there was an authority and is none: nobody could enrol, renew or be revoked.
+
+    Raises:
+        Misconfigured: it is gone; the message says what tells that there was one.
+    """
+    folder, book = settings.state_dir / AUTHORITY, settings.state_dir / _BOOK
+    if settings.identity.enabled is False or folder.is_dir():
+        return
+    tls, told = settings.mqtt.tls, ""
+    if tls is not None and tls.cert_file == settings.state_dir / "identity" / "coordinator.pem":
+        told = "mqtt.tls.cert_file names a certificate of its"
+    elif book.is_file():
+        with _reading(book) as tables:
+            issued = tables.execute("SELECT count(*) FROM certificates").fetchone()[0]
+        told = f"{book} knows {issued} certificate{'' if issued == 1 else 's'} of its" if issued else ""
+    if told:
+        raise Misconfigured(
+            f"{folder} is not there, but {told}: put the state_dir back from a backup "
+            "(docs/coordinator.md), or set identity.enabled = false to run without identities"
+        )
+
+
 class Admission:
     """What the operator decided on each device; :meth:`services` reads it and keeps it fresh.
 
@@ -110,9 +133,10 @@ class Admission:
         """Read authority and book, where they are.
 
         Raises:
-            Misconfigured: one of them is damaged, or another fleet's.
+            Misconfigured: one of them is damaged, or another fleet's, or the authority that was here is gone.
             Transient: the disk is full.
         """
+        require_authority(self._settings)
         if self.enabled_by(self._settings) and self._desk is None:
             from coordinator.identity.desk import Desk  # noqa: PLC0415 - only where there is an authority
 
@@ -130,7 +154,7 @@ class Admission:
 
     def barred(self, device: str) -> Refused | None:
         """Why nothing is taken from a device; None where the operator has nothing against it."""
-        if self._desk is None or self._book is None or self._book.standing(device) != "revoked":
+        if self._book is None or self._book.standing(device) != "revoked":
             return None
         return Refused(Reason.REVOKED, f"{device} was revoked by the operator (lichen device revoke)")
 

@@ -97,6 +97,8 @@ class IdentitySettings(Section):
     broker_port: Annotated[int, Field(ge=1, le=65535)] = 8883
     device_days: Annotated[float, Field(ge=0.1, le=3650)] = 90.0
     """How long a device's certificate holds; it renews at two thirds of that."""
+    renew_grace_days: Annotated[float, Field(ge=0, le=3650)] = 30.0
+    """A certificate that ran out longer ago is not renewed: the device is invited and enrolled anew."""
     broker_dir: ConfigPath | None = None
     """Where the Mosquitto files are written; None: ``mosquitto`` in ``state_dir``."""
     broker_group: str = ""

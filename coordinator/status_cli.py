@@ -10,7 +10,7 @@ import sqlalchemy as sa
 import typer
 
 from coordinator import schema
-from coordinator.admission import Admission, decided, unproven
+from coordinator.admission import decided, unproven
 from coordinator.config import CoordinatorSettings, load_settings
 from coordinator.graphs import kept, terms_kept, wait_for
 from coordinator.hindered import elsewhere, in_rollout
@@ -174,7 +174,7 @@ def _barred(store: Store, settings: CoordinatorSettings, now: float) -> dict[str
     standing, released = decided(settings.state_dir)
     held = {d: one for d, one in in_quarantine(conduct(store), now) if released.get(d, 0.0) < one.since}
     revoked = [device for device, what in standing.items() if what == "revoked"]
-    return held | dict.fromkeys(revoked if Admission.enabled_by(settings) else [])
+    return held | dict.fromkeys(revoked)
 
 
 def _why_not(barred: dict[str, Conduct | None], now: float, device: str) -> Refused | None:

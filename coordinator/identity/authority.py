@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from pydantic import Field, ValidationError
 
 from coordinator.identity import certificates
-from coordinator.identity.certificates import CLIENT, SERVER, Key, PublicKey, Revoked, Span
+from coordinator.identity.certificates import CLIENT, SERVER, Key, Presented, PublicKey, Revoked, Span
 from protocol.base import NAME_ERROR, Name, Wire
 from protocol.enrolment import COORDINATOR_NAME
 from protocol.errors import Misconfigured
@@ -199,6 +199,11 @@ class Authority:
     def issue_probe(self) -> Pair:
         """Key and certificate that no broker lets in that has read the newest revocation list."""
         return self._pair(PROBE_NAME, CLIENT)
+
+    def presented(self, certificate: x509.Certificate) -> Presented:
+        """What the book asks of a certificate that this authority has issued to a device."""
+        issued = certificate.not_valid_before_utc.timestamp() + _BACKDATE_S
+        return Presented(certificate.serial_number, issued, certificate.not_valid_after_utc.timestamp())
 
     def signed_by_us(self, certificate: x509.Certificate) -> bool:
         """Whether this authority's key signed it; says nothing about time or revocation."""

@@ -12,14 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
+import structlog
+
 from coordinator.identity import rulings
 from coordinator.identity.authority import Issued
-from coordinator.identity.certificates import Revoked
-from coordinator.identity.claims import claim, hexadecimal, keep
+from coordinator.identity.certificates import Presented, Revoked
+from coordinator.identity.claims import claim, hexadecimal, is_newer, keep
 from coordinator.identity.claims import renewable as _renewable
 from coordinator.identity.rulings import KEPT_S, Standing, Status
 from coordinator.identity.tables import IDENTITIES, Tables
 from protocol.errors import Reason, Refused
+
+log = structlog.get_logger(__name__)
 
 FILE: Final = IDENTITIES.file
 MAX_OPEN_INVITES: Final = 10_000
@@ -119,8 +123,11 @@ class Book:
             rulings.tidy(tables, self._wall())
             return keep(tables, device, key, issued, self._wall())
 
-    def renewable(self, device: str, serial: int, key: str) -> str | None:
-        """Whether the certificate ``serial`` may be exchanged for one of ``key``; None: yes.
+    def renewable(self, device: str, presented: Presented, key: str) -> str | None:
+        """Whether a certificate may be exchanged for one of ``key``; None: yes.
+
+        One that was issued after all that the book knows of the device may be: the book was put back from a
+        backup.
 
         Returns:
             The certificate that was issued for exactly this before: its answer was lost.
@@ -129,10 +136,10 @@ class Book:
             Refused: REVOKED, UNKNOWN_DEVICE, or FULL (too often).
         """
         with self._tables.change() as tables:
-            return _renewable(tables, device, hexadecimal(serial), key, self._wall())
+            return _renewable(tables, device, presented, key, self._wall())
 
-    def renew(self, device: str, serial: int, key: str, issued: Issued) -> str:
-        """Exchange ``serial`` for a new certificate; the old one stays good until it runs out.
+    def renew(self, device: str, presented: Presented, key: str, issued: Issued) -> str:
+        """Exchange a certificate for a new one; the old one stays good until it runs out.
 
         Returns:
             The certificate that counts.
@@ -140,12 +147,17 @@ class Book:
         Raises:
             Refused: as :meth:`renewable`.
         """
-        old, now = hexadecimal(serial), self._wall()
+        old, now = hexadecimal(presented.serial), self._wall()
         with self._tables.change() as tables:
             rulings.tidy(tables, now)
-            known = _renewable(tables, device, old, key, now)
+            known = _renewable(tables, device, presented, key, now)
             if known is not None:
                 return known
+            if restored := is_newer(tables, device, presented):
+                tables.execute(
+                    "INSERT INTO certificates VALUES (?, ?, ?, ?, NULL)",
+                    (old, device, presented.issued_wall, presented.not_after),
+                )
             new = hexadecimal(issued.serial)
             tables.execute(
                 "UPDATE devices SET key = ?, certificate = ?, serial = ?, before = ?, not_after = ?,"
@@ -155,6 +167,9 @@ class Book:
             tables.execute(
                 "INSERT INTO certificates VALUES (?, ?, ?, ?, NULL)", (new, device, now, issued.not_after)
             )
+        if restored:
+            words = "a certificate is newer than the book, which was put back from a backup: taken over"
+            log.warning(words, device=device, certificate=old)
         return issued.certificate_pem
 
     # ---- the operator
@@ -208,10 +223,8 @@ class Book:
 
     def barred(self) -> list[str]:
         """Names that were revoked, sorted."""
-        return [
-            r["name"]
-            for r in self._tables.rows("SELECT name FROM devices WHERE status = 'revoked' ORDER BY 1")
-        ]
+        found = self._tables.rows("SELECT name FROM devices WHERE status = 'revoked' ORDER BY 1")
+        return [row["name"] for row in found]
 
     def revoked(self) -> list[Revoked]:
         """Certificates that were taken back and have not run out long ago, by serial."""

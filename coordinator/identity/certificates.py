@@ -30,6 +30,15 @@ _UNREADABLE: Final = (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidV
 
 
 @dataclass(frozen=True, slots=True)
+class Presented:
+    """A certificate of ours that a device shows to renew it; times in unix seconds."""
+
+    serial: int
+    issued_wall: float
+    not_after: float
+
+
+@dataclass(frozen=True, slots=True)
 class Span:
     """From when until when something holds, in unix seconds."""
 

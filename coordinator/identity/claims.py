@@ -6,6 +6,7 @@ import sqlite3
 from typing import Final, Literal
 
 from coordinator.identity.authority import Issued
+from coordinator.identity.certificates import Presented
 from protocol.errors import Reason, Refused
 
 MAX_RENEWALS_A_DAY: Final = 20
@@ -103,12 +104,15 @@ def keep(tables: sqlite3.Connection, device: str, key: str, issued: Issued, now:
     return issued.certificate_pem
 
 
-def renewable(tables: sqlite3.Connection, device: str, old: str, key: str, now: float) -> str | None:
+def renewable(
+    tables: sqlite3.Connection, device: str, presented: Presented, key: str, now: float
+) -> str | None:
     """See ``Book.renewable``.
 
     Raises:
         Refused: REVOKED, UNKNOWN_DEVICE, or FULL.
     """
+    old = hexadecimal(presented.serial)
     row = tables.execute("SELECT * FROM devices WHERE name = ?", (device,)).fetchone()
     if row is None:
         raise Refused(Reason.UNKNOWN_DEVICE, f"{device} is not in the coordinator's book; enroll it anew")
@@ -116,7 +120,7 @@ def renewable(tables: sqlite3.Connection, device: str, old: str, key: str, now: 
         raise Refused(Reason.REVOKED, f"{device} was revoked")
     if row["before"] == old and row["key"] == key and row["certificate"] is not None:
         return str(row["certificate"])
-    if row["serial"] != old:
+    if row["serial"] != old and not is_newer(tables, device, presented):
         # Two who hold the same old key: one of them is not the device. Only the first has its way.
         raise Refused(
             Reason.REVOKED,
@@ -129,3 +133,17 @@ def renewable(tables: sqlite3.Connection, device: str, old: str, key: str, now: 
     if often >= MAX_RENEWALS_A_DAY:
         raise Refused(Reason.FULL, f"{device} got {often} certificates within a day; try again tomorrow")
     return None
+
+
+def is_newer(tables: sqlite3.Connection, device: str, presented: Presented) -> bool:
+    """Whether a certificate of ours was issued after all that the book knows of the device.
+
+    Then the book is older than the certificate: it was put back from a backup.
+    """
+    known = tables.execute("SELECT 1 FROM certificates WHERE serial = ?", (hexadecimal(presented.serial),))
+    if known.fetchone() is not None:
+        return False
+    newest = tables.execute(
+        "SELECT max(issued_wall) FROM certificates WHERE device = ?", (device,)
+    ).fetchone()[0]
+    return newest is not None and presented.issued_wall > newest

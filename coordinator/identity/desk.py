@@ -22,6 +22,7 @@ from coordinator.identity import mosquitto
 from coordinator.identity.authority import Authority, as_certified
 from coordinator.identity.book import Book
 from coordinator.identity.certificates import (
+    Presented,
     PublicKey,
     Revoked,
     common_name,
@@ -39,6 +40,7 @@ from runtime.files import disk_errors, write_atomic
 PENDING_WAIT_S: Final = 10.0
 PROVE_S: Final = 10.0
 """For the broker to be shown to act on its files, after the command that makes it read them."""
+_DAY_S: Final = 86400.0
 _RENEW_WORDS: Final = b"lichen renew v1\n"
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -149,7 +151,8 @@ class Desk:
         """Answer a device that has a certificate, which may have run out.
 
         Raises:
-            Refused: it is not ours, not signed with its key, revoked, or was exchanged before.
+            Refused: it is not ours, not signed with its key, revoked, was exchanged before, or ran out longer
+                ago than ``identity.renew_grace_days``.
         """
         old, old_key = read_certificate(request.certificate)
         # Before anything of it is read: its fields are parsed only when they are asked for.
@@ -159,12 +162,23 @@ class Desk:
         if words := name_trouble(device):
             raise Refused(Reason.MALFORMED, f"certificate: {words}, and enroll it anew under that name")
         _check_signature(old_key, request)
+        presented = self.authority.presented(old)
+        self._check_grace(device, presented)
         key = key_print(requested_key(request.csr))
-        certificate = self.book.renewable(device, old.serial_number, key)
+        certificate = self.book.renewable(device, presented, key)
         if certificate is None:
             issued = self.authority.issue_device(request.csr, device, self._settings.device_days)
-            certificate = self.book.renew(device, old.serial_number, key, issued)
+            certificate = self.book.renew(device, presented, key, issued)
         return self._answer(device, certificate)
+
+    def _check_grace(self, device: str, presented: Presented) -> None:
+        late, grace = (self._wall() - presented.not_after) / _DAY_S, self._settings.renew_grace_days
+        if late > grace:
+            raise Refused(
+                Reason.UNKNOWN_DEVICE,
+                f"the certificate of {device} ran out {late:.0f} days ago, and is renewed for {grace:g} days "
+                f"(identity.renew_grace_days): lichen device invite {device}, then enroll it anew",
+            )
 
     def _answer(self, device: str, certificate: str) -> EnrolAnswer:
         return EnrolAnswer(

@@ -139,7 +139,12 @@ async def test_a_certificate_that_ran_out_still_renews_and_a_foreign_one_never_d
     now = [time.time()]
     async with service(tmp_path / "a", wall=lambda: now[0]) as client:
         key, certificate, _, _ = await enrolled(client)
-        now[0] += 200 * 86400
+        now[0] += (90 + 31) * 86400
+        late = await renewed(client, key, certificate, new_key())
+        assert refused(late) is Reason.UNKNOWN_DEVICE, "whoever finds a lost device is not let in for ever"
+        assert b"renew_grace_days" in late.body
+        assert b"lichen device invite pi-1" in late.body
+        now[0] -= 2 * 86400
         assert issued(await renewed(client, key, certificate, new_key())).device == "pi-1"
         with make_desk(tmp_path / "b") as foreign:
             stranger = new_key()

@@ -14,6 +14,7 @@ import pytest
 
 from coordinator.identity.authority import Issued
 from coordinator.identity.book import FILE, MAX_OPEN_INVITES, Book
+from coordinator.identity.certificates import Presented
 from coordinator.identity.claims import MAX_RENEWALS_A_DAY
 from protocol.errors import Misconfigured, Reason, Refused, Transient
 
@@ -50,6 +51,10 @@ def enrol(book: Book, wall: Wall, device: str = "pi-1", key: str = "k1", serial:
     assert book.claim(token, device, key) == ("active", None)
     assert book.keep(device, key, issued(serial, wall)) == f"certificate {serial}"
     return token
+
+
+def shown(serial: int, issued_wall: float = 1_600_000_000.0) -> Presented:
+    return Presented(serial, issued_wall, issued_wall + 90 * DAY)
 
 
 def refusal(call, *values) -> Reason:
@@ -147,7 +152,7 @@ def test_revoked_is_barred_until_it_enrols_anew_with_an_invite_of_its_own(book, 
     assert [one.serial for one in book.revoked()] == [1]
     assert refusal(book.claim, token, "pi-1", "k1") is Reason.REVOKED
     assert refusal(book.claim, unused, "pi-1", "k2") is Reason.BAD_INVITE, "its open invites went, too"
-    assert refusal(book.renewable, "pi-1", 1, "k2") is Reason.REVOKED
+    assert refusal(book.renewable, "pi-1", shown(1), "k2") is Reason.REVOKED
     enrol(book, wall, key="k3", serial=3)
     assert book.barred() == []
     assert [one.serial for one in book.revoked()] == [1]
@@ -163,33 +168,33 @@ def test_a_revocation_between_claim_and_signature_holds(book, wall) -> None:
 
 def test_renewal_is_answered_again_and_the_old_certificate_stays_good(book, wall) -> None:
     enrol(book, wall)
-    assert book.renewable("pi-1", 1, "k2") is None
-    assert book.renew("pi-1", 1, "k2", issued(2, wall)) == "certificate 2"
-    assert book.renewable("pi-1", 1, "k2") == "certificate 2", "the answer was lost"
-    assert book.renew("pi-1", 1, "k2", issued(3, wall)) == "certificate 2"
+    assert book.renewable("pi-1", shown(1), "k2") is None
+    assert book.renew("pi-1", shown(1), "k2", issued(2, wall)) == "certificate 2"
+    assert book.renewable("pi-1", shown(1), "k2") == "certificate 2", "the answer was lost"
+    assert book.renew("pi-1", shown(1), "k2", issued(3, wall)) == "certificate 2"
     assert book.revoked() == []
     assert book.revoke("pi-1") == 2, "both are good until then"
 
 
 def test_the_second_of_two_who_hold_a_key_is_refused(book, wall) -> None:
     enrol(book, wall)
-    book.renew("pi-1", 1, "thief", issued(2, wall))
+    book.renew("pi-1", shown(1), "thief", issued(2, wall))
     with pytest.raises(Refused, match="its key was stolen") as found:
-        book.renewable("pi-1", 1, "k2")
+        book.renewable("pi-1", shown(1), "k2")
     assert found.value.reason is Reason.REVOKED
 
 
 def test_renewing_without_end_is_refused(book, wall) -> None:
     enrol(book, wall)
     for n in range(1, MAX_RENEWALS_A_DAY):
-        book.renew("pi-1", n, f"k{n + 1}", issued(n + 1, wall))
-    assert refusal(book.renewable, "pi-1", MAX_RENEWALS_A_DAY, "k") is Reason.FULL
+        book.renew("pi-1", shown(n), f"k{n + 1}", issued(n + 1, wall))
+    assert refusal(book.renewable, "pi-1", shown(MAX_RENEWALS_A_DAY), "k") is Reason.FULL
     wall.now += DAY + 1
-    assert book.renewable("pi-1", MAX_RENEWALS_A_DAY, "k") is None
+    assert book.renewable("pi-1", shown(MAX_RENEWALS_A_DAY), "k") is None
 
 
 def test_a_device_that_is_not_in_the_book_is_told_to_enrol(book) -> None:
-    assert refusal(book.renewable, "pi-1", 1, "k") is Reason.UNKNOWN_DEVICE
+    assert refusal(book.renewable, "pi-1", shown(1), "k") is Reason.UNKNOWN_DEVICE
     assert refusal(book.revoke, "pi-1") is Reason.UNKNOWN_DEVICE
     assert book.revoke("pi-1", unknown=True) == 0
     assert book.barred() == ["pi-1"]
