@@ -17,7 +17,7 @@ from edge_agent.identity.command import enroll
 from edge_agent.identity.secret_command import secret
 from edge_agent.opening import open_sources
 from edge_agent.profile import strangers
-from edge_agent.roles import roles_of
+from edge_agent.roles import roles_of, wishes
 from edge_agent.sensors.command import app as sensors
 from edge_agent.tasks import check_task, unused
 from edge_agent.trusting import UNSIGNED, begin
@@ -65,7 +65,7 @@ def _checked(config: Path) -> dict[str, Any]:
     read_password(settings.mqtt)
     first = begin(settings.state_dir, settings.trust_file)
     if task is not None:
-        check_task(task, sources, settings.learn, settings.graph)
+        check_task(task, sources, wishes(settings), settings.graph)
         if wrong := [*unused(task, sources, settings.graph), *strangers(task, settings.learn)]:
             raise Misconfigured(f"{config}: {'; '.join(wrong)} ({settings.task_file})")
     return {

@@ -47,6 +47,13 @@ class LearnSettings(Section):
     them. None: all that it delivers and the task reads."""
     targets: Annotated[tuple[ModalityName, ...], Field(min_length=1, max_length=16)] | None = None
     """What this device learns (``label`` is the task's first target). None: all that labels come for."""
+    min_dp_noise: Annotated[float, Field(ge=0, le=1000)] = 0.0
+    """A task whose devices add less noise to what they send (``dp_noise``) is not done here; 0 takes all."""
+    max_epsilon: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    """No moment of this device's streams is released beyond this epsilon, over all tasks; a task without
+    noise is not done here. None: the account is kept, and sets no limit."""
+    dp_delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    """delta of the device's own epsilon."""
     module: str = "models.worker"
     """The worker's module; another one only in tests."""
 

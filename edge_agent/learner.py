@@ -17,6 +17,7 @@ from edge_agent.config import AgentSettings
 from edge_agent.ledger import Ledger
 from edge_agent.packing import Carry, pack_update
 from edge_agent.ports import Trainer
+from edge_agent.privacy import PRIVACY_FILE, PrivacyAccount
 from edge_agent.private import PrivateTensors
 from edge_agent.prototypes import PrototypeMaker
 from edge_agent.roles import learns_by, no_role
@@ -26,14 +27,16 @@ from edge_agent.versions import Versions
 from edge_agent.workspace import Workspace
 from models import jobs, registry
 from models.contract import Blobs, LocalResult, Tensors
+from models.device_privacy import DeviceAccount
 from models.materials import Material
 from protocol.errors import LichenError, Transient
 from protocol.frame import digest
-from protocol.messages import Offer, Receipt
+from protocol.messages import Metrics, Offer, Receipt
 from protocol.task import Task
 from runtime.blobs import BlobStore
 from runtime.clock import Clock
 from runtime.fetch import Fetcher
+from runtime.finishing import finished
 from runtime.spool import Spool
 from runtime.waits import Explained
 from runtime.workers import Worker
@@ -41,6 +44,7 @@ from runtime.workers import Worker
 _log = structlog.get_logger("edge_agent.learner")
 _FIRST_PAUSE_S: Final = 2.0
 _LAST_PAUSE_S: Final = 120.0
+_Packed = tuple[bytes, Carry | None]
 
 
 class Learner(Explained):
@@ -72,6 +76,7 @@ class Learner(Explained):
         self.routes = Routes(versions, self.say, settings.fetch_timeout_s)
         self._prototypes = PrototypeMaker(settings, versions, self.say, zygote)
         self._private = PrivateTensors(settings.state_dir / "private")
+        self.privacy = PrivacyAccount(settings.state_dir / PRIVACY_FILE, settings.learn)
         self._worker = worker or Worker(settings.learn.module, idle_s=settings.learn.worker_idle_s)
         self._next: Offer | None = None
         self._current: Offer | None = None
@@ -192,6 +197,7 @@ class Learner(Explained):
         settings, task = self._settings, work.task
         profile, data = await asyncio.to_thread(work.material, settings.learn.max_windows)
         private = await asyncio.to_thread(self._private.read, task.name)
+        private = await asyncio.to_thread(self.privacy.given, task, private)
         started = self._clock.now()
         if learns_by(settings) == "prototype":
             result = await self._prototypes.make(offer, work, data, private)
@@ -204,13 +210,14 @@ class Learner(Explained):
             started = self._clock.now()
             result = await self._train(job, data, state, private)
             took = {"train_s": self._clock.now() - started}
+        result, account = await asyncio.to_thread(self.privacy.charged, task, result)
         metrics = {**result.metrics, **took, _noun(task): float(len(data))}
         carry = await asyncio.to_thread(self._spool.carry, offer.task)
         spooled = self._clock.now()
         who = (settings.device, profile.modalities)
         frame, new_carry = await asyncio.to_thread(pack_update, offer, task, who, data, result, carry=carry)
         metrics["quantize_s"] = self._clock.now() - spooled
-        await self._spool_update(offer, (frame, new_carry), result, metrics)
+        await self._spool_update(offer, (frame, new_carry), (result.private, account), metrics)
 
     async def _train(self, job: jobs.TrainJob, data: Material, state: Blobs, private: Tensors) -> LocalResult:
         settings = self._settings
@@ -226,26 +233,37 @@ class Learner(Explained):
             await asyncio.shield(asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True))
 
     async def _spool_update(
-        self, offer: Offer, packed: tuple[bytes, Carry | None], result: LocalResult, metrics: dict[str, float]
+        self, offer: Offer, packed: _Packed, kept: tuple[Tensors, DeviceAccount | None], metrics: Metrics
     ) -> None:
         frame, new_carry = packed
         metrics["update_bytes"] = float(len(frame))
         name = digest(frame)
-        await asyncio.to_thread(self._keep, offer, name, frame, new_carry, result.private)
+        private, account = kept
+        keep = asyncio.to_thread(self._keep, offer, name, frame, new_carry, private, account=account)
+        await finished(keep)  # cancelled in between, the next training would read what this one writes
         self.trained += 1
         self.why = f"the update for round {offer.round} waits for its receipt"
         _log.info("update spooled", round=offer.round, bytes=len(frame))
         finite = {key: value for key, value in metrics.items() if np.isfinite(value)}
         self._on_spooled(offer, finite)
 
-    def _keep(self, offer: Offer, name: str, frame: bytes, carry: Carry | None, private: Tensors) -> None:
+    def _keep(
+        self,
+        offer: Offer,
+        name: str,
+        frame: bytes,
+        carry: Carry | None,
+        private: Tensors,
+        *,
+        account: DeviceAccount | None = None,
+    ) -> None:
         """On the disk, in an order in which it may be cut off anywhere.
 
-        What the method keeps comes first: a privacy account may count an update that is then never sent, but
-        must not miss one that is. Then the ledger: it may claim an update that the spool lacks, and then
-        training runs again. Where the disk is full nothing was sent, and nothing is counted.
+        The privacy account comes first, then what the method keeps: it may count an update that is never
+        sent, but must not miss one that is. Then the ledger: it may claim an update that the spool lacks, and
+        then training runs again. Where the disk is full nothing was sent, and nothing is counted.
         """
-        with self._private.undone(offer.task, by=LichenError):
+        with self.privacy.written(account), self._private.undone(offer.task, by=LichenError):
             self._private.write(offer.task, private)
             self._ledger.spooled(offer, name)
             self._spool.put(task=offer.task, round_=offer.round, digest=name, payload=frame, carry=carry)

@@ -68,16 +68,28 @@ class PrivateTensors:
         Raises:
             Transient, Misconfigured: the disk does not say what was there.
         """
-        path = self._path(task)
-        with self._lock:  # a round that was called off may still be at its disk: its undoing comes first
-            with disk_errors(path):
-                before = path.read_bytes() if path.exists() else None
-            try:
-                yield
-            except by:
-                with suppress(LichenError, OSError):
-                    remove(path) if before is None else write_atomic(path, before)
-                raise
+        with undone(self._path(task), self._lock, by):
+            yield
 
     def _path(self, task: str) -> Path:
         return self._folder / f"{task}.npz"
+
+
+@contextmanager
+def undone(path: Path, lock: threading.Lock, by: type[Exception]) -> Iterator[None]:
+    """Within, a file may be written; an error of this kind brings back what was there before.
+
+    Where that fails too, what was written stays.
+
+    Raises:
+        Transient, Misconfigured: the disk does not say what was there.
+    """
+    with lock:  # a round that was called off may still be at its disk: its undoing comes first
+        with disk_errors(path):
+            before = path.read_bytes() if path.exists() else None
+        try:
+            yield
+        except by:
+            with suppress(LichenError, OSError):
+                remove(path) if before is None else write_atomic(path, before)
+            raise

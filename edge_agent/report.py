@@ -43,6 +43,7 @@ def report(agent: "Agent", *, ended: bool = False) -> dict[str, Any]:
         "sources": {s.name: told(s) for s in agent.sources if isinstance(s, Telling)},
         "sources_ended": sorted(agent.collector.finished),
         "learning": agent.learner.why,
+        "privacy": agent.learner.privacy.words or "nothing was released",
         "rounds_trained": agent.learner.trained,
         "outbox": {
             "waiting": agent.outbox.waiting,

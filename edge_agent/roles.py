@@ -52,6 +52,12 @@ def learns_by(settings: AgentSettings) -> Role | None:
     return next((role for role in ("train", "prototype") if role in found), None)
 
 
+def wishes(settings: AgentSettings) -> LearnSettings:
+    """``[learn]``; without the floors of privacy where nothing is learned, for nothing is sent."""
+    off = {"min_dp_noise": 0.0, "max_epsilon": None}
+    return settings.learn if learns_by(settings) else settings.learn.model_copy(update=off)
+
+
 def no_role(settings: AgentSettings) -> str:
     """Why no offer is taken, where :func:`learns_by` says None."""
     return "; ".join(lacks(settings)) or "this device has neither the role 'train' nor 'prototype'"

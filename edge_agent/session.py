@@ -22,7 +22,7 @@ from edge_agent.config import AgentSettings
 from edge_agent.graph_space import BROKEN
 from edge_agent.ports import Publisher
 from edge_agent.profile import strangers
-from edge_agent.roles import roles_of
+from edge_agent.roles import roles_of, wishes
 from edge_agent.sources.base import Source
 from edge_agent.tasks import TASK_FILE, check_task, kept_misfit, unused
 from edge_agent.workspace import Standing, Workspace
@@ -110,7 +110,7 @@ class Session:
                     self.misfit = ""
                     self.touch()
                 return False
-            check_task(task, self._sources, self._settings.learn, self._settings.graph)
+            check_task(task, self._sources, wishes(self._settings), self._settings.graph)
         except (Refused, Misconfigured) as error:
             self.refuse_task(words := error.words if isinstance(error, Refused) else str(error))
             raise Refused(Reason.UNKNOWN_TASK, words) from None

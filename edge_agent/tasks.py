@@ -7,9 +7,10 @@ import structlog
 
 from edge_agent.collect import misfits, offered
 from edge_agent.config import AgentSettings, GraphSettings, LearnSettings, read_task
+from edge_agent.privacy import require_private
 from edge_agent.profile import allowed, strangers
+from edge_agent.roles import wishes
 from edge_agent.sources.base import Source
-from models import registry
 from protocol.announcement import TaskAnnouncement
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.messages import decode
@@ -26,11 +27,12 @@ def check_task(
     """Whether this device can do the task at all, with its own wishes (None: it has none) and its graph.
 
     Raises:
-        Misconfigured: unknown method, wrong option of the method, no modality in common that is read to
-            predict, or no target; or the task is on graphs, and this device has none.
+        Misconfigured: unknown method, wrong option of the method, less noise than the device's floor, no
+            modality in common that is read to predict, or no target; or the task is on graphs, and this
+            device has none.
     """
-    registry.method(task.method).configure(task)
     learn = learn or LearnSettings()
+    require_private(task, learn)
     if task.graph is not None:
         require_graph(task, graph)
         return
@@ -90,14 +92,14 @@ def first_task(settings: AgentSettings, sources: list[Source]) -> Task | None:
     kept = settings.state_dir / TASK_FILE
     from_file = None if settings.task_file is None else read_task(settings.task_file)
     if from_file is not None:
-        check_task(from_file, sources, settings.learn, settings.graph)
+        check_task(from_file, sources, wishes(settings), settings.graph)
         if wrong := [*unused(from_file, sources, settings.graph), *strangers(from_file, settings.learn)]:
             raise Misconfigured(f"{'; '.join(wrong)} ({settings.task_file})")
     announced = read_kept(kept)
     if announced is None:
         return from_file
     try:
-        check_task(announced, sources, settings.learn, settings.graph)
+        check_task(announced, sources, wishes(settings), settings.graph)
     except Misconfigured as error:
         _log.warning("the task announced last does not fit any more", why=str(error))
         return from_file

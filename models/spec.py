@@ -49,6 +49,11 @@ class MethodSpec:
     """The parts of a state (first words of blob names) that a device keeps its own of, under a config; then
     there is a ``personal.py``."""
 
+    noise: Callable[[Any], float] = lambda _config: 0.0
+    """The noise that protects single windows in all that devices send under a config, in sensitivities of
+    what it is added to (differential privacy); 0: none. With noise the method charges each release to the
+    account of ``models/privacy.py``."""
+
     bounded: tuple[str, ...] = ()
     """The parts of a state (first words of blob names) whose updates the server bounds tightly by itself: how
     far they go is chance, and they are not compared with those of other devices."""

@@ -9,7 +9,7 @@ from edge_agent.doctor.bounded import TookTooLong, within
 from edge_agent.doctor.findings import Finding, fail, ok, warn
 from edge_agent.graph_keeper import check_graph
 from edge_agent.opening import open_sources
-from edge_agent.roles import lacks
+from edge_agent.roles import lacks, wishes
 from edge_agent.tasks import check_task
 from protocol.errors import Misconfigured
 from runtime import exit_codes
@@ -62,7 +62,7 @@ def _sources(settings: AgentSettings, config: Path) -> tuple[tuple[str, ...], tu
     task = None if settings.task_file is None else read_task(settings.task_file, config)
     sources = open_sources(settings, config, task, SystemClock())
     if task is not None:
-        check_task(task, sources, settings.learn, settings.graph)
+        check_task(task, sources, wishes(settings), settings.graph)
     check_graph(task, settings)
     names = tuple(f"{source.name} ({', '.join(source.channels)})" for source in sources)
     return names, () if task is None else tuple(doubts(task, sources)), None if task is None else task.name

@@ -33,7 +33,7 @@ from protocol.errors import Refused
 from protocol.frame import decode_frame, encode_frame
 from protocol.messages import BlobRef, Offer
 from protocol.messages import encode as encode_message
-from protocol.task import Modality
+from protocol.task import Modality, Task
 from protocol.tensors import Codec, encode
 from protocol.updates import BlobHeader, Manifest, UpdateHeader
 from runtime.blobs import BlobStore
@@ -49,7 +49,7 @@ TASK = toy_task(network={"feature_dim": 8, "hidden_dim": 8}, config={"quality": 
 D = 8
 
 
-def graph(modality: str, *, dim: int = D) -> bytes:
+def graph(modality: str, task: Task = TASK, *, dim: int = D) -> bytes:
     """Mean over time, then a matrix that is an input: a feature graph in every respect but the network's."""
     m = TASK.modality(modality)
     weight = f"encoder/{modality}/w"
@@ -58,7 +58,7 @@ def graph(modality: str, *, dim: int = D) -> bytes:
         helper.make_node("MatMul", ["mean", weight], ["feature"]),
     ]
     inputs = [
-        helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", m.channels, TASK.samples(modality)]),
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", m.channels, task.samples(modality)]),
         helper.make_tensor_value_info(weight, TensorProto.FLOAT, [m.channels, dim]),
     ]
     output = helper.make_tensor_value_info("feature", TensorProto.FLOAT, ["batch", dim])

@@ -8,21 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from models import privacy
 from models.contract import ClientContext, Update
-from models.methods.qqr import METHOD, QqrConfig, privacy
+from models.methods.qqr import METHOD, QqrConfig
 from models.methods.qqr.client import QqrClient, make_client
-from models.methods.qqr.privacy import (
-    Account,
-    epsilon_of,
-    noised,
-    rho_of,
-    rho_within,
-    sensitivity,
-    system_noise,
-)
+from models.methods.qqr.privacy import noised, sensitivity, system_noise
 from models.methods.qqr.prototyper import QqrPrototyper, bounded, class_means
 from models.methods.qqr.prototypes import values_name
 from models.methods.qqr.server import make_server
+from models.privacy import Account, epsilon_of, rho_of, rho_within
 from models.windowset import counts, select
 from protocol.errors import Misconfigured, Transient
 from protocol.tensors import decode, encode

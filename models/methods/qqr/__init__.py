@@ -161,6 +161,7 @@ METHOD = MethodSpec(
     prototype_role=True,
     trains=lambda config: config.upload != "prototypes",
     personal=lambda config: _PERSONAL[config.personal],
+    noise=lambda config: config.dp_noise,
     symbols={
         "K": "devices",
         "C": "classes (task.labels)",

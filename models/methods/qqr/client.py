@@ -19,7 +19,6 @@ from models.methods.qqr import METHOD, QqrConfig
 from models.methods.qqr.between import OwnWeights, model_travels
 from models.methods.qqr.local import WHATEVER_THE_CLASS, Globals, LocalTraining, features
 from models.methods.qqr.personal import blended, kept_head, kept_prototypes
-from models.methods.qqr.privacy import Account
 from models.methods.qqr.prototyper import LocalPrototypes, QqrPrototyper, local_prototypes
 from models.methods.qqr.prototypes import (
     blob_name,
@@ -33,6 +32,7 @@ from models.multimodal.inference import Impute as InferenceImpute
 from models.multimodal.inference import InferenceModel, probabilities
 from models.multimodal.network import MultimodalNetwork, build, load_blobs, to_blobs
 from models.params import difference, flatten
+from models.privacy import Account
 from models.windowset import select
 from protocol.errors import Transient
 from protocol.task import Task
@@ -79,7 +79,7 @@ class QqrClient:
         (``model_every``), only prototypes are sent.
 
         Private are: the device's own weights in the rounds between (``between.py``), what it keeps for its
-        own predictions (``personal.py``), and its privacy account (``privacy.py``).
+        own predictions (``personal.py``), and its privacy account (``models/privacy.py``).
 
         Raises:
             Transient: there is nothing to send: no window is labelled and has a modality that the device has

@@ -1,6 +1,7 @@
-"""Differential privacy of a device's prototypes: the Gaussian mechanism and its account. NumPy, torch-free.
+"""Differential privacy of a device's prototypes: the Gaussian mechanism. NumPy, torch-free.
 
-What is protected: the content of one window of one device. Neighbouring data differ in one window's samples;
+What is protected here: the content of one window of one device; of a moment, which lies in several windows,
+see ``models/privacy.py``, where the account is. Neighbouring data differ in one window's samples;
 its class, the modalities it has and whether they are good enough to be used are the same (replace-one). A
 release is the mean (13) of n features, each of length L at most, so replacing one moves it by ``2 L / n`` at
 most; noise of ``dp_noise`` times that is added to every coordinate, and the release satisfies
@@ -18,8 +19,6 @@ is a bound for every window since the device began: the dearest signal of each m
 budget is set, a signal that has spent its modality's part of it makes no prototypes any more, and the others
 do. Signals that are equal to the last bit count as one. Those long gone are forgotten, but for the most that
 one of them had spent; one that comes back after so long begins at nothing, and the bound does not cover it.
-The account counts noised releases only, is kept with the device's private tensors, and
-begins anew where these are lost.
 
 The noise comes from the operating system's source of randomness and is different every time. This gives up,
 on purpose, that the same seed gives the same bytes: the round's seed is known to the coordinator, which could
@@ -33,8 +32,7 @@ Shapes: B windows, M modalities, C channels, T samples, D features, K classes.
 import hashlib
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -43,13 +41,13 @@ from numpy.typing import NDArray
 from models.contract import FloatArray, Tensors, WindowSet
 from models.methods.qqr import QqrConfig
 from models.methods.qqr.personal import Means
+from models.privacy import Account, epsilon_of, limit_in, overlap, rho_of, rho_within, span_of
+from protocol.task import Task
 
 Draw = Callable[[tuple[int, ...]], NDArray[np.float64]]
 """Standard normal numbers of a shape."""
 _RANDOM_BITS: Final = 53
 _ID_BYTES: Final = 8
-_REMEMBERED: Final = 4096
-"""So many signals of a modality are remembered besides those in use: they may come back."""
 _SLACK: Final = 1 + 1e-6
 """The account is rounded up to float32: a budget for k releases must still allow the k-th."""
 
@@ -78,22 +76,6 @@ def noised(
     return np.asarray(v_KD + sigma_K[:, None] * draw(v_KD.shape), np.float32)
 
 
-def rho_of(dp_noise: float) -> float:
-    """The rho of one release, ``1 / (2 dp_noise^2)``."""
-    return 1.0 / (2.0 * dp_noise**2)
-
-
-def epsilon_of(rho: float, delta: float) -> float:
-    """rho-zCDP as (epsilon, delta): ``rho + 2 sqrt(rho ln(1 / delta))`` (Bun and Steinke, 1.3)."""
-    return rho + 2.0 * math.sqrt(rho * math.log(1.0 / delta))
-
-
-def rho_within(epsilon: float, delta: float) -> float:
-    """The largest rho whose :func:`epsilon_of` is at most ``epsilon``."""
-    log = math.log(1.0 / delta)
-    return float((math.sqrt(log + epsilon) - math.sqrt(log)) ** 2)
-
-
 def signals(x_BCT: FloatArray) -> list[int]:
     """What each window's samples are known by: 64 bits of a hash of their bytes."""
     rows = np.ascontiguousarray(x_BCT, np.float32)
@@ -103,93 +85,15 @@ def signals(x_BCT: FloatArray) -> list[int]:
     ]
 
 
-@dataclass(frozen=True)
-class Ledger:
-    """What a device's releases have cost each signal of one modality so far.
-
-    Attributes:
-        rho: by signal, the one used last at the end.
-        gone: the largest rho of those that were forgotten.
-    """
-
-    rho: Mapping[int, float]
-    gone: float = 0.0
-
-    def after(self, used: Iterable[int], rho: float) -> "Ledger":
-        """After one release with these signals."""
-        new = dict(self.rho)
-        spent = {signal: new.pop(signal, 0.0) + rho for signal in used}
-        forgotten = [new.pop(signal) for signal in list(new)[: max(0, len(new) - _REMEMBERED)]]
-        return Ledger(new | spent, max([self.gone, *forgotten]))
-
-    @property
-    def most(self) -> float:
-        """The largest rho of any signal."""
-        return max([self.gone, *self.rho.values()])
-
-
-class Account:
-    """A device's ledgers by modality."""
-
-    def __init__(self, ledgers: Mapping[str, Ledger]) -> None:
-        self._ledgers = dict(ledgers)
-
-    @classmethod
-    def of(cls, private: Mapping[str, FloatArray], modalities: Sequence[str]) -> "Account":
-        """The one kept in ``private``; nothing spent where there is none."""
-        return cls({name: _read(private, name) for name in modalities if _rho_name(name) in private})
-
-    def rho(self, modality: str, ids: Sequence[int]) -> NDArray[np.float64]:
-        """What each of these signals has spent."""
-        spent = self._ledgers.get(modality, Ledger({})).rho
-        return np.array([spent.get(signal, 0.0) for signal in ids], np.float64)
-
-    def after(self, modality: str, used: Iterable[int], rho: float) -> "Account":
-        """The account after one more release."""
-        ledger = self._ledgers.get(modality, Ledger({}))
-        return Account(self._ledgers | {modality: ledger.after(used, rho)})
-
-    def epsilon(self, delta: float) -> float:
-        """A bound for every window, at this delta."""
-        return epsilon_of(sum(ledger.most for ledger in self._ledgers.values()), delta)
-
-    def tensors(self) -> Tensors:
-        """For ``LocalResult.private``: rhos in float32, rounded up, so that the bound stays one.
-
-        By modality ``ids`` (N, 4), 16 bits each, and ``rho`` (1 + N,): first that of those forgotten.
-        """
-        made: Tensors = {}
-        for name, ledger in self._ledgers.items():
-            ids_N4 = np.array(list(ledger.rho), "<u8").view("<u2").reshape(-1, 4)
-            rho_N = np.array([ledger.gone, *ledger.rho.values()])
-            near_N = rho_N.astype(np.float32)
-            up_N = np.where(near_N < rho_N, np.nextafter(near_N, np.float32(np.inf)), near_N)
-            made |= {_ids_name(name): ids_N4.astype(np.float32), _rho_name(name): up_N.astype(np.float32)}
-        return made
-
-
-def _ids_name(modality: str) -> str:
-    return f"privacy/{modality}/ids"
-
-
-def _rho_name(modality: str) -> str:
-    return f"privacy/{modality}/rho"
-
-
-def _read(private: Mapping[str, FloatArray], modality: str) -> Ledger:
-    ids_N = private[_ids_name(modality)].astype("<u2").view("<u8").ravel()
-    gone, *rho = private[_rho_name(modality)].astype(float).tolist()
-    return Ledger(dict(zip(ids_N.tolist(), rho, strict=True)), gone)
-
-
 class Guard:
     """Stands between a device's windows and the wire for one round.
 
     Without ``dp_noise`` it lets everything through and spends nothing.
 
     Args:
-        config: the task's options.
-        account: before this round.
+        task: how windows are cut, and its modalities.
+        config: its options.
+        private: the device's private tensors, with its account before this round and its own limit.
         draw: source of noise.
 
     Attributes:
@@ -197,11 +101,13 @@ class Guard:
         withheld: signals that were not used, for their budget is spent.
     """
 
-    def __init__(self, config: QqrConfig, account: Account, draw: Draw = system_noise) -> None:
+    def __init__(self, task: Task, config: QqrConfig, private: Tensors, draw: Draw = system_noise) -> None:
         self._config = config
         self._draw = draw
+        self._moment = overlap(span_of(task), task.window.stride_s) ** 2
+        self._limit = limit_in(private)
         self._used: dict[str, list[tuple[int, int]]] = {}
-        self.account = account
+        self.account = Account.of(private, task.modality_names)
         self.withheld = 0
 
     def admitted(
@@ -211,9 +117,10 @@ class Guard:
         config = self._config
         if not config.dp_noise:
             return good_BM
-        budget = math.inf
+        budget = self._limit
         if config.dp_epsilon_max is not None:
-            budget = rho_within(config.dp_epsilon_max, config.dp_delta) / len(modalities) * _SLACK
+            budget = min(budget, rho_within(config.dp_epsilon_max, config.dp_delta))
+        budget *= _SLACK / len(modalities)
         admitted_BM = good_BM.copy()
         for m, name in enumerate(modalities):
             if not good_BM[:, m].any():
@@ -240,17 +147,23 @@ class Guard:
         return protected
 
     def metrics(self) -> dict[str, float]:
-        """``epsilon``, a bound for every window, and ``withheld``; nothing without noise."""
+        """Bounds for every window and every moment, and ``withheld``; nothing without noise."""
         if not self._config.dp_noise:
             return {}
-        return {"epsilon": self.account.epsilon(self._config.dp_delta), "withheld": float(self.withheld)}
+        delta, rho = self._config.dp_delta, self.account.most
+        bounds = {"epsilon": epsilon_of(rho, delta), "epsilon_moment": epsilon_of(rho * self._moment, delta)}
+        return {**bounds, "withheld": float(self.withheld)}
 
     def why_nothing(self) -> str:
         """Why a device sends no prototype at all."""
         if not self.withheld:
             return "no labelled windows that can make prototypes"
+        most, config = self._config.dp_epsilon_max, self._config
+        within = math.inf if most is None else rho_within(most, config.dp_delta)
+        words = "the device's own limit (learn.max_epsilon)"
+        if most is not None and within <= self._limit:
+            words = f"dp_epsilon_max = {most:g} (delta {config.dp_delta:g})"
         return (
             "the privacy budget of its windows is spent (new ones begin at nothing): prototypes of these "
-            f"would take epsilon above dp_epsilon_max = {self._config.dp_epsilon_max:g} (delta "
-            f"{self._config.dp_delta:g})"
+            f"would take epsilon above {words}"
         )

@@ -17,7 +17,7 @@ from models.contract import ClientContext, FloatArray, LocalResult, Tensors, Win
 from models.methods.qqr import METHOD, QqrConfig
 from models.methods.qqr.messages import PrototypeRows, QqrMessage
 from models.methods.qqr.personal import Means, kept_prototypes
-from models.methods.qqr.privacy import Account, Draw, Guard, system_noise
+from models.methods.qqr.privacy import Draw, Guard, system_noise
 from models.methods.qqr.prototypes import BITS_3_LEVELS, left_after, values_name
 from models.windowset import select
 from protocol.errors import Transient
@@ -228,7 +228,7 @@ class QqrPrototyper:
             "set_aside": float((labelled_B & ~use_B).sum()),
         }
         seen = replace(select(windows, use_B), present_BM=present_BM[use_B])
-        guard = Guard(config, Account.of(private, task.modality_names), self._draw)
+        guard = Guard(task, config, private, self._draw)
         good_BM = seen.present_BM & high_quality(seen.quality_BM, config)
         seen = replace(seen, present_BM=guard.admitted(seen, task.modality_names, good_BM))
         made = local_prototypes(
