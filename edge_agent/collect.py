@@ -13,6 +13,7 @@ import structlog
 
 from edge_agent.checks import doubts
 from edge_agent.config import AgentSettings
+from edge_agent.counting import CountingStore, WindowStore
 from edge_agent.offline import as_window_set
 from edge_agent.profile import allowed, collected
 from edge_agent.quality import Quality, QualityMeter
@@ -110,9 +111,7 @@ class Collector:
                 old.windower.use(task, names)
             old.task, old.modalities, old.targets = task, profile.modalities, profile.targets
             return
-        store = await asyncio.to_thread(
-            Store, self._settings.state_dir / "store", task, self._settings.store.budget_bytes
-        )
+        store = await asyncio.to_thread(_opened, self._settings, task)
         self.workspace = WindowWorkspace(
             task,
             profile.modalities,
@@ -199,8 +198,24 @@ class Collector:
             await asyncio.to_thread(work.store.commit)
 
 
-def _remove_others(store: Store) -> list[str]:
+def _opened(settings: AgentSettings, task: Task) -> WindowStore:
+    """The store on disk; where this device learns nothing, one that keeps nothing."""
+    folder, why = settings.state_dir / "store", ""
+    if settings.store.enabled is False:
+        why = "store.enabled is false"
+    elif settings.store.enabled is None and learns_by(settings) is None:
+        why = "this device does not learn (roles); store.enabled = true keeps its windows all the same"
+    if not why:
+        return Store(folder, task, settings.store.budget_bytes)
+    if left := sorted(folder.glob("windows-*.sqlite3")):
+        _log.warning("windows of before are left on the disk", files=[str(path) for path in left], why=why)
+    return CountingStore(folder / "none", task, why)
+
+
+def _remove_others(store: WindowStore) -> list[str]:
     """Windows of other grids go: the budget is of one store. Names of the files that went."""
+    if store.why_off:
+        return []
     found = sorted(store.path.parent.glob("windows-*.sqlite3*"))
     others = [path for path in found if not path.name.startswith(store.path.name)]
     for path in others:

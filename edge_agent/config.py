@@ -23,6 +23,9 @@ MIB = 1024 * 1024
 class StoreSettings(Section):
     """``[store]``: the windows on disk."""
 
+    enabled: bool | None = None
+    """None: where this device learns (roles ``train``, ``prototype``). Without a store windows are counted
+    and used at once; nothing of them is kept."""
     budget_bytes: Bytes = 256 * MIB
     commit_every_s: Positive = 5.0
     """At most this much is lost by a power cut; longer spares the SD card."""
@@ -168,6 +171,10 @@ def read(file: Path) -> AgentSettings:
     settings = load(AgentSettings, file)
     if not settings.source and settings.graph is None:
         raise Misconfigured(f"{file}: no [[source]] and no [graph]: the agent would have nothing to collect")
+    learns = [role for role in ("train", "prototype") if role in settings.roles]
+    if settings.store.enabled is False and learns:
+        words = f"the role {learns[0]!r} learns from stored windows: leave out one or the other"
+        raise Misconfigured(f"{file}: store.enabled is false: {words}")
     return settings
 
 

@@ -18,7 +18,7 @@ import structlog
 
 from edge_agent.rows import Kind, Row, anything, as_set, has_label, labelled_for, rows_of, whole_bytes
 from edge_agent.store_file import begin_anew, evict_above, open_file, sorted_for, used_bytes
-from edge_agent.tally import Stock, Tally
+from edge_agent.tally import Stock, Tally, stock_of
 from models.contract import WindowSet
 from models.targets import keys_of
 from protocol.errors import Transient
@@ -54,6 +54,8 @@ class Store:
     Raises:
         Misconfigured: its file is not writable for us.
     """
+
+    why_off = ""
 
     def __init__(self, folder: Path, task: Task, budget_bytes: int) -> None:
         self.path = folder / f"windows-{grid_digest(task)}.sqlite3"
@@ -253,19 +255,7 @@ class Store:
             tally = self._tally.copy()
             for row in (*self._writing, *self._pending):
                 tally.take(row)
-            total, seen_M = int(tally.count_K.sum()), tally.present_MK.sum(axis=1)
-            names = self._task.modality_names
-            return Stock(
-                labelled=int(tally.count_K[:-2].sum()),
-                total=total,
-                bytes=tally.size,
-                counts={n: tuple(int(c) for c in tally.present_MK[m, :-2]) for m, n in enumerate(names)},
-                missing={n: float(1 - seen_M[m] / total) if total else 1.0 for m, n in enumerate(names)},
-                quality={n: _mean(tally.quality_M[m], seen_M[m]) for m, n in enumerate(names)},
-                dropped=dict(self._dropped),
-                lost=self._lost,
-                kinds=tally.kinds,
-            )
+            return stock_of(tally, self._task, self._dropped, self._lost)
 
     def close(self) -> None:
         """Commit and close."""
@@ -294,7 +284,3 @@ class Store:
             db.execute(
                 "INSERT INTO dropped VALUES (?, ?) ON CONFLICT (y) DO UPDATE SET n = n + excluded.n", (y, n)
             )
-
-
-def _mean(total: float, n: int) -> float:
-    return float(min(1.0, max(0.0, total / n))) if n else 1.0

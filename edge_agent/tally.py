@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_agent.rows import ONLY_OTHERS, UNLABELLED, Kind, Row, labelled_for
+from protocol.task import Task
 
 ROW_BYTES: Final = 96
 """What a row costs beyond its values: key, index, masks, page slack."""
@@ -95,3 +96,24 @@ class Stock:
     lost: int
     """Windows that never reached the disk because it was full."""
     kinds: Mapping[Kind, int] = field(default_factory=dict)
+
+
+def stock_of(tally: Tally, task: Task, dropped: Mapping[int, int], lost: int) -> Stock:
+    """What a tally says of a store of that task, with what it dropped by class, and what never reached it."""
+    total, seen_M = int(tally.count_K.sum()), tally.present_MK.sum(axis=1)
+    names = task.modality_names
+    return Stock(
+        labelled=int(tally.count_K[:-2].sum()),
+        total=total,
+        bytes=tally.size,
+        counts={n: tuple(int(c) for c in tally.present_MK[m, :-2]) for m, n in enumerate(names)},
+        missing={n: float(1 - seen_M[m] / total) if total else 1.0 for m, n in enumerate(names)},
+        quality={n: _mean(tally.quality_M[m], seen_M[m]) for m, n in enumerate(names)},
+        dropped=dict(dropped),
+        lost=lost,
+        kinds=tally.kinds,
+    )
+
+
+def _mean(total: float, n: int) -> float:
+    return float(min(1.0, max(0.0, total / n))) if n else 1.0

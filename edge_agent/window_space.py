@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_agent.counting import WindowStore
 from edge_agent.profile import (
     follows_windows,
     is_readable,
@@ -21,7 +22,6 @@ from edge_agent.profile import (
 )
 from edge_agent.quality import REASONS, QualityMeter
 from edge_agent.rows import has_label
-from edge_agent.store import Store
 from edge_agent.tally import Stock
 from edge_agent.workspace import Standing, Trouble
 from models import registry
@@ -47,6 +47,7 @@ NOTHING: Final[Mapping[str, Any]] = MappingProxyType(
         "dropped_by_class": {},
         "lost_windows": 0,
         "disk": "ok",
+        "store": "on disk",
         "reasons": {},
         "samples": {},
     }
@@ -63,7 +64,7 @@ class WindowWorkspace:
     """Those that this device may read, in the task's order."""
     windower: Windower
     meter: QualityMeter
-    store: Store
+    store: WindowStore
     recent: deque[NDArray[np.bool_]] = field(default_factory=lambda: deque(maxlen=_RECENT))
     targets: tuple[str, ...] = (LABEL,)
     """Those that it may learn, in the task's order."""
@@ -139,6 +140,7 @@ class WindowWorkspace:
             "dropped_by_class": stock.dropped,
             "lost_windows": stock.lost,
             "disk": _disk(self.store),
+            "store": self.store.why_off or "on disk",
             "reasons": dict(self.reasons()),
             "samples": vars(self.windower.counters),
         }
@@ -159,7 +161,7 @@ def windows_of(data: Material) -> WindowSet:
     raise Misconfigured("prototypes and routers are of windows, and the task is on a graph")
 
 
-def _disk(store: Store) -> str:
+def _disk(store: WindowStore) -> str:
     """Whether windows can be written, in words."""
     if store.trouble is None:
         return "ok"
