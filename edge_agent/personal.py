@@ -47,7 +47,7 @@ class Personal:
 
     def _blended(self, model: LoadedModel, task: Task) -> Tensors:
         """The tensors that differ from the model's."""
-        private = model.fitting(self._private.read(task.name))
+        private = model.fitting(self._private.kept(task.name, model.overridable))
         spec = registry.method(task.method)
         state = unflatten(model.defaults())
         lacking = {*spec.personal(spec.configure(task))} - {blob.split("/", 1)[0] for blob in state}

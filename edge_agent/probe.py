@@ -78,8 +78,12 @@ def main(args: list[str]) -> int:
     import onnxruntime  # noqa: F401, PLC0415 - the import is what is probed
 
     if args:
+        from edge_agent.serving.confinement import confine  # noqa: PLC0415 - only in the child
+
+        path = Path(args[0]).absolute()
+        confine(path)
         try:
-            _try(Path(args[0]))
+            _try(path)
         except LichenError as error:
             sys.stderr.write(f"{error}\n")
             return 1

@@ -65,6 +65,8 @@ class Zygote:
         self._process: asyncio.subprocess.Process | None = None
         """One that was started."""
         self._one_at_a_time = asyncio.Lock()
+        self._is_told = False
+        """That models' processes are not confined."""
         self._closed = False
         self._idle_s = idle_s
         self._timer: asyncio.TimerHandle | None = None
@@ -126,6 +128,9 @@ class Zygote:
         if "pid" not in answer:
             ours.close()
             raise Transient(_said(answer["why"]))
+        if not answer["landlock"] and not self._is_told:
+            self._is_told = True
+            _log.warning("this kernel has no Landlock: models' processes may read what the agent may read")
         pid = int(answer["pid"])
         self._out.add(pid)
         return pid, ours

@@ -87,11 +87,11 @@ class ServedModel:
         how = self._opening
         asked = {
             "op": "open",
-            "folder": str(self._folder),
+            "folder": str(self._folder.absolute()),
             "threads": how.threads,
             "file": how.file,
             "provider": how.provider,
-            "private": None if how.private is None else str(how.private),
+            "private": None if how.private is None else str(how.private.absolute()),
         }
         try:
             answer, _ = await self._channel.ask(asked, {}, OPEN_TIMEOUT_S)

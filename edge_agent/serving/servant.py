@@ -24,6 +24,7 @@ from edge_agent.loading import Model, load
 from edge_agent.model import LoadedModel
 from edge_agent.personal import Personal
 from edge_agent.private import PrivateTensors
+from edge_agent.serving.confinement import confine_for
 from edge_agent.serving.wire import Header, Reader, send
 from models.serve import trim_memory
 from protocol.errors import LichenError, Reason, Refused
@@ -123,11 +124,19 @@ _DO: Final = {
 }
 
 
-def serve(sock: socket.socket) -> int:
-    """Answer until the other side goes. Returns the exit status."""
+def serve(sock: socket.socket, *, alone: bool = False) -> int:
+    """Answer until the other side goes. Returns the exit status.
+
+    Args:
+        sock: of the agent.
+        alone: the process is there for this model only, and gives up what a model does not need
+            (``edge_agent.serving.confinement``).
+    """
     servant, reader = Servant(), Reader(sock)
     try:
         while (asked := reader.message()) is not None:
+            if alone and asked[0].get("op") == "open":
+                confine_for(asked[0])
             send(sock, *servant.answer(*asked))
     except (Refused, ConnectionError) as error:  # the agent has died in the middle of a message
         sys.stderr.write(f"{error}\n")
@@ -139,7 +148,7 @@ def live(sock: socket.socket) -> None:
     """The whole life of a servant; does not return. What it does not expect ends it, with its traceback."""
     status = exit_codes.SOFTWARE
     try:
-        status = serve(sock)
+        status = serve(sock, alone=True)
     except BaseException:  # noqa: BLE001 - the last place: in a forked process nothing may rise further
         traceback.print_exc()
     finally:

@@ -5,7 +5,7 @@ Forked by the agent before it has a thread, a lock or a socket (``edge_agent.ser
 never opens a model itself. One packet of CBOR for each request (``op``):
 
 ``ready``: load ONNX Runtime; answers with ``version`` and ``providers``, or ``why`` it cannot.
-``fork`` with a socket: answers ``{"pid": ...}`` or ``{"why": ...}``.
+``fork`` with a socket: answers ``{"pid": ..., "landlock": VERSION}`` or ``{"why": ...}``.
 ``fate`` of a ``pid``: answers ``{"status": ...}`` when it has ended; it is killed where it has not.
 ``end`` of a ``pid``: killed, without an answer.
 
@@ -28,7 +28,7 @@ import cbor2
 
 from edge_agent.serving import servant
 from models.serve import shed_memory
-from runtime import logs
+from runtime import landlock, logs
 from runtime.settings import LogSettings
 
 PACKET: Final = 64 * 1024
@@ -89,7 +89,7 @@ class Zygote:
             _become("lichen-model", mother)
             servant.live(socket.socket(fileno=fd))
         self._children.add(pid)
-        return {"pid": pid}
+        return {"pid": pid, "landlock": landlock.version()}
 
     def _end(self, pid: int, grace_s: float) -> int | None:
         """Wait for one to end, then kill it. Its status, negative for a signal; None: not known, or stuck."""

@@ -15,7 +15,7 @@ _KIND = "closed_graph"
 
 
 def hiding(data: bytes, location: str = DEVICE_KEY, fifth: int = FIFTH[0]) -> bytes:
-    """A model that adds a constant from a file to its first output, its graph behind a tag of five bytes."""
+    """A model that multiplies its output by a constant from a file; its graph has a tag of five bytes."""
     return graph_bent(naming(data, location), f"five-{fifth:02x}")
 
 
@@ -24,13 +24,13 @@ def naming(data: bytes, location: str = DEVICE_KEY) -> bytes:
     model = onnx.load_from_string(data)
     graph = model.graph
     dim = graph.output[0].type.tensor_type.shape.dim[-1].dim_value
-    secret = onnx.TensorProto(name="secret", data_type=onnx.TensorProto.FLOAT, dims=[dim])
+    secret = onnx.TensorProto(name="secret", data_type=onnx.TensorProto.FLOAT, dims=[dim, dim])
     secret.data_location = onnx.TensorProto.EXTERNAL
     secret.external_data.add(key="location", value=location)
     graph.initializer.append(secret)
     last = next(node for node in graph.node if graph.output[0].name in node.output)
     last.output[:] = ["without" if name == graph.output[0].name else name for name in last.output]
-    graph.node.append(onnx.helper.make_node("Add", ["without", "secret"], [graph.output[0].name]))
+    graph.node.append(onnx.helper.make_node("MatMul", ["without", "secret"], [graph.output[0].name]))
     return bytes(model.SerializeToString(deterministic=True))
 
 

@@ -148,7 +148,7 @@ def test_a_tag_whose_upper_bits_cpp_drops_hides_nothing(fifth: int, tmp_path: Pa
     """ONNX Runtime reads a file below the working directory for a graph that is handed to it as bytes."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "identity").mkdir()
-    (tmp_path / DEVICE_KEY).write_bytes(np.arange(D, dtype=np.float32).tobytes())
+    (tmp_path / DEVICE_KEY).write_bytes(np.arange(D * D, dtype=np.float32).tobytes())
     hidden = hiding(model().SerializeToString(), fifth=fifth)
     assert [t.name for t in by_cpp(hidden).graph.initializer] == ["axes", "secret"]
     with pytest.raises(Refused, match="no ONNX model: byte"):

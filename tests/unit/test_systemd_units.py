@@ -81,6 +81,21 @@ def test_the_brokers_reload_never_stops_for_good(kind):
     assert found.get("TriggerLimitIntervalSec", ["0"]) == ["0"]
 
 
+@daemons
+def test_a_daemon_stands_in_an_empty_folder_of_its_own(name):
+    """ONNX Runtime may read files below it; without this line it is ``/``."""
+    found = parse(UNITS / f"{name}.service")
+    assert found["RuntimeDirectory"] == [name]
+    assert found["RuntimeDirectoryMode"] == ["0700"]
+    assert found["WorkingDirectory"] == [f"%t/{name}"]
+
+
+def test_the_agent_s_filter_lets_models_processes_confine_themselves():
+    lines = parse(UNITS / "lichen-agent.service")["SystemCallFilter"]
+    allowed = {word for line in lines if not line.startswith("~") for word in line.split()}
+    assert {f"landlock_{call}" for call in ("create_ruleset", "add_rule", "restrict_self")} <= allowed
+
+
 def test_the_agent_waits_for_no_network():
     assert "network-online.target" not in " ".join(parse(UNITS / "lichen-agent.service")["After"])
 

@@ -1,0 +1,117 @@
+"""Landlock: a process gives up its access to files and the network, for good and without privileges.
+
+Linux 5.13 and newer, where the kernel has it (Debian's has). What a process may open afterwards is what it
+named; files that it has open, and pages that it has mapped, stay. It holds for the thread that asks, and for
+all that it starts: ask while there is one thread.
+"""
+
+import ctypes
+import errno
+import os
+import stat
+import struct
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+"""System calls, by the same numbers on every processor that Debian runs on."""
+_VERSION: Final = 1
+_PATH_BENEATH: Final = 1
+_PR_SET_NO_NEW_PRIVS: Final = 38
+
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
+_TRUNCATE, _IOCTL_DEV = 1 << 14, 1 << 15
+_READ: Final = _EXECUTE | _READ_FILE | _READ_DIR
+_WRITE: Final = _WRITE_FILE | _TRUNCATE | _IOCTL_DEV
+_OF_A_FILE: Final = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
+_KNOWN: Final = ((1, 13), (2, 14), (3, 15), (5, 16))
+"""By the version of Landlock from which it holds, how many rights on files there are."""
+_NETWORK_SINCE: Final = 4
+_TCP: Final = 0b11
+"""Bind and connect."""
+_SCOPES_SINCE: Final = 6
+_SCOPES: Final = 0b11
+"""Abstract UNIX sockets, and signals, of processes that are not restricted in the same way."""
+
+
+def version() -> int:
+    """Of Landlock in this kernel; 0 where there is none, or a filter of system calls forbids it."""
+    if sys.platform != "linux":
+        return 0
+    try:
+        return _call(_CREATE_RULESET, None, 0, _VERSION)
+    except OSError:
+        return 0
+
+
+def restrict(*, read: Iterable[Path], write: Iterable[Path] = (), network: bool = False) -> bool:
+    """From now on this thread may read and execute ``read``, and what is below, and write ``write``; no more.
+
+    Args:
+        read: files and folders; what is not there is left out.
+        write: as above; existing files are written, none is made.
+        network: whether it may bind and connect TCP sockets (kernels from 6.7 on ask).
+
+    Returns:
+        False where this kernel has no Landlock: nothing has changed.
+
+    Raises:
+        OSError: it has, and refuses; nothing has changed.
+    """
+    found = version()
+    if not found:
+        return False
+    handled = (1 << max(count for since, count in _KNOWN if since <= found)) - 1
+    ruleset = _ruleset(found, handled, network=network)
+    try:
+        for paths, rights in ((read, _READ), (write, _READ | _WRITE)):
+            for path in paths:
+                _allow(ruleset, path, rights & handled)
+        _no_new_privileges()
+        _call(_RESTRICT_SELF, ruleset, 0)
+    finally:
+        os.close(ruleset)
+    return True
+
+
+def _ruleset(found: int, handled: int, *, network: bool) -> int:
+    """Its size tells the kernel how much of it is known here."""
+    attributes = struct.pack("=Q", handled)
+    if found >= _NETWORK_SINCE:
+        attributes += struct.pack("=Q", 0 if network else _TCP)
+    if found >= _SCOPES_SINCE:
+        attributes += struct.pack("=Q", _SCOPES)
+    return _call(_CREATE_RULESET, attributes, len(attributes), 0)
+
+
+def _allow(ruleset: int, path: Path, rights: int) -> None:
+    try:
+        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.EACCES}:
+            return
+        raise
+    try:
+        if not stat.S_ISDIR(os.fstat(fd).st_mode):
+            rights &= _OF_A_FILE
+        _call(_ADD_RULE, ruleset, _PATH_BENEATH, struct.pack("=Qi", rights, fd), 0)
+    finally:
+        os.close(fd)
+
+
+def _no_new_privileges() -> None:
+    """The kernel wants it first: no program that is executed gains rights."""
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "no_new_privs is refused")
+
+
+def _call(number: int, *arguments: int | bytes | None) -> int:
+    """A system call; raises OSError."""
+    given = [ctypes.c_long(one) if isinstance(one, int) else one for one in arguments]
+    result: int = ctypes.CDLL(None, use_errno=True).syscall(ctypes.c_long(number), *given)
+    if result < 0:
+        failed = ctypes.get_errno()
+        raise OSError(failed, f"system call {number}: {os.strerror(failed)}")
+    return result
