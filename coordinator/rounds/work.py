@@ -141,7 +141,8 @@ class Workshop:
             try:
                 await self._do(command)
             except (LichenError, OSError) as error:
-                if isinstance(error, Misconfigured) and isinstance(command, Initialise):
+                lasting = isinstance(error, Misconfigured) and not isinstance(error, Transient)
+                if lasting and isinstance(command, Initialise):
                     raise  # nothing can ever work: the operator must look
                 passing = isinstance(error, (Transient, OSError)) and not isinstance(error, WorkerFailed)
                 await self._fail(command, in_words(error), passing=passing)

@@ -8,6 +8,7 @@ from typer.main import get_command
 from lichen.bench.cli import app
 from lichen.reliability.faults import FAULTS
 from lichen.reliability.steps import STEPS
+from tests.support.disk_table import page
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "reliability.md").read_text()
@@ -29,6 +30,10 @@ def test_arch_each_promise_names_its_tests() -> None:
 def test_arch_every_bench_that_is_named_is_there() -> None:
     known = set(get_command(app).commands)  # type: ignore[attr-defined]  # typer's type does not say: a group
     assert set(re.findall(r"lichen bench ([a-z]+)", TEXT)) <= known
+
+
+def test_arch_the_table_of_disks_is_the_one_that_is_tested() -> None:
+    assert TEXT.split("<!-- disks: begin -->\n")[1].split("<!-- disks: end -->")[0] == page()
 
 
 def test_arch_the_table_has_every_fault_and_every_step() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from coordinator.app import Coordinator
 from protocol.task import Task
-from runtime import logs
+from runtime import databases, logs
 from runtime.supervise import run
 from tests.support.coordinator_fake import TinyFold, TinyJobs, TinyServer, settings_for
 
@@ -56,6 +56,7 @@ class SlowJobs(TinyJobs):
 
 def main(file: str) -> int:
     args = json.loads(Path(file).read_text())
+    databases.WAIT_S = args.get("wait_s", databases.WAIT_S)
     root = Path(args["root"])
     settings = settings_for(root, args["port"], **args["settings"])
     logs.configure(settings.log)

@@ -6,12 +6,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from coordinator import status_cli
+from coordinator.registry import Registry
 from coordinator.status_cli import look
 from coordinator.store import Store
 from protocol.errors import Transient
 from protocol.frame import digest
 from protocol.topics import Kind
 from runtime.clock import SystemClock
+from runtime.files import ReadOnlyDisk
 from tests.support.coordinator_bench import bench
 from tests.support.coordinator_fake import frame, header, tiny_task
 
@@ -67,3 +69,22 @@ async def test_status_why_names_the_disk_that_takes_nothing(tmp_path, monkeypatc
         with Store(made.app.store.path, read_only=True) as store:
             _, waits = look(store, made.app.settings, SystemClock().wall())
     assert (waits[0].what, waits[0].why) == ("disk", f"the disk of {tmp_path / 'coordinator'} is read-only")
+
+
+async def test_a_disk_that_is_read_only_while_the_first_version_is_made_is_waited_for(
+    tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr("coordinator.rounds.patience._PAUSES_S", (0.01, 0.01))
+    monkeypatch.setattr("coordinator.rounds.driver.TICK_S", 0.02)
+    put, tries = Registry.publish, []
+
+    def once(self, *given, **more):
+        tries.append(1)
+        if len(tries) == 1:
+            raise ReadOnlyDisk(tmp_path / "blobs", "Read-only file system")
+        return put(self, *given, **more)
+
+    monkeypatch.setattr(Registry, "publish", once)
+    async with bench(tmp_path, tiny_task(min_devices=2)) as made:
+        await made.until(lambda: made.app.driver.state.version == 0)
+    assert len(tries) == 2

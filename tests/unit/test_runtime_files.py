@@ -27,6 +27,7 @@ def test_a_folder_below_a_plain_file_is_misconfigured_and_named(tmp_path):
         (errno.ENOSPC, Transient),
         (errno.ENOENT, Transient),
         (errno.EIO, Transient),
+        (errno.EROFS, Transient),  # for a daemon that runs; one that starts ends with 78
         (errno.EBADF, OSError),
     ],
 )
