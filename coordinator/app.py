@@ -11,7 +11,6 @@ from coordinator import labelled
 from coordinator.admission import Admission
 from coordinator.announcer import Announcer, absent
 from coordinator.audit import Audit
-from coordinator.backup import back_up
 from coordinator.blobserver import BlobServer, FetchBudget
 from coordinator.config import CoordinatorSettings, load_task
 from coordinator.front import ingest, state_intake
@@ -44,6 +43,7 @@ from coordinator.trust.vouching import again_and_again, vouching_of
 from coordinator.uploads import Uploads
 from coordinator.voice import Voice
 from coordinator.weighings import Weighings
+from coordinator.whole_backup import back_up_databases
 from models.contract import Server
 from protocol.errors import LichenError
 from protocol.messages import encode
@@ -187,7 +187,7 @@ class Coordinator:
             weighings=Weighings(store),
             vouching=vouching,
         )
-        self.workshop.back_up, self.workshop.held = partial(back_up, store.path), self.graphs.held
+        self.workshop.back_up, self.workshop.held = partial(back_up_databases, root), self.graphs.held
         self.audit = Audit(self.driver, journal, self.workshop, self.link, clock)
         quota = settings.uploads
         self.receiver = Receiver(

@@ -1,4 +1,4 @@
-"""A copy of the coordinator's database beside it, made anew whenever a round is over.
+"""A copy of each database of the coordinator beside it, made anew whenever a round is over.
 
 SQLite pages carry no checksum, so a copy of a damaged database would be as damaged: each copy is checked
 before it takes the place of the one before.
@@ -16,6 +16,8 @@ from runtime.databases import open_reader, sorted_error
 from runtime.files import disk_errors, put_in_place, remove
 
 SUFFIX: Final = ".backup"
+_DATABASE: Final = "coordinator."
+"""So begins the name of the one whose tables are looked into; the books are SQLite's to check."""
 
 
 def backup_of(database: Path) -> Path:
@@ -24,17 +26,27 @@ def backup_of(database: Path) -> Path:
 
 
 def back_up(database: Path) -> None:
-    """Copy a database that may be in use, as of one moment.
+    """Copy a database that may be in use beside itself, as of one moment.
 
     Raises:
         Transient: the disk is full, or the database is damaged (then the old copy stays).
         Misconfigured: the folder is not writable for us.
     """
-    copy = backup_of(database)
+    copy_checked(database, backup_of(database))
+
+
+def copy_checked(database: Path, copy: Path) -> None:
+    """Copy a database that may be in use to a file (0600), as of one moment.
+
+    Raises:
+        Transient: the disk is full, or the database is damaged (then the old copy stays).
+        Misconfigured: the folder is not writable for us.
+    """
     part = copy.with_name(copy.name + ".part")
     with disk_errors(part):
         remove(part)
         try:
+            part.touch(mode=0o600)
             _copy(database, part)
             if (found := trouble_in(part)) != "":
                 raise Transient(f"{database}: no backup is made of a damaged database: {found}")
@@ -61,7 +73,7 @@ def trouble_in(file: Path) -> str:
         with closing(sqlite3.connect(address, uri=True)) as database:
             found = str(database.execute("PRAGMA integrity_check(1)").fetchone()[0])
             version = database.execute("PRAGMA user_version").fetchone()[0]
-            if found == "ok" and version >= schema.VERSION:
+            if found == "ok" and version >= schema.VERSION and file.name.startswith(_DATABASE):
                 return schema.unsound(database.execute)
     except sqlite3.Error as error:
         return str(error)

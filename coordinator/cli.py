@@ -1,6 +1,7 @@
-"""``lichen coordinator``: init, serve, check, status, history, trust."""
+"""``lichen coordinator``: init, serve, check, status, history, backup, trust."""
 
 import json
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -21,6 +22,7 @@ from coordinator.status_cli import status
 from coordinator.store import Store
 from coordinator.trust.command import app as trust
 from coordinator.trust.vouching import repository_of
+from coordinator.whole_backup import copy_state
 from runtime import exit_codes
 from runtime.acting import as_owner_of
 from runtime.supervise import run
@@ -117,6 +119,25 @@ def downgrade(config: Config, fmt: FormatOption = Format.TABLE) -> None:
 
 
 app.command()(status)
+
+
+@app.command()
+def backup(
+    folder: Annotated[Path, typer.Argument(help="empty, or not there yet; better on another disk")],
+    config: Config,
+    fmt: FormatOption = Format.TABLE,
+) -> None:
+    """Copy the whole state folder, also while the coordinator runs. The copy holds the fleet's secrets."""
+    settings = load_settings(config)
+    with as_owner_of(settings.state_dir):
+        made = copy_state(settings.state_dir, folder)
+    if fmt is Format.JSON:
+        typer.echo(json.dumps({"folder": str(made.folder), "files": made.files, "bytes": made.size}))
+        return
+    typer.echo(f"{made.folder} is a whole state folder: {made.files} files, {made.size / 1e6:.1f} MB.")
+    typer.echo("It holds the fleet's keys: keep it where only you can read it.", err=True)
+
+
 app.add_typer(trust, name="trust")
 
 

@@ -24,7 +24,10 @@ UPGRADES: Final[Mapping[int, Sequence[str]]] = {}
 _WAIT_S: Final = WAIT_S
 _STEP_S: Final = 0.02
 _CLOSE_S: Final = 1.0
-_LOST: Final = "put it back from a backup (invites and revocations are in it)"
+_LOST: Final = (
+    "put it back from its copy (.backup, beside it) or a whole backup (docs/coordinator.md), and revoke "
+    "again who was revoked since"
+)
 _SCHEMA: Final = (
     # id: the first half of the token's SHA-256, by which it is found; hash: all of it, compared in constant
     # time. key: of the one device key that used it. claimed: the name that this key asked for.
@@ -107,6 +110,8 @@ class Tables:
         run = self._connection.execute
         self._go_to_wal()
         run("PRAGMA synchronous=FULL")
+        if (sound := str(run("PRAGMA quick_check(1)").fetchone()[0])) != "ok":
+            raise Misconfigured(f"{self.path}: {' '.join(sound.split())}; {self._design.lost}")
         found = TableVersion.of(run)
         require_readable(self.path, found, self._design.version)
         if found.version < self._design.version:

@@ -1,21 +1,30 @@
 """A state folder that is put back from a backup: who is let in, who is not, and what is missed is said."""
 
+import asyncio
 import shutil
+import stat
 import time
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
+from typer.testing import CliRunner
 
 from coordinator.admission import Admission
 from coordinator.backup import back_up, backup_of
+from coordinator.cli import app
+from coordinator.identity.authority import Authority
 from coordinator.identity.book import FILE
 from coordinator.identity.desk import Desk
 from coordinator.identity.places import Places
 from protocol.enrolment import EnrolRequest, RenewRequest
-from protocol.errors import Misconfigured, Reason, Refused
+from protocol.errors import Misconfigured, Reason, Refused, Transient
+from protocol.topics import Kind
 from runtime.clock import SystemClock
 from runtime.settings import MqttSettings, TlsSettings
+from tests.support.brokers import HOST, free_port
+from tests.support.coordinator_bench import bench
+from tests.support.coordinator_fake import FLEET, frame, header, tiny_task
 from tests.support.identity_desk import csr, make_desk, new_key, settings, signature
 
 DAY = 86400.0
@@ -75,6 +84,65 @@ def test_a_revocation_that_the_older_book_has_stands(tmp_path) -> None:
         with pytest.raises(Refused) as found:
             renew(desk, *thief)
         assert found.value.reason is Reason.REVOKED
+
+
+async def test_a_whole_backup_of_a_running_coordinator_takes_its_place(tmp_path) -> None:
+    config = tmp_path / "coordinator.toml"
+    identity = {"host": HOST, "port": free_port()}
+    config.write_text(
+        f'fleet = "{FLEET}"\nstate_dir = "coordinator"\ntask = "task.toml"\n'
+        f'[identity]\nhost = "{HOST}"\nport = {identity["port"]}\n'
+    )
+    state, copy, task = tmp_path / "coordinator", tmp_path / "copy", tiny_task(count=3, min_devices=1)
+    Authority.create(state / "authority", FLEET, [HOST])
+    async with bench(tmp_path, task, identity=identity) as made:
+        held = enrol(desk_of(made), "a")
+        desk_of(made).book.revoke("thief", unknown=True)
+        await made.online("a")
+        await made.phase("collecting")
+        await made.give("a", Kind.UPDATE, frame(header("a", 1, made.app.driver.state.manifest)))
+        await made.until(lambda: made.app.driver.state.version == 1)
+        await made.phase("collecting")
+        said = await asyncio.to_thread(CliRunner().invoke, app, ["backup", str(copy), "-c", str(config)])
+        assert said.exit_code == 0, said.output
+        before = made.app.driver.state
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o700
+    assert stat.S_IMODE((copy / FILE).stat().st_mode) == 0o600
+    again = CliRunner().invoke(app, ["backup", str(copy), "-c", str(config)])
+    assert "is not empty" in str(again.exception)
+    shutil.rmtree(state)
+    copy.rename(state)  # this is the whole restore
+    async with bench(tmp_path, task, identity=identity) as made:
+        after = made.app.driver.state
+        assert (after.version, after.round, after.manifest) == (1, before.round, before.manifest)
+        assert made.app.admission.barred("thief") is not None
+        assert renew(desk_of(made), *held)[1], "devices renew as before"
+        await made.online("a")
+        await made.phase("collecting")
+        await made.give("a", Kind.UPDATE, frame(header("a", after.round, made.app.driver.state.manifest)))
+        await made.until(lambda: made.app.driver.state.version == 2)
+        await made.until(backup_of(state / FILE).is_file)  # with each round the books are copied, too
+
+
+def desk_of(made) -> Desk:
+    found = made.app.admission._desk
+    assert found is not None
+    return found
+
+
+def test_a_damaged_book_is_noticed_when_it_is_opened_and_no_backup_is_made_of_it(tmp_path) -> None:
+    with make_desk(tmp_path) as desk:
+        for n in range(200):
+            desk.book.invite(f"pi-{n}", 3600.0)
+        book = desk.places.state_dir / FILE
+    content = bytearray(book.read_bytes())
+    content[4096 * 3 : 4096 * 5] = b"\xff" * 8192
+    book.write_bytes(bytes(content))
+    with pytest.raises(Misconfigured, match=r"identity\.sqlite3.*\.backup"):
+        Desk(settings(tmp_path))
+    with pytest.raises(Transient):
+        back_up(book)
+    assert not backup_of(book).exists()
 
 
 async def test_who_is_revoked_is_barred_without_an_authority_too(tmp_path) -> None:
