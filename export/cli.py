@@ -1,35 +1,43 @@
-"""``lichen export``: make a bundle by hand from a coordinator's blobs."""
+"""A bundle by hand, from a coordinator's blobs: the work of ``lichen export``."""
 
-import json
 from collections.abc import Collection, Sequence
-from enum import StrEnum
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, cast
+from typing import TYPE_CHECKING, cast
 
-import typer
 from pydantic import ValidationError
 
 from export.job import require_parts
 from models.contract import Blobs, Profile, RoutedServer, WindowSet
 from models.registry import method
-from protocol.bundle import BundleManifest, unpack
+from protocol.bundle import BundleManifest
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.frame import decode_frame, digest
 from protocol.task import Task
 from protocol.updates import BlobHeader, Manifest
-from runtime import exit_codes
 from runtime.files import replace_file
-from runtime.outputs import NotWritten, writing
-from runtime.settings import load_toml
+from runtime.outputs import writing
 
-app = typer.Typer(name="export", add_completion=False, pretty_exceptions_show_locals=False)
+if TYPE_CHECKING:
+    from export.completion import CompletionParity
+    from export.parity import Parity
 
 
-class Format(StrEnum):
-    """How a command speaks."""
+@dataclass(frozen=True)
+class Chosen:
+    """What is exported.
 
-    TEXT = "text"
-    JSON = "json"
+    Attributes:
+        task: that the version was trained for.
+        version: its manifest.
+        base: the manifest's digest.
+        blobs: the store's folder.
+    """
+
+    task: Task
+    version: Manifest
+    base: str
+    blobs: Path
 
 
 def read_manifest(path: Path) -> tuple[Manifest, str]:
@@ -125,58 +133,38 @@ def for_all(task: Task, version: Manifest) -> tuple[str, ...]:
     return tuple(name for name in version.blobs if name.split("/", maxsplit=1)[0] not in owned)
 
 
-@app.command()
-def export(  # noqa: PLR0917 - options, given by name
-    blobs: Annotated[Path, typer.Option(help="The coordinator's folder of blobs.")],
-    manifest: Annotated[Path, typer.Option(help="The manifest of the version to export (JSON).")],
-    task: Annotated[Path, typer.Option(help="The task.toml that the version was trained for.")],
-    out: Annotated[Path, typer.Option(help="The bundle to write.")],
-    inputs: Annotated[
-        list[str] | None,
-        typer.Option("--input", help="Of a routed method: a modality that the device reads; all by default."),
-    ] = None,
-    targets: Annotated[
-        list[str] | None,
-        typer.Option("--target", help="Of a routed method: what the device predicts; all by default."),
-    ] = None,
-    calibrate: Annotated[
-        Path | None,
-        typer.Option(
-            help="Real windows for an int8 variant: a window set (npz) or a recording (npz, csv, parquet)."
-        ),
-    ] = None,
-    format_: Annotated[Format, typer.Option("--format", help="How to report.")] = Format.TEXT,
-) -> None:
-    """Turn a global version into an ONNX bundle, checked against torch before it is written."""
-    if out.exists() and not out.is_file():  # a device would be replaced by the file
-        raise NotWritten(f"--out {out}: is no file; choose another place", exit_codes.CANTCREAT)
-    the_task = load_toml(Task, task, named_by="--task")
-    version, base = read_manifest(manifest)
-    if version.task != the_task.name:
-        raise Misconfigured(f"{manifest} is of task {version.task!r}, {task} of {the_task.name!r}")
-    route = route_of(the_task, inputs or (), targets or ())
-    state = read_state(version, blobs, for_all(the_task, version) if route is None else route)
+def make(
+    chosen: Chosen, out: Path, inputs: Sequence[str], targets: Sequence[str], calibrate: Path | None
+) -> "tuple[bytes, Parity | CompletionParity]":
+    """Make the bundle, and write it.
+
+    Args:
+        chosen: what is exported.
+        out: the file.
+        inputs: of a routed method, modalities that are read; none: all.
+        targets: likewise, what is predicted.
+        calibrate: windows for an int8 variant; None: there is none.
+
+    Raises:
+        Misconfigured: a part is not there, or windows do not fit; the message names it.
+        Refused: a blob is damaged, or the graph is not what torch computes.
+        NotWritten: the file cannot be made.
+    """
+    task, version = chosen.task, chosen.version
+    route = route_of(task, inputs, targets)
+    state = read_state(version, chosen.blobs, for_all(task, version) if route is None else route)
     require_parts()
-    windows = None if calibrate is None else _windows(the_task, calibrate)
+    windows = None if calibrate is None else _windows(task, calibrate)
     import torch  # noqa: PLC0415 - it takes a second to load, and --help must not wait for it
 
     from export.pack import Lineage, make_bundle  # noqa: PLC0415 - imports torch too
 
     torch.set_num_threads(1)  # networks this small only wait for each other's threads
-    lineage = Lineage(version.version, version.version, base, version.parent, {})
-    bundle, parity = make_bundle(the_task, state, lineage, windows)
+    lineage = Lineage(version.version, version.version, chosen.base, version.parent, {})
+    bundle, parity = make_bundle(task, state, lineage, windows)
     with writing(out):
         replace_file(out, bundle)
-    if format_ is Format.JSON:
-        report = {"out": str(out), "size": len(bundle), "digest": digest(bundle), "parity": parity.as_dict()}
-        typer.echo(json.dumps(report))
-        return
-    made, _ = unpack(bundle)
-    typer.echo(
-        f"{out}: version {version.version} of {the_task.name}, {len(bundle)} bytes\n"
-        f"it {_does(made)}\n"
-        f"graph and torch agree: {parity.words()}"
-    )
+    return bundle, parity
 
 
 def _windows(task: Task, file: Path) -> WindowSet:
@@ -191,7 +179,8 @@ def _windows(task: Task, file: Path) -> WindowSet:
     return read(task, file)
 
 
-def _does(made: BundleManifest) -> str:
+def does(made: BundleManifest) -> str:
+    """What a bundle reads and says, in words."""
     if made.graph is None:
         return f"reads {', '.join(made.inputs[1:])} and predicts {', '.join(t.name for t in made.predicted)}"
     return (

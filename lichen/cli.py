@@ -47,7 +47,7 @@ PARTS: Final[dict[str, Part]] = {
     ),
     "round": Part("coordinator.round_cli:app", "Why a round has the devices that it has.", _LOOK),
     "task": Part("lichen.task_cli:app", "What is wrong with a task, before a fleet learns it.", _RUN),
-    "export": Part("export.cli:app", "A trained version into an ONNX bundle, checked against torch.", _RUN),
+    "export": Part("lichen.export_cli:app", "A version into an ONNX bundle, checked against torch.", _RUN),
     "demo": Part("lichen.demo.cli:app", "A whole fleet on this machine, on real sensor data.", _STUDY),
     "simulate": Part(
         "lichen.simulate_cli:app", "Many devices in one process: the same method, no broker.", _STUDY

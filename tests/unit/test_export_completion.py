@@ -11,8 +11,9 @@ from torch import nn
 from typer.testing import CliRunner
 
 from export import completion
-from export.cli import app, for_all
+from export.cli import for_all
 from export.parity import session
+from lichen.export_cli import app
 from models.graphs.completion import Completer
 from models.graphs.scores import SCORES
 from protocol.bundle import COMPLETION_INPUTS, COMPLETION_OUTPUTS, Completion, unpack

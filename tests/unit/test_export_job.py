@@ -10,8 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from export import job as export_job
-from export.cli import app, read_state, route_of
+from export.cli import read_state, route_of
 from export.job import do, read_job
+from lichen.export_cli import app
 from lichen.world.disk import SimDisk
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.frame import encode_frame
@@ -235,9 +236,9 @@ def test_a_bundle_that_cannot_be_written_ends_as_any_other_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, out: str, trouble: int, code: int, words: str
 ) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr("export.cli.load_toml", lambda *_, **__: Task.model_validate(JOB["task"]))
+    monkeypatch.setattr("lichen.export_cli.load_toml", lambda *_, **__: Task.model_validate(JOB["task"]))
     named = Manifest(task=JOB["task"]["name"], method="qqr", version=1, blobs={})
-    monkeypatch.setattr("export.cli.read_manifest", lambda _: (named, "a" * 64))
+    monkeypatch.setattr("lichen.export_cli.read_manifest", lambda _: (named, "a" * 64))
     monkeypatch.setattr("export.cli.read_state", lambda *_: {})
     parity = SimpleNamespace(as_dict=dict)
     monkeypatch.setattr("export.pack.make_bundle", lambda *_: (b"bundle", parity))
