@@ -1,6 +1,6 @@
 """ONNX Runtime's inference sessions, of the very bytes that ``closed_graph`` looked through.
 
-ONNX Runtime is imported here only, in servants (``edge_agent.serving``).
+The one door of models from the wire to ONNX Runtime, in servants (``edge_agent.serving``).
 
 A model's file is copied into memory of its own, which the kernel then seals: nobody can change it any more,
 this process included. That is looked through, compared with the manifest, and handed on; the file on the disk

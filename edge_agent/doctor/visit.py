@@ -7,7 +7,19 @@ from pathlib import Path
 from typing import Final
 
 from edge_agent.config import AgentSettings
-from edge_agent.doctor import ask, broker, clock, configuration, cpu, disk, hardware, imports, root, unit
+from edge_agent.doctor import (
+    ask,
+    broker,
+    clock,
+    configuration,
+    confinement,
+    cpu,
+    disk,
+    hardware,
+    imports,
+    root,
+    unit,
+)
 from edge_agent.doctor.bounded import TookTooLong, within
 from edge_agent.doctor.findings import Finding, fail, warn
 from edge_agent.doctor.person import Person, whose
@@ -48,6 +60,7 @@ class Visit:
         if settings is None:
             return looks
         looks["trust"] = partial(self._trust, settings)
+        looks["models"] = lambda: confinement.judge(confinement.probe(), settings)
         looks["disk"] = partial(self._disk, settings)
         looks["hardware"] = partial(self._hardware, settings)
         if not self.offline:

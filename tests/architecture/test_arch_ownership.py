@@ -129,3 +129,16 @@ def test_arch_files_stay_small() -> None:
         if (lines := file.read_text().count("\n")) > MAX_LINES
     }
     assert not long
+
+
+def test_arch_a_device_opens_models_by_one_door() -> None:
+    """Past it, nothing would be looked through (docs/hostile-peers.md)."""
+    found = {
+        str(file.relative_to(ROOT))
+        for file in sources("edge_agent", "coordinator", "lichen", "runtime", "models")
+        for node in ast.walk(ast.parse(file.read_bytes()))
+        if isinstance(node, ast.Attribute | ast.Name | ast.alias)
+        and "InferenceSession"
+        in (getattr(node, "attr", ""), getattr(node, "id", ""), getattr(node, "name", ""))
+    }
+    assert found == {"edge_agent/onnx_session.py"}

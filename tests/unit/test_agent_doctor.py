@@ -17,6 +17,7 @@ from edge_agent.doctor import (
     broker,
     clock,
     configuration,
+    confinement,
     cpu,
     disk,
     hardware,
@@ -29,6 +30,7 @@ from edge_agent.doctor.findings import MIB, fail, ok, status_of, warn
 from edge_agent.doctor.person import Person
 from edge_agent.doctor.unit import Unit
 from edge_agent.identity.folder import folder_of
+from runtime import landlock
 from tests.unit.test_agent_session import BASIC, config, write_task
 
 ME = Person("lichen-agent", 997, frozenset({997, 44}))
@@ -52,6 +54,17 @@ def test_the_exit_status_is_of_the_worst_and_the_configuration_comes_first():
     assert status_of([ok("a", ""), warn("b", "", "x")]) == 0
     assert status_of([ok("a", ""), fail("b", "", "x")]) == 69
     assert status_of([fail("b", "", "x"), fail("c", "", "x", 78)]) == 78
+
+
+def test_it_says_whether_models_processes_give_up_the_device_s_secrets(tmp_path):
+    plain = read(config(tmp_path))
+    within = plain.model_copy(update={"infer": plain.infer.model_copy(update={"isolation": "none"})})
+    off = plain.infer.model_copy(update={"enabled": False})
+    assert "Landlock 3" in only(confinement.judge(3, plain), "models.landlock").seen
+    assert "may read what the agent may" in only(confinement.judge(3, within), "models.landlock").seen
+    assert only(confinement.judge(0, plain), "models.landlock").level == "warn"
+    assert confinement.judge(0, plain.model_copy(update={"infer": off, "roles": ["observe"]})) == []
+    assert confinement.probe() == landlock.version()
 
 
 PI4 = cpu.Processor("aarch64", 64, frozenset({"fp", "asimd", "crc32"}), 4, 4096 * MIB, (3, 11))
@@ -420,7 +433,7 @@ def test_the_command_works_offline_and_without_root_and_names_what_is_wrong(tmp_
     told = json.loads(doctor(path, "--offline", "--format", "json").stdout)
     assert told["fail"] == 0
     assert {f["check"].split(".")[0] for f in told["findings"]} == {
-        "config", "cpu", "imports", "clock", "trust", "disk", "hardware",
+        "config", "cpu", "imports", "clock", "trust", "models", "disk", "hardware",
     }  # fmt: skip
     assert all(finding["todo"] for finding in told["findings"] if finding["level"] != "ok")
     result = doctor(path)

@@ -90,10 +90,23 @@ def test_a_daemon_stands_in_an_empty_folder_of_its_own(name):
     assert found["WorkingDirectory"] == [f"%t/{name}"]
 
 
-def test_the_agent_s_filter_lets_models_processes_confine_themselves():
+def calls_of(group: str) -> set[str]:
+    """System calls of one of systemd's groups, with those of the groups within."""
+    words = [line.strip() for line in analyze("syscall-filter", "--no-pager", group).splitlines()[2:]]
+    named = {word for word in words if word and not word.startswith("#")}
+    within = {word for word in named if word.startswith("@")}
+    return (named - within).union(*(calls_of(word) for word in within))
+
+
+def test_the_agent_s_filter_permits_what_a_model_s_process_calls():
     lines = parse(UNITS / "lichen-agent.service")["SystemCallFilter"]
-    allowed = {word for line in lines if not line.startswith("~") for word in line.split()}
-    assert {f"landlock_{call}" for call in ("create_ruleset", "add_rule", "restrict_self")} <= allowed
+    allowed: set[str] = set()
+    for line in lines:
+        words = line.removeprefix("~").split()
+        some = set().union(*(calls_of(word) if word.startswith("@") else {word} for word in words))
+        allowed = allowed - some if line.startswith("~") else allowed | some
+    confining = {f"landlock_{call}" for call in ("create_ruleset", "add_rule", "restrict_self")}
+    assert {"memfd_create", "fcntl", "mmap", "chdir", "mkdir", "rmdir", "prctl", *confining} <= allowed
 
 
 def test_the_agent_waits_for_no_network():
