@@ -123,7 +123,9 @@ async def test_a_full_disk_is_in_the_status_until_it_recovers(tmp_path):
     assert agent.status()["disk"] == "ok"
 
     def full(*_args):
-        raise sqlite3.OperationalError("database or disk is full")
+        error = sqlite3.OperationalError("database or disk is full")
+        error.sqlite_errorcode = sqlite3.SQLITE_FULL
+        raise error
 
     insert, store._insert = store._insert, full
     store.add(windows([0, 1]))
@@ -132,7 +134,7 @@ async def test_a_full_disk_is_in_the_status_until_it_recovers(tmp_path):
         assert not store.commit()
         words = agent.status()["disk"]
         assert words.startswith("windows cannot be written since 20")
-        assert words.endswith(f"{store.path}: database or disk is full")
+        assert words.endswith(f"{store.path}: the disk of {store.path.parent} is full")
         assert [entry["event"] for entry in logs] == ["windows cannot be written; the agent goes on"]
         store._insert = insert
         assert store.commit()
