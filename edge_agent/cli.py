@@ -1,4 +1,4 @@
-"""``lichen agent``: enroll, secret, run, check, doctor, status, ask."""
+"""``lichen agent``: enroll, secret, run, check, data, doctor, status, ask."""
 
 import json
 from pathlib import Path
@@ -9,6 +9,7 @@ import typer
 from edge_agent import app as daemon
 from edge_agent import status as last_words
 from edge_agent.checks import require_output, warnings
+from edge_agent.collected import app as data
 from edge_agent.config import read, read_task
 from edge_agent.doctor.command import doctor
 from edge_agent.graph_ask import ask
@@ -35,6 +36,7 @@ app.command()(enroll)
 app.command()(secret)
 app.command()(ask)
 app.add_typer(sensors, name="sensors")
+app.add_typer(data, name="data")
 app.command()(doctor)
 Config = Annotated[Path, typer.Option("--config", "-c", help="agent.toml")]
 Format = Annotated[Literal["table", "json"], typer.Option("--format", help="table for people, or json")]

@@ -1,8 +1,7 @@
 """Carries out the machine's slow commands, one at a time: make, fold, judge, export."""
 
 import asyncio
-import contextlib
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from math import isfinite
@@ -258,7 +257,7 @@ class Workshop:
             self._teller.refuse(device, round_, digests[device], refused)
 
     def _disown(self, round_: int, digests: list[str]) -> None:
-        with contextlib.suppress(OSError, LichenError):  # only a salvage would miss it
+        with suppress(OSError, LichenError):  # only a salvage would miss it
             for digest in digests:
                 self._journal.disown(round_, digest)
 
@@ -274,7 +273,7 @@ class Workshop:
 
     def _tidy(self, version: int) -> None:
         """Blobs of old versions and headers of old rounds go; failing to tidy fails no round."""
-        with contextlib.suppress(OSError, LichenError):
+        with suppress(OSError, LichenError):
             with self.held() as graphs, self._vouching.held() as vouchers:
                 also = (*self._deployment.kept(), *graphs, *vouchers)
                 self._registry.collect(version, self._keep_versions, also)
