@@ -57,7 +57,9 @@ def create(  # noqa: PLR0917 - one for each option of the command
     min_committed_share: Annotated[
         float | None, _option("of a stage's devices that are here", _GATES)
     ] = None,
-    max_failed: Annotated[int | None, _option("more failed devices end the rollout", _GATES)] = None,
+    max_failed_share: Annotated[
+        float | None, _option("of the rollout's devices; more failures end it", _GATES)
+    ] = None,
     windows: Annotated[int | None, _option("windows that it answers before it is judged", _TRIAL)] = None,
     deadline_s: Annotated[float | None, _option("it is judged by then at the latest", _TRIAL)] = None,
     max_errors: Annotated[int | None, _option("windows without an answer", _TRIAL)] = None,
@@ -104,7 +106,7 @@ def create(  # noqa: PLR0917 - one for each option of the command
         "waves": None if waves is None else _shares(waves),
         "soak_s": soak_s,
         "deadline_s": stage_deadline_s,
-        "gates": _given({"min_committed_share": min_committed_share, "max_failed": max_failed}),
+        "gates": _given({"min_committed_share": min_committed_share, "max_failed_share": max_failed_share}),
         "trial": _given(trial),
     }
     plan = _plan(settings.rollout.plan, given)

@@ -27,11 +27,14 @@ class Counts:
     """They run it and say nothing of a trial: agents of an older release."""
     barred: int = 0
     """Quarantined or revoked since: neither waited for nor counted."""
+    left_out: int = 0
+    """They refused the last versions that others kept: neither waited for nor counted, in no other number."""
 
     @classmethod
     def of(cls, members: Iterable[Member]) -> "Counts":
         """Count them."""
-        every = list(members)
+        asked = list(members)
+        every = [one for one in asked if not one.left_out]
         barred = sum(one.barred for one in every)
         here = [one for one in every if one.seen and not one.barred]
         waiting = [one for one in here if one.phase == "waiting"]
@@ -45,7 +48,13 @@ class Counts:
             silent=len(every) - len(here) - barred,
             speechless=sum(one.runs for one in waiting),
             barred=barred,
+            left_out=len(asked) - len(every),
         )
+
+    @property
+    def may_commit(self) -> int:
+        """Those that are here and did not fail; how many may fail is another question."""
+        return self.committed + self.trial + self.waiting + self.speechless
 
     @property
     def words(self) -> str:
@@ -65,6 +74,7 @@ class Counts:
             (self.speechless, "run it and know no trial (an older agent)"),
             (self.silent, "not here since"),
             (self.barred, "quarantined or revoked"),
+            (self.left_out, "left out, for they refused the last versions that others kept"),
         )
 
 
@@ -119,23 +129,31 @@ class Verdict:
     enough: bool = False
 
 
-def judged(rollout: Rollout) -> Verdict:
-    """Whether the rollout's stage may pass, or has failed."""
+def judged(rollout: Rollout, base_share: float = 0.0) -> Verdict:
+    """Whether the rollout's stage may pass, or has failed.
+
+    Args:
+        rollout: with what its devices said.
+        base_share: of the devices, that fail any version.
+    """
     gates = rollout.plan.gates
-    losers = {name: one for name, one in rollout.members.items() if one.failed}
-    if len(losers) > gates.max_failed:
-        allowed = f"{gates.max_failed} may fail" if gates.max_failed else "none may fail"
-        return Verdict(failed=f"{_named(losers)} ({allowed})")
+    counted = {name: one for name, one in rollout.members.items() if not one.left_out}
+    losers = {name: one for name, one in counted.items() if one.failed}
+    allowed = gates.allowed(len(counted), base_share)
+    if len(losers) > allowed:
+        words = f"{allowed} of {len(counted)} may fail" if allowed else "none may fail"
+        return Verdict(failed=f"{_named(losers)} ({words})")
     stage = Counts.of(one for one in rollout.members.values() if one.stage == rollout.stage)
     if not stage.members:
-        return Verdict()
+        return Verdict(enough=stage.left_out > 0)
     needed = gates.min_committed_share
-    if (stage.members - stage.failed) / stage.members < needed - _EPSILON:
+    if (len(counted) - len(losers)) / len(counted) < needed - _EPSILON:
+        where = "all stages so far" if rollout.stage else rollout.stage_words
         return Verdict(
-            failed=f"{stage.failed} of the {stage.members} devices of {rollout.stage_words} failed, and "
-            f"{needed:g} of them must commit: {_named(losers)}"
+            failed=f"{len(losers)} of the {len(counted)} devices of {where} failed, and {needed:g} of them "
+            f"must commit: {_named(losers)}"
         )
-    return Verdict(enough=stage.committed > 0 and stage.committed >= needed * stage.seen - _EPSILON)
+    return Verdict(enough=stage.committed > 0 and stage.committed >= needed * stage.may_commit - _EPSILON)
 
 
 def _named(losers: Mapping[str, Member]) -> str:

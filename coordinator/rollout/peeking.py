@@ -88,7 +88,9 @@ def _stage(rollout: Rollout, hindered: Mapping[str, str]) -> Wait:
         words = f"{told}: {counts.words}; it must stay so for {span(rollout.plan.soak_s)}"
         return Wait("rollout", words, rollout.good_since, until, "the next stage begins, or it is complete")
     missing = [
-        name for name, one in stage.items() if one.phase != "committed" and not one.failed and not one.barred
+        name
+        for name, one in stage.items()
+        if one.phase != "committed" and not (one.failed or one.barred or one.left_out)
     ]
     missing.sort(key=lambda name: (name not in hindered, name))  # those that a person can help come first
     shown = [f"{name} ({_short(hindered[name])})" if name in hindered else name for name in missing[:_NAMES]]

@@ -3,11 +3,13 @@
 import re
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
-from math import ceil
+from math import ceil, floor
+from types import MappingProxyType
 from typing import Annotated, Final, Self
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
+from coordinator.rollout.record import Refuser, Refusers
 from protocol.base import Name, Share, Wire, is_name
 from protocol.errors import Misconfigured
 from protocol.rollout import Trial
@@ -17,6 +19,7 @@ _MAX_NAMED: Final = 1000
 _LABEL: Final = re.compile(r"label:([^=]+)=(.{1,64})\Z")
 _FORMS: Final = "label:KEY=VALUE, share:0.1 or device:NAME,NAME"
 _EPSILON: Final = 1e-9
+_NOBODY: Final[Refusers] = MappingProxyType({})
 Time = Annotated[float, Field(ge=0, le=365 * 86400)]
 
 
@@ -51,8 +54,15 @@ class Gates(Wire):
 
     min_committed_share: Share = 0.9
     """Of the stage's devices that were there since it began."""
-    max_failed: Annotated[int, Field(ge=0, le=100_000)] = 0
-    """More devices of the rollout than these that rolled back or refused end it at once."""
+    max_failed_share: Share = 0.02
+    """Of the rollout's devices, beside those that failed the version before: more that rolled back or refused
+    end it at once. One device may always fail, but for 0: then none may."""
+
+    def allowed(self, devices: int, base_share: float) -> int:
+        """How many of so many devices may fail, where ``base_share`` of them are expected to."""
+        if not self.max_failed_share:
+            return 0
+        return max(1, floor((self.max_failed_share + base_share) * devices + _EPSILON))
 
 
 class Plan(Wire):
@@ -108,23 +118,32 @@ def rank(device: str) -> bytes:
     return sha256(b"lichen rollout " + device.encode()).digest()
 
 
-def chosen(plan: Plan, stage: int, fleet: Mapping[str, Fact], had: Iterable[str]) -> tuple[str, ...]:
+def chosen(
+    plan: Plan, stage: int, fleet: Mapping[str, Fact], had: Iterable[str], refusers: Refusers = _NOBODY
+) -> tuple[str, ...]:
     """The devices that a stage adds, sorted.
 
-    Of a share, devices that are here come before others, and else always the same ones first; a share of a
-    fleet that has any devices is one device at least.
+    Of a share, devices that are here come before others, those that kept the last versions before those that
+    did not, and else always the same ones first; a share of a fleet that has any devices is one device at
+    least. So a device that refuses everything is the canary of one rollout, and not of the next.
 
     Args:
         plan: of the rollout.
         stage: 0 is the canary's.
         fleet: every device that may get the candidate.
         had: devices of the stages before.
+        refusers: devices that did not keep the last versions.
     """
     before = set(had)
     kind, _, rest = plan.stages[stage].partition(":")
     if kind == "share":
         most = ceil(float(rest) * len(fleet) - _EPSILON) - len(before & fleet.keys())
-        order = sorted(fleet.keys() - before, key=lambda name: (not fleet[name].online, rank(name)))
+
+        def order_of(name: str) -> tuple[bool, bool, int, bytes]:
+            record = refusers.get(name, Refuser())
+            return record.left_out, not fleet[name].online, record.in_row, rank(name)
+
+        order = sorted(fleet.keys() - before, key=order_of)
         return tuple(sorted(order[: max(0, most)]))
     if kind == "label":
         key, _, value = rest.partition("=")

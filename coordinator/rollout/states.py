@@ -10,7 +10,8 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from coordinator.rollout.plan import Fact, Plan
-from protocol.base import Count, Digest, Name, Wire
+from coordinator.rollout.record import Refuser
+from protocol.base import Count, Digest, Name, Share, Wire
 from protocol.frame import digest
 from protocol.messages import BlobRef
 from protocol.rollout import Trial, TrialReport
@@ -95,6 +96,8 @@ class Member(Wire):
     """When each phase was first heard of; ``waiting``: when it was pointed at it."""
     barred: bool = False
     """Nothing is taken from it now (quarantined, revoked): nobody waits for it."""
+    left_out: bool = False
+    """Its refusals do not count: it refused the last versions that others kept."""
     runs: bool = False
     """It runs the candidate and says nothing of a trial: an agent of a release that knows none."""
 
@@ -182,6 +185,9 @@ class Course(Wire):
     rollout: Rollout | None = None
     waiting: Asked | None = None
     failed: tuple[Mark, ...] = ()
+    refusers: dict[Name, Refuser] = Field(default_factory=dict)
+    base_share: Share = 0.0
+    """Of the devices, that failed the last version which the fleet kept."""
 
     @property
     def phase(self) -> Phase:
@@ -207,9 +213,6 @@ class Course(Wire):
             yield self.newest
         if self.waiting is not None:
             yield self.waiting.release
-
-
-# ---- events
 
 
 class Begun(Wire):
@@ -273,9 +276,6 @@ class Cleared(Wire):
 
 
 Event = Begun | Exported | Create | Pause | Resume | Abort | Tick | Cleared
-
-
-# ---- commands
 
 
 class Point(Wire):

@@ -4,6 +4,7 @@ from typing import Final
 
 from coordinator.rollout.gate import Counts, heard, judged
 from coordinator.rollout.plan import chosen
+from coordinator.rollout.record import base_share, left_out, recorded
 from coordinator.rollout.shared import Outcome, next_serial, told, with_rollout
 from coordinator.rollout.states import (
     MAX_FAILED,
@@ -73,7 +74,7 @@ def abort(course: Course, event: Abort, now: float) -> Outcome:
 def watch(course: Course, event: Tick, now: float) -> Outcome:
     """While it is paused: who failed ends it all the same; nothing else happens."""
     rollout = _listened(_open(course), event, now)
-    verdict = judged(rollout)
+    verdict = judged(rollout, course.base_share)
     if verdict.failed:
         return _end(course, rollout, Phase.FAILED, verdict.failed, now)
     return (course, ()) if rollout is course.rollout else (with_rollout(course, rollout), ())
@@ -84,7 +85,7 @@ def tick(course: Course, event: Tick, now: float) -> Outcome:
     rollout = _listened(_open(course), event, now)
     if rollout.since > now:  # the clock was set back
         rollout = rollout.model_copy(update={"since": now, "good_since": None})
-    verdict = judged(rollout)
+    verdict = judged(rollout, course.base_share)
     if verdict.failed:
         return _end(course, rollout, Phase.FAILED, verdict.failed, now)
     if needs_fleet(rollout) and event.fleet:
@@ -125,7 +126,8 @@ def _listened(rollout: Rollout, event: Tick, now: float) -> Rollout:
 
 def _fill(course: Course, rollout: Rollout, event: Tick, now: float) -> Outcome:
     """The stage's devices; a wave that has nobody to add has passed."""
-    found = chosen(rollout.plan, rollout.stage, event.fleet or {}, rollout.members)
+    fleet = event.fleet or {}
+    found = chosen(rollout.plan, rollout.stage, fleet, rollout.members, course.refusers)
     if not found and rollout.stage > 0:
         return _pass(course, rollout, now)
     if not found:
@@ -133,7 +135,17 @@ def _fill(course: Course, rollout: Rollout, event: Tick, now: float) -> Outcome:
             return _pause(course, rollout, _late(rollout), now)
         return (course, ()) if rollout is course.rollout else (with_rollout(course, rollout), ())
     serial = next_serial(course, now)
-    added = {name: Member(stage=rollout.stage, serial=serial, times={"waiting": now}) for name in found}
+    out = _left_out(course, rollout, found)
+    added = {
+        name: Member(
+            stage=rollout.stage,
+            serial=serial,
+            times={"waiting": now},
+            seen=name in fleet and fleet[name].online,
+            left_out=name in out,
+        )
+        for name in found
+    }
     more = f" and {len(found) - _NAMES} more" if len(found) > _NAMES else ""
     words = f"{rollout.stage_words}: {', '.join(found[:_NAMES])}{more}"
     rollout = rollout.model_copy(update={"members": {**rollout.members, **added}, "since": now})
@@ -142,6 +154,14 @@ def _fill(course: Course, rollout: Rollout, event: Tick, now: float) -> Outcome:
         Point(devices=found),
         Say(what="rollout_stage", words=f"rollout {rollout.number}: {words}"),
     )
+
+
+def _left_out(course: Course, rollout: Rollout, found: tuple[str, ...]) -> frozenset[str]:
+    """Of a stage's devices those whose refusals do not count: not all, and none that the operator named."""
+    if not rollout.plan.stages[rollout.stage].startswith("share:"):
+        return frozenset()
+    out = left_out(course.refusers) & set(found)
+    return out if rollout.stage or len(out) < len(found) else frozenset()
 
 
 def _pass(course: Course, rollout: Rollout, now: float) -> Outcome:
@@ -169,7 +189,11 @@ def _end(course: Course, rollout: Rollout, phase: Phase, why: str, now: float) -
             key=release.key, version=release.version, bundles=release.digests, why=why[:500], wall=now
         )
         failed = (*(one for one in failed if one.key != mark.key), mark)[-MAX_FAILED:]
-    changes = {"serial": serial, "stable": stable, "rollout": rollout, "failed": failed}
+    changes: dict[str, object] = {"serial": serial, "stable": stable, "rollout": rollout, "failed": failed}
+    if phase is not Phase.ABORTED:
+        complete = phase is Phase.COMPLETE
+        changes["refusers"] = recorded(course.refusers, rollout, complete=complete)
+        changes["base_share"] = base_share(rollout) if complete else course.base_share
     words = f"rollout {rollout.number} of {release.words}: {why}"
     said = Say(what=f"rollout_{phase.value}", words=words, trouble=phase is not Phase.COMPLETE)
     return course.model_copy(update=changes), (Promote(), said)

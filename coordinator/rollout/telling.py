@@ -10,12 +10,14 @@ from rich.table import Column, Table
 
 from coordinator.rollout.gate import Counts
 from coordinator.rollout.peeking import doing, waits
+from coordinator.rollout.record import LEFT_OUT_AFTER, left_out
 from coordinator.rollout.states import Course, Release, Rollout
 from runtime.waits import lines, stamp
 
 _SHOWN: Final = ("windows", "errors", "latency_p95_ms", "latency_ratio", "agreement", "drift", "accuracy")
 """Measures in the table; the JSON has all."""
 _PAST: Final = 5
+_NAMES: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,9 @@ def told(
             {"version": one.version, "bundles": list(one.bundles), "why": one.why, "wall": one.wall}
             for one in course.failed
         ],
+        "refusers": {
+            name: {**one.model_dump(), "left_out": one.left_out} for name, one in course.refusers.items()
+        },
         "past": [_rollout(one, Here()) for one in past],
         "waits": [wait.as_json(now) for wait in waits(course, here.hindered)],
     }
@@ -91,6 +96,7 @@ def _rollout(rollout: Rollout, here: Here) -> dict[str, Any]:
                 "phase": one.phase,
                 "seen": one.seen,
                 "barred": one.barred,
+                "left_out": one.left_out,
                 "online": here.online.get(name),
                 "why": one.why,
                 "hindered": here.hindered.get(name),
@@ -120,6 +126,10 @@ def show(course: Course, past: list[Rollout], here: Here, *, mode: str, running:
     say(f"all devices: {'no version yet' if stable is None else stable.release.words}")
     if course.rollout is not None:
         _show(console, course.rollout, here)
+    if names := sorted(left_out(course.refusers)):
+        more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+        words = f"each refused the last {LEFT_OUT_AFTER} versions or more that others kept"
+        say(f"left out of every verdict: {', '.join(names[:_NAMES])}{more}: {words}")
     for wait in lines(waits(course, here.hindered), now):
         say(wait)
     for one in past[:_PAST]:
@@ -140,6 +150,7 @@ def _show(console: Console, rollout: Rollout, here: Here) -> None:
         now = {True: "online", False: "offline", None: ""}[here.online.get(name)]
         stage = "canary" if one.stage == 0 else f"wave {one.stage}"
         why = one.why or here.hindered.get(name, "")
+        why = f"left out of the verdict; {why}".removesuffix("; ") if one.left_out else why
         table.add_row(name, stage, now, doing(one), "\n".join(measures), escape(why))
     if rollout.members:
         console.print(table)

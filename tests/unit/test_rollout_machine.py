@@ -75,7 +75,10 @@ def test_one_device_that_rolls_back_ends_it_and_the_others_never_see_it():
     fleet.says("a", "rolled_back", "agreement 0.2, at least 0.5")
     fleet.tick()
     assert fleet.phase() == "failed"
-    assert fleet.course.rollout.why == "a rolled back: agreement 0.2, at least 0.5 (none may fail)"
+    assert fleet.course.rollout.why == (
+        "1 of the 1 devices of canary (device:a) failed, and 0.9 of them must commit: "
+        "a rolled back: agreement 0.2, at least 0.5"
+    )
     assert list(fleet.course.rollout.members) == ["a"]
     assert fleet.course.stable.release == OLD
     assert fleet.course.stable.serial > max(before, fleet.course.rollout.members["a"].serial)
@@ -108,7 +111,7 @@ def test_a_version_that_failed_is_not_rolled_out_again_by_itself_but_the_operato
 
 
 def test_as_many_failures_as_the_gate_allows_do_not_end_it():
-    fleet = begun("a", "b", "c", "d", canary="share:1", gates={"max_failed": 1, "min_committed_share": 0.7})
+    fleet = begun("a", "b", "c", "d", canary="share:1", gates={"min_committed_share": 0.7})
     assert fleet.members(0) == ["a", "b", "c", "d"]
     fleet.says("a", "rolled_back", "slow")
     for name in "bcd":
@@ -120,7 +123,7 @@ def test_as_many_failures_as_the_gate_allows_do_not_end_it():
 
 
 def test_a_stage_that_can_no_longer_pass_fails_at_once():
-    fleet = begun("a", "b", canary="share:1", gates={"max_failed": 1})
+    fleet = begun("a", "b", canary="share:1")
     fleet.says("a", "rolled_back", "slow")
     fleet.tick()
     assert fleet.phase() == "failed"
@@ -348,7 +351,7 @@ def test_a_share_takes_those_that_are_here_first_and_the_same_ones_every_time():
         ({"waves": (0.5, 0.25, 1)}, "waves: shares that grow, the last one 1"),
         ({"waves": (0.5,)}, "waves: shares that grow"),
         ({"soak_s": -1}, "soak_s"),
-        ({"gates": {"max_failed": -1}}, "gates.max_failed"),
+        ({"gates": {"max_failed_share": -1}}, "gates.max_failed_share"),
         ({"trial": {"windows": 0}}, "trial.windows"),
     ],
 )
@@ -371,7 +374,7 @@ def test_the_soak_begins_anew_at_each_start_for_nobody_listened_and_the_clock_ma
 
 
 def test_who_is_quarantined_or_revoked_is_not_waited_for_and_nothing_of_it_counts():
-    fleet = begun("a", "b", "c", canary="device:a,b")
+    fleet = begun("a", "b", "c", canary="device:a,b", gates={"max_failed_share": 0.0})
     fleet.says("a", "committed")
     fleet.said["b"] = Heard(online=True)
     fleet.tick()
