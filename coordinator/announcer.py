@@ -32,8 +32,9 @@ log = structlog.get_logger(__name__)
 
 _MIN_SPACING_S: Final = 0.5
 """Between two round announcements; what lies between is skipped, the last one is always said."""
-_NAMES: Final = 500
-"""Devices named in an announcement: it must stay far below a control message's bound."""
+_NAMES: Final = 64
+"""Devices named in an announcement, which every onlooker gets at each change; of more, their number."""
+_TASKLESS: Final = 500
 REPEAT_S: Final = 30.0
 """The round is said again so often: the words hold durations, and silence means that nobody is there."""
 _FAREWELL_S: Final = 2.0
@@ -123,7 +124,7 @@ class Announcer:
         if device in self._taskless:
             self._task_again = True
             self._changed.set()
-        elif len(self._taskless) < _NAMES:
+        elif len(self._taskless) < _TASKLESS:
             self._taskless.add(device)
 
     async def _repeat_task(self) -> None:
@@ -199,7 +200,9 @@ class Announcer:
             rounds=driver.rules.rounds,
             phase=state.phase.value,
             selected=state.selected[:_NAMES],
+            selected_count=len(state.selected),
             accepted=state.delivered[:_NAMES],
+            accepted_count=len(state.delivered),
             closes_in_s=_left(driver) if closes else None,
             version=version,
             metrics=metrics,

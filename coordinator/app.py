@@ -13,7 +13,7 @@ from coordinator.announcer import Announcer, absent
 from coordinator.audit import Audit
 from coordinator.blobserver import BlobServer, FetchBudget
 from coordinator.config import CoordinatorSettings, load_task
-from coordinator.front import ingest, state_intake
+from coordinator.front import forgetting_of, ingest, roster_of, state_intake
 from coordinator.graphs import Graphs
 from coordinator.guard import Guard
 from coordinator.ingest import LANES
@@ -30,11 +30,11 @@ from coordinator.reference import References
 from coordinator.registry import Registry
 from coordinator.rollcall import RollCall
 from coordinator.rollout.building import Parts, deployed
-from coordinator.roster import Roster
 from coordinator.rounds.driver import Driver
 from coordinator.rounds.work import Workshop
 from coordinator.run_id import RunId
 from coordinator.salvage import open_store
+from coordinator.secrets import SecretWatch
 from coordinator.serving import LearningRoutes, routing
 from coordinator.standing import Standing
 from coordinator.telling import SENDERS, Teller
@@ -124,7 +124,7 @@ class Coordinator:
         root, post = settings.state_dir, Post(self.link, settings.fleet)
         blobs, routed = BlobStore(root / "blobs"), routing(server)
         journal = Journal(store, root / "updates", keeps_messages=routed is not None)
-        self.roster = Roster(store, clock.wall, clock.now)
+        self.roster = roster_of(self)
         self.traffic = Traffic(store, self.link.counters)
         self.ledger = Ledger(store, clock)
         self.voice = Voice(clock.now)
@@ -183,6 +183,7 @@ class Coordinator:
             max_update_bytes=settings.max_update_bytes,
             keep_versions=settings.keep_versions,
             keep_updates=settings.keep_updates,
+            budget_bytes=settings.history_bytes,
             references=References(store),
             weighings=Weighings(store),
             vouching=vouching,
@@ -203,9 +204,12 @@ class Coordinator:
         )
         self.rollcall = RollCall(self.link, self.roster, self.teller, clock)
         budget = FetchBudget(settings.fetch.device_bytes_a_day, self.roster)
-        self.server = BlobServer(blobs, post, self.teller.say, settings.mqtt.window, clock, budget)
+        window, say = settings.mqtt.window, self.teller.say
+        self.server = BlobServer(blobs, post, say, window, clock, budget, self.voice)
         self.server.may_have = Owners(task, blobs).may_have
-        self.states = state_intake(self, task, journal)
+        secrets = SecretWatch(self.roster)
+        self.forgetting = forgetting_of(self, secrets)
+        self.states = state_intake(self, task, journal, secrets, self.forgetting)
         self.ingest = ingest(self, journal)
 
     def _last_words(self) -> Will:
@@ -245,6 +249,7 @@ class Coordinator:
             "link": self._connected,
             "ingest": self.ingest.run,
             "states": self.states.run,
+            "forgetting": self.forgetting.run,
             **lanes,
             **{f"teller-{n}": self.teller.run for n in range(SENDERS)},
             **self.admission.services(),

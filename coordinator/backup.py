@@ -18,11 +18,25 @@ from runtime.files import disk_errors, put_in_place, remove
 SUFFIX: Final = ".backup"
 _DATABASE: Final = "coordinator."
 """So begins the name of the one whose tables are looked into; the books are SQLite's to check."""
+FREE_BYTES: Final = 4 * 1024 * 1024
+"""A database up to this size is copied whenever a round is over."""
+BYTES_A_SECOND: Final = 128 * 1024
+"""What backups of a larger one write on average, at most: 11 GB a day."""
 
 
 def backup_of(database: Path) -> Path:
     """Where the copy lies."""
     return database.with_name(database.name + SUFFIX)
+
+
+def is_due(size: int, since_s: float) -> bool:
+    """Whether a database is to be copied now: a large one not after every round. Pure.
+
+    Args:
+        size: of the database, bytes.
+        since_s: seconds since the last copy.
+    """
+    return size <= FREE_BYTES or since_s >= size / BYTES_A_SECOND
 
 
 def back_up(database: Path) -> None:

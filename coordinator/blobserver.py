@@ -72,10 +72,11 @@ class BlobServer:
         window: int,
         clock: Clock,
         budget: FetchBudget | None = None,
+        voice: Voice | None = None,
     ) -> None:
         self._clock = clock
         self._budget = budget or FetchBudget(0, set())
-        self._voice = Voice(clock.now)
+        self._voice = voice or Voice(clock.now)
         self.asked_at = clock.now()
         """When a device last asked for something that is here."""
         self._blobs = blobs

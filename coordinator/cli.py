@@ -18,6 +18,7 @@ from coordinator.downgrading import downgraded
 from coordinator.history import read
 from coordinator.history_table import Parts, judged_on, print_parts
 from coordinator.labelled import read as read_labelled
+from coordinator.packing import some
 from coordinator.status_cli import status
 from coordinator.store import Store
 from coordinator.trust.command import app as trust
@@ -146,6 +147,9 @@ def history(
     config: Config,
     fmt: FormatOption = Format.TABLE,
     *,
+    last: Annotated[
+        int, typer.Option("--last", "-n", min=0, help="Rounds, the newest ones; 0: all, and all devices.")
+    ] = 100,
     by: Annotated[
         Parts | None, typer.Option("--by", help="Also the last judged version on parts of the windows.")
     ] = None,
@@ -161,7 +165,7 @@ def history(
             typer.echo(json.dumps({"error": words}))
         typer.echo(f"lichen coordinator: {words}", err=True)
         raise typer.Exit(exit_codes.UNAVAILABLE)
-    found = read(state_dir)
+    found = read(state_dir, last=last or None)
     if fmt is Format.JSON:
         typer.echo(json.dumps(found))
     else:
@@ -183,6 +187,8 @@ def _print(found: dict[str, Any]) -> None:
     if found["salvaged"]:
         console.print(f"salvaged: {found['salvaged']}", soft_wrap=True, markup=False)
     console.print(_rounds_table(found))
+    for what, count in found["left_out"].items():
+        console.print(f"{what}: {count} more (--last 0 shows all)", markup=False)
     if found["refusals"]:
         table = Table("device", "reason", "count", "last", title="Refused")
         for row in found["refusals"]:
@@ -224,7 +230,8 @@ def _who(row: dict[str, Any]) -> str:
     here = {u["device"] for u in row["updates"] if not u["lost"]}
     asked = {d for attempt in row["attempts"] for d in attempt["selected"]} | here
     missing = sorted(asked - here)
-    return f"{len(here)} of {len(asked)}" + (f", not {', '.join(missing)}" if missing else "")
+    asked_for = max([len(asked), *(a["selected_count"] for a in row["attempts"])])
+    return f"{len(here)} of {asked_for}" + (f", not {some(missing)}" if missing else "")
 
 
 def _mean_quality(updates: list[dict[str, Any]]) -> dict[str, float]:

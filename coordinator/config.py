@@ -78,6 +78,10 @@ class FetchSettings(Section):
 class DeviceSettings(Section):
     """What the coordinator remembers of devices, and for how long (docs/coordinator.md)."""
 
+    most: Annotated[int, Field(ge=0, le=100_000)] = 0
+    """Devices that are remembered; 0: 100,000 where there is an authority, else 4,000."""
+    forget_days: Annotated[float, Field(ge=0, le=3650)] = 30.0
+    """Who is away and said nothing for so long is forgotten; 0: nobody is."""
     silent_s: Annotated[float, Field(gt=0, le=30 * 86400)] = 1800.0
     """A device that says nothing for so long is taken to be offline, whatever it said last. Agents say their
     state every ``state_idle_s`` (600 s): keep this at three times that, or more."""
@@ -137,6 +141,8 @@ class CoordinatorSettings(Section):
     identity: IdentitySettings = IdentitySettings()
     trust: TrustSettings = TrustSettings()
     rollout: RolloutSettings = RolloutSettings()
+    history_bytes: Annotated[int, Field(ge=1024 * 1024)] = 256 * 1024 * 1024
+    """Of the database; beyond that the oldest rounds leave the history, too."""
     exit_when_done: bool = False
     exit_linger_s: Annotated[float, Field(ge=0, le=3600)] = 5.0
     """After the last round, serve blobs until nobody fetched for this long (at most 20 times as long)."""

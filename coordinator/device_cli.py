@@ -12,13 +12,17 @@ from rich.table import Column, Table
 
 from coordinator.cli_options import Config, Format, FormatOption
 from coordinator.config import CoordinatorSettings, load_settings
+from coordinator.forgetting import ask, forget_in
 from coordinator.identity.book import FILE, Book
 from coordinator.identity.desk import Desk
 from coordinator.identity.fleet import all_devices, seen_devices
 from coordinator.identity.places import Places
+from coordinator.ownership import DATABASE
+from coordinator.store import Store
 from protocol.base import name_trouble
 from protocol.errors import Misconfigured, Reason, Refused, Transient
 from runtime.acting import as_owner_of
+from runtime.owner import is_owned
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Who belongs to the fleet: invite, approve, revoke."
@@ -168,6 +172,35 @@ def revoke(
             "[identity] reload_command does it for you"
         )
     _say(fmt, {"device": name, "certificates": taken, "broker_reloaded": told.reloaded}, words)
+
+
+@app.command()
+def forget(
+    config: Config,
+    name: Name,
+    *,
+    force: Annotated[bool, typer.Option("--force", help="also one that is online")] = False,
+    fmt: FormatOption = Format.TABLE,
+) -> None:
+    """Forget what a device said of itself; its place in the roster is free. One that is here says it again.
+
+    What it delivered stays in the history, and whether it is let in is not touched: see revoke.
+    """
+    settings = load_settings(config)
+    database = settings.state_dir / DATABASE
+    with as_owner_of(settings.state_dir):
+        known = seen_devices(settings.state_dir)
+        if name not in known:
+            raise Refused(Reason.UNKNOWN_DEVICE, f"no device {name} has said anything here")
+        if known[name].status == "online" and not force:
+            raise Misconfigured(f"{name} is online, and would say its state again; --force forgets it anyway")
+        if runs := is_owned(database.with_suffix(".lock")):
+            ask(settings.state_dir, name, force=force)
+        else:
+            with Store(database) as store:
+                forget_in(store, name)
+    words = f"{name} is forgotten" + (" by the running coordinator within seconds" if runs else "")
+    _say(fmt, {"device": name, "by": "coordinator" if runs else "command"}, words)
 
 
 def _desk(settings: CoordinatorSettings) -> Desk:

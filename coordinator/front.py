@@ -2,8 +2,13 @@
 
 from typing import TYPE_CHECKING
 
+from coordinator.admission import Admission
+from coordinator.bounds import roster_bounds
+from coordinator.forgetting import Forgetting
 from coordinator.ingest import Ingest
 from coordinator.journal import Journal
+from coordinator.roster import Roster
+from coordinator.secrets import SecretWatch
 from coordinator.state_intake import StateIntake
 from coordinator.withdrawals import Withdrawals
 from protocol.task import Task
@@ -12,7 +17,29 @@ if TYPE_CHECKING:
     from coordinator.app import Coordinator
 
 
-def state_intake(app: "Coordinator", task: Task, journal: Journal) -> StateIntake:
+def roster_of(app: "Coordinator") -> Roster:
+    """Who is in the fleet: where anybody may make up names, less is remembered."""
+    enrolled = Admission.enabled_by(app.settings)
+    bounds = roster_bounds(enrolled=enrolled, most=app.settings.devices.most)
+    return Roster(app.store, app.clock.wall, app.clock.now, bounds)
+
+
+def forgetting_of(app: "Coordinator", secrets: SecretWatch) -> Forgetting:
+    """What forgets devices."""
+    return Forgetting(
+        state_dir=app.settings.state_dir,
+        roster=app.roster,
+        ledger=app.ledger,
+        standing=app.standing,
+        secrets=secrets,
+        clock=app.clock,
+        days=app.settings.devices.forget_days,
+    )
+
+
+def state_intake(
+    app: "Coordinator", task: Task, journal: Journal, secrets: SecretWatch, forgetting: Forgetting
+) -> StateIntake:
     """What takes ``up/state``."""
     return StateIntake(
         task=task,
@@ -27,6 +54,8 @@ def state_intake(app: "Coordinator", task: Task, journal: Journal) -> StateIntak
         taskless=app.announcer.taskless,
         clock=app.clock,
         silent_s=app.settings.devices.silent_s,
+        secrets=secrets,
+        forgetting=forgetting,
     )
 
 

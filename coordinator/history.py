@@ -2,12 +2,13 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 
 from coordinator import schema
 from coordinator.app import DATABASE
+from coordinator.packing import MOST_NAMED, count_in, names_in
 from coordinator.reported import names_of
 from coordinator.rounds.reading import replay
 from coordinator.salvage import META as SALVAGED
@@ -17,9 +18,16 @@ from coordinator.store import Store
 from protocol.errors import Misconfigured
 from protocol.task import Task
 
+LISTED: Final = 1000
+"""Rows of devices, refusals and quarantines in a history of the last rounds."""
 
-def read(state_dir: Path) -> dict[str, Any]:
+
+def read(state_dir: Path, *, last: int | None = None) -> dict[str, Any]:
     """The history as one JSON object.
+
+    Args:
+        state_dir: the coordinator's.
+        last: so many rounds and versions, the newest ones, and ``LISTED`` rows of each other list; None: all.
 
     Returns:
         ``task``, ``reported`` (names of metrics that are means of what devices say), ``phase``,
@@ -30,7 +38,8 @@ def read(state_dir: Path) -> dict[str, Any]:
         updates; of a guided one also ``weighing``, as :mod:`coordinator.weighings` keeps it), ``refusals``,
         ``quarantine`` (each device's last one, over or not), ``devices``, ``exports``, ``bundles`` (of a
         routed method: each serving route's) and ``unserved`` (routes that the last export left out); and
-        ``confusion`` of the last judged version, rows the true class.
+        ``confusion`` of the last judged version, rows the true class. ``left_out``: of which lists how many
+        entries are not here.
 
     Raises:
         Misconfigured: there is no coordinator's state in that folder.
@@ -39,14 +48,25 @@ def read(state_dir: Path) -> dict[str, Any]:
     if not path.is_file():
         raise Misconfigured(f"state_dir: {path} is not there; has this coordinator ever run?")
     with Store(path, read_only=True) as store:
-        return _read(store)
+        return _bounded(_read(store, last), last)
 
 
-def _read(store: Store) -> dict[str, Any]:
+def _bounded(found: dict[str, Any], last: int | None) -> dict[str, Any]:
+    left_out: dict[str, int] = {}
+    for key in () if last is None else ("devices", "refusals", "quarantine"):
+        if len(found[key]) > LISTED:
+            left_out[key] = len(found[key]) - LISTED
+            found[key] = found[key][:LISTED]
+    return found | {"left_out": left_out}
+
+
+def _read(store: Store, last: int | None) -> dict[str, Any]:
     known = store.get_meta("task")
     task = None if known is None else Task.model_validate_json(known)
     state, _ = replay(store.journal())
-    versions = store.rows(sa.select(schema.versions).order_by(schema.versions.c.version))
+    since = 0 if last is None else max(0, state.round - last)
+    table = schema.versions
+    versions = store.rows(sa.select(table).where(table.c.version >= since).order_by(table.c.version))
     parts = {row["version"]: row["by"] for row in store.rows(sa.select(schema.parts))}
     return {
         "task": None if task is None else task.name,
@@ -65,7 +85,7 @@ def _read(store: Store) -> dict[str, Any]:
             {**{k: v for k, v in row.items() if k != "confusion"}, "by": parts.get(row["version"], {})}
             for row in versions
         ],
-        "rounds": _rounds(store, {row["version"]: row for row in versions}),
+        "rounds": _rounds(store, {row["version"]: row for row in versions}, since),
         "refusals": store.rows(sa.select(schema.refusals).order_by(*schema.refusals.primary_key)),
         "quarantine": [
             {
@@ -88,17 +108,18 @@ def _read(store: Store) -> dict[str, Any]:
     }
 
 
-def _rounds(store: Store, versions: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
+def _rounds(store: Store, versions: dict[int, dict[str, Any]], since: int) -> list[dict[str, Any]]:
     """Each round with how it was opened, who delivered what, and what came of it."""
     attempts, updates = schema.attempts, schema.updates
     rounds: dict[int, dict[str, Any]] = {}
-    for row in store.rows(sa.select(attempts).order_by(attempts.c.round, attempts.c.attempt)):
+    tried = sa.select(attempts).where(attempts.c.round > since)
+    for row in store.rows(tried.order_by(attempts.c.round, attempts.c.attempt)):
         entry = rounds.setdefault(row["round"], {"round": row["round"], "attempts": [], "updates": []})
-        entry["attempts"].append({k: v for k, v in row.items() if k != "round"})
-    local = {
-        (row["round"], row["device"]): row["metrics"] for row in store.rows(sa.select(schema.device_metrics))
-    }
-    for row in store.rows(sa.select(updates).order_by(updates.c.round, updates.c.device)):
+        entry["attempts"].append(_attempt(row))
+    told = sa.select(schema.device_metrics).where(schema.device_metrics.c.round > since)
+    local = {(row["round"], row["device"]): row["metrics"] for row in store.rows(told)}
+    came = sa.select(updates).where(updates.c.round > since)
+    for row in store.rows(came.order_by(updates.c.round, updates.c.device)):
         entry = rounds.setdefault(row["round"], {"round": row["round"], "attempts": [], "updates": []})
         entry["updates"].append(_update(row, local.get((row["round"], row["device"]), {})))
     weighed = {row.pop("round"): row for row in store.rows(sa.select(schema.weighings))}
@@ -109,6 +130,13 @@ def _rounds(store: Store, versions: dict[int, dict[str, Any]]) -> list[dict[str,
         entry["weighing"] = weighed.get(number)
         entry["bytes_up"], entry["bytes_down"] = _delta(versions, number)
     return [rounds[number] for number in sorted(rounds)]
+
+
+def _attempt(row: dict[str, Any]) -> dict[str, Any]:
+    """``selected`` names some of a large fleet, ``selected_count`` says how many there were."""
+    kept = row["selected"]
+    told = {key: value for key, value in row.items() if key != "round"}
+    return told | {"selected": list(names_in(kept))[:MOST_NAMED], "selected_count": count_in(kept)}
 
 
 def _update(row: dict[str, Any], local: dict[str, float]) -> dict[str, Any]:

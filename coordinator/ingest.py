@@ -26,7 +26,7 @@ from coordinator.roster import Roster
 from coordinator.rounds.driver import Driver
 from coordinator.state_intake import StateIntake
 from coordinator.telling import Teller
-from coordinator.voice import Voice, more
+from coordinator.voice import Voice, cut, more
 from protocol.errors import LichenError, Reason, Refused
 from protocol.messages import Fetch, Metric, decode
 from protocol.topics import Kind, Route, parse
@@ -42,7 +42,7 @@ METRICS_BURST: Final = 20.0
 METRICS_A_SECOND: Final = 0.2
 """Metrics of one device that are written in a second, after its burst; what comes faster is dropped."""
 _SAID: Final = frozenset({Kind.STATE, Kind.METRIC, Kind.FETCH})
-_TOPIC: Final = 200
+_TOPIC: Final = 120
 """Characters of a topic in the log."""
 
 
@@ -136,18 +136,18 @@ class Ingest:
         Without effect (a full disk) the device will send again.
         """
         try:
-            with bound_contextvars(topic=message.topic[:_TOPIC]):  # on every line of the log until then
+            with bound_contextvars(topic=cut(message.topic, _TOPIC)):  # on every line of the log until then
                 if await handling:
                     return
         except Refused as refused:
             self._refuse(message.topic, route.device or _NOBODY, route.kind, refused)
         except (LichenError, OSError) as error:
             if (unsaid := self._voice.unsaid(route.device or _NOBODY)) is not None:
-                log.warning("not_stored", topic=message.topic[:_TOPIC], why=str(error), **more(unsaid))
+                log.warning("not_stored", topic=cut(message.topic, _TOPIC), why=str(error), **more(unsaid))
         message.ack()
 
     def _refuse(self, topic: str, device: str, kind: Kind | None, refused: Refused) -> None:
-        with bound_contextvars(topic=topic[:_TOPIC]):
+        with bound_contextvars(topic=cut(topic, _TOPIC)):
             if refused.reason is Reason.UNKNOWN_KIND:
                 self._ledger.refused(device, refused)
                 log.debug("left_aside", device=device, why=refused.detail)

@@ -7,6 +7,7 @@ empty ``<digest>.lost`` beside them says that a frame counts for nothing, also w
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +22,9 @@ from protocol.errors import Refused
 from runtime.files import remove, remove_tree, write_atomic
 
 LOST: Final = ".lost"
+_OF_ROUNDS: Final = (schema.updates, schema.device_metrics, schema.attempts, schema.weighings)
+_AT_ONCE: Final = 8
+"""Rounds that leave the history at a time where its bytes are too many."""
 WITHDRAWN_S: Final = 30 * 86400.0
 """A device that has not confirmed a withdrawn update for so long is not told any more."""
 MAX_WITHDRAWN: Final = 16
@@ -213,12 +217,13 @@ class Journal:
         if left is None:
             self._unconfirmed.discard(device)
 
-    def forget_headers(self, before: int, keep: int) -> None:
+    def forget_headers(self, before: int, keep: int, most_bytes: int | None = None) -> None:
         """Remove whole rounds from the history, the oldest first, so that hardly more than ``keep`` stay.
 
         Args:
             before: this round and later ones stay.
             keep: headers of earlier rounds.
+            most_bytes: of the whole database; None: no bound.
 
         Raises:
             Transient: the disk does not take it now.
@@ -228,8 +233,16 @@ class Journal:
         with self._store.transaction() as connection:
             last = connection.execute(query).scalar_one_or_none()
             if last is not None:
-                for table in (schema.updates, schema.device_metrics, schema.attempts, schema.weighings):
-                    connection.execute(table.delete().where(table.c.round <= last))
+                _forget_rounds(connection, last)
+            while most_bytes is not None and self._store.used_bytes() > most_bytes:
+                first = min(filter(None, map(partial(_oldest, connection), _OF_ROUNDS)), default=before)
+                if first >= before:
+                    break
+                _forget_rounds(connection, min(first + _AT_ONCE - 1, before - 1))
+
+    def database_bytes(self) -> int:
+        """What a copy of the database takes."""
+        return self._store.used_bytes()
 
     def forget_before(self, round_: int) -> None:
         """Remove the frames of rounds that are folded; their headers stay for the history."""
@@ -237,3 +250,13 @@ class Journal:
             for folder in self._root.iterdir():
                 if folder.name.isdecimal() and int(folder.name) < round_:
                     remove_tree(folder)
+
+
+def _forget_rounds(connection: sa.Connection, last: int) -> None:
+    for table in _OF_ROUNDS:
+        connection.execute(table.delete().where(table.c.round <= last))
+
+
+def _oldest(connection: sa.Connection, table: sa.Table) -> int | None:
+    found: int | None = connection.execute(sa.select(sa.func.min(table.c.round))).scalar_one()
+    return found

@@ -27,12 +27,17 @@ MAX_ROWS: Final = 256
 MAX_REFUSALS: Final = 4096
 _A_SECOND: Final = 20
 _RETRY_S: Final = 1.0
-_DETAIL: Final = 500
+_DETAIL_BYTES: Final = 300
 
 Key = tuple[str, ...]
-Row = tuple[sa.Table, dict[str, Any]]
+Row = tuple[sa.Table, dict[str, Any], bool]
+"""A table, a row of it or its key, and whether it goes."""
 Refusal = tuple[int, str, float]
 """How many, the last one's words, and when (unix seconds)."""
+
+
+def _cut(detail: str) -> str:
+    return detail.encode()[:_DETAIL_BYTES].decode(errors="ignore")
 
 
 class Ledger:
@@ -50,7 +55,7 @@ class Ledger:
 
     def refused(self, device: str, refused: Refused) -> None:
         """Count a refusal."""
-        self._count((device, refused.reason.value), (1, refused.detail[:_DETAIL], self._clock.wall()))
+        self._count((device, refused.reason.value), (1, _cut(refused.detail), self._clock.wall()))
         self._news.set()
 
     def _count(self, key: tuple[str, str], new: Refusal) -> None:
@@ -65,7 +70,14 @@ class Ledger:
         """As :meth:`put`, without a wait or an answer: for rows whose number is bounded by the caller."""
         key = (table.name, *(str(values[column.name]) for column in table.primary_key))
         with self._lock:
-            self._rows[key] = (table, values)
+            self._rows[key] = (table, values, False)
+        self._news.set()
+
+    def remove(self, table: sa.Table, **key: Any) -> None:
+        """Remove the row with this key soon."""
+        name = (table.name, *(str(key[column.name]) for column in table.primary_key))
+        with self._lock:
+            self._rows[name] = (table, key, True)
         self._news.set()
 
     async def put(self, table: sa.Table, then: Callable[[], None], **values: Any) -> None:
@@ -74,7 +86,7 @@ class Ledger:
         while key not in self._rows and len(self._rows) >= MAX_ROWS:
             await self._write()
         with self._lock:
-            self._rows[key] = (table, values)
+            self._rows[key] = (table, values, False)
         self._then.append(then)
         self._news.set()
 
@@ -116,8 +128,11 @@ class Ledger:
             return
         try:
             with self._store.transaction():
-                for table, values in rows.values():
-                    self._store.put(table, **values)
+                for table, values, goes in rows.values():
+                    if goes:
+                        self._store.remove(table, **values)
+                    else:
+                        self._store.put(table, **values)
                 for (device, reason), (count, detail, wall) in refusals.items():
                     self._store.count_refusals(device, reason, count, detail, wall)
         except Transient:

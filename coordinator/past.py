@@ -7,6 +7,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from coordinator import schema
+from coordinator.packing import names_in
 from coordinator.policies.base import Past
 from coordinator.store import Store
 
@@ -37,7 +38,7 @@ def read(store: Store, before: int, rounds: int) -> tuple[Past, ...]:
         attempts.c.round < before, attempts.c.round >= before - rounds
     )
     for row in store.rows(asked):
-        found.setdefault(row["round"], _Round()).selected.update(_names(row["selected"]))
+        found.setdefault(row["round"], _Round()).selected.update(names_in(row["selected"]))
     # SQLite takes the one number out of the header: to parse 100,000 headers here would take seconds.
     loss = sa.func.json_extract(updates.c.header, "$.metrics.loss").label("loss")
     told = (

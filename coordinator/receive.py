@@ -174,6 +174,7 @@ class Receiver:
         except Refused as refused:
             await self._refuse(device, round_, mark, refused)
             return
+        self._roster.contributed(device)
         log.info("accepted", device=device, round=header.round, size=len(payload), samples=header.samples)
         self._teller.accept(device, header.round, mark)
 

@@ -6,9 +6,13 @@ They are for people: no version is chosen or refused by them.
 
 import math
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from models.registry import methods
 from protocol.task import Task
+
+_NAME: Final = 64
+_METRICS: Final = 128
 
 Told = tuple[int, Mapping[str, float]]
 """Samples behind an update, and its header's metrics."""
@@ -32,3 +36,13 @@ def mean(names: Iterable[str], told: Iterable[Told]) -> dict[str, float]:
             weights = sum(samples for samples, _ in have)
             found[name] = sum(sorted(value * (samples / weights) for samples, value in have))
     return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
+def sound(metrics: dict[str, float]) -> dict[str, float]:
+    """The metrics that an announcement may carry: finite, not too many, with names that fit."""
+    fit = [
+        (name, float(value))
+        for name, value in metrics.items()
+        if 0 < len(name) <= _NAME and math.isfinite(value)
+    ]
+    return dict(fit[:_METRICS])

@@ -6,7 +6,7 @@ before a restart stays known until a device says otherwise.
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,6 +15,8 @@ import structlog
 from pydantic import ValidationError
 
 from coordinator import schema
+from coordinator.bounds import REPLACED_A_SECOND, REPLACED_BURST, Room, RosterBounds
+from coordinator.buckets import Bucket
 from coordinator.policies.base import Counts
 from coordinator.store import Store
 from coordinator.terms import Terms, sends_prototypes_alone, trains
@@ -24,7 +26,7 @@ from runtime.waits import span
 
 log = structlog.get_logger(__name__)
 
-MAX_DEVICES: Final = 100_000
+_DAY_S: Final = 86400.0
 _LATELY_S: Final = 60.0
 
 
@@ -48,17 +50,30 @@ class Roster:
         store: what was known before the start.
         wall: unix seconds.
         now: monotonic seconds.
+        bounds: how much it holds.
     """
 
     def __init__(
-        self, store: Store, wall: Callable[[], float], now: Callable[[], float] = time.monotonic
+        self,
+        store: Store,
+        wall: Callable[[], float],
+        now: Callable[[], float] = time.monotonic,
+        bounds: RosterBounds | None = None,
     ) -> None:
+        self._room = Room(bounds or RosterBounds())
+        self._replacing = Bucket(REPLACED_BURST, REPLACED_A_SECOND)
         self._wall = wall
         self._now = now
         self._began = now()
         self._devices = {
             row["device"]: one for row in store.rows(sa.select(schema.devices)) if (one := _read(row))
         }
+        for name, device in self._devices.items():
+            self._room.put(name, _size(device.state))
+        updates = schema.updates.c.device
+        self._contributed = {row["device"] for row in store.rows(sa.select(updates).distinct())}
+        """Devices that delivered something, as far as the history goes."""
+        self._replaced: list[str] = []
         self._heard: dict[str, float] = {}
         """When a device was last heard since the start, monotonic seconds."""
         self.prototypers = {
@@ -95,8 +110,12 @@ class Roster:
         silent = [name for name in self._devices if name not in self._heard]
         return tuple(sorted(silent, key=lambda name: (not self._devices[name].online, name)))
 
-    def update(self, state: State) -> bool:
+    def update(self, state: State, keep: Collection[str] = ()) -> bool:
         """Take a device's report; what a will cannot know (modalities, roles) stays as it was.
+
+        Args:
+            state: what it says.
+            keep: devices that give way to none.
 
         Returns:
             Whether the device has just come online.
@@ -105,12 +124,9 @@ class Roster:
             Refused: the roster is full (FULL).
         """
         before = self._devices.get(state.device)
-        if before is None and len(self._devices) >= MAX_DEVICES:
-            raise Refused(
-                Reason.FULL, f"the roster holds {MAX_DEVICES} devices; {state.device} is one too many"
-            )
         if before is not None and state.status != "online" and not state.modalities:
             state = before.state.model_copy(update={"status": state.status})
+        self._make_room(state.device, _size(state), keep)
         self._heard[state.device] = self._now()
         self._devices[state.device] = Device(state, self._wall())
         if sends_prototypes_alone(state):
@@ -119,6 +135,47 @@ class Roster:
         else:
             self.prototypers.discard(state.device)
         return state.status == "online" and (before is None or not before.online)
+
+    def _make_room(self, device: str, size: int, keep: Collection[str]) -> None:
+        while not self._room.fits(device, size):
+            old = self._least(device, keep)
+            if old is None or not self._replacing.take(self._now()):
+                words = f"the roster holds {self._room.bounds} at most (devices.most): no room for {device}"
+                raise Refused(Reason.FULL, f"{words}; `lichen device forget` makes some")
+            self.forget(old)
+            self._replaced.append(old)
+        self._room.put(device, size)
+
+    def _least(self, device: str, keep: Collection[str]) -> str | None:
+        """Who gives way where names may be made up: never contributed, rather away, heard longest ago."""
+        if not self._room.bounds.replaces:
+            return None
+        firm = {*keep, device} | self._contributed
+        strangers = [name for name in self._devices if name not in firm]
+        heard = self._heard.get
+        order = [(self._devices[n].online, heard(n, self._began), n) for n in strangers]
+        return min(order)[2] if order else None
+
+    def contributed(self, device: str) -> None:
+        """An update of it was accepted."""
+        self._contributed.add(device)
+
+    def forget(self, device: str) -> None:
+        """Remove a device; one that is here says its state again."""
+        self._devices.pop(device, None)
+        self._heard.pop(device, None)
+        self.prototypers.discard(device)
+        self._room.drop(device)
+
+    def replaced(self) -> list[str]:
+        """Devices that gave way since this was asked last."""
+        found, self._replaced = self._replaced, []
+        return found
+
+    def stale(self, days: float) -> list[str]:
+        """Devices that are away, and said nothing for so many days."""
+        since = self._wall() - days * _DAY_S
+        return [name for name, known in self._devices.items() if not known.online and known.wall < since]
 
     def touch(self, device: str) -> None:
         """A known device has sent something that is no state."""
@@ -146,7 +203,8 @@ class Roster:
     def row(self, device: str) -> dict[str, Any]:
         """One device as a row of ``schema.devices``."""
         known = self._devices[device]
-        return {"device": device, "state": known.state.model_dump(mode="json"), "wall": known.wall}
+        state = known.state.model_dump(mode="json", exclude_none=True)
+        return {"device": device, "state": state, "wall": known.wall}
 
     async def wait_for_prototypers(self) -> None:
         """Until there is one."""
@@ -206,6 +264,10 @@ class Roster:
                     if name in table and n > 0:
                         table[name][k] += 1
         return table
+
+
+def _size(state: State) -> int:
+    return len(state.model_dump_json(exclude_none=True))
 
 
 def _read(row: dict[str, Any]) -> Device | None:

@@ -15,6 +15,7 @@ import structlog
 from coordinator import schema
 from coordinator.jobs import Jobs, Lineage
 from coordinator.links import Post
+from coordinator.packing import MOST_NAMED, NAMED
 from coordinator.rollout.shelf import Shelf
 from coordinator.roster import Roster
 from coordinator.serving import UNSERVED, Needs, Serving, fitting, grouped, served
@@ -132,7 +133,8 @@ class RoutedDeployment:
         """Forget bundles that nobody needs any more, and say which routes got none."""
         most, left_out = self._max_routes, routes[self._max_routes :]
         if left_out:
-            log.warning("routes_without_bundle", max_routes=most, routes=list(map(str, left_out)))
+            named = list(map(str, left_out[:NAMED]))
+            log.warning("routes_without_bundle", max_routes=most, count=len(left_out), routes=named)
         table = schema.bundles
         order = (table.c.version.desc(), table.c.devices.desc(), table.c.route)
         there = served(self._store)
@@ -143,7 +145,7 @@ class RoutedDeployment:
             kept = [key for (key,) in connection.execute(sa.select(table.c.route).order_by(*order))]
             kept = [key for key in kept if key in wanted][: _KEPT_TIMES * most]
             connection.execute(table.delete().where(table.c.route.not_in(kept)))
-            self._store.put_meta({UNSERVED: json.dumps([route.as_json() for route in left_out])})
+            self._store.put_meta({UNSERVED: json.dumps([route.as_json() for route in left_out[:MOST_NAMED]])})
 
     def kept(self) -> tuple[str, ...]:
         """See :class:`Deploying`."""

@@ -18,6 +18,7 @@ from sqlalchemy.exc import DatabaseError
 from coordinator import schema
 from coordinator.backup import backup_of, trouble_in
 from coordinator.journal import Journal
+from coordinator.packing import some
 from coordinator.reported import mean, names_of
 from coordinator.rounds import machine
 from coordinator.rounds.group import Offered
@@ -157,11 +158,13 @@ class _Salvage:
         """What the backup knows as accepted and whose frame is of no use is reported as refused."""
         if before.round != after.round or before.phase not in _OPEN:
             return
-        for device in sorted(set(before.delivered) - set(after.delivered)):
+        gone = sorted(set(before.delivered) - set(after.delivered))
+        for device in gone:
             words = "the accepted update's frame was damaged or gone when the database was salvaged"
             journal.mark_lost(before.round, device, Refused(Reason.WRONG_DIGEST, words), self.wall)
             store.count_refusals(device, Reason.WRONG_DIGEST.value, 1, words, self.wall)
-            self.words.append(f"the update of {device} for round {before.round} is lost: it delivers again")
+        if gone:
+            self.words.append(f"updates for round {before.round} are lost, and come again: {some(gone)}")
 
     def _frames(self, round_: int) -> list[Offered]:
         return frames_of(self.path.parent / "updates" / str(round_), self.task, round_)

@@ -127,7 +127,12 @@ class Standing:
         if len(self._records) > MAX_TRACKED:
             now = self._wall()
             free = (device for device, one in self._records.items() if one.until <= now)
-            self._records.pop(next(free, next(iter(self._records))))
+            self.forget(next(free, next(iter(self._records))))
+
+    def forget(self, device: str) -> None:
+        """A device's record is of no use any more."""
+        if self._records.pop(device, None) is not None:
+            self._ledger.remove(schema.standing, device=device)
 
     def barred(self, device: str) -> Refused | None:
         """Why nothing is taken from this device now; None where all is well."""

@@ -15,6 +15,7 @@ import structlog
 from coordinator import schema
 from coordinator.buckets import Buckets
 from coordinator.deployment import Deploying
+from coordinator.forgetting import Forgetting
 from coordinator.guard import Guard
 from coordinator.ledger import Ledger
 from coordinator.roster import Roster
@@ -85,6 +86,8 @@ class StateIntake:
         taskless: Callable[[str], None],
         clock: Clock,
         silent_s: float,
+        secrets: SecretWatch,
+        forgetting: Forgetting,
     ) -> None:
         self._task = task
         self._most_bytes = most_bytes(task)
@@ -100,7 +103,8 @@ class StateIntake:
         self._clock = clock
         self._silent_s = silent_s
         self._hushed_at = clock.now()
-        self._secrets = SecretWatch(roster)
+        self._secrets = secrets
+        self._forgetting = forgetting
         self._rate = Buckets(BURST, A_SECOND)
         self._late: dict[str, State] = {}
         """The last state of devices that say it too often; of devices of the roster alone."""
@@ -188,7 +192,10 @@ class StateIntake:
 
     async def _apply(self, state: State, ack: Callable[[], None]) -> None:
         device = state.device
-        came = self._roster.update(state)
+        try:
+            came = self._roster.update(state, self._driver.state.invited)
+        finally:
+            self._forgetting.forget(self._roster.replaced())
         self._secrets.heard(device)
         await self._ledger.put(schema.devices, ack, **self._roster.row(device))
         if came and (unsaid := self._voice.unsaid(device)) is not None:

@@ -15,6 +15,7 @@ from coordinator.config import CoordinatorSettings, load_settings
 from coordinator.graphs import kept, terms_kept, wait_for
 from coordinator.hindered import elsewhere, in_rollout
 from coordinator.ownership import DATABASE
+from coordinator.packing import MOST_NAMED, some
 from coordinator.rollout.peeking import peek, standing
 from coordinator.rollout.peeking import waits as rollout_waits
 from coordinator.roster import Roster
@@ -39,6 +40,8 @@ from runtime.owner import is_owned
 from runtime.waits import Wait, lines, read, stamp
 
 _SILENT_S: Final = 90.0
+_QUARANTINES: Final = 20
+NAMED_IN_STATUS: Final = 20
 _HEARD: Final = Conduct()
 
 
@@ -117,8 +120,8 @@ def look(store: Store, settings: CoordinatorSettings, now: float) -> tuple[dict[
         "version": state.version,
         "devices_known": len(roster),
         "devices_online": sum(barred.get(device, _HEARD) is not None for device in roster.online()),
-        "quarantined": sorted(device for device, one in barred.items() if one is not None),
-        "revoked": sorted(device for device, one in barred.items() if one is None),
+        "quarantined": sorted(device for device, one in barred.items() if one is not None)[:MOST_NAMED],
+        "revoked": sorted(device for device, one in barred.items() if one is None)[:MOST_NAMED],
         "weighing": newest(store),
         "secrets": differing({d: shown for d, shown in roster.secrets().items() if d not in barred}),
         "trouble": state.trouble,
@@ -190,13 +193,18 @@ def _why_not(barred: dict[str, Conduct | None], now: float, device: str) -> Refu
 def _quarantines(barred: dict[str, Conduct | None], roster: Roster) -> tuple[Wait, ...]:
     """Each with its end, of the devices that a round could have otherwise."""
     words = "it is not heard; its last refusal was {}. `lichen device approve` ends it"
-    return tuple(
+    held_back = [(d, held) for d, held in sorted(barred.items()) if held is not None and d in roster]
+    found = [
         Wait(
             f"quarantine of {device}", words.format(held.reason), held.since, held.until, "it is heard again"
         )
-        for device, held in sorted(barred.items())
-        if held is not None and device in roster
-    )
+        for device, held in held_back[:_QUARANTINES]
+    ]
+    if more := held_back[_QUARANTINES:]:
+        ends = max(held.until for _, held in more)
+        more_words = f"{some([device for device, _ in more])} are not heard either"
+        found.append(Wait("quarantines", more_words, min(h.since for _, h in more), ends, "all are over"))
+    return tuple(found)
 
 
 def _words(found: dict[str, Any], waited: list[Wait], now: float, *, why: bool) -> str:
@@ -205,7 +213,7 @@ def _words(found: dict[str, Any], waited: list[Wait], now: float, *, why: bool) 
         shown = ("fleet", "task", "phase", "round", "rounds", "version", "devices_known", "devices_online")
         told[1:1] = [f"{key.replace('_', ' ')}: {found[key]}" for key in shown]
         if found["quarantined"]:
-            told.append(f"quarantined: {', '.join(found['quarantined'])}")
+            told.append(f"quarantined: {some(found['quarantined'], NAMED_IN_STATUS)}")
         shown_devices = list(found["selected"].items())[:NAMES]
         told += [f"selected by {found['selection']}: {device}: {words}" for device, words in shown_devices]
         for one in found["bundles"]:

@@ -19,6 +19,7 @@ from sqlalchemy.exc import DatabaseError, OperationalError
 from sqlalchemy.pool import StaticPool
 
 from coordinator import schema
+from coordinator.packing import packed_event, unpacked
 from coordinator.rounds.states import JOURNALED, Checkpoint, Event
 from coordinator.upgrades import TableVersion, keep_copy, require_readable
 from protocol.errors import LichenError, Misconfigured, Transient
@@ -29,7 +30,11 @@ from runtime.owner import Owner
 OTHERS: Final = "(others)"
 """The device under which refusals are counted when there are too many names."""
 _MAX_REFUSAL_ROWS: Final = 20_000
+_WAL_BYTES: Final = 8 * 1024 * 1024
+"""The write-ahead log is cut to this once what it holds is in the database."""
 _KEPT_EVENTS: Final = 5_000
+_EVENT_BYTES: Final = 1024 * 1024
+"""Of events that are no longer needed."""
 
 
 @lru_cache
@@ -77,6 +82,7 @@ class Store:
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path = path
         self._lock = threading.RLock()
+        self._refusal_rows = -1
         self._alone = None if read_only else Owner(path.with_suffix(".lock"), "coordinator")
         opened = databases.open_reader if read_only else _open_writer
         self._engine = sa.create_engine("sqlite://", poolclass=StaticPool, creator=lambda: opened(path))
@@ -97,6 +103,7 @@ class Store:
         if not read_only:
             connection.exec_driver_sql("PRAGMA journal_mode=WAL")
             connection.exec_driver_sql("PRAGMA synchronous=FULL")
+            connection.exec_driver_sql(f"PRAGMA journal_size_limit={_WAL_BYTES}")
             # Not quick_check: it passes over what the indexes say, and every look-up goes through one.
             checked = str(connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar_one())
             if checked != "ok":
@@ -190,10 +197,25 @@ class Store:
         with self.transaction() as connection:
             connection.execute(_upsert(table, tuple(values)), values)
 
+    def remove(self, table: sa.Table, **key: Any) -> None:
+        """Remove the row with this key, where there is one."""
+        where = sa.and_(*(table.c[name] == value for name, value in key.items()))
+        with self.transaction() as connection:
+            connection.execute(table.delete().where(where))
+
     def get_meta(self, key: str) -> str | None:
         """A stored word."""
         found = self.rows(sa.select(schema.meta.c.value).where(schema.meta.c.key == key))
         return None if not found else str(found[0]["value"])
+
+    def used_bytes(self) -> int:
+        """Of the database's pages that hold something; removed rows leave free ones, which are used anew."""
+        with self.transaction() as connection:
+            pages, free, size = (
+                int(connection.exec_driver_sql(f"PRAGMA {what}").scalar_one())
+                for what in ("page_count", "freelist_count", "page_size")
+            )
+            return (pages - free) * size
 
     def put_meta(self, values: Mapping[str, str]) -> None:
         """Store words."""
@@ -204,12 +226,25 @@ class Store:
     def append(self, event: Event | Checkpoint, now: float) -> None:
         """Add an event to the round machine's journal; old ones go when a checkpoint makes them needless."""
         table = schema.events
-        content = JOURNALED.dump_python(event, mode="json")
+        content = packed_event(JOURNALED.dump_python(event, mode="json"))
         with self.transaction() as connection:
             connection.execute(table.insert().values(now=now, event=content, crc=_crc(now, content)))
             if isinstance(event, Checkpoint):
-                newest = connection.execute(sa.select(sa.func.max(table.c.seq))).scalar_one()
-                connection.execute(table.delete().where(table.c.seq < newest - _KEPT_EVENTS))
+                self._forget_events(connection)
+
+    @staticmethod
+    def _forget_events(connection: sa.Connection) -> None:
+        """Those before the newest checkpoint are for people: the newest stay, as there is room."""
+        table = schema.events
+        newest = connection.execute(sa.select(sa.func.max(table.c.seq))).scalar_one()
+        size = sa.func.length(sa.cast(table.c.event, sa.LargeBinary))
+        old = sa.select(table.c.seq, size).where(table.c.seq < newest).order_by(table.c.seq.desc())
+        left = _EVENT_BYTES
+        for seq, length in connection.execute(old.limit(_KEPT_EVENTS + 1)):
+            left -= length
+            if left < 0 or seq < newest - _KEPT_EVENTS:
+                connection.execute(table.delete().where(table.c.seq <= seq))
+                return
 
     def journal(self) -> list[tuple[float, Event | Checkpoint]]:
         """The events since the last checkpoint, it included.
@@ -229,7 +264,7 @@ class Store:
             for row in rows:
                 if row["crc"] not in (None, _crc(row["now"], row["event"])):
                     raise Damaged(f"{self.path}: events: row {row['seq']} is not what was written")
-            return [(row["now"], JOURNALED.validate_python(row["event"])) for row in rows]
+            return [(row["now"], JOURNALED.validate_python(unpacked(row["event"]))) for row in rows]
         except (ValueError, TypeError) as error:  # no JSON, no number, no event: rows older than checksums
             raise Damaged(f"{self.path}: events: a row cannot be read: {error}"[:500]) from None
 
@@ -240,16 +275,21 @@ class Store:
             known = connection.execute(
                 sa.select(table.c.count).where(table.c.device == device, table.c.reason == reason)
             ).scalar_one_or_none()
-            if known is None and device != OTHERS and self._full(connection):
+            full = known is None and self._full(connection)
+            if full and device != OTHERS:
                 self.count_refusals(OTHERS, reason, count, detail, wall)
                 return
             last = {"last_detail": detail, "last_wall": wall}
             self.put(table, device=device, reason=reason, count=(known or 0) + count, **last)
+            if known is None:
+                self._refusal_rows += 1  # of a transaction that fails, too: rather fewer rows than more
 
-    @staticmethod
-    def _full(connection: sa.Connection) -> bool:
-        rows = connection.execute(sa.select(sa.func.count()).select_from(schema.refusals)).scalar_one()
-        return int(rows) >= _MAX_REFUSAL_ROWS
+    def _full(self, connection: sa.Connection) -> bool:
+        """The rows are counted once: to count them for each new name would hold the lock for seconds."""
+        if self._refusal_rows < 0:
+            rows = connection.execute(sa.select(sa.func.count()).select_from(schema.refusals)).scalar_one()
+            self._refusal_rows = int(rows)
+        return self._refusal_rows >= _MAX_REFUSAL_ROWS
 
 
 def _crc(now: float, event: dict[str, Any]) -> int:

@@ -16,7 +16,7 @@ import structlog
 
 from coordinator.ledger import Ledger
 from coordinator.links import Post
-from coordinator.voice import Voice, more
+from coordinator.voice import Voice, cut, more
 from protocol.base import Wire
 from protocol.errors import LichenError, Refused
 from protocol.messages import Receipt
@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 SENDERS: Final = 4
 PER_DEVICE: Final = 128
 MOST: Final = 4096
-_DETAIL: Final = 300
+_DETAIL: Final = 250
 """Characters of a refusal's words in the log."""
 
 
@@ -71,7 +71,7 @@ class Teller:
         self.refused[refused.reason.value] += 1
         unsaid = self._voice.unsaid(device)
         if unsaid is not None:
-            detail = refused.detail[:_DETAIL]
+            detail = cut(refused.detail, _DETAIL)
             log.warning("refused", device=device, reason=refused.reason.value, detail=detail, **more(unsaid))
         self._ledger.refused(device, refused)
         follows = self.on_refusal(device, refused) if conduct else ""

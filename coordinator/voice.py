@@ -57,6 +57,11 @@ class Voice:
         return None
 
 
+def cut(text: str, most: int) -> str:
+    """What a peer chose, for a line: ASCII, so at most ``2 * most`` bytes of JSON."""
+    return ascii(text[:most])[1:-1][:most]
+
+
 def more(unsaid: int) -> dict[str, int]:
     """The further key of a line of the log: how many lines were left out before it."""
     return {"unsaid": unsaid} if unsaid else {}

@@ -116,7 +116,9 @@ class RoundAnnouncement(Wire):
     rounds: Count
     phase: Label
     selected: Annotated[tuple[Name, ...], Field(max_length=100_000)] = ()
+    selected_count: Count = 0
     accepted: Annotated[tuple[Name, ...], Field(max_length=100_000)] = ()
+    accepted_count: Count = 0
     closes_in_s: Seconds | None = None
     version: Count = 0
     metrics: Metrics = Field(default_factory=dict)

@@ -1,8 +1,10 @@
 """Every opening of a round, for the history: who was selected and why, and how it ended."""
 
+from itertools import islice
 from typing import Final
 
 from coordinator import schema
+from coordinator.packing import MOST_NAMED, listed
 from coordinator.rounds.choosing import Chosen
 from coordinator.rounds.states import RecordAttempt, Select
 from coordinator.store import Store
@@ -13,7 +15,7 @@ _KEPT: Final = 100
 
 
 class Attempts:
-    """Writes ``schema.attempts``. Thread-safe."""
+    """Writes ``schema.attempts``. Thread-safe. A row names 256 devices at most, of any fleet."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
@@ -31,8 +33,8 @@ class Attempts:
             attempt=command.attempt,
             opened_wall=self._clock.wall(),
             closed_wall=None,
-            selected=sorted(chosen.why),
-            why=chosen.why,
+            selected=listed(sorted(chosen.why), whole=chosen.looked_back),
+            why=dict(islice(sorted(chosen.why.items()), MOST_NAMED)),
             outcome="",
             policy=chosen.policy,
             passed=chosen.passed,

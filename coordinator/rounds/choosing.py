@@ -26,12 +26,14 @@ class Chosen:
         devices: to be asked; sorted.
         why: of each of them, and of those that delivered already.
         passed: of some that came next, why not.
+        looked_back: whether the policy reads who was selected in the rounds before.
     """
 
     policy: str
     devices: tuple[str, ...]
     why: dict[str, str]
     passed: dict[str, str]
+    looked_back: bool = False
 
 
 class Chooser:
@@ -67,7 +69,7 @@ class Chooser:
         # A policy that looks back adds up thousands of rows; the others' answer is here at once.
         made = await asyncio.to_thread(self._policy.choose, draw) if back else self._policy.choose(draw)
         why = {**dict.fromkeys(state.delivered, DELIVERED), **made.why}
-        return Chosen(self._policy.name, made.devices, why, made.passed)
+        return Chosen(self._policy.name, made.devices, why, made.passed, bool(back))
 
     def _wanted(self, state: RoundState) -> int | None:
         wanted = self._rules.devices_per_round

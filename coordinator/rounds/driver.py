@@ -8,12 +8,14 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Final, Protocol
 
 import structlog
 
 from coordinator.buckets import Bucket
 from coordinator.journal import Journal
+from coordinator.packing import NAMED
 from coordinator.roster import Roster
 from coordinator.rounds import machine
 from coordinator.rounds.attempts import Attempts
@@ -55,7 +57,7 @@ from runtime.clock import Clock
 
 TICK_S: Final = 0.5
 _LINES: Final = 20.0
-_LINES_A_SECOND: Final = 0.2
+_LINES_A_SECOND: Final = 0.05
 Write = Callable[[], None]
 Steps = Sequence[tuple[Event, Write | None]]
 """Events, each with what is written in the same transaction."""
@@ -294,4 +296,5 @@ class Driver:
         chosen = await self.chooser.choose(command, self.able(), self.state, self.terms())
         answer = Selected(round=command.round, attempt=command.attempt, devices=chosen.devices)
         if await self._post(answer, partial(self._attempts.opened, command, chosen)):
-            log.info("selected", round=command.round, attempt=command.attempt, why=chosen.why)
+            few = dict(islice(sorted(chosen.why.items()), NAMED))
+            log.info("selected", round=command.round, attempt=command.attempt, count=len(chosen.why), why=few)

@@ -2,6 +2,7 @@
 
 from typing import Any, Final
 
+from coordinator.packing import some
 from coordinator.rounds.closing import closes_at, needed
 from coordinator.rounds.patience import pause_s
 from coordinator.rounds.pending import pending
@@ -201,7 +202,7 @@ def lose(rules: Rules, state: RoundState, event: UpdatesLost, now: float) -> Out
     told = {device: why for device, why in told.items() if device in lost}
     refused = tuple(sorted({**dict(state.refused), **told}.items()))
     left = state.model_copy(update={"delivered": rest, "refused": refused})
-    trouble = f"unusable updates of {', '.join(sorted(lost))}"
+    trouble = f"unusable updates of {some(sorted(lost))}"
     if len(rest) < max(1, rules.min_devices):
         return _give_up(left, now, trouble)
     return _enter(left, Phase.AGGREGATING, now, trouble=trouble)
@@ -214,7 +215,7 @@ def lose_open(_: Rules, state: RoundState, event: UpdatesLost, _now: float) -> O
         return state, ()
     rest = tuple(d for d in state.delivered if d not in lost)
     left = state.model_copy(
-        update={"delivered": rest, "trouble": f"unusable updates of {', '.join(sorted(lost))}"}
+        update={"delivered": rest, "trouble": f"unusable updates of {some(sorted(lost))}"}
     )
     return left, pending(left)
 

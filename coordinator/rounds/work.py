@@ -4,19 +4,20 @@ import asyncio
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
-from math import isfinite
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from coordinator.aggregation import UnusableUpdates, limits_for
+from coordinator.backup import is_due
 from coordinator.deployment import Deploying
 from coordinator.jobs import Jobs, Lineage
 from coordinator.journal import Journal
 from coordinator.owned import shared
 from coordinator.reference import References
 from coordinator.registry import Registry
-from coordinator.reported import mean, names_of
+from coordinator.reported import mean, names_of, sound
 from coordinator.rounds.driver import Driver, WorkCommand, Write
 from coordinator.rounds.folding import Folded, Folding
 from coordinator.rounds.patience import pause_s
@@ -51,8 +52,6 @@ if TYPE_CHECKING:
 
 _JOURNAL_RETRY_S: Final = 5.0
 _MAX_MEASURES: Final = 100_000
-_NAME: Final = 64
-_METRICS: Final = 128
 
 log = structlog.get_logger(__name__)
 
@@ -75,6 +74,7 @@ class Workshop:
         max_update_bytes: int,
         keep_versions: int,
         keep_updates: int,
+        budget_bytes: int,
         references: References,
         weighings: Weighings,
         vouching: Vouching,
@@ -91,13 +91,13 @@ class Workshop:
         self._clock = clock
         self._max_update_bytes = max_update_bytes
         self._keep_versions = keep_versions
-        self._keep_updates = keep_updates
+        self._keep_updates, self._budget_bytes = keep_updates, budget_bytes
         self._references = references
         self._weighings = weighings
         self._measures: dict[str, Magnitudes] = {}
         self._loading = asyncio.Lock()
         self._loaded: tuple[str, Blobs] | None = None
-        self._secured = -1
+        self._secured, self._backed_up_at = -1, -inf
         self.back_up: Callable[[], None] = lambda: None
         """Copies the database, in a thread."""
         self.held: Callable[[], AbstractContextManager[tuple[str, ...]]] = lambda: nullcontext(())
@@ -151,15 +151,20 @@ class Workshop:
         """A round is over: back the database up; only then may the frames go that it was made of."""
         state = self._driver.state
         over = state.phase is Phase.DONE or state.round > state.version  # judged and exported, too
-        if not over or state.version == self._secured:
+        if not over or state.version == self._secured or not await self._is_backup_due(state.phase):
             return
         try:
+            self._backed_up_at = self._clock.now()
             await asyncio.to_thread(self.back_up)
             await asyncio.to_thread(self._journal.forget_before, state.version)
         except (LichenError, OSError) as error:
             log.warning("not_backed_up", version=state.version, why=str(error))
         else:
             self._secured = state.version
+
+    async def _is_backup_due(self, phase: Phase) -> bool:
+        since = self._clock.now() - self._backed_up_at
+        return phase is Phase.DONE or is_due(await asyncio.to_thread(self._journal.database_bytes), since)
 
     async def _fail(self, command: WorkCommand, detail: str, *, passing: bool) -> None:
         """Tell the machine; it tries again, or goes on without."""
@@ -187,7 +192,7 @@ class Workshop:
                 await self._aggregate(command)
             case Evaluate():
                 evaluation = await self._jobs.evaluate(await self._shared())
-                judged = replace(evaluation, metrics=_sound(evaluation.metrics))
+                judged = replace(evaluation, metrics=sound(evaluation.metrics))
                 record = partial(self._registry.record_evaluation, command.version, judged)
                 log.info("judged", version=command.version, metrics=judged.metrics)
                 await self._driver.post(EvaluationDone(version=command.version), record)
@@ -221,7 +226,7 @@ class Workshop:
     def _reported(self, round_: int, devices: tuple[str, ...]) -> dict[str, float]:
         """What the devices of a round say of it, where the method goes by that."""
         names = names_of(self._driver.task)
-        return _sound(mean(names, self._journal.told(round_, devices))) if names else {}
+        return sound(mean(names, self._journal.told(round_, devices))) if names else {}
 
     async def _aggregate(self, command: Aggregate) -> None:
         state, round_ = await self._whole(), command.round
@@ -277,15 +282,7 @@ class Workshop:
             with self.held() as graphs, self._vouching.held() as vouchers:
                 also = (*self._deployment.kept(), *graphs, *vouchers)
                 self._registry.collect(version, self._keep_versions, also)
-            self._journal.forget_headers(version, self._keep_updates)
-
-
-def _sound(metrics: dict[str, float]) -> dict[str, float]:
-    """The metrics that an announcement may carry: finite, not too many, with names that fit."""
-    fit = [
-        (name, float(value)) for name, value in metrics.items() if 0 < len(name) <= _NAME and isfinite(value)
-    ]
-    return dict(fit[:_METRICS])
+            self._journal.forget_headers(version, self._keep_updates, self._budget_bytes)
 
 
 def _identity(command: WorkCommand) -> tuple[Phase, int]:

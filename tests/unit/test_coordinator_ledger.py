@@ -108,7 +108,7 @@ async def test_what_waits_is_bounded(store, monkeypatch) -> None:
     assert len(store.rows(sa.select(schema.devices))) == 20
     rows = store.rows(sa.select(schema.refusals))
     assert sum(row["count"] for row in rows) == 20
-    assert max(len(row["last_detail"]) for row in rows) == 500
+    assert max(len(row["last_detail"]) for row in rows) == 300
 
 
 async def test_what_waits_is_written_when_the_coordinator_stops(tmp_path) -> None:

@@ -215,7 +215,7 @@ def test_refusals_of_endless_names_do_not_fill_the_disk(store, monkeypatch) -> N
     rows = store.rows(sa.select(schema.refusals))
     assert len(rows) == 11
     assert sum(row["count"] for row in rows) == 30
-    assert max(len(row["last_detail"]) for row in rows) == 500
+    assert max(len(row["last_detail"]) for row in rows) == 300
 
 
 def test_two_coordinators_do_not_share_a_state_folder(tmp_path) -> None:
