@@ -16,7 +16,7 @@ demo: $(VENV)/demo.stamp $(OBSERVER)/installed.stamp ## the main job on real sen
 test: $(VENV)/dev.stamp mosquitto chromium ## the suite, but for what is long by its nature (ARGS="-k spool": a part of all)
 ifeq ($(strip $(ARGS)),)
 	$(BIN)/python -P -m pytest -n 2 --dist loadfile -m 'not long' $(FAST)
-	$(BIN)/python -P -m pytest -n 3 --dist loadfile -m 'not long' --durations=15 tests/e2e tests/faults --ignore $(COMPUTES)
+	$(BIN)/python -P -m pytest -n 3 --dist loadfile -m 'not long' --durations=15 tests/compat tests/e2e tests/faults --ignore $(COMPUTES)
 else
 	$(BIN)/python -P -m pytest $(ARGS)
 endif
