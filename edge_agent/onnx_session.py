@@ -27,7 +27,6 @@ from protocol.frame import digest
 CPU: Final = "CPUExecutionProvider"
 PASSING: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR})
 """Errors that say nothing of a file."""
-_SEALS: Final = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 _FORMAT: Final = ("session.load_model_format", "ONNX")
 """Else the first bytes, or the end of the name, may choose ONNX Runtime's own format, which nobody checks."""
 
@@ -100,7 +99,8 @@ def _sealed(path: Path) -> Iterator[int]:
         try:
             with path.open("rb") as file, os.fdopen(fd, "wb", closefd=False) as copy:
                 shutil.copyfileobj(file, copy, 1 << 20)
-            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+            seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
         except BaseException:
             os.close(fd)
             raise
