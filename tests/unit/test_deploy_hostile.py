@@ -164,7 +164,7 @@ async def test_a_bundle_for_which_there_is_no_room_leaves_the_room_to_others(mak
 
         monkeypatch.setattr(bundles, "write_atomic", no_room)
         device.point(2)
-        await until(lambda: "no space" in device.deployment.why, 20)
+        await until(lambda: "is full" in device.deployment.why, 20)
         assert len(folders(device)) == 1
         assert device.running == 1
 
