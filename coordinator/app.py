@@ -240,6 +240,7 @@ class Coordinator:
             log.warning("not_written", why=str(error))
         self.admission.close()
         self.deployed.close()
+        self.driver.threads.close()
         self.store.close()
 
     def _services(self) -> dict[str, Callable[[], Awaitable[None]]]:

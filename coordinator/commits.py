@@ -97,14 +97,14 @@ class Commits:
             return
         round_ = fresh[0][0].offered.header.round
         frames = [(one.offered.digest, one.payload) for one, *_ in fresh]
-        places = await asyncio.to_thread(self._journal.write_all, round_, frames)
+        places = await self._driver.threads.run(self._journal.write_all, round_, frames)
         offered = [
             replace(one.offered, file=file, at=at)
             for (one, *_), (file, at) in zip(fresh, places, strict=True)
         ]
         for same, answer in zip(fresh, await self._driver.accept_all(offered), strict=True):
             if answer is not None:  # the round closed between the two: on disk, but counted nowhere
-                await asyncio.to_thread(self._journal.disown, round_, same[0].offered.digest)
+                await self._driver.threads.run(self._journal.disown, round_, same[0].offered.digest)
             for one in same:
                 _answer(one, answer)
 
@@ -114,7 +114,7 @@ class Commits:
         An update that is there more than once is one list.
         """
         state = self._driver.state
-        known = await asyncio.to_thread(self._journal.digests, {one.offered.key for one in group})
+        known = await self._driver.threads.run(self._journal.digests, {one.offered.key for one in group})
         fresh: dict[tuple[int, str], list[_Waiting]] = {}
         for one in group:
             key = one.offered.key

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from protocol.chunks import chunk_count
-from protocol.errors import Reason, Refused
+from protocol.errors import Reason, Refused, Transient
 from protocol.messages import BlobPointer, Want
 from runtime.blobs import BlobStore, Partial
 from runtime.files import remove, remove_tree
@@ -29,10 +29,12 @@ class _Upload:
     partial: Partial
     touched: float = 0.0
     """Monotonic seconds, when a chunk of it last came."""
+    complete: bool = False
+    """Every chunk is here, and a thread is at its digest."""
 
 
 class Uploads:
-    """Uploads in progress. Synchronous (it writes files) and thread-safe: one call at a time.
+    """Uploads in progress. Synchronous (it writes files), thread-safe; none waits for another's hashing.
 
     Args:
         root: folder for partial uploads.
@@ -59,7 +61,7 @@ class Uploads:
     @property
     def announced_bytes(self) -> int:
         """What all announced uploads will take on disk."""
-        return sum(upload.pointer.blob.size for upload in self._open.values())
+        return sum(upload.pointer.blob.size for upload in list(self._open.values()))
 
     def enter_round(self, round_: int) -> None:
         """Forget the uploads of earlier rounds, in memory and on disk."""
@@ -81,20 +83,25 @@ class Uploads:
 
         Raises:
             Refused: too large, or no room.
+            Transient: another thread verifies this very update.
         """
         key = (device, pointer.blob.digest)
         with self._lock:
             known = self._open.get(key)
+            if known is not None and known.complete:
+                raise Transient(f"the update {key[1][:12]} of {device} is being verified")
             if known is None or known.pointer != pointer:
                 self._open.pop(key, None)
                 self._make_room(device, pointer, max_bytes)
                 known = self._begin(device, pointer)
-            if known.partial.complete:
-                try:
-                    return self._finish(key, known)
-                except Refused:  # a power cut left a map that promised too much: begin anew
-                    known = self._begin(device, pointer)
-            return Want(digest=pointer.blob.digest, missing=tuple(known.partial.missing(_RANGES)))
+            known.complete = known.partial.complete
+            if not known.complete:
+                return _want(known)
+        try:
+            return self._finish(key, known)
+        except Refused:  # a power cut left a map that promised too much: begin anew
+            with self._lock:
+                return _want(self._begin(device, pointer))
 
     def _begin(self, device: str, pointer: BlobPointer) -> _Upload:
         # A folder for each device: one cannot spoil or finish another's upload.
@@ -117,7 +124,7 @@ class Uploads:
             )
         if chunk_count(size, pointer.chunk_bytes) == 0:
             raise Refused(Reason.MALFORMED, "blob.size: an update cannot be empty")
-        mine = [key for key in self._open if key[0] == device]
+        mine = [key for key, upload in self._open.items() if key[0] == device and not upload.complete]
         while mine and (len(mine) >= _PER_DEVICE or self._bytes_of(mine) + size > self._per_device_bytes):
             self._give_up(mine.pop(0))
         self._evict(size)
@@ -128,7 +135,8 @@ class Uploads:
 
     def _evict(self, size: int) -> None:
         """Make room at the cost of who announces and does not send: who is idle the longest first."""
-        by_age = sorted(self._open, key=lambda key: self._open[key].touched)
+        waiting = [key for key, upload in self._open.items() if not upload.complete]
+        by_age = sorted(waiting, key=lambda key: self._open[key].touched)
         for key in by_age:
             idle_s = self._now() - self._open[key].touched
             if self.announced_bytes + size <= self._total_bytes or idle_s < IDLE_S:
@@ -153,23 +161,44 @@ class Uploads:
         """
         with self._lock:
             upload = self._open.get((device, digest))
-            if upload is None:
+            if upload is None or upload.complete:
                 return None
             if upload.partial.add(index, data):
                 upload.touched = self._now()
-            if not upload.partial.complete:
+            upload.complete = upload.partial.complete
+            if not upload.complete:
                 return None
-            return self._finish((device, digest), upload)
+        return self._finish((device, digest), upload)
 
     def _finish(self, key: tuple[str, str], upload: _Upload) -> bytes:
-        """The whole update; the device's folder goes, with whatever else it had begun to send."""
-        del self._open[key]
-        payload = upload.partial.verified()
-        for other in [other for other in self._open if other[0] == key[0]]:
-            del self._open[other]
-        remove_tree(self._root / str(upload.pointer.round) / key[0])
+        """The whole update; the device's folder goes, with whatever else it had begun to send.
+
+        It is read and hashed without the lock: others announce and send meanwhile.
+        """
+        try:
+            payload = upload.partial.verified()
+        except BaseException:
+            with self._lock:
+                self._forget(key, upload)
+            raise
+        with self._lock:
+            if self._forget(key, upload):
+                for other in [other for other in self._open if other[0] == key[0]]:
+                    del self._open[other]
+                remove_tree(self._root / str(upload.pointer.round) / key[0])
         return payload
+
+    def _forget(self, key: tuple[str, str], upload: _Upload) -> bool:
+        """False: its round is over, and all of it was forgotten."""
+        if self._open.get(key) is not upload:
+            return False
+        del self._open[key]
+        return True
 
     def expects(self, device: str, digest: str) -> bool:
         """Whether chunks of that upload are awaited."""
         return (device, digest) in self._open
+
+
+def _want(upload: _Upload) -> Want:
+    return Want(digest=upload.pointer.blob.digest, missing=tuple(upload.partial.missing(_RANGES)))

@@ -54,6 +54,7 @@ from coordinator.terms import Terms
 from protocol.errors import Reason, Refused, Transient
 from protocol.task import Task
 from runtime.clock import Clock
+from runtime.threads import Threads
 
 TICK_S: Final = 0.5
 _LINES: Final = 20.0
@@ -104,6 +105,8 @@ class Driver:
         self._clock = clock
         self._listener = listener
         self._lock = asyncio.Lock()
+        self.threads = Threads("journal", 2)
+        """Of commits alone: none waits for other work in threads (hashing, decoding, backups)."""
         self._offset = clock.wall() - clock.now()
         self._lookout = Lookout(self.able, rules.spread_s, self.now())
         self._voice = Bucket(_LINES, _LINES_A_SECOND)
@@ -140,12 +143,12 @@ class Driver:
     async def open(self) -> None:
         """Rebuild the state from the journal, and ask again for the work that was in hand."""
         async with self._lock:
-            events = await asyncio.to_thread(self._store.journal)
+            events = await self.threads.run(self._store.journal)
             state, rules = replay(events)
             start: Event = Resumed() if events else Begin()
             self.state, commands = machine.apply(self.rules, state, start, self.now())
             # The task file's rules may have changed: what follows is judged, and replayed, by the new ones.
-            await asyncio.to_thread(
+            await self.threads.run(
                 self._store.append, Checkpoint(state=self.state, rules=self.rules), self.now()
             )
             if rules is not None and rules != self.rules:
@@ -212,7 +215,7 @@ class Driver:
             Transient: the disk did not take it; none of them is counted.
         """
         async with self._lock:
-            known = await asyncio.to_thread(self._journal.digests, {one.key for one in group})
+            known = await self.threads.run(self._journal.digests, {one.key for one in group})
             now, wall = self.now(), self._clock.wall()
             found = tally(self.rules, self.state, group, known, now)
             steps = [(event, partial(self._journal.record, one, wall)) for event, one in found.events]
@@ -257,7 +260,7 @@ class Driver:
         """What keeps events from the disk is part of :meth:`why` until one could be written."""
         before, self._disk_trouble = self._disk_trouble, ""
         try:
-            await asyncio.to_thread(self._persist, steps, state, now, commands)
+            await self.threads.run(self._persist, steps, state, now, commands)
         except Transient as error:
             self._disk_trouble = str(error)
             if not before:
