@@ -11,6 +11,8 @@ import typer
 from protocol.errors import Misconfigured
 from protocol.task import LABEL, Task
 from runtime import exit_codes
+from runtime.files import replace_file
+from runtime.outputs import NotWritten, writing
 from runtime.settings import load_toml
 
 if TYPE_CHECKING:
@@ -21,11 +23,6 @@ app = typer.Typer(no_args_is_help=True, help="Tasks: what a fleet learns.", add_
 Shape = Annotated[
     Literal["table", "json"], typer.Option("--format", help="A table for people, or one JSON object.")
 ]
-
-
-@app.callback()
-def root() -> None:
-    """Keep the subcommand's name in the command line."""
 
 
 @app.command()
@@ -46,6 +43,31 @@ def check(
         _leave(told, [], output_format)
     about = dict(_about(task, file))
     _leave(about, _lines(about), output_format)
+
+
+@app.command()
+def init(
+    paths: Annotated[list[Path], typer.Argument(help="recordings (npz, csv, parquet), or folders of them")],
+    out: Annotated[Path, typer.Option(help="the task file to write")] = Path("task.toml"),
+    name: Annotated[str, typer.Option(help="of the task")] = "my-task",
+    method: Annotated[str, typer.Option(help="of the task")] = "qqr",
+    *,
+    force: Annotated[bool, typer.Option("--force", help="also where the file is there")] = False,
+) -> None:
+    """Write a first task file from recordings: modalities, channels, rates and classes as in them."""
+    from lichen import task_init  # noqa: PLC0415 - the other commands need none of it
+    from lichen.data_check import files_of  # noqa: PLC0415 - as above
+
+    if out.exists() and not force:
+        raise NotWritten(f"--out {out}: is there already; --force replaces it", exit_codes.CANTCREAT)
+    found = task_init.look(files_of(paths))
+    with writing(out):
+        replace_file(out, task_init.text(found, name, method).encode())
+    told = load_toml(Task, out)
+    typer.echo(
+        f"{out}: {', '.join(told.modality_names)}; {len(told.labels)} classes: {', '.join(told.labels)}\n"
+        f"look through its comments, then: lichen data check {paths[0]} --task {out}"
+    )
 
 
 def _leave(told: dict[str, Any], lines: list[str], output_format: str) -> NoReturn:

@@ -1,0 +1,84 @@
+"""A first task from recordings, which the recordings then fit."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from lichen import cli
+from lichen.data_cli import app as data
+from lichen.task_cli import app
+from models.streams.labels import TargetTrack
+from models.streams.recording import Recording, Stream, write_npz
+from protocol.task import Task
+from tests.support.agent_data import motion
+
+
+def recording(seconds: float = 60.0, **changes) -> Recording:
+    air = motion(seconds, 1.001, 1, 3)
+    streams = {"acc": motion(seconds, 49.8, 3, 1), "air": Stream(air.t, air.values + np.float32(1013))}
+    at = np.arange(0, seconds, 15.0)
+    return Recording(streams, at, np.arange(len(at), dtype=np.int64) % 3, **changes)
+
+
+def init(folder: Path, *words: str) -> tuple[Task, str]:
+    done = CliRunner().invoke(app, ["init", str(folder / "rec"), "--out", str(folder / "task.toml"), *words])
+    assert done.exit_code == 0, done.exception
+    text = (folder / "task.toml").read_text()
+    return Task.model_validate(tomllib.loads(text)), text
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "rec").mkdir()
+    write_npz(tmp_path / "rec" / "a.npz", recording(names={"label": ("still", "walk", "run")}))
+    return tmp_path
+
+
+def test_what_is_found_is_in_the_task_and_the_recordings_fit_it(folder: Path) -> None:
+    task, _ = init(folder, "--name", "steps")
+    assert (task.name, task.method, task.labels) == ("steps", "qqr", ("still", "walk", "run"))
+    acc, air = task.modalities
+    assert (acc.name, acc.channels, acc.rate_hz, acc.offset) == ("acc", 3, 50, 0)
+    assert (air.name, air.channels, air.rate_hz, air.offset) == ("air", 1, 1, 1000)
+    assert 0.3 < acc.scale < 2
+    assert task.window.label_rule == "whole"
+    words = ["check", str(folder / "rec"), "--task", str(folder / "task.toml"), "--format", "json"]
+    told = json.loads(CliRunner().invoke(data, words).stdout)
+    assert told["sound"]
+    assert told["files"][0]["labelled"] > 30
+
+
+def test_classes_without_names_and_short_activities_are_commented_on(tmp_path: Path) -> None:
+    (tmp_path / "rec").mkdir()
+    short = Recording(recording().streams, np.arange(0, 60, 2.0), np.arange(30, dtype=np.int64) % 3 + 1)
+    write_npz(tmp_path / "rec" / "a.npz", short)
+    task, text = init(tmp_path)
+    assert task.labels == ("class_0", "class_1", "class_2", "class_3")
+    assert "do not name them" in text
+    assert "count from 1?" in text
+    assert task.window.label_rule == "majority"
+    assert "last under 2 s" in text
+
+
+def test_further_targets_are_classes_or_numbers_as_they_look(folder: Path) -> None:
+    at = np.arange(0, 60, 15.0)
+    targets = {"side": TargetTrack(at, np.array([0.0, 1, 0, np.nan])), "speed": TargetTrack(at, at / 7)}
+    write_npz(folder / "rec" / "a.npz", recording(targets=targets))
+    task, _ = init(folder, "--method", "disentafl")
+    side, speed = task.targets
+    assert (side.name, side.labels) == ("side", ("side_0", "side_1"))
+    assert (speed.name, speed.kind) == ("speed", "regression")
+
+
+def test_a_task_that_is_there_is_not_replaced(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "task.toml").write_text("precious")
+    with pytest.raises(SystemExit) as left:
+        cli.main(["task", "init", str(folder / "rec"), "--out", str(folder / "task.toml")])
+    assert left.value.code == 73
+    assert "is there already; --force replaces it" in capsys.readouterr().err
+    assert (folder / "task.toml").read_text() == "precious"
+    init(folder, "--force")
