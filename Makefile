@@ -8,7 +8,7 @@ COMPUTES := tests/e2e/test_export_device.py
 FAST := tests/architecture tests/contract tests/golden tests/property tests/unit $(COMPUTES)
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test test-long check format bench docs clean mosquitto chromium
+.PHONY: demo test test-long check format bench docs lock clean mosquitto chromium
 
 demo: $(VENV)/demo.stamp $(OBSERVER)/installed.stamp ## the main job on real sensor data, with an embedded broker
 	$(BIN)/lichen demo --observer-python $(OBSERVER)/bin/python $(ARGS)
@@ -76,6 +76,9 @@ mosquitto:
 
 chromium:
 	$(call installed,chromium)
+
+lock: ## the libraries of install.sh, resolved anew, with hashes (Python 3.11, x86_64)
+	$(PYTHON) install/lock.py
 
 clean:
 	rm -rf $(VENV) $(OBSERVER) build *.egg-info demo-out bench-out .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -14,6 +14,7 @@ install.sh [--agent] [--coordinator] [options]     neither: --agent
   --device NAME      the device's name in a new agent.toml; default: the host's
   --fleet NAME       the fleet's name in new configurations; default: fleet
   --python PROGRAM   default: python3
+  --no-lock          take the newest of every library, without hashes, instead of what install/requirements.lock says
   --start            enable the services and start them
   --rollback         go back to the version that was installed before, with the coordinator's databases from then
                      where it cannot use those of now (docs/install.md says what becomes of what came since)
@@ -21,7 +22,8 @@ install.sh [--agent] [--coordinator] [options]     neither: --agent
   --purge            with --uninstall: remove configuration, state and users, too
   --root DIR         lay everything below DIR and touch no user and no service: to look at, or for an image
   --no-venv          with --root: no virtual environment either
-/etc/lichen/constraints.txt, if it is there, says which versions pip may take on this machine (onnxruntime<1.28).
+/etc/lichen/constraints.txt, if it is there, says which versions pip may take on this machine (onnxruntime<1.28); the
+lock is left aside then.
 Exit status: 0 done, 2 the command line is wrong, 69 something that is needed is not there, 77 not root.
 END
 }
@@ -40,7 +42,7 @@ tree=$(dirname -- "$here")
 agent=no coordinator=no wheel='' package='' extras='' train=no python=python3 start=no action=install purge=no
 # The same rule as protocol.base.Name: what brokers, certificates and file names all take.
 as_name() { printf '%s\n' "$1" | tr -c 'A-Za-z0-9_\n-' - | sed 's/^[_-]*//' | cut -c1-56; }
-root='' venv=yes fleet=fleet device=$(as_name "$(uname -n)")
+root='' locked=yes venv=yes fleet=fleet device=$(as_name "$(uname -n)")
 
 while [ $# -gt 0 ]; do
     case $1 in
@@ -53,6 +55,7 @@ while [ $# -gt 0 ]; do
     --device) need "$@" && device=$2 && shift ;;
     --fleet) need "$@" && fleet=$2 && shift ;;
     --python) need "$@" && python=$2 && shift ;;
+    --no-lock) locked=no ;;
     --start) start=yes ;;
     --rollback) action=rollback ;;
     --uninstall) action=uninstall ;;
@@ -132,7 +135,15 @@ find_wheel() {
     (cd "$tree" && tar -cf - pyproject.toml README.md LICENSE protocol runtime models export edge_agent coordinator lichen) |
         tar -xf - -C "$built/tree"
     # The same files give the same wheel, so that a second run finds it installed.
-    SOURCE_DATE_EPOCH=1767225600 "$built/venv/bin/pip" wheel -q --no-deps --wheel-dir "$built" "$built/tree"
+    isolated=''
+    if [ "$locked" = yes ]; then # what builds it is taken by its hash, too
+        awk '/^# for:/ { next } /^[A-Za-z0-9]/ { on = /^setuptools==/ } on' "$here/requirements.lock" >"$built/tools.txt"
+        "$built/venv/bin/pip" install -q --disable-pip-version-check --require-hashes --no-deps -r "$built/tools.txt" ||
+            fail 69 "pip could not install what builds the wheel by $here/requirements.lock; --no-lock goes without hashes"
+        isolated=--no-build-isolation
+    fi
+    # shellcheck disable=SC2086  # one word or none
+    SOURCE_DATE_EPOCH=1767225600 "$built/venv/bin/pip" wheel -q $isolated --no-deps --wheel-dir "$built" "$built/tree"
     wheel=$(ls "$built"/*.whl)
 }
 
@@ -140,14 +151,20 @@ find_wheel() {
 make_venv() {
     default_extras
     pins=$etc/constraints.txt
-    [ -f "$pins" ] || pins=/dev/null
+    if [ -s "$pins" ]; then
+        [ "$locked" = no ] || say "$pins is there: libraries are taken by it, without hashes"
+        locked=no
+    else
+        pins=/dev/null
+    fi
+    choose_libraries
     if [ -n "$package" ]; then
         name=$(printf %s "$package+$extras" | tr -c 'A-Za-z0-9_.+,\n-' _)
-        [ ! -s "$pins" ] || name=$name+$(sha256sum <"$pins" | cut -c1-12)
+        [ ! -s "$chosen" ] || name=$name+$(sha256sum <"$chosen" | cut -c1-12)
         what="$package"
         case $what in *\[*) ;; *==*) what="${package%%==*}[${extras}]==${package#*==}" ;; *) what="${package}[${extras}]" ;; esac
     else
-        name=$(basename "$wheel" .whl | cut -d- -f2)-$({ cat "$wheel" && printf %s "$extras" && cat "$pins"; } | sha256sum | cut -c1-12)
+        name=$(basename "$wheel" .whl | cut -d- -f2)-$({ cat "$wheel" && printf %s "$extras" && cat "$chosen"; } | sha256sum | cut -c1-12)
         what="${wheel}[${extras}]"
     fi
     new=$opt/versions/$name
@@ -158,12 +175,40 @@ make_venv() {
         mkdir -p "$opt/versions"
         rm -f "$new/.extras"
         "$python" -m venv "$new"
-        "$new/bin/pip" install -q --disable-pip-version-check -c "$pins" "$what" ||
-            give_up "pip could not install $what"
+        install_into "$new"
         "$new/bin/lichen" --version >/dev/null || give_up "$new/bin/lichen does not start"
         printf %s "$extras" >"$new/.extras"
     fi
     use "$name"
+}
+
+# Sets $chosen: the part of the lock that the extras need, or what the machine pins.
+choose_libraries() {
+    chosen=$pins
+    [ "$locked" = yes ] || return 0
+    lock=$here/requirements.lock
+    [ -f "$lock" ] || fail 69 "$lock is not there: give --no-lock to take the newest of every library"
+    for extra in $(echo "$extras" | tr , ' '); do
+        grep -q "^# for:.* $extra\\( \\|\$\\)" "$lock" ||
+            fail 2 "--extras $extra: not in $lock; give --no-lock to take the newest of every library"
+    done
+    scratch=$(mktemp -d)
+    chosen=$scratch/libraries.txt
+    awk -v wanted=",base,$extras," '
+        /^# for:/ { on = 0; for (i = 3; i <= NF; i++) if (index(wanted, "," $i ",")) on = 1; next }
+        on' "$lock" >"$chosen"
+}
+
+install_into() { # ENVIRONMENT
+    if [ "$locked" = no ]; then
+        "$1/bin/pip" install -q --disable-pip-version-check -c "$pins" "$what" ||
+            give_up "pip could not install $what"
+        return 0
+    fi
+    "$1/bin/pip" install -q --disable-pip-version-check --require-hashes --only-binary :all: --no-deps -r "$chosen" ||
+        give_up "pip could not install what $lock says (--no-lock takes the newest of every library, without hashes)"
+    "$1/bin/pip" install -q --disable-pip-version-check --no-deps "$what" || give_up "pip could not install $what"
+    "$1/bin/pip" check --disable-pip-version-check || give_up "$lock does not hold all that $what needs (--no-lock)"
 }
 
 give_up() { # what is half made goes, but for the one in use, which is to be mended
@@ -320,7 +365,8 @@ uninstall() {
 }
 
 built=''
-trap '[ -z "$built" ] || rm -rf "$built"' EXIT
+scratch=''
+trap '[ -z "$built" ] || rm -rf "$built"; [ -z "$scratch" ] || rm -rf "$scratch"' EXIT
 case $action in
 rollback) rollback ;;
 uninstall) uninstall ;;

@@ -89,8 +89,12 @@ chmod +x "$3/bin/pip" "$3/bin/lichen"
     spec = "lichen==0.1.0" if what == "--package" else str(wheel)
     given = ("--root", str(root), "--python", str(python), what, spec)
     run(*given)
-    assert "-c /dev/null" in said.read_text()
+    assert "--require-hashes" in said.read_text()
     assert "is installed" in run(*given)
+    said.unlink()
+    run(*given, "--no-lock")
+    assert "-c /dev/null" in said.read_text()
+    assert "--require-hashes" not in said.read_text()
     said.unlink()
     pins = root / "etc/lichen/constraints.txt"
     pins.write_text("onnxruntime<1.28\n")
@@ -138,6 +142,7 @@ def test_rollback_changes_the_two_versions_and_says_no_where_there_is_one_alone(
         (["--no-venv"], 2, "needs --root"),
         (["--root", "{}", "--device", "a b"], 2, "letters, digits"),
         (["--root", "{}", "--wheel", "/no/such.whl"], 69, "no such file"),
+        (["--root", "{}", "--package", "lichen==0.1.0", "--extras", "infer,demo"], 2, "--no-lock"),
         (["--root", "{}", "--python", "/no/python"], 69, "apt-get install python3"),
     ],
 )
