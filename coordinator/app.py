@@ -7,7 +7,7 @@ from functools import partial
 
 import structlog
 
-from coordinator import labelled
+from coordinator import labelled, late_bundles
 from coordinator.admission import Admission
 from coordinator.announcer import Announcer, absent
 from coordinator.audit import Audit
@@ -264,6 +264,7 @@ class Coordinator:
             "graphs": self.graphs.run,
             "rollcall": self.rollcall.run,
             **self.deployed.services(),
+            **late_bundles.services(self),
             "trust": partial(again_and_again, self.vouching, self._announce, self.clock, again_s),
             "state": partial(databases.watch, self.store.require_there, self.clock),
             "exit": partial(leave_when_done, self),

@@ -94,6 +94,15 @@ class RoutedDeployment:
             await self.announce()
             raise _all_in_one(failed, min(len(routes), self._max_routes))
 
+    def lacking(self) -> list[Serving]:
+        """Routes of devices for which there is nothing to run, those for most devices first.
+
+        None before the first export: then all wait for that.
+        """
+        there = tuple(self.shelf())
+        routes = grouped(self.needs.all()) if there else []
+        return [route for route in routes if fitting(route.need, there) is None]
+
     async def _export(self, jobs: Jobs, state: Blobs, lineage: Lineage, route: Serving) -> None:
         if await asyncio.to_thread(self._is_made, route.key, lineage):
             return

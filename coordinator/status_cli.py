@@ -14,6 +14,7 @@ from coordinator.admission import decided, unproven
 from coordinator.config import CoordinatorSettings, load_settings
 from coordinator.graphs import kept, terms_kept, wait_for
 from coordinator.hindered import elsewhere, in_rollout
+from coordinator.late_bundles import wait_kept
 from coordinator.ownership import DATABASE
 from coordinator.packing import MOST_NAMED, some
 from coordinator.rollout.peeking import peek, standing
@@ -152,7 +153,7 @@ def look(store: Store, settings: CoordinatorSettings, now: float) -> tuple[dict[
     signatures = trust_waits(settings, now)
     told = unproven(settings.state_dir)
     revocations = [] if told is None else [told]
-    others = [*going, *elsewhere(roster, course, barred), *signatures]
+    others = [*going, *elsewhere(roster, course, barred), *wait_kept(store), *signatures]
     return found, [*disk, *waits(picture), *revocations, *others]
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 from edge_agent.deploying.hindrance import no_model
 from edge_agent.roles import learns_by
+from protocol.task import LABEL
 from runtime.waits import Wait, stamp
 
 if TYPE_CHECKING:
@@ -115,4 +116,8 @@ def _until_there_is_one(agent: "Agent") -> str:
         return "until infer.enabled is true, or observe is left out of roles, and the agent is restarted"
     if not agent.inference.available:
         return "until that is mended, and the agent is restarted"
-    return "until a coordinator announces one that runs here"
+    state = agent.session.state()
+    if not state.modalities:
+        return "until a coordinator announces one that runs here"
+    reads, predicts = ", ".join(state.modalities), ", ".join(state.targets or (LABEL,))
+    return f"until a coordinator announces one that reads {reads} and predicts {predicts}"

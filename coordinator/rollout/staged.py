@@ -21,7 +21,7 @@ from coordinator.rollout.shelf import Shelf
 from coordinator.rollout.states import Course, Member, Piece, Release, Rollout
 from coordinator.roster import Roster
 from coordinator.routed import RoutedDeployment, RoutesFailed
-from coordinator.serving import fitting, served
+from coordinator.serving import Serving, fitting, served
 from coordinator.store import Store
 from coordinator.trust.repository import Bundle
 from coordinator.trust.vouching import Vouching
@@ -267,6 +267,10 @@ class StagedRoutes:
             await asyncio.to_thread(self._note)
             raise
         await asyncio.to_thread(self._note)
+
+    def lacking(self) -> list[Serving]:
+        """Routes of devices for which no release has anything."""
+        return self._inner.lacking()
 
     def _note(self) -> None:
         release = releases.by_route(served(self._store))

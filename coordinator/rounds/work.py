@@ -79,21 +79,16 @@ class Workshop:
         weighings: Weighings,
         vouching: Vouching,
     ) -> None:
-        self._driver = driver
-        self._vouching = vouching
+        self._driver, self._vouching = driver, vouching
         self._folding = Folding(server, driver.task, jobs)
         self._jobs = jobs
-        self._journal = journal
-        self._registry = registry
+        self._journal, self._registry = journal, registry
         self._deployment = deployment
         self._teller = teller
-        self._traffic = traffic
-        self._clock = clock
-        self._max_update_bytes = max_update_bytes
-        self._keep_versions = keep_versions
+        self._traffic, self._clock = traffic, clock
+        self._max_update_bytes, self._keep_versions = max_update_bytes, keep_versions
         self._keep_updates, self._budget_bytes = keep_updates, budget_bytes
-        self._references = references
-        self._weighings = weighings
+        self._references, self._weighings = references, weighings
         self._measures: dict[str, Magnitudes] = {}
         self._loading = asyncio.Lock()
         self._loaded: tuple[str, Blobs] | None = None
@@ -267,14 +262,21 @@ class Workshop:
                 self._journal.disown(round_, digest)
 
     async def _export(self, command: Export) -> None:
-        state = self._driver.state
-        metrics = await asyncio.to_thread(self._registry.metrics, command.version)
-        row = await asyncio.to_thread(self._registry.row, command.version)
-        parent = None if row is None else row["parent"]
-        lineage = Lineage(command.version, parent, state.manifest, metrics)
-        await self._deployment.export(self._jobs, await self._shared(), lineage)
+        await self._bundle(command.version)
         await self._driver.post(ExportDone(version=command.version))
         await self._deployment.announce()
+
+    async def export_newest(self) -> None:
+        """Once all rounds are over: make the bundles that devices lack, and point them there."""
+        await self._bundle(self._driver.state.version)
+        await self._deployment.announce()
+
+    async def _bundle(self, version: int) -> None:
+        metrics = await asyncio.to_thread(self._registry.metrics, version)
+        row = await asyncio.to_thread(self._registry.row, version)
+        parent = None if row is None else row["parent"]
+        lineage = Lineage(version, parent, self._driver.state.manifest, metrics)
+        await self._deployment.export(self._jobs, await self._shared(), lineage)
 
     def _tidy(self, version: int) -> None:
         """Blobs of old versions and headers of old rounds go; failing to tidy fails no round."""

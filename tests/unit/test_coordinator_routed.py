@@ -319,3 +319,42 @@ def test_the_real_method_is_served_the_domain_that_a_device_prefers(tmp_path) ->
         assert {f"domain/acc.{d}" for d in range(3)} <= set(learns("a"))
         assert learns("nobody") == ()
     assert routing(method("qqr").server()) is None
+
+
+async def test_a_device_that_comes_after_the_last_round_with_a_new_kind_gets_a_bundle(
+    tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr("coordinator.late_bundles._LOOK_S", 0.05)
+    jobs = PartJobs()
+    async with routed(tmp_path, task(min_devices=3), jobs) as made:
+        await made.online("a1", "a2", "a3", modalities=ACC)
+        await finish(made)
+        await made.until(lambda: pointers(made, "a1"))
+        assert jobs.exported == [("base/acc", "last/label")]
+        await made.online("late", modalities=GYRO, targets=("label", "speed"))
+        await made.until(lambda: pointers(made, "late"))
+        assert len(jobs.exported) == 2, "the others' is not made again"
+        assert pointers(made, "late")[-1].bundle.digest != pointers(made, "a1")[-1].bundle.digest
+        assert pointers(made, "late")[-1].version == 1
+        _, waits = look(made.app.store, made.app.settings, made.app.clock.wall())
+        assert waits == []
+
+
+async def test_what_a_late_device_waits_for_is_said_where_no_bundle_can_be_made(
+    tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr("coordinator.late_bundles._LOOK_S", 0.05)
+    jobs = PartJobs(broken=["base/gyro"])
+
+    def said(made) -> list[str]:
+        _, waits = look(made.app.store, made.app.settings, made.app.clock.wall())
+        return [wait.why for wait in waits if wait.what == "bundles"]
+
+    async with routed(tmp_path, task(min_devices=3), jobs) as made:
+        await made.online("a1", "a2", "a3", modalities=ACC)
+        await finish(made)
+        await made.until(lambda: pointers(made, "a1"))
+        await made.online("late", modalities=GYRO)
+        [words] = await made.until(lambda: said(made))
+        assert "no bundle could be made for gyro -> label: 1 device (late)" in words
+        assert "base/gyro is broken" in words
