@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -43,19 +44,34 @@ print(json.dumps({
     "wider": tried(lambda: landlock.restrict(read=[folder]) and (folder / "secret").read_text()),
 }))
 """
+BARE = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs")
 NEEDS = pytest.mark.skipif(
     not landlock.version(), reason="SKIPPED LOUDLY: this kernel has no Landlock, nothing is shown of it"
 )
 
 
 @NEEDS
-def test_what_was_not_named_cannot_be_opened_any_more(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "bare", [False, True], ids=["as we are", "without a capability, as the unit starts it"]
+)
+def test_what_was_not_named_cannot_be_opened_any_more(*, bare: bool, tmp_path: Path) -> None:
+    if bare and (os.getuid() or shutil.which(BARE[0]) is None):
+        pytest.skip(
+            "SKIPPED LOUDLY: only root can give up capabilities, by setpriv (apt-get install util-linux)"
+        )
     (tmp_path / "given").mkdir()
     for name in ("secret", "given/file", "log"):
         (tmp_path / name).write_text(name)
     with socket_of() as listening:
         done = subprocess.run(
-            [sys.executable, "-c", CHILD, str(tmp_path), str(listening.getsockname()[1])],
+            [
+                *(BARE if bare else ()),
+                sys.executable,
+                "-c",
+                CHILD,
+                str(tmp_path),
+                str(listening.getsockname()[1]),
+            ],
             capture_output=True,
             text=True,
             check=True,

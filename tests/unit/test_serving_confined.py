@@ -11,9 +11,11 @@ import pytest
 
 from edge_agent import probe
 from runtime import landlock
+from tests.support.agent_link import until
 from tests.support.fuzz_corpus import CORPUS
 from tests.support.fuzz_models import DEVICE_KEY, naming
-from tests.support.serving import put
+from tests.support.predicting import predicting
+from tests.support.serving import inference, judged, put, watched
 
 ROOT = Path(__file__).parents[2]
 FEATURE = (CORPUS / "closed_graph" / "feature.onnx").read_bytes()
@@ -121,6 +123,17 @@ def test_a_feature_graph_that_got_past_the_look_finds_no_file(state: Path) -> No
     (answer,), _ = opened(state, "feature")
     assert "found" not in answer
     assert "does not load" in answer["words"]
+
+
+async def test_a_folder_may_be_named_from_where_the_agent_stands(state: Path, monkeypatch) -> None:
+    """Its processes stand elsewhere."""
+    monkeypatch.chdir(state)
+    async with predicting(inference()) as running:
+        running.install(await running.load(Path("models/a")))
+        seen = watched(running)
+        running.offer(judged())
+        await until(lambda: seen)
+        assert not seen[0].error
 
 
 async def test_a_process_that_only_tries_a_model_is_confined_too(state: Path, monkeypatch) -> None:
