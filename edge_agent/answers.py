@@ -42,7 +42,8 @@ class Answered:
     def lines(self, wall: float, latency_s: float) -> Iterator[dict[str, Any]]:
         """A line for each window, as JSON values; ``targets`` where the model predicts more than ``label``.
 
-        ``present`` says of the modalities that the model reads which it had, ``quality`` is of all.
+        ``present`` says of the modalities that the model reads which it had, ``quality`` is of all that are
+        there: what is missing has none.
 
         Args:
             wall: Unix time.
@@ -63,7 +64,9 @@ class Answered:
                 **({"targets": said} if said else {}),
                 "present": {name: bool(self.used_BM[b, m]) for name, m in reads.items()},
                 "quality": {
-                    name: round(float(quality_BM[b, m]), 3) for m, name in enumerate(task.modality_names)
+                    name: round(float(quality_BM[b, m]), 3)
+                    for m, name in enumerate(task.modality_names)
+                    if windows.present_BM[b, m]
                 },
                 "truth": label["truth"],
                 "version": self.manifest.version,

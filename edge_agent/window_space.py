@@ -110,7 +110,7 @@ class WindowWorkspace:
             name: ModalityState(
                 windows=stock.counts[name],
                 missing=round(stock.missing[name], 3),
-                quality=round(stock.quality[name], 3),
+                quality=round(stock.quality[name], 3) if stock.missing[name] < 1 else None,
                 reasons=reasons.get(name, ()),
             )
             for name in profile.modalities

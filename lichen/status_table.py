@@ -103,7 +103,8 @@ def _age(now: RoundAnnouncement) -> str:
 
 def _row(view: FleetView, name: str, device: DeviceView) -> tuple[str, ...]:
     words = ", ".join(
-        f"{m} {1 - s.missing:.2f}, {s.quality:.2f}" + (f" ({'; '.join(s.reasons)})" if s.reasons else "")
+        f"{m} {1 - s.missing:.2f}, {'-' if s.quality is None else f'{s.quality:.2f}'}"
+        + (f" ({'; '.join(s.reasons)})" if s.reasons else "")
         for m, s in device.modalities.items()
     )
     windows = "-" if device.windows is None else str(device.windows)

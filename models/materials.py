@@ -31,7 +31,7 @@ class Told:
         counts: per modality, labelled windows by class in which it is present; of a graph one number, the
             triples of which an entity has it.
         missing: per modality, the share of samples that lack it.
-        quality: per modality, 0 to 1.
+        quality: per modality that some of it has, 0 to 1.
     """
 
     samples: int
@@ -68,8 +68,9 @@ def _of_windows(windows: WindowSet, task: Task, modalities: Sequence[str]) -> To
         counts={name: counts[name] for name in modalities},
         missing={name: float(1.0 - p.mean()) if len(p) else 1.0 for name, p in here.items()},
         quality={
-            name: float(np.clip(windows.quality_BM[p, columns[name]].mean(), 0.0, 1.0)) if p.any() else 1.0
+            name: float(np.clip(windows.quality_BM[p, columns[name]].mean(), 0.0, 1.0))
             for name, p in here.items()
+            if p.any()
         },
     )
 

@@ -60,7 +60,8 @@ class ModalityState(Wire):
     windows: PerClass = ()
     """Of a graph one number: triples of which an entity has it."""
     missing: Share = 0.0
-    quality: Share = 1.0
+    quality: Share | None = None
+    """Mean of the windows that have it; left out where none does."""
     reasons: Annotated[tuple[Label, ...], Field(max_length=16)] = ()
 
 

@@ -116,8 +116,10 @@ def _row(view: FleetView, device: DeviceView, person: str) -> list[RenderableTyp
     for name in _modalities(view):
         state = device.modalities.get(name)
         there = 100 * (1 - state.missing) if state else 0.0
-        words = f"{there:3.0f} % there, quality {state.quality:.2f}" if state else "-"
-        bad = state is not None and (state.missing > 1 / 3 or state.quality < 1 / 2)
+        quality = None if state is None else state.quality
+        words = f"{there:3.0f} % there" if state else "-"
+        words += "" if quality is None else f", quality {quality:.2f}"
+        bad = state is not None and (state.missing > 1 / 3 or (quality is not None and quality < 1 / 2))
         cells.append(Text(words, style="yellow" if bad else ""))
     if device.name in view.delivered():
         cells.append(Text("● delivered", style="green"))

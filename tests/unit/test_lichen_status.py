@@ -72,7 +72,7 @@ def test_what_is_not_known_of_a_device_is_a_dash() -> None:
         if "gone" in line or "left" in line
     ]
     assert gone == ["gone", "offline", "-", "-", "-"]
-    assert left == ["left", "stopped", "7", "acc 0.75, 1.00", "asked"]
+    assert left == ["left", "stopped", "7", "acc 0.75, -", "asked"]
 
 
 def test_the_table_counts_what_the_task_is_learned_from() -> None:
