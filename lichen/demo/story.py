@@ -168,6 +168,22 @@ class Story:
         return known[-1] if known else None
 
     @property
+    def judged(self) -> int:
+        """Windows that the last version was judged on."""
+        return sum(map(sum, self.confusion))
+
+    @property
+    def macro_f1(self) -> float | None:
+        """Of the last version that was judged, over the classes that occur or are predicted."""
+        columns = [*zip(*self.confusion, strict=True)]
+        both = [
+            (row[k], sum(row) + sum(column))
+            for k, (row, column) in enumerate(zip(self.confusion, columns, strict=True))
+        ]
+        scores = [2 * hits / size for hits, size in both if size]
+        return sum(scores) / len(scores) if scores else None
+
+    @property
     def alone(self) -> list[float]:
         """What the devices reach by themselves."""
         return [d.alone for d in self.devices if d.alone is not None]

@@ -155,3 +155,13 @@ def test_the_table_says_which_case_it_shows_and_greys_what_is_within_the_spread(
     page = html(story)
     assert "one of them is missing" in page
     assert page.count('class="n soft"') == 2
+
+
+def test_beside_the_accuracy_stands_what_it_is_of(story: Story) -> None:
+    story.confusion[0][1] = 3
+    assert story.judged == 24
+    # of the first class 3 of 6 are found, of the second 3 are and 3 more are called so
+    assert story.macro_f1 == pytest.approx((2 * (6 / 9) + 5) / 7)
+    words = html(story)
+    assert "model on 24 windows of" in words
+    assert "macro F1 over 7 classes 90 %" in words
