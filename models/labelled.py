@@ -20,6 +20,7 @@ from models.contract import WindowSet
 from models.streams import class_names, tables
 from models.streams import recording as recordings
 from models.streams.cutting import cut
+from models.streams.findings import of_recording
 from models.streams.labelled_tables import by_recording
 from models.streams.recording import Recording
 from models.streams.windows import Windows
@@ -32,6 +33,8 @@ MAX_BYTES: Final = npz.MAX_BYTES - (1 << 20)
 """The worker reads the windows back from an npz, whose headers want a little too."""
 OTHER_RULES: Final = 'or window.label_rule = "majority", "last" or "center" says which counts'
 _SHOWN: Final = 12
+_SAID: Final = {"unknown-modality", "missing-modality", "bounds", "channels"}
+"""Findings that :func:`gaps` has words of its own for, or that are errors here."""
 _SHOWN_PATH: Final = 200
 _WORDS: Final = 500
 _TWO: Final = 2
@@ -46,12 +49,14 @@ class Found:
         windows: all that it gives, those without a label included (-1).
         recordings: that they were cut from; None: the file is a window set.
         strange: modalities of the file that the task does not have.
+        odd: what else is odd in its recordings, in words.
     """
 
     path: Path
     windows: WindowSet
     recordings: int | None = None
     strange: tuple[str, ...] = ()
+    odd: tuple[str, ...] = ()
 
 
 def load(task: Task, folder: Path) -> WindowSet:
@@ -166,7 +171,7 @@ def gaps(task: Task, found: Found, windows: WindowSet) -> tuple[str, ...]:
         ]
         if of_K.any() and without:
             told.append(f"modality {name!r}: in no window of {', '.join(map(repr, without[:_SHOWN]))}")
-    return (*told, *_beyond(task, windows))
+    return (*told, *_beyond(task, windows), *found.odd)
 
 
 def _beyond(task: Task, windows: WindowSet) -> list[str]:
@@ -228,7 +233,13 @@ def _cut(task: Task, path: Path, found: Mapping[str, Recording]) -> Found:
         except Misconfigured as error:
             raise Misconfigured(f"{where}: {error}") from None
     strange = dict.fromkeys(s for one in found.values() for s in one.streams if s not in task.modality_names)
-    return Found(path, windowset.concat(parts), len(found), tuple(strange))
+    odd = dict.fromkeys(
+        finding.words
+        for recording in found.values()
+        for finding in of_recording(alone, recording)
+        if finding.kind not in _SAID
+    )
+    return Found(path, windowset.concat(parts), len(found), tuple(strange), (*odd,)[:_SHOWN])
 
 
 def _bytes(windows: WindowSet) -> int:

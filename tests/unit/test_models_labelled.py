@@ -322,3 +322,11 @@ def test_nothing_is_missing_in_windows_of_all_classes_and_modalities(tmp_path: P
     write_csv(tmp_path / "own.csv", cells(LABELS))
     found = labelled.read(task_of(), tmp_path)
     assert labelled.gaps(task_of(), found, labelled.usable(task_of(), found)) == ()
+
+
+def test_gaps_say_that_windows_are_longer_than_the_activities(tmp_path: Path) -> None:
+    its = task_of()
+    write_csv(tmp_path / "own.csv", cells(its.labels * 12, seconds=1.0))
+    found = labelled.read(its, tmp_path)
+    (words,) = [one for one in labelled.gaps(its, found, found.windows) if "more than one label" in one]
+    assert 'window.label_rule = "majority"' in words
