@@ -42,9 +42,12 @@ _DAMAGE: Final = (sqlite3.DatabaseError, ValueError, IndexError)
 
 
 def grid_digest(task: Task) -> str:
-    """Names the shape of a task's windows: the same grid and labels (and any context), the same store."""
+    """Names the shape of a task's windows: the same grid and labels (and any context), the same store.
+
+    Keys of the window that have their default do not count: a release that adds one keeps devices' stores.
+    """
     parts = [m.model_dump(include={"name", "channels", "rate_hz", "unit"}) for m in task.modalities]
-    window = task.window.model_dump(exclude={"context_s"})
+    window = task.window.model_dump(exclude={"context_s"}, exclude_defaults=True)
     return digest(repr((parts, window, task.labels)).encode())[:12]
 
 

@@ -15,7 +15,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, JsonValue, ValidationError, model_validator
 
-from protocol.base import Count, Digest, Label, Name, Wire
+from protocol.base import Count, Digest, Label, Name, Wire, Word
 from protocol.errors import Reason, Refused
 from protocol.frame import digest
 from protocol.messages import MAX_MESSAGE_BYTES, BlobRef, Metrics
@@ -67,7 +67,8 @@ class Variant(Wire):
     """The same model in another file: other arithmetic, the same inputs and outputs."""
 
     file: FileName
-    precision: Literal["int8"]
+    precision: Word
+    """``int8``; one of any other is left aside by who does not know it."""
     measured: Annotated[dict[Label, float], Field(max_length=32, default_factory=dict)]
     """Against the float32 graph, on real windows given to the exporter: ``windows``, ``bytes``, ``agreement``
     (share of windows that both answer alike), ``agreement_missing`` (its least with one modality missing),

@@ -30,6 +30,8 @@ _FASTER: Final = 0.95
 """Times that differ by less than 5 % say nothing: what float32 on the CPU takes is not left for them."""
 ENOUGH: Final = 100
 """Recorded windows. Of fewer, one where a variant says something else is chance."""
+_PRECISIONS: Final = frozenset({"int8"})
+"""Of variants; a bundle of a newer release may have others."""
 _AFAR: Final = frozenset({"AzureExecutionProvider"})
 """Sends windows to another machine; only where ``infer.providers`` names it."""
 
@@ -113,7 +115,8 @@ def candidates(
     """
     named = settings.providers or [name for name in providers if name not in _AFAR]
     usable = [CPU, *(name for name in providers if name in named and name != CPU)]
-    files = {FLOAT32: MODEL_FILE} | {n: v.file for n, v in (manifest.variants or {}).items()}
+    known = {n: v.file for n, v in (manifest.variants or {}).items() if v.precision in _PRECISIONS}
+    files = {FLOAT32: MODEL_FILE} | known
     wanted = [name for name in files if settings.variant in {"auto", name}]
     found = [Candidate(name, files[name], provider) for name in wanted for provider in usable]
     return (REFERENCE, *(one for one in found if one != REFERENCE))

@@ -338,6 +338,17 @@ def test_what_may_be_taken_is_what_the_settings_and_the_machine_allow():
     )
 
 
+def test_a_variant_of_a_precision_that_only_a_newer_release_knows_is_left_aside():
+    manifest = manifest_of()
+    strange = {"int4": manifest.variants["int8"].model_copy(update={"precision": "int4"})}
+    newer = manifest.model_copy(update={"variants": manifest.variants | strange})
+    again = BundleManifest.model_validate_json(newer.model_dump_json())
+    assert [str(one) for one in candidates(again, InferSettings(), [CPU])] == [
+        "float32 on CPU",
+        "int8 on CPU",
+    ]
+
+
 def manifest_of() -> BundleManifest:
     manifest, _ = unpack(bundle(TASK))
     return manifest.model_copy(
