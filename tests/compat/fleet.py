@@ -36,6 +36,11 @@ class Fleet:
         write_toml(config, settings)
         self.announce()
         self._news = asyncio.Event()
+        self._started: dict[str, subprocess.Popen[bytes]] = {}
+
+    def _require_all_to_run(self) -> None:
+        ended = [name for name, process in self._started.items() if process.poll() is not None]
+        assert not ended, f"ended by themselves: {ended}"
 
     def announce(self, **keys: Any) -> None:
         """Change keys of the task's file."""
@@ -47,12 +52,13 @@ class Fleet:
         """The processes of these releases, ended in order."""
         commands = {"coordinator": (coordinator, ("coordinator", "serve"))}
         commands |= {name: (tree, ("agent", "run")) for name, tree in agents.items()}
-        started = {name: self._start(name, tree, *words) for name, (tree, words) in commands.items()}
+        self._started = started = {
+            name: self._start(name, tree, *words) for name, (tree, words) in commands.items()
+        }
         watching = asyncio.create_task(self._watch())
         try:
             yield
-            for name, process in started.items():
-                assert process.poll() is None, f"{name} ended: {self.log(name)[-2000:]}"
+            self._require_all_to_run()
         finally:
             watching.cancel()
             for process in reversed(started.values()):
@@ -93,13 +99,14 @@ class Fleet:
         try:
             async with asyncio.timeout(_PATIENCE_S):
                 while not what():
+                    self._require_all_to_run()
                     self._news.clear()
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(0.5):
                             await self._news.wait()
-        except TimeoutError:
+        except (TimeoutError, AssertionError) as error:
             logs = "\n".join(f"== {name}\n{self.log(name)[-3000:]}" for name in ("coordinator", *DEVICES))
-            raise AssertionError(f"nothing happened; {self.view.round}\n{logs}") from None
+            raise AssertionError(f"{error or 'nothing happened'}; {self.view.round}\n{logs}") from None
 
     @property
     def version(self) -> int:
@@ -108,6 +115,8 @@ class Fleet:
 
     def log(self, name: str) -> str:
         """Of a process, over all releases."""
+        if not self.layout.log(name).exists():
+            return ""
         return self.layout.log(name).read_text(errors="replace")
 
     def history(self, tree: Tree) -> dict[str, Any]:
