@@ -10,12 +10,14 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
 from edge_agent.onnx_session import CPU
 from runtime import landlock
+from runtime.files import make_folder
 
 _OURS: Final = ("edge_agent", "models", "protocol", "runtime")
 _SYSTEM: Final = (
@@ -44,6 +46,9 @@ def confine(folder: Path | None, private: Path | None = None, provider: str = CP
     Raises:
         OSError: the kernel refuses.
     """
+    if private is not None:
+        with suppress(OSError):  # a full disk: then nothing is written there either
+            make_folder(private)  # rules are of what is there, and the first training comes later
     sys.path[:] = [str(Path(entry).absolute()) for entry in sys.path if entry]
     stand_in_an_empty_folder()
     needed = [path for path in (folder, private) if path is not None]

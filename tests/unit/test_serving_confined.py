@@ -42,6 +42,9 @@ def tried(name):
 
 def looking(self, header, given):
     answer, arrays = servant.Servant.open(self, header, given)
+    if act == "later":
+        os.write(wants, b"x")
+        os.read(has, 1)
     names = ("identity/device.pem", str(state / "identity/device.pem"), str(state / "fleet.secret"))
     more = (str(state / "private/work.npz"), str(state / "models/a/model.onnx"), "/etc/hostname")
     return {**answer, "found": json.dumps({name: tried(name) for name in (*names, *more)})}, arrays
@@ -50,7 +53,14 @@ servant._DO["open"] = looking
 if act == "lacking":
     landlock.version = lambda: 0
 zygote = Zygote()
+(wanted, wants), (has, gives) = os.pipe(), os.pipe()
 zygote.fork()
+
+def train():
+    os.read(wanted, 1)
+    (state / "private").mkdir(exist_ok=True)
+    (state / "private/work.npz").write_bytes(np.full(64, 7.5, np.float32).tobytes())
+    os.write(gives, b"x")
 
 async def main():
     answers = []
@@ -60,13 +70,15 @@ async def main():
     await zygote.aclose()
 
 async def opened():
+    if act == "later":
+        asyncio.get_running_loop().run_in_executor(None, train)
     pid, channel = await zygote.channel()
     asked = {"op": "open", "threads": 1}
     arrays = {}
     if act == "feature":
         arrays = {"graph": np.frombuffer(Path("hostile.onnx").read_bytes(), np.uint8)}
     else:
-        private = str(state / "private") if act == "blended" else None
+        private = str(state / "private") if act in {"blended", "later"} else None
         asked |= {"folder": str(state / "models/a"), "file": "model.onnx", "private": private}
         asked |= {"provider": "CPUExecutionProvider"}
     answer, _ = await channel.ask(asked, arrays, 60)
@@ -116,6 +128,14 @@ def test_a_model_s_process_cannot_open_what_is_the_device_s(state: Path, act: st
     assert private == (KEY.decode("latin-1") if act == "blended" else "PermissionError")
     assert found.pop(below + "models/a/model.onnx") not in {"PermissionError", "FileNotFoundError"}
     assert found == dict.fromkeys((key, below + "fleet.secret", "/etc/hostname"), "PermissionError")
+
+
+def test_tensors_that_training_writes_later_are_read(state: Path) -> None:
+    """A device that has not trained yet has no folder for them."""
+    (state / "private" / "work.npz").unlink()
+    (state / "private").rmdir()
+    (answer,), _ = opened(state, "later")
+    assert json.loads(answer["found"])[str(state / "private/work.npz")] == KEY.decode("latin-1")
 
 
 def test_a_feature_graph_that_got_past_the_look_finds_no_file(state: Path) -> None:
