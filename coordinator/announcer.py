@@ -219,6 +219,7 @@ class Announcer:
         """For ``history``: also where no broker can carry them."""
         wear = json.dumps(DISK.get().wear())
         told = {"why": words, "why_wall": str(self._clock.wall()), "disk_writes": wear}
+        told["rounds_now"] = str(self._driver.now())
         self._store.put_meta(told | {"broker": json.dumps(self._broker())})
 
     def _broker(self) -> list[dict[str, object]]:

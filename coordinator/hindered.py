@@ -56,6 +56,36 @@ def elsewhere(roster: Roster, course: Course, barred: Collection[str]) -> list[W
     return [Wait("models", words, None, None, "until that is mended on the devices; they try again")]
 
 
+def ahead(roster: Roster, course: Course, newest: int | None, barred: Collection[str]) -> list[Wait]:
+    """Devices that run a later version than this coordinator made: its state was lost, or is an old copy.
+
+    Args:
+        roster: the devices.
+        course: with decisions of its own (``serial``) a coordinator brings devices back.
+        newest: the version that was exported last; None: there is none.
+        barred: devices that are not heard.
+    """
+    if newest is None or course.serial:
+        return []
+    found = []
+    for name in roster.online():
+        device = roster.get(name)
+        trial = None if device is None else device.state.trial
+        if trial is not None and trial.phase == "committed" and trial.version > newest and name not in barred:
+            found.append((trial.version, name))
+    if not found:
+        return []
+    highest = max(version for version, _ in found)
+    names = [f"{name} (version {version})" for version, name in sorted(found, reverse=True)[:_NAMES]]
+    more = f" and {len(found) - _NAMES} more" if len(found) > _NAMES else ""
+    words = (
+        f"devices run a later version than this coordinator ever exported (its newest is {newest}): "
+        f"{', '.join(names)}{more}; they refuse its versions. Its state was lost, or an older one put back"
+    )
+    then = f"until version {highest}, or at once with rollout.mode = manual and lichen rollout create"
+    return [Wait("versions", words, None, None, then)]
+
+
 def _said(device: Device | None) -> Hindrance | None:
     """What it said last; of one that is away it may be over."""
     return device.state.hindered if device is not None and device.online else None

@@ -38,7 +38,8 @@ meta = Table(
     Column("key", String, primary_key=True),
     Column("value", String, nullable=False),
 )
-"""``task`` (JSON) and ``fleet`` it belongs to; ``bytes_up``, ``bytes_down``; ``why``, ``why_wall``."""
+"""``task`` (JSON) and ``fleet`` it belongs to; ``bytes_up``, ``bytes_down``; ``why``, ``why_wall``
+and ``rounds_now``: the same moment by the clock and on the line that the rounds' times are on."""
 
 events = Table(
     "events",

@@ -13,7 +13,7 @@ from coordinator import schema
 from coordinator.admission import decided, unproven
 from coordinator.config import CoordinatorSettings, load_settings
 from coordinator.graphs import kept, terms_kept, wait_for
-from coordinator.hindered import elsewhere, in_rollout
+from coordinator.hindered import ahead, elsewhere, in_rollout
 from coordinator.late_bundles import wait_kept
 from coordinator.ownership import DATABASE
 from coordinator.packing import MOST_NAMED, some
@@ -38,7 +38,7 @@ from runtime import exit_codes
 from runtime.clock import SystemClock
 from runtime.files import disk_trouble
 from runtime.owner import is_owned
-from runtime.waits import Wait, lines, read, stamp
+from runtime.waits import Wait, by_another_clock, lines, read, span, stamp
 
 _SILENT_S: Final = 90.0
 _QUARANTINES: Final = 20
@@ -75,9 +75,9 @@ def status(
     with Store(database, read_only=True) as store:
         found, waited = look(store, settings, now)
     if fmt is Format.JSON:
-        typer.echo(json.dumps(found | {"waits": [wait.as_json(now) for wait in waited]}))
+        typer.echo(json.dumps(found | {"waits": [wait.as_json(found["now"]) for wait in waited]}))
     else:
-        typer.echo(_words(found, waited, now, why=why))
+        typer.echo(_words(found, waited, found["now"], why=why))
     if not found["running"]:
         raise typer.Exit(exit_codes.UNAVAILABLE)
 
@@ -97,6 +97,9 @@ def look(store: Store, settings: CoordinatorSettings, now: float) -> tuple[dict[
     # Where we may not look at the lock: whoever says something every 30 s is there if it did so lately.
     owned = is_owned((settings.state_dir / DATABASE).with_suffix(".lock"))
     running = owned if owned is not None else said_at is not None and now - said_at < _SILENT_S
+    clocks: list[Wait] = []
+    if running and said_at is not None and abs(now - said_at) > _SILENT_S:  # it says so every 30 s
+        clocks, now = [_clocks(now - said_at)], said_at
     barred, attempt = _barred(store, settings, now), _attempt(store, state)
     course, _ = peek(settings.state_dir)
     found = {
@@ -104,6 +107,7 @@ def look(store: Store, settings: CoordinatorSettings, now: float) -> tuple[dict[
         if running
         else f"not running since {stamp(said_at)}; this was its last state",
         "running": running,
+        "now": now,
         "fleet": settings.fleet,
         "task": None if task is None else task.name,
         "phase": state.phase.value,
@@ -137,14 +141,17 @@ def look(store: Store, settings: CoordinatorSettings, now: float) -> tuple[dict[
         return found, [Wait("start", "it has just been started for the first time", said_at)]
     broker = read(json.loads(store.get_meta("broker") or "[]"))
     terms = terms_kept(store, task)
+    # The rounds' times go on from the clock at the start: setting a clock moves none of them.
+    set_s = 0.0 if said_at is None else said_at - float(store.get_meta("rounds_now") or said_at)
+    held = by_another_clock(_quarantines(barred, roster), -set_s)
     picture = Picture(
         rules=rules,
         state=state,
         outlook=outlook(roster, state, terms, partial(_why_not, barred, now)),
-        now=now,
+        now=now - set_s,
         worker_s=settings.worker.timeout_s,
-        broker=broker[0] if broker else None,
-        quarantines=_quarantines(barred, roster),
+        broker=by_another_clock(broker, -set_s)[0] if broker else None,
+        quarantines=tuple(held),
         graphs=wait_for(kept(store, task), roster, terms),
         secrets=found["secrets"],
         chosen=found["selected"],
@@ -154,7 +161,22 @@ def look(store: Store, settings: CoordinatorSettings, now: float) -> tuple[dict[
     told = unproven(settings.state_dir)
     revocations = [] if told is None else [told]
     others = [*going, *elsewhere(roster, course, barred), *wait_kept(store), *signatures]
-    return found, [*disk, *waits(picture), *revocations, *others]
+    others += ahead(roster, course, _newest_export(store), barred)
+    rounds = by_another_clock(waits(picture), set_s)
+    return found, [*disk, *clocks, *rounds, *revocations, *others]
+
+
+def _clocks(ahead_s: float) -> Wait:
+    words = (
+        f"this clock is {span(abs(ahead_s))} {'ahead of' if ahead_s > 0 else 'behind'} what the coordinator "
+        "last wrote: the clocks differ, or it hangs. Times here are by the coordinator's clock"
+    )
+    return Wait("clock", words, None, None, "until the clocks agree, or it is started again")
+
+
+def _newest_export(store: Store) -> int | None:
+    found = store.rows(sa.select(sa.func.max(schema.exports.c.version).label("version")))
+    return None if found[0]["version"] is None else int(found[0]["version"])
 
 
 def _disk(state_dir: Path) -> list[Wait]:

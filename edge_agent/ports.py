@@ -29,7 +29,11 @@ class AgentLink(Publisher, Protocol):
 
     counters: LinkCounters
     why: str
-    since: float
+
+    @property
+    def since(self) -> float:
+        """When :attr:`why` began to be so, unix seconds."""
+
     """When ``why`` began, unix seconds."""
     until: float | None
     """When it tries again, unix seconds."""

@@ -15,6 +15,8 @@ from protocol.messages import RoundAnnouncement
 from runtime.waits import span
 
 CoordinatorState = Literal["connected", "offline", "stopped", "unknown"]
+_CLOCKS_S: Final = 60.0
+"""Clocks that differ by more are said."""
 _GONE: Final = {
     "offline": "THE COORDINATOR IS NOT CONNECTED: nothing goes on until it is back; what follows is older",
     "stopped": "THE COORDINATOR WAS STOPPED before the last round was over; what follows is its last word",
@@ -41,7 +43,7 @@ def show(view: FleetView, console: Console, *, why: bool, listened_s: float = 0.
         words = f"the coordinator said nothing in {listened_s:g} s, and would every {view.round.every_s:g} s"
         _say(console, words, "bold red")
     if view.round is not None:
-        _round(view.round, console, why=why)
+        _round(view.round, console, why=why, heard=view.heard)
     if view.model is not None:
         size = view.model.bundle.size
         _say(console, f"deployed: version {view.model.version}, a bundle of {size:,} bytes")
@@ -81,7 +83,7 @@ def secrets(view: FleetView) -> dict[str, str]:
     }
 
 
-def _round(now: RoundAnnouncement, console: Console, *, why: bool) -> None:
+def _round(now: RoundAnnouncement, console: Console, *, why: bool, heard: bool) -> None:
     phase = "" if now.phase in _GONE else f", {now.phase}"
     _say(
         console,
@@ -93,12 +95,25 @@ def _round(now: RoundAnnouncement, console: Console, *, why: bool) -> None:
         if now.phase not in _GONE:
             left = "until others end it" if now.until_s is None else f"for {span(now.until_s)} more at most"
             often = f"; it says so at least every {span(now.every_s)}" if now.every_s else ""
-            _say(console, f"           said {_age(now)}, {left}{often}")
+            _say(console, f"           said {_age(now, heard=heard)}, {left}{often}")
+            if words := _clocks(now, heard=heard):
+                _say(console, words, "yellow")
 
 
-def _age(now: RoundAnnouncement) -> str:
-    """How old the words are; the coordinator's clock and ours may differ."""
+def _age(now: RoundAnnouncement, *, heard: bool) -> str:
+    """How old the words are; of retained ones by two clocks, which may differ."""
+    if heard:
+        return "just now"
     return "at an unknown time" if now.said_wall is None else f"{span(time.time() - now.said_wall)} ago"
+
+
+def _clocks(now: RoundAnnouncement, *, heard: bool) -> str:
+    """That the coordinator's clock is another one; a retained word may only be old."""
+    off_s = 0.0 if now.said_wall is None else time.time() - now.said_wall
+    if off_s < -_CLOCKS_S or (heard and off_s > _CLOCKS_S):
+        which = "ahead of" if off_s > 0 else "behind"
+        return f"           this clock is {span(abs(off_s))} {which} the coordinator's"
+    return ""
 
 
 def _row(view: FleetView, name: str, device: DeviceView) -> tuple[str, ...]:

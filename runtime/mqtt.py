@@ -73,8 +73,7 @@ class Link:
         self.counters = LinkCounters()
         self.why = "not started"
         """In words, what it is doing; for ``status``."""
-        self.since = time.time()
-        """When that began, unix seconds."""
+        self._began = time.monotonic()
         self.until: float | None = None
         """When it tries again, unix seconds; None while it is connected or trying."""
 
@@ -228,12 +227,17 @@ class Link:
             pass
         self.until = None
 
+    @property
+    def since(self) -> float:
+        """When :attr:`why` began to be so, unix seconds by the clock as it is now."""
+        return time.time() - (time.monotonic() - self._began)
+
     def _say(self, level: str, state: str, words: str) -> None:
         """Log a state once, however often it is tried."""
         self.why = words
         if state != self._said:
             self._said = state
-            self.since = time.time()
+            self._began = time.monotonic()
             getattr(_log, level)(words, client_id=self._client_id)
 
 

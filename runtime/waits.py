@@ -1,7 +1,7 @@
 """What a daemon waits for: in words, since when, and until when (promise 7: every wait is visible)."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -63,6 +63,18 @@ def _line(wait: Wait, now: float) -> str:
     return f"{wait.what}: {wait.why} ({since}; {end})"
 
 
+def by_another_clock(waits: Iterable[Wait], ahead_s: float) -> list[Wait]:
+    """The same waits, their times by a clock that is so many seconds ahead."""
+    return [
+        replace(
+            wait,
+            since=None if wait.since is None else wait.since + ahead_s,
+            until=None if wait.until is None else wait.until + ahead_s,
+        )
+        for wait in waits
+    ]
+
+
 def span(seconds: float) -> str:
     """A duration for people: its two largest units."""
     left = max(0, round(seconds))
@@ -93,8 +105,18 @@ class Explained:
     def __init__(self, clock: Clock, words: str) -> None:
         self.__clock = clock
         self.__why = words
-        self.since = clock.wall()
-        self.until: float | None = None
+        self.__began = clock.now()
+        self.__ends: float | None = None
+
+    @property
+    def since(self) -> float:
+        """When that began, unix seconds by the clock as it is now: that may have been set since."""
+        return self.__clock.wall() - (self.__clock.now() - self.__began)
+
+    @property
+    def until(self) -> float | None:
+        """When it ends in any case, as :attr:`since`; None: only others end it."""
+        return None if self.__ends is None else self.__clock.wall() + self.__ends - self.__clock.now()
 
     @property
     def why(self) -> str:
@@ -110,6 +132,6 @@ class Explained:
         if words == self.__why and limit_s is None:
             return
         if words != self.__why:
-            self.since = self.__clock.wall()
+            self.__began = self.__clock.now()
         self.__why = words
-        self.until = None if limit_s is None else self.__clock.wall() + limit_s
+        self.__ends = None if limit_s is None else self.__clock.now() + limit_s

@@ -81,6 +81,14 @@ async def test_an_explained_service_keeps_since_while_it_says_the_same():
     assert (doing.since, doing.until) == (clock.wall(), None)
 
 
+async def test_a_clock_that_is_set_does_not_make_a_wait_a_year_long():
+    clock = ManualClock()
+    doing = Explained(clock, "training")
+    await clock.advance(5)
+    clock.set_wall(clock.wall() + 365 * 86400)  # the time service came late
+    assert clock.wall() - doing.since == 5
+
+
 def working(store):
     """A workspace of windows as its waits see it."""
     return SimpleNamespace(trouble=lambda: WindowWorkspace.trouble(SimpleNamespace(store=store)))
