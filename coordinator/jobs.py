@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from coordinator.config import WorkerSettings
 from coordinator.journal import Entry
@@ -26,6 +26,17 @@ from protocol.frame import Limits, digest
 from protocol.task import Task
 from runtime.files import full
 from runtime.workers import Worker, WorkerFailed
+
+UPDATES: Final = "updates"
+"""The folder of accepted frames, beside that of jobs."""
+_SECRET: Final = ("authority", "identity", "mosquitto", "trust")
+_BOOK: Final = "identity.sqlite3"
+
+
+def secrets_in(state_dir: Path) -> list[Path]:
+    """What no child process needs to open: keys of the authority, of the signer and our own, and the book."""
+    books = (f"{_BOOK}{end}" for end in ("", "-wal", "-shm", ".backup"))
+    return [state_dir.resolve() / name for name in (*_SECRET, *books)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +124,12 @@ class WorkerJobs:
         self._real = (windows or labelled) if int8 else None
         self._settings = settings
         self._by = by
-        self._learn = Worker("models.worker", idle_s=settings.idle_s)
+        hidden = secrets_in(root.parent)
+        self._learn = Worker("models.worker", idle_s=settings.idle_s, hidden=hidden)
         spec = methods().get(task.method)
         # Where there are several bundles, one after the other, torch is loaded once for all of them.
         several = spec is not None and spec.routed
-        self._export = Worker("export", idle_s=settings.idle_s, warm=several)
+        self._export = Worker("export", idle_s=settings.idle_s, warm=several, hidden=hidden)
         self._one_model = spec is not None and spec.one_model
         self._exported: Bundle | None = None
         shutil.rmtree(root, ignore_errors=True)
@@ -212,6 +224,8 @@ class WorkerJobs:
         shutil.rmtree(folder, ignore_errors=True)
         try:
             folder.mkdir(parents=True)
+            # A child can open what is in the state folder when it starts: frames may come later.
+            (self._root.parent / UPDATES).mkdir(exist_ok=True)
             yield folder
         except (OSError, WorkerFailed) as error:
             if no_room(error):

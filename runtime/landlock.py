@@ -11,7 +11,7 @@ import os
 import stat
 import struct
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -74,6 +74,50 @@ def restrict(*, read: Iterable[Path], write: Iterable[Path] = (), network: bool 
     finally:
         os.close(ruleset)
     return True
+
+
+def hide(paths: Iterable[Path]) -> bool:
+    """From now on this thread cannot open ``paths``, nor what is below them, whether they are there or not.
+
+    Landlock knows no "all but": allowed is what lies beside each of the folders above. So what is made later
+    directly in one of *them* is closed as well. Names of files can be listed everywhere.
+
+    Args:
+        paths: absolute, without links.
+
+    Returns:
+        False where this kernel has no Landlock: nothing has changed.
+
+    Raises:
+        OSError: it has, and refuses, or a folder above cannot be listed; nothing has changed.
+    """
+    found = version()
+    if not found:
+        return False
+    handled = (1 << max(count for since, count in _KNOWN if since <= found)) - 1
+    ruleset = _ruleset(found, handled, network=True)
+    try:
+        _allow(ruleset, Path("/"), _READ_DIR)
+        for path in _beside(set(paths)):
+            _allow(ruleset, path, handled)
+        _no_new_privileges()
+        _call(_RESTRICT_SELF, ruleset, 0)
+    finally:
+        os.close(ruleset)
+    return True
+
+
+def _beside(hidden: Collection[Path]) -> Iterator[Path]:
+    """The entries of all folders above the hidden paths, but for these; of links, only what they lead to."""
+    waiting = [Path("/")]
+    while waiting:
+        for path in waiting.pop().iterdir():
+            if path in hidden or path.is_symlink():
+                continue
+            if any(one.is_relative_to(path) for one in hidden):
+                waiting.append(path)
+            else:
+                yield path
 
 
 def _ruleset(found: int, handled: int, *, network: bool) -> int:

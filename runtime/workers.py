@@ -12,7 +12,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -99,6 +99,7 @@ class Worker:
         idle_s: a warm child leaves after this many seconds without a job, and gives its memory back.
         env: added to the environment.
         warm: keep the child between jobs (imports and torch start-up are paid once).
+        hidden: paths that the child cannot open, where the kernel has Landlock (:mod:`runtime.hiding`).
     """
 
     def __init__(
@@ -109,8 +110,10 @@ class Worker:
         idle_s: float = 120.0,
         env: Mapping[str, str] | None = None,
         warm: bool = True,
+        hidden: Sequence[Path] = (),
     ) -> None:
         self._module = module
+        self._through = ["runtime.hiding", json.dumps([str(path) for path in hidden])] if hidden else []
         self._python = python
         self._idle_s = idle_s
         self._env = {k: v for k, v in os.environ.items() if k not in _NOT_INHERITED} | dict(env or {})
@@ -177,8 +180,7 @@ class Worker:
             self._python,
             "-P",  # a folder called like one of our packages where the user stands is not imported
             "-m",
-            self._module,
-            *args,
+            *(*self._through, self._module, *args),
             stdin=asyncio.subprocess.PIPE if self._warm else asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

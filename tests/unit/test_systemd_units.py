@@ -98,8 +98,9 @@ def calls_of(group: str) -> set[str]:
     return (named - within).union(*(calls_of(word) for word in within))
 
 
-def test_the_agent_s_filter_permits_what_a_model_s_process_calls():
-    lines = parse(UNITS / "lichen-agent.service")["SystemCallFilter"]
+@daemons
+def test_the_filter_permits_what_confined_processes_call(name):
+    lines = parse(UNITS / f"{name}.service")["SystemCallFilter"]
     allowed: set[str] = set()
     for line in lines:
         words = line.removeprefix("~").split()
