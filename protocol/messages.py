@@ -55,13 +55,12 @@ class BlobRef(Wire):
 
 
 class ModalityState(Wire):
-    """What a device knows of one modality: counts per class in its store, share missing, quality 0 to 1."""
+    """Of a modality: counts per class in the store, share missing, mean quality (0 to 1) where one has it."""
 
     windows: PerClass = ()
     """Of a graph one number: triples of which an entity has it."""
     missing: Share = 0.0
     quality: Share | None = None
-    """Mean of the windows that have it; left out where none does."""
     reasons: Annotated[tuple[Label, ...], Field(max_length=16)] = ()
 
 

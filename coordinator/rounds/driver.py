@@ -114,8 +114,7 @@ class Driver:
         """Whether opening a round makes sense now: not without a broker."""
         self.broker_trouble: Callable[[], str] = lambda: ""
         """Why there is no connection to the broker; empty where there is one."""
-        self._trouble_said = False
-        self._disk_trouble = ""
+        self._trouble_said, self._disk_trouble = False, ""
         """Why the last event could not be written; empty where it could."""
         self.terms: Callable[[], Terms] = lambda: Terms(task.rounds.min_windows)
         """What a device needs for a round now."""
@@ -148,14 +147,12 @@ class Driver:
             start: Event = Resumed() if events else Begin()
             self.state, commands = machine.apply(self.rules, state, start, self.now())
             # The task file's rules may have changed: what follows is judged, and replayed, by the new ones.
-            await self.threads.run(
-                self._store.append, Checkpoint(state=self.state, rules=self.rules), self.now()
-            )
+            begun = Checkpoint(state=self.state, rules=self.rules)
+            await self.threads.run(self._store.append, begun, self.now())
             if rules is not None and rules != self.rules:
                 log.warning("rules_changed", old=rules.model_dump(), new=self.rules.model_dump())
-            log.info(
-                "round_machine_open", phase=self.state.phase, round=self.state.round, replayed=len(events)
-            )
+            now = self.state
+            log.info("round_machine_open", phase=now.phase, round=now.round, replayed=len(events))
             await self._carry_out(commands)
 
     async def run(self) -> None:
