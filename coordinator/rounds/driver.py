@@ -22,7 +22,7 @@ from coordinator.rounds.attempts import Attempts
 from coordinator.rounds.choosing import Chooser
 from coordinator.rounds.group import Offered, tally
 from coordinator.rounds.lookout import Lookout
-from coordinator.rounds.outlook import able, outlook
+from coordinator.rounds.outlook import able, anybody, outlook
 from coordinator.rounds.reading import replay
 from coordinator.rounds.states import (
     Aggregate,
@@ -57,6 +57,7 @@ from runtime.clock import Clock
 from runtime.threads import Threads
 
 TICK_S: Final = 0.5
+_EVENTS: Final = 2000  # of a phase that goes on for long: then the journal begins anew
 _LINES: Final = 20.0
 _LINES_A_SECOND: Final = 0.05
 Write = Callable[[], None]
@@ -101,10 +102,8 @@ class Driver:
         self._attempts = Attempts(store, clock)
         self.chooser = Chooser(task, rules, roster, store)
         self._journal = journal
-        self._roster = roster
-        self._clock = clock
-        self._listener = listener
-        self._lock = asyncio.Lock()
+        self._roster, self._clock, self._listener = roster, clock, listener
+        self._lock, self._journaled = asyncio.Lock(), 0
         self.threads = Threads("journal", 2)
         """Of commits alone: none waits for other work in threads (hashing, decoding, backups)."""
         self._offset = clock.wall() - clock.now()
@@ -170,11 +169,7 @@ class Driver:
         """Tell the machine when the devices that an open round waits for are all away, or one is back."""
         state = self.state
         if state.phase is Phase.COLLECTING and self.may_select():  # without a broker nobody is heard
-            await self.post(Presence(here=any(map(self._is_here, state.missing))))
-
-    def _is_here(self, device: str) -> bool:
-        known = self._roster.get(device)
-        return known is not None and known.online and self.barred(device) is None
+            await self.post(Presence(here=anybody(self._roster, state.missing, self.barred)))
 
     def _look_at_broker(self) -> None:
         trouble = bool(self.broker_trouble())
@@ -274,8 +269,10 @@ class Driver:
             for command in commands:
                 if isinstance(command, RecordAttempt):
                     self._attempts.closed(command)
-            if state.phase is Phase.WAITING and self.state.phase is not Phase.WAITING:
-                # A round or an attempt is over: what led here need not be replayed, nor kept for ever.
+            over = state.phase is Phase.WAITING and self.state.phase is not Phase.WAITING
+            self._journaled += len(steps)
+            if over or self._journaled >= _EVENTS:  # what led here need not be replayed, nor kept for ever
+                self._journaled = 0
                 self._store.append(Checkpoint(state=state, rules=self.rules), now)
 
     async def _carry_out(self, commands: tuple[Command, ...]) -> None:

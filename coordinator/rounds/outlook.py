@@ -1,6 +1,6 @@
 """What is to be seen of the fleet: the daemon and ``lichen coordinator status`` look at it alike."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import islice
 
 from coordinator.roster import Roster
@@ -15,6 +15,12 @@ def able(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Whom a round could select; and who would be among them, if only there were a device that trains."""
     return _sorted_out(roster, state, terms, barred, roster.able(terms))
+
+
+def anybody(roster: Roster, devices: Iterable[str], barred: Callable[[str], Refused | None]) -> bool:
+    """Whether one of these devices is here, and heard."""
+    known = ((device, roster.get(device)) for device in devices)
+    return any(one is not None and one.online and barred(device) is None for device, one in known)
 
 
 def _sorted_out(
