@@ -13,10 +13,9 @@ from coordinator.announcer import Announcer, absent
 from coordinator.audit import Audit
 from coordinator.blobserver import BlobServer, FetchBudget
 from coordinator.config import CoordinatorSettings, load_task
-from coordinator.front import forgetting_of, ingest, roster_of, state_intake
+from coordinator.front import forgetting_of, ingest, intake_services, roster_of, state_intake
 from coordinator.graphs import Graphs
 from coordinator.guard import Guard
-from coordinator.ingest import LANES
 from coordinator.jobs import Jobs, WorkerJobs
 from coordinator.journal import Journal
 from coordinator.leaving import leave_when_done
@@ -244,13 +243,9 @@ class Coordinator:
 
     def _services(self) -> dict[str, Callable[[], Awaitable[None]]]:
         again_s = self.settings.trust.again_hours * 3600
-        lanes = {f"lane-{n}": self.ingest.run_lane for n in range(LANES)}
         return {
             "link": self._connected,
-            "ingest": self.ingest.run,
-            "states": self.states.run,
-            "forgetting": self.forgetting.run,
-            **lanes,
+            **intake_services(self),
             **{f"teller-{n}": self.teller.run for n in range(SENDERS)},
             **self.admission.services(),
             "ledger": self.ledger.run,

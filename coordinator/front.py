@@ -1,11 +1,12 @@
 """Puts the parts together that take what devices send."""
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from coordinator.admission import Admission
 from coordinator.bounds import roster_bounds
 from coordinator.forgetting import Forgetting
-from coordinator.ingest import Ingest
+from coordinator.ingest import LANES, Ingest
 from coordinator.journal import Journal
 from coordinator.roster import Roster
 from coordinator.secrets import SecretWatch
@@ -76,3 +77,13 @@ def ingest(app: "Coordinator", journal: Journal) -> Ingest:
         voice=app.voice,
         now=app.clock.now,
     )
+
+
+def intake_services(app: "Coordinator") -> dict[str, Callable[[], Awaitable[None]]]:
+    """To be run: what reads messages, and what takes them in turn."""
+    return {
+        "ingest": app.ingest.run,
+        "states": app.states.run,
+        "forgetting": app.forgetting.run,
+        **{f"lane-{n}": app.ingest.run_lane for n in range(LANES)},
+    }
