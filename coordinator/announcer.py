@@ -3,30 +3,34 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from coordinator.absence import STOPPED
 from coordinator.deployment import Deploying
+from coordinator.graphs import Graphs
 from coordinator.links import Post
 from coordinator.registry import Registry
 from coordinator.roster import Roster
 from coordinator.rounds.closing import closes_at
 from coordinator.rounds.driver import Driver
-from coordinator.rounds.states import Phase, RoundState, Rules
+from coordinator.rounds.states import Phase
 from coordinator.seeds import derive_seed
 from coordinator.store import Store
+from coordinator.task_announcer import TaskAnnouncer
 from coordinator.traffic import Traffic
-from protocol.announcement import TaskAnnouncement
+from coordinator.trust.work_signer import WorkSigner
 from protocol.errors import LichenError
-from protocol.messages import BlobRef, Offer, RoundAnnouncement
-from protocol.task import Task
+from protocol.messages import Offer, RoundAnnouncement
 from protocol.topics import Kind
 from runtime.clock import Clock
 from runtime.disk import DISK
 from runtime.waits import Wait
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 log = structlog.get_logger(__name__)
 
@@ -40,21 +44,6 @@ REPEAT_S: Final = 30.0
 _FAREWELL_S: Final = 2.0
 _WORDS: Final = 1000
 """Characters in ``RoundAnnouncement.waiting_for``."""
-_GraphsFor = Callable[[str], Mapping[str, BlobRef]]
-OFFLINE: Final = "the coordinator is not connected (round and version are those of its last connect)"
-STOPPED: Final = "the coordinator was stopped; the rounds go on when it is started again"
-
-
-def absent(task: Task, rules: Rules, state: RoundState) -> RoundAnnouncement:
-    """What the broker says in the coordinator's place when it vanishes: the payload of its will."""
-    return RoundAnnouncement(
-        task=task.name,
-        round=state.round,
-        rounds=rules.rounds,
-        phase="offline",
-        version=max(0, state.version),
-        waiting_for=OFFLINE,
-    )
 
 
 class Announcer:
@@ -69,6 +58,8 @@ class Announcer:
         registry: Registry,
         deployment: Deploying,
         traffic: Traffic,
+        graphs: Graphs,
+        signer: WorkSigner,
         clock: Clock,
         offer_every_s: float,
         repeat_s: float = REPEAT_S,
@@ -79,6 +70,9 @@ class Announcer:
         self._registry = registry
         self._deployment = deployment
         self._traffic = traffic
+        self._graphs = graphs
+        self._signer = signer
+        self._tasks = TaskAnnouncer(post, signer)
         self._clock = clock
         self._offer_every_s = offer_every_s
         self._repeat_s = repeat_s
@@ -92,8 +86,6 @@ class Announcer:
         self._driver: Driver
         self.rollout: Callable[[], str] = lambda: ""
         """What a rollout waits for, in words."""
-        self.graphs: _GraphsFor = lambda _: {}
-        """The feature graphs that an offer to a device names."""
 
     def watch(self, driver: Driver) -> None:
         """Say what this driver decides."""
@@ -114,10 +106,19 @@ class Announcer:
         Raises:
             Transient: the broker is gone again.
         """
-        await self._post.broadcast(Kind.TASK, TaskAnnouncement.of(self._driver.task))
+        await self._tasks.say(self._driver.task)
         await self._post.broadcast(Kind.ROUND, await self.announcement())
         await self._deployment.announce(again=True)
         self.offer(self._driver.state.missing)
+
+    async def renew_signatures(self) -> None:
+        """Say the task and the open round's offers again, where another key signs than when they were said.
+
+        Raises:
+            Transient: the broker is gone, or the disk is full.
+        """
+        if await self._tasks.say(self._driver.task, unless_published=True):
+            self.offer(self._driver.state.missing)
 
     def taskless(self, device: str) -> None:
         """A device is here and knows no task; if it says so again, the announcement was lost or damaged."""
@@ -134,7 +135,7 @@ class Announcer:
         self._task_again, self._task_said = False, self._clock.now()
         self._taskless.clear()
         with contextlib.suppress(LichenError):  # the greeting of the next connect says it
-            await self._post.broadcast(Kind.TASK, TaskAnnouncement.of(self._driver.task))
+            await self._tasks.say(self._driver.task)
 
     async def run_rounds(self) -> None:
         """Announce each change of the round at a bounded rate, and where it stands every ``repeat_s``."""
@@ -252,6 +253,8 @@ class Announcer:
                 task.cancel()
 
     async def _offer_round(self, only: set[str] | None) -> None:
+        of: object = None
+        signed: str | None = None
         for device in self._driver.state.missing:
             known = self._roster.get(device)
             state = self._driver.state  # it may move while the publishes wait
@@ -263,7 +266,11 @@ class Announcer:
                 and state.phase is Phase.COLLECTING
                 and device in state.missing
             ):
-                await self._post.to_device(device, Kind.OFFER, self._offer(device))
+                offer, graphs = self._offer(device), self._graphs.offered()
+                if of != (offer.round, offer.base, graphs):  # one signature for all devices
+                    signed = await asyncio.to_thread(self._signer.offer, offer, graphs)
+                    of = (offer.round, offer.base, graphs)
+                await self._post.to_device(device, Kind.OFFER, offer.model_copy(update={"signed": signed}))
 
     def _offer(self, device: str) -> Offer:
         driver, state = self._driver, self._driver.state
@@ -274,7 +281,7 @@ class Announcer:
             base_size=self._registry.size(state.manifest),
             closes_in_s=max(0.0, (state.until or 0.0) - driver.now()),
             seed=derive_seed(driver.task.seed, state.round, device),
-            graphs=dict(self.graphs(device)),
+            graphs=dict(self._graphs.offered_to(device)),
         )
 
 

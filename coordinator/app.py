@@ -8,8 +8,9 @@ from functools import partial
 import structlog
 
 from coordinator import labelled, late_bundles
+from coordinator.absence import absent
 from coordinator.admission import Admission
-from coordinator.announcer import Announcer, absent
+from coordinator.announcing import announcer
 from coordinator.audit import Audit
 from coordinator.blobserver import BlobServer, FetchBudget
 from coordinator.config import CoordinatorSettings, load_task
@@ -140,16 +141,8 @@ class Coordinator:
         self.deployed = deployed(parts, routed)
         self.deployment = self.deployed.deployment
         registry = Registry(store, blobs, task, run)
-        self.announcer = Announcer(
-            post=post,
-            store=store,
-            roster=self.roster,
-            registry=registry,
-            deployment=self.deployment,
-            traffic=self.traffic,
-            clock=clock,
-            offer_every_s=settings.offer_every_s,
-        )
+        self.graphs = Graphs(task, store, blobs, self.jobs, self.roster, clock, settings.worker.timeout_s)
+        self.announcer = announcer(self, post, registry)
         self.driver = Driver(
             task=task,
             rules=rules_of(task, settings),
@@ -159,8 +152,7 @@ class Coordinator:
             clock=clock,
             listener=self.announcer,
         )
-        self.graphs = Graphs(task, store, blobs, self.jobs, self.roster, clock, settings.worker.timeout_s)
-        self.graphs.changed, self.announcer.graphs = self.announcer.changed, self.graphs.offered_to
+        self.graphs.changed = self.announcer.changed
         self.deployed.told_by(self.announcer)
         self.driver.terms = self.graphs.terms
         self.driver.barred = self.guard.barred
@@ -265,6 +257,7 @@ class Coordinator:
         }
 
     async def _announce(self) -> bool:
+        await self.announcer.renew_signatures()
         return await self.deployment.announce(again=True)
 
     async def _connected(self) -> None:

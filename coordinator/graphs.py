@@ -126,6 +126,10 @@ class Graphs:
         """What a device needs for a round, as of now."""
         return self._terms
 
+    def offered(self) -> Mapping[str, BlobRef]:
+        """The graphs of all modalities that offers may name; none where they are not here."""
+        return self._kept.graphs if self._sound else {}
+
     def offered_to(self, device: str) -> Mapping[str, BlobRef]:
         """The graphs that an offer to this device names."""
         known = self._roster.get(device)

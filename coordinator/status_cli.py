@@ -157,7 +157,7 @@ def look(store: Store, settings: CoordinatorSettings, now: float) -> tuple[dict[
         chosen=found["selected"],
     )
     going = rollout_waits(course, in_rollout(course, roster.get))
-    signatures = trust_waits(settings, now)
+    signatures = trust_waits(settings, now, roster, barred)
     told = unproven(settings.state_dir)
     revocations = [] if told is None else [told]
     others = [*going, *elsewhere(roster, course, barred), *wait_kept(store), *signatures]

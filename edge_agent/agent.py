@@ -36,6 +36,7 @@ from edge_agent.sources.base import Source
 from edge_agent.status import LOCK_FILE, STATUS_FILE, keep
 from edge_agent.tasks import first_task
 from edge_agent.trusting import trust_of
+from edge_agent.work_verifier import WorkVerifier
 from edge_agent.workspace import Workspace
 from protocol.messages import Offer
 from protocol.task import Task
@@ -117,6 +118,8 @@ class Agent:
         self.collector = Collector(
             settings, sources, clock=clock, listener=self._on_windows, progress=self.progress
         )
+        self.trust = trust_of(settings, self.fetcher, clock)
+        self.verifier = WorkVerifier(self.trust, settings.state_dir, clock)
         self.session = Session(
             settings,
             sources,
@@ -125,6 +128,7 @@ class Agent:
             workspace=self.workspace,
             model_digest=self._model_digest,
             reconnect=link.reconnect,
+            verifier=self.verifier,
         )
         self.keeper = GraphKeeper(settings, clock, self.session.touch, self.progress)
         graph = settings.graph
@@ -146,7 +150,6 @@ class Agent:
             worker=worker,
             zygote=zygote,
         )
-        self.trust = trust_of(settings, self.fetcher, clock)
         self.deployment = Deployment(
             settings.state_dir / "models",
             self.fetcher,
@@ -178,6 +181,7 @@ class Agent:
         services: dict[str, Callable[[], Awaitable[None]]] = {
             "link": self.link.run,
             "router": self.router.run,
+            "verifier": self.router.run_verified,
             "collector": self.collector.run,
             "graph": self.keeper.run,
             "outbox": self.outbox.run,

@@ -60,6 +60,7 @@ def report(agent: "Agent", *, ended: bool = False) -> dict[str, Any]:
         "model_refused": agent.deployment.last_refusal,
         **agent.deployment.told(),
         "trust": agent.trust.status(),
+        "work_refused": agent.verifier.why,
         "predictions": agent.inference.predictions,
         "last_prediction": agent.inference.last,
         **agent.inference.told(),

@@ -73,7 +73,7 @@ class Router:
             case Kind.RECEIPT:
                 await self._on_receipt(message.payload)
             case Kind.OFFER:
-                self._agent.learner.offer(decode(message.payload, Offer))
+                await self._verified(decode(message.payload, Offer))
             case Kind.TASK:
                 await self._on_task(message.payload)
             case Kind.MODEL | Kind.FLEET_MODEL:
@@ -114,6 +114,31 @@ class Router:
         except Refused as error:
             self._agent.session.refuse_task(error.words)
             raise
+        await self._verified(announcement)
+
+    async def _verified(self, work: TaskAnnouncement | Offer) -> None:
+        """Act on it; with a root, :meth:`run_verified` does so after its signature was verified."""
+        if self._agent.verifier.active:
+            self._agent.verifier.give(work)
+        else:
+            await self._act_on(work)
+
+    async def run_verified(self) -> None:
+        """Act on tasks and offers that were verified, for ever."""
+        while True:
+            try:
+                await self._act_on(await self._agent.verifier.next())
+            except Refused as error:
+                self.refused[error.reason] = self.refused.get(error.reason, 0) + 1
+            except Transient as error:
+                _log.warning("a task or an offer waits", why=str(error))
+            self._agent.session.touch()
+
+    async def _act_on(self, work: TaskAnnouncement | Offer) -> None:
+        if isinstance(work, Offer):
+            self._agent.learner.offer(work)
+            return
+        announcement = work
         if await self._agent.session.on_task(announcement, self._use):
             self._agent.deployment.task_changed()
 

@@ -25,6 +25,7 @@ from edge_agent.profile import strangers
 from edge_agent.roles import roles_of, wishes
 from edge_agent.sources.base import Source
 from edge_agent.tasks import TASK_FILE, check_task, kept_misfit, unused
+from edge_agent.work_verifier import WorkVerifier
 from edge_agent.workspace import Standing, Workspace
 from models.contract import Profile
 from protocol.announcement import TaskAnnouncement
@@ -75,7 +76,9 @@ class Session:
         workspace: Callable[[], Workspace | None],
         model_digest: Callable[[], str | None],
         reconnect: Callable[[str], None] = lambda _: None,
+        verifier: WorkVerifier | None = None,
     ) -> None:
+        self._verifier = verifier
         self._settings = settings
         self._sources = sources
         self._link = link
@@ -168,6 +171,7 @@ class Session:
             refuses=_line(self.misfit) or None,
             trial=self.trial(),
             hindered=self.hindered(),
+            distrusts=(_line(self._verifier.why) or None) if self._verifier is not None else None,
             withdrawn=tuple(self._withdrawn) or None,
             labels=settings.labels or None,
         )
@@ -259,7 +263,7 @@ def _kind(state: State) -> tuple[object, ...]:
     broken = any(BROKEN in modality.reasons for modality in state.modalities.values())
     trial = None if state.trial is None else state.trial.model_copy(update={"measures": {}})
     known = state.targets, state.fleet_secret, state.refuses, state.labels, trial, state.hindered
-    return set(state.modalities), known, state.chunk_bytes, broken
+    return set(state.modalities), known, state.distrusts, state.chunk_bytes, broken
 
 
 def _line(words: str) -> str:

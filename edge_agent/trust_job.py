@@ -13,11 +13,12 @@ from edge_agent.trust import MAX_KEPT_BYTES, Trusted
 from protocol.base import Frozen
 from protocol.decisions import read_decision
 from protocol.errors import Reason, Refused, Transient
+from protocol.signed_work import SignedOffer, SignedTask, read_signed
 
 TIMEOUT_S: Final = 60.0
 Kept = Annotated[str, Field(max_length=MAX_KEPT_BYTES)]
-Role = Literal["root", "timestamp", "snapshot", "targets", "decision"]
-"""``decision``: no metadata; verified by what is trusted, which stays as it is."""
+Role = Literal["root", "timestamp", "snapshot", "targets", "decision", "task", "offer"]
+"""The last three are no metadata; they are verified by what is trusted, which stays as it is."""
 
 
 class Ask(Frozen):
@@ -56,8 +57,12 @@ def step(trusted: Trusted, role: Role, data: bytes, now: float) -> Trusted:
             return trusted.with_targets(data, now)
         case "decision":
             _, envelope = read_decision(data.decode())
-            trusted.root.said.require(envelope, "targets", role)
-            return trusted
+        case "task":
+            _, envelope = read_signed(SignedTask, data.decode())
+        case "offer":
+            _, envelope = read_signed(SignedOffer, data.decode())
+    trusted.root.said.require(envelope, "targets", role)
+    return trusted
 
 
 async def step_in_child(trusted: Trusted, role: Role, data: bytes, now: float) -> Trusted:

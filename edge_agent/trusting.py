@@ -6,7 +6,7 @@ enrolled. With neither, bundles are taken unsigned, and ``lichen agent status`` 
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -93,6 +93,8 @@ class Trust:
         self._me = me
         self._said = ""
         self._step = step
+        self._one_at_a_time = asyncio.Lock()
+        """Pieces follow one from the other: two services take them."""
         self._verified: deque[tuple[int, str]] = deque(maxlen=_DECISIONS)
         """Epoch and text of decisions."""
         self.now = first if first is None else self._kept(first)
@@ -108,6 +110,11 @@ class Trust:
             _log.error("what was trusted is forgotten, begun again", file=str(self._file), why=str(error))
             return first
         return kept if kept.first == first.first else first
+
+    @property
+    def fleet(self) -> str:
+        """For which it must be signed."""
+        return self._me[0]
 
     @property
     def epoch(self) -> int | None:
@@ -147,17 +154,41 @@ class Trust:
                 "unsigned, and this device has a root: lichen coordinator trust init, or no trust_file",
             )
         try:
-            await self._follow(self.now, pointer.trust)
-            await self._require_decided(self.now, pointer)
-            await self._take(self.now, pointer.trust)
+            async with self._one_at_a_time:
+                await self._follow(self.now, pointer.trust.roots)
+                await self._require_decided(self.now, pointer)
+                await self._take(self.now, pointer.trust)
             self.now.require(pointer, self.time().now)
         except Refused as error:
             self._said = str(error)
             raise
         self._said = ""
 
-    async def _follow(self, trusted: Trusted, vouchers: Vouchers) -> None:
-        for ref in vouchers.roots[trusted.root.said.version - 1 :]:
+    async def follow(self, roots: Sequence[BlobRef]) -> None:
+        """Go to the newest of these roots; without a root: nothing.
+
+        Args:
+            roots: versions 2, 3, ... in this order.
+
+        Raises:
+            Refused: one is not signed as it must be.
+            Transient: one is not here yet, or the disk is full.
+        """
+        async with self._one_at_a_time:
+            if self.now is not None:
+                await self._follow(self.now, roots)
+
+    async def step(self, trusted: Trusted, role: Role, data: bytes) -> None:
+        """Verify what is no metadata, by ``trusted``.
+
+        Raises:
+            Refused: it is not signed as it must be.
+            Transient: the child process that verifies did not end as it should.
+        """
+        await self._step(trusted, role, data, self.time().now)
+
+    async def _follow(self, trusted: Trusted, roots: Sequence[BlobRef]) -> None:
+        for ref in roots[trusted.root.said.version - 1 :]:
             trusted = await self._next(trusted, "root", ref, MAX_ROOT_BYTES)
 
     async def _require_decided(self, trusted: Trusted, pointer: ModelPointer) -> None:

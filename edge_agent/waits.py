@@ -21,6 +21,7 @@ def waits(agent: "Agent") -> list[Wait]:
         *_broker(agent),
         *_certificate(agent),
         *_task(agent),
+        *_signatures(agent),
         *_trouble(agent),
         *_learner(agent),
         *_receipts(agent),
@@ -51,6 +52,12 @@ def _task(agent: "Agent") -> Iterator[Wait]:
     else:
         return
     yield Wait("task", words, agent.started, None, "until a coordinator announces one")
+
+
+def _signatures(agent: "Agent") -> Iterator[Wait]:
+    verifier = agent.verifier
+    if verifier.why:
+        yield Wait("signatures", verifier.why, verifier.since, None, "until one comes that is signed")
 
 
 def _trouble(agent: "Agent") -> Iterator[Wait]:

@@ -10,6 +10,11 @@ from protocol.features import FeatureName, needed, unknown
 from protocol.task import Task
 
 MAX_TASK_TEXT: Final = 120 * 1024
+MAX_SIGNED_TASK_BYTES: Final = 48 * 1024
+"""Most of it names roots, 105 bytes each."""
+MAX_SIGNED_OFFER_BYTES: Final = 8192
+MAX_NEXT_ROOTS: Final = 256
+"""Roots after the first one that a task or a pointer names."""
 _JSON: Final[dict[str, JsonValue]] = {"contentMediaType": "application/json"}
 
 
@@ -22,6 +27,8 @@ class TaskAnnouncement(Wire):
     task: Annotated[str, Field(min_length=2, max_length=MAX_TASK_TEXT, json_schema_extra=_JSON)]
     """The task as the text of a JSON object, without keys that have their default: to be kept, compared and
     signed as it came."""
+    signed: Annotated[str, Field(max_length=MAX_SIGNED_TASK_BYTES)] | None = None
+    """Task and needs, signed (``protocol.signed_work``); left out by who signs nothing."""
 
     @classmethod
     def of(cls, task: Task) -> Self:

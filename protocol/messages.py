@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import Field, SerializerFunctionWrapHandler, TypeAdapter, ValidationError, model_serializer
 
-from protocol.announcement import TaskAnnouncement
+from protocol.announcement import MAX_NEXT_ROOTS, MAX_SIGNED_OFFER_BYTES, TaskAnnouncement
 from protocol.base import (
     WORD_PATTERN,
     Count,
@@ -32,8 +32,6 @@ MAX_MESSAGE_BYTES: Final = 128 * 1024
 MAX_MANIFEST_BYTES: Final = 1024 * 1024
 """Of a version: it is a blob, and names up to 4,096 others, each in 168 bytes at most."""
 MAX_DECISION_BYTES: Final = 4096
-MAX_NEXT_ROOTS: Final = 256
-"""Roots after the first one that an announcement names."""
 MAX_BLOB_BYTES: Final = 512 * 1024 * 1024
 MAX_CHUNKS: Final = 1 << 20
 
@@ -87,8 +85,7 @@ class State(Wire):
     """The largest chunk this device takes."""
     version: Label = "0"
     fleet_secret: SecretPrint | None = None
-    """The print of the secret under which it names entities; left out where it has no graph. It tells
-    secrets apart, and tells nothing of them."""
+    """Of the secret under which it names entities: tells secrets apart. Left out where it has no graph."""
     refuses: Words | None = None
     """Why it does not do the task that was announced last; left out where it does, or knows of none."""
     trial: TrialReport | None = None
@@ -96,11 +93,11 @@ class State(Wire):
     hindered: Hindrance | None = None
     """Why it does not follow its pointer yet, or can run no model; left out where nothing is in the way."""
     withdrawn: Annotated[tuple[Digest, ...], Field(max_length=16)] | None = None
-    """Updates whose refusal came after they had left its outbox, the newest: the coordinator need not say it
-    again. Left out where there is none."""
+    """The newest updates whose refusal came after they had left its outbox: it need not be said again."""
+    distrusts: Words | None = None
+    """Why it does not act on the task or the offer that came last, where it has a root; else left out."""
     labels: Annotated[dict[Name, Label], Field(max_length=16)] | None = None
-    """The operator's words for it (``[labels]`` of its configuration), as ``site: barn``; left out where it
-    has none."""
+    """The operator's words for it (``[labels]`` of its configuration), as ``site: barn``; else left out."""
 
 
 class RoundAnnouncement(Wire):
@@ -150,6 +147,9 @@ class Offer(Wire):
     graphs: Annotated[dict[ModalityName, BlobRef], Field(max_length=16)] = Field(default_factory=dict)
     """For a device whose only learning role is ``prototype``: the encoders' graphs (ONNX), by modality. They
     depend on the task alone; their weights are the base's blobs. Left out where there is none."""
+
+    signed: Annotated[str, Field(max_length=MAX_SIGNED_OFFER_BYTES)] | None = None
+    """Task, round, base and graphs, signed (``protocol.signed_work``); else left out."""
 
     @model_serializer(mode="wrap")
     def _say_no_graphs_with_silence(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -227,8 +227,7 @@ class ModelPointer(Wire):
     trial: Trial | None = None
     """None: as the device's own ``[deploy]`` says."""
     decision: Annotated[str, Field(max_length=MAX_DECISION_BYTES)] | None = None
-    """All of this but metrics and trust, and whom it is for, signed (``protocol.decisions``); left out by who
-    signs nothing, and by releases that signed bundles alone."""
+    """All of this but metrics and trust, and whom it is for, signed (``protocol.decisions``)."""
 
 
 class Command(Wire):

@@ -7,8 +7,8 @@ from typing import Any
 
 from coordinator.trust.keys import Key
 from coordinator.trust.repository import TOO_MANY_ROOTS, Repository
+from protocol.announcement import MAX_NEXT_ROOTS
 from protocol.errors import Misconfigured, Refused
-from protocol.messages import MAX_NEXT_ROOTS
 from protocol.roles import ONLINE, Root, draft, read
 from protocol.signing import Envelope, PublicKey
 from runtime.files import disk_errors, write_atomic

@@ -20,9 +20,10 @@ from typing import Annotated, Final
 from pydantic import Field, ValidationError
 
 from coordinator.trust.keys import Key
+from protocol.announcement import MAX_NEXT_ROOTS
 from protocol.base import Count, Name, Wire
 from protocol.errors import Misconfigured, Refused
-from protocol.messages import MAX_NEXT_ROOTS, BlobRef
+from protocol.messages import BlobRef
 from protocol.roles import (
     MAX_TARGETS,
     MAX_TARGETS_BYTES,

@@ -5,7 +5,7 @@ Each decision is signed for whom it was taken, by the same key (:mod:`protocol.d
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -20,13 +20,13 @@ from coordinator.trust.repository import (
     FOLDER,
     TOO_MANY_ROOTS,
     Bundle,
-    Published,
     Repository,
     ahead_words,
 )
+from protocol.announcement import MAX_NEXT_ROOTS
 from protocol.decisions import drafted
 from protocol.errors import LichenError, Misconfigured
-from protocol.messages import MAX_NEXT_ROOTS, BlobRef, ModelPointer, Vouchers
+from protocol.messages import BlobRef, ModelPointer, Vouchers
 from runtime.blobs import BlobStore
 from runtime.clock import Clock
 
@@ -35,8 +35,33 @@ _LOOK_S: Final = 60.0
 """How often it is looked whether something is due."""
 
 
+@dataclass(frozen=True)
+class Signer:
+    """The online key, and where devices get the roots that lead to it."""
+
+    key: Key
+    number: int
+    """Of the root that names it."""
+    roots: tuple[BlobRef, ...]
+    """Versions 2, 3, ...; they lie among the blobs."""
+    written: int
+    """When the newest root's file was written, in nanoseconds."""
+
+
 class Vouching(Protocol):
     """Who signs."""
+
+    @property
+    def fleet(self) -> str:
+        """For whom."""
+
+    def signer(self) -> Signer | None:
+        """Who signs now; None: nobody. Blocks for a disk.
+
+        Raises:
+            Misconfigured: a key or a root is missing.
+            Transient: the disk is full.
+        """
 
     def vouched(
         self, pointer: ModelPointer, bundles: Sequence[Bundle], device: str | None = None
@@ -66,6 +91,12 @@ class Vouching(Protocol):
 class Unsigned:
     """Of a fleet without a root."""
 
+    fleet = ""
+
+    def signer(self) -> Signer | None:
+        """Nobody."""
+        return None
+
     def vouched(
         self, pointer: ModelPointer, bundles: Sequence[Bundle], device: str | None = None
     ) -> ModelPointer:
@@ -92,12 +123,7 @@ class _Last:
 
     bundles: tuple[Bundle, ...]
     vouchers: Vouchers
-    key: Key
-    """Who signed."""
-    number: int
-    """Of the root that names it."""
-    root: int
-    """When its file was written."""
+    signer: Signer
     again_at: float
     """Seconds of a clock that nobody sets: the wall clock may be set back by a year."""
 
@@ -113,11 +139,19 @@ class Vouchsafe:
 
     def __init__(self, repository: Repository, blobs: BlobStore, clock: Clock, fleet: str) -> None:
         self._repository = repository
-        self._fleet = fleet
+        self.fleet = fleet
         self._blobs = blobs
         self._clock = clock
         self._lock = threading.Lock()
         self._last: _Last | None = None
+        self._signer: Signer | None = None
+
+    def signer(self) -> Signer | None:
+        """See :class:`Vouching`."""
+        if not self._repository.exists:
+            return None
+        with self._lock:
+            return self._signer_now()
 
     def vouched(
         self, pointer: ModelPointer, bundles: Sequence[Bundle], device: str | None = None
@@ -127,9 +161,11 @@ class Vouchsafe:
             return pointer
         with self._lock:
             last = self._last
-            if last is None or last.bundles != tuple(bundles) or self.due() or not self._are_here(last):
+            if last is None or last.bundles != tuple(bundles) or self.due() or not self._have(last.blobs):
                 last = self._last = self._sign(bundles)
-        decision = last.key.signs(drafted(pointer, self._fleet, device, last.number)).encode().decode()
+        decision = (
+            last.signer.key.signs(drafted(pointer, self.fleet, device, last.signer.number)).encode().decode()
+        )
         return pointer.model_copy(update={"trust": last.vouchers, "decision": decision})
 
     def due(self) -> bool:
@@ -137,38 +173,47 @@ class Vouchsafe:
         if not self._repository.exists:
             return False
         last = self._last
-        return last is None or last.root != self._root() or self._clock.now() >= last.again_at
+        return last is None or last.signer.written != self._root() or self._clock.now() >= last.again_at
 
-    def _are_here(self, last: _Last) -> bool:
-        """Whether devices can pull what vouches."""
-        return all(map(self._blobs.has, last.blobs))
+    def _have(self, digests: Iterable[str]) -> bool:
+        """Whether devices can pull these."""
+        return all(map(self._blobs.has, digests))
 
     def _root(self) -> int:
         return self._repository.newest.stat().st_mtime_ns
 
+    def _signer_now(self) -> Signer:
+        """Read anew where the root is another one, or devices could not pull the roots."""
+        signer, written = self._signer, self._root()
+        if signer is None or signer.written != written or not self._have(ref.digest for ref in signer.roots):
+            signer = self._signer = self._read_signer(written)
+        return signer
+
+    def _read_signer(self, written: int) -> Signer:
+        repository = self._repository
+        roots = tuple(self._blobs.put(data) for data in repository.roots()[1:])
+        if len(roots) > MAX_NEXT_ROOTS:
+            raise Misconfigured(f"{repository.folder}: {TOO_MANY_ROOTS}")
+        return Signer(repository.online(), repository.root().version, roots, written)
+
     def _sign(self, bundles: Sequence[Bundle]) -> "_Last":
-        root, wall, last = self._root(), self._clock.wall(), self._last
+        wall, last = self._clock.wall(), self._last
+        signer = self._signer_now()
         # Once a start: where the folder is a restored copy, devices know newer metadata than is here.
         anew = last is None or self._clock.now() >= last.again_at
         published = self._repository.publish(bundles, wall, anew=anew)
         if (ahead_s := self._repository.ahead_s(wall)) > AHEAD_S:
             log.error("signed_ahead_of_the_clock", ahead_s=round(ahead_s), why=ahead_words(ahead_s))
-        key, number = self._repository.online(), self._repository.root().version
-        again_at = self._clock.now() + self._repository.again_s
-        return _Last(tuple(bundles), self._vouchers(published), key, number, root, again_at)
-
-    def _vouchers(self, published: Published) -> Vouchers:
-        roots = tuple(self._blobs.put(data) for data in self._repository.roots()[1:])
-        if len(roots) > MAX_NEXT_ROOTS:
-            raise Misconfigured(f"{self._repository.folder}: {TOO_MANY_ROOTS}")
         refs: dict[str, BlobRef] = {
             role: self._blobs.put(text.encode()) for role, text in published.model_dump().items()
         }
-        return Vouchers(roots=roots, **refs)
+        again_at = self._clock.now() + self._repository.again_s
+        return _Last(tuple(bundles), Vouchers(roots=signer.roots, **refs), signer, again_at)
 
     def kept(self) -> tuple[str, ...]:
         """See :class:`Vouching`."""
-        return () if self._last is None else self._last.blobs
+        roots = () if self._signer is None else tuple(ref.digest for ref in self._signer.roots)
+        return roots if self._last is None else (*roots, *self._last.blobs)
 
     @contextmanager
     def held(self) -> Iterator[tuple[str, ...]]:

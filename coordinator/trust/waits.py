@@ -1,24 +1,47 @@
-"""What is wrong with the signatures, for ``lichen coordinator status --why``."""
+"""What is wrong with signatures, for ``lichen coordinator status --why``."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from typing import Final
 
 from coordinator.config import CoordinatorSettings
+from coordinator.rollout.gate import in_a_line
+from coordinator.roster import Roster
 from coordinator.trust.repository import AHEAD_S, ahead_words
 from coordinator.trust.vouching import repository_of
 from protocol.errors import LichenError
 from runtime.waits import Wait
 
+MAX_LISTED_DEVICES: Final = 5
 
-def waits(settings: CoordinatorSettings, now: float) -> Iterator[Wait]:
-    """At most one.
+
+def waits(settings: CoordinatorSettings, now: float, roster: Roster, barred: Collection[str]) -> list[Wait]:
+    """That what is published was signed later than now, and devices that do not act on what came last.
 
     Args:
         settings: whose ``state_dir/trust`` is read.
         now: unix seconds.
+        roster: the devices.
+        barred: devices that are not heard.
     """
+    return [*_ahead(settings, now), *_distrust(roster, barred)]
+
+
+def _ahead(settings: CoordinatorSettings, now: float) -> Iterator[Wait]:
     with contextlib.suppress(LichenError):  # lichen coordinator trust status says what is damaged
         repository = repository_of(settings)
         ahead_s = repository.ahead_s(now) if repository.exists else 0.0
         if ahead_s > AHEAD_S:
             yield Wait("signatures", ahead_words(ahead_s), None, now + ahead_s, "the clock has caught up")
+
+
+def _distrust(roster: Roster, barred: Collection[str]) -> Iterator[Wait]:
+    found = []
+    for name in roster.online():
+        device = roster.get(name)
+        if name not in barred and device is not None and device.state.distrusts is not None:
+            found.append(f"{name} ({in_a_line(device.state.distrusts)})")
+    if found:
+        more = f" and {len(found) - MAX_LISTED_DEVICES} more" if len(found) > MAX_LISTED_DEVICES else ""
+        words = f"devices that do not act on what came: {', '.join(found[:MAX_LISTED_DEVICES])}{more}"
+        yield Wait("trust", words, None, None, "until a task or an offer comes that they can verify")

@@ -4,15 +4,18 @@ import time
 
 import pytest
 
+from coordinator.store import Store
 from coordinator.trust import ceremony
 from coordinator.trust.keys import Key
 from coordinator.trust.repository import DAY_S, Bundle, Repository
 from coordinator.trust.vouching import Vouchsafe
+from coordinator.trust.work_signer import WorkSigner
 from edge_agent.trusting import FILE
+from protocol.announcement import TaskAnnouncement
 from protocol.messages import ModelPointer, encode
 from protocol.topics import Kind, broadcast_topic
 from runtime.clock import SystemClock
-from tests.e2e.test_agent_e2e import DEVICE, ROOT, TASK, agent_of, coordinator, ready, write_config
+from tests.e2e.test_agent_e2e import DEVICE, ROOT, TASK, agent_of, coordinator, write_config
 from tests.support.agent_bundle import bundle, ref_of
 from tests.support.agent_coordinator import FLEET
 from tests.support.agent_link import until
@@ -32,6 +35,7 @@ class Shelf:
 
     def __init__(self, fake):
         self.put = fake.put
+        self.has = fake.blobs.__contains__
 
 
 async def test_a_device_runs_what_is_signed_and_goes_with_the_root_and_refuses_the_rest(tmp_path, broker):
@@ -42,6 +46,7 @@ async def test_a_device_runs_what_is_signed_and_goes_with_the_root_and_refuses_t
     (tmp_path / "first.json").write_bytes(repository.newest.read_bytes())
     config.write_text(config.read_text().replace(str(repository.newest), str(tmp_path / "first.json")))
     async with coordinator(broker) as fake:
+        store = Store(tmp_path / "c.sqlite3")
         safe = Vouchsafe(repository, Shelf(fake), SystemClock(), FLEET)
 
         async def announce(number, *, signed=True, listed=None):
@@ -53,8 +58,14 @@ async def test_a_device_runs_what_is_signed_and_goes_with_the_root_and_refuses_t
             await fake.link.publish(topic, encode(said), qos=1, retain=True)
             return ref.digest
 
+        async def announce_task():
+            signer = WorkSigner(safe, store, SystemClock())
+            said = signer.task(TaskAnnouncement.of(TASK))
+            await fake.link.publish(broadcast_topic(FLEET, Kind.TASK), encode(said), retain=True)
+
         async with agent_of(config) as agent:
-            await ready(fake)
+            await announce_task()
+            await fake.until(lambda: fake.states and fake.states[-1].windows >= 8)
             assert "nothing signed has come yet" in agent.status()["trust"]["bundles"]
             await announce(1, signed=False)
             await until(lambda: "unsigned" in agent.status()["model_refused"], 20)
@@ -74,3 +85,4 @@ async def test_a_device_runs_what_is_signed_and_goes_with_the_root_and_refuses_t
         async with agent_of(config) as agent:
             await fake.until(lambda: fake.states[-1].model == last and fake.states[-1].device == DEVICE, 30)
             assert agent.status()["trust"]["root"] == 2
+        store.close()

@@ -253,6 +253,11 @@ def trust() -> Iterator[tuple[str, str, bytes]]:
     yield "snapshot", "first.json", one.snapshot
     yield "targets", "first.json", one.targets
     yield "trusted", "all.json", signing.fed(Trusted.begin(first), one).encode()
+    graphs = {"acc": BlobRef(digest=DIGEST, size=9)}
+    offer = Offer(task="t", round=2, base=DIGEST, base_size=99, closes_in_s=1.0, graphs=graphs)
+    yield "signed_offer", "graphs.json", signing.signed_offer(offer).signed.encode()
+    announcement = signing.signed_task(TaskAnnouncement.of(TASK), roots=[BlobRef(digest=DIGEST, size=9)])
+    yield "signed_task", "roots.json", announcement.signed.encode()
     yield "root", "deep.json", b'{"signatures":[],"signed":' + b'{"a":' * 5000 + b"1" + b"}" * 5001
     yield "root", "bomb_of_digits.json", b'{"signatures":[],"signed":{"version":' + b"9" * 60_000 + b"}}"
 

@@ -28,6 +28,7 @@ from protocol.errors import Misconfigured, Reason, Refused
 from protocol.frame import decode_frame
 from protocol.roles import Root, Snapshot, Targets, Timestamp
 from protocol.roles import read as read_role
+from protocol.signed_work import SignedOffer, SignedTask, read_signed
 from protocol.updates import BlobHeader, Manifest, UpdateHeader
 from tests.support import fuzz_rows
 from tests.support.closed_models import agreed
@@ -115,6 +116,8 @@ DECODERS: Mapping[str, Decoder] = {
     "snapshot": lambda data: read_role(Snapshot, data),
     "targets": lambda data: read_role(Targets, data),
     "trusted": Trusted.decode,
+    "signed_task": lambda data: read_signed(SignedTask, _text(data)),
+    "signed_offer": lambda data: read_signed(SignedOffer, _text(data)),
     "csr": lambda data: requested_key(_text(data)),
     "certificate": lambda data: read_certificate(_text(data)),
     "chain": lambda data: certificates_pem(data, "chain"),

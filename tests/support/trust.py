@@ -8,6 +8,7 @@ from protocol.decisions import drafted
 from protocol.frame import digest
 from protocol.messages import BlobRef, ModelPointer
 from protocol.roles import ONLINE, SNAPSHOT_FILE, TARGETS_FILE, File, draft, path_of
+from protocol.signed_work import draft_offer, draft_task
 from protocol.signing import Envelope, PublicKey
 
 FLEET, DEVICE = ME = ("f", "d")
@@ -78,6 +79,21 @@ def decided(pointer, *numbers, fleet=FLEET, device=None, root=1, keys=None):
     numbers = numbers or (keys or Keys()).online["targets"]
     text = signed(drafted(pointer, fleet, device, root), *numbers).decode()
     return pointer.model_copy(update={"decision": text})
+
+
+def signed_task(announcement, *numbers, serial=1, fleet=FLEET, root=1, roots=(), keys=None):
+    """The announcement, signed by the keys for targets, or by those that are given."""
+    numbers = numbers or (keys or Keys()).online["targets"]
+    text = signed(draft_task(announcement, fleet, serial, root, tuple(roots)), *numbers).decode()
+    return announcement.model_copy(update={"signed": text})
+
+
+def signed_offer(offer, *numbers, serial=1, graphs=None, fleet=FLEET, root=1, keys=None):
+    """The same of an offer; ``graphs``: of all modalities; None: those that it names."""
+    numbers = numbers or (keys or Keys()).online["targets"]
+    graphs = offer.graphs if graphs is None else graphs
+    text = signed(draft_offer(offer, graphs, fleet, serial, root), *numbers).decode()
+    return offer.model_copy(update={"signed": text})
 
 
 def listed(bundle, version, task="toy"):

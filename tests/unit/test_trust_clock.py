@@ -14,8 +14,9 @@ from coordinator.trust.repository import DAY_S, Bundle, Repository
 from coordinator.trust.vouching import Vouchsafe
 from edge_agent.trust import Trusted
 from edge_agent.trusting import Trust
+from protocol.announcement import MAX_NEXT_ROOTS
 from protocol.errors import Misconfigured, Refused
-from protocol.messages import MAX_NEXT_ROOTS, ModelPointer
+from protocol.messages import ModelPointer
 from protocol.roles import draft, unix
 from runtime.blobs import BlobStore
 from runtime.clock import ManualClock

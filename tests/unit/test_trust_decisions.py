@@ -7,6 +7,7 @@ import pytest
 from edge_agent.trust import Trusted
 from edge_agent.trusting import Trust
 from protocol import messages
+from protocol.base import MAX_NAME
 from protocol.decisions import drafted, read_decision
 from protocol.errors import Reason, Refused
 from protocol.messages import MAX_DECISION_BYTES, BlobRef, ModelPointer, Vouchers
@@ -219,7 +220,7 @@ async def test_without_a_root_a_decision_is_not_looked_at(tmp_path, desk):
 
 
 def test_a_decision_fits_into_its_bound_with_the_longest_names():
-    name = "n" * 64
+    name = "n" * MAX_NAME
     rules = Trial.model_validate(
         dict.fromkeys(("max_latency_ratio",), 1000 / 3) | {"windows": 100_000, "deadline_s": 2592000 / 7}
     )

@@ -107,6 +107,7 @@ def agent(**changes):
         "renewal": SimpleNamespace(why="the certificate holds", since=None, until=None),
         "started": NOW - 60,
         "router": SimpleNamespace(heard=NOW - 20),
+        "verifier": SimpleNamespace(why="", since=None),
         "publishing": None,
         "settings": SimpleNamespace(
             outbox=SimpleNamespace(resend_s=10.0), roles=("observe",), infer=SimpleNamespace(enabled=True)

@@ -1,0 +1,90 @@
+"""Signs what devices work on: the task, and each round's offer, once for all devices."""
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from coordinator.store import Store
+from coordinator.trust.vouching import Signer, Vouching
+from protocol.announcement import TaskAnnouncement
+from protocol.messages import BlobRef, Offer
+from protocol.signed_work import draft_offer, draft_task
+from protocol.signing import Envelope
+from runtime.clock import Clock
+
+META: Final = "work_serial"
+"""The key of the table ``meta``: the last serial that was signed."""
+_BEGAN_S: Final = 1_577_836_800.0
+"""Serials count seconds since 2020."""
+
+
+class WorkSigner:
+    """Of one coordinator. Thread-safe.
+
+    Args:
+        vouching: who signs.
+        store: keeps the last serial: a clock may go back.
+        clock: serials follow it, so that they rise also where the store was lost.
+    """
+
+    def __init__(self, vouching: Vouching, store: Store, clock: Clock) -> None:
+        self._vouching = vouching
+        self._store = store
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._task: tuple[object, str] | None = None
+        self._offer: tuple[object, str] | None = None
+
+    def task(self, announcement: TaskAnnouncement) -> TaskAnnouncement:
+        """The announcement, signed; as it is where there is no root. Blocks for a disk.
+
+        Raises:
+            Misconfigured: a key or a root is missing.
+            Transient: the disk is full.
+        """
+        signer = self._vouching.signer()
+        if signer is None:
+            return announcement
+
+        def draft(serial: int) -> Envelope:
+            return draft_task(announcement, self._vouching.fleet, serial, signer.number, signer.roots)
+
+        with self._lock:
+            self._task = self._signed(self._task, (signer.written, announcement), signer, draft)
+            return announcement.model_copy(update={"signed": self._task[1]})
+
+    def offer(self, offer: Offer, graphs: Mapping[str, BlobRef]) -> str | None:
+        """What vouches for the offer of a round to whomever, None where there is no root. Blocks for a disk.
+
+        The same until the round, its base, the graphs or the root are others.
+
+        Args:
+            offer: to any device.
+            graphs: of all modalities.
+
+        Raises:
+            Misconfigured: a key or a root is missing.
+            Transient: the disk is full.
+        """
+        signer = self._vouching.signer()
+        if signer is None:
+            return None
+
+        def draft(serial: int) -> Envelope:
+            return draft_offer(offer, graphs, self._vouching.fleet, serial, signer.number)
+
+        same = (signer.written, offer.task, offer.round, offer.base, tuple(sorted(graphs.items())))
+        with self._lock:
+            self._offer = self._signed(self._offer, same, signer, draft)
+            return self._offer[1]
+
+    def _signed(
+        self, last: tuple[object, str] | None, same: object, signer: Signer, draft: Callable[[int], Envelope]
+    ) -> tuple[object, str]:
+        """What was signed last, where it is the same."""
+        if last is not None and last[0] == same:
+            return last
+        before = int(self._store.get_meta(META) or 0)
+        serial = max(before + 1, int(self._clock.wall() - _BEGAN_S))
+        self._store.put_meta({META: str(serial)})
+        return same, signer.key.signs(draft(serial)).encode().decode()
