@@ -18,8 +18,10 @@ from edge_agent.offline import as_window_set
 from edge_agent.profile import allowed, collected
 from edge_agent.quality import Quality, QualityMeter
 from edge_agent.roles import learns_by
+from edge_agent.rows import whole_bytes
 from edge_agent.sources.base import Following, Source
 from edge_agent.store import Store, grid_digest
+from edge_agent.store_file import values_within
 from edge_agent.window_space import WindowWorkspace
 from models.streams.windows import Windower, Windows
 from protocol.errors import Transient
@@ -206,7 +208,7 @@ def _opened(settings: AgentSettings, task: Task) -> WindowStore:
     elif settings.store.enabled is None and learns_by(settings) is None:
         why = "this device does not learn (roles); store.enabled = true keeps its windows all the same"
     if not why:
-        return Store(folder, task, settings.store.budget_bytes)
+        return Store(folder, task, values_within(settings.store.budget_bytes, whole_bytes(task)))
     if left := sorted(folder.glob("windows-*.sqlite3")):
         _log.warning("windows of before are left on the disk", files=[str(path) for path in left], why=why)
     return CountingStore(folder / "none", task, why)

@@ -26,7 +26,8 @@ class StoreSettings(Section):
     enabled: bool | None = None
     """None: where this device learns (roles ``train``, ``prototype``). Without a store windows are counted
     and used at once; nothing of them is kept."""
-    budget_bytes: Bytes = 256 * MIB
+    budget_bytes: Annotated[int, Field(ge=1_000_000, le=2**40)] = 256 * MIB
+    """Of all its files on the disk, SQLite's WAL and index among them."""
     commit_every_s: Positive = 5.0
     """At most this much is lost by a power cut; longer spares the SD card."""
 

@@ -17,7 +17,7 @@ from typing import Final
 import structlog
 
 from edge_agent.rows import Kind, Row, anything, as_set, has_label, labelled_for, rows_of, whole_bytes
-from edge_agent.store_file import begin_anew, evict_above, open_file, sorted_for, used_bytes
+from edge_agent.store_file import begin_anew, evict_above, open_file, rows_at_once, sorted_for, used_bytes
 from edge_agent.tally import Stock, Tally, stock_of
 from models.contract import WindowSet
 from models.targets import keys_of
@@ -116,13 +116,20 @@ class Store:
     def commit(self) -> bool:
         """Write what waits and evict what is over the budget, at once. False when the disk refuses."""
         with self._disk:
-            if self._closed or not self._pending:
-                return True
+            while self._pending and not self._closed:
+                if not self._commit_some():
+                    return False
+            return True
+
+    def _commit_some(self) -> bool:
+        """As many windows in one transaction as the WAL has room for."""
+        with self._disk:
             db = self._connect()
             if db is None:
                 return False
             with self._lock:
-                self._writing, self._pending = self._pending, []
+                count = rows_at_once((row.values_bytes for row in self._pending), self._budget)
+                self._writing, self._pending = self._pending[:count], self._pending[count:]
                 tally, dropped = self._tally.copy(), dict(self._dropped)
             written = False
             try:

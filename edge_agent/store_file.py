@@ -1,7 +1,7 @@
 """The SQLite file under the window store: open it, move a damaged one aside, know its size."""
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -9,7 +9,7 @@ from typing import Final
 import structlog
 
 from protocol.errors import LichenError
-from runtime.databases import require_index, sorted_error, sqlite_errors
+from runtime.databases import INDEX_BYTES, require_index, sorted_error, sqlite_errors
 from runtime.files import disk_errors
 
 _log = structlog.get_logger("edge_agent.store")
@@ -23,6 +23,11 @@ _LATER: Final = {"targets": "TEXT", "context": "BLOB"}
 """Labels of further targets, and what came before the window. A file of a release that knew none of it gets
 the columns, and still serves that release."""
 _SLACK_BYTES: Final = 1024 * 1024
+_LEAST_WAL_BYTES: Final = 256 * 1024
+_MOST_WAL_BYTES: Final = 8 * 1024 * 1024
+_PER_BYTE: Final = 2
+_PER_ROW: Final = 4096
+"""What a window costs in the WAL: its pages, those of one that goes for it, and of the index."""
 _WAIT_S: Final = 5.0
 
 
@@ -32,6 +37,39 @@ def evict_above(budget_bytes: int) -> int:
     A page holds whole rows and an eviction leaves holes: the file is larger than what is in it.
     """
     return budget_bytes + budget_bytes // 4 + _SLACK_BYTES // 2
+
+
+def values_within(disk_bytes: int, row_bytes: int) -> int:
+    """The budget of values whose file, WAL and index stay within so many bytes on the disk.
+
+    Args:
+        disk_bytes: of all files of a store.
+        row_bytes: of the largest window.
+    """
+    wal = _wal_bytes(disk_bytes)
+    wal = max(wal, wal // 2 + _PER_BYTE * row_bytes + _PER_ROW)
+    # The file: as evict_above, and the window that is written before others go for it.
+    file = disk_bytes - wal - INDEX_BYTES - _SLACK_BYTES // 2 - 2 * row_bytes - _PER_ROW
+    return max(row_bytes, file * 4 // 5)
+
+
+def _wal_bytes(budget_bytes: int) -> int:
+    """What the WAL grows to; a half of it is one transaction's."""
+    return min(_MOST_WAL_BYTES, max(_LEAST_WAL_BYTES, budget_bytes // 8))
+
+
+def rows_at_once(sizes: Iterable[int], budget_bytes: int) -> int:
+    """How many windows of these bytes go into one transaction; at least one.
+
+    A transaction's pages are in the WAL until its end, those of the windows that go for it too.
+    """
+    room, count = _wal_bytes(budget_bytes) // 2, 0
+    for size in sizes:
+        room -= _PER_BYTE * size + _PER_ROW
+        if room < 0 and count:
+            break
+        count += 1
+    return count
 
 
 def used_bytes(db: sqlite3.Connection) -> int:
@@ -91,8 +129,9 @@ def _open(path: Path, budget_bytes: int) -> sqlite3.Connection:
     with _closed_on_error(db):
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = NORMAL")  # a power cut loses the last commits, never the file
-        db.execute("PRAGMA journal_size_limit = 4194304")
-        page = int(db.execute("PRAGMA page_size").fetchone()[0])
+        page, wal = int(db.execute("PRAGMA page_size").fetchone()[0]), _wal_bytes(budget_bytes)
+        db.execute(f"PRAGMA journal_size_limit = {wal}")
+        db.execute(f"PRAGMA wal_autocheckpoint = {wal // 2 // page}")
         # A hard stop beside the budget: freed pages are used again, so the file stays near its peak.
         db.execute(f"PRAGMA max_page_count = {(budget_bytes + budget_bytes // 2 + _SLACK_BYTES) // page}")
         db.executescript(_SCHEMA)

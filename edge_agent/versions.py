@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
+import structlog
 from pydantic import ValidationError
 
 from edge_agent.config import AgentSettings
@@ -14,6 +15,8 @@ from protocol.messages import BlobRef, Offer
 from protocol.updates import BlobHeader, Manifest
 from runtime.blobs import BlobStore
 from runtime.fetch import Fetcher
+
+_log = structlog.get_logger("edge_agent.versions")
 
 
 class Versions:
@@ -76,11 +79,19 @@ class Versions:
         self, offer: Offer, manifest: Manifest, route: tuple[str, ...], also: Iterable[BlobRef] = ()
     ) -> Blobs:
         wanted = [*_refs(manifest, offer, route), *also]
+        keep = {offer.base, *(ref.digest for ref in wanted)}
+        await asyncio.to_thread(self._make_room, keep, wanted)
         await self._fetch(wanted)
         state = await asyncio.to_thread(self._read, manifest, route)
-        keep = {offer.base, *(ref.digest for ref in wanted)}
         await asyncio.to_thread(self._blobs.collect, keep, self._settings.blob_budget_bytes)
         return state
+
+    def _make_room(self, keep: Iterable[str], wanted: Iterable[BlobRef]) -> None:
+        """Blobs of old versions go where the disk is too full for this one."""
+        lacking = sum(ref.size for ref in wanted if not self._blobs.has(ref.digest))
+        # A download is there twice for a moment: its chunks, and the blob.
+        if lacking and (freed := self._blobs.make_room(keep, 2 * lacking)):
+            _log.warning("the disk is too full: blobs of old versions are given up", bytes=freed)
 
     async def _fetch(self, refs: Iterable[BlobRef]) -> None:
         for ref in refs:

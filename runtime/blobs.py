@@ -7,6 +7,7 @@
 import contextlib
 import os
 import re
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -16,6 +17,7 @@ from protocol.errors import Reason, Refused
 from protocol.frame import digest as digest_of
 from protocol.messages import BlobRef
 from runtime.files import (
+    ROOM,
     disk_errors,
     make_folder,
     remove,
@@ -135,6 +137,16 @@ class BlobStore:
                 remove(path)
                 freed += size
         return freed
+
+    def make_room(self, keep: Iterable[str], wanted: int) -> int:
+        """Give up the oldest blobs that ``keep`` does not name, until so many bytes more fit on the disk.
+
+        Returns:
+            Bytes freed; 0 where there was room.
+        """
+        with disk_errors(self._root):
+            lacking = wanted + ROOM - shutil.disk_usage(self._root).free
+        return 0 if lacking <= 0 else self.collect(keep, max(0, self.total_bytes() - lacking))
 
     def _files(self) -> list[tuple[Path, int, float]]:
         found = []

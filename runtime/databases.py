@@ -25,7 +25,7 @@ LOOK_S: Final = 2.0
 _CORRUPT: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _PRIMARY: Final = 0xFF
 """SQLite's extended error codes keep the primary one in the low byte."""
-_INDEX: Final = 32 * 1024
+INDEX_BYTES: Final = 32 * 1024
 """Bytes of a WAL's index (``-shm``)."""
 
 
@@ -193,7 +193,7 @@ def _index_fits(file: Path) -> bool:
     index = beside(file)[1]
     try:
         found = index.stat()
-        if found.st_size >= _INDEX and found.st_blocks * 512 >= found.st_size:  # no hole in it
+        if found.st_size >= INDEX_BYTES and found.st_blocks * 512 >= found.st_size:  # no hole in it
             return True
     except OSError:
         pass
