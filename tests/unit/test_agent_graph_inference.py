@@ -164,7 +164,7 @@ async def test_questions_of_a_file_are_answered_and_again_after_a_round(
         device.deployment.offer(device.shelf.put(changed(data, version=4, round=4), 4))
         await until(lambda: len(written(settings)) == 11, 30)
         assert {line["version"] for line in written(settings)[7:]} == {4}
-    await until(lambda: written(settings)[-1] == device.inference.last)
+        await until(lambda: written(settings)[-1] == device.inference.last)
 
 
 def answered(settings: AgentSettings, model: GraphModel, *questions: Question) -> list[dict[str, object]]:
