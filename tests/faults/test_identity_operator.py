@@ -130,7 +130,7 @@ async def test_who_looks_sees_the_fleet_and_throws_nobody_out(tmp_path) -> None:
 
 
 async def test_a_reload_that_does_nothing_is_noticed_said_and_tried_again(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("coordinator.identity.desk.PROVE_S", 1.5)
+    monkeypatch.setattr("coordinator.identity.desk.PROVE_S", 0.5)
     silent, works = tmp_path / "silent", f"kill -HUP $(cat {tmp_path}/pid)"
     command = ["/bin/sh", "-c", f"test -e {silent} || {works}"]
     with debian(tmp_path, command) as (desk, _):
@@ -147,6 +147,7 @@ async def test_a_reload_that_does_nothing_is_noticed_said_and_tried_again(tmp_pa
         assert wait is not None
         assert "may let revoked devices in" in wait.why
         silent.unlink()
+        monkeypatch.undo()
         assert desk.publish().reloaded
         assert unproven(desk.places.state_dir) is None
         assert desk.publish() == Published(changed=False, reloaded=False), "once shown, nothing is told again"
