@@ -1,5 +1,6 @@
 """The announcement of a task: readable for releases that are older or newer than the coordinator's."""
 
+from collections.abc import Mapping
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, JsonValue, ValidationError
@@ -15,6 +16,13 @@ MAX_SIGNED_TASK_BYTES: Final = 48 * 1024
 MAX_SIGNED_OFFER_BYTES: Final = 8192
 MAX_NEXT_ROOTS: Final = 256
 """Roots after the first one that a task or a pointer names."""
+_ITS_OWN: Final[Mapping[str, bool | set[str]]] = {
+    "robust": True,
+    "aggregator": True,
+    "labelled": True,
+    "rounds": {"selection", "bandit"},
+}
+"""Keys that no device reads: a word there that only a newer release knows is no reason to refuse the task."""
 _JSON: Final[dict[str, JsonValue]] = {"contentMediaType": "application/json"}
 
 
@@ -32,8 +40,9 @@ class TaskAnnouncement(Wire):
 
     @classmethod
     def of(cls, task: Task) -> Self:
-        """The announcement of this task."""
-        return cls(needs=needed(task), task=task.model_dump_json(exclude_defaults=True))
+        """The announcement of this task, without what the coordinator alone goes by."""
+        text = task.model_dump_json(exclude_defaults=True, exclude=_ITS_OWN)
+        return cls(needs=needed(task), task=text)
 
     def read(self) -> Task:
         """The task; keys that this lichen does not know are ignored.

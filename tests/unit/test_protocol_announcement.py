@@ -13,10 +13,11 @@ from edge_agent.tasks import TASK_FILE
 from protocol.announcement import TaskAnnouncement
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.features import FEATURES, needed
+from protocol.folding import Aggregator, Robust
 from protocol.graph_task import GraphTask
 from protocol.labelling import LabelRule
 from protocol.messages import State, decode, encode
-from protocol.task import CodecName, Encoder, Modality, Network, Target, Task, Uplink, Window
+from protocol.task import CodecName, Encoder, Modality, Network, Rounds, Target, Task, Uplink, Window
 from runtime.clock import SystemClock
 from runtime.mqtt import Message
 from runtime.settings import load_toml
@@ -90,6 +91,14 @@ def test_every_feature_that_a_task_can_need_has_a_row_and_every_row_is_needed_by
         ),
     ]
     assert {name for task in tasks for name in needed(task)} == set(FEATURES)
+
+
+def test_what_only_the_coordinator_goes_by_is_not_announced() -> None:
+    rounds = Rounds(selection="bandit", min_windows=7)
+    own = toy_task(robust=Robust(fold="median"), aggregator=Aggregator(kind="fedadam"), rounds=rounds)
+    announcement = TaskAnnouncement.of(own)
+    assert not [word for word in ("median", "fedadam", "bandit") if word in announcement.task]
+    assert announcement.read() == toy_task(rounds=Rounds(min_windows=7))
 
 
 async def test_an_agent_does_what_it_can_and_says_in_words_what_it_lacks(tmp_path) -> None:
