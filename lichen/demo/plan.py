@@ -249,4 +249,5 @@ def coordinator_config(layout: Layout) -> dict[str, Any]:
         "export": {"enabled": True, "every_rounds": 0},
         "offer_every_s": 2.0,
         "spread_s": 0.5,
+        "away_grace_s": 60.0,  # the story's kills and restarts fit in, on slow machines too
     }

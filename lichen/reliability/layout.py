@@ -182,6 +182,7 @@ def _coordinator(layout: Layout, chosen: Task) -> dict[str, Any]:
         "export": {"enabled": False},
         "offer_every_s": 1.0,
         "spread_s": 0.0,
+        "away_grace_s": 600.0,  # who is killed here is started again, and counts in the same round
         # every version stays, to be compared
         "keep_versions": chosen.rounds.count + 1,
         "exit_when_done": True,
