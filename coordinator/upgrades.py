@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from protocol.errors import Misconfigured, Transient
-from runtime.databases import open_reader, sorted_error
+from runtime.databases import open_reader, require_index, sorted_error
 from runtime.files import disk_errors, put_in_place, remove, rename, sync_folder
 
 KEPT: Final = 2
@@ -162,6 +162,7 @@ def _is_unusable(database: Path, known: int) -> bool:
     """Whether there is a newer file, with a copy to go back to; it then has no WAL any more."""
     if not database.is_file():
         return False
+    require_index(database)
     try:
         with closing(sqlite3.connect(database, isolation_level=None, timeout=_WAIT_S)) as opened:
             found = TableVersion.of(opened.execute)

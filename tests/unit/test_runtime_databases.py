@@ -5,10 +5,14 @@ import os
 import shutil
 import sqlite3
 from contextlib import closing
+from functools import partial
 
 import pytest
 
 from coordinator.identity.tables import Tables
+from coordinator.store import Store
+from coordinator.upgrades import put_back
+from edge_agent.store_file import open_file
 from protocol.errors import Misconfigured, Transient
 from runtime import databases
 from runtime.clock import ManualClock
@@ -119,9 +123,9 @@ def test_files_that_are_open_and_gone_are_noticed(tmp_path, gone: str) -> None:
     folder = tmp_path / "state"
     folder.mkdir()
     file = folder / "a.sqlite3"
-    with closing(Tables(file, ("CREATE TABLE t (x)",))) as tables:
+    with closing(Tables(file)) as tables:
         with tables.change() as db:
-            db.execute("INSERT INTO t VALUES (1)")
+            db.execute("INSERT INTO meta VALUES ('a', 1)")
         match gone:
             case "database":
                 file.unlink()
@@ -134,7 +138,7 @@ def test_files_that_are_open_and_gone_are_noticed(tmp_path, gone: str) -> None:
                 shutil.copytree(tmp_path / "before", folder)
         words = f"{folder} was removed, or another disk is mounted"
         with pytest.raises(Transient, match=words), tables.change() as db:
-            db.execute("INSERT INTO t VALUES (2)")
+            db.execute("INSERT INTO meta VALUES ('b', 2)")
 
 
 async def test_the_watch_ends_a_daemon_whose_files_are_gone(tmp_path) -> None:
@@ -151,3 +155,32 @@ async def test_the_watch_ends_a_daemon_whose_files_are_gone(tmp_path) -> None:
     with pytest.raises(Transient, match="it is gone"):
         spool.clear("a" * 64)
     spool.close()
+
+
+OPENERS = {
+    "coordinator": Store,
+    "coordinator, reading": partial(Store, read_only=True),
+    "identities, rollouts": Tables,
+    "going back to a release": partial(put_back, known=0),
+    "spool": partial(Spool, budget_bytes=1 << 20),
+    "windows": partial(open_file, budget_bytes=1 << 20),
+}
+
+
+@pytest.mark.parametrize("opened", OPENERS.values(), ids=OPENERS)
+def test_every_opener_says_that_the_disk_is_full_before_sqlite_meets_it(
+    tmp_path, monkeypatch, opened
+) -> None:
+    """What a killed daemon left, its index gone: SQLite's first write to a new one could end the process."""
+    file, kept = tmp_path / "a.sqlite3", tmp_path / "kept"
+    kept.mkdir()
+    writer = sqlite3.connect(file, isolation_level=None)
+    writer.execute("PRAGMA journal_mode=WAL")
+    writer.execute("CREATE TABLE t (x)")
+    for part in (file, databases.beside(file)[0]):
+        shutil.copy(part, kept)
+    _full(monkeypatch)
+    with pytest.raises(Transient, match=f"the disk of {kept} is full"):
+        opened(kept / file.name)
+    assert not databases.beside(kept / file.name)[1].exists(), "SQLite was not asked"
+    writer.close()
