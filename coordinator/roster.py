@@ -138,8 +138,10 @@ class Roster:
 
     def _make_room(self, device: str, size: int, keep: Collection[str]) -> None:
         while not self._room.fits(device, size):
-            old = self._least(device, keep)
-            if old is None or not self._replacing.take(self._now()):
+            # First the rate: to look for who gives way takes long, and made-up names come at full speed.
+            may = self._room.bounds.replaces and self._replacing.take(self._now())
+            old = self._least(device, keep) if may else None
+            if old is None:
                 words = f"the roster holds {self._room.bounds} at most (devices.most): no room for {device}"
                 raise Refused(Reason.FULL, f"{words}; `lichen device forget` makes some")
             self.forget(old)
@@ -147,9 +149,7 @@ class Roster:
         self._room.put(device, size)
 
     def _least(self, device: str, keep: Collection[str]) -> str | None:
-        """Who gives way where names may be made up: never contributed, rather away, heard longest ago."""
-        if not self._room.bounds.replaces:
-            return None
+        """Who gives way: never contributed, rather away, heard longest ago."""
         firm = {*keep, device} | self._contributed
         strangers = [name for name in self._devices if name not in firm]
         heard = self._heard.get

@@ -120,7 +120,7 @@ def store(tmp_path):
         yield made
 
 
-def test_in_an_open_fleet_names_that_never_contributed_give_way_at_a_rate(store) -> None:
+def test_in_an_open_fleet_names_that_never_contributed_give_way_at_a_rate(store, monkeypatch) -> None:
     now = [0.0]
     roster = Roster(store, lambda: 1.0, lambda: now[0], RosterBounds(3, 10**6, replaces=True))
     for device, status in (("worker", "offline"), ("old", "online"), ("away", "offline")):
@@ -134,8 +134,12 @@ def test_in_an_open_fleet_names_that_never_contributed_give_way_at_a_rate(store)
     assert roster.replaced() == ["away", "new-1"]
     for n in range(int(REPLACED_BURST) - 2):
         roster.update(state_of(f"more-{n}"))
+    looked: list[str] = []
+    least = roster._least
+    monkeypatch.setattr(roster, "_least", lambda *given: looked.append("") or least(*given))
     with pytest.raises(Refused, match=r"devices\.most"):
         roster.update(state_of("too-fast"))
+    assert not looked, "a flood of names does not make it look through the roster for each"
     now[0] += 1.0
     roster.update(state_of("in-time"))
     assert "worker" in roster
