@@ -19,7 +19,7 @@ from runtime.settings import MqttSettings
 from tests.compat.trees import Tree
 
 DEVICES = ("d1", "d2")
-_PATIENCE_S = 90.0
+_PATIENCE_S = 120.0
 
 
 class Fleet:
@@ -28,7 +28,8 @@ class Fleet:
     def __init__(self, root: Path, port: int) -> None:
         self.layout = Layout(root, port, DEVICES)
         self.view = FleetView(FLEET)
-        self.task = task(50, 2, 1, quorum=1.0, min_devices=1, deadline_s=30.0)
+        # until both have delivered: it also passes while processes are changed
+        self.task = task(50, 2, 1, quorum=1.0, min_devices=1, deadline_s=600.0)
         write(self.layout, self.task, 1, {"coordinator": {"exit_when_done": False}})
         config = self.layout.config("coordinator")
         settings = tomllib.loads(config.read_text())
