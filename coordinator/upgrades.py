@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from protocol.errors import Misconfigured, Transient
-from runtime.databases import open_reader, require_index, sorted_error
+from coordinator.backup import copy_checked
+from protocol.errors import Misconfigured
+from runtime.databases import require_index, sorted_error
 from runtime.files import disk_errors, put_in_place, remove, rename, sync_folder
 
 KEPT: Final = 2
@@ -101,26 +102,9 @@ def keep_copy(database: Path, version: int) -> None:
         Transient: the disk is full, or the database is damaged; nothing may be changed then.
         Misconfigured: the folder is not writable for us.
     """
-    copy = copy_of(database, version)
-    part = copy.with_name(copy.name + ".part")
-    with disk_errors(part):
-        remove(part)
-        try:
-            with closing(open_reader(database)) as source, closing(sqlite3.connect(part)) as target:
-                target.execute("PRAGMA synchronous=OFF")  # it is synced as a whole
-                source.backup(target)
-                checked = str(target.execute("PRAGMA integrity_check(1)").fetchone()[0])
-            if checked != "ok":
-                raise Transient(f"{database}: a damaged database is not brought up to date: {checked}")
-            put_in_place(part, copy)
-        except sqlite3.Error as error:
-            raise Transient(
-                f"no copy could be made before the upgrade: {sorted_error(error, part)}"
-            ) from None
-        finally:
-            remove(part)
-        for old in sorted(copies_of(database))[:-KEPT]:
-            remove(copy_of(database, old))
+    copy_checked(database, copy_of(database, version))
+    for old in sorted(copies_of(database))[:-KEPT]:
+        remove(copy_of(database, old))
 
 
 def put_back(database: Path, known: int, place: Path | None = None) -> str:
@@ -147,6 +131,7 @@ def put_back(database: Path, known: int, place: Path | None = None) -> str:
     copy = copy_of(database, max(older))
     part = copy.with_name(copy.name + ".part")
     with disk_errors(part):
+        part.touch(mode=0o600)
         shutil.copyfile(copy, part)
         if place is not None:
             put_in_place(part, place)

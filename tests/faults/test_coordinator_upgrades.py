@@ -173,3 +173,4 @@ def test_the_last_copies_alone_stay(tmp_path) -> None:
     assert sorted(copies_of(tmp_path / DATABASE)) == [3, 10]
     assert KEPT == 2
     assert not list(tmp_path.glob("*.part"))
+    assert {path.stat().st_mode & 0o777 for path in copies_of(tmp_path / DATABASE).values()} == {0o600}
