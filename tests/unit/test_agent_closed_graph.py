@@ -201,6 +201,20 @@ def test_the_bytes_that_are_run_are_those_that_were_looked_through(tmp_path: Pat
     assert (folder / "model.onnx").read_bytes() == other
 
 
+def test_the_sealed_bytes_are_mapped_as_every_kernel_allows(tmp_path: Path, monkeypatch) -> None:
+    """Linux before 6.7 refuses to share a page of what is sealed against writing, also for reading alone."""
+    ways: set[str] = set()
+
+    def looked(data: bytes, what: str) -> None:
+        require_closed(data, what)
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+        ways.update(line.split()[1] for line in maps if "memfd:model" in line)
+
+    monkeypatch.setattr(onnx_session, "require_closed", looked)
+    LoadedModel(put(tmp_path), 1)
+    assert ways == {"r--p"}
+
+
 def test_a_file_that_changed_since_its_manifest_was_read_is_not_opened(tmp_path: Path) -> None:
     folder = put(tmp_path)
     manifest = read_manifest(folder)
