@@ -252,14 +252,13 @@ class Windower:
         """Indices in [first, last] of windows with a sample, at most so many: long gaps cost nothing."""
         if last - first < self._at_once:
             return np.arange(first, last + 1)
-        stride, back = (
-            self.task.window.stride_s,
-            int(np.ceil(self.task.window.length_s / self.task.window.stride_s)),
-        )
-        seen = [np.unique(np.floor(t.arrays()[0] / stride).astype(np.int64)) for t in self._tracks.values()]
-        starts = np.unique(np.concatenate(seen))
+        stride, most = self.task.window.stride_s, self._at_once
+        back = int(np.ceil(self.task.window.length_s / stride))
+        tracks = self._tracks.values()
+        found = [_starts(track.arrays()[0], first - 1, stride, most + back + 1) for track in tracks]
+        starts = np.unique(np.concatenate(found))
         index = np.unique((starts[:, None] - np.arange(back + 1)).ravel())
-        return index[(index >= first) & (index <= last)][: self._at_once]
+        return index[(index >= first) & (index <= last)][:most]
 
     @property
     def _at_once(self) -> int:
@@ -277,6 +276,16 @@ class Windower:
         windows = Windows(start_B, found.x, found.covered, found.present_BM, y_B, targets, context)
         keep_B: NDArray[np.bool_] = np.any(found.present_BM, axis=1)
         return windows if keep_B.all() else _select(windows, keep_B)
+
+
+def _starts(t: NDArray[np.float64], first: int, stride: float, most: int) -> NDArray[np.int64]:
+    """Strides from ``first`` on with a sample: the first ``most`` at least, of a long recording not all."""
+    at, size = int(np.searchsorted(t, first * stride)), 4096
+    while True:
+        found = np.unique(np.floor(t[at : at + size] / stride).astype(np.int64))
+        if len(found) >= most or at + size >= len(t):
+            return found
+        size *= 4
 
 
 def _select(windows: Windows, keep: NDArray[np.bool_]) -> Windows:

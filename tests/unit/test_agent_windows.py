@@ -138,6 +138,26 @@ def test_a_jump_of_a_year_makes_no_million_windows():
     assert windower.counters.empty_windows > 20_000_000
 
 
+def test_a_batch_of_windows_costs_the_same_however_long_the_recording_is(monkeypatch):
+    """One that is all gaps, as times in milliseconds make it, would else take hours to cut."""
+    task, looked, unique = toy_task(), 0, np.unique
+    task = task.model_copy(update={"window": task.window.model_copy(update={"min_coverage": 1e-3})})
+
+    def counted(values, *args, **more):
+        nonlocal looked
+        looked += np.size(values)
+        return unique(values, *args, **more)
+
+    monkeypatch.setattr(np, "unique", counted)
+    costs = []
+    for count in (20_000, 80_000):
+        looked, windower, t = 0, Windower(task, ["acc"]), np.arange(count) * 20.0
+        windower.feed(SampleBatch("acc", t, np.zeros((count, 3), np.float32)), 0.0)
+        assert len(windower.flush()) > 100
+        costs.append(looked)
+    assert costs[0] == costs[1]
+
+
 def test_a_modality_far_behind_is_late_not_a_leak():
     windower = Windower(toy_task(), max_skew_s=60)
     for k in range(200):
