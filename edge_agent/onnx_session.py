@@ -117,7 +117,7 @@ def _sealed(path: Path) -> Iterator[int]:
 def _require(fd: int, wanted: str, path: Path) -> None:
     if not os.fstat(fd).st_size:
         raise Refused(Reason.MALFORMED, f"{path} is empty")
-    # Private, though nobody writes: kernels before 6.7 share no page of a file that is sealed against writing.
+    # Private, though nobody writes: kernels before 6.7 share no page of a file that is sealed from writing.
     data = memoryview(mmap.mmap(fd, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ))
     if digest(data) != wanted:
         raise Refused(Reason.WRONG_DIGEST, f"{path} is not what its manifest says")
