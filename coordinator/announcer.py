@@ -12,18 +12,18 @@ from coordinator.absence import STOPPED
 from coordinator.deployment import Deploying
 from coordinator.graphs import Graphs
 from coordinator.links import Post
+from coordinator.offering import Offering
 from coordinator.registry import Registry
 from coordinator.roster import Roster
 from coordinator.rounds.closing import closes_at
 from coordinator.rounds.driver import Driver
 from coordinator.rounds.states import Phase
-from coordinator.seeds import derive_seed
 from coordinator.store import Store
 from coordinator.task_announcer import TaskAnnouncer
 from coordinator.traffic import Traffic
 from coordinator.trust.work_signer import WorkSigner
 from protocol.errors import LichenError
-from protocol.messages import Offer, RoundAnnouncement
+from protocol.messages import RoundAnnouncement
 from protocol.topics import Kind
 from runtime.clock import Clock
 from runtime.disk import DISK
@@ -66,12 +66,10 @@ class Announcer:
     ) -> None:
         self._post = post
         self._store = store
-        self._roster = roster
         self._registry = registry
         self._deployment = deployment
         self._traffic = traffic
-        self._graphs = graphs
-        self._signer = signer
+        self._offering = Offering(post, roster, registry, graphs, signer)
         self._tasks = TaskAnnouncer(post, signer)
         self._clock = clock
         self._offer_every_s = offer_every_s
@@ -238,7 +236,7 @@ class Announcer:
             self._wanted.clear()
             self._urgent.clear()
             try:
-                await self._offer_round(only)
+                await self._offering.offer_round(self._driver, only)
             except (LichenError, OSError) as error:  # the next turn says it again
                 log.info("not_offered", why=str(error))
 
@@ -251,38 +249,6 @@ class Announcer:
         finally:
             for task in (timer, asked):
                 task.cancel()
-
-    async def _offer_round(self, only: set[str] | None) -> None:
-        of: object = None
-        signed: str | None = None
-        for device in self._driver.state.missing:
-            known = self._roster.get(device)
-            state = self._driver.state  # it may move while the publishes wait
-            wanted = only is None or device in only
-            if (
-                wanted
-                and known is not None
-                and known.online
-                and state.phase is Phase.COLLECTING
-                and device in state.missing
-            ):
-                offer, graphs = self._offer(device), self._graphs.offered()
-                if of != (offer.round, offer.base, graphs):  # one signature for all devices
-                    signed = await asyncio.to_thread(self._signer.offer, offer, graphs)
-                    of = (offer.round, offer.base, graphs)
-                await self._post.to_device(device, Kind.OFFER, offer.model_copy(update={"signed": signed}))
-
-    def _offer(self, device: str) -> Offer:
-        driver, state = self._driver, self._driver.state
-        return Offer(
-            task=driver.task.name,
-            round=state.round,
-            base=state.manifest,
-            base_size=self._registry.size(state.manifest),
-            closes_in_s=max(0.0, (state.until or 0.0) - driver.now()),
-            seed=derive_seed(driver.task.seed, state.round, device),
-            graphs=dict(self._graphs.offered_to(device)),
-        )
 
 
 def _left(driver: Driver) -> float | None:

@@ -18,6 +18,8 @@ from coordinator.roster import Roster
 from coordinator.secrets import SecretWatch
 from coordinator.standing import Standing
 from coordinator.store import Store
+from protocol.base import is_name
+from protocol.errors import LichenError
 from runtime.clock import Clock
 from runtime.files import remove, write_atomic
 
@@ -103,12 +105,14 @@ class Forgetting:
     def _asked(self) -> list[tuple[str, bool]]:
         found = []
         try:
-            for file in sorted(self._folder.iterdir())[:_AT_ONCE]:
-                found.append((file.name, file.read_bytes() == _FORCE))
+            asked = [file for file in self._folder.iterdir() if is_name(file.name)]  # not one being written
+            for file in sorted(asked)[:_AT_ONCE]:
+                forced = file.read_bytes() == _FORCE
                 remove(file)
+                found.append((file.name, forced))
         except FileNotFoundError:
             pass
-        except OSError as error:  # the next look finds it
+        except (LichenError, OSError) as error:  # the next look finds it
             log.warning("forget_not_read", folder=str(self._folder), why=str(error))
         return found
 

@@ -29,6 +29,8 @@ WITHDRAWN_S: Final = 30 * 86400.0
 """A device that has not confirmed a withdrawn update for so long is not told any more."""
 MAX_WITHDRAWN: Final = 16
 """Withdrawn updates of one device that are remembered, the newest."""
+MAX_WITHDRAWN_OF_ALL: Final = 5_000
+"""Of all devices: names that are made up, and never come back, must not fill the disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +194,7 @@ class Journal:
             newest = sa.select(old.c.digest).where(old.c.device == device)
             kept = newest.order_by(old.c.wall.desc()).limit(MAX_WITHDRAWN)
             connection.execute(old.delete().where(old.c.device == device, old.c.digest.not_in(kept)))
+            _forget_withdrawn(connection)
         self._unconfirmed.add(device)
 
     def has_unconfirmed(self, device: str) -> bool:
@@ -250,6 +253,16 @@ class Journal:
             for folder in self._root.iterdir():
                 if folder.name.isdecimal() and int(folder.name) < round_:
                     remove_tree(folder)
+
+
+def _forget_withdrawn(connection: sa.Connection) -> None:
+    """The oldest go where there are too many, some more than must: it is not to be done for each update."""
+    table = schema.withdrawn
+    if connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one() <= MAX_WITHDRAWN_OF_ALL:
+        return
+    newest = sa.select(table.c.device, table.c.digest).order_by(table.c.wall.desc(), table.c.device)
+    older = newest.limit(-1).offset(MAX_WITHDRAWN_OF_ALL * 9 // 10)
+    connection.execute(table.delete().where(sa.tuple_(table.c.device, table.c.digest).in_(older)))
 
 
 def _forget_rounds(connection: sa.Connection, last: int) -> None:

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from coordinator.journal import WITHDRAWN_S, Journal
 from coordinator.telling import Teller
-from protocol.errors import Reason
 from protocol.messages import Receipt, State
 from protocol.topics import Kind
 from runtime.clock import Clock
@@ -64,6 +63,6 @@ class Withdrawals:
             round=row["round"],
             digest=row["digest"],
             status="refused",
-            reason=Reason(row["reason"]),
+            reason=row["reason"],  # also one that a newer release wrote, and this one does not know
             detail=row["detail"],
         )

@@ -4,6 +4,7 @@ from typing import Any, Final
 
 from coordinator.packing import some
 from coordinator.rounds.closing import closes_at, needed
+from coordinator.rounds.device_sets import holds, joined, joined_by
 from coordinator.rounds.patience import pause_s
 from coordinator.rounds.pending import pending
 from coordinator.rounds.states import (
@@ -33,10 +34,6 @@ Outcome = tuple[RoundState, tuple[Command, ...]]
 
 _FORGIVE_S: Final = 300.0
 """A round that waits so long for devices asks also those whose update was refused."""
-
-
-def _sorted(*groups: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(sorted({d for group in groups for d in group}))
 
 
 def _enter(state: RoundState, phase: Phase, now: float, **changes: Any) -> Outcome:
@@ -83,7 +80,7 @@ def wait(rules: Rules, state: RoundState, event: Tick, now: float) -> Outcome:
 
 def open_round(rules: Rules, state: RoundState, event: Selected, now: float) -> Outcome:
     """Who delivered in an attempt that was given up stays counted: same round, same base, same update."""
-    selected = _sorted(event.devices, state.delivered)
+    selected = joined(event.devices, state.delivered)
     if (event.round, event.attempt) != (state.round, state.attempt) or len(selected) < max(
         1, rules.min_devices
     ):
@@ -93,7 +90,7 @@ def open_round(rules: Rules, state: RoundState, event: Selected, now: float) -> 
         Phase.COLLECTING,
         now,
         selected=selected,
-        invited=_sorted(state.invited, selected),
+        invited=joined(state.invited, selected),
         until=now + rules.deadline_s,
         trouble="",
     )
@@ -113,14 +110,20 @@ def _close(state: RoundState, now: float, by: str) -> Outcome:
     return closed, (record, *work)
 
 
+def _counts(state: RoundState, event: UpdateAccepted) -> bool:
+    """Whether an update is of this round, of an invited device, and its first."""
+    device = event.device
+    invited = event.round == state.round and holds(state.invited, device)
+    return invited and not holds(state.delivered, device)
+
+
 def accept(rules: Rules, state: RoundState, event: UpdateAccepted, now: float) -> Outcome:
     """Count a device once. One that was invited in an earlier attempt joins the selected."""
-    if event.round != state.round or event.device not in state.invited or event.device in state.delivered:
+    if not _counts(state, event):
         return state, ()
-    one = (event.device,)
     changes: dict[str, Any] = {
-        "selected": _sorted(state.selected, one),
-        "delivered": _sorted(state.delivered, one),
+        "selected": joined_by(state.selected, event.device),
+        "delivered": joined_by(state.delivered, event.device),
         "refused": _without(state.refused, event.device),
     }
     counted = state.model_copy(update=changes)
@@ -129,9 +132,9 @@ def accept(rules: Rules, state: RoundState, event: UpdateAccepted, now: float) -
 
 def accept_late(rules: Rules, state: RoundState, event: UpdateAccepted, now: float) -> Outcome:
     """Between two attempts: an invited device's update still counts, and may be the one that was lacking."""
-    if event.round != state.round or event.device not in state.invited or event.device in state.delivered:
+    if not _counts(state, event):
         return state, ()
-    delivered = _sorted(state.delivered, (event.device,))
+    delivered = joined_by(state.delivered, event.device)
     rest = _without(state.refused, event.device)
     counted = state.model_copy(update={"delivered": delivered, "refused": rest})
     if len(delivered) < max(1, rules.min_devices):

@@ -94,7 +94,8 @@ class Repository:
     @property
     def exists(self) -> bool:
         """Whether there is a root."""
-        return self.newest.is_file()
+        with disk_errors(self.newest):
+            return self.newest.is_file()
 
     @property
     def newest(self) -> Path:

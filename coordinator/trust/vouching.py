@@ -29,6 +29,7 @@ from protocol.errors import LichenError, Misconfigured
 from protocol.messages import BlobRef, ModelPointer, Vouchers
 from runtime.blobs import BlobStore
 from runtime.clock import Clock
+from runtime.files import disk_errors
 
 log = structlog.get_logger(__name__)
 _LOOK_S: Final = 60.0
@@ -180,7 +181,8 @@ class Vouchsafe:
         return all(map(self._blobs.has, digests))
 
     def _root(self) -> int:
-        return self._repository.newest.stat().st_mtime_ns
+        with disk_errors(self._repository.newest):
+            return self._repository.newest.stat().st_mtime_ns
 
     def _signer_now(self) -> Signer:
         """Read anew where the root is another one, or devices could not pull the roots."""

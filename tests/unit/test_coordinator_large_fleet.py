@@ -1,5 +1,6 @@
 """What is written of a large fleet: no line, row, announcement or answer grows with it."""
 
+import asyncio
 import json
 
 import pytest
@@ -11,9 +12,19 @@ from coordinator import schema
 from coordinator.cli import app as coordinator_app
 from coordinator.history import LISTED, read
 from coordinator.journal import Journal
+from coordinator.offering import AT_ONCE
 from coordinator.ownership import DATABASE
 from coordinator.packing import MOST_NAMED, count_in, listed, names_in, packed, some, unpacked
-from coordinator.rounds.states import Checkpoint, Presence, RoundState, Rules, Selected
+from coordinator.rounds import machine
+from coordinator.rounds.states import (
+    Checkpoint,
+    Phase,
+    Presence,
+    RoundState,
+    Rules,
+    Selected,
+    UpdateAccepted,
+)
 from coordinator.status_cli import look
 from coordinator.store import Store
 from protocol import messages
@@ -88,6 +99,52 @@ async def test_a_round_of_thousands_leaves_bounded_lines_rows_and_words(tmp_path
     assert len(read(tmp_path / "coordinator")["devices"]) == MANY, "the whole, for programs of ours"
     table = CliRunner().invoke(coordinator_app, ["history", "-c", "x.toml"]).stdout
     assert f"devices: {MANY - LISTED} more" in table
+
+
+class Compared(str):
+    """A name that counts how often it is compared."""
+
+    __slots__ = ()
+    count = 0
+
+    def __lt__(self, other: str) -> bool:
+        Compared.count += 1
+        return str.__lt__(self, other)
+
+    def __eq__(self, other: object) -> bool:
+        Compared.count += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+@pytest.mark.parametrize("phase", [Phase.COLLECTING, Phase.WAITING])
+def test_an_update_is_counted_without_a_look_at_the_fleet(phase: Phase) -> None:
+    names = tuple(Compared(name) for name in NAMES)
+    state = RoundState(phase=phase, round=1, until=9.0).model_copy(
+        update={"invited": names, "selected": names, "delivered": names[::2]}
+    )
+    rules, event = Rules(rounds=1, deadline_s=9.0, min_devices=MANY), UpdateAccepted(device="", round=1)
+    Compared.count = 0
+    after, _ = machine.apply(rules, state, event.model_copy(update={"device": names[1001]}), 1.0)
+    assert Compared.count < 100
+    assert after.delivered == tuple(sorted((*names[::2], names[1001])))
+
+
+async def test_offers_do_not_wait_for_each_other_one_by_one(tmp_path) -> None:
+    fleet_of(tmp_path)
+    async with bench(tmp_path, tiny_task(deadline_s=3600.0)) as made:
+        made.link.hold = asyncio.Event()
+        await made.phase("collecting")
+
+        def flying() -> int:
+            return sum(n for device, n in made.link._flying.items() if device)
+
+        await made.until(lambda: flying() == AT_ONCE)
+        made.link.hold.set()
+        made.link.hold = None
+        await made.until(lambda: len(made.link.sent) > MANY)
+        assert all(made.link.to(name, Kind.OFFER) for name in (NAMES[0], NAMES[MANY // 2], NAMES[-1]))
 
 
 def test_the_history_shows_the_last_rounds(tmp_path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from coordinator import device_cli, schema
@@ -20,6 +21,7 @@ from coordinator.bounds import (
     roster_bounds,
 )
 from coordinator.forgetting import FOLDER
+from coordinator.journal import MAX_WITHDRAWN_OF_ALL, Journal
 from coordinator.ownership import DATABASE
 from coordinator.roster import Roster
 from coordinator.rounds.driver import _LINES, _LINES_A_SECOND
@@ -27,7 +29,7 @@ from coordinator.standing import MAX_TRACKED
 from coordinator.store import _MAX_REFUSAL_ROWS, Store
 from coordinator.voice import BURST_OF_ALL, LINE_BYTES, OF_ALL_A_SECOND
 from protocol import messages
-from protocol.errors import Reason, Refused
+from protocol.errors import Reason, Refused, Transient
 from protocol.messages import ModalityState, State
 from protocol.topics import Kind, device_topic
 from runtime import logs
@@ -66,6 +68,9 @@ def filled(folder: Path) -> None:
         counted = {"reason": "malformed", "count": 1, "last_detail": "d" * 300, "last_wall": 1.0}
         connection.execute(schema.refusals.insert(), [{"device": n, **counted} for n in names])
         record = json.dumps({"times": [1.0] * 5, "level": 1, "since": 1.0, "until": 2.0, "reason": "m"})
+        lost = {"round": 1, "reason": "outlier", "detail": "d" * 400, "wall": 1.0}
+        withdrawn = [{"device": n, "digest": f"{n:0>64}", **lost} for n in names[:MAX_WITHDRAWN_OF_ALL]]
+        connection.execute(schema.withdrawn.insert(), withdrawn)
         known = [{"device": n, "record": record} for n in names[:MAX_TRACKED]]
         connection.execute(schema.standing.insert(), known)
 
@@ -206,6 +211,45 @@ async def test_the_operator_forgets_a_device_of_a_running_and_of_a_stopped_coord
     assert json.loads(done.stdout) == {"device": "b", "by": "command"}
     with Store(tmp_path / "coordinator" / DATABASE, read_only=True) as store:
         assert store.rows(sa.select(schema.devices)) == []
+
+
+async def test_a_request_that_cannot_be_read_or_is_being_written_does_not_end_the_coordinator(
+    tmp_path, monkeypatch
+) -> None:
+    async with bench(tmp_path, tiny_task(min_devices=2)) as made:
+        await made.online("a")
+        folder = tmp_path / "coordinator" / FOLDER
+        folder.mkdir()
+        half = folder / ".tmp-0123456789ab"
+        half.write_bytes(b"")
+        (folder / "a").write_bytes(b"force")
+        failing = iter([Transient("the disk fails")])
+
+        def remove_once(file: Path) -> None:
+            for error in failing:
+                raise error
+            file.unlink()
+
+        monkeypatch.setattr("coordinator.forgetting.remove", remove_once)
+        with capture_logs() as lines:
+            assert made.app.forgetting._asked() == []
+        assert [line["event"] for line in lines] == ["forget_not_read"]
+        assert made.app.forgetting._asked() == [("a", True)], "the next look finds it"
+        assert half.exists(), "a command is about to give it its name"
+
+
+def test_withdrawn_updates_of_names_that_never_come_back_are_bounded(tmp_path, store, monkeypatch) -> None:
+    monkeypatch.setattr("coordinator.journal.MAX_WITHDRAWN_OF_ALL", 4)
+    journal, empty = Journal(store, tmp_path / "updates"), {"size": 1, "header": {}, "lost": "", "blobs": []}
+
+    def withdraw(device: str, wall: float) -> None:
+        given = {"round": 1, "device": device, "digest": device * 32, "wall": wall, "file": "", "at": 0}
+        store.put(schema.updates, **given, **empty)
+        journal.mark_lost(1, device, Refused(Reason.OUTLIER, "far off"), wall)
+
+    for n in range(9):
+        withdraw(f"m{n}", float(n))
+    assert [len(journal.withdrawn(f"m{n}")) for n in range(9)] == [0] * 6 + [1] * 3, "the newest"
 
 
 async def test_who_delivered_stays_when_names_are_made_up(tmp_path) -> None:
