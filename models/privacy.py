@@ -9,10 +9,11 @@ streams, so they compose.
 There are two units:
 
 - A *window*: neighbouring data differ in the content of one window.
-- A *moment*: neighbouring data differ in all samples of one instant of the streams. An instant lies in
-  ``k = ceil(span / stride)`` windows of a store. Replacing k windows costs up to ``k^2`` times the rho of one
-  (group privacy, proposition 1.9): of releases that each hold at most k of them, the sum of the squares of
-  those numbers is at most k times their sum, which is at most k times what one window is in.
+- A *moment*: neighbouring data differ in all samples of one instant of the streams. An instant is in the
+  content of ``k = ceil(span / stride)`` windows of a store (:func:`span_of`). Replacing k windows costs up to
+  ``k^2`` times the rho of one (group privacy, proposition 1.9): of releases that each hold at most k of them,
+  the sum of the squares of those numbers is at most k times their sum, which is at most k times what one
+  window is in.
 
 A release without noise has no bound: epsilon is infinite from then on.
 """
@@ -26,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.contract import FloatArray, Tensors
+from models.streams.track import Track
 from protocol.task import Task
 
 PREFIX: Final = "privacy/"
@@ -53,8 +55,18 @@ def rho_within(epsilon: float, delta: float) -> float:
 
 
 def span_of(task: Task) -> float:
-    """Seconds of stream that one window's content comes from; 0 where a task has no windows."""
-    return 0.0 if task.graph is not None else max(task.window.length_s, task.window.context_s or 0.0)
+    """Seconds of stream whose samples are in one window's content; 0 where a task has no windows.
+
+    A point of the grid takes its value from the samples around it (``models/streams/track.py``), which may
+    lie beside the window: as far as a gap is bridged, or, where the window has no sample at its edge, as far
+    as ``min_coverage`` leaves points that hold the nearest sample.
+    """
+    if task.graph is not None:
+        return 0.0
+    window = task.window
+    bridged = max(Track(one, window.max_gap_s).gap_s - 0.5 / one.rate_hz for one in task.modalities)
+    beside_s = max(bridged, (1.0 - window.min_coverage) * window.length_s)
+    return max(window.length_s, window.context_s or 0.0) + 2.0 * beside_s
 
 
 def overlap(span_s: float, stride_s: float, stretch_s: float = 0.0) -> int:

@@ -1,17 +1,21 @@
 """One privacy account for a device, over tasks, names, noise, calls-off and damage; and its floors."""
 
 import asyncio
+import math
 import threading
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from edge_agent.config import LearnSettings
 from edge_agent.learner import Learner
+from edge_agent.offline import windows_of
 from edge_agent.privacy import PRIVACY_FILE, PrivacyAccount, require_private
 from models.device_privacy import DeviceAccount, StoreAccount
 from models.privacy import Account, Ledger, epsilon_of, overlap, span_of
+from models.streams.recording import Recording, Stream
 from protocol.announcement import TaskAnnouncement
 from protocol.errors import Misconfigured, Refused
 from protocol.frame import decode_frame
@@ -75,16 +79,33 @@ def bounds(window: float, moment: float) -> object:
     return pytest.approx((epsilon_of(window, DELTA), epsilon_of(moment, DELTA)), rel=1e-4)
 
 
-async def test_a_moment_lies_in_two_windows_and_costs_four_times_the_rho(tmp_path):
-    assert overlap(span_of(TASK), TASK.window.stride_s) == 2
+async def test_a_moment_is_in_three_windows_and_costs_nine_times_the_rho(tmp_path):
+    assert overlap(span_of(TASK), TASK.window.stride_s) == 3
     async with device(tmp_path, task()) as (learner, cloud):
         header = await released(learner, cloud, task())
-        assert told(header) == pytest.approx((5.298526, 11.597051), abs=1e-4)
+        assert told(header) == pytest.approx((5.298526, 18.895577), abs=1e-4)
         assert learner.privacy.words == {
             "a window": "epsilon 5.3 at delta 1e-05, at most",
-            "a moment": "epsilon 11.6 at delta 1e-05, at most",
+            "a moment": "epsilon 18.9 at delta 1e-05, at most",
             "tasks": ["toy"],
         }
+
+
+@pytest.mark.parametrize("rate_hz", [7.0, 25.0, 51.3, 60.0])
+def test_no_sample_is_in_more_windows_than_a_moment_is_charged_for(rate_hz):
+    """Also beside a window a sample may be in its content: its first and last points are interpolated."""
+    rng, most, moment = np.random.default_rng(0), 0, overlap(span_of(TASK), TASK.window.stride_s)
+    for gaps in (False, True):
+        t = rng.uniform(0, 1 / rate_hz) + np.arange(int(16 * rate_hz)) / rate_hz
+        t = t[(t % 1.9 < 1.3)] if gaps else t
+        values = rng.normal(size=(len(t), 3)).astype(np.float32)
+        before = windows_of(TASK, Recording({"acc": Stream(t, values)}))
+        for at in np.flatnonzero((t > 5) & (t < 9)):
+            other = values.copy()
+            other[at] += 1
+            after = windows_of(TASK, Recording({"acc": Stream(t, other)}))
+            most = max(most, int((before.x["acc"] != after.x["acc"]).any(axis=(1, 2)).sum()))
+    assert math.ceil(TASK.window.length_s / TASK.window.stride_s) < most <= moment
 
 
 async def test_tasks_of_other_names_and_noise_are_charged_to_the_same_windows(tmp_path):
@@ -92,7 +113,7 @@ async def test_tasks_of_other_names_and_noise_are_charged_to_the_same_windows(tm
         renamed = task(noise, name=f"work{number}")
         async with device(tmp_path, renamed) as (learner, cloud):
             header = await released(learner, cloud, renamed)
-    assert told(header) == bounds(RHO + RHO / 4, 4 * (RHO + RHO / 4))
+    assert told(header) == bounds(RHO + RHO / 4, 9 * (RHO + RHO / 4))
 
 
 async def test_a_task_that_cuts_the_same_streams_otherwise_adds_up(tmp_path):
@@ -101,8 +122,8 @@ async def test_a_task_that_cuts_the_same_streams_otherwise_adds_up(tmp_path):
     other = task(name="longer", window=Window(length_s=5.12, stride_s=1.28))
     async with device(tmp_path, other, given=one_modality(other)) as (learner, cloud):
         header = await released(learner, cloud, other)
-    # A moment: in 2 windows of the first and 4 of the other. A long window touches 6 of the short ones.
-    assert told(header) == bounds((1 + 6**2) * RHO, (2**2 + 4**2) * RHO)
+    # A moment: in 3 windows of the first and 6 of the other. A long window touches 9 of the short ones.
+    assert told(header) == bounds((1 + 9**2) * RHO, (3**2 + 6**2) * RHO)
 
 
 async def test_what_goes_without_noise_is_infinite_and_a_limit_refuses_what_comes_after(tmp_path):
@@ -124,7 +145,7 @@ async def test_what_goes_without_noise_is_infinite_and_a_limit_refuses_what_come
 
 
 async def test_the_devices_limit_ends_releases_of_all_tasks_together(tmp_path):
-    two = epsilon_of(4 * 2 * 2 * RHO, DELTA)  # room for two releases of two modalities
+    two = epsilon_of(9 * 2 * 2 * RHO, DELTA)  # room for two releases of two modalities
     limit = f"max_epsilon = {two + 1e-6}"
     for number in (1, 2):
         renamed = task(name=f"work{number}")
@@ -195,7 +216,7 @@ FLOORS = {
     "too dear": (
         {"max_epsilon": 17.0},
         1.0,
-        "a single round takes a moment.* to epsilon 17.6 at delta",
+        "a single round takes a moment.* to epsilon 29.4 at delta",
     ),
 }
 
@@ -237,7 +258,7 @@ def test_of_many_window_stores_the_oldest_keep_what_their_dearest_window_spent()
         grid = Window(length_s=2.0, stride_s=2.0 - number / 100)
         private = Account({"acc": Ledger({1: 0.25, 2: 0.5})}).tensors()
         account = account.after(f"store{number}", task(window=grid), private, noised=True)
-    assert account.rho_of_moment == pytest.approx(0.5 * (1 + 39 * 4))
-    assert account.stores["store0"] == StoreAccount(account.stores["store0"].account, 2.0, 2.0, ("toy",), ())
+    assert account.rho_of_moment == pytest.approx(0.5 * 40 * 4)
+    assert account.stores["store0"] == StoreAccount(account.stores["store0"].account, 3.0, 2.0, ("toy",), ())
     assert dict(account.stores["store0"].account.ledgers["acc"].rho) == {}
     assert dict(account.stores["store39"].account.ledgers["acc"].rho) == {1: 0.25, 2: 0.5}
