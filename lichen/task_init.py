@@ -22,6 +22,8 @@ _NEAR_WHOLE: Final = 0.02
 """A rate within so much of a whole number is that number: clocks of sensors are no better."""
 _MAX_CLASSES: Final = 32
 """A further target with more different whole numbers is a number, and no class."""
+_MOST_LABELS: Final = 1024
+"""Of a task (``protocol.task``)."""
 _FAR: Final = 2.0
 """Values whose mean is so many standard deviations from 0 get an offset."""
 _SHORT: Final = 2.0
@@ -69,10 +71,19 @@ class Labelled:
         return not self.names and (odd or len(self.numbers) > _MAX_CLASSES)
 
     def classes(self, prefix: str) -> tuple[str, ...]:
-        """Names as they are, or one for each index up to the largest."""
+        """Names as they are, or one for each index up to the largest.
+
+        Raises:
+            Misconfigured: a number is no index of a class that a task could have.
+        """
         if self.names:
             return tuple(self.names)
         largest = int(max((value for value in self.numbers if value >= 0), default=-1))
+        if largest >= _MOST_LABELS:
+            raise Misconfigured(
+                f"recordings have the label {largest}: classes count from 0, and a task has at most "
+                f"{_MOST_LABELS}; are these classes?"
+            )
         return tuple(f"{prefix}{index}" for index in range(largest + 1))
 
 
@@ -122,6 +133,9 @@ def text(found: Found, name: str, method: str) -> str:
         found: in the recordings.
         name: of the task.
         method: of the task.
+
+    Raises:
+        Misconfigured: a label is no index of a class.
     """
     return "\n".join([*_head(found, name, method), *_modalities(found), *_window(found), *_rest(found), ""])
 
@@ -154,6 +168,8 @@ def _modalities(found: Found) -> Iterator[str]:
         yield f"channels = {channels}"
         if sensor.rates and max(sensor.rates) > 1.5 * min(sensor.rates):
             yield f"# From {min(sensor.rates):.4g} to {max(sensor.rates):.4g} Hz in the recordings."
+        if sensor.rate_hz * Window().length_s < 1:
+            yield f"# Under one sample in {Window().length_s} s: are the recordings' times seconds?"
         yield f"rate_hz = {sensor.rate_hz:g}"
         yield '# unit = "m/s2"   # of the values; low and high bound what the sensor can read'
         yield "# The network sees (value - offset) / scale: about 1 is right."

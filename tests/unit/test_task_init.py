@@ -13,6 +13,7 @@ from lichen.data_cli import app as data
 from lichen.task_cli import app
 from models.streams.labels import TargetTrack
 from models.streams.recording import Recording, Stream, write_npz
+from protocol.errors import Misconfigured
 from protocol.task import Task
 from tests.support.agent_data import motion
 
@@ -62,6 +63,25 @@ def test_classes_without_names_and_short_activities_are_commented_on(tmp_path: P
     assert "count from 1?" in text
     assert task.window.label_rule == "majority"
     assert "last under 2 s" in text
+
+
+def test_a_label_that_is_no_class_is_refused_and_not_counted_up_to(tmp_path: Path) -> None:
+    (tmp_path / "rec").mkdir()
+    made = Recording(recording().streams, np.array([0.0, 30.0]), np.array([0, 2_000_000_000]))
+    write_npz(tmp_path / "rec" / "a.npz", made)
+    done = CliRunner().invoke(app, ["init", str(tmp_path / "rec"), "--out", str(tmp_path / "task.toml")])
+    assert isinstance(done.exception, Misconfigured)
+    assert "the label 2000000000: classes count from 0" in str(done.exception)
+    assert not (tmp_path / "task.toml").exists()
+
+
+def test_times_that_are_hardly_seconds_are_commented_on(tmp_path: Path) -> None:
+    (tmp_path / "rec").mkdir()
+    streams = {name: Stream(one.t * 1000, one.values) for name, one in recording().streams.items()}
+    write_npz(tmp_path / "rec" / "a.npz", Recording(streams, np.array([0.0, 9e3]), np.array([0, 1])))
+    assert "are the recordings' times seconds?" in init(tmp_path)[1]
+    write_npz(tmp_path / "rec" / "a.npz", recording())
+    assert "times seconds" not in init(tmp_path, "--force")[1]
 
 
 def test_further_targets_are_classes_or_numbers_as_they_look(folder: Path) -> None:
