@@ -152,8 +152,8 @@ class Ingest:
                 self._ledger.refused(device, refused)
                 log.debug("left_aside", device=device, why=refused.detail)
                 return
-            # What a newer release says otherwise is no bad conduct.
-            said = kind in _SAID and refused.reason is Reason.MALFORMED
+            # What a newer release says otherwise, or a device that still has another task, is no bad conduct.
+            said = kind in _SAID and refused.reason in {Reason.MALFORMED, Reason.TOO_LARGE}
             self._teller.refuse(device, self._driver.state.round, None, refused, conduct=not said)
 
     async def _light(self, route: Route, message: Message) -> bool:

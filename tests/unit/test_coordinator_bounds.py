@@ -154,6 +154,10 @@ async def test_a_state_is_bounded_in_bytes_and_in_classes(tmp_path) -> None:
         await made.give("a", Kind.STATE, messages.encode(state_of("a", modalities=many)))
         assert made.refusals() == {("a", "too_large"): 1}
         assert "a" not in made.app.roster
+        await made.online("a")
+        for _ in range(9):  # a device that still has a task with more modalities
+            await made.give("a", Kind.STATE, messages.encode(state_of("a", modalities=many)))
+        assert made.app.guard.barred("a") is None
         wide = {"acc": ModalityState(windows=(7,) * 1000)}
         payload = messages.encode(state_of("b", modalities=wide))
         assert len(payload) < most_bytes(task)
