@@ -7,7 +7,6 @@ empty ``<digest>.lost`` beside them says that a frame counts for nothing, also w
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +22,11 @@ from runtime.files import remove, remove_tree, write_atomic
 
 LOST: Final = ".lost"
 _OF_ROUNDS: Final = (schema.updates, schema.device_metrics, schema.attempts, schema.weighings)
+_DETAILED: Final = sa.or_(
+    schema.versions.c.confusion.is_not(sa.null()),
+    sa.func.length(sa.cast(schema.versions.c.devices, sa.LargeBinary)) > len("[]"),
+)
+"""Versions whose row says who delivered, or which classes were mistaken for which."""
 _AT_ONCE: Final = 8
 """Rounds that leave the history at a time where its bytes are too many."""
 WITHDRAWN_S: Final = 30 * 86400.0
@@ -238,7 +242,7 @@ class Journal:
             if last is not None:
                 _forget_rounds(connection, last)
             while most_bytes is not None and self._store.used_bytes() > most_bytes:
-                first = min(filter(None, map(partial(_oldest, connection), _OF_ROUNDS)), default=before)
+                first = _oldest(connection, before)
                 if first >= before:
                     break
                 _forget_rounds(connection, min(first + _AT_ONCE - 1, before - 1))
@@ -266,10 +270,19 @@ def _forget_withdrawn(connection: sa.Connection) -> None:
 
 
 def _forget_rounds(connection: sa.Connection, last: int) -> None:
+    """Up to this one. A version keeps its row: others name it as their parent."""
     for table in _OF_ROUNDS:
         connection.execute(table.delete().where(table.c.round <= last))
+    versions, parts = schema.versions, schema.parts
+    connection.execute(parts.delete().where(parts.c.version <= last))
+    old = versions.update().where(versions.c.version <= last, _DETAILED)
+    connection.execute(old.values(devices=[], confusion=None))
 
 
-def _oldest(connection: sa.Connection, table: sa.Table) -> int | None:
-    found: int | None = connection.execute(sa.select(sa.func.min(table.c.round))).scalar_one()
-    return found
+def _oldest(connection: sa.Connection, default: int) -> int:
+    """The first round of which anything is there that :func:`_forget_rounds` removes."""
+    columns = (*(table.c.round for table in _OF_ROUNDS), schema.parts.c.version)
+    first = [sa.select(sa.func.min(column)) for column in columns]
+    first.append(sa.select(sa.func.min(schema.versions.c.version)).where(_DETAILED))
+    found = [connection.execute(query).scalar_one() for query in first]
+    return min((one for one in found if one is not None), default=default)

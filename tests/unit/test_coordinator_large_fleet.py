@@ -161,6 +161,24 @@ def test_the_history_shows_the_last_rounds(tmp_path) -> None:
     assert len(read(tmp_path)["rounds"]) == 40
 
 
+def test_what_versions_say_at_length_leaves_by_bytes_too(tmp_path) -> None:
+    """Who delivered, the confusion of classes, metrics by person: megabytes a version, in a large fleet."""
+    with Store(tmp_path / DATABASE) as store:
+        row = {"manifest": "m", "parent": None, "wall": 1.0, "metrics": {"accuracy": 0.5}, "trouble": ""}
+        row |= {"bytes_up": 0, "bytes_down": 0, "devices": list(NAMES), "confusion": [[7] * 100] * 100}
+        by = {"group": {f"p{n}": {"accuracy": 0.5} for n in range(128)}}
+        with store.transaction() as connection:
+            connection.execute(schema.versions.insert(), [row | {"version": n} for n in range(31)])
+            connection.execute(schema.parts.insert(), [{"version": n, "by": by} for n in range(31)])
+        assert store.used_bytes() > 2_000_000
+        Journal(store, tmp_path / "updates").forget_headers(30, 100_000, 1_000_000)
+        assert store.used_bytes() <= 1_000_000
+        versions = read(tmp_path)["versions"]
+        assert [len(one["metrics"]) for one in versions] == [1] * 31, "the course of the metrics stays"
+        assert (versions[30]["devices"], versions[30]["by"]) == (list(NAMES), by)
+        assert (versions[0]["devices"], versions[0]["by"]) == ([], {})
+
+
 def test_old_rounds_leave_by_bytes_and_old_events_too(tmp_path) -> None:
     with Store(tmp_path / DATABASE) as store:
         with store.transaction() as connection:
