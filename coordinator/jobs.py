@@ -39,6 +39,15 @@ def secrets_in(state_dir: Path) -> list[Path]:
     return [state_dir.resolve() / name for name in (*_SECRET, *books)]
 
 
+def _identity(file: Path) -> tuple[int, int] | None:
+    """Another one for another file of that name; None: it is not there."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 @dataclass(frozen=True, slots=True)
 class Lineage:
     """What a bundle says about where it comes from."""
@@ -132,6 +141,7 @@ class WorkerJobs:
         self._export = Worker("export", idle_s=settings.idle_s, warm=several, hidden=hidden)
         self._one_model = spec is not None and spec.one_model
         self._exported: Bundle | None = None
+        self._known = None if windows is None else _identity(windows)
         shutil.rmtree(root, ignore_errors=True)
 
     async def initial(self) -> Blobs:
@@ -152,6 +162,7 @@ class WorkerJobs:
             raise Transient("there are no labelled windows to judge on: set evaluation.data")
         with self._folder("evaluate") as folder:
             job = jobs.EvaluateJob(self._task, threads=self._settings.threads, by=self._by)
+            await self._open_to_child(self._windows)
             await asyncio.to_thread(jobs.write_evaluate, folder, job, self._windows, state)
             await self._learn.run(folder, self._settings.timeout_s)
             return await asyncio.to_thread(jobs.read_evaluation, folder)
@@ -217,6 +228,12 @@ class WorkerJobs:
         if self._labelled is None:
             raise Transient("there are no labelled windows to learn from: name them in the task's [labelled]")
         return str(self._labelled.resolve())
+
+    async def _open_to_child(self, file: Path) -> None:
+        """A child opens what was in the state folder when it started: for another file it is started anew."""
+        before, self._known = self._known, await asyncio.to_thread(_identity, file)
+        if self._known != before:
+            await self._learn.close()
 
     @contextmanager
     def _folder(self, name: str) -> Iterator[Path]:

@@ -24,7 +24,7 @@ from protocol.messages import BlobRef, ModelPointer, Vouchers
 from protocol.roles import MAX_ROOT_BYTES, MAX_SMALL_BYTES, MAX_TARGETS_BYTES, unix
 from runtime.clock import Clock
 from runtime.fetch import Fetcher
-from runtime.files import write_atomic
+from runtime.files import disk_errors, write_atomic
 
 _log = structlog.get_logger("edge_agent.trust")
 FOLDER: Final = "trust"
@@ -252,7 +252,8 @@ class Trust:
             raise Refused(Reason.TOO_LARGE, f"{what}: {ref.size} bytes are announced, at most {most}")
         path = await self._fetcher.fetch(ref, self._timeout_s)
         try:
-            return await asyncio.to_thread(path.read_bytes)
+            with disk_errors(path):  # where the disk is full, blobs are given up for others
+                return await asyncio.to_thread(path.read_bytes)
         finally:
             await asyncio.to_thread(self._fetcher.forget, ref.digest)
 

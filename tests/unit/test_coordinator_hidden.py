@@ -9,10 +9,12 @@ import pytest
 
 from coordinator.config import WorkerSettings
 from coordinator.jobs import WorkerJobs, secrets_in
+from models import windowset
 from runtime import landlock
 from runtime.workers import Worker
-from tests.support.coordinator_fake import tiny_task
+from tests.support.agent_data import toy_task
 from tests.support.identity_desk import make_desk
+from tests.unit.test_agent_store import windows
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(
@@ -56,10 +58,18 @@ async def test_a_child_process_reads_no_key_of_the_fleet(state) -> None:
     assert all(isinstance(found[False][name], str) for name in keys), "and else they are open"
 
 
-async def test_with_its_keys_hidden_a_worker_makes_a_first_version(state) -> None:
-    task = tiny_task().model_copy(update={"method": "qqr"})
-    jobs = WorkerJobs(task, state / "jobs", None, WorkerSettings())
+async def test_with_its_keys_hidden_a_worker_makes_a_version_and_judges_it_on_files_of_the_state_folder(
+    state,
+) -> None:
+    """Also when the file is replaced while the worker waits for its next job."""
+    task = toy_task(method="qqr")
+    file = state / "test.npz"
+    windowset.save(file, windows([0, 2] * 4, task=task))
+    jobs = WorkerJobs(task, state / "jobs", file, WorkerSettings())
     try:
-        assert await jobs.initial()
+        first = await jobs.initial()
+        for count in (8, 12):
+            assert (await jobs.evaluate(first)).metrics["windows"] == count
+            windowset.save(file, windows([0, 2] * 6, task=task))
     finally:
         await jobs.close()

@@ -235,6 +235,20 @@ async def test_a_root_that_is_not_here_yet_is_waited_for_and_offers_go_on(device
     assert device.verifier.why == ""
 
 
+async def test_a_root_that_is_given_up_as_soon_as_it_is_here_is_waited_for(device, monkeypatch):
+    second, pull = root(Keys(), 2, by=(1,)), device.shelf.fetch
+    device.shelf.put(second)
+
+    async def vanishing(ref, timeout_s):
+        path = await pull(ref, timeout_s)
+        path.unlink()
+        return path
+
+    monkeypatch.setattr(device.shelf, "fetch", vanishing)
+    with pytest.raises(Transient):
+        await device.takes(signed_task(TASK, roots=[ref_of(second)], root=2))
+
+
 async def test_releases_mix_what_is_signed_is_what_came(device):
     """Keys that this lichen does not know, in the message and in what was signed, do no harm."""
     said = draft_offer(OFFER, {}, "f", 1, 1)
