@@ -1,18 +1,18 @@
 """Answers ``Fetch``: chunks on ``down/blob``, fair between devices, a bounded number in flight.
 
-Rules of the queue: a device may have ``MAX_WAITING`` chunks waiting, what it asks beyond that is dropped (it
+Rules of the queue (:mod:`coordinator.fetch_turns`): what a device asks beyond what may wait is dropped (it
 asks again); devices take turns, one chunk each; at most ``window`` chunks are in flight to one device, and
 ``window * 4`` in all. A chunk that the broker does not take is dropped as well.
 """
 
 import asyncio
-from collections import OrderedDict, deque
 from collections.abc import Callable, Container
 from typing import Final
 
 import structlog
 
 from coordinator.buckets import Buckets
+from coordinator.fetch_turns import Chunk, Turns
 from coordinator.links import Post
 from coordinator.voice import Voice, more
 from protocol.base import Wire
@@ -25,14 +25,10 @@ from runtime.clock import Clock
 
 log = structlog.get_logger(__name__)
 
-MAX_WAITING: Final = 128
 _DEVICES_AT_ONCE: Final = 4
 _CHUNK_TIMEOUT_S: Final = 20.0
 _DAY_S: Final = 86400.0
 _STRANGERS: Final = "(strangers)"
-
-Chunk = tuple[str, int, int]
-"""Digest, index, chunk size."""
 
 
 class FetchBudget:
@@ -48,6 +44,10 @@ class FetchBudget:
         self._buckets = Buckets(device_bytes, device_bytes / _DAY_S) if device_bytes else None
         self.words = f"it may fetch {device_bytes} bytes a day (fetch.device_bytes_a_day); this is dropped"
 
+    def is_stranger(self, device: str) -> bool:
+        """Whether it is in no roster."""
+        return device not in self._known
+
     def take(self, device: str, size: int, now: float) -> bool:
         """Whether it may have so many bytes more.
 
@@ -58,7 +58,7 @@ class FetchBudget:
         """
         if self._buckets is None:
             return True
-        return self._buckets.take(device if device in self._known else _STRANGERS, now, size)
+        return self._buckets.take(_STRANGERS if self.is_stranger(device) else device, now, size)
 
 
 class BlobServer:
@@ -83,7 +83,7 @@ class BlobServer:
         self._post = post
         self._say = say
         self._window = window
-        self._waiting: OrderedDict[str, deque[Chunk]] = OrderedDict()
+        self._turns = Turns()
         self._in_flight: dict[str, int] = {}
         self._more = asyncio.Event()
         self.dropped = 0
@@ -104,18 +104,18 @@ class BlobServer:
         chunk_bytes = fetch.chunk_bytes
         size = await asyncio.to_thread(lambda: self._blobs.path(fetch.digest).stat().st_size)
         last = min(fetch.first + fetch.count, chunk_count(size, chunk_bytes))
-        queue = self._waiting.setdefault(device, deque())
+        stranger = self._budget.is_stranger(device)
         for index in range(fetch.first, last):
             chunk = (fetch.digest, index, chunk_bytes)
-            if chunk in queue:
+            if self._turns.has(device, chunk):
                 continue
-            if len(queue) >= MAX_WAITING:
+            if not self._turns.has_room(device, stranger=stranger):
                 self.dropped += last - index
                 break
             if not self._budget.take(device, min(chunk_bytes, size - index * chunk_bytes), self.asked_at):
                 self._say_over_budget(device)
                 break
-            queue.append(chunk)
+            self._turns.put(device, chunk, stranger=stranger)
         self._more.set()
 
     def _say_over_budget(self, device: str) -> None:
@@ -148,13 +148,7 @@ class BlobServer:
         """The next device in turn that may have one more chunk in flight."""
         if sum(self._in_flight.values()) >= self._window * _DEVICES_AT_ONCE:
             return None
-        for device, queue in list(self._waiting.items()):
-            if not queue:
-                del self._waiting[device]
-            elif self._in_flight.get(device, 0) < self._window:
-                self._waiting.move_to_end(device)
-                return device, queue.popleft()
-        return None
+        return self._turns.take(self._in_flight, self._window)
 
     async def _send(self, device: str, chunk: Chunk) -> None:
         digest, index, chunk_bytes = chunk

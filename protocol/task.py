@@ -31,7 +31,7 @@ class Modality(Wire):
 
     name: ModalityName
     channels: Annotated[int, Field(ge=1, le=64)]
-    rate_hz: Annotated[float, Field(gt=0, le=20_000)]
+    rate_hz: Annotated[float, Field(ge=1e-6, le=20_000)]
     unit: Label = "1"
     low: float | None = None
     high: float | None = None
@@ -73,8 +73,8 @@ class Target(Wire):
 class Window(Labelling):
     """How streams are cut. Modalities share the time axis; each has ``round(length_s * rate_hz)`` samples."""
 
-    length_s: Annotated[float, Field(gt=0, le=3600)] = 2.56
-    stride_s: Annotated[float, Field(gt=0, le=3600)] = 1.28
+    length_s: Annotated[float, Field(ge=0.001, le=3600)] = 2.56
+    stride_s: Annotated[float, Field(ge=0.001, le=3600)] = 1.28
     max_gap_s: Annotated[float, Field(gt=0, le=3600)] = 0.2
     """Neighbouring samples further apart are not interpolated between: what lies in the gap is missing."""
     min_coverage: Annotated[float, Field(gt=0, le=1)] = 0.75

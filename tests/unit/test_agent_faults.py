@@ -130,13 +130,33 @@ def test_absurd_values_and_times_are_counted_and_not_learnt_from():
     ("window", "words"),
     [
         ({"length_s": 3600, "stride_s": 10}, r"window\.length_s"),
-        ({"length_s": 2, "stride_s": 1e-9}, r"window\.stride_s"),
+        ({"length_s": 2, "stride_s": 1e-9}, r"stride_s"),
+        ({"length_s": 2, "stride_s": 0.001}, r"window\.stride_s"),
+        ({"length_s": 1e-300, "stride_s": 1e-300}, r"length_s"),
     ],
 )
 def test_a_task_that_no_device_could_hold_is_refused(window, words):
     modality = Modality(name="acc", channels=64, rate_hz=20_000 if window["length_s"] == 3600 else 1)
     with pytest.raises(ValidationError, match=words):
         Task(name="t", labels=("a", "b"), modalities=(modality,), window=Window(**window))
+
+
+@pytest.mark.parametrize("rate_hz", [1e-6, 20_000])
+@pytest.mark.parametrize("length_s", [0.001, 3600])
+@pytest.mark.parametrize("overlap", [1, 1024])
+@pytest.mark.parametrize("max_gap_s", [1e-320, 3600])
+def test_a_task_at_its_bounds_is_cut_without_an_error(rate_hz, length_s, overlap, max_gap_s):
+    window = {"length_s": length_s, "stride_s": length_s / overlap, "max_gap_s": max_gap_s}
+    try:
+        modality = Modality(name="acc", channels=1, rate_hz=rate_hz)
+        task = Task(name="t", labels=("a", "b"), modalities=(modality,), window=Window(**window))
+    except ValidationError:
+        return
+    windower = Windower(task, ("acc",))
+    for n, t in enumerate((1.8e9, 1.8e9 + 0.1, 1.8e9 + 3600, 1.8e9)):  # a gap, and a clock that is set back
+        windower.feed(SampleBatch("acc", np.array([t]), np.ones((1, 1), np.float32)), float(n))
+        for _ in range(3):
+            windower.poll(float(n))
 
 
 async def test_answers_about_updates_that_are_gone_do_not_hold_up_others(spool):
