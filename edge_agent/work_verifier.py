@@ -7,6 +7,7 @@ written.
 """
 
 import asyncio
+import contextlib
 from collections import deque
 from pathlib import Path
 from typing import Final
@@ -64,6 +65,9 @@ class WorkVerifier:
         self._waiting: dict[WorkKind, Work] = {}
         self._later: dict[WorkKind, Work] = {}
         """What could not be verified yet."""
+        self._last: WorkKind = "task"
+        self._again = 0.0
+        """When it is tried again, by the event loop's clock."""
         self._news = asyncio.Event()
         self._why: dict[WorkKind, str] = {"task": "", "offer": ""}
         self._verified: deque[tuple[int, str]] = deque(maxlen=_REMEMBERED)
@@ -100,27 +104,33 @@ class WorkVerifier:
             Transient: it cannot be verified now, and waits.
         """
         await self._wait()
-        kind: WorkKind = "offer" if "offer" in self._waiting else "task"
-        work = self._waiting.pop(kind)
+        kind: WorkKind = "task" if self._last == "offer" else "offer"  # in turn, where both wait
+        if kind not in self._waiting:
+            kind = self._last
+        self._last, work = kind, self._waiting.pop(kind)
         try:
             await self._require(work)
         except LichenError as error:
             if isinstance(error, Transient) and kind not in self._waiting:
                 self._later[kind] = work
+                self._again = asyncio.get_running_loop().time() + RETRY_S
             self._say(kind, f"the {kind} that came last: {_words(error)}")
             raise
         self._say(kind, "")
         return work
 
     async def _wait(self) -> None:
-        """Until there is something to verify; what could not be verified is tried again in silence."""
-        while not self._waiting:
-            self._news.clear()
-            try:
-                async with asyncio.timeout(RETRY_S if self._later else None):
-                    await self._news.wait()
-            except TimeoutError:
+        """Until there is something to verify; what could not be is tried again, whatever else comes."""
+        loop = asyncio.get_running_loop()
+        while True:
+            if self._later and loop.time() >= self._again:
                 self._waiting, self._later = self._later | self._waiting, {}
+            if self._waiting:
+                return
+            self._news.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(self._again if self._later else None):
+                    await self._news.wait()
 
     def _say(self, kind: WorkKind, words: str) -> None:
         if words and words != self._why[kind]:

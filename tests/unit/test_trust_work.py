@@ -1,6 +1,7 @@
 """Tasks and offers of a forger, replayed or put together anew: a device with a root does not act on them."""
 
 import asyncio
+import contextlib
 import json
 
 import pytest
@@ -233,6 +234,22 @@ async def test_a_root_that_is_not_here_yet_is_waited_for_and_offers_go_on(device
     device.shelf.put(second)
     assert await device.verifier.next() == task
     assert device.verifier.why == ""
+
+
+async def test_what_waits_is_tried_again_while_other_things_come_all_the_time(device, monkeypatch):
+    monkeypatch.setattr("edge_agent.work_verifier.RETRY_S", 0.1)
+    second = root(Keys(), 2, by=(1,))
+    task = signed_task(TASK, roots=[ref_of(second)], root=2)
+    with pytest.raises(Transient):
+        await device.takes(task)
+    device.shelf.put(second)
+    acted_on = []
+    async with asyncio.timeout(60):
+        while task not in acted_on:
+            device.verifier.give(OFFER)
+            with contextlib.suppress(Refused):
+                acted_on.append(await device.verifier.next())
+            await asyncio.sleep(0.01)
 
 
 async def test_a_root_that_is_given_up_as_soon_as_it_is_here_is_waited_for(device, monkeypatch):
