@@ -69,6 +69,8 @@ def _trouble(agent: "Agent") -> Iterator[Wait]:
 
 def _learner(agent: "Agent") -> Iterator[Wait]:
     learner = agent.learner
+    if learner.until is None and not {"train", "prototype"} & {*agent.settings.roles}:
+        return  # a device that only observes is offered no round
     if agent.outbox.waiting and learner.until is None:
         return  # what is learnt waits for its receipt; that is said below
     then = "it is given up, or tried again"

@@ -38,7 +38,7 @@ NEAR: Final = 0.1
 """Of a target's scale: a value or window so near to float32's says the same."""
 _DIGITS: Final = 6
 NOTHING_LARGE: Final = "none: the graph has no convolution or large matrix that is not a device's to replace"
-NO_WINDOWS: Final = "none: there were no windows to calibrate on (evaluation.data, --calibrate)"
+NO_WINDOWS: Final = "none: no windows to calibrate on (by hand: --calibrate; a coordinator: evaluation.data)"
 
 Array = NDArray[np.float32]
 Answers = Mapping[str, Array]

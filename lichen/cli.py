@@ -46,7 +46,7 @@ PARTS: Final[dict[str, Part]] = {
         "coordinator.rollout.command:app", "Bring a version to the devices: canaries first, then all.", _RUN
     ),
     "round": Part("coordinator.round_cli:app", "Why a round has the devices that it has.", _LOOK),
-    "task": Part("lichen.task_cli:app", "What is wrong with a task, before a fleet learns it.", _RUN),
+    "task": Part("lichen.task_cli:app", "A first task from recordings; what is wrong with a task.", _RUN),
     "export": Part("lichen.export_cli:app", "A version into an ONNX bundle, checked against torch.", _RUN),
     "demo": Part("lichen.demo.cli:app", "A whole fleet on this machine, on real sensor data.", _STUDY),
     "simulate": Part(

@@ -185,8 +185,12 @@ def _absent(task: Task, every: Sequence[Checked]) -> Iterator[Finding]:
     """Classes and modalities that no file has."""
     if not any(one.by_class for one in every):
         return
-    for label in task.labels:
-        count = sum(one.by_class.get(label, 0) for one in every)
+    total = {label: sum(one.by_class.get(label, 0) for one in every) for label in task.labels}
+    if not any(total.values()):
+        words = "no window of any file has a label: only a method that learns without labels can use them"
+        yield Finding("no-label", WARNING, words)
+        total = {}
+    for label, count in total.items():
         if count < _FEW:
             number = f"only {count} windows" if count else "no window"
             yield Finding("rare-class", WARNING, f"class {label!r}: {number} in all files together")

@@ -64,7 +64,7 @@ def show(view: FleetView, console: Console, *, why: bool, listened_s: float = 0.
 
 def _without_model(view: FleetView) -> Iterator[str]:
     """Why devices run no model that are here to infer."""
-    announced = "no model was announced to all devices"
+    announced = "no model is announced to the whole fleet yet"
     if view.model is not None:
         announced = (
             f"it does not say why (version {view.model.version} is announced); see its lichen agent status"

@@ -26,6 +26,10 @@ _MOST_LABELS: Final = 1024
 """Of a task (``protocol.task``)."""
 _FAR: Final = 2.0
 """Values whose mean is so many standard deviations from 0 get an offset."""
+_SAMPLES: Final = 128
+"""Samples of a window, of the fastest modality, where a window of the usual length has hardly one."""
+_LONGEST_S: Final = 3600.0
+"""What ``window.length_s`` may be."""
 _SHORT: Final = 2.0
 """Activities shorter than so many windows are worth another rule."""
 
@@ -182,13 +186,19 @@ def _modalities(found: Found) -> Iterator[str]:
 
 def _window(found: Found) -> Iterator[str]:
     window = Window()
+    length_s, stride_s = window.length_s, window.stride_s
+    fastest = max(sensor.rate_hz for sensor in found.sensors.values())
     yield from ("", "[window]")
+    if fastest * length_s < 2:  # noqa: PLR2004 - one sample is no window
+        length_s = min(_SAMPLES / fastest, _LONGEST_S)
+        stride_s = length_s / 2
+        yield f"# {length_s * fastest:.3g} samples of the fastest modality."
     held = float(np.median(found.activities_s)) if found.activities_s else np.inf
-    if held < _SHORT * window.length_s:
+    if held < _SHORT * length_s:
         yield f"# Half of the activities last under {held:.3g} s: a window may hold several of them."
         yield 'label_rule = "majority"'
-    yield f"length_s = {window.length_s}"
-    yield f"stride_s = {window.stride_s}"
+    yield f"length_s = {length_s:g}"
+    yield f"stride_s = {stride_s:g}"
 
 
 def _rest(found: Found) -> Iterator[str]:

@@ -123,7 +123,8 @@ def show(course: Course, past: list[Rollout], here: Here, *, mode: str, running:
         f"mode {mode}; the coordinator {'runs' if running else 'does not run: nothing goes on until it does'}"
     )
     stable = course.stable
-    say(f"all devices: {'no version yet' if stable is None else stable.release.words}")
+    none = "each export, at once (lichen status shows the newest)" if mode == "newest" else "no version yet"
+    say(f"all devices: {none if stable is None else stable.release.words}")
     if course.rollout is not None:
         _show(console, course.rollout, here)
     if names := sorted(left_out(course.refusers)):

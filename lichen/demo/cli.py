@@ -54,7 +54,7 @@ def demo(
             help="Python of the observing device; it has only lichen[infer]. Default: .venv-observer"
         ),
     ] = None,
-    timeout_s: Annotated[float, typer.Option(help="Give up after so long, and say why.", min=10)] = 420.0,
+    timeout_s: Annotated[float, typer.Option(help="Give up after so long, and say why.", min=10)] = 1200.0,
     output_format: Annotated[
         Format, typer.Option("--format", help="A table for people, or one JSON object.")
     ] = Format.TABLE,

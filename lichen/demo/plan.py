@@ -72,7 +72,7 @@ class Options:
     study: bool = True
     study_seeds: int = 3
     observer_python: Path | None = None
-    timeout_s: float = 420.0
+    timeout_s: float = 1200.0
 
 
 def task(rounds: int, *, config: Mapping[str, Any] | None = None, seed: int = 0) -> Task:

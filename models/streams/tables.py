@@ -16,6 +16,7 @@ from protocol.errors import Misconfigured
 SUFFIXES: Final = (".csv", ".parquet")
 NONE: Final[Mapping[str, str]] = MappingProxyType({})
 _SHOWN: Final = 12
+_COLUMNS: Final = "a column is t, label, target.<name> or <modality>.<channel>"
 
 
 @dataclass(frozen=True)
@@ -133,8 +134,9 @@ def _number(path: Path, line: int, name: str, cell: str) -> float:
     try:
         return float(cell) if cell.strip() else float("nan")
     except ValueError:
+        hint = "" if "." in name or name == "t" else f"; {_COLUMNS}"
         raise Misconfigured(
-            f"recording {path}: line {line}, column {name!r}: {cell!r} is not a number"
+            f"recording {path}: line {line}, column {name!r}: {cell!r} is not a number{hint}"
         ) from None
 
 

@@ -193,6 +193,21 @@ def test_a_file_that_cannot_be_read_does_not_hide_the_others(tmp_path):
     assert told["files"][1]["windows"] == 59
 
 
+def test_recordings_without_a_label_are_warned_of_once(tmp_path):
+    code, told = check(tmp_path, Recording(sound().streams), Recording(sound().streams))
+    assert code == 0
+    (found,) = told["across"]
+    assert (found["kind"], found["severity"]) == ("no-label", "warning")
+
+
+def test_a_column_of_words_without_a_place_is_told_what_columns_there_are(tmp_path):
+    (tmp_path / "rec").mkdir()
+    (tmp_path / "rec" / "bad.csv").write_text("t,acc.x,activity\n0,1,sitting\n")
+    _, told = check(tmp_path, sound())
+    words = told["files"][0]["findings"][0]["words"]
+    assert "'sitting' is not a number; a column is t, label, target.<name> or <modality>.<channel>" in words
+
+
 def test_a_folder_without_files_is_refused(tmp_path, capsys):
     with pytest.raises(SystemExit) as left:
         main(["data", "check", str(tmp_path), "--task", str(task(tmp_path))])

@@ -80,6 +80,26 @@ async def test_a_rollout_is_followed_to_its_end(act: Act, asked: list[tuple[str,
     assert [words[:2] for words in asked] == [("rollout", "status")] * 2
 
 
+async def test_the_export_of_the_bad_version_has_the_demos_own_time(
+    act: Act, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[float] = []
+
+    async def ask(_: Any, *words: str, patience_s: float) -> Any:
+        assert words[0] == "export"
+        given.append(patience_s)
+        return {"size": 9}
+
+    async def history(_: Any) -> Any:
+        return {"versions": [{"version": 4, "manifest": "m"}]}
+
+    monkeypatch.setattr(module, "ask", ask)
+    monkeypatch.setattr(module.beside, "history", history)
+    monkeypatch.setattr(module, "spoil", lambda *_: (Path("m"), Path("blobs"), 5))
+    assert (await act._bad_bundle())[1] == 5
+    assert given == [act._fleet.options.timeout_s]
+
+
 async def test_one_that_never_ends_is_told_with_what_it_waits_for(
     act: Act, asked: list[tuple[str, ...]]
 ) -> None:

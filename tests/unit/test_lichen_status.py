@@ -139,7 +139,7 @@ TRIED = {"version": 3, "bundle": "a" * 64}
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        ({}, "d runs no model: no model was announced to all devices"),
+        ({}, "d runs no model: no model is announced to the whole fleet yet"),
         (
             {"trial": TrialReport(**TRIED, phase="refused", why="it wants \x1b[31meeg")},
             "d runs no model: version 3 was refused: it wants [31meeg",

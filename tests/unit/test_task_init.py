@@ -102,3 +102,16 @@ def test_a_task_that_is_there_is_not_replaced(folder: Path, capsys: pytest.Captu
     assert "is there already; --force replaces it" in capsys.readouterr().err
     assert (folder / "task.toml").read_text() == "precious"
     init(folder, "--force")
+
+
+def test_milliseconds_are_commented_on_and_a_window_has_samples(tmp_path: Path) -> None:
+    (tmp_path / "rec").mkdir()
+    slow = motion(4000.0, 0.05, 3, 1)
+    at = np.array([0.0, 2000.0])
+    write_npz(tmp_path / "rec" / "a.npz", Recording({"acc": slow}, at, np.array([0, 1], np.int64)))
+    task, text = init(tmp_path)
+    assert "are the recordings' times seconds?" in text
+    assert (task.window.length_s, task.window.stride_s) == (2560, 1280)
+    write_npz(tmp_path / "rec" / "a.npz", recording())
+    _, text = init(tmp_path, "--force")
+    assert "times seconds?" not in text

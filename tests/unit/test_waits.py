@@ -110,7 +110,9 @@ def agent(**changes):
         "verifier": SimpleNamespace(why="", since=None),
         "publishing": None,
         "settings": SimpleNamespace(
-            outbox=SimpleNamespace(resend_s=10.0), roles=("observe",), infer=SimpleNamespace(enabled=True)
+            outbox=SimpleNamespace(resend_s=10.0),
+            roles=("observe", "prototype"),
+            infer=SimpleNamespace(enabled=True),
         ),
         "session": SimpleNamespace(misfit=""),
     }
@@ -121,6 +123,12 @@ def test_an_idle_agent_waits_for_an_offer_and_nothing_else():
     (wait,) = agent_waits(agent())
     assert (wait.what, wait.why, wait.until) == ("round", "no offer yet", None)
     assert "until the coordinator offers a round" in wait.then
+
+
+def test_an_agent_that_only_observes_waits_for_no_offer():
+    idle = agent()
+    idle.settings.roles = ("observe",)
+    assert agent_waits(idle) == []
 
 
 def test_each_trouble_of_an_agent_is_a_wait_of_its_own():

@@ -124,7 +124,7 @@ class Act:
             fleet,
             *("export", "--blobs", str(spoilt), "--manifest", str(manifest)),
             *("--task", str(fleet.layout.config("task")), "--out", str(out)),
-            patience_s=_START_S,
+            patience_s=fleet.options.timeout_s,
         )
         fleet.screen.say(
             f"version {version} is version {newest['version']} with its weights shuffled; lichen export "
