@@ -66,7 +66,7 @@ TABLE: Final[dict[str, tuple[Cell, ...]]] = {
         Cell(69, "none was opened yet"),
         _ABSENT,
     ),
-    "lichen rollout status": (_FULL, _DONE, _DONE, Cell(0, "no version yet")),
+    "lichen rollout status": (_FULL, _DONE, _DONE, Cell(0, "each export, at once")),
     "lichen rollout pause": (_FULL, _HELD, _READ_ONLY, Cell(65, "there was no rollout yet")),
     "lichen device ls": (_FULL, _DONE, _READ_ONLY, Cell(0, "No device yet")),
     "lichen device invite": (_FULL, _HELD, _READ_ONLY, Cell(78, "authority is not there")),
