@@ -90,7 +90,7 @@ class Learner(Explained):
         """An offer came. The newest waits; it replaces the one that waited."""
         current = self._current
         if current is not None:
-            if _same(current, offer):
+            if _key(current) == _key(offer):
                 return
             if current.task == offer.task and offer.round < current.round:
                 return
@@ -240,11 +240,15 @@ class Learner(Explained):
         name = digest(frame)
         private, account = kept
         keep = asyncio.to_thread(self._keep, offer, name, frame, new_carry, private, account=account)
-        await finished(keep)  # cancelled in between, the next training would read what this one writes
+        finite = {key: value for key, value in metrics.items() if np.isfinite(value)}
+        try:
+            await finished(keep)  # cancelled in between, the next training would read what this one writes
+        except asyncio.CancelledError:
+            self._on_spooled(offer, finite)  # it is in the spool, and nothing else may have it sent
+            raise
         self.trained += 1
         self.why = f"the update for round {offer.round} waits for its receipt"
         _log.info("update spooled", round=offer.round, bytes=len(frame))
-        finite = {key: value for key, value in metrics.items() if np.isfinite(value)}
         self._on_spooled(offer, finite)
 
     def _keep(
@@ -294,7 +298,3 @@ def _write_job(folder: Path, job: jobs.TrainJob, data: Material, state: Blobs, p
 
 def _key(offer: Offer) -> tuple[str, int, str]:
     return offer.task, offer.round, offer.base
-
-
-def _same(a: Offer, b: Offer) -> bool:
-    return _key(a) == _key(b)

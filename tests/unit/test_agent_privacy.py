@@ -184,7 +184,8 @@ async def test_a_damaged_account_is_not_an_empty_one(tmp_path):
 async def test_a_training_that_is_called_off_while_it_is_written_stays_in_the_account(tmp_path, monkeypatch):
     writing, go_on = threading.Event(), threading.Event()
     async with device(tmp_path, task()) as (learner, cloud):
-        put = learner.spool.put
+        put, spooled = learner.spool.put, list[int]()
+        monkeypatch.setattr(learner, "_on_spooled", lambda offer, _: spooled.append(offer.round))
 
         def slowly(**what: object) -> None:
             if what["round_"] == 1:
@@ -204,6 +205,7 @@ async def test_a_training_that_is_called_off_while_it_is_written_stays_in_the_ac
         go_on.set()
         await until(lambda: {entry.round for entry in learner.spool.pending()} == {1, 2})
         await until(lambda: learner.trained == 1)
+        assert spooled == [1, 2], "an update that is in the spool is sent, also of a training called off"
     account = PrivacyAccount(tmp_path / "state" / PRIVACY_FILE, LearnSettings())
     assert account.words["a window"].startswith(f"epsilon {epsilon_of(2 * RHO, DELTA):.3g} ")
 
