@@ -12,6 +12,7 @@ from protocol.task import Task
 from protocol.topics import Kind, parse
 from runtime.clock import Clock
 from runtime.mqtt import Message
+from runtime.sparing import Sparing
 
 if TYPE_CHECKING:
     from edge_agent.agent import Agent
@@ -35,6 +36,7 @@ class Router:
         """When something came from the coordinator, unix seconds; what the broker retained tells nothing."""
         self.refused: dict[str, int] = {}
         """Messages that were refused, by reason."""
+        self._sparing = Sparing(clock.now)
 
     async def run(self) -> None:
         """Handle what comes, for ever."""
@@ -49,10 +51,16 @@ class Router:
             await self.handle(message)
         except Refused as error:
             self.refused[error.reason] = self.refused.get(error.reason, 0) + 1
-            say = _log.debug if error.reason is Reason.UNKNOWN_KIND else _log.warning
-            say("a message was refused", topic=message.topic, why=str(error))
+            if error.reason is Reason.UNKNOWN_KIND:
+                _log.debug("a message was refused", topic=message.topic, why=str(error))
+            else:
+                self._warn("a message was refused", message.topic, error)
         except Transient as error:  # the peer sends again what matters
-            _log.warning("a message could not be handled", topic=message.topic, why=str(error))
+            self._warn("a message could not be handled", message.topic, error)
+
+    def _warn(self, event: str, topic: str, error: Exception) -> None:
+        if (unsaid := self._sparing.unsaid()) is not None:
+            _log.warning(event, topic=topic, why=str(error), **unsaid)
 
     async def handle(self, message: Message) -> None:
         """Give one message to whom it concerns.

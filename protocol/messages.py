@@ -40,8 +40,9 @@ Metrics = Annotated[dict[Label, float], Field(max_length=128)]
 Role = Literal["observe", "prototype", "train"]
 """Those that this lichen knows; on the wire a :data:`Word`."""
 MAX_WORDS: Final = 240
-Words = Annotated[str, Field(min_length=1, max_length=MAX_WORDS, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
-"""One line for people."""
+_UNSEEN: Final = r"\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+Words = Annotated[str, Field(min_length=1, max_length=MAX_WORDS, pattern=f"^[^{_UNSEEN}]+$")]
+"""One line for people: without what a terminal obeys, and what turns text round or cannot be seen."""
 SecretPrint = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 
 

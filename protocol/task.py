@@ -17,7 +17,7 @@ CodecName = Literal["float32", "float16", "int8", "int4", "int2"]
 ModalityName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,31}$")]
 """Also a part of tensor names and the name of an ONNX input: no dot."""
 MAX_WINDOW_VALUES: Final = 1 << 22
-"""Values of one window, all modalities together (16 MB): more is a mistake in ``length_s`` or ``rate_hz``."""
+"""Values of one window, all modalities together (16 MB), and of all that a device cuts in a second."""
 MAX_OVERLAP: Final = 1024
 """``length_s`` is at most so many times ``stride_s``."""
 LABEL: Final = "label"
@@ -226,13 +226,13 @@ class Task(Wire):
     @model_validator(mode="after")
     def _a_window_fits_into_memory(self) -> Self:
         if self.window.context_s is not None and self.window.context_s < self.window.length_s:
-            raise ValueError(
-                "window.context_s: less than window.length_s; leave it out to keep windows alone"
-            )
+            raise ValueError("window.context_s: under window.length_s; leave it out to keep windows alone")
         values = sum(m.channels * self.context_samples(m.name) for m in self.modalities)
         if values > MAX_WINDOW_VALUES:
             what = "length_s: a window" if self.window.context_s is None else "context_s: a window's context"
             raise ValueError(f"window.{what} has {values} values, at most {MAX_WINDOW_VALUES}")
+        if values > MAX_WINDOW_VALUES * self.window.stride_s:
+            raise ValueError(f"window.stride_s: a device would cut over {MAX_WINDOW_VALUES} values a second")
         if self.window.length_s > MAX_OVERLAP * self.window.stride_s:
             raise ValueError(f"window.stride_s: under a {MAX_OVERLAP}th of window.length_s")
         return self

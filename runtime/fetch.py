@@ -15,6 +15,7 @@ from protocol.errors import Refused, Transient
 from protocol.messages import BlobRef
 from protocol.topics import Kind, device_topic
 from runtime.blobs import BlobStore, Partial
+from runtime.sparing import Sparing
 
 _log = structlog.get_logger("runtime.fetch")
 _MAX_STALL_S: Final = 30.0
@@ -80,6 +81,7 @@ class Fetcher:
         """Chunks that nobody waited for, that came twice, or that did not fit."""
         self.asked = 0
         """Fetch messages sent."""
+        self._sparing = Sparing()
 
     async def fetch(self, ref: BlobRef, timeout_s: float) -> Path:
         """The path of a verified blob, pulled unless it is here; a download that was cut off goes on.
@@ -181,7 +183,8 @@ class Fetcher:
         try:
             new = await asyncio.to_thread(partial.add, index, data)
         except Refused as error:
-            _log.warning("a chunk does not fit", blob=partial.ref.digest, error=error.detail)
+            if (unsaid := self._sparing.unsaid()) is not None:
+                _log.warning("a chunk does not fit", blob=partial.ref.digest, error=error.detail, **unsaid)
             new = False
         self.ignored += not new
         return new

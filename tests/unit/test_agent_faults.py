@@ -133,6 +133,7 @@ def test_absurd_values_and_times_are_counted_and_not_learnt_from():
         ({"length_s": 2, "stride_s": 1e-9}, r"stride_s"),
         ({"length_s": 2, "stride_s": 0.001}, r"window\.stride_s"),
         ({"length_s": 1e-300, "stride_s": 1e-300}, r"length_s"),
+        ({"length_s": 1, "stride_s": 0.001, "context_s": 3600}, r"window\.stride_s.* a second"),
     ],
 )
 def test_a_task_that_no_device_could_hold_is_refused(window, words):

@@ -194,6 +194,14 @@ def accelerometer(name="accelerometer"):
     return Modality(name=name, channels=3, rate_hz=50)
 
 
+@pytest.mark.parametrize("sign", ["\x1b", "\x9b", "\n", "\u202e", "\u2066", "\u2028", "\u200b", "\ufeff"])
+def test_words_for_people_hold_nothing_that_a_terminal_obeys_or_that_turns_them_round(sign):
+    state = State(status="online", device="d", refuses="no modality of the task: ÄÖ \u65e5\u672c")
+    with pytest.raises(Refused, match="refuses"):
+        decode(encode(state).replace(b"of the", json.dumps(sign)[1:-1].encode()), State)
+    assert decode(encode(state), State) == state
+
+
 def test_a_task_says_what_is_wrong_with_it():
     with pytest.raises(ValidationError, match="modality named twice: accelerometer"):
         Task(name="t", labels=("a", "b"), modalities=(accelerometer(), accelerometer()))
