@@ -27,6 +27,8 @@ from protocol.frame import digest
 CPU: Final = "CPUExecutionProvider"
 PASSING: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR})
 """Errors that say nothing of a file."""
+_MFD_NOEXEC_SEAL: Final = 0x8
+"""Python 3.11 has no name for it."""
 _FORMAT: Final = ("session.load_model_format", "ONNX")
 """Else the first bytes, or the end of the name, may choose ONNX Runtime's own format, which nobody checks."""
 
@@ -91,11 +93,28 @@ def _session(model: str | bytes, what: str, threads: int, provider: str) -> Any:
         raise Refused(Reason.MALFORMED, f"{what} does not load: {error}"[:500]) from None
 
 
+def _memory_file() -> int:
+    """A file in memory that may be sealed and can never be executed; its descriptor.
+
+    A kernel may be set to refuse any other (``vm.memfd_noexec``); one before 6.3 does not know the flag.
+
+    Raises:
+        OSError: no memory, or no descriptor.
+    """
+    flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+    try:
+        return os.memfd_create("model", flags | _MFD_NOEXEC_SEAL)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+    return os.memfd_create("model", flags)
+
+
 @contextmanager
 def _sealed(path: Path) -> Iterator[int]:
     """A copy of a file in memory that nobody can change; its descriptor."""
     try:
-        fd = os.memfd_create("model", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        fd = _memory_file()
         try:
             with path.open("rb") as file, os.fdopen(fd, "wb", closefd=False) as copy:
                 shutil.copyfileobj(file, copy, 1 << 20)

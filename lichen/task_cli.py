@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 import numpy as np
 import typer
 
+from protocol.base import name_trouble
 from protocol.errors import Misconfigured
 from protocol.task import LABEL, Task
 from runtime import exit_codes
@@ -60,6 +61,8 @@ def init(
 
     if out.exists() and not force:
         raise NotWritten(f"--out {out}: is there already; --force replaces it", exit_codes.CANTCREAT)
+    if trouble := name_trouble(name):
+        raise Misconfigured(f"--name: {trouble}")
     found = task_init.look(files_of(paths))
     with writing(out):
         replace_file(out, task_init.text(found, name, method).encode())

@@ -90,11 +90,12 @@ class DeviceAccount:
             epsilon: that no moment may exceed; None: the device sets no limit.
             delta: of that epsilon.
         """
-        tensors = self.stores.get(store, StoreAccount()).account.tensors()
+        before = self.stores.get(store, StoreAccount())
+        tensors = before.account.tensors()
         if epsilon is not None:
             elsewhere = sum(one.over(0.0) for name, one in self.stores.items() if name != store)
             left = max(0.0, rho_within(epsilon, delta) - elsewhere)
-            left /= overlap(span_of(task), task.window.stride_s) ** 2
+            left /= overlap(max(before.span_s, span_of(task)), task.window.stride_s) ** 2
             tensors[LIMIT] = np.array([left], np.float32)
         return tensors
 

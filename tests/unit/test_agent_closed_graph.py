@@ -1,6 +1,8 @@
 """Models from the wire that are more than arithmetic are refused before ONNX Runtime sees them."""
 
 import contextlib
+import errno
+import os
 from functools import partial
 from pathlib import Path
 
@@ -213,6 +215,22 @@ def test_the_sealed_bytes_are_mapped_as_every_kernel_allows(tmp_path: Path, monk
     monkeypatch.setattr(onnx_session, "require_closed", looked)
     LoadedModel(put(tmp_path), 1)
     assert ways == {"r--p"}
+
+
+def test_a_kernel_that_refuses_executable_memory_or_knows_no_such_flag_opens_models(
+    tmp_path: Path, monkeypatch
+) -> None:
+    create, asked = os.memfd_create, []
+
+    def old(name: str, flags: int) -> int:
+        asked.append(bool(flags & 0x8))
+        if asked[-1]:
+            raise OSError(errno.EINVAL, "an old kernel")
+        return create(name, flags)
+
+    monkeypatch.setattr(os, "memfd_create", old)
+    LoadedModel(put(tmp_path), 1)
+    assert asked == [True, False]
 
 
 def test_a_file_that_changed_since_its_manifest_was_read_is_not_opened(tmp_path: Path) -> None:

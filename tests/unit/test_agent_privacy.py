@@ -14,7 +14,7 @@ from edge_agent.learner import Learner
 from edge_agent.offline import windows_of
 from edge_agent.privacy import PRIVACY_FILE, PrivacyAccount, require_private
 from models.device_privacy import DeviceAccount, StoreAccount
-from models.privacy import Account, Ledger, epsilon_of, overlap, span_of
+from models.privacy import LIMIT, Account, Ledger, epsilon_of, overlap, span_of
 from models.streams.recording import Recording, Stream
 from protocol.announcement import TaskAnnouncement
 from protocol.errors import Misconfigured, Refused
@@ -264,3 +264,12 @@ def test_of_many_window_stores_the_oldest_keep_what_their_dearest_window_spent()
     assert account.stores["store0"] == StoreAccount(account.stores["store0"].account, 3.0, 2.0, ("toy",), ())
     assert dict(account.stores["store0"].account.ledgers["acc"].rho) == {}
     assert dict(account.stores["store39"].account.ledgers["acc"].rho) == {1: 0.25, 2: 0.5}
+
+
+def test_the_limit_is_of_the_longest_windows_that_the_store_ever_released():
+    private = Account({"acc": Ledger({}, 0.0)}).tensors()
+    short, long = task(), task(window=Window(length_s=2.56, stride_s=1.28, context_s=10.24))
+    account = DeviceAccount().after("store", long, private, noised=True)
+    assert span_of(long) > span_of(short)
+    limits = [account.given("store", one, 8.0, DELTA)[LIMIT][0] for one in (short, long)]
+    assert limits[0] == limits[1]

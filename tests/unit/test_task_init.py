@@ -104,6 +104,16 @@ def test_a_task_that_is_there_is_not_replaced(folder: Path, capsys: pytest.Captu
     init(folder, "--force")
 
 
+def test_a_name_that_no_broker_takes_leaves_no_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        cli.main(
+            ["task", "init", str(folder / "rec"), "--out", str(folder / "task.toml"), "--name", "my task"]
+        )
+    assert left.value.code == 78
+    assert "write 'my-task'" in capsys.readouterr().err
+    assert not (folder / "task.toml").exists()
+
+
 def test_milliseconds_are_commented_on_and_a_window_has_samples(tmp_path: Path) -> None:
     (tmp_path / "rec").mkdir()
     slow = motion(4000.0, 0.05, 3, 1)
