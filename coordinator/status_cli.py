@@ -105,7 +105,7 @@ def look(store: Store, settings: CoordinatorSettings, now: float) -> tuple[dict[
     found = {
         "coordinator": "running"
         if running
-        else f"not running since {stamp(said_at)}; this was its last state",
+        else f"not running since {stamp(said_at)}; what follows is how it stood then",
         "running": running,
         "now": now,
         "fleet": settings.fleet,

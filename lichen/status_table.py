@@ -93,7 +93,7 @@ def _round(now: RoundAnnouncement, console: Console, *, why: bool, heard: bool) 
     if why:
         _say(console, f"waits for: {now.waiting_for or 'nothing'}")
         if now.phase not in _GONE:
-            left = "until others end it" if now.until_s is None else f"for {span(now.until_s)} more at most"
+            left = "with no time limit" if now.until_s is None else f"for {span(now.until_s)} more at most"
             often = f"; it says so at least every {span(now.every_s)}" if now.every_s else ""
             _say(console, f"           said {_age(now, heard=heard)}, {left}{often}")
             if words := _clocks(now, heard=heard):

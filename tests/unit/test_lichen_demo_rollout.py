@@ -311,7 +311,7 @@ def test_the_page_has_the_section_and_escapes_what_devices_say(good: RolloutStor
     assert "it &lt;says&gt; something else" in page
     assert "lichen rollout create --bundle b" in page
     assert "dropped it by itself" in page
-    assert "got no further" in page
+    assert "reached only the first watch" in page
     assert '<b class="good">1 of 2</b>' in page
     assert "<b>6 s</b>" in page
     assert "<b>2 of 2</b>" in page
@@ -320,7 +320,7 @@ def test_the_page_has_the_section_and_escapes_what_devices_say(good: RolloutStor
 
 def test_the_page_promises_nothing_that_did_not_happen(good: RolloutStory) -> None:
     _seen_by_another(good)
-    assert "got no further" not in html(story(good))
+    assert "reached only the first watch" not in html(story(good))
     assert "A bad model" not in html(story(None))
     assert "A bad model" not in html(story(RolloutStory([], "physcia")))
 

@@ -110,7 +110,7 @@ def test_a_fleet_without_a_name_or_with_a_wrong_one_is_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("until_s", "words"), [(None, "until others end it"), (75.0, "for 1 min 15 s more at most")]
+    ("until_s", "words"), [(None, "with no time limit"), (75.0, "for 1 min 15 s more at most")]
 )
 def test_why_says_how_old_the_words_are_and_for_how_long_at_most(
     until_s: float | None, words: str, monkeypatch: pytest.MonkeyPatch
