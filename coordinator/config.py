@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from coordinator.policies import policy
 from coordinator.rollout.settings import RolloutSettings
@@ -14,10 +14,11 @@ from models import windowset
 from models.evaluation import Part
 from models.registry import method
 from models.spec import MethodSpec
+from protocol.announcement import MAX_ANNOUNCED_BYTES, TaskAnnouncement
 from protocol.base import Name
 from protocol.errors import Misconfigured
 from protocol.frame import DEFAULT_LIMITS
-from protocol.messages import MAX_BLOB_BYTES
+from protocol.messages import MAX_BLOB_BYTES, MAX_MESSAGE_BYTES, encode
 from protocol.task import Task
 from runtime.settings import ConfigPath, LogSettings, MqttSettings, Section, load, load_toml
 
@@ -183,7 +184,11 @@ def load_task(settings: CoordinatorSettings) -> tuple[Task, MethodSpec]:
 
 def problems(task: Task) -> list[str]:
     """What a coordinator cannot do of a task, in words that name the key; empty: nothing."""
-    checks: list[Callable[[], object]] = [lambda: policy(task.rounds.selection), lambda: _check_draw(task)]
+    checks: list[Callable[[], object]] = [
+        lambda: policy(task.rounds.selection),
+        lambda: _check_draw(task),
+        lambda: _check_announcement(task),
+    ]
     try:
         spec = method(task.method)
     except Misconfigured as error:
@@ -209,6 +214,19 @@ def _check_size(task: Task, spec: MethodSpec) -> None:
         raise Misconfigured(
             f"graph.max_entities: what one device may own takes up to {size} bytes, and a device reads at "
             f"most {most}; lower it, or the size of an entity in the method's config"
+        )
+
+
+def _check_announcement(task: Task) -> None:
+    """Devices refuse a message that is too large, so a fleet would never learn of such a task."""
+    try:
+        size = len(encode(TaskAnnouncement.of(task)))
+    except ValidationError:
+        size = MAX_MESSAGE_BYTES
+    if size > MAX_ANNOUNCED_BYTES:
+        raise Misconfigured(
+            f"the task's announcement has {size} bytes or more, and at most {MAX_ANNOUNCED_BYTES} are sent: "
+            "use fewer or shorter labels, targets or options of the method"
         )
 
 

@@ -13,6 +13,8 @@ from protocol.task import Task
 MAX_TASK_TEXT: Final = 120 * 1024
 MAX_SIGNED_TASK_BYTES: Final = 48 * 1024
 """Most of it names roots, 105 bytes each."""
+MAX_ANNOUNCED_BYTES: Final = 72 * 1024
+"""Of an announcement without its signature: with it, it must stay below ``messages.MAX_MESSAGE_BYTES``."""
 MAX_SIGNED_OFFER_BYTES: Final = 8192
 MAX_NEXT_ROOTS: Final = 256
 """Roots after the first one that a task or a pointer names."""

@@ -245,3 +245,18 @@ def test_an_unknown_option_is_answered_with_all_options_the_nearest_first(
     assert code == 78
     assert "config.class_weights: no such option (options: " in err
     assert "config.batches: no such option; did you mean 'batch'? (options: batch, " in err
+
+
+def test_a_task_that_no_message_holds_is_refused_before_a_fleet_waits_for_it(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "task.toml"
+    many = json.dumps([f"class-{number}-{'x' * 50}" for number in range(1024)])
+    targets = "".join(f'[[targets]]\nname = "t{n}"\nlabels = {many}\n' for n in range(3))
+    path.write_text(TASK.format(method=PLAIN).replace('["slow", "middle", "fast"]', many) + targets)
+    code, told = as_json(capsys, path)
+    assert code == 78
+    assert any(
+        "the task's announcement has" in words and "fewer or shorter labels" in words
+        for words in told["wrong"]
+    )
