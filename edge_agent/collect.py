@@ -184,7 +184,7 @@ class Collector:
         self._wake.clear()
 
     async def _step(self, work: WindowWorkspace) -> None:
-        while (windows := work.windower.poll(self._clock.now())) is not None:
+        while self.workspace is work and (windows := work.windower.poll(self._clock.now())) is not None:
             quality = work.meter.judge(windows)
             work.recent.extend(quality.found_BMR)
             work.store.add(as_window_set(windows, quality))
