@@ -41,6 +41,7 @@ _NAMES: Final = 64
 _TASKLESS: Final = 500
 REPEAT_S: Final = 30.0
 """The round is said again so often: the words hold durations, and silence means that nobody is there."""
+_TASK_PAUSE_MOST_S: Final = 3600.0
 _FAREWELL_S: Final = 2.0
 _WORDS: Final = 1000
 """Characters in ``RoundAnnouncement.waiting_for``."""
@@ -77,7 +78,7 @@ class Announcer:
         self._leaving = False
         self._taskless: set[str] = set()
         self._task_again = False
-        self._task_said = clock.now()
+        self._task_said, self._task_pause_s = clock.now(), repeat_s
         self._changed = asyncio.Event()
         self._wanted = asyncio.Event()
         self._urgent: set[str] = set()
@@ -104,6 +105,7 @@ class Announcer:
         Raises:
             Transient: the broker is gone again.
         """
+        self._task_pause_s = self._repeat_s
         await self._tasks.say(self._driver.task)
         await self._post.broadcast(Kind.ROUND, await self.announcement())
         await self._deployment.announce(again=True)
@@ -119,7 +121,7 @@ class Announcer:
             self.offer(self._driver.state.missing)
 
     def taskless(self, device: str) -> None:
-        """A device is here and knows no task; if it says so again, the announcement was lost or damaged."""
+        """A device is here without the task; if it says so again, the announcement was lost or damaged."""
         if device in self._taskless:
             self._task_again = True
             self._changed.set()
@@ -127,10 +129,11 @@ class Announcer:
             self._taskless.add(device)
 
     async def _repeat_task(self) -> None:
-        """Say the task once more, where a device lacks it; at most every ``repeat_s``."""
-        if not self._task_again or self._clock.now() - self._task_said < self._repeat_s:
+        """Say the task once more, where a device lacks it; ever less often, for some can never do it."""
+        if not self._task_again or self._clock.now() - self._task_said < self._task_pause_s:
             return
         self._task_again, self._task_said = False, self._clock.now()
+        self._task_pause_s = min(_TASK_PAUSE_MOST_S, 2 * self._task_pause_s)
         self._taskless.clear()
         with contextlib.suppress(LichenError):  # the greeting of the next connect says it
             await self._tasks.say(self._driver.task)

@@ -67,7 +67,7 @@ class StateIntake:
     """Takes the payloads of ``up/state``; :meth:`run` applies what came too fast.
 
     Args:
-        taskless: is given the name of a device that is here and knows no task.
+        taskless: is given the name of a device that is here and knows no task, or refuses the one it read.
         silent_s: who says nothing for so long is taken to be offline.
     """
 
@@ -206,7 +206,7 @@ class StateIntake:
             self._driver.fleet_changed()
             return
         # Targets (): it knows the task, and has no data yet.
-        if not state.modalities and state.targets is None and state.refuses is None:
+        if state.refuses is not None or (not state.modalities and state.targets is None):
             self._taskless(device)
         with suppress(Transient):  # a full disk: the next tick sees the device, and says what is wrong
             await self._driver.device_online(device, came=came)

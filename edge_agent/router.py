@@ -4,6 +4,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 import structlog
+from pydantic_core import from_json
 
 from protocol.announcement import TaskAnnouncement
 from protocol.errors import Reason, Refused, Transient
@@ -120,7 +121,8 @@ class Router:
         try:
             announcement = decode(payload, TaskAnnouncement)
         except Refused as error:
-            self._agent.session.refuse_task(error.words)
+            if _is_json(payload):  # of a newer release; what is no JSON was damaged on the way
+                self._agent.session.refuse_task(error.words)
             raise
         await self._verified(announcement)
 
@@ -162,3 +164,11 @@ class Router:
             self._agent.session.send_soon()
         elif command.command != "no_such_blob":
             raise Refused(Reason.UNKNOWN_KIND, f"command {command.command!r} is unknown to this lichen")
+
+
+def _is_json(payload: bytes) -> bool:
+    try:
+        from_json(payload)
+    except ValueError:
+        return False
+    return True

@@ -103,7 +103,7 @@ class Session:
         """A task is announced: check it, keep it, use it. True when it is another one than before.
 
         Raises:
-            Refused: this device cannot do it; the one before stays.
+            Refused: this device cannot do it, or it was damaged on the way; the one before stays.
         """
         work = self._workspace()
         try:
@@ -115,6 +115,8 @@ class Session:
                 return False
             check_task(task, self._sources, wishes(self._settings), self._settings.graph)
         except (Refused, Misconfigured) as error:
+            if isinstance(error, Refused) and error.reason is Reason.MALFORMED:
+                raise
             self.refuse_task(words := error.words if isinstance(error, Refused) else str(error))
             raise Refused(Reason.UNKNOWN_TASK, words) from None
         self.misfit = ""

@@ -50,7 +50,8 @@ class TaskAnnouncement(Wire):
         """The task; keys that this lichen does not know are ignored.
 
         Raises:
-            Refused: it needs what this lichen does not know, or it cannot be read (the detail names its key).
+            Refused: it needs what this lichen does not know, or it cannot be read (the detail names its key);
+                MALFORMED: its text is no JSON.
         """
         if names := unknown(self.needs):
             raise Refused(
@@ -60,4 +61,6 @@ class TaskAnnouncement(Wire):
         try:
             return Task.model_validate_json(self.task)
         except ValidationError as error:
-            raise Refused(Reason.UNKNOWN_TASK, f"the task cannot be read: {first_fault(error)}") from None
+            damaged = error.errors(include_url=False)[0]["type"] == "json_invalid"
+            reason = Reason.MALFORMED if damaged else Reason.UNKNOWN_TASK
+            raise Refused(reason, f"the task cannot be read: {first_fault(error)}") from None

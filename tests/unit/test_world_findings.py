@@ -16,17 +16,21 @@ from coordinator.store import Store
 from edge_agent import session
 from edge_agent.ledger import FINAL_RETRY_S, Ledger
 from edge_agent.session import Session
+from protocol.announcement import TaskAnnouncement
 from protocol.errors import Misconfigured, Reason, Refused, Transient
-from protocol.messages import BlobRef, Offer, Receipt, State
-from protocol.topics import Kind
+from protocol.messages import BlobRef, Offer, Receipt, State, encode
+from protocol.topics import Kind, broadcast_topic
 from runtime import spool
 from runtime.blobs import BlobStore
 from runtime.clock import ManualClock
 from runtime.disk import DISK, Disk
+from runtime.mqtt import Message
 from runtime.spool import Spool
+from tests.support.agent_data import toy_task
 from tests.support.agent_link import FakeLink
 from tests.support.coordinator_bench import bench
-from tests.support.coordinator_fake import frame, header, tiny_task
+from tests.support.coordinator_fake import FLEET, frame, header, tiny_task
+from tests.unit.test_agent_session import make
 
 RULES = QuarantineSettings(refusals=1, first_s=600.0)
 
@@ -150,6 +154,45 @@ async def test_world_an_agent_without_task_connects_anew(settings_of_agent) -> N
     await clock.advance(session._TASKLESS_S)
     made._miss_task()
     assert len(asked) == 2
+
+
+async def test_world_an_announcement_that_was_damaged_on_its_way_takes_nobody_from_the_task(tmp_path) -> None:
+    """Devices that had the task refused it for good: the broker retained the damaged bytes."""
+    agent = make(tmp_path)
+    topic = broadcast_topic("fleet", Kind.TASK)
+    sound = TaskAnnouncement.of(toy_task())
+    await agent.router.handle(Message(topic, encode(sound)))
+    outer = encode(sound).replace(b'"kind"', b'"ki\xffnd"')
+    inner = encode(sound.model_copy(update={"task": sound.task.replace("{", "[", 1)}))
+    for damaged in (outer, inner):
+        with pytest.raises(Refused) as caught:
+            await agent.router.handle(Message(topic, damaged))
+        assert caught.value.reason is Reason.MALFORMED
+        assert agent.session.misfit == ""
+    with pytest.raises(Refused, match="task"):
+        await agent.router.handle(Message(topic, b'{"kind": "task", "tasks": []}'))
+    assert agent.session.misfit, "JSON that cannot be read is of another release"
+
+
+async def test_world_a_device_that_goes_on_refusing_is_given_the_task_again_ever_less_often(tmp_path) -> None:
+    """What it read may have been damaged; what it lacks may be a sensor, and then there is no end of it."""
+    async with bench(tmp_path) as made:
+        announcer, clock = made.app.announcer, ManualClock()
+        announcer._clock = clock
+        announcer._task_said, announcer._task_pause_s = clock.now(), 30.0
+        made.link.sent.clear()
+        said = []
+        for number in range(40):
+            if number < 2:
+                await made.online("a", refuses="the task cannot be read")
+            else:
+                announcer.taskless("a")
+            await clock.advance(30.0)
+            await announcer._repeat_task()
+            said.append(sum(topic == broadcast_topic(FLEET, Kind.TASK) for topic, _, _ in made.link.sent))
+        assert said[0] == 0, "once is no sign of anything"
+        assert said[5] >= 1
+        assert 3 <= said[-1] <= 6
 
 
 def test_world_an_unchanged_state_is_said_again_now_and_then(settings_of_agent) -> None:
