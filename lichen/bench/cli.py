@@ -94,6 +94,7 @@ _HELP = {
     "hostile": "One malicious device in five, real training on SPAR: points of accuracy that it costs.",
     "idle": "Bytes that a connected agent at rest sends in a day.",
     "int8": "The int8 variant of a model against float32: what it costs in accuracy, what it saves.",
+    "names": "What 10,000 made-up names leave behind in a round: bytes of log, database and announcements.",
     "norms": "How far apart the updates of honest, uneven devices lie.",
     "observer": "Memory of an agent that only observes and infers, without torch.",
     "quality": "What the quality indicator finds of injected faults on real streams, and its false alarms.",
