@@ -111,7 +111,7 @@ def moved(story: RoutedStory) -> str:
     axes.set_xlabel("kB in a round, mean")
     axes.grid(axis="x")
     axes.set_axisbelow(True)
-    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, fontsize=9)
+    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=style.legend_columns(2, 1), fontsize=9)
     return style.svg(made, "moved")
 
 
@@ -132,7 +132,13 @@ def scores(story: RoutedStory) -> str:
     handles = [
         all_axes[0].plot([], [], "o", color=colour, label=label)[0] for label, colour in _SIDES.items()
     ]
-    all_axes[0].legend(handles=handles, loc="lower left", bbox_to_anchor=(-0.1, -0.42), ncols=2, fontsize=9)
+    all_axes[0].legend(
+        handles=handles,
+        loc="lower left",
+        bbox_to_anchor=(-0.1, -0.42),
+        ncols=style.legend_columns(2, 1),
+        fontsize=9,
+    )
     return style.svg(made, "scores")
 
 
@@ -183,5 +189,5 @@ def speed(observer: RoutedObserver) -> str:
     axes.set_xlabel("seconds of the stream")
     axes.set_ylabel("turning speed, rad/s")
     axes.grid(axis="y")
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=style.legend_columns(2, 1))
     return style.svg(made, "speed")

@@ -82,7 +82,11 @@ def bytes_by_round(story: GraphStory) -> str:
     all_axes[0].set_ylabel("kB a gateway and round")
     if all_axes[0].get_legend_handles_labels()[0]:
         all_axes[0].legend(
-            ncols=3, loc="upper left", bbox_to_anchor=(0.0, -0.2), fontsize=9, handlelength=1.4
+            ncols=style.legend_columns(3),
+            loc="upper left",
+            bbox_to_anchor=(0.0, -0.2),
+            fontsize=9,
+            handlelength=1.4,
         )
     return style.svg(made, "bytes")
 
