@@ -9,6 +9,7 @@ import pytest
 
 from edge_agent.config import AgentSettings
 from edge_agent.outbox import Outbox
+from protocol.base import MAX_NAME
 from protocol.errors import Misconfigured, Refused
 from protocol.frame import digest
 from protocol.messages import Want
@@ -103,7 +104,7 @@ async def test_an_upload_with_the_aws_profile_keeps_every_limit_of_aws(tmp_path)
     fake = FakeBroker(connack=AWS_CONNACK)
     async with fake_broker(fake):
         mqtt = shipped.model_copy(update={"host": "127.0.0.1", "port": fake.port, "tls": None})
-        settings = AgentSettings(fleet="f" * 64, device="d" * 64, mqtt=mqtt)
+        settings = AgentSettings(fleet="f" * MAX_NAME, device="d" * MAX_NAME, mqtt=mqtt)
         async with running(Link(mqtt, "me", filters=[])) as link:
             payload = os.urandom(1_500_000)
             name = digest(payload)
