@@ -213,7 +213,7 @@ async def test_made_up_names_that_fetch_take_little_room_and_no_turn_of_a_known_
     async with asyncio.timeout(60):
         while len(link.sent) < strangers - dropped + 2:  # noqa: ASYNC110 - the fake link has no event to wait for
             await asyncio.sleep(0.01)
-    assert [parse(topic).index for topic, _, _ in link.sent if parse(topic).device == "known"] == [0, 1]
+    assert sorted(parse(topic).index for topic, _, _ in link.sent if parse(topic).device == "known") == [0, 1]
     await server.request("made-up-0", Fetch(digest=ref.digest, first=1, count=1, chunk_bytes=1024))
     assert server.dropped == dropped, "what was sent takes no room any more"
     task.cancel()

@@ -217,7 +217,7 @@ def settings_of_agent(tmp_path):
 
 async def test_world_the_task_is_announced_again_to_a_device_that_lacks_it(tmp_path) -> None:
     async with bench(tmp_path) as made:
-        made.app.announcer._repeat_s = 0.0
+        made.app.announcer._task_pause_s = 0.0
         before = sum(topic.endswith("b/task") for topic, *_ in made.link.sent)
         await made.online("a", modalities={}, windows=0)
         await made.online("a", modalities={}, windows=0)
