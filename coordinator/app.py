@@ -111,8 +111,6 @@ class Coordinator:
             settings.mqtt,
             f"coordinator-{settings.fleet}",
             filters=[(f, 1) for f in coordinator_filters(settings.fleet)],
-            will=self._last_words,
-            on_connect=self._on_connect,
             ping_topic=ping_topic(settings.fleet),
         )
         test, worker, int8 = settings.evaluation, settings.worker, settings.export.int8
@@ -207,9 +205,6 @@ class Coordinator:
         said = absent(self.driver.task, self.driver.rules, self.driver.state)
         return Will(broadcast_topic(self.settings.fleet, Kind.ROUND), encode(said))
 
-    async def _on_connect(self) -> None:
-        await self.announcer.greet()
-
     async def run(self) -> int:
         """Run until a signal, or until all is done where the settings say so; the exit status."""
         metrics = Exporter(self)
@@ -262,7 +257,7 @@ class Coordinator:
 
     async def _connected(self) -> None:
         """The link; however this process ends in order, it takes leave before it disconnects."""
-        link = asyncio.ensure_future(self.link.run())
+        link = asyncio.ensure_future(self.link.run(on_connect=self.announcer.greet, will=self._last_words))
         try:
             await asyncio.shield(link)
         except asyncio.CancelledError:

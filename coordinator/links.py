@@ -6,7 +6,7 @@ from typing import Final, Protocol
 from protocol.base import Wire
 from protocol.messages import encode
 from protocol.topics import Kind, broadcast_topic, device_topic
-from runtime.mqtt import Message
+from runtime.mqtt import Message, OnConnect, WillNow
 
 _RETAINED: Final = frozenset({Kind.MODEL})
 """Of what goes to one device, that which stays true until it is replaced: the broker keeps it."""
@@ -55,8 +55,8 @@ class LinkLike(Protocol):
 class Running(LinkLike, Protocol):
     """A link as the app runs it."""
 
-    async def run(self) -> None:
-        """Keep connected for ever."""
+    async def run(self, *, on_connect: OnConnect | None = None, will: WillNow | None = None) -> None:
+        """Keep connected for ever; ``on_connect`` after each connect, ``will`` is asked before it."""
 
     def messages(self) -> AsyncIterator[Message]:
         """What arrives; every message must be acknowledged."""

@@ -92,13 +92,10 @@ class Agent:
         self._first_task = first_task(settings, sources)
         self._owner = Owner(settings.state_dir / LOCK_FILE, "agent")
         sweep_below(settings.state_dir)
-        will = Will(state_topic(settings), offline(settings))
         self.link = make_link(
             settings.mqtt,
             f"agent-{settings.fleet}-{settings.device}",
             filters=[(topic, 1) for topic in device_filters(settings.fleet, settings.device)],
-            will=will,
-            on_connect=self._connected,
             ping_topic=ping_topic(settings.fleet, settings.device),
         )
         self.blobs = BlobStore(settings.cache_dir / "blobs")
@@ -179,7 +176,11 @@ class Agent:
         """Name -> run, for the one TaskGroup."""
         settings = self.settings
         services: dict[str, Callable[[], Awaitable[None]]] = {
-            "link": self.link.run,
+            "link": partial(
+                self.link.run,
+                on_connect=self._connected,
+                will=Will(state_topic(settings), offline(settings)),
+            ),
             "router": self.router.run,
             "verifier": self.router.run_verified,
             "collector": self.collector.run,

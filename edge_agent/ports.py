@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Protocol
 
-from runtime.mqtt import LinkCounters, Message
+from runtime.mqtt import LinkCounters, Message, OnConnect, WillNow
 
 
 class Publisher(Protocol):
@@ -42,8 +42,8 @@ class AgentLink(Publisher, Protocol):
     def resumed(self) -> bool:
         """Whether the broker kept our session: what was on its way to us still comes."""
 
-    async def run(self) -> None:
-        """Keep connected for ever."""
+    async def run(self, *, on_connect: OnConnect | None = None, will: WillNow | None = None) -> None:
+        """Keep connected for ever; ``on_connect`` after each connect, a callable ``will`` asked before it."""
 
     def reconnect(self, because: str) -> None:
         """End the connection, if there is one, and begin another, with the TLS files as they are then."""

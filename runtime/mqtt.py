@@ -20,7 +20,11 @@ from runtime.mqtt_words import ConnectFailed
 from runtime.settings import MqttSettings
 from runtime.tls import Trust, tls_context
 
-__all__ = ["Link", "LinkCounters", "Message", "Will", "tls_context"]
+__all__ = ["Link", "LinkCounters", "Message", "OnConnect", "Will", "WillNow", "tls_context"]
+
+OnConnect = Callable[[], Awaitable[None]]
+WillNow = Will | Callable[[], Will]
+"""A will, or what makes it anew at each connect."""
 
 _log = structlog.get_logger("runtime.mqtt")
 
@@ -32,9 +36,6 @@ class Link:
         settings: where, and how hard to lean on it.
         client_id: stable; the broker keeps the session under it.
         filters: (topic filter, QoS 0 or 1); subscribed at every connect.
-        will: published by the broker when we vanish; a callable is asked at each connect.
-        on_connect: awaited after every connect and its SUBACKs (birth messages). A ``Transient`` from it
-            makes the link connect anew; a ``Refused`` is logged.
         ping_topic: where to ask whether the broker still answers (``ping_s``); None: keepalive alone.
         max_queued: bound of the inbound queue, told to MQTT 5 brokers as our Receive Maximum.
         spare_bytes: brokers that send more all the same (:class:`runtime.inbox.Inbox`) have so much room.
@@ -48,8 +49,6 @@ class Link:
         client_id: str,
         *,
         filters: Sequence[tuple[str, int]],
-        will: Will | Callable[[], Will] | None = None,
-        on_connect: Callable[[], Awaitable[None]] | None = None,
         ping_topic: str | None = None,
         max_queued: int = 256,
         spare_bytes: int = 32 * 1024 * 1024,
@@ -59,8 +58,6 @@ class Link:
         self._settings = settings
         self._client_id = client_id
         self._filters = tuple(filters)
-        self._will = will
-        self._on_connect = on_connect
         self._ping_topic = ping_topic
         self._inbox = Inbox(max_queued, spare_bytes)
         self._session: Session | None = None
@@ -126,8 +123,13 @@ class Link:
         if self._session is not None:
             self._session.end("closed")
 
-    async def run(self) -> None:
+    async def run(self, *, on_connect: OnConnect | None = None, will: WillNow | None = None) -> None:
         """Keep connected until cancelled (or :meth:`close`); then disconnect in order.
+
+        Args:
+            on_connect: awaited after every connect and its SUBACKs (birth messages). A ``Transient`` from it
+                makes the link connect anew; a ``Refused`` is logged.
+            will: published by the broker when we vanish; a callable is asked at each connect.
 
         Raises:
             Misconfigured: a password or TLS file is missing or wrong.
@@ -137,13 +139,15 @@ class Link:
         trust.context()  # what is wrong with the files is said before anything else
         backoff = Backoff(self._settings, self._random)
         while not self._stop.is_set():
-            will = self._will() if callable(self._will) else self._will
-            identity = Identity(self._client_id, will, self._settings.username, password, trust.context())
+            last_words = will() if callable(will) else will
+            identity = Identity(
+                self._client_id, last_words, self._settings.username, password, trust.context()
+            )
             session = Session(self._settings, identity, self._inbox, self.counters)
             started = time.monotonic()
             patient = False
             try:
-                await self._live(session)
+                await self._live(session, on_connect)
             except ConnectFailed as error:
                 session.end(str(error))
                 patient = error.patient
@@ -162,7 +166,7 @@ class Link:
             await self._pause(trust.alert or words, wait)
         self._say("info", "disconnected", f"disconnected from {self._settings.where}")
 
-    async def _live(self, session: Session) -> None:
+    async def _live(self, session: Session, on_connect: OnConnect | None) -> None:
         """One connection, from dialling to its end."""
         if not self._said:
             self.why = f"connecting to {self._settings.where}"
@@ -176,7 +180,7 @@ class Link:
         self.counters.reconnects += self._was_up
         self._was_up = True
         self._say("info", "connected", f"connected to {self._settings.where}")
-        greeting = asyncio.ensure_future(self._greet(session))
+        greeting = asyncio.ensure_future(_greet(session, on_connect))
         try:
             while not await session.wait_ended():
                 if greeting.done():
@@ -189,16 +193,6 @@ class Link:
             await asyncio.wait([greeting])
         if not greeting.cancelled():
             greeting.result()
-
-    async def _greet(self, session: Session) -> None:
-        if self._on_connect is None:
-            return
-        try:
-            await self._on_connect()
-        except Refused as error:
-            _log.error("a message of the greeting was refused", error=str(error))
-        except Transient as error:
-            session.end(f"the greeting failed: {error}")
 
     def _look(self, session: Session) -> None:
         quiet = session.look(self._ping_topic)
@@ -239,6 +233,17 @@ class Link:
             self._said = state
             self._began = time.monotonic()
             getattr(_log, level)(words, client_id=self._client_id)
+
+
+async def _greet(session: Session, on_connect: OnConnect | None) -> None:
+    if on_connect is None:
+        return
+    try:
+        await on_connect()
+    except Refused as error:
+        _log.error("a message of the greeting was refused", error=str(error))
+    except Transient as error:
+        session.end(f"the greeting failed: {error}")
 
 
 def read_password(settings: MqttSettings) -> str | None:

@@ -13,6 +13,7 @@ import json
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -74,8 +75,6 @@ class Publishing:
             publish.link(),
             f"lichen-predictions-{settings.fleet}-{settings.device}",
             filters=filters,
-            will=Will(self._availability, OFFLINE.encode()),
-            on_connect=self._connected,
             ping_topic=None,
         )
         self._waiting: deque[bytes] = deque()
@@ -94,8 +93,9 @@ class Publishing:
 
     def services(self) -> dict[str, Callable[[], Awaitable[None]]]:
         """Name -> run."""
+        will = Will(self._availability, OFFLINE.encode())
         return {
-            "predictions.link": self._link.run,
+            "predictions.link": partial(self._link.run, on_connect=self._connected, will=will),
             "predictions.broker": self._listen,
             "predictions": self._run,
         }

@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 from lichen.world.broker import SimBroker
@@ -12,7 +12,7 @@ from lichen.world.session import Packet
 from lichen.world.wire import Connection
 from protocol.errors import Reason, Refused, Transient
 from runtime.inbox import Inbox, Message
-from runtime.mqtt import LinkCounters, Will
+from runtime.mqtt import LinkCounters, OnConnect, Will, WillNow
 from runtime.mqtt_session import TOPIC_ROOM, packet_bytes
 from runtime.settings import MqttSettings
 
@@ -30,8 +30,6 @@ class SimLink:
         settings: chunk size, window, waits.
         client_id: stable.
         filters: (topic filter, QoS).
-        will: published by the broker when we vanish; a callable is asked at each connect.
-        on_connect: awaited after every connect.
         ping_topic: with one, a link on which nothing passes is noticed by ``ping_s`` and ``ping_timeout_s``.
         max_queued: bound of the inbound queue, and our Receive Maximum.
         spare_bytes: room for brokers that overrun it.
@@ -44,8 +42,6 @@ class SimLink:
         client_id: str,
         *,
         filters: Sequence[tuple[str, int]] = (),
-        will: Will | Callable[[], Will] | None = None,
-        on_connect: Callable[[], Awaitable[None]] | None = None,
         ping_topic: str | None = None,
         max_queued: int = 256,
         spare_bytes: int = 32 * 1024 * 1024,
@@ -54,8 +50,6 @@ class SimLink:
         self.settings = settings
         self.client_id = client_id
         self.filters = tuple(filters)
-        self.will = will
-        self.on_connect = on_connect
         self.ping_topic = ping_topic
         self.counters = LinkCounters()
         self.why = "not started"
@@ -189,13 +183,18 @@ class SimLink:
         self._stop.set()
         self._over.set()
 
-    async def run(self) -> None:
-        """Keep connected until cancelled (or :meth:`close`); then disconnect in order."""
+    async def run(self, *, on_connect: OnConnect | None = None, will: WillNow | None = None) -> None:
+        """Keep connected until cancelled (or :meth:`close`); then disconnect in order.
+
+        Args:
+            on_connect: awaited after every connect.
+            will: published by the broker when we vanish; a callable is asked at each connect.
+        """
         failures = 0
         while not self._stop.is_set():
             started = self._broker.loop.time()
             try:
-                await self._live()
+                await self._live(on_connect, will() if callable(will) else will)
                 lasted = self._broker.loop.time() - started > _STABLE_S
                 failures = 0 if lasted else min(failures + 1, _LOST_PATIENCE)
             except Transient as error:
@@ -206,7 +205,7 @@ class SimLink:
             if not self._stop.is_set():
                 await self._pause(failures)
 
-    async def _live(self) -> None:
+    async def _live(self, on_connect: OnConnect | None, will: Will | None) -> None:
         """One connection, from dialling to its end."""
         broker, settings = self._broker, self.settings
         self._state(f"connecting to {settings.where}")
@@ -222,7 +221,6 @@ class SimLink:
         self._connection = connection
         self._over.clear()
         self._slots = asyncio.Semaphore(settings.window)
-        will = self.will() if callable(self.will) else self.will
         self.resumed = broker.open(connection, self.client_id, will, expiry_s=settings.session_expiry_s)
         if self.resumed:
             self._inbox.forget_repeated()
@@ -232,7 +230,7 @@ class SimLink:
         self.counters.reconnects += self._was_up
         self._was_up = True
         self._state(f"connected to {settings.where}")
-        greeting = asyncio.ensure_future(self._greet(connection))
+        greeting = asyncio.ensure_future(_greet(connection, on_connect))
         try:
             await self._over.wait()
         finally:
@@ -259,16 +257,6 @@ class SimLink:
         if not broker.up:
             raise Transient(f"the broker at {self.settings.where} is not there: connection refused")
 
-    async def _greet(self, connection: Connection) -> None:
-        if self.on_connect is None:
-            return
-        try:
-            await self.on_connect()
-        except Refused:
-            return  # as the real link: logged, and no reason to connect anew
-        except Transient as error:
-            connection.break_off(f"the greeting failed: {error}")
-
     def _leave(self) -> None:
         self._up.clear()
         connection, self._connection = self._connection, None
@@ -291,6 +279,17 @@ class SimLink:
 
     def _state(self, why: str) -> None:
         self.why, self.since, self.until = why, time.time(), None
+
+
+async def _greet(connection: Connection, on_connect: OnConnect | None) -> None:
+    if on_connect is None:
+        return
+    try:
+        await on_connect()
+    except Refused:
+        return  # as the real link: logged, and no reason to connect anew
+    except Transient as error:
+        connection.break_off(f"the greeting failed: {error}")
 
 
 def _expire(puback: "asyncio.Future[None]", because: str) -> None:

@@ -29,10 +29,8 @@ def any_broker(request, tmp_path):
 
 def _link(where: tuple[BrokerProcess, str], client_id: str, *filters: str, **options) -> Link:
     process, protocol = where
-    will = options.pop("will", None)
-    on_connect = options.pop("on_connect", None)
     settings = quick(process.port, protocol=protocol, **options)
-    return Link(settings, client_id, filters=[(f, 1) for f in filters], will=will, on_connect=on_connect)
+    return Link(settings, client_id, filters=[(f, 1) for f in filters])
 
 
 async def _payloads(link: Link, count: int, timeout_s: float = 10) -> list[bytes]:
@@ -72,8 +70,8 @@ async def test_retained_state_birth_and_will(any_broker):
         async def birth():
             await link.publish("s/d", b"online", retain=True)
 
-        link = _link(any_broker, "device", will=Will("s/d", b"offline"), on_connect=birth, keepalive_s=2)
-        async with running(link):
+        link = _link(any_broker, "device", keepalive_s=2)
+        async with running(link, will=Will("s/d", b"offline"), on_connect=birth):
             assert await _payloads(watcher, 1) == [b"online"]
             link._session._connection._cut()  # the network goes away, without a goodbye
             assert (await _payloads(watcher, 2))[-1] == b"online"
@@ -83,7 +81,7 @@ async def test_retained_state_birth_and_will(any_broker):
 
 async def test_an_orderly_stop_publishes_no_will(any_broker):
     async with running(_link(any_broker, "watcher", "s/#")) as watcher:
-        async with running(_link(any_broker, "device", will=Will("s/d", b"offline"))) as link:
+        async with running(_link(any_broker, "device"), will=Will("s/d", b"offline")) as link:
             await link.publish("s/d", b"stopped")
         assert await _payloads(watcher, 1) == [b"stopped"]
         await asyncio.sleep(0.1)

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -191,14 +191,9 @@ class Stage:
 @asynccontextmanager
 async def stage(proxy: Proxy, root: Path, protocol: str, **options) -> AsyncIterator[Stage]:
     fleet = f"{root.name}"[-40:].strip("_-.")
-    hook: list[Callable[[], Awaitable[None]]] = []
-
-    async def greet() -> None:
-        await hook[0]()
-
     agent = Link(
         quick(proxy.port, protocol=protocol, **options), f"agent-{fleet}",
-        filters=[(f, 1) for f in device_filters(fleet, "d")], on_connect=greet,
+        filters=[(f, 1) for f in device_filters(fleet, "d")],
         ping_topic=ping_topic(fleet, "d"),
     )  # fmt: skip
     cloud = Link(
@@ -206,8 +201,7 @@ async def stage(proxy: Proxy, root: Path, protocol: str, **options) -> AsyncIter
         filters=[(f, 1) for f in coordinator_filters(fleet)], ping_topic=ping_topic(fleet),
     )  # fmt: skip
     here = Stage(agent, cloud, root, fleet)
-    hook.append(here.connected)
-    async with running(cloud), running(agent):
+    async with running(cloud), running(agent, on_connect=here.connected):
         tasks = [
             asyncio.create_task(work())
             for work in (here.agent_reads, here.cloud_reads, here.server.run, here.outbox.run)

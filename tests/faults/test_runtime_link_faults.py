@@ -354,8 +354,8 @@ async def test_a_greeting_that_cannot_be_sent_makes_it_connect_anew():
         await link.publish("a/birth", b"online")
 
     async with fake_broker(fake):
-        link = Link(quick(fake.port), "me", filters=[("a/#", 1)], on_connect=greet)
-        async with running(link, connected=False):
+        link = Link(quick(fake.port), "me", filters=[("a/#", 1)])
+        async with running(link, connected=False, on_connect=greet):
             await until(lambda: fake.published)
             assert len(times) == 2
             fake.cut()
@@ -367,9 +367,9 @@ async def test_a_fault_in_the_greeting_is_a_fault_of_the_link():
         raise ZeroDivisionError
 
     async with fake_broker(FakeBroker()) as fake:
-        link = Link(quick(fake.port), "me", filters=[], on_connect=greet)
+        link = Link(quick(fake.port), "me", filters=[])
         with pytest.raises(ZeroDivisionError):
-            await asyncio.wait_for(link.run(), 10)
+            await asyncio.wait_for(link.run(on_connect=greet), 10)
 
 
 async def test_cancelling_in_the_middle_of_dialling_ends_at_once():

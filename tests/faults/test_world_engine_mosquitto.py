@@ -24,8 +24,8 @@ class _Simulated:
         self.clients: list[Client] = []
 
     def client(self, client_id: str, *filters: tuple[str, int], will: Will | None = None) -> Client:
-        link = SimLink(quick(1883), client_id, filters=filters, will=will, broker=self.broker)
-        self.clients.append(Client(link))
+        link = SimLink(quick(1883), client_id, filters=filters, broker=self.broker)
+        self.clients.append(Client(link, will=will))
         return self.clients[-1]
 
     async def cut(self, client: Client) -> None:
@@ -52,7 +52,7 @@ class _Real:
 
     def client(self, client_id: str, *filters: tuple[str, int], will: Will | None = None) -> Client:
         proxy = Proxy(self.broker.port).start()
-        client = Client(Link(quick(proxy.port), client_id, filters=filters, will=will))
+        client = Client(Link(quick(proxy.port), client_id, filters=filters), will=will)
         self.clients.append(client)
         self.proxies[client] = proxy
         return client

@@ -28,8 +28,10 @@ class FakeLink:
         self.in_flight = 0
         self.most_in_flight: dict[str, int] = {}
         self._flying: dict[str, int] = {}
+        self.will: object = None
 
-    async def run(self) -> None:
+    async def run(self, *, will: object = None, **_: object) -> None:
+        self.will = will
         await asyncio.Event().wait()
 
     async def messages(self) -> AsyncIterator[Message]:

@@ -185,13 +185,16 @@ class FakeDevice:
         # An agent does not hear rounds; tests do.
         heard = (*device_filters(FLEET, name), broadcast_topic(FLEET, Kind.ROUND))
         filters = [(f, 1) for f in heard]
-        self.link = Link(settings, f"agent-{FLEET}-{name}{session}", filters=filters, on_connect=self.hello)
+        self.link = Link(settings, f"agent-{FLEET}-{name}{session}", filters=filters)
 
     async def __aenter__(self) -> Self:
-        self._tasks = [asyncio.create_task(job()) for job in (self.link.run, self._listen, self._resend)]
+        self._tasks = [asyncio.create_task(job()) for job in (self._connected, self._listen, self._resend)]
         async with asyncio.timeout(15):
             await self.link.wait_connected()
         return self
+
+    async def _connected(self) -> None:
+        await self.link.run(on_connect=self.hello)
 
     async def __aexit__(self, *_: object) -> None:
         await self.link.close()

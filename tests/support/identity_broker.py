@@ -54,8 +54,8 @@ class SecuredBroker:
 class Client:
     """A link that keeps what it hears."""
 
-    def __init__(self, settings: MqttSettings, client_id: str, filters: list[str], **options: Any) -> None:
-        self.link = Link(settings, client_id, filters=[(one, 1) for one in filters], **options)
+    def __init__(self, settings: MqttSettings, client_id: str, filters: list[str]) -> None:
+        self.link = Link(settings, client_id, filters=[(one, 1) for one in filters])
         self.heard: list[Message] = []
 
     async def listen(self) -> None:
@@ -76,9 +76,9 @@ class Client:
 async def connected(
     settings: MqttSettings, client_id: str, filters: list[str], **options: Any
 ) -> AsyncIterator[Client]:
-    """A client that is connected and listens."""
-    client = Client(settings, client_id, filters, **options)
-    async with running(client.link):
+    """A client that is connected and listens; ``options``: of the link's ``run``."""
+    client = Client(settings, client_id, filters)
+    async with running(client.link, **options):
         listening = asyncio.create_task(client.listen())
         try:
             yield client

@@ -16,8 +16,9 @@ def quick(port: int, **options: Any) -> MqttSettings:
 
 
 @asynccontextmanager
-async def running(link: Link, *, connected: bool = True) -> AsyncIterator[Link]:
-    task = asyncio.create_task(link.run())
+async def running(link: Link, *, connected: bool = True, **options: Any) -> AsyncIterator[Link]:
+    """``options``: of :meth:`Link.run`."""
+    task = asyncio.create_task(link.run(**options))
     try:
         if connected:
             async with asyncio.timeout(10):

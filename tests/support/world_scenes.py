@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 class Client:
     """A link, a consumer that writes down what comes, and whether it acknowledges."""
 
-    def __init__(self, link: Any) -> None:
+    def __init__(self, link: Any, **options: Any) -> None:
         self.link = link
+        self._options = options
+        """Of its ``run``."""
         self.acks = True
         self.got: list[tuple[str, bytes, bool]] = []
         self._held: list[Message] = []
@@ -33,7 +35,7 @@ class Client:
                 self._held.append(message)
 
     async def start(self) -> "Client":
-        self._running = asyncio.create_task(self.link.run())
+        self._running = asyncio.create_task(self.link.run(**self._options))
         await asyncio.wait_for(self.link.wait_connected(), 10)
         return self
 

@@ -36,7 +36,8 @@ class LocalLink(FakeLink):
             raise self.refuses
         await super().publish(topic, payload, **how)
 
-    async def run(self) -> None:
+    async def run(self, **options: Any) -> None:
+        self.options |= options
         await asyncio.Event().wait()
 
     async def messages(self) -> AsyncIterator[Message]:
@@ -67,6 +68,7 @@ async def publishing(*, connect: bool = True, **mqtt: Any) -> AsyncIterator[tupl
     (link,) = links
     link.connected = connect
     tasks = [asyncio.create_task(run()) for run in made.services().values()]
+    await asyncio.sleep(0)  # so that the link runs, and has what it was given
     if connect:
         await link.options["on_connect"]()
     try:

@@ -319,4 +319,6 @@ async def test_the_will_is_made_anew_at_each_connect(tmp_path):
     ).close()  # fmt: skip
     (options,) = made
     assert options["ping_topic"] == "lichen/v1/test/b/ping"
-    assert b'"offline"' in options["will"]().payload
+    async with bench(tmp_path) as running:
+        will = await running.until(lambda: running.link.will)
+        assert b'"offline"' in will().payload

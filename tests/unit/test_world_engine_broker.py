@@ -26,8 +26,11 @@ class Net:
         self.clients: list[Client] = []
 
     def client(self, client_id: str, *filters: tuple[str, int], **options) -> Client:
-        link = SimLink(SETTINGS, client_id, filters=filters, broker=self.broker, **options)
-        self.clients.append(Client(link))
+        made = {
+            name: options.pop(name) for name in ("ping_topic", "max_queued", "spare_bytes") if name in options
+        }
+        link = SimLink(SETTINGS, client_id, filters=filters, broker=self.broker, **made)
+        self.clients.append(Client(link, **options))
         return self.clients[-1]
 
 
