@@ -6,10 +6,10 @@ It is shown and not kept: what counts in a rollout is what a device says of a tr
 from collections.abc import Callable, Collection
 from typing import Final
 
-from coordinator.rollout.gate import in_a_line
 from coordinator.rollout.states import Course
 from coordinator.roster import Device, Roster
 from protocol.rollout import Hindrance
+from runtime.text import one_line
 from runtime.waits import Wait
 
 _NAMES: Final = 5
@@ -30,7 +30,7 @@ def in_rollout(course: Course, get: Callable[[str], Device | None]) -> dict[str,
             continue
         said = _said(get(name))
         if said is not None and said.bundle in {None, *rollout.release.digests}:
-            found[name] = in_a_line(said.why)
+            found[name] = one_line(said.why)
     return found
 
 
@@ -48,7 +48,7 @@ def elsewhere(roster: Roster, course: Course, barred: Collection[str]) -> list[W
         said = _said(roster.get(name))
         # Without a bundle: it runs no model at all, as its operator may want it.
         if said is not None and said.bundle is not None and name not in members and name not in barred:
-            found.append(f"{name} (version {said.version}: {in_a_line(said.why)})")
+            found.append(f"{name} (version {said.version}: {one_line(said.why)})")
     if not found:
         return []
     more = f" and {len(found) - _NAMES} more" if len(found) > _NAMES else ""

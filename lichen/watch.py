@@ -6,7 +6,6 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-from coordinator.rollout.gate import in_a_line
 from protocol import messages
 from protocol.announcement import TaskAnnouncement
 from protocol.base import Wire
@@ -21,6 +20,7 @@ from protocol.messages import (
 )
 from protocol.task import Task
 from protocol.topics import Kind, broadcast_topic, parse
+from runtime.text import one_line
 
 _DONE: Final = {"trial": "is being loaded", "rolled_back": "was rolled back", "refused": "was refused"}
 _UNJUDGED: Final = frozenset({"initialising", "aggregating", "evaluating"})
@@ -182,7 +182,7 @@ def _no_model(state: State) -> str | None:
         return None
     if hindered is not None:
         version = "" if hindered.version is None else f"version {hindered.version} is not here yet: "
-        return in_a_line(f"{version}{hindered.why}")
+        return one_line(f"{version}{hindered.why}")
     if trial is None or trial.phase == "committed":
         return ""
-    return in_a_line(f"version {trial.version} {_DONE[trial.phase]}{f': {trial.why}' if trial.why else ''}")
+    return one_line(f"version {trial.version} {_DONE[trial.phase]}{f': {trial.why}' if trial.why else ''}")

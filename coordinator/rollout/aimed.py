@@ -4,8 +4,8 @@ import difflib
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from coordinator.rollout.gate import in_a_line
 from protocol.errors import Reason, Refused
+from runtime.text import one_line
 
 _NEAR: Final = 3
 _SHOWN: Final = 5
@@ -60,7 +60,7 @@ def _unknown(name: str, devices: Collection[str], enrolled: Collection[str]) -> 
 
 
 def _labels(wanted: str, devices: Mapping[str, Mapping[str, str]]) -> str:
-    every = {in_a_line(f"{key}={value}") for labels in devices.values() for key, value in labels.items()}
+    every = {one_line(f"{key}={value}") for labels in devices.values() for key, value in labels.items()}
     if not every:
         return ": no device has labels ([labels] in its agent.toml)"
     if near := _near(wanted, every):

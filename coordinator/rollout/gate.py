@@ -6,6 +6,7 @@ from typing import Final
 
 from coordinator.rollout.states import Heard, Member, Rollout
 from protocol.rollout import TrialReport
+from runtime.text import one_line
 
 _PHASES: Final = frozenset({"trial", "committed", "rolled_back", "refused"})
 _EPSILON: Final = 1e-9
@@ -96,7 +97,7 @@ def heard(member: Member, said: Heard, digests: Iterable[str], now: float) -> Me
         changes["runs"] = runs
     if trial is not None and ours and not member.failed and _answers(member, trial.phase, trial.serial):
         phase, why = _phase(trial)
-        told = {"phase": phase, "why": in_a_line(why), "measures": dict(trial.measures)}
+        told = {"phase": phase, "why": one_line(why), "measures": dict(trial.measures)}
         changes |= {key: value for key, value in told.items() if getattr(member, key) != value}
         if phase not in member.times:
             changes["times"] = {**member.times, phase: now}
@@ -110,11 +111,6 @@ def _phase(trial: TrialReport) -> tuple[str, str]:
     if trial.phase in _PHASES:
         return trial.phase, trial.why
     return "trial", f"{trial.phase}: {trial.why}"
-
-
-def in_a_line(words: str) -> str:
-    """Without what a terminal would obey: a device wrote it, and the operator reads it."""
-    return " ".join("".join(c if c.isprintable() else " " for c in words).split())
 
 
 def _answers(member: Member, phase: str, serial: int) -> bool:

@@ -5,11 +5,11 @@ from collections.abc import Collection, Iterator
 from typing import Final
 
 from coordinator.config import CoordinatorSettings
-from coordinator.rollout.gate import in_a_line
 from coordinator.roster import Roster
 from coordinator.trust.repository import AHEAD_S, ahead_words
 from coordinator.trust.vouching import repository_of
 from protocol.errors import LichenError
+from runtime.text import one_line
 from runtime.waits import Wait
 
 MAX_LISTED_DEVICES: Final = 5
@@ -40,7 +40,7 @@ def _distrust(roster: Roster, barred: Collection[str]) -> Iterator[Wait]:
     for name in roster.online():
         device = roster.get(name)
         if name not in barred and device is not None and device.state.distrusts is not None:
-            found.append(f"{name} ({in_a_line(device.state.distrusts)})")
+            found.append(f"{name} ({one_line(device.state.distrusts)})")
     if found:
         more = f" and {len(found) - MAX_LISTED_DEVICES} more" if len(found) > MAX_LISTED_DEVICES else ""
         words = f"devices that do not act on what came: {', '.join(found[:MAX_LISTED_DEVICES])}{more}"
