@@ -14,6 +14,17 @@ _WORDS: Final = 500
 """Characters of an error that are told."""
 
 
+async def history(fleet: "Fleet[Any]") -> dict[str, Any]:
+    """What the coordinator's database says, by its own command.
+
+    Raises:
+        Transient: the command failed or took more than a minute.
+    """
+    config = str(fleet.layout.config("coordinator"))
+    found: dict[str, Any] = await ask(fleet, "coordinator", "history", "--config", config)
+    return found
+
+
 def spoken(*words: str) -> str:
     """A command as a person types it."""
     return " ".join(("lichen", *words))

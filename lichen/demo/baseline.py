@@ -1,16 +1,15 @@
 """What each device reaches alone on the windows in its own store, and what updates weigh on the wire.
 
-A child process, because it trains: ``python -P -m lichen.demo.baseline JOB.json``; one JSON line a result.
+A job beside the fleet, because it trains.
 """
 
-import json
-import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
+from lichen.demo.beside import main
 from lichen.publishing import publish_bytes
 from models.contract import ClientContext, WindowSet
 from protocol.task import Task
@@ -64,35 +63,30 @@ def parameter_bytes(task: Task) -> int:
     )
 
 
-def run(job: Mapping[str, Any]) -> None:
-    """One job: the sizes first, then each device."""
-    import torch  # noqa: PLC0415 - the parent never imports it
-
+def results(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The sizes first, then each device."""
     from lichen.simulate import alone  # noqa: PLC0415 - as above
     from models import windowset  # noqa: PLC0415 - as above
 
-    torch.set_num_threads(1)
     task = Task.model_validate(job["task"])
     test = windowset.load(Path(job["unseen"]), task)
     devices = {name: stored(Path(folder), task) for name, folder in job["stores"].items()}
     usable = {name: windows for name, windows in devices.items() if np.any(windows.y_B >= 0)}
-    with Path(job["out"]).open("a") as sink:
-        if usable:
-            first = usable[min(usable)]
-            sizes = {
-                "prototypes_4bit": frame_bytes(
-                    task, first, {"upload": "prototypes", "prototype_bits": 4}, "int8"
-                ),
+    if usable:
+        first = usable[min(usable)]
+        prototypes = {"upload": "prototypes", "prototype_bits": 4}
+        yield {
+            "sizes": {
+                "prototypes_4bit": frame_bytes(task, first, prototypes, "int8"),
                 "delta_int8": frame_bytes(task, first, {}, "int8"),
                 "delta_float32": frame_bytes(task, first, {"prototype_bits": 32}, "float32"),
                 "parameters": parameter_bytes(task),
             }
-            print(json.dumps({"sizes": sizes}), file=sink, flush=True)
-        for name, windows in usable.items():
-            reached = alone(task, {name: windows}, test, int(job["seed"]), rounds=int(job["rounds"]))
-            accuracy = reached[name].metrics["accuracy"]
-            print(json.dumps({"device": name, "accuracy": accuracy}), file=sink, flush=True)
+        }
+    for name, windows in usable.items():
+        reached = alone(task, {name: windows}, test, int(job["seed"]), rounds=int(job["rounds"]))
+        yield {"device": name, "accuracy": reached[name].metrics["accuracy"]}
 
 
 if __name__ == "__main__":
-    run(json.loads(Path(sys.argv[1]).read_text()))
+    main(results)

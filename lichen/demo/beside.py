@@ -1,67 +1,66 @@
-"""What runs beside the fleet: the simulated seeds, the baseline, the look into the coordinator's database."""
+"""Jobs beside the fleet: programs of low priority that compute, and tell their results line by line."""
 
+import asyncio
 import json
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from lichen.demo import study
-from lichen.demo.asking import ask
 from protocol.errors import Transient
 
 if TYPE_CHECKING:
     from lichen.demo.fleet import Fleet
     from lichen.demo.processes import Child
 
-STUDY_FILE: Final = "study-{}.jsonl"
-_STUDIES: Final = 3
-"""Processes that simulate, side by side."""
+Line = Mapping[str, Any]
 
 
-async def start_study(fleet: "Fleet[Any]") -> None:
-    """Begin to simulate the seeds and variants: some processes, that idle processors take from each other."""
-    first = fleet.options.seed + 1
-    seeds = range(first, first + fleet.options.study_seeds)
-    for number in range(min(_STUDIES, len(seeds))):
-        job = {
-            "out": str(fleet.layout.root / STUDY_FILE.format(number)),
-            "rounds": fleet.options.rounds,
-            "seeds": list(seeds[number::_STUDIES]),
-        }
-        await fleet.start_beside(f"study-{number}", "lichen.demo.study", job)
+def main(results: Callable[[Line], Iterable[Line]]) -> None:
+    """What a job's module does as a program: ``python -P -m MODULE JOB.json``.
+
+    Each result is a line of JSON in the job's ``out`` file as soon as it is known: the parent can show
+    progress, and loses nothing.
+    """
+    import torch  # noqa: PLC0415 - the parent never imports it
+
+    torch.set_num_threads(1)
+    job = json.loads(Path(sys.argv[1]).read_text())
+    with Path(job["out"]).open("a") as sink:
+        for line in results(job):
+            print(json.dumps(line), file=sink, flush=True)
 
 
-def study_lines(fleet: "Fleet[Any]") -> list[study.Line]:
-    """What the simulations have found so far."""
-    files = sorted(fleet.layout.root.glob(STUDY_FILE.format("*")))
-    return sorted((line for file in files for line in study.read(file)), key=lambda line: line.seed)
+def lines(path: Path) -> list[dict[str, Any]]:
+    """The lines of JSON so far, those of a rotated file first; a half-written last one is left for later."""
+    files = [file for file in (path.with_name(f"{path.name}.1"), path) if file.is_file()]
+    texts = [line for file in files for line in file.read_text().splitlines(keepends=True)]
+    return [json.loads(line) for line in texts if line.endswith("\n")]
 
 
-async def finish_study(fleet: "Fleet[Any]") -> list[study.Line]:
-    """Wait for the simulated fleets; an empty list where there are none."""
-    for name, child in fleet.beside.items():
-        if name.startswith("study-"):
-            await finish(fleet, child, "the simulated fleets")
-    return study_lines(fleet)
+async def run(fleet: "Fleet[Any]", name: str, module: str, job: Line, what: str) -> list[dict[str, Any]]:
+    """Run a job to its end.
 
+    Args:
+        fleet: beside which.
+        name: of its process and its files.
+        module: has :func:`main`.
+        job: what it is told besides ``out``.
+        what: it finds, in words.
 
-async def baseline(fleet: "Fleet[Any]", stores: dict[str, Path]) -> list[dict[str, Any]]:
-    """What each device reaches alone on the windows in its store, and the sizes on the wire."""
-    out = fleet.layout.root / "alone.jsonl"
-    job = {
-        "out": str(out),
-        "task": fleet.stage.task.model_dump(mode="json"),
-        "unseen": str(fleet.layout.unseen),
-        "stores": {name: str(folder) for name, folder in stores.items()},
-        "rounds": fleet.options.rounds,
-        "seed": fleet.options.seed,
-    }
-    child = await fleet.start_beside("alone", "lichen.demo.baseline", job)
-    await finish(fleet, child, "what each device reaches alone")
-    return [json.loads(line) for line in out.read_text().splitlines()]
+    Returns:
+        Its results.
+
+    Raises:
+        Transient: it failed, or took too long; the message shows the end of its log.
+    """
+    out = fleet.layout.root / f"{name}.jsonl"
+    await finish(fleet, await fleet.start_beside(name, module, {**job, "out": str(out)}), what)
+    return await asyncio.to_thread(lines, out)
 
 
 async def finish(fleet: "Fleet[Any]", child: "Child", what: str) -> None:
-    """Wait for a child to end by itself.
+    """Wait for a job to end by itself.
 
     Raises:
         Transient: it failed, or took too long; the message shows the end of its log.
@@ -70,14 +69,3 @@ async def finish(fleet: "Fleet[Any]", child: "Child", what: str) -> None:
     code = child.process.returncode if child.process else None
     if code != 0:
         raise Transient(f"{what}: the process ended with exit status {code}; its log ends:\n{child.tail()}")
-
-
-async def history(fleet: "Fleet[Any]") -> dict[str, Any]:
-    """What the coordinator's database says, by its own command.
-
-    Raises:
-        Transient: the command failed or took more than a minute.
-    """
-    config = str(fleet.layout.config("coordinator"))
-    found: dict[str, Any] = await ask(fleet, "coordinator", "history", "--config", config)
-    return found

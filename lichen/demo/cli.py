@@ -2,19 +2,18 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from lichen.demo import plan, plans, running
-from lichen.demo.kind import Told
 from lichen.demo.screen import Screen
+from lichen.demo.story import Results
 from runtime import exit_codes
 from runtime.logs import configure
 from runtime.settings import LogSettings
@@ -89,13 +88,13 @@ def demo(
         # From the two things that run side by side: the first one tells.
         raise _first(group) from None
     if as_json:
-        typer.echo(json.dumps(asdict(cast("Any", story))))
+        typer.echo(json.dumps(asdict(story)))
     else:
         console = Console()
         # Without a terminal nothing is known of the width, and a log can be wide.
         page = out / "report.html"
         wide = console if console.is_terminal else Console(width=_LOG_WIDTH)
-        print_result(story, shown.tables(story), wide, page)
+        print_result(story, shown.table(story), wide, page)
     if not story.worked:
         raise typer.Exit(exit_codes.SOFTWARE)
 
@@ -105,9 +104,9 @@ def _first(group: ExceptionGroup[Exception]) -> Exception:
     return _first(found) if isinstance(found, ExceptionGroup) else found
 
 
-def print_result(story: Told, tables: Sequence[Table], console: Console, page: Path) -> None:
-    """The demo's own tables, the checks and where the report is."""
-    for table in tables:
+def print_result(story: Results, table: Table | None, console: Console, page: Path) -> None:
+    """The demo's own table, the checks and where the report is."""
+    if table is not None:
         console.print()
         console.print(table)
     console.print()

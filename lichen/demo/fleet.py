@@ -16,7 +16,7 @@ from lichen.demo import chaos, observer, plan
 from lichen.demo.kind import Stage
 from lichen.demo.processes import Child, Nursery
 from lichen.demo.screen import Screen
-from lichen.demo.story import Struck
+from lichen.demo.story import Results
 from lichen.watch import FleetView
 from protocol.errors import Transient
 from runtime.mqtt import Link
@@ -28,7 +28,7 @@ _LOW: Final = 10
 ONE_THREAD: Final = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
-StageT_co = TypeVar("StageT_co", bound=Stage, covariant=True)
+StageT_co = TypeVar("StageT_co", bound=Stage[Any], covariant=True)
 
 
 class Fleet(Generic[StageT_co]):
@@ -123,10 +123,11 @@ class Fleet(Generic[StageT_co]):
         self._nursery.before_restart[name] = go_on
         self.agents[name] = await self._start(name, "agent", "run")
 
-    async def keep(self, child: Child) -> Child:
-        """Start a process that is started again when it dies."""
-        self._kept.append(child.name)
-        return await self._nursery.start(child)
+    async def start_observer(self, name: str) -> Child:
+        """Start a device that only observes, in its own environment; it is started again when it dies."""
+        argv = self.place.command("agent", "run", "--config", str(self.layout.config(name)))
+        self._kept.append(name)
+        return await self._nursery.start(Child(name, argv, self.layout.log(name), ONE_THREAD))
 
     async def start_beside(self, name: str, module: str, job: dict[str, Any]) -> Child:
         """Start a computation of low priority that reads its job from a file; it ends by itself."""
@@ -186,6 +187,15 @@ class Fleet(Generic[StageT_co]):
             self.screen.note = self.note()
         self.screen.show(self.view, self.stage.people)
 
+    def learned(self) -> bool:
+        """Whether all rounds are over, and the last version is made."""
+        now = self.view.round
+        return now is not None and now.phase == "done" and now.version == self.options.rounds
+
+    def announced(self) -> bool:
+        """Whether the last version is exported and announced."""
+        return self.view.model is not None and self.view.model.version == self.options.rounds
+
     async def learn(self, announced: Callable[[], bool]) -> None:
         """All rounds, and in the middle of them, on demand, the chaos; ends when ``announced`` says so."""
         striking: asyncio.Task[chaos.Strike] | None = None
@@ -217,7 +227,7 @@ class Fleet(Generic[StageT_co]):
                     "chaos: no moment was found in which one device had delivered and another had not"
                 )
 
-    def tell_chaos(self, story: Struck) -> None:
+    def tell_chaos(self, story: Results) -> None:
         """Who was killed, and whether they are back now, after the last round."""
         if self.struck is None or self._coordinator is None:
             return

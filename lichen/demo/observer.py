@@ -1,16 +1,13 @@
-"""The observing device: its environment, its memory, and what it says."""
+"""The observing device's environment and its memory."""
 
-import json
 import subprocess
 import sys
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import psutil
 
-from lichen.demo.story import Prediction
 from protocol.errors import Misconfigured
 
 _ENVIRONMENT: Final = Path(".venv-observer/bin/python")
@@ -93,31 +90,3 @@ def memory_mb(pid: int) -> tuple[float, float]:
     except psutil.Error:
         return pss / _MB, rss / _MB
     return pss / _MB, rss / _MB
-
-
-def parse(lines: Iterable[str]) -> list[Prediction]:
-    """The agent's JSON lines; a half-written last one is left out."""
-    found = []
-    for line in lines:
-        if not line.endswith("\n"):
-            continue
-        row: dict[str, Any] = json.loads(line)
-        found.append(
-            Prediction(
-                t=float(row["t"]),
-                label=str(row["label"]),
-                truth=row.get("truth"),
-                confidence=float(max(row["probabilities"])),
-                present={name: bool(here) for name, here in row["present"].items()},
-                latency_ms=float(row.get("latency_ms") or 0.0),
-            )
-        )
-    return found
-
-
-def predictions(path: Path) -> list[Prediction]:
-    """All that the observing device has written so far, a rotated file included."""
-    files = [path.with_name(path.name + ".1"), path]
-    return [
-        one for file in files if file.is_file() for one in parse(file.read_text().splitlines(keepends=True))
-    ]

@@ -1,24 +1,22 @@
-"""The demo's files: recordings with faults, the unseen people's windows, every process's configuration."""
+"""What every demo prepares alike: an empty folder, its data, the configurations of all processes."""
 
 import shutil
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from lichen import spar
 from lichen.broker import free_port
-from lichen.demo import kind, plan
-from lichen.demo.rollout import cast
-from lichen.demo.rollout.story import RolloutStory, Watcher
-from lichen.demo.story import DeviceStory, Story
-from lichen.faults import share_of
+from lichen.demo.kind import Stage
+from lichen.demo.plan import Layout, Options, write_toml
 from models import windowset
 from models.contract import WindowSet
 from protocol.errors import Misconfigured
 from protocol.task import Task
 from runtime.outputs import writing
 
+T = TypeVar("T")
+StageT = TypeVar("StageT", bound=Stage[Any])
 _OURS: Final = ("config", "state", "logs", "recordings", "sites", "bad")
 _NEEDED: Final = (
     "iotcore",
@@ -32,15 +30,6 @@ _NEEDED: Final = (
 )
 _MARK: Final = ".lichen-demo"
 _OUR_FILES: Final = ("*.jsonl*", "report.*", "*.npz", "*.json", "*.bundle")
-
-
-@dataclass(frozen=True)
-class Stage(kind.Stage):
-    """All that is ready before the first process starts."""
-
-    story: Story
-    fault: tuple[float, float] | None
-    """When the observing device's gyroscope is silent, in seconds of its recording."""
 
 
 def clear(root: Path) -> None:
@@ -74,63 +63,27 @@ def require() -> None:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
-def prepare(options: plan.Options, version: str) -> Stage:
-    """Write everything that the processes read.
+def begin(options: Options, data: Callable[[], T]) -> tuple[Layout, T]:
+    """Read the demo's data, and make its folder anew.
 
     Raises:
-        Misconfigured: SPAR is not here, the output folder is somebody else's, or there are too few rounds.
+        Misconfigured: the data is not here, or the output folder is somebody else's.
         ModuleNotFoundError: something that the demo needs later is not installed.
     """
-    root = options.out.absolute()
     # What can fail comes before anything of an earlier run is removed.
-    if options.rounds < cast.LEAST_ROUNDS:
-        raise Misconfigured(
-            f"--rounds {options.rounds}: this demo ends with rollouts of two versions that are much alike; "
-            f"give it {cast.LEAST_ROUNDS} rounds or more"
-        )
     require()
-    series = spar.load()
+    found = data()
+    root = options.out.absolute()
     clear(root)
-    layout = plan.Layout(root, free_port())
-    task = plan.task(options.rounds, seed=options.seed)
-    windowset.save(layout.unseen, labelled(plan.windows(task, plan.unseen(series))))
-    story = Story(
-        labels=task.labels,
-        modalities=task.modality_names,
-        unseen=plan.UNSEEN,
-        chaos=options.chaos,
-        version=version,
-        rollout=RolloutStory([Watcher(w.name, w.person, w.site) for w in cast.WATCHES], cast.CANARY.name),
-    )
-    lengths: dict[str, float] = {}
-    for device in plan.DEVICES:
-        played = plan.played(series, device, options.seed)
-        spar.save(layout.recording(device.name), played.recorded)
-        lengths[device.name] = played.seconds
-        told = DeviceStory(device.name, device.people, device.trouble)
-        for modality in task.modality_names:
-            told.injected[modality] = {
-                kind: share_of(played.faults, kind, modality, played.seconds)
-                for kind in ("outage", "noise", "stuck")
-            }
-        story.devices.append(told)
-        plan.write_toml(layout.config(device.name), plan.agent_config(layout, device.name, options.speed))
-    for watch in cast.WATCHES:
-        watched = cast.played(series, watch, options.seed)
-        spar.save(layout.recording(watch.name), watched.recorded)
-        lengths[watch.name] = watched.seconds
-        plan.write_toml(layout.config(watch.name), cast.config(layout, watch))
-    plan.write_toml(layout.config("coordinator"), cast.coordinator(layout, options.rounds))
-    plan.write_toml(layout.config("task"), bare(task))
-    return Stage(
-        layout=layout,
-        task=task,
-        story=story,
-        people={d.name: ", ".join(map(str, d.people)) for d in plan.DEVICES},
-        agent=lambda name: plan.agent_config(layout, name, options.speed),
-        lengths_s=lengths,
-        fault=cast.fault_of(cast.played(series, cast.CANARY, options.seed)),
-    )
+    return Layout(root, free_port()), found
+
+
+def configured(stage: StageT, others: Mapping[str, Mapping[str, Any]]) -> StageT:
+    """Write the task and the configurations: of the training devices, and ``others`` by name; the stage."""
+    agents = {name: stage.agent(name) for name in stage.people}
+    for name, table in {**agents, **others, "task": bare(stage.task)}.items():
+        write_toml(stage.layout.config(name), table)
+    return stage
 
 
 def labelled(windows: WindowSet) -> WindowSet:

@@ -1,29 +1,55 @@
-"""One demo run from the first file to the report, whatever is shown."""
+"""A demo, and one run of it from the first file to the report."""
 
 import asyncio
 import signal
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import version
-from typing import Any, cast
+from typing import Any
+
+from rich.table import Table
 
 from lichen.demo import observer
 from lichen.demo.fleet import Fleet
-from lichen.demo.kind import Demo, Stage, Told
+from lichen.demo.kind import Stage
 from lichen.demo.plan import Options
 from lichen.demo.screen import Screen
+from lichen.demo.story import Check, Results
 from protocol.errors import Transient
 
 
-async def run(demo: Demo, options: Options, screen: Screen) -> Told:
-    """The whole demo.
+@dataclass(frozen=True)
+class Demo:
+    """One method's demo; a module of ``lichen.demo.plans`` has it as ``DEMO``.
+
+    Attributes:
+        prepare: writes everything that the processes read, and sets the stage.
+        live: from the first process to the last; fills in the stage's results.
+        checks: what must hold, and what was found besides; the most important first.
+        table: what the terminal shows above the checks; None: nothing.
+        report: the module whose ``PAGE`` writes the page; imported at the end: matplotlib takes a second.
+    """
+
+    prepare: Callable[[Options, str], Stage[Any]]
+    live: Callable[[Fleet[Any]], Awaitable[None]]
+    checks: Callable[[Any, Options], list[Check]]
+    table: Callable[[Any], Table | None]
+    report: str
+
+
+async def run(demo: Demo, options: Options, screen: Screen) -> Results:
+    """The whole demo: ``report.json`` and ``report.html`` are written in the end.
 
     Raises:
         Misconfigured: data, environment or output folder are not as they must be.
+        ModuleNotFoundError: something that the demo needs later is not installed.
         Transient: something did not happen in time; the message says what was waited for.
     """
     place = await asyncio.to_thread(observer.environment, options.observer_python)
-    stage = cast("Stage", await asyncio.to_thread(demo.prepare, options, version("lichen")))
-    screen.say(f"data and configurations are in {stage.layout.root}")
-    story: Told = stage.story
+    stage: Stage[Results] = await asyncio.to_thread(demo.prepare, options, version("lichen"))
+    root, results = stage.layout.root, stage.story
+    screen.say(f"data and configurations are in {root}")
     fleet = Fleet(stage, options, place, screen)
     try:
         async with asyncio.timeout(options.timeout_s):
@@ -34,10 +60,11 @@ async def run(demo: Demo, options: Options, screen: Screen) -> Told:
             f"{fleet.why()}; --timeout-s sets the time"
         ) from None
     finally:
-        story.events, story.seconds = screen.events, screen.seconds
-    story.checks = demo.checks(story, options)
-    demo.write(stage)
-    return story
+        results.events, results.seconds = screen.events, screen.seconds
+    results.checks = demo.checks(results, options)
+    results.save(root / "report.json")
+    import_module(demo.report).PAGE.write(results, root / "report.html")
+    return results
 
 
 async def _interruptible(course: Any) -> None:

@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Self
 
 from rich.console import Console, Group, RenderableType
@@ -29,6 +29,23 @@ _PHASES: Final = {
 def size(count: int) -> str:
     """Bytes for people."""
     return f"{count / 1e6:.2f} MB" if count >= 1e6 else f"{count / 1e3:.0f} kB"  # noqa: PLR2004 - a megabyte
+
+
+def summary(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, words: int = 0) -> Table:
+    """What the terminal shows in the end.
+
+    Args:
+        title: of the first column.
+        columns: the others; numbers but for the first ``words`` of them.
+        rows: their cells.
+        words: columns of text.
+    """
+    table = Table(title, box=None, padding=(0, 2, 0, 0))
+    for at, column in enumerate(columns):
+        table.add_column(column, justify="left" if at < words else "right")
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 class Screen:

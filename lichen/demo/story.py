@@ -1,15 +1,75 @@
-"""What the demo has seen, as plain data: written as ``report.json``, drawn as ``report.html``."""
+"""What a demo has found, as plain data: written as ``report.json``, drawn as ``report.html``.
+
+Every plan adds results of its own to :class:`Results`.
+"""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Self
 
 from pydantic import TypeAdapter
 
-from lichen.demo.rollout.story import RolloutStory
-from lichen.demo.study import Line
+
+@dataclass
+class RoundStory:
+    """One round: how good the version after it is, and the payload bytes it moved."""
+
+    round: int
+    accuracy: float | None
+    """The demo's main metric: mostly the share of right windows of unseen people."""
+    bytes_up: int
+    """Of all rounds up to this one."""
+    bytes_down: int
+    accepted: tuple[str, ...] = ()
+    metrics: dict[str, float] = field(default_factory=dict)
+    """All that the coordinator measured, by name."""
+
+
+@dataclass
+class Check:
+    """One thing that was looked at; ``must`` says that the demo has failed without it."""
+
+    what: str
+    ok: bool
+    detail: str
+    must: bool = True
+
+
+@dataclass(kw_only=True)
+class Results:
+    """What every demo finds."""
+
+    rounds: list[RoundStory] = field(default_factory=list)
+    """Those that were finished."""
+    events: list[tuple[float, str]] = field(default_factory=list)
+    """Seconds since the start, and what happened."""
+    checks: list[Check] = field(default_factory=list)
+    chaos: bool = False
+    struck: str = ""
+    """The device that was killed together with the coordinator."""
+    struck_round: int = 0
+    returned: tuple[str, ...] = ()
+    """Who of the killed ran with a new process id after the last round."""
+    reconnected: bool = False
+    """Whether the killed device was connected after the last round."""
+    seconds: float = 0.0
+    version: str = ""
+
+    @property
+    def worked(self) -> bool:
+        """Everything that must hold holds."""
+        return bool(self.checks) and all(check.ok for check in self.checks if check.must)
+
+    def save(self, path: Path) -> None:
+        """Write them as JSON."""
+        path.write_text(json.dumps(asdict(self), indent=1))
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read what :meth:`save` wrote."""
+        return TypeAdapter(cls).validate_python(json.loads(path.read_text()))
 
 
 @dataclass
@@ -27,17 +87,6 @@ class DeviceStory:
     injected: dict[str, dict[str, float]] = field(default_factory=dict)
     """Modality -> kind of fault -> share of the time in which it really was there."""
     alone: float | None = None
-
-
-@dataclass
-class RoundStory:
-    """One round: accuracy on unseen people after it, and the payload bytes it moved."""
-
-    round: int
-    accuracy: float | None
-    bytes_up: int
-    bytes_down: int
-    accepted: tuple[str, ...] = ()
 
 
 @dataclass
@@ -87,79 +136,17 @@ class ObserverStory:
         return times[len(times) // 2] if times else None
 
 
-@dataclass
-class Sizes:
-    """Bytes on the wire, MQTT and CBOR headers included."""
-
-    prototypes_4bit: int
-    delta_int8: int
-    """A full update: the model's delta at int8, with its 4-bit prototypes."""
-    delta_float32: int
-    """The same update, all of it in float32."""
-    parameters: int
-    """The model's parameters alone in float32: no names, headers or prototypes (as ``lichen bench wire``)."""
-
-    @property
-    def ratio(self) -> float:
-        """The int8 update as a share of the same one in float32."""
-        return self.delta_int8 / self.delta_float32
-
-    @property
-    def ratio_to_parameters(self) -> float:
-        """The int8 update as a share of the bare parameters in float32."""
-        return self.delta_int8 / self.parameters
-
-
-@dataclass
-class Check:
-    """One thing that was looked at; ``must`` says that the demo has failed without it."""
-
-    what: str
-    ok: bool
-    detail: str
-    must: bool = True
-
-
-class Struck(Protocol):
-    """A story in which processes may have been killed."""
-
-    chaos: bool
-    struck: str
-    struck_round: int
-    returned: tuple[str, ...]
-    reconnected: bool
-
-    @property
-    def rounds(self) -> Sequence[RoundStory]:
-        """Those that were finished."""
-
-
-@dataclass
-class Story:
-    """Everything."""
+@dataclass(kw_only=True)
+class WindowResults(Results):
+    """What a demo on windows of sensors finds besides."""
 
     labels: tuple[str, ...]
     modalities: tuple[str, ...]
     unseen: tuple[int, ...]
-    rounds: list[RoundStory] = field(default_factory=list)
-    devices: list[DeviceStory] = field(default_factory=list)
+    """People on whose windows versions are judged."""
     confusion: list[list[int]] = field(default_factory=list)
+    """Windows of the last version by what was done (row) and what it said (column)."""
     observer: ObserverStory | None = None
-    rollout: RolloutStory | None = None
-    study: list[Line] = field(default_factory=list)
-    sizes: Sizes | None = None
-    events: list[tuple[float, str]] = field(default_factory=list)
-    checks: list[Check] = field(default_factory=list)
-    chaos: bool = False
-    struck: str = ""
-    """The device that was killed together with the coordinator."""
-    struck_round: int = 0
-    returned: tuple[str, ...] = ()
-    """Who of the killed ran with a new process id after the last round."""
-    reconnected: bool = False
-    """Whether the killed device was connected after the last round."""
-    seconds: float = 0.0
-    version: str = ""
 
     @property
     def accuracy(self) -> float | None:
@@ -183,25 +170,41 @@ class Story:
         scores = [2 * hits / size for hits, size in both if size]
         return sum(scores) / len(scores) if scores else None
 
-    @property
-    def alone(self) -> list[float]:
-        """What the devices reach by themselves."""
-        return [d.alone for d in self.devices if d.alone is not None]
-
-    @property
-    def worked(self) -> bool:
-        """Everything that must hold holds."""
-        return bool(self.checks) and all(check.ok for check in self.checks if check.must)
-
-    def save(self, path: Path) -> None:
-        """Write it as JSON."""
-        path.write_text(json.dumps(asdict(self), indent=1))
+    def take(self, history: Mapping[str, Any]) -> None:
+        """Rounds and the confusion matrix, from the coordinator's history."""
+        self.rounds = rounds_of(history)
+        self.confusion = (history["confusion"] or {}).get("matrix", [])
 
 
-_ADAPTER: TypeAdapter[Story] = TypeAdapter(Story)
+def rounds_of(history: Mapping[str, Any], metric: str = "accuracy") -> list[RoundStory]:
+    """The rounds in which a version was judged, or devices sent something.
+
+    Args:
+        history: as ``lichen coordinator history`` prints it.
+        metric: the demo's main one.
+    """
+    found: list[RoundStory] = []
+    up = down = 0
+    for row in history["rounds"]:
+        up += row["bytes_up"] or 0
+        down += row["bytes_down"] or 0
+        if row["metrics"] or row["bytes_up"]:
+            accepted = tuple(update["device"] for update in row["updates"] if not update["lost"])
+            metrics = dict(row["metrics"])
+            found.append(RoundStory(row["round"], metrics.get(metric), up, down, accepted, metrics))
+    return found
 
 
-def load(path: Path) -> Story:
-    """Read what ``Story.save`` wrote."""
-    content: Any = json.loads(path.read_text())
-    return _ADAPTER.validate_python(content)
+def take_devices(devices: Iterable[DeviceStory], history: Mapping[str, Any]) -> None:
+    """What each device said of its windows, from the coordinator's history."""
+    last: dict[str, dict[str, Any]] = {u["device"]: u for row in history["rounds"] for u in row["updates"]}
+    states = {row["device"]: row for row in history["devices"]}
+    for device in devices:
+        update, state = last.get(device.name), states.get(device.name) or {}
+        if update is not None:
+            device.windows = int(update["samples"])
+            device.counts = {m: list(c) for m, c in update["counts"].items()}
+            device.quality = dict(update["quality"])
+            device.missing = dict(update["missing"])
+        for modality, known in (state.get("modalities") or {}).items():
+            device.reasons[modality] = list(known.get("reasons") or [])

@@ -1,19 +1,17 @@
 """The same people and faults simulated over several seeds: what sharing and what prototypes are worth.
 
-Runs in a child process of low priority beside the live fleet: ``python -P -m lichen.demo.study JOB.json``.
-Each result is a line of JSON in the job's ``out`` file: the parent can show progress and loses nothing.
+A job beside the live fleet.
 """
 
-import json
 import statistics
-import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from lichen import spar
 from lichen.demo import plan
+from lichen.demo.beside import lines, main
 
 FEDERATED: Final = "prototypes (PNR)"
 ALONE: Final = "each device alone"
@@ -76,38 +74,28 @@ def summarise(lines: Iterable[Line]) -> list[Summary]:
 
 def read(path: Path) -> list[Line]:
     """The lines so far; a half-written last one is left for later."""
-    if not path.is_file():
-        return []
-    text = path.read_text()
-    return [Line(**json.loads(row)) for row in text.splitlines(keepends=True) if row.endswith("\n")]
+    return [Line(**row) for row in lines(path)]
 
 
-def run(job: Mapping[str, Any]) -> None:
-    """All seeds and variants of a job; each line is written as soon as it is known."""
-    import torch  # noqa: PLC0415 - the parent reads this module's results without torch
+def results(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """All seeds and variants of a job."""
+    from lichen.simulate import alone, simulate  # noqa: PLC0415 - the parent reads the results without torch
 
-    from lichen.simulate import alone, simulate  # noqa: PLC0415 - as above
-
-    torch.set_num_threads(1)
     series = spar.load()
-    out = Path(job["out"])
     rounds = int(job["rounds"])
     base = plan.task(rounds)
     test = plan.windows(base, plan.unseen(series))
-    with out.open("a") as sink:
-        for seed in job["seeds"]:
-            devices = {
-                d.name: plan.windows(base, plan.played(series, d, seed).recorded) for d in plan.DEVICES
-            }
-            for variant, config in VARIANTS.items():
-                chosen = plan.task(rounds, config=config, seed=seed)
-                history = simulate(chosen, devices, test, seed, rounds=rounds, evaluate_every=rounds)
-                reached = history.rounds[-1].metrics["accuracy"]
-                print(json.dumps(vars(Line(seed, variant, reached, history.seconds))), file=sink, flush=True)
-            single = alone(plan.task(rounds, seed=seed), devices, test, seed, rounds=rounds)
-            mean, _ = spread(e.metrics["accuracy"] for e in single.values())
-            print(json.dumps(vars(Line(seed, ALONE, mean, 0.0))), file=sink, flush=True)
+    for seed in job["seeds"]:
+        devices = {d.name: plan.windows(base, plan.played(series, d, seed).recorded) for d in plan.DEVICES}
+        for variant, config in VARIANTS.items():
+            chosen = plan.task(rounds, config=config, seed=seed)
+            history = simulate(chosen, devices, test, seed, rounds=rounds, evaluate_every=rounds)
+            reached = history.rounds[-1].metrics["accuracy"]
+            yield vars(Line(seed, variant, reached, history.seconds))
+        single = alone(plan.task(rounds, seed=seed), devices, test, seed, rounds=rounds)
+        mean, _ = spread(e.metrics["accuracy"] for e in single.values())
+        yield vars(Line(seed, ALONE, mean, 0.0))
 
 
 if __name__ == "__main__":
-    run(json.loads(Path(sys.argv[1]).read_text()))
+    main(results)

@@ -11,7 +11,7 @@ from rich.console import Console
 from lichen.datasets import small_graphs
 from lichen.demo import plan, plans, running
 from lichen.demo.plans.mmfed3_hide import cast
-from lichen.demo.plans.mmfed3_hide.story import load
+from lichen.demo.plans.mmfed3_hide.story import GraphStory
 from lichen.demo.screen import Screen
 
 pytest.importorskip("iotcore", reason="the demo extra's broker")
@@ -35,7 +35,7 @@ def test_sites_complete_their_graphs_grow_and_join_and_answer(
     told = io.StringIO()
     with Screen(Console(file=told, width=200)) as screen:
         asyncio.run(running.run(plans.demo("mmfed3_hide"), options, screen))
-    story = load(out / "report.json")
+    story = GraphStory.load(out / "report.json")
     failed = [c for c in story.checks if c.must and not c.ok and not any(w in c.what for w in LEARNING)]
     assert failed == [], told.getvalue()
     ward, pharmacy = story.gateways

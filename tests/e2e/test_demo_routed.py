@@ -11,7 +11,7 @@ from rich.console import Console
 from lichen import spar
 from lichen.demo import plan, plans, running
 from lichen.demo.plans.disentafl import cast
-from lichen.demo.plans.disentafl.story import load
+from lichen.demo.plans.disentafl.story import RoutedStory
 from lichen.demo.screen import Screen
 from protocol.errors import Misconfigured
 
@@ -39,7 +39,7 @@ def test_each_kind_of_watch_moves_and_ends_with_its_own_route(
     told = io.StringIO()
     with Screen(Console(file=told, width=200)) as screen:
         asyncio.run(running.run(plans.demo("disentafl"), options, screen))
-    story = load(out / "report.json")
+    story = RoutedStory.load(out / "report.json")
     failed = [c for c in story.checks if c.must and not c.ok and not any(w in c.what for w in LEARNING)]
     assert failed == [], told.getvalue()
     named = {device.name: device for device in story.devices}

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from lichen import spar
-from lichen.demo.story import load
+from lichen.demo.qqr_results import Story
 from protocol.errors import Misconfigured
 
 pytest.importorskip("iotcore", reason="the demo extra's broker")
@@ -55,7 +55,7 @@ def test_the_whole_way_with_chaos(tmp_path: Path) -> None:
     )
     told = done.stdout + done.stderr
     assert (out / "report.json").is_file(), told
-    story = load(out / "report.json")
+    story = Story.load(out / "report.json")
     # Four rounds are too few to promise that the fleet is above its devices; all else must hold.
     failed = [c for c in story.checks if c.must and not c.ok and "above its devices alone" not in c.what]
     assert failed == [], told

@@ -12,7 +12,7 @@ from edge_agent.store import Store
 from lichen import spar
 from lichen.demo import plan, plans, running
 from lichen.demo.plans.tactfl import cast, comparing, course
-from lichen.demo.plans.tactfl.story import load
+from lichen.demo.plans.tactfl.story import UnlabelledStory
 from lichen.demo.screen import Screen
 from protocol.errors import Misconfigured
 
@@ -43,7 +43,7 @@ def test_a_fleet_without_labels_is_weighed_round_by_round(
     told = io.StringIO()
     with Screen(Console(file=told, width=200)) as screen:
         asyncio.run(running.run(plans.demo("tactfl"), options, screen))
-    story = load(out / "report.json")
+    story = UnlabelledStory.load(out / "report.json")
     failed = [c for c in story.checks if c.must and not c.ok and not any(w in c.what for w in LEARNING)]
     assert failed == [], told.getvalue()
     assert [one.round for one in story.weighed] == [1, 2]

@@ -94,7 +94,7 @@ async def test_the_export_of_the_bad_version_has_the_demos_own_time(
         return {"versions": [{"version": 4, "manifest": "m"}]}
 
     monkeypatch.setattr(module, "ask", ask)
-    monkeypatch.setattr(module.beside, "history", history)
+    monkeypatch.setattr(module, "history", history)
     monkeypatch.setattr(module, "spoil", lambda *_: (Path("m"), Path("blobs"), 5))
     assert (await act._bad_bundle())[1] == 5
     assert given == [act._fleet.options.timeout_s]

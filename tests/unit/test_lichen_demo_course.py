@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from lichen import spar
-from lichen.demo import course, plan
+from lichen.demo import plan
 from lichen.demo.checks import checks
-from lichen.demo.story import Check, DeviceStory, ObserverStory, Prediction, RoundStory, Sizes, Story
+from lichen.demo.qqr_results import Sizes, Story
+from lichen.demo.story import Check, DeviceStory, ObserverStory, Prediction, RoundStory, take_devices
 from lichen.demo.study import ALONE, FEDERATED, Line
 from tests.support.rolled_out import rolled_out
 
@@ -16,7 +17,7 @@ OPTIONS = plan.Options(out=Path("unused"), rounds=2)
 
 @pytest.fixture
 def good() -> Story:
-    story = Story(spar.LABELS, ("accelerometer", "gyroscope"), plan.UNSEEN)
+    story = Story(labels=spar.LABELS, modalities=("accelerometer", "gyroscope"), unseen=plan.UNSEEN)
     story.rounds = [RoundStory(1, 0.4, 10, 20, ("usnea",)), RoundStory(2, 0.8, 20, 40, ("usnea",))]
     story.devices = [DeviceStory("usnea", (5,), "", alone=0.5), DeviceStory("evernia", (2,), "", alone=0.6)]
     seen = [Prediction(1.0, "PEN", "PEN", 0.9, {})]
@@ -207,9 +208,11 @@ def test_history_becomes_cumulative_bytes_accuracy_and_the_last_words_of_each_de
         "confusion": {"matrix": [[1, 0], [0, 1]]},
         "devices": [{"device": "usnea", "modalities": {"gyroscope": {"reasons": ["stuck"]}}}],
     }
-    course.tell_history(good, history)
+    good.take(history)
+    take_devices(good.devices, history)
     assert [(r.round, r.bytes_up, r.bytes_down) for r in good.rounds] == [(1, 100, 10), (2, 150, 15)]
     assert good.rounds[1].accepted == ("usnea",)
+    assert good.rounds[1].metrics == {"accuracy": 0.6}
     assert good.accuracy == 0.6
     assert good.devices[0].windows == 40
     assert good.devices[0].reasons == {"gyroscope": ["stuck"]}

@@ -9,7 +9,7 @@ import pytest
 from coordinator.config import load_settings, load_task
 from edge_agent import config as agent_config
 from lichen.datasets import small_graphs
-from lichen.demo import plan, plans, prepare
+from lichen.demo import beside, plan, plans, prepare
 from lichen.demo.plans.mmfed3_hide import cast, judging, parts, searching, telling
 from lichen.demo.plans.mmfed3_hide.prepare import coordinator_config, gateway_config, told
 from lichen.demo.plans.mmfed3_hide.searching import Searcher
@@ -211,7 +211,7 @@ def test_answers_are_told_without_what_the_gateway_knows(made: Graph, tmp_path: 
     path = tmp_path / "answers.jsonl"
     path.with_name("answers.jsonl.1").write_text(json.dumps(lines[0]) + "\n")
     path.write_text(json.dumps(lines[1]) + '\n{"head": "cut o')
-    telling.answers(ward, telling.said(path), known)
+    telling.answers(ward, beside.lines(path), known)
     assert (answer.before, answer.after) == (None, (answer.truth[0],))
     assert answer.place(answer.after) == 1
     assert ward.answers[1].after is None

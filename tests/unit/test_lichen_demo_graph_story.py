@@ -10,8 +10,8 @@ import pytest
 from lichen.demo import plan
 from lichen.demo.plans.mmfed3_hide import cast
 from lichen.demo.plans.mmfed3_hide.checks import checks, guessing
-from lichen.demo.plans.mmfed3_hide.report import html, write
-from lichen.demo.plans.mmfed3_hide.story import Answer, Gateway, GraphStory, Scores, Searched, Turn, load
+from lichen.demo.plans.mmfed3_hide.report import PAGE
+from lichen.demo.plans.mmfed3_hide.story import Answer, Gateway, GraphStory, Scores, Searched, Turn
 from lichen.demo.plans.mmfed3_hide.summary import table
 from lichen.demo.story import RoundStory
 
@@ -182,13 +182,13 @@ def test_guessing_is_the_chance_of_five_different_entities(good: GraphStory) -> 
 
 def test_the_story_is_read_back_as_it_was_written(good: GraphStory, tmp_path: Path) -> None:
     good.save(tmp_path / "report.json")
-    assert load(tmp_path / "report.json") == good
+    assert GraphStory.load(tmp_path / "report.json") == good
 
 
 def test_the_page_shows_every_gateway_and_answer_and_escapes_what_it_was_told(
     good: GraphStory, tmp_path: Path
 ) -> None:
-    write(good, tmp_path / "report.html")
+    PAGE.write(good, tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids)), "two figures share an id"
@@ -208,6 +208,6 @@ def test_a_run_of_which_little_is_known_has_a_page_all_the_same(good: GraphStory
         one.turns, one.alone, one.scores, one.scores_alone = [], {}, None, None
     good.searched = good.grown_after = good.joined_after = None
     good.gateways[0].answers[0].after = ()
-    assert "<svg" in html(good)
-    assert "nothing that it does not know" in html(good)
+    assert "<svg" in PAGE.html(good)
+    assert "nothing that it does not know" in PAGE.html(good)
     assert list(table(good).columns[0].cells) == [one.name for one in good.gateways]

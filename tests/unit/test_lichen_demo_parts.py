@@ -13,8 +13,10 @@ from rich.console import Console
 from coordinator.config import load_settings
 from edge_agent import config as agent_config
 from lichen import spar
-from lichen.demo import chaos, observer, plan, prepare, study
+from lichen.demo import chaos, observer, observing, plan, prepare, study
+from lichen.demo.beside import lines
 from lichen.demo.processes import Child
+from lichen.demo.qqr_prepare import prepare as prepare_qqr
 from lichen.demo.screen import Screen, headline, round_line
 from lichen.demo.story import ObserverStory, Prediction
 from lichen.demo.study import ALONE, FEDERATED, Line, summarise
@@ -89,7 +91,7 @@ def test_an_earlier_demo_is_only_cleared_by_one_that_can_run(
     else:
         monkeypatch.setattr(prepare, "find_spec", lambda name: None if name == lacking else name)
     with pytest.raises((Misconfigured, ModuleNotFoundError)):
-        prepare.prepare(plan.Options(out=tmp_path), "1")
+        prepare_qqr(plan.Options(out=tmp_path), "1")
     assert (tmp_path / "report.html").exists()
 
 
@@ -126,7 +128,7 @@ def test_predictions_are_read_and_judged_inside_and_outside_the_fault(tmp_path: 
     (tmp_path / "p.jsonl.1").write_text(_row(1.0, "PEN", "PEN"))
     file.write_text(_row(11.0, "PEN", "ABD") + _row(12.0, "PEN", None) + _row(21.0, "ABD", "ABD") + '{"t":')
     told = ObserverStory("o", 7, "python", torch_free=True, how="", fault=(10.0, 20.0))
-    told.predictions = observer.predictions(file)
+    told.predictions = observing.parse(lines(file))
     assert [p.right for p in told.predictions] == [True, False, None, True]
     assert told.accuracy() == pytest.approx(2 / 3)
     assert told.accuracy(failing=True) == 0.0

@@ -8,17 +8,11 @@ import pytest
 
 from lichen import spar
 from lichen.demo import plan
-from lichen.demo.report.render import confused, html, size
-from lichen.demo.story import (
-    Check,
-    DeviceStory,
-    ObserverStory,
-    Prediction,
-    RoundStory,
-    Sizes,
-    Story,
-    load,
-)
+from lichen.demo.figures import confused
+from lichen.demo.page import size
+from lichen.demo.qqr_results import Sizes, Story
+from lichen.demo.report.render import PAGE
+from lichen.demo.story import Check, DeviceStory, ObserverStory, Prediction, RoundStory
 from lichen.demo.study import ALONE, FEDERATED, Line
 from tests.support.browser import at_widths, needs_chromium
 
@@ -74,7 +68,7 @@ class _Tags(HTMLParser):
 
 
 def test_the_page_is_whole_and_fetches_nothing(story: Story) -> None:
-    page = html(story)
+    page = PAGE.html(story)
     tags = _Tags()
     tags.feed(page)
     assert tags.open == []
@@ -89,7 +83,7 @@ def test_the_page_is_whole_and_fetches_nothing(story: Story) -> None:
 @needs_chromium
 def test_no_figure_is_cut_at_the_width_of_a_phone_a_tablet_and_a_desk(story: Story, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
-    page.write_text(html(story))
+    page.write_text(PAGE.html(story))
     shown = """[...document.querySelectorAll("figure .scroll")].map((box) => [
         box.scrollWidth - box.clientWidth,
         [...box.querySelectorAll("svg")].map((svg) => svg.getBoundingClientRect().width).filter((w) => w > 0),
@@ -103,13 +97,13 @@ def test_no_figure_is_cut_at_the_width_of_a_phone_a_tablet_and_a_desk(story: Sto
 
 
 def test_every_reference_in_a_figure_leads_somewhere(story: Story) -> None:
-    page = html(story)
+    page = PAGE.html(story)
     ids = set(re.findall(r'\bid="([^"]+)"', page))
     assert set(re.findall(r'(?:url\(|href=")#([^")]+)', page)) <= ids
 
 
 def test_the_headlines_are_the_storys(story: Story) -> None:
-    page = html(story)
+    page = PAGE.html(story)
     assert "70 %" in page  # the last round
     assert "+30.0" in page  # the margin over a device alone
     assert "1.1 kB" in page
@@ -120,12 +114,12 @@ def test_a_story_without_study_observer_and_confusion_still_renders(story: Story
     story.study, story.observer, story.confusion, story.sizes = [], None, [], None
     for device in story.devices:
         device.alone = None
-    assert html(story).count('<div class="desk"><svg') == 4
+    assert PAGE.html(story).count('<div class="desk"><svg') == 4
 
 
 def test_a_story_survives_its_file(story: Story, tmp_path: Path) -> None:
     story.save(tmp_path / "report.json")
-    assert load(tmp_path / "report.json") == story
+    assert Story.load(tmp_path / "report.json") == story
 
 
 def test_what_must_hold_decides(story: Story) -> None:
@@ -145,14 +139,14 @@ def test_the_largest_confusion_is_named(story: Story) -> None:
     story.confusion[3][4], story.confusion[0][1] = 9, 2
     words = "internal rotation is taken for external rotation in 75 % of its windows (9 of 12)"
     assert words in confused(story)
-    assert words in html(story)
+    assert words in PAGE.html(story)
 
 
 def test_the_table_says_which_case_it_shows_and_greys_what_is_within_the_spread(story: Story) -> None:
     story.study += [
         Line(s, v, a, 1.0) for v in ("zero input", "zero feature") for s, a in ((1, 0.78), (2, 0.83))
     ]
-    page = html(story)
+    page = PAGE.html(story)
     assert "one of them is missing" in page
     assert page.count('class="n soft"') == 2
 
@@ -162,6 +156,6 @@ def test_beside_the_accuracy_stands_what_it_is_of(story: Story) -> None:
     assert story.judged == 24
     # of the first class 3 of 6 are found, of the second 3 are and 3 more are called so
     assert story.macro_f1 == pytest.approx((2 * (6 / 9) + 5) / 7)
-    words = html(story)
+    words = PAGE.html(story)
     assert "model on 24 windows of" in words
     assert "macro F1 over 7 classes 90 %" in words

@@ -21,7 +21,10 @@ from edge_agent import config as agent_config
 from export.cli import read_manifest, read_state
 from lichen import spar
 from lichen.demo import plan, prepare
-from lichen.demo.report.render import html
+from lichen.demo.beside import lines
+from lichen.demo.qqr_prepare import prepare as prepare_qqr
+from lichen.demo.qqr_results import Story
+from lichen.demo.report.render import PAGE
 from lichen.demo.rollout import cast, plots
 from lichen.demo.rollout.act import in_words
 from lichen.demo.rollout.asked import Standing, create_words, standing
@@ -29,8 +32,8 @@ from lichen.demo.rollout.board import board
 from lichen.demo.rollout.checks import checks, contained
 from lichen.demo.rollout.spoiling import shuffled, spoil
 from lichen.demo.rollout.story import Move, RolloutStory, Said, share_right
-from lichen.demo.rollout.watching import Recorder, lines, said, turn
-from lichen.demo.story import DeviceStory, RoundStory, Story, load
+from lichen.demo.rollout.watching import Recorder, said, turn
+from lichen.demo.story import DeviceStory, RoundStory
 from protocol import messages
 from protocol.errors import Misconfigured
 from protocol.frame import encode_frame
@@ -299,14 +302,15 @@ def test_a_line_of_shares_breaks_between_versions() -> None:
 
 
 def story(rollout: RolloutStory | None) -> Story:
-    page = Story(spar.LABELS, ("accelerometer", "gyroscope"), (8, 9, 10), version="1", rollout=rollout)
+    sensors = ("accelerometer", "gyroscope")
+    page = Story(labels=spar.LABELS, modalities=sensors, unseen=(8, 9, 10), version="1", rollout=rollout)
     page.rounds = [RoundStory(1, 0.4, 10, 20, ("usnea",))]
     page.devices = [DeviceStory("usnea", (5,), "", alone=0.5)]
     return page
 
 
 def test_the_page_has_the_section_and_escapes_what_devices_say(good: RolloutStory) -> None:
-    page = html(story(good))
+    page = PAGE.html(story(good))
     assert "A bad model, and a good one" in page
     assert "it &lt;says&gt; something else" in page
     assert "lichen rollout create --bundle b" in page
@@ -320,15 +324,15 @@ def test_the_page_has_the_section_and_escapes_what_devices_say(good: RolloutStor
 
 def test_the_page_promises_nothing_that_did_not_happen(good: RolloutStory) -> None:
     _seen_by_another(good)
-    assert "reached only the first watch" not in html(story(good))
-    assert "A bad model" not in html(story(None))
-    assert "A bad model" not in html(story(RolloutStory([], "physcia")))
+    assert "reached only the first watch" not in PAGE.html(story(good))
+    assert "A bad model" not in PAGE.html(story(None))
+    assert "A bad model" not in PAGE.html(story(RolloutStory([], "physcia")))
 
 
 def test_a_story_with_rollouts_survives_its_file(good: RolloutStory, tmp_path: Path) -> None:
     whole = story(good)
     whole.save(tmp_path / "report.json")
-    assert load(tmp_path / "report.json") == whole
+    assert Story.load(tmp_path / "report.json") == whole
 
 
 # ---- the plan
@@ -360,5 +364,5 @@ def test_too_few_rounds_are_refused_before_anything_is_removed(tmp_path: Path) -
     prepare.clear(tmp_path)
     (tmp_path / "report.html").write_text("of yesterday")
     with pytest.raises(Misconfigured, match="--rounds 3"):
-        prepare.prepare(plan.Options(out=tmp_path, rounds=3), "1")
+        prepare_qqr(plan.Options(out=tmp_path, rounds=3), "1")
     assert (tmp_path / "report.html").exists()

@@ -10,10 +10,10 @@ from lichen.demo import plan
 from lichen.demo.plans.disentafl import cast
 from lichen.demo.plans.disentafl.checks import checks
 from lichen.demo.plans.disentafl.prepare import told
-from lichen.demo.plans.disentafl.report import html
-from lichen.demo.plans.disentafl.story import Bundle, Move, RoutedObserver, RoutedRound, RoutedStory, load
+from lichen.demo.plans.disentafl.report import PAGE
+from lichen.demo.plans.disentafl.story import Bundle, Move, RoutedObserver, RoutedStory
 from lichen.demo.plans.disentafl.summary import table
-from lichen.demo.story import Prediction
+from lichen.demo.story import Prediction, RoundStory
 from models.contract import Profile
 from models.methods.disentafl import names
 
@@ -29,7 +29,7 @@ def good() -> RoutedStory:
     story.blobs = dict.fromkeys(WHOLE, 1000)
     story.supernet_up, story.plugged_after = 9000, 1
     metrics = {"accuracy": 0.8, "arm/accuracy": 0.9, "speed/r2": 0.6}
-    story.rounds = [RoutedRound(n, 0.8, 10 * n, 20 * n, ("usnea",), metrics=metrics) for n in (1, 2, 3)]
+    story.rounds = [RoundStory(n, 0.8, 10 * n, 20 * n, ("usnea",), metrics=metrics) for n in (1, 2, 3)]
     for device in story.devices:
         device.starts, device.windows, device.predictions, device.live = 1, 300, 20, 0.9
         for number in (1, 2, 3) if not device.observes else ():
@@ -174,7 +174,7 @@ def test_a_killed_device_may_be_started_twice(good: RoutedStory) -> None:
 
 
 def test_the_page_shows_the_story_and_fetches_nothing(good: RoutedStory) -> None:
-    page = html(good)
+    page = PAGE.html(good)
     assert page.count('<div class="desk"><svg') == 8
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids)), "two figures share an id"
@@ -191,10 +191,10 @@ def test_a_story_of_which_little_is_known_still_renders(good: RoutedStory) -> No
     good.observer, good.confusion, good.blobs, good.plugged_after = None, [], {}, None
     for device in good.devices:
         device.moves, device.bundle, device.scores, device.alone = [], None, {}, {}
-    assert html(good).count('<div class="desk"><svg') == 2
+    assert PAGE.html(good).count('<div class="desk"><svg') == 2
     assert table(good).row_count == len(good.devices)
 
 
 def test_a_story_survives_its_file(good: RoutedStory, tmp_path: Path) -> None:
     good.save(tmp_path / "report.json")
-    assert load(tmp_path / "report.json") == good
+    assert RoutedStory.load(tmp_path / "report.json") == good

@@ -13,8 +13,8 @@ from lichen.demo.plans.tactfl import cast, plots
 from lichen.demo.plans.tactfl.checks import checks
 from lichen.demo.plans.tactfl.comparing import LABELLED, PATIENCE, RANDOM
 from lichen.demo.plans.tactfl.prepare import told
-from lichen.demo.plans.tactfl.report import html, write
-from lichen.demo.plans.tactfl.story import Rival, UnlabelledStory, Weighed, load
+from lichen.demo.plans.tactfl.report import PAGE
+from lichen.demo.plans.tactfl.story import Rival, UnlabelledStory, Weighed
 from lichen.demo.plans.tactfl.summary import table
 from lichen.demo.story import ObserverStory, Prediction, RoundStory
 from models import windowset
@@ -172,7 +172,7 @@ def test_fine_tuning_that_adds_nothing_is_told_and_does_not_fail_the_demo(good: 
 
 def test_the_story_is_read_back_as_it_was_written(good: UnlabelledStory, tmp_path: Path) -> None:
     good.save(tmp_path / "report.json")
-    again = load(tmp_path / "report.json")
+    again = UnlabelledStory.load(tmp_path / "report.json")
     assert again == good
     assert again.weighed[0].weights.keys() == PARTS.keys()
     assert json.loads((tmp_path / "report.json").read_text())["broken"] == "xanthoria"
@@ -182,7 +182,7 @@ def test_the_page_shows_every_round_and_device_and_escapes_what_it_was_told(
     good: UnlabelledStory, tmp_path: Path
 ) -> None:
     good.weighed[1].warnings = ("<b>two devices</b> are pushed out",)
-    write(good, tmp_path / "report.html")
+    PAGE.write(good, tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids)), "two figures share an id"
@@ -200,7 +200,7 @@ def test_the_page_shows_every_round_and_device_and_escapes_what_it_was_told(
 def test_a_run_of_which_little_is_known_has_a_page_all_the_same() -> None:
     labelled = windowset.empty(TASK)
     story = told(TASK, OPTIONS, "1", labelled)
-    page = html(story)
+    page = PAGE.html(story)
     assert "<svg" in page
     assert "Who sees like whom" not in page
     assert list(table(story).columns[0].cells) == [device.name for device in story.devices]

@@ -4,7 +4,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Final
 
-from lichen.demo.kind import Demo
+from lichen.demo.running import Demo
 from protocol.errors import Misconfigured
 from protocol.task import Task
 

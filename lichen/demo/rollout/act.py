@@ -3,14 +3,12 @@
 import asyncio
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from lichen.demo import beside
-from lichen.demo.asking import ask, spoken
-from lichen.demo.fleet import ONE_THREAD, Fleet
+from lichen.demo.asking import ask, history, spoken
+from lichen.demo.beside import lines
+from lichen.demo.fleet import Fleet
 from lichen.demo.looking_on import looking_on
-from lichen.demo.prepare import Stage
-from lichen.demo.processes import Child
 from lichen.demo.rollout import cast
 from lichen.demo.rollout.asked import create_words, standing
 from lichen.demo.rollout.board import board
@@ -26,9 +24,12 @@ from lichen.demo.rollout.story import (
     Release,
     RolloutStory,
 )
-from lichen.demo.rollout.watching import Recorder, lines, said
+from lichen.demo.rollout.watching import Recorder, said
 from protocol.errors import Transient
 from runtime.files import disk_errors
+
+if TYPE_CHECKING:
+    from lichen.demo.processes import Child
 
 _START_S: Final = 90.0
 _RELEASE_S: Final = 300.0
@@ -42,7 +43,7 @@ _GOOD: Final = "the newest version, what all rounds made"
 class Act:
     """See :meth:`play`."""
 
-    def __init__(self, fleet: Fleet[Stage], story: RolloutStory) -> None:
+    def __init__(self, fleet: Fleet[Any], story: RolloutStory) -> None:
         self._fleet = fleet
         self._story = story
         self._names = [one.name for one in self._story.watchers]
@@ -93,9 +94,7 @@ class Act:
         """The watches, and the version that they run at first."""
         fleet, story = self._fleet, self._story
         for name in self._names:
-            argv = fleet.place.command("agent", "run", "--config", str(fleet.layout.config(name)))
-            child = Child(name, argv, fleet.layout.log(name), ONE_THREAD)
-            self.children[name] = await fleet.keep(child)
+            self.children[name] = await fleet.start_observer(name)
         where = ", ".join(f"{one.name} ({one.site})" for one in story.watchers)
         fleet.screen.say(f"{len(self._names)} watches that only predict are started: {where}")
 
@@ -112,8 +111,7 @@ class Act:
     async def _bad_bundle(self) -> tuple[Path, int]:
         """Spoil the newest version, and export it by the product's own command."""
         fleet = self._fleet
-        history = await beside.history(fleet)
-        newest = max(history["versions"], key=lambda row: int(row["version"]))
+        newest = max((await history(fleet))["versions"], key=lambda row: int(row["version"]))
         folder, out = fleet.layout.root / "bad", fleet.layout.root / "bad.bundle"
         blobs = fleet.layout.state("coordinator") / "blobs"
         with disk_errors(folder):

@@ -1,29 +1,24 @@
 """The rollouts' section of the page."""
 
-from importlib.resources import files
+from collections.abc import Mapping
+from typing import Any, Final
 
-from jinja2 import Environment
-from markupsafe import Markup
-
-from lichen.demo.report import style
 from lichen.demo.rollout import plots
 from lichen.demo.rollout.story import COMMITTED, ROLLED_BACK, RolloutStory
 
-_WORDS = {COMMITTED: "kept it", ROLLED_BACK: "dropped it by itself"}
+PARTS: Final = {"rollout": ("lichen.demo.rollout", "section.html")}
+"""The section's template."""
+_WORDS: Final = {COMMITTED: "kept it", ROLLED_BACK: "dropped it by itself"}
 
 
-def section(story: RolloutStory | None, environment: Environment) -> Markup:
-    """The section as HTML; empty where no watch ever predicted.
+def figures(story: RolloutStory | None) -> Mapping[str, str]:
+    """The section's figure; none where no watch ever predicted."""
+    return {} if story is None or not any(story.said.values()) else {"rollout": plots.timeline(story)}
 
-    Args:
-        story: the last act.
-        environment: the page's, with its filters.
-    """
-    if story is None or not any(story.said.values()):
-        return Markup()
-    template = environment.from_string((files("lichen.demo.rollout") / "section.html").read_text())
-    figure = style.two_widths(lambda: {"timeline": plots.timeline(story)})["timeline"]
-    return Markup(template.render(rollout=story, figure=figure, outcome=_outcome, rows=_rows(story)))  # noqa: S704 - escaped by the environment
+
+def given(story: RolloutStory | None) -> Mapping[str, Any]:
+    """What the section names."""
+    return {"rollout": story, "outcome": _outcome, "rows": _rows(story) if story else []}
 
 
 def _outcome(phase: str) -> str:

@@ -1,8 +1,6 @@
 """What the watches say of the models that they were pointed to, and of what each of them predicts."""
 
-import json
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 from lichen.demo.rollout.story import Move, Said
@@ -67,16 +65,6 @@ class Recorder:
         move = Move(round(self._now(), 2), state.device, told.phase, told.version, told.why, measures)
         self.moves.append(move)
         self._tell(move)
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    """All that a watch has predicted, a rotated file included; a half-written last line is left out."""
-    found: list[dict[str, Any]] = []
-    for file in (path.with_name(path.name + ".1"), path):
-        if file.is_file():
-            text = file.read_text().splitlines(keepends=True)
-            found += [json.loads(line) for line in text if line.endswith("\n")]
-    return found
 
 
 def said(rows: Iterable[dict[str, Any]], start_wall: float) -> list[Said]:

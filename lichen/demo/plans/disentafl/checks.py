@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from lichen.demo import plan
-from lichen.demo.checks import CHANCES, finished, memory, percent
+from lichen.demo.common_checks import CHANCES, finished, memory, percent
 from lichen.demo.plans.disentafl.cast import IN_WORDS
 from lichen.demo.plans.disentafl.story import RoutedStory, WatchStory
 from lichen.demo.story import Check

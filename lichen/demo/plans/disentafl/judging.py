@@ -1,11 +1,9 @@
 """How good each device's own bundle is on people nobody trained on, and what the device reaches by itself.
 
-A child process, because it trains: ``python -P -m lichen.demo.plans.disentafl.judging JOB.json``; one JSON
-line a result. Both are judged by the same function on the same windows, with the sensors that the device has.
+A job beside the fleet, because it trains. Both are judged by the same function on the same windows,
+with the sensors that the device has.
 """
 
-import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from lichen.demo.beside import main
 from models import windowset
 from models.contract import Blobs, ClientContext, FloatArray, Profile, Tensors, WindowSet
 from models.methods.disentafl import names
@@ -143,15 +142,5 @@ def results(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield {"device": name, "alone": by_itself(task, profile, windows, test, int(job["seed"]))}
 
 
-def run(job: Mapping[str, Any]) -> None:
-    """One job."""
-    import torch  # noqa: PLC0415 - the parent never imports it
-
-    torch.set_num_threads(1)
-    with Path(job["out"]).open("a") as sink:
-        for line in results(job):
-            print(json.dumps(line), file=sink, flush=True)
-
-
 if __name__ == "__main__":
-    run(json.loads(Path(sys.argv[1]).read_text()))
+    main(results)

@@ -1,16 +1,14 @@
 """The observing watch: its model runs on its live stream, on a device without training software."""
 
-import asyncio
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from lichen.demo import observer
+from lichen.demo import beside, observing
 from lichen.demo.fleet import Fleet
+from lichen.demo.kind import Stage
 from lichen.demo.plans.disentafl import cast
-from lichen.demo.plans.disentafl.prepare import Stage
-from lichen.demo.plans.disentafl.story import RoutedObserver
+from lichen.demo.plans.disentafl.story import RoutedObserver, RoutedStory
 from lichen.demo.processes import Child
 from lichen.demo.wire import Onlooker
 from protocol.task import LABEL
@@ -20,13 +18,8 @@ Line = dict[str, Any]
 
 
 def said(path: Path, version: int) -> list[Line]:
-    """The lines in which a device predicts with this version; a half-written last one is left out."""
-    found: list[Line] = []
-    for file in (path.with_name(path.name + ".1"), path):
-        if file.is_file():
-            whole = [line for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
-            found += [row for row in map(json.loads, whole) if row["version"] == version]
-    return found
+    """The lines in which a device predicts with this version."""
+    return [row for row in beside.lines(path) if row["version"] == version]
 
 
 def share_right(lines: Sequence[Line]) -> dict[str, float]:
@@ -60,38 +53,29 @@ def explained(pairs: Sequence[tuple[float, float, float | None]]) -> float | Non
     return 1 - sum((guess - true) ** 2 for guess, true in known) / max(spread, 1e-12)
 
 
-async def listen(fleet: Fleet[Stage], child: Child, seen: Onlooker) -> None:
+async def listen(fleet: Fleet[Stage[RoutedStory]], child: Child, seen: Onlooker) -> None:
     """One turn of the observing device's recording, with the model of its route."""
-    name, screen, rounds = cast.OBSERVED.name, fleet.screen, fleet.options.rounds
-    path = cast.predictions(fleet.layout, name)
-    free = await asyncio.to_thread(fleet.place.torch_free)
-    told = RoutedObserver(
-        name, cast.OBSERVED.person, str(fleet.place.python), torch_free=free, how=fleet.place.how
-    )
+    name, screen = cast.OBSERVED.name, fleet.screen
+    told = await observing.story_of(RoutedObserver, fleet, name, cast.OBSERVED.person)
     length = fleet.stage.lengths_s[name]
     enough = length - 2 * fleet.stage.task.window.length_s
-    sampled: list[tuple[float, float]] = []
     lines: list[Line] = []
 
     def over() -> bool:
-        lines[:] = said(path, rounds)
-        if child.pid is not None:
-            sampled.append(observer.memory_mb(child.pid))
+        lines[:] = said(cast.predictions(fleet.layout, name), fleet.options.rounds)
         if not lines:
             return False
         screen.note = f"{name}, live: {len(lines)} windows"
         return bool(float(lines[-1]["t"]) - float(lines[0]["t"]) >= enough)
 
+    what = f"a turn of {name}'s stream ({length:.0f} s of it)"
+    bound_s = length / cast.OBSERVER_SPEED + _SLACK_S
+    await observing.listen(fleet, child, told, what=what, over=over, bound_s=bound_s)
     # What its own model has said since it came; at the end, the last turn of it.
-    bound = length / cast.OBSERVER_SPEED + _SLACK_S
-    await fleet.wait(f"a turn of {name}'s stream ({length:.0f} s of it)", over, bound)
     lines = [line for line in lines if float(line["t"]) > float(lines[-1]["t"]) - length]
-    told.predictions = observer.parse(f"{json.dumps(line)}\n" for line in lines)
+    told.predictions = observing.parse(lines)
     told.right, told.values = share_right(lines), values(lines, cast.SPEED)
     told.explained = explained(told.values)
-    if sampled:
-        # The median: a short-lived helper process does not count as the agent's size.
-        told.memory_mb, told.rss_mb = sorted(sampled)[len(sampled) // 2]
     told.version = seen.pointers[name].version
     fleet.stage.story.observer = told
     heard = ", ".join(f"{cast.IN_WORDS[target]} {100 * share:.0f} %" for target, share in told.right.items())

@@ -1,41 +1,28 @@
 """The files of the routed demo: what each kind of watch records, the unseen people, all configurations."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from edge_agent.offline import windows_of
 from lichen import spar
-from lichen.broker import free_port
-from lichen.demo import kind, plan
+from lichen.demo import plan
+from lichen.demo.kind import Stage
 from lichen.demo.plans.disentafl import cast, recordings
 from lichen.demo.plans.disentafl.story import RoutedStory, WatchStory
-from lichen.demo.prepare import bare, clear, labelled, require
+from lichen.demo.prepare import begin, configured, labelled
 from models import windowset
 from models.contract import WindowSet
 from models.streams.recording import read
 from protocol.task import Task
 
 
-@dataclass(frozen=True)
-class Stage(kind.Stage):
-    """All that is ready before the first process starts."""
-
-    story: RoutedStory
-
-
-def prepare(options: plan.Options, version: str) -> Stage:
+def prepare(options: plan.Options, version: str) -> Stage[RoutedStory]:
     """Write everything that the processes read.
 
     Raises:
         Misconfigured: SPAR is not here, or the output folder is somebody else's.
         ModuleNotFoundError: something that the demo needs later is not installed.
     """
-    root = options.out.absolute()
-    # What can fail comes before anything of an earlier run is removed.
-    require()
-    series = spar.load()
-    clear(root)
-    layout = plan.Layout(root, free_port())
+    layout, series = begin(options, spar.load)
     task = cast.task(options.rounds, seed=options.seed)
     lengths: dict[str, float] = {}
     for watch in cast.DEVICES:
@@ -44,16 +31,12 @@ def prepare(options: plan.Options, version: str) -> Stage:
         if watch.later:
             spar.save(layout.recording(cast.later(watch.name)), later)
         lengths[watch.name] = spar.seconds(own)
-        plan.write_toml(layout.config(watch.name), cast.watch_config(layout, watch, options))
     watched = recordings.observed(series, options.seed)
     spar.save(layout.recording(cast.OBSERVED.name), watched)
     lengths[cast.OBSERVED.name] = spar.seconds(watched)
     windowset.save(layout.unseen, unseen(task, series, layout))
-    plan.write_toml(layout.config(cast.OBSERVED.name), cast.observer_config(layout))
-    plan.write_toml(layout.config("coordinator"), plan.coordinator_config(layout))
-    plan.write_toml(layout.config("task"), bare(task))
     watches = {watch.name: watch for watch in cast.DEVICES}
-    return Stage(
+    stage = Stage(
         layout=layout,
         task=task,
         story=told(task, options, version),
@@ -61,6 +44,9 @@ def prepare(options: plan.Options, version: str) -> Stage:
         agent=lambda name: cast.watch_config(layout, watches[name], options),
         lengths_s=lengths,
     )
+    observing = cast.observer_config(layout)
+    others = {cast.OBSERVED.name: observing, "coordinator": plan.coordinator_config(layout)}
+    return configured(stage, others)
 
 
 def told(task: Task, options: plan.Options, version: str) -> RoutedStory:

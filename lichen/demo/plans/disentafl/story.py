@@ -1,14 +1,9 @@
 """What the demo of routed experts has seen, as plain data: ``report.json``."""
 
-import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field
 
-from pydantic import TypeAdapter
-
-from lichen.demo.story import Check, ObserverStory, RoundStory
+from lichen.demo.story import ObserverStory, WindowResults
 
 
 @dataclass
@@ -102,23 +97,12 @@ class RoutedObserver(ObserverStory):
     """r2 of these."""
 
 
-@dataclass
-class RoutedRound(RoundStory):
-    """A round with the metrics of all targets, judged on the whole supernet with all sensors."""
+@dataclass(kw_only=True)
+class RoutedStory(WindowResults):
+    """Everything. Versions are judged on the whole supernet with all sensors; metrics are of all targets."""
 
-    metrics: dict[str, float] = field(default_factory=dict)
-
-
-@dataclass
-class RoutedStory:
-    """Everything."""
-
-    labels: tuple[str, ...]
-    modalities: tuple[str, ...]
     targets: dict[str, tuple[str, ...]]
     """By name its classes; none for a regression."""
-    unseen: tuple[int, ...]
-    rounds: list[RoutedRound] = field(default_factory=list)
     devices: list[WatchStory] = field(default_factory=list)
     blobs: dict[str, int] = field(default_factory=dict)
     """All of the supernet: bytes by blob name."""
@@ -126,19 +110,9 @@ class RoutedStory:
     """Bytes of an update that moves all of one domain's supernet, as it would be sent."""
     plugged_after: int | None = None
     """The round after which the later sensors were plugged in; None: never."""
-    confusion: list[list[int]] = field(default_factory=list)
     observer: RoutedObserver | None = None
     missed: int = 0
     """Messages that the onlooker had no room for: so many are not counted in what was moved."""
-    events: list[tuple[float, str]] = field(default_factory=list)
-    checks: list[Check] = field(default_factory=list)
-    chaos: bool = False
-    struck: str = ""
-    struck_round: int = 0
-    returned: tuple[str, ...] = ()
-    reconnected: bool = False
-    seconds: float = 0.0
-    version: str = ""
 
     @property
     def supernet(self) -> int:
@@ -150,30 +124,12 @@ class RoutedStory:
         """The devices that trained."""
         return [device for device in self.devices if not device.observes]
 
-    @property
-    def worked(self) -> bool:
-        """Everything that must hold holds."""
-        return bool(self.checks) and all(check.ok for check in self.checks if check.must)
-
     def chance(self, target: str) -> float:
         """What guessing reaches: of a regression r2 = 0, which is always the mean."""
         classes = self.targets[target]
         return 1 / len(classes) if classes else 0.0
 
-    def save(self, path: Path) -> None:
-        """Write it as JSON."""
-        path.write_text(json.dumps(asdict(self), indent=1))
-
 
 def _mean(values: Iterable[float]) -> float | None:
     numbers = list(values)
     return sum(numbers) / len(numbers) if numbers else None
-
-
-_ADAPTER: TypeAdapter[RoutedStory] = TypeAdapter(RoutedStory)
-
-
-def load(path: Path) -> RoutedStory:
-    """Read what ``RoutedStory.save`` wrote."""
-    content: Any = json.loads(path.read_text())
-    return _ADAPTER.validate_python(content)

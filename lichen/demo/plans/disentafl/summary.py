@@ -4,19 +4,17 @@ from rich.table import Table
 
 from lichen.demo.plans.disentafl.cast import IN_WORDS
 from lichen.demo.plans.disentafl.story import RoutedStory, WatchStory
+from lichen.demo.screen import summary
 
 
 def table(story: RoutedStory) -> Table:
     """One row a device; scores in percent, r2 in hundredths, with the fleet and alone."""
-    made = Table("on people nobody trained on", box=None, padding=(0, 2, 0, 0))
-    made.add_column("reads and learns")
-    for target in story.targets:
-        made.add_column(f"{IN_WORDS[target]} (alone)", justify="right")
-    made.add_column("down a round", justify="right")
-    for device in story.devices:
-        cells = [_cell(device, target) for target in story.targets]
-        made.add_row(device.name, device.kind, *cells, _down(device, story))
-    return made
+    columns = ("reads and learns", *(f"{IN_WORDS[one]} (alone)" for one in story.targets), "down a round")
+    rows = (
+        (one.name, one.kind, *(_cell(one, target) for target in story.targets), _down(one, story))
+        for one in story.devices
+    )
+    return summary("on people nobody trained on", columns, rows, words=1)
 
 
 def _cell(device: WatchStory, target: str) -> str:

@@ -6,10 +6,10 @@ from typing import Any, Final
 
 from edge_agent.model import read_manifest
 from lichen.demo.fleet import Fleet
+from lichen.demo.kind import Stage
 from lichen.demo.plan import Layout
 from lichen.demo.plans.disentafl import cast, observing
-from lichen.demo.plans.disentafl.prepare import Stage
-from lichen.demo.plans.disentafl.story import Bundle, Move, RoutedRound, RoutedStory, WatchStory
+from lichen.demo.plans.disentafl.story import Bundle, Move, RoutedStory, WatchStory
 from lichen.demo.wire import Onlooker, Turn
 from models.contract import Profile
 from models.methods.disentafl import names
@@ -23,7 +23,7 @@ def bundle_folder(layout: Layout, name: str, digest: str) -> Path:
     return layout.state(name) / MODELS / digest
 
 
-def devices(story: RoutedStory, fleet: Fleet[Stage]) -> None:
+def devices(story: RoutedStory, fleet: Fleet[Stage[RoutedStory]]) -> None:
     """What the devices say of themselves, and how often they were started."""
     for device in story.devices:
         known = fleet.view.devices.get(device.name)
@@ -33,20 +33,6 @@ def devices(story: RoutedStory, fleet: Fleet[Stage]) -> None:
         said = observing.said(cast.predictions(fleet.layout, device.name), fleet.options.rounds)
         device.predictions = len(said)
         device.live = observing.share_right(said).get(LABEL)
-
-
-def history(story: RoutedStory, told: dict[str, Any]) -> None:
-    """Rounds and the confusion matrix, from the coordinator's database."""
-    up = down = 0
-    for row in told["rounds"]:
-        up += row["bytes_up"] or 0
-        down += row["bytes_down"] or 0
-        if row["metrics"] or row["bytes_up"]:
-            accepted = tuple(update["device"] for update in row["updates"] if not update["lost"])
-            metrics = dict(row["metrics"])
-            one = RoutedRound(row["round"], metrics.get("accuracy"), up, down, accepted, metrics=metrics)
-            story.rounds.append(one)
-    story.confusion = (told["confusion"] or {}).get("matrix", [])
 
 
 def wire(story: RoutedStory, task: Task, told: dict[str, Any], seen: Onlooker) -> None:
@@ -92,7 +78,7 @@ def moves(
         )
 
 
-def bundles(story: RoutedStory, stage: Stage, seen: Onlooker) -> None:
+def bundles(story: RoutedStory, stage: Stage[RoutedStory], seen: Onlooker) -> None:
     """The model that each device ended with, as it lies on its disk."""
     for device in story.devices:
         pointer = seen.pointers.get(device.name)

@@ -1,10 +1,9 @@
 """MMFeD3-HidE's demo: sites that complete their own graphs together, and show nobody what is in them."""
 
-from lichen.demo.assembled import Assembled
-from lichen.demo.kind import Demo
 from lichen.demo.plans.mmfed3_hide.checks import checks
 from lichen.demo.plans.mmfed3_hide.course import live
 from lichen.demo.plans.mmfed3_hide.prepare import prepare
 from lichen.demo.plans.mmfed3_hide.summary import table
+from lichen.demo.running import Demo
 
-DEMO: Demo = Assembled(prepare, live, checks, table, f"{__name__}.report")
+DEMO = Demo(prepare, live, checks, table, f"{__name__}.report")

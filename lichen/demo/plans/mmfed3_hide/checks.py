@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from lichen.demo import plan
-from lichen.demo.checks import CHANCES, finished, percent
+from lichen.demo.common_checks import CHANCES, finished, percent
 from lichen.demo.plans.mmfed3_hide.story import Answer, Gateway, GraphStory
 from lichen.demo.plans.mmfed3_hide.telling import SHOWN
 from lichen.demo.story import Check

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from lichen.demo import beside, plan
+from lichen.demo import asking, beside, plan
 from lichen.demo.fleet import Fleet
 from lichen.demo.looking_on import looking_on
 from lichen.demo.plans.mmfed3_hide import cast, parts, prepare, searching, telling
@@ -15,7 +15,6 @@ from lichen.demo.plans.mmfed3_hide.searching import Searcher
 _DEPLOY_S: Final = 60.0
 _ASK_S: Final = 60.0
 _SAID: Final = 3
-JUDGED: Final = "judged.jsonl"
 
 
 async def live(fleet: Fleet[Stage]) -> None:
@@ -28,7 +27,7 @@ async def live(fleet: Fleet[Stage]) -> None:
         await fleet.wait("every gateway to run the last model", lambda: _deployed(fleet), _DEPLOY_S)
         await _ask_again(fleet)
         await _ask_without_torch(fleet)
-        history = await beside.history(fleet)
+        history = await asking.history(fleet)
         telling.history(story, fleet.stage.task, history, seen.turns())
         _tell_gateways(fleet)
         await fleet.stop_agents()
@@ -51,7 +50,7 @@ def _over(fleet: Fleet[Stage], starting: asyncio.TaskGroup) -> bool:
             fleet.stage.people[name] = about
             starting.create_task(fleet.start_agent(name))
             fleet.screen.say(f"{name} joins, after round {now.version}")
-    return now.phase == "done" and now.version == fleet.options.rounds
+    return fleet.learned()
 
 
 def _may_grow(fleet: Fleet[Stage], version: int) -> bool:
@@ -85,14 +84,14 @@ async def _ask_again(fleet: Fleet[Stage]) -> None:
     """The same questions once more, now that all have learned."""
     layout, asked = fleet.layout, {}
     for gateway in fleet.stage.story.gateways:
-        asked[gateway.name] = len(telling.said(prepare.answers_file(layout, gateway.name)))
+        asked[gateway.name] = len(beside.lines(prepare.answers_file(layout, gateway.name)))
         questions = prepare.questions_file(layout, gateway.name)
         lines = await asyncio.to_thread(questions.read_text, "utf-8")
         await asyncio.to_thread(_append, questions, lines)
 
     def answered() -> bool:
         return all(
-            len(telling.said(prepare.answers_file(layout, one.name))) >= asked[one.name] + len(one.answers)
+            len(beside.lines(prepare.answers_file(layout, one.name))) >= asked[one.name] + len(one.answers)
             for one in fleet.stage.story.gateways
         )
 
@@ -100,7 +99,7 @@ async def _ask_again(fleet: Fleet[Stage]) -> None:
     for gateway in fleet.stage.story.gateways:
         own = fleet.stage.parts[gateway.name]
         telling.answers(
-            gateway, telling.said(prepare.answers_file(layout, gateway.name)), (*own.now, *own.later)
+            gateway, beside.lines(prepare.answers_file(layout, gateway.name)), (*own.now, *own.later)
         )
 
 
@@ -145,12 +144,10 @@ def _tell_gateways(fleet: Fleet[Stage]) -> None:
 
 
 async def _judged(fleet: Fleet[Stage]) -> list[dict[str, Any]]:
-    """Scores of every gateway and of each by itself, from a child process."""
+    """Scores of every gateway and of each by itself."""
     stage, layout = fleet.stage, fleet.layout
-    out = layout.root / JUDGED
     secret = await asyncio.to_thread(prepare.secret_file(layout).read_text)
     job = {
-        "out": str(out),
         "task": stage.task.model_dump(mode="json"),
         "secret": secret.strip(),
         "seed": fleet.options.seed,
@@ -164,11 +161,10 @@ async def _judged(fleet: Fleet[Stage]) -> list[dict[str, Any]]:
             for one in stage.story.gateways
         },
     }
-    child = await fleet.start_beside("judging", "lichen.demo.plans.mmfed3_hide.judging", job)
-    await beside.finish(fleet, child, "the gateways' models and each gateway alone to be judged")
+    what = "the gateways' models and each gateway alone to be judged"
+    found = await beside.run(fleet, "judged", "lichen.demo.plans.mmfed3_hide.judging", job, what)
     fleet.screen.say("what each gateway reaches with the fleet and by itself is known")
-    lines = await asyncio.to_thread(out.read_text)
-    return [json.loads(line) for line in lines.splitlines()]
+    return found
 
 
 def _search(fleet: Fleet[Stage], seen: Searcher) -> None:

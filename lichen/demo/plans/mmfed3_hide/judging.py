@@ -1,12 +1,9 @@
 """How good each gateway's model is on facts that nobody was told, and what it reaches by itself.
 
-A child process, because it trains: ``python -P -m lichen.demo.plans.mmfed3_hide.judging JOB.json``; one JSON
-line a result. By itself means: the same training for the same rounds with the same facts at the same time, on
-structure alone (S-Ind of the paper), as a fleet of one.
+A job beside the fleet, because it trains. By itself means: the same training for the same rounds with the
+same facts at the same time, on structure alone (S-Ind of the paper), as a fleet of one.
 """
 
-import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from edge_agent.packing import pack_update
+from lichen.demo.beside import main
 from lichen.demo.plans.mmfed3_hide import cast
 from lichen.demo.plans.mmfed3_hide.story import Scores
 from models.contract import ClientContext, LocalResult, Tensors, Update
@@ -123,15 +121,5 @@ def results(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield {"gateway": name, "alone": reached, "scores": asdict(scores(task, alone, secret, asked, facts))}
 
 
-def run(job: Mapping[str, Any]) -> None:
-    """One job."""
-    import torch  # noqa: PLC0415 - the parent never imports it
-
-    torch.set_num_threads(1)
-    with Path(job["out"]).open("a") as sink:
-        for line in results(job):
-            print(json.dumps(line), file=sink, flush=True)
-
-
 if __name__ == "__main__":
-    run(json.loads(Path(sys.argv[1]).read_text()))
+    main(results)

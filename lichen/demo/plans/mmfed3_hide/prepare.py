@@ -5,23 +5,21 @@ from pathlib import Path
 from typing import Any
 
 from edge_agent.identity import secret
-from lichen.broker import free_port
 from lichen.demo import kind, plan
 from lichen.demo.plans.mmfed3_hide import cast, parts
 from lichen.demo.plans.mmfed3_hide.cast import Site
 from lichen.demo.plans.mmfed3_hide.parts import Part
 from lichen.demo.plans.mmfed3_hide.story import Answer, Gateway, GraphStory
-from lichen.demo.prepare import bare, clear, require
+from lichen.demo.prepare import begin, configured
 from models.graphs.graph import Graph
 
 
 @dataclass(frozen=True)
-class Stage(kind.Stage):
+class Stage(kind.Stage[GraphStory]):
     """All that is ready before the first process starts."""
 
-    story: GraphStory
-    graph: Graph
-    parts: dict[str, Part]
+    graph: Graph = field(kw_only=True)
+    parts: dict[str, Part] = field(kw_only=True)
     waiting: dict[str, str] = field(default_factory=dict)
     """As ``people``, of sites that join later."""
 
@@ -33,12 +31,7 @@ def prepare(options: plan.Options, version: str) -> Stage:
         Misconfigured: UMLS is not here and does not come, or the output folder is somebody else's.
         ModuleNotFoundError: something that the demo needs later is not installed.
     """
-    root = options.out.absolute()
-    # What can fail comes before anything of an earlier run is removed.
-    require()
-    graph = parts.umls()
-    clear(root)
-    layout = plan.Layout(root, free_port())
+    layout, graph = begin(options, parts.umls)
     task = cast.task(options.rounds, seed=options.seed)
     secret.make(secret_file(layout))
     dealt = {site.name: parts.part(graph, site, options.seed) for site in cast.SITES}
@@ -46,10 +39,7 @@ def prepare(options: plan.Options, version: str) -> Stage:
         parts.write(cast.folder(layout, site.name), dealt[site.name])
         asked = parts.questions(dealt[site.name], cast.QUESTIONS, site.first)
         parts.write_questions(questions_file(layout, site.name), asked)
-        plan.write_toml(layout.config(site.name), gateway_config(layout, site.name))
-    plan.write_toml(layout.config("coordinator"), coordinator_config(layout, options.rounds))
-    plan.write_toml(layout.config("task"), bare(task))
-    return Stage(
+    stage = Stage(
         layout=layout,
         task=task,
         story=told(graph, dealt, options, version),
@@ -60,6 +50,8 @@ def prepare(options: plan.Options, version: str) -> Stage:
         graph=graph,
         parts=dealt,
     )
+    late = {name: gateway_config(layout, name) for name in stage.waiting}
+    return configured(stage, {**late, "coordinator": coordinator_config(layout, options.rounds)})
 
 
 def secret_file(layout: plan.Layout) -> Path:

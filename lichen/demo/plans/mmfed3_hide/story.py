@@ -1,14 +1,9 @@
 """What the demo on graphs has seen, as plain data: ``report.json``."""
 
-import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field
 
-from pydantic import TypeAdapter
-
-from lichen.demo.story import Check, RoundStory
+from lichen.demo.story import Results
 
 
 @dataclass
@@ -107,12 +102,10 @@ class Searched:
     """Keys of entities that were seen, which is allowed: that the search can find something."""
 
 
-@dataclass
-class GraphStory:
-    """Everything."""
+@dataclass(kw_only=True)
+class GraphStory(Results):
+    """Everything. A round's ``accuracy`` is the mean MRR of the gateways, weighted by their facts."""
 
-    rounds: list[RoundStory] = field(default_factory=list)
-    """``accuracy`` is the mean MRR of the gateways, weighted by their facts."""
     gateways: list[Gateway] = field(default_factory=list)
     grown_after: int | None = None
     """The round after which a site was told more."""
@@ -128,15 +121,6 @@ class GraphStory:
     torch_free: bool | None = None
     """Whether a question was answered on a gateway by an environment without torch."""
     how: str = ""
-    events: list[tuple[float, str]] = field(default_factory=list)
-    checks: list[Check] = field(default_factory=list)
-    chaos: bool = False
-    struck: str = ""
-    struck_round: int = 0
-    returned: tuple[str, ...] = ()
-    reconnected: bool = False
-    seconds: float = 0.0
-    version: str = ""
 
     def gateway(self, name: str) -> Gateway:
         """By name."""
@@ -166,15 +150,6 @@ class GraphStory:
         """Of each gateway by itself, on the same facts."""
         return self.mean(lambda one: one.scores_alone)
 
-    @property
-    def worked(self) -> bool:
-        """Everything that must hold holds."""
-        return bool(self.checks) and all(check.ok for check in self.checks if check.must)
-
-    def save(self, path: Path) -> None:
-        """Write it as JSON."""
-        path.write_text(json.dumps(asdict(self), indent=1))
-
 
 def _share(turns: Sequence[Turn], part: Callable[[Turn], int]) -> float | None:
     whole = sum(turn.float32 for turn in turns)
@@ -188,12 +163,3 @@ def weighted(pairs: Iterable[tuple[float, int] | None]) -> float | None:
     if None in known or not total:
         return None
     return sum(pair[0] * pair[1] for pair in known if pair) / total
-
-
-_ADAPTER: TypeAdapter[GraphStory] = TypeAdapter(GraphStory)
-
-
-def load(path: Path) -> GraphStory:
-    """Read what ``GraphStory.save`` wrote."""
-    content: Any = json.loads(path.read_text())
-    return _ADAPTER.validate_python(content)

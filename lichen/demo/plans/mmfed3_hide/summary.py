@@ -2,27 +2,25 @@
 
 from rich.table import Table
 
-from lichen.demo.plans.mmfed3_hide.story import GraphStory, Scores
+from lichen.demo.plans.mmfed3_hide.story import Gateway, GraphStory
+from lichen.demo.screen import summary
+
+_COLUMNS = ("facts", "entities", "MRR", "alone", "hits@10", "alone", "up, % of float32", "down, %")
 
 
 def table(story: GraphStory) -> Table:
     """One row a gateway: its facts, MRR with the fleet and alone, bytes beside float32."""
-    made = Table("facts that nobody was told", box=None, padding=(0, 2, 0, 0))
-    for column in ("facts", "entities", "MRR", "alone", "hits@10", "alone", "up, % of float32", "down, %"):
-        made.add_column(column, justify="right")
-    for one in story.gateways:
-        up, down = one.share(lambda turn: turn.up), one.share(lambda turn: turn.down)
-        made.add_row(
-            one.name,
-            str(one.last.triples if one.last else one.triples),
-            str(one.entities),
-            *_pair(one.scores, one.scores_alone),
-            "" if up is None else f"{100 * up:.0f}",
-            "" if down is None else f"{100 * down:.0f}",
-        )
-    return made
+    return summary("facts that nobody was told", _COLUMNS, map(_cells, story.gateways))
 
 
-def _pair(fleet: Scores | None, alone: Scores | None) -> list[str]:
-    cells = [f"{one.mrr:.3f}" if one else "" for one in (fleet, alone)]
-    return cells + [f"{100 * one.hits10:.0f}" if one else "" for one in (fleet, alone)]
+def _cells(one: Gateway) -> tuple[str, ...]:
+    both = (one.scores, one.scores_alone)
+    shares = (one.share(lambda turn: turn.up), one.share(lambda turn: turn.down))
+    return (
+        one.name,
+        str(one.last.triples if one.last else one.triples),
+        str(one.entities),
+        *(f"{scores.mrr:.3f}" if scores else "" for scores in both),
+        *(f"{100 * scores.hits10:.0f}" if scores else "" for scores in both),
+        *("" if share is None else f"{100 * share:.0f}" for share in shares),
+    )

@@ -1,12 +1,10 @@
 """The story of a fleet on graphs, from what coordinator, broker, gateways and the judging child know."""
 
-import json
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 from lichen.demo.plans.mmfed3_hide.story import Gateway, GraphStory, Scores, Turn
-from lichen.demo.story import RoundStory
+from lichen.demo.story import rounds_of
 from lichen.demo.wire import Turn as Moved
 from models.graphs.files import Triple
 from models.methods.mmfed3_hide import config_of
@@ -20,15 +18,10 @@ Line = dict[str, Any]
 
 def history(story: GraphStory, task: Task, known: Mapping[str, Any], moved: Mapping[str, Any]) -> None:
     """Rounds and each gateway's turns, from the coordinator's database; bytes as the broker carried them."""
-    up = down = 0
+    story.rounds = rounds_of(known, "mrr")
+    counted = {one.round for one in story.rounds}
     for row in known["rounds"]:
-        up += row["bytes_up"] or 0
-        down += row["bytes_down"] or 0
-        if not (row["metrics"] or row["bytes_up"]):
-            continue
-        accepted = tuple(update["device"] for update in row["updates"] if not update["lost"])
-        story.rounds.append(RoundStory(row["round"], row["metrics"].get("mrr"), up, down, accepted))
-        for update in row["updates"]:
+        for update in row["updates"] if row["round"] in counted else ():
             gateway = story.gateway(update["device"])
             gateway.turns.append(_turn(gateway, task, row["round"], update, moved))
 
@@ -53,16 +46,6 @@ def whole(task: Task, entities: int) -> int:
     """Bytes of the rows of so many entities and of all projections, in float32."""
     features = task.graph.features if task.graph else ()
     return _FLOAT32 * config_of(task).dim * (entities + sum(one.dim for one in features))
-
-
-def said(path: Path) -> list[Line]:
-    """All that a gateway has answered, a rotated file included; a half-written last line is left out."""
-    found: list[Line] = []
-    for file in (path.with_name(path.name + ".1"), path):
-        if file.is_file():
-            whole_lines = [line for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
-            found += map(json.loads, whole_lines)
-    return found
 
 
 def answers(gateway: Gateway, lines: Iterable[Line], facts: Iterable[Triple]) -> None:

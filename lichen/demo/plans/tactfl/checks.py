@@ -1,7 +1,7 @@
 """What must hold for the demo without labels to have worked, and what was found besides."""
 
 from lichen.demo import plan
-from lichen.demo.checks import deployed, finished, percent
+from lichen.demo.common_checks import deployed, finished, percent
 from lichen.demo.plans.tactfl.comparing import LABELLED, RANDOM
 from lichen.demo.plans.tactfl.story import Rival, UnlabelledStory
 from lichen.demo.story import Check

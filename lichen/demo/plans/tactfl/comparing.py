@@ -1,16 +1,14 @@
 """What else can be made of the coordinator's labelled windows, without a fleet.
 
-A child process, because it trains: ``python -P -m lichen.demo.plans.tactfl.comparing JOB.json``; one JSON
-line a result. The training is the coordinator's own, on the same windows; the encoders are those of an
-initial model instead of the fleet's.
+A job beside the fleet, because it trains. The training is the coordinator's own, on the same windows; the
+encoders are those of an initial model instead of the fleet's.
 """
 
-import json
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from lichen.demo.beside import main
 from models import windowset
 from models.methods.tactfl import TactflConfig
 from models.registry import method
@@ -48,15 +46,5 @@ def results(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             yield {"name": name, "seed": seed, "accuracy": judged.metrics["accuracy"]}
 
 
-def run(job: Mapping[str, Any]) -> None:
-    """One job."""
-    import torch  # noqa: PLC0415 - the parent never imports it
-
-    torch.set_num_threads(1)
-    with Path(job["out"]).open("a") as sink:
-        for line in results(job):
-            print(json.dumps(line), file=sink, flush=True)
-
-
 if __name__ == "__main__":
-    run(json.loads(Path(sys.argv[1]).read_text()))
+    main(results)

@@ -1,24 +1,26 @@
 """The course of the demo without labels: learn, deploy to a device that only observes, compare."""
 
 import asyncio
-import json
 from typing import Any, Final
 
-from lichen.demo import beside, course
+from lichen.demo import asking, beside
 from lichen.demo.fleet import Fleet
+from lichen.demo.kind import Stage
 from lichen.demo.observing import observe
 from lichen.demo.plans.tactfl import cast, telling
-from lichen.demo.plans.tactfl.prepare import Stage, labelled_file
+from lichen.demo.plans.tactfl.prepare import labelled_file
+from lichen.demo.plans.tactfl.story import UnlabelledStory
+from lichen.demo.story import take_devices
 
 SEEDS: Final = 3
 """Initial models that the rivals begin with."""
 
 
-async def live(fleet: Fleet[Stage]) -> None:
+async def live(fleet: Fleet[Stage[UnlabelledStory]]) -> None:
     """From the first process to the last."""
     story = fleet.stage.story
     async with fleet.running():
-        await fleet.learn(lambda: course.announced(fleet))
+        await fleet.learn(fleet.announced)
         model = fleet.view.model
         if model is not None:
             fleet.screen.say(
@@ -33,11 +35,12 @@ async def live(fleet: Fleet[Stage]) -> None:
         story.observer = observing.result()
 
 
-async def _look_back(fleet: Fleet[Stage]) -> None:
+async def _look_back(fleet: Fleet[Stage[UnlabelledStory]]) -> None:
     """Read the coordinator's history, end the training agents, and train the rivals."""
     story = fleet.stage.story
-    history = await beside.history(fleet)
-    course.tell_history(story, history)
+    history = await asking.history(fleet)
+    story.take(history)
+    take_devices(story.devices, history)
     telling.absent(story, cast.DEVICES)
     telling.weighed(story, history)
     if (share := story.relative(story.broken)) is not None:
@@ -47,17 +50,13 @@ async def _look_back(fleet: Fleet[Stage]) -> None:
     fleet.screen.say("what the labelled windows give without a fleet is known")
 
 
-async def _rivals(fleet: Fleet[Stage]) -> list[dict[str, Any]]:
-    """Train and judge them in a child process."""
-    out = fleet.layout.root / "rivals.jsonl"
+async def _rivals(fleet: Fleet[Stage[UnlabelledStory]]) -> list[dict[str, Any]]:
+    """Train and judge them."""
     job = {
-        "out": str(out),
         "task": fleet.stage.task.model_dump(mode="json"),
         "labelled": str(labelled_file(fleet.layout)),
         "unseen": str(fleet.layout.unseen),
         "seeds": [fleet.options.seed + number for number in range(SEEDS)],
     }
-    child = await fleet.start_beside("rivals", "lichen.demo.plans.tactfl.comparing", job)
-    await beside.finish(fleet, child, "models without a fleet to be trained and judged")
-    lines = await asyncio.to_thread(out.read_text)
-    return [json.loads(line) for line in lines.splitlines()]
+    what = "models without a fleet to be trained and judged"
+    return await beside.run(fleet, "rivals", "lichen.demo.plans.tactfl.comparing", job, what)

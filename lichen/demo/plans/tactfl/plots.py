@@ -7,9 +7,9 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from lichen.demo.figures import heat
 from lichen.demo.plans.tactfl.story import UnlabelledStory, Weighed
 from lichen.demo.report import style
-from lichen.demo.report.plots import heat
 from lichen.demo.study import spread
 
 _PERCENT: Final = 100.0

@@ -1,17 +1,17 @@
 """The files of the demo without labels: recordings, labelled windows, every process's configuration."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from lichen import spar
-from lichen.broker import free_port
 from lichen.demo import plan
-from lichen.demo import prepare as common
+from lichen.demo.kind import Stage
 from lichen.demo.plans.tactfl import cast, recordings
 from lichen.demo.plans.tactfl.story import UnlabelledStory
+from lichen.demo.prepare import begin, configured
+from lichen.demo.prepare import labelled as with_labels
 from lichen.demo.story import DeviceStory
 from lichen.faults import share_of
 from models import windowset
@@ -19,40 +19,24 @@ from models.contract import WindowSet
 from protocol.task import Task
 
 
-@dataclass(frozen=True)
-class Stage(common.Stage):
-    """All that is ready before the first process starts."""
-
-    story: UnlabelledStory
-
-
-def prepare(options: plan.Options, version: str) -> Stage:
+def prepare(options: plan.Options, version: str) -> Stage[UnlabelledStory]:
     """Write everything that the processes read.
 
     Raises:
         Misconfigured: SPAR is not here, or the output folder is somebody else's.
         ModuleNotFoundError: something that the demo needs later is not installed.
     """
-    root = options.out.absolute()
-    # What can fail comes before anything of an earlier run is removed.
-    common.require()
-    series = spar.load()
-    common.clear(root)
-    layout = plan.Layout(root, free_port())
+    layout, series = begin(options, spar.load)
     task = cast.task(options.rounds, str(labelled_file(layout)), seed=options.seed)
     labelled = recordings.labelled(task, series, options.seed)
     windowset.save(labelled_file(layout), labelled)
-    windowset.save(layout.unseen, common.labelled(plan.windows(task, plan.unseen(series))))
+    windowset.save(layout.unseen, with_labels(plan.windows(task, plan.unseen(series))))
     story = told(task, options, version, labelled)
     lengths = _devices(layout, series, options, story)
     watched = plan.observed(series, options.seed)
     spar.save(layout.recording(plan.OBSERVER), watched.recorded)
     lengths[plan.OBSERVER] = watched.seconds
-    observing = plan.agent_config(layout, plan.OBSERVER, plan.OBSERVER_SPEED, observe_only=True)
-    plan.write_toml(layout.config(plan.OBSERVER), observing)
-    plan.write_toml(layout.config("coordinator"), plan.coordinator_config(layout))
-    plan.write_toml(layout.config("task"), common.bare(task))
-    return Stage(
+    stage = Stage(
         layout=layout,
         task=task,
         story=story,
@@ -61,6 +45,9 @@ def prepare(options: plan.Options, version: str) -> Stage:
         lengths_s=lengths,
         fault=(watched.faults[0].start_s, watched.faults[0].end_s),
     )
+    observing = plan.agent_config(layout, plan.OBSERVER, plan.OBSERVER_SPEED, observe_only=True)
+    others = {plan.OBSERVER: observing, "coordinator": plan.coordinator_config(layout)}
+    return configured(stage, others)
 
 
 def labelled_file(layout: plan.Layout) -> Path:
@@ -74,7 +61,7 @@ def _devices(
     options: plan.Options,
     story: UnlabelledStory,
 ) -> dict[str, float]:
-    """Each training device's recording and configuration; returns the recordings' lengths in seconds."""
+    """Each training device's recording; returns their lengths in seconds."""
     lengths: dict[str, float] = {}
     for watch, device in zip(cast.DEVICES, story.devices, strict=True):
         played = recordings.played(series, watch, options.seed)
@@ -84,7 +71,6 @@ def _devices(
             device.injected[modality] = {
                 kind: share_of(played.faults, kind, modality, played.seconds) for kind in ("outage", "noise")
             }
-        plan.write_toml(layout.config(watch.name), plan.agent_config(layout, watch.name, options.speed))
     return lengths
 
 

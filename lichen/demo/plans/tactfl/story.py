@@ -1,15 +1,10 @@
 """What the demo without labels has seen, as plain data: ``report.json``."""
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import fmean
-from typing import Any
 
-from pydantic import TypeAdapter
-
-from lichen.demo.story import Story
+from lichen.demo.story import DeviceStory, WindowResults
 
 
 @dataclass
@@ -44,10 +39,11 @@ class Rival:
         return fmean(self.accuracies) if self.accuracies else None
 
 
-@dataclass
-class UnlabelledStory(Story):
+@dataclass(kw_only=True)
+class UnlabelledStory(WindowResults):
     """Everything."""
 
+    devices: list[DeviceStory] = field(default_factory=list)
     labelled: list[int] = field(default_factory=list)
     """The coordinator's labelled windows by class."""
     broken: str = ""
@@ -87,12 +83,3 @@ class UnlabelledStory(Story):
 def _mean(values: Iterable[float]) -> float | None:
     numbers = list(values)
     return fmean(numbers) if numbers else None
-
-
-_ADAPTER: TypeAdapter[UnlabelledStory] = TypeAdapter(UnlabelledStory)
-
-
-def load(path: Path) -> UnlabelledStory:
-    """Read what ``UnlabelledStory.save`` wrote."""
-    content: Any = json.loads(path.read_text())
-    return _ADAPTER.validate_python(content)

@@ -3,26 +3,17 @@
 from rich.table import Table
 
 from lichen.demo.plans.tactfl.story import UnlabelledStory
+from lichen.demo.screen import summary
 
 
 def table(story: UnlabelledStory) -> Table:
     """One row a device: its weight in the last round by part, in percent, and beside the equal share."""
-    made = Table("weights of the last round, %", box=None, padding=(0, 2, 0, 0))
-    made.add_column("device")
-    made.add_column("person, sensors")
     last = story.weighed[-1].weights if story.weighed else {}
-    for part in last:
-        made.add_column(part, justify="right")
-    made.add_column("of an equal share", justify="right")
+    rows = []
     for device in story.devices:
-        shares = [
-            f"{100 * last[part][device.name]:.1f}" if device.name in last[part] else "" for part in last
-        ]
-        relative = story.relative(device.name)
-        made.add_row(
-            device.name,
-            f"{device.people[0]}, {device.trouble}",
-            *shares,
-            "" if relative is None else f"{relative:.2f}",
-        )
-    return made
+        name, relative = device.name, story.relative(device.name)
+        shares = [f"{100 * part[name]:.1f}" if name in part else "" for part in last.values()]
+        ratio = "" if relative is None else f"{relative:.2f}"
+        rows.append((name, f"{device.people[0]}, {device.trouble}", *shares, ratio))
+    columns = ("person, sensors", *last, "of an equal share")
+    return summary("weights of the last round, %", columns, rows, words=1)
