@@ -8,7 +8,7 @@ COMPUTES := tests/e2e/test_export_device.py
 FAST := tests/architecture tests/contract tests/golden tests/property tests/unit $(COMPUTES)
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test test-long check format bench docs lock clean mosquitto chromium
+.PHONY: demo test test-long mutants check format bench docs lock clean mosquitto chromium
 
 demo: $(VENV)/demo.stamp $(OBSERVER)/installed.stamp ## the main job on real sensor data, with an embedded broker
 	$(BIN)/lichen demo --observer-python $(OBSERVER)/bin/python $(ARGS)
@@ -23,6 +23,9 @@ endif
 
 test-long: $(VENV)/dev.stamp mosquitto chromium ## whole demos, and faults at every step of a round
 	$(BIN)/python -P -m pytest -n 3 --dist load -m long --durations=15 tests/e2e tests/faults
+
+mutants: $(VENV)/dev.stamp ## small faults in the decision modules, and which of them no test notices (ARGS="--seed 1 --count 300")
+	$(BIN)/python -m tests.mutants $(ARGS)
 
 check: $(VENV)/dev.stamp ## style, types and import rules
 	$(BIN)/ruff check .
@@ -81,4 +84,4 @@ lock: ## the libraries of install.sh, resolved anew, with hashes (Python 3.11, x
 	$(PYTHON) install/lock.py
 
 clean:
-	rm -rf $(VENV) $(OBSERVER) build *.egg-info demo-out bench-out .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(OBSERVER) build *.egg-info demo-out bench-out mutants-out .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
