@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from coordinator.announcer import Announcer
-from coordinator.links import Post
-from coordinator.registry import Registry
+from coordinator.messaging.sender import Post
+from coordinator.rounds.announcer import Announcer
+from coordinator.storage.model_registry import Registry
 from coordinator.trust.work_signer import WorkSigner
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Puts the coordinator together and runs it: the one TaskGroup lives in ``runtime.supervise``."""
+"""Puts the coordinator together and runs it: the one TaskGroup lives in ``runtime.process.daemon``."""
 
 import asyncio
 import random
@@ -7,54 +7,56 @@ from functools import partial
 
 import structlog
 
-from coordinator import labelled, late_bundles
-from coordinator.absence import absent
-from coordinator.admission import Admission
+from coordinator.admission.access import Guard
+from coordinator.admission.operator_decisions import Admission
+from coordinator.admission.quarantine import Standing
+from coordinator.aggregation.device_weights import Weighings
+from coordinator.aggregation.screen_baseline import References
 from coordinator.announcing import announcer
-from coordinator.audit import Audit
-from coordinator.blobserver import BlobServer, FetchBudget
-from coordinator.config import CoordinatorSettings, load_task
+from coordinator.config.coordinator import CoordinatorSettings, load_task
+from coordinator.delivery import late_bundles
+from coordinator.delivery.factory import Parts, deployed
+from coordinator.fleet.secret_mismatch import SecretWatch
+from coordinator.fleet.serving_routes import LearningRoutes, routing
 from coordinator.front import forgetting_of, ingest, intake_services, roster_of, state_intake
-from coordinator.graphs import Graphs
-from coordinator.guard import Guard
-from coordinator.jobs import Jobs, WorkerJobs
-from coordinator.journal import Journal
+from coordinator.ingest.chunked_uploads import Uploads
+from coordinator.ingest.update_receiver import Receiver
 from coordinator.leaving import leave_when_done
-from coordinator.ledger import Ledger
-from coordinator.links import Post, Running
-from coordinator.metrics import Exporter
-from coordinator.owned import Owners
-from coordinator.ownership import DATABASE, check_owner, own_task, rules_of
-from coordinator.receive import Receiver
-from coordinator.reference import References
-from coordinator.registry import Registry
-from coordinator.rollcall import RollCall
-from coordinator.rollout.building import Parts, deployed
+from coordinator.messaging.blob_server import BlobServer, FetchBudget
+from coordinator.messaging.log_rate_limit import Voice
+from coordinator.messaging.receipts import SENDERS, Teller
+from coordinator.messaging.sender import Post, Running
+from coordinator.messaging.state_requests import RollCall
+from coordinator.messaging.traffic import Traffic
+from coordinator.recovery.folder_owner import DATABASE, check_owner, own_task, rules_of
+from coordinator.recovery.integrity_check import Audit
+from coordinator.recovery.rebuild import open_store
+from coordinator.recovery.state_backup import back_up_databases
 from coordinator.rounds.driver import Driver
-from coordinator.rounds.work import Workshop
-from coordinator.run_id import RunId
-from coordinator.salvage import open_store
-from coordinator.secrets import SecretWatch
-from coordinator.serving import LearningRoutes, routing
-from coordinator.standing import Standing
-from coordinator.telling import SENDERS, Teller
-from coordinator.traffic import Traffic
-from coordinator.trust.vouching import again_and_again, vouching_of
-from coordinator.uploads import Uploads
-from coordinator.voice import Voice
-from coordinator.weighings import Weighings
-from coordinator.whole_backup import back_up_databases
+from coordinator.rounds.offline_announcement import absent
+from coordinator.rounds.worker import Workshop
+from coordinator.status.prometheus import Exporter
+from coordinator.storage.model_registry import Registry
+from coordinator.storage.private_blobs import Owners
+from coordinator.storage.run_id import RunId
+from coordinator.storage.update_journal import Journal
+from coordinator.storage.write_behind import Ledger
+from coordinator.trust.signer import again_and_again, vouching_of
+from coordinator.workers import labelled_data
+from coordinator.workers.encoder_models import Graphs
+from coordinator.workers.jobs import Jobs, WorkerJobs
 from models.contract import Server
 from protocol.errors import LichenError
 from protocol.messages import encode
-from protocol.task import Task
+from protocol.tasks.task import Task
 from protocol.topics import Kind, broadcast_topic, coordinator_filters, ping_topic
-from runtime import databases, logs
-from runtime.blobs import BlobStore
+from runtime import logs
 from runtime.clock import Clock, SystemClock
-from runtime.files import disk_errors
-from runtime.mqtt import Link, Will
-from runtime.supervise import supervise
+from runtime.mqtt.link import Link, Will
+from runtime.process.daemon import supervise
+from runtime.storage import sqlite
+from runtime.storage.blob_store import BlobStore
+from runtime.storage.files import disk_errors
 
 log = structlog.get_logger(__name__)
 __all__ = ["DATABASE", "Coordinator", "check_owner", "own_task", "rules_of", "serve"]
@@ -70,7 +72,7 @@ class Coordinator:
         jobs: work for child processes; None makes the real thing.
         clock: the time.
         link: the broker; None makes one.
-        make_link: makes the link, as the constructor of ``runtime.mqtt.Link``.
+        make_link: makes the link, as the constructor of ``runtime.mqtt.link.Link``.
         rng: makes the id of a training run; None takes the system's random numbers.
 
     Raises:
@@ -95,15 +97,15 @@ class Coordinator:
             root.mkdir(parents=True, exist_ok=True)
         self.settings = settings
         self.clock = clock or SystemClock()
-        own = labelled.read(settings, task)
-        task = labelled.announced(task)  # from here on: what devices may know
+        own = labelled_data.read(settings, task)
+        task = labelled_data.announced(task)  # from here on: what devices may know
         # What cannot be read is said, and mended where it can be, before anything runs.
         rules, routed = rules_of(task, settings), routing(server) is not None
         self.store = open_store(root / DATABASE, task, rules, self.clock.wall(), keeps_messages=routed)
         try:
             own_task(self.store, task, settings)
             with disk_errors(root):
-                kept = labelled.keep(own, root)
+                kept = labelled_data.keep(own, root)
         except LichenError:
             self.store.close()
             raise
@@ -247,7 +249,7 @@ class Coordinator:
             **self.deployed.services(),
             **late_bundles.services(self),
             "trust": partial(again_and_again, self.vouching, self._announce, self.clock, again_s),
-            "state": partial(databases.watch, self.store.require_there, self.clock),
+            "state": partial(sqlite.watch, self.store.require_there, self.clock),
             "exit": partial(leave_when_done, self),
         }
 

@@ -3,16 +3,16 @@
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from coordinator.admission import Admission
-from coordinator.bounds import roster_bounds
-from coordinator.forgetting import Forgetting
-from coordinator.ingest import LANES, Ingest
-from coordinator.journal import Journal
-from coordinator.roster import Roster
-from coordinator.secrets import SecretWatch
-from coordinator.state_intake import StateIntake
-from coordinator.withdrawals import Withdrawals
-from protocol.task import Task
+from coordinator.admission.operator_decisions import Admission
+from coordinator.fleet.device_registry import Roster
+from coordinator.fleet.device_removal import Forgetting
+from coordinator.fleet.limits import roster_bounds
+from coordinator.fleet.secret_mismatch import SecretWatch
+from coordinator.ingest.dispatcher import LANES, Ingest
+from coordinator.ingest.state_receiver import StateIntake
+from coordinator.messaging.withdrawals import Withdrawals
+from coordinator.storage.update_journal import Journal
+from protocol.tasks.task import Task
 
 if TYPE_CHECKING:
     from coordinator.app import Coordinator

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from runtime.supervise import Finished
+from runtime.process.daemon import Finished
 
 if TYPE_CHECKING:
     from coordinator.app import Coordinator

@@ -12,44 +12,44 @@ from typing import Any
 
 import structlog
 
-from edge_agent.checks import warnings
-from edge_agent.collect import Collector, Judged
-from edge_agent.config import AgentSettings
-from edge_agent.deploy import Deployment
-from edge_agent.deploying.hindrance import hindrance
-from edge_agent.graph_keeper import GraphKeeper
-from edge_agent.graph_queries import Queries
-from edge_agent.identity.folder import folder_of
-from edge_agent.identity.service import Renewal, service_of
-from edge_agent.inference import Inference
-from edge_agent.learner import Learner
-from edge_agent.ledger import Ledger
-from edge_agent.outbox import Outbox
+from edge_agent.config.agent import AgentSettings
+from edge_agent.deployment.service import Deployment
+from edge_agent.identity.files import folder_of
+from edge_agent.identity.renewal_service import Renewal, service_of
+from edge_agent.inference.question_service import Queries
+from edge_agent.inference.service import Inference
+from edge_agent.inference.serving.zygote_client import Zygote
+from edge_agent.knowledge_graph.watcher import GraphKeeper
+from edge_agent.messaging.dispatcher import Router
+from edge_agent.messaging.outbox import Outbox
+from edge_agent.messaging.state_reporter import Session, offline, state_topic
 from edge_agent.ports import AgentLink, Trainer
-from edge_agent.private import PrivateTensors
 from edge_agent.publish.service import Publishing
-from edge_agent.report import report
-from edge_agent.router import Router
-from edge_agent.serving.parent import Zygote
-from edge_agent.session import Session, offline, state_topic
 from edge_agent.sources.base import Source
-from edge_agent.status import LOCK_FILE, STATUS_FILE, keep
-from edge_agent.tasks import first_task
-from edge_agent.trusting import trust_of
-from edge_agent.work_verifier import WorkVerifier
-from edge_agent.workspace import Workspace
+from edge_agent.status.model_status import hindrance
+from edge_agent.status.report import report
+from edge_agent.status.status_file import LOCK_FILE, STATUS_FILE, keep
+from edge_agent.tasks.config_warnings import warnings
+from edge_agent.tasks.private_tensors import PrivateTensors
+from edge_agent.tasks.task_store import first_task
+from edge_agent.tasks.workspace import Workspace
+from edge_agent.training.learner import Learner
+from edge_agent.training.round_ledger import Ledger
+from edge_agent.trust.updater import trust_of
+from edge_agent.trust.work_verifier import WorkVerifier
+from edge_agent.windows.collector import Collector, Judged
 from protocol.messages import Offer
-from protocol.task import Task
+from protocol.tasks.task import Task
 from protocol.topics import device_filters, ping_topic
-from runtime import databases
-from runtime.blobs import BlobStore
 from runtime.clock import Clock
-from runtime.fetch import Fetcher
-from runtime.files import sweep_below
-from runtime.mqtt import Link, Will
-from runtime.owner import Owner
-from runtime.spool import Spool
-from runtime.supervise import Progress
+from runtime.mqtt.link import Link, Will
+from runtime.process.daemon import Progress
+from runtime.storage import sqlite
+from runtime.storage.blob_fetcher import Fetcher
+from runtime.storage.blob_store import BlobStore
+from runtime.storage.files import sweep_below
+from runtime.storage.folder_lock import Owner
+from runtime.storage.spool import Spool
 
 _log = structlog.get_logger("edge_agent")
 
@@ -64,7 +64,7 @@ class Agent:
         settings: checked.
         sources: opened.
         clock: of all services.
-        make_link: makes the link, as the constructor of ``runtime.mqtt.Link``.
+        make_link: makes the link, as the constructor of ``runtime.mqtt.link.Link``.
         worker: trains; None makes the child process of the settings.
         zygote: makes the processes of models; None starts one when it is needed.
         rng: jitter; None takes any.
@@ -194,7 +194,7 @@ class Agent:
             "deployment": self.deployment.run,
             "rollout": self.deployment.keep,
             "metrics": self._send_metrics,
-            "state": partial(databases.watch, self.spool.require_there, self._clock),
+            "state": partial(sqlite.watch, self.spool.require_there, self._clock),
             "status": partial(
                 keep,
                 settings.cache_dir / STATUS_FILE,

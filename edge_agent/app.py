@@ -9,18 +9,19 @@ from typing import Final
 import structlog
 
 from edge_agent.agent import Agent
-from edge_agent.alive import not_alive
-from edge_agent.checks import require_output
-from edge_agent.config import AgentSettings, read, read_task
-from edge_agent.opening import open_sources
-from edge_agent.serving.parent import IDLE_S, Zygote
-from edge_agent.serving.within import all_ended
-from models.serve import one_arena, trim_memory
+from edge_agent.config.agent import AgentSettings, read, read_task
+from edge_agent.inference.serving.in_process import all_ended
+from edge_agent.inference.serving.zygote_client import IDLE_S, Zygote
+from edge_agent.sources.registry import open_sources
+from edge_agent.status.liveness import not_alive
+from edge_agent.tasks.config_warnings import require_output
+from models.worker.job_loop import one_arena, trim_memory
 from protocol.errors import Misconfigured
-from runtime import logs, supervise
+from runtime import logs
 from runtime.clock import SystemClock
-from runtime.files import disk_errors
-from runtime.settings import LogSettings
+from runtime.process import daemon
+from runtime.settings.load import LogSettings
+from runtime.storage.files import disk_errors
 
 _log = structlog.get_logger("edge_agent")
 _PATIENCE_S: Final = 5.0
@@ -60,7 +61,7 @@ async def live(agent: Agent) -> int:
     try:
         await agent.start()
         trim_memory()  # what imports and the reading of files left behind: 6 MB
-        return await supervise.supervise(
+        return await daemon.supervise(
             agent.services(), on_stop=agent.stop, alive=partial(not_alive, agent.progress, agent.spool)
         )
     finally:
@@ -73,7 +74,7 @@ def run(config: Path) -> int:
     logs.configure(LogSettings())  # until the file was read; what is wrong with it goes to stderr too
     zygote = begun(config)
     try:
-        status = supervise.run(lambda: main(config, zygote))
+        status = daemon.run(lambda: main(config, zygote))
     finally:
         zygote.close()
     if not all_ended(_PATIENCE_S):

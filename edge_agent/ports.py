@@ -4,11 +4,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Protocol
 
-from runtime.mqtt import LinkCounters, Message, OnConnect, WillNow
+from runtime.mqtt.link import LinkCounters, Message, OnConnect, WillNow
 
 
 class Publisher(Protocol):
-    """The part of ``runtime.mqtt.Link`` that sends."""
+    """The part of ``runtime.mqtt.link.Link`` that sends."""
 
     @property
     def connected(self) -> bool:
@@ -25,7 +25,7 @@ class Publisher(Protocol):
 
 
 class AgentLink(Publisher, Protocol):
-    """The part of ``runtime.mqtt.Link`` that the agent runs."""
+    """The part of ``runtime.mqtt.link.Link`` that the agent runs."""
 
     counters: LinkCounters
     why: str
@@ -53,7 +53,7 @@ class AgentLink(Publisher, Protocol):
 
 
 class Trainer(Protocol):
-    """The part of ``runtime.workers.Worker`` that the learner uses."""
+    """The part of ``runtime.process.worker.Worker`` that the learner uses."""
 
     async def run(self, job_dir: Path, timeout_s: float) -> None:
         """Do one job. Raises WorkerFailed."""

@@ -3,7 +3,7 @@
 import sys
 
 from export.job import do
-from models.serve import main
+from models.worker.job_loop import main
 
 if __name__ == "__main__":
     sys.exit(main(do, "export", sys.argv[1:]))

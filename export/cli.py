@@ -12,15 +12,15 @@ from models.contract import Blobs, Profile, RoutedServer, WindowSet
 from models.registry import method
 from protocol.bundle import BundleManifest
 from protocol.errors import Misconfigured, Reason, Refused
-from protocol.frame import decode_frame, digest
-from protocol.task import Task
-from protocol.updates import BlobHeader, Manifest
-from runtime.files import replace_file
+from protocol.frames.frame import decode_frame, digest
+from protocol.frames.headers import BlobHeader, Manifest
+from protocol.tasks.task import Task
 from runtime.outputs import writing
+from runtime.storage.files import replace_file
 
 if TYPE_CHECKING:
     from export.completion import CompletionParity
-    from export.parity import Parity
+    from export.parity.gate import Parity
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,8 @@ def read_state(manifest: Manifest, blobs: Path, route: Collection[str] | None = 
                 f"version {manifest.version} of {manifest.task} has no blob {name!r}: the task's network has "
                 "changed since; see --task"
             )
-        # runtime.blobs' layout, read directly: its BlobStore cleans up as it opens and reads, which must not
+        # runtime.storage.blob_store' layout, read directly: its BlobStore cleans up as it opens and reads,
+        # which must not
         # happen to a store that a running coordinator writes.
         path = blobs / ref.digest[:2] / ref.digest
         try:
@@ -157,7 +158,7 @@ def make(
     windows = None if calibrate is None else _windows(task, calibrate)
     import torch  # noqa: PLC0415 - it takes a second to load, and --help must not wait for it
 
-    from export.pack import Lineage, make_bundle  # noqa: PLC0415 - imports torch too
+    from export.bundle_builder import Lineage, make_bundle  # noqa: PLC0415 - imports torch too
 
     torch.set_num_threads(1)  # networks this small only wait for each other's threads
     lineage = Lineage(version.version, version.version, chosen.base, version.parent, {})
@@ -174,7 +175,7 @@ def _windows(task: Task, file: Path) -> WindowSet:
         )
     if not file.is_file():
         raise Misconfigured(f"--calibrate {file}: no such file; give a window set or a recording")
-    from export.calibration import read  # noqa: PLC0415 - imports onnx
+    from export.int8.calibration import read  # noqa: PLC0415 - imports onnx
 
     return read(task, file)
 

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from onnxruntime.capi import onnxruntime_pybind11_state as _ort
 from torch import Tensor, nn
 
-from export.cases import BATCHES
-from export.gaps import LOGIT_TOLERANCE
-from export.graph import EXAMPLE_BATCH, serialized
-from export.parity import session
+from export.onnx_graph import EXAMPLE_BATCH, serialized
+from export.parity.cases import BATCHES
+from export.parity.gate import session
+from export.parity.tolerances import LOGIT_TOLERANCE
 from protocol.bundle import COMPLETION_INPUTS, COMPLETION_OUTPUTS, Completion
 from protocol.errors import Misconfigured, Reason, Refused
 

@@ -1,7 +1,7 @@
 """Export jobs: a folder with ``job.json`` in, files and ``result.json`` out.
 
 ``export``: with ``state.npz`` beside it; leaves ``bundle.zip``. ``features``: of a task alone; leaves
-``<modality>.onnx`` (``export.features``). The coordinator writes the folder and starts ``python -P -m
+``<modality>.onnx`` (``export.encoder_models``). The coordinator writes the folder and starts ``python -P -m
 export`` on it; it never imports this package.
 Every result appears whole or not at all, ``result.json`` last.
 """
@@ -13,15 +13,15 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
-from models import windowset
 from models.contract import WindowSet
-from models.jobs import load_state
+from models.data import window_set
+from models.worker.job_folder import load_state
 from protocol.base import Count, Digest, Wire
 from protocol.errors import Misconfigured
-from protocol.frame import digest
+from protocol.frames.frame import digest
 from protocol.messages import Metrics
-from protocol.task import Task
-from runtime.files import write_atomic
+from protocol.tasks.task import Task
+from runtime.storage.files import write_atomic
 
 JOB: Final = "job.json"
 STATE: Final = "state.npz"
@@ -37,7 +37,7 @@ class ExportJob(Wire):
     version: Count
     round: Count
     manifest_digest: Digest
-    """Of the global version (``protocol.updates.Manifest``)."""
+    """Of the global version (``protocol.frames.headers.Manifest``)."""
     parent: Digest | None = None
     metrics: Metrics = Field(default_factory=dict)
     calibrate: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
@@ -110,7 +110,7 @@ def do(job_dir: Path) -> None:
 
 def _bundle(job: ExportJob, job_dir: Path) -> dict[str, Any]:
     """Leave ``bundle.zip``."""
-    from export.pack import Lineage, make_bundle  # noqa: PLC0415 - imports torch
+    from export.bundle_builder import Lineage, make_bundle  # noqa: PLC0415 - imports torch
 
     lineage = Lineage(job.version, job.round, job.manifest_digest, job.parent, job.metrics)
     windows, trouble = _windows(job)
@@ -125,14 +125,14 @@ def _windows(job: ExportJob) -> tuple[WindowSet | None, str]:
     if job.calibrate is None or job.task.graph is not None:
         return None, ""
     try:
-        return windowset.load(Path(job.calibrate), job.task), ""
+        return window_set.load(Path(job.calibrate), job.task), ""
     except Misconfigured as error:
         return None, str(error)
 
 
 def _features(job: FeaturesJob, job_dir: Path) -> dict[str, Any]:
     """Leave ``<modality>.onnx`` for each modality."""
-    from export.features import checked_graphs  # noqa: PLC0415 - imports torch
+    from export.encoder_models import checked_graphs  # noqa: PLC0415 - imports torch
 
     graphs = {}
     for name, (graph, parity) in checked_graphs(job.task).items():

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 from protocol.errors import Misconfigured, Refused, Transient
 from runtime import exit_codes
-from runtime.daemon_words import settings_file
 from runtime.outputs import NotWritten
+from runtime.process.fast_arguments import settings_file
 
 if TYPE_CHECKING:
     import typer
@@ -36,26 +36,35 @@ _STUDY: Final = "Try and measure"
 _LOOK: Final = "Look"
 PARTS: Final[dict[str, Part]] = {
     "agent": Part(
-        "edge_agent.cli:app", "On a device: collect, learn, send, infer.", _RUN, runs="edge_agent.app:run"
+        "edge_agent.cli.main:app",
+        "On a device: collect, learn, send, infer.",
+        _RUN,
+        runs="edge_agent.app:run",
     ),
-    "coordinator": Part("coordinator.cli:app", "In the cloud: rounds, aggregation, model registry.", _RUN),
+    "coordinator": Part(
+        "coordinator.cli.main:app", "In the cloud: rounds, aggregation, model registry.", _RUN
+    ),
     "device": Part(
-        "coordinator.device_cli:app", "Who belongs to a fleet: invite, list, approve, revoke.", _RUN
+        "coordinator.cli.device:app", "Who belongs to a fleet: invite, list, approve, revoke.", _RUN
     ),
     "rollout": Part(
-        "coordinator.rollout.command:app", "Bring a version to the devices: canaries first, then all.", _RUN
+        "coordinator.cli.rollout:app", "Bring a version to the devices: canaries first, then all.", _RUN
     ),
-    "round": Part("coordinator.round_cli:app", "Why a round has the devices that it has.", _LOOK),
-    "task": Part("lichen.task_cli:app", "A first task from recordings; what is wrong with a task.", _RUN),
-    "export": Part("lichen.export_cli:app", "A version into an ONNX bundle, checked against torch.", _RUN),
-    "demo": Part("lichen.demo.cli:app", "A whole fleet on this machine, on real sensor data.", _STUDY),
+    "round": Part("coordinator.cli.round:app", "Why a round has the devices that it has.", _LOOK),
+    "task": Part(
+        "lichen.commands.task:app", "A first task from recordings; what is wrong with a task.", _RUN
+    ),
+    "export": Part(
+        "lichen.commands.export:app", "A version into an ONNX bundle, checked against torch.", _RUN
+    ),
+    "demo": Part("lichen_lab.demo.cli:app", "A whole fleet on this machine, on real sensor data.", _STUDY),
     "simulate": Part(
-        "lichen.simulate_cli:app", "Many devices in one process: the same method, no broker.", _STUDY
+        "lichen_lab.simulation.cli:app", "Many devices in one process: the same method, no broker.", _STUDY
     ),
-    "bench": Part("lichen.bench.cli:app", "The benchmarks, as tables or JSON.", _STUDY),
-    "data": Part("lichen.data_cli:app", "Data sets and recordings.", _STUDY),
-    "status": Part("lichen.status:app", "What a fleet does now, and what it waits for.", _LOOK),
-    "protocol": Part("lichen.protocol_cli:app", "What travels: the AsyncAPI document.", _LOOK),
+    "bench": Part("lichen_lab.benchmarks.cli:app", "The benchmarks, as tables or JSON.", _STUDY),
+    "data": Part("lichen_lab.simulation.data_cli:app", "Data sets and recordings.", _STUDY),
+    "status": Part("lichen.commands.status:app", "What a fleet does now, and what it waits for.", _LOOK),
+    "protocol": Part("lichen.commands.protocol:app", "What travels: the AsyncAPI document.", _LOOK),
 }
 
 EXTRA_OF: Final = {

@@ -13,9 +13,9 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.task import LABEL, Task
-from protocol.tensors import Codec
-from protocol.updates import UpdateHeader
+from protocol.frames.headers import UpdateHeader
+from protocol.frames.tensors import Codec
+from protocol.tasks.task import LABEL, Task
 
 FloatArray = NDArray[np.float32]
 Tensors = dict[str, FloatArray]
@@ -128,7 +128,8 @@ class Evaluation:
     Attributes:
         metrics: finite numbers; of windows ``accuracy``, ``macro_f1``, ``loss`` and ``windows`` at least.
         confusion_KK: counts; row: true class, column: predicted.
-        by: metrics of parts of the windows (:data:`models.evaluation.PARTS`), by the part's kind and name.
+        by: metrics of parts of the windows (:data:`models.training.evaluation.PARTS`), by the part's kind
+        and name.
     """
 
     metrics: dict[str, float]
@@ -152,7 +153,7 @@ class Client(Protocol):
 
         Args:
             context: who, when, and with which seed.
-            windows: a :class:`WindowSet`, or what else the method learns from (``models.materials``).
+            windows: a :class:`WindowSet`, or what else the method learns from (``models.data.materials``).
             state: of the base.
             private: what the last :attr:`LocalResult.private` was; empty at first, or where it was lost.
 

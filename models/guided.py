@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from models.contract import Blobs, Fold, Server, Tensors, Update, WindowSet
-from protocol.task import Task
+from protocol.tasks.task import Task
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import BaseModel
 
 from models.contract import Blobs, Client, Prototyper, Router, Server, Tensors
+from models.data.materials import KINDS, Kind, MaterialName
 from models.guided import ServerTrainer
-from models.materials import KINDS, Kind, MaterialName
-from protocol.task import Task
-from protocol.tensors import Codec
+from protocol.frames.tensors import Codec
+from protocol.tasks.task import Task
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -52,7 +52,7 @@ class MethodSpec:
     noise: Callable[[Any], float] = lambda _config: 0.0
     """The noise that protects single windows in all that devices send under a config, in sensitivities of
     what it is added to (differential privacy); 0: none. With noise the method charges each release to the
-    account of ``models/privacy.py``."""
+    account of ``models/privacy/account.py``."""
 
     bounded: tuple[str, ...] = ()
     """The parts of a state (first words of blob names) whose updates the server bounds tightly by itself: how

@@ -15,12 +15,12 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from protocol import messages as m
-from protocol.announcement import TaskAnnouncement
 from protocol.bundle import BundleManifest
-from protocol.task import Task
-from protocol.tensors import Codec
+from protocol.frames.headers import BlobHeader, Manifest, UpdateHeader
+from protocol.frames.tensors import Codec
+from protocol.tasks.announcement import TaskAnnouncement
+from protocol.tasks.task import Task
 from protocol.topics import Kind
-from protocol.updates import BlobHeader, Manifest, UpdateHeader
 
 _FRAME: Final = "UpdateFrame"
 _CHUNK: Final = "Chunk"

@@ -17,9 +17,9 @@ from pydantic import Field, JsonValue, ValidationError, model_validator
 
 from protocol.base import Count, Digest, Label, Name, Wire, Word
 from protocol.errors import Reason, Refused
-from protocol.frame import digest
+from protocol.frames.frame import digest
 from protocol.messages import MAX_MESSAGE_BYTES, BlobRef, Metrics
-from protocol.task import LABEL, Modality, Target, Window
+from protocol.tasks.task import LABEL, Modality, Target, Window
 
 MANIFEST_NAME: Final = "manifest.json"
 MAX_BUNDLE_BYTES: Final = 256 * 1024 * 1024
@@ -96,7 +96,7 @@ class BundleManifest(Wire):
     """Names of the graph's inputs."""
     outputs: Annotated[tuple[Label, ...], Field(max_length=64)]
     targets: Annotated[tuple[Target, ...], Field(max_length=16)] | None = None
-    """What the graph predicts, in the order of its outputs (``protocol.outputs``); None: ``label`` alone."""
+    """What the graph predicts, in the order of its outputs (:mod:`.output_names`); None: ``label`` alone."""
     generated: Annotated[tuple[Modality, ...], Field(max_length=15)] | None = None
     """What ``targets`` of kind ``generation`` make; None: there are none."""
     overridable: Annotated[tuple[TensorName, ...], Field(max_length=1024)] = ()
@@ -105,7 +105,7 @@ class BundleManifest(Wire):
     round: Count
     """The round that made this version."""
     base: Digest
-    """The global version's manifest (``protocol.updates.Manifest``)."""
+    """The global version's manifest (``protocol.frames.headers.Manifest``)."""
     parent: Digest | None = None
     """The manifest of the version before; None for the initial model."""
     metrics: Metrics = Field(default_factory=dict)

@@ -98,7 +98,7 @@ class EnrolAnswer(Wire):
     ca: Pem | None = None
     """Whom to trust from now on (the broker's certificate is signed by it, too)."""
     trust_root: Annotated[str, Field(min_length=1, max_length=MAX_TRUST_ROOT)] | None = None
-    """The newest root (``protocol.roles``), where this fleet signs its bundles."""
+    """The newest root (``protocol.trust.metadata``), where this fleet signs its bundles."""
     broker_host: Annotated[str, Field(max_length=253)] = ""
     broker_port: Annotated[int, Field(ge=1, le=65535)] = 8883
 

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import Field, SerializerFunctionWrapHandler, TypeAdapter, ValidationError, model_serializer
 
-from protocol.announcement import MAX_NEXT_ROOTS, MAX_SIGNED_OFFER_BYTES, TaskAnnouncement
 from protocol.base import (
     WORD_PATTERN,
     Count,
@@ -25,7 +24,8 @@ from protocol.base import (
 )
 from protocol.errors import Reason, Refused
 from protocol.rollout import Hindrance, Trial, TrialReport
-from protocol.task import ModalityName
+from protocol.tasks.announcement import MAX_NEXT_ROOTS, MAX_SIGNED_OFFER_BYTES, TaskAnnouncement
+from protocol.tasks.task import ModalityName
 
 MAX_MESSAGE_BYTES: Final = 128 * 1024
 """No control message is larger; more is refused before it is parsed."""
@@ -150,7 +150,7 @@ class Offer(Wire):
     depend on the task alone; their weights are the base's blobs. Left out where there is none."""
 
     signed: Annotated[str, Field(max_length=MAX_SIGNED_OFFER_BYTES)] | None = None
-    """Task, round, base and graphs, signed (``protocol.signed_work``); else left out."""
+    """Task, round, base and graphs, signed (``protocol.trust.signed_work``); else left out."""
 
     @model_serializer(mode="wrap")
     def _say_no_graphs_with_silence(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -200,7 +200,7 @@ class Receipt(Wire):
 
 
 class Vouchers(Wire):
-    """Where the signed metadata of a bundle is (``protocol.roles``).
+    """Where the signed metadata of a bundle is (``protocol.trust.metadata``).
 
     Blobs; they are believed for their signatures, never for being named here.
     """
@@ -228,7 +228,7 @@ class ModelPointer(Wire):
     trial: Trial | None = None
     """None: as the device's own ``[deploy]`` says."""
     decision: Annotated[str, Field(max_length=MAX_DECISION_BYTES)] | None = None
-    """All of this but metrics and trust, and whom it is for, signed (``protocol.decisions``)."""
+    """All of this but metrics and trust, and whom it is for, signed (``protocol.trust.decisions``)."""
 
 
 class Command(Wire):

@@ -6,7 +6,7 @@ import itertools
 import time
 from typing import Protocol
 
-from runtime.timex import kernel_synchronised
+from runtime.kernel_clock import kernel_synchronised
 
 
 class Clock(Protocol):

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import structlog
 
-from runtime.settings import LogSettings
+from runtime.settings.load import LogSettings
 
 _WHOLE: Final = frozenset({"exc_info", "exception", "_record", "_from_structlog", "positional_args"})
 """What structlog passes on to itself."""

@@ -26,12 +26,12 @@ from coordinator.identity.certificates import CLIENT, SERVER, Key, Presented, Pu
 from protocol.base import NAME_ERROR, Name, Wire
 from protocol.enrolment import COORDINATOR_NAME
 from protocol.errors import Misconfigured
-from runtime.files import disk_errors, sync_folder, write_atomic
+from runtime.storage.files import disk_errors, sync_folder, write_atomic
 
 OBSERVER_NAME: Final = "@observer"
 """The common name in ``lichen status``' certificate: it may read what the fleet says, and write nothing."""
 PROBE_NAME: Final = "@probe"
-"""In a certificate that is taken back when it is made (``coordinator.identity.probe``)."""
+"""In a certificate that is taken back when it is made (``coordinator.identity.revocation_probe``)."""
 FOLDER: Final = "authority"
 _KEY, _CERTIFICATE, _FACTS = "ca.key", "ca.crt", "authority.json"
 _DAY_S: Final = 86400.0

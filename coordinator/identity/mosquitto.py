@@ -25,7 +25,7 @@ from typing import Final
 from coordinator.identity.authority import OBSERVER_NAME
 from protocol.enrolment import COORDINATOR_NAME
 from protocol.errors import Misconfigured, Transient
-from runtime.files import disk_errors, sync_folder
+from runtime.storage.files import disk_errors, sync_folder
 
 CONF: Final = "mosquitto.conf"
 INCLUDED: Final = "conf.d/lichen.conf"

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from coordinator.config import CoordinatorSettings
+from coordinator.config.coordinator import CoordinatorSettings
 from coordinator.identity import mosquitto
 from coordinator.identity.authority import Authority
-from coordinator.identity.desk import Desk, Published, check_fleet
-from coordinator.identity.places import Places
+from coordinator.identity.enrolment import Desk, Published, check_fleet
+from coordinator.identity.paths import Places
 from protocol.errors import Misconfigured
 
 _ROOTS: Final = "  The state folder is root's: is that who runs the coordinator? Else: chown -R USER, now."

@@ -9,7 +9,7 @@ from typing import Annotated, Final, Self
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
-from coordinator.rollout.record import Refuser, Refusers
+from coordinator.rollout.device_record import Refuser, Refusers
 from protocol.base import Name, Share, Wire, is_name
 from protocol.errors import Misconfigured
 from protocol.rollout import Trial

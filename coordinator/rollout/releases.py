@@ -6,17 +6,17 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from coordinator import schema
-from coordinator.rollout.states import Course, Mode, Piece, Release
-from coordinator.serving import Need, Served, served
-from coordinator.store import Store
+from coordinator.fleet.serving_routes import Need, Served, served
+from coordinator.rollout.model import Course, Mode, Piece, Release
+from coordinator.storage import schema
+from coordinator.storage.database import Store
 from models.contract import Profile
 from protocol.bundle import MAX_BUNDLE_BYTES, unpack
 from protocol.errors import Misconfigured, Reason, Refused
-from protocol.frame import digest
+from protocol.frames.frame import digest
 from protocol.messages import BlobRef
-from protocol.task import Task
-from runtime.files import disk_errors, make_folder, remove, write_atomic
+from protocol.tasks.task import Task
+from runtime.storage.files import disk_errors, make_folder, remove, write_atomic
 
 BEGUN = "rollouts"
 """The key of the table ``meta``: since when there is a book of rollouts, unix seconds."""

@@ -7,13 +7,10 @@ from typing import Final
 
 import structlog
 
-from coordinator.hindered import in_rollout
-from coordinator.rollout.book import FILE, Book
-from coordinator.rollout.peeking import waits
-from coordinator.rollout.plan import Fact
-from coordinator.rollout.releases import tidy
-from coordinator.rollout.settings import RolloutSettings
-from coordinator.rollout.states import (
+from coordinator.config.rollout import RolloutSettings
+from coordinator.fleet.device_registry import Device, Roster
+from coordinator.rollout.blocked_devices import in_rollout
+from coordinator.rollout.model import (
     Begun,
     Cleared,
     Command,
@@ -29,8 +26,11 @@ from coordinator.rollout.states import (
     Say,
     Tick,
 )
-from coordinator.rollout.steps import needs_fleet
-from coordinator.roster import Device, Roster
+from coordinator.rollout.plan import Fact
+from coordinator.rollout.releases import tidy
+from coordinator.rollout.store import FILE, Book
+from coordinator.rollout.transitions import needs_fleet
+from coordinator.status.rollout_view import waits
 from protocol.errors import LichenError, Refused
 from runtime.clock import Clock
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from coordinator.rollout.states import MAX_STORY, Command, Course, Rollout, Told
+from coordinator.rollout.model import MAX_STORY, Command, Course, Rollout, Told
 
 Outcome = tuple[Course, tuple[Command, ...]]
 _BEGAN_S: Final = 1_577_836_800.0

@@ -13,18 +13,12 @@ from typing import Final, Protocol
 
 import structlog
 
-from coordinator.buckets import Bucket
-from coordinator.journal import Journal
-from coordinator.packing import NAMED
-from coordinator.roster import Roster
-from coordinator.rounds import machine
-from coordinator.rounds.attempts import Attempts
-from coordinator.rounds.choosing import Chooser
-from coordinator.rounds.group import Offered, tally
-from coordinator.rounds.lookout import Lookout
-from coordinator.rounds.outlook import able, anybody, outlook
-from coordinator.rounds.reading import replay
-from coordinator.rounds.states import (
+from coordinator.admission.quarantine import CONTENT
+from coordinator.fleet.device_registry import Roster
+from coordinator.fleet.requirements import Terms
+from coordinator.round_machine import table
+from coordinator.round_machine.batch import Offered, tally
+from coordinator.round_machine.events import (
     Aggregate,
     Begin,
     Checkpoint,
@@ -47,14 +41,20 @@ from coordinator.rounds.states import (
     Tick,
     UpdateRefused,
 )
-from coordinator.rounds.why import Outlook, why
-from coordinator.standing import CONTENT
-from coordinator.store import Store
-from coordinator.terms import Terms
+from coordinator.round_machine.queries import replay
+from coordinator.rounds.attempt_log import Attempts
+from coordinator.rounds.fleet_watch import Lookout
+from coordinator.rounds.outlook import able, anybody, outlook
+from coordinator.rounds.progress import Outlook, why
+from coordinator.selection.selector import Chooser
+from coordinator.storage.database import Store
+from coordinator.storage.device_lists import NAMED
+from coordinator.storage.update_journal import Journal
 from protocol.errors import Reason, Refused, Transient
-from protocol.task import Task
+from protocol.tasks.task import Task
 from runtime.clock import Clock
-from runtime.threads import Threads
+from runtime.concurrency.threads import Threads
+from runtime.token_buckets import Bucket
 
 TICK_S: Final = 0.5
 _EVENTS: Final = 2000  # of a phase that goes on for long: then the journal begins anew
@@ -144,7 +144,7 @@ class Driver:
             events = await self.threads.run(self._store.journal)
             state, rules = replay(events)
             start: Event = Resumed() if events else Begin()
-            self.state, commands = machine.apply(self.rules, state, start, self.now())
+            self.state, commands = table.apply(self.rules, state, start, self.now())
             # The task file's rules may have changed: what follows is judged, and replayed, by the new ones.
             begun = Checkpoint(state=self.state, rules=self.rules)
             await self.threads.run(self._store.append, begun, self.now())
@@ -221,7 +221,7 @@ class Driver:
 
     async def _post(self, event: Event, write: Write | None = None) -> bool:
         now, before = self.now(), self.state
-        state, commands = machine.apply(self.rules, before, event, now)
+        state, commands = table.apply(self.rules, before, event, now)
         await self._advance([(event, write)] if state != before else [], state, now, commands)
         return state != before
 

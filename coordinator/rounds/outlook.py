@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable
 from itertools import islice
 
-from coordinator.roster import Roster
-from coordinator.rounds.states import Phase, RoundState
-from coordinator.rounds.why import NAMES, Outlook
-from coordinator.terms import ALONE, Terms
+from coordinator.fleet.device_registry import Roster
+from coordinator.fleet.requirements import ALONE, Terms
+from coordinator.round_machine.events import Phase, RoundState
+from coordinator.rounds.progress import NAMES, Outlook
 from protocol.errors import Refused
 
 

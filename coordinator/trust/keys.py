@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from protocol.errors import Misconfigured
-from protocol.signing import Envelope, PublicKey
-from runtime.files import disk_errors, write_atomic
+from protocol.trust.signing import Envelope, PublicKey
+from runtime.storage.files import disk_errors, write_atomic
 
 if TYPE_CHECKING:  # loaded where a key is used: most fleets begin without
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey

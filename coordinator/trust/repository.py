@@ -20,11 +20,11 @@ from typing import Annotated, Final
 from pydantic import Field, ValidationError
 
 from coordinator.trust.keys import Key
-from protocol.announcement import MAX_NEXT_ROOTS
 from protocol.base import Count, Name, Wire
 from protocol.errors import Misconfigured, Refused
 from protocol.messages import BlobRef
-from protocol.roles import (
+from protocol.tasks.announcement import MAX_NEXT_ROOTS
+from protocol.trust.metadata import (
     MAX_TARGETS,
     MAX_TARGETS_BYTES,
     SNAPSHOT_FILE,
@@ -41,8 +41,8 @@ from protocol.roles import (
     read,
     unix,
 )
-from protocol.signing import Envelope
-from runtime.files import disk_errors, remove, write_atomic
+from protocol.trust.signing import Envelope
+from runtime.storage.files import disk_errors, remove, write_atomic
 
 FOLDER: Final = "trust"
 DAY_S: Final = 86400.0

@@ -4,10 +4,10 @@ import contextlib
 from collections.abc import Collection, Iterator
 from typing import Final
 
-from coordinator.config import CoordinatorSettings
-from coordinator.roster import Roster
+from coordinator.config.coordinator import CoordinatorSettings
+from coordinator.fleet.device_registry import Roster
 from coordinator.trust.repository import AHEAD_S, ahead_words
-from coordinator.trust.vouching import repository_of
+from coordinator.trust.signer import repository_of
 from protocol.errors import LichenError
 from runtime.text import one_line
 from runtime.waits import Wait

@@ -4,12 +4,12 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from coordinator.store import Store
-from coordinator.trust.vouching import Signer, Vouching
-from protocol.announcement import TaskAnnouncement
+from coordinator.storage.database import Store
+from coordinator.trust.signer import Signer, Vouching
 from protocol.messages import BlobRef, Offer
-from protocol.signed_work import draft_offer, draft_task
-from protocol.signing import Envelope
+from protocol.tasks.announcement import TaskAnnouncement
+from protocol.trust.signed_work import draft_offer, draft_task
+from protocol.trust.signing import Envelope
 from runtime.clock import Clock
 
 META: Final = "work_serial"

@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from edge_agent.config import AgentSettings
-from edge_agent.doctor import bounded
+from edge_agent.config.agent import AgentSettings
+from edge_agent.doctor import time_limit
 from edge_agent.doctor.findings import Finding, fail, ok, warn
-from runtime.workers import status_words
+from runtime.process.worker import status_words
 
 TIMEOUT_S: Final = 60.0
 """torch takes half a minute on a slow card."""
@@ -68,7 +68,7 @@ def probe(wanted: dict[str, bool]) -> list[Imported]:
     """Try each."""
     found = []
     for name, is_wanted in wanted.items():
-        status, said = bounded.child(_TRIALS[name], TIMEOUT_S)
+        status, said = time_limit.child(_TRIALS[name], TIMEOUT_S)
         found.append(Imported(name, is_wanted, status, said))
     return found
 

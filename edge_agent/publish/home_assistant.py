@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any, Final
 
-from edge_agent.publish.config import PublishSettings
+from edge_agent.config.publish import PublishSettings
 from protocol.bundle import BundleManifest
-from protocol.task import LABEL, Target
+from protocol.tasks.task import LABEL, Target
 
 PREDICTION: Final = "prediction"
 AVAILABILITY: Final = "availability"

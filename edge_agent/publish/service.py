@@ -18,15 +18,15 @@ from typing import Any, Final
 
 import structlog
 
-from edge_agent.config import AgentSettings
+from edge_agent.config.agent import AgentSettings
+from edge_agent.config.publish import PublishSettings
 from edge_agent.ports import AgentLink
-from edge_agent.publish.config import PublishSettings
 from edge_agent.publish.home_assistant import AVAILABILITY, OFFLINE, ONLINE, PREDICTION, filter_of, sensors
 from protocol.bundle import BundleManifest
 from protocol.errors import Refused, Transient
 from runtime.clock import Clock
-from runtime.inbox import Message
-from runtime.mqtt import Link, Will
+from runtime.mqtt.inbox import Message
+from runtime.mqtt.link import Link, Will
 from runtime.waits import Wait
 
 _log = structlog.get_logger("edge_agent.publish")
@@ -48,7 +48,7 @@ class Publishing:
         settings: of the agent.
         publish: its ``infer.mqtt``.
         clock: for the pace.
-        make_link: as the constructor of ``runtime.mqtt.Link``.
+        make_link: as the constructor of ``runtime.mqtt.link.Link``.
         rng: jitter; None takes any.
     """
 

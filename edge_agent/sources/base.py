@@ -15,11 +15,11 @@ from typing import Any, Protocol, runtime_checkable
 
 from pydantic import BaseModel
 
-from models.streams.batches import Batch
+from models.data.streams.batches import Batch
 from protocol.errors import Misconfigured
-from protocol.task import Task
+from protocol.tasks.task import Task
 from runtime.clock import Clock
-from runtime.settings import check_table
+from runtime.settings.load import check_table
 
 
 class Source(Protocol):

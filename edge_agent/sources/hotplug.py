@@ -11,10 +11,10 @@ import numpy as np
 
 from edge_agent.sources.base import REGISTRY, Kind
 from edge_agent.sources.replay import Replay, ReplaySettings
-from models.streams.batches import Batch, LabelBatch
-from models.streams.recording import label_tracks
+from models.data.streams.batches import Batch, LabelBatch
+from models.data.streams.recording import label_tracks
 from runtime.clock import Clock
-from runtime.settings import ConfigPath
+from runtime.settings.load import ConfigPath
 
 
 class HotplugSettings(ReplaySettings):

@@ -20,9 +20,9 @@ import structlog
 from pydantic import BaseModel
 
 from edge_agent.sources.base import Doubtful, Following, Kind, Source, Telling
-from models.streams.batches import Batch, LabelBatch, SampleBatch
+from models.data.streams.batches import Batch, LabelBatch, SampleBatch
 from protocol.errors import LichenError, Misconfigured, Transient
-from protocol.task import Task
+from protocol.tasks.task import Task
 from runtime.clock import Clock
 
 T = TypeVar("T")
@@ -133,7 +133,7 @@ class Guarded:
         raise Transient(f"kind {self._origin} failed: {type(error).__name__}: {error}") from error
 
     def _sound(self, batch: object) -> bool:
-        """Whether it is a batch as :mod:`models.streams.batches` says."""
+        """Whether it is a batch as :mod:`models.data.streams.batches` says."""
         if isinstance(batch, LabelBatch):
             return _is_times(batch.t) and np.shape(batch.label) == batch.t.shape
         if not isinstance(batch, SampleBatch) or not _is_times(batch.t):

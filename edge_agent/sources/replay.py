@@ -8,14 +8,14 @@ import numpy as np
 from pydantic import Field
 
 from edge_agent.sources.base import REGISTRY, Kind
-from models.streams.batches import Batch, LabelBatch, SampleBatch
-from models.streams.class_names import of_task
-from models.streams.findings import of_recording
-from models.streams.recording import Recording, Stream, label_tracks, read
+from models.data.labels.class_names import of_task
+from models.data.streams.batches import Batch, LabelBatch, SampleBatch
+from models.data.streams.recording import Recording, Stream, label_tracks, read
+from models.data.streams.recording_findings import of_recording
 from protocol.errors import Misconfigured
-from protocol.task import Task
+from protocol.tasks.task import Task
 from runtime.clock import Clock
-from runtime.settings import ConfigPath, Section
+from runtime.settings.load import ConfigPath, Section
 
 MIN_BATCH_S: Final = 0.2
 MAX_BATCH_S: Final = 1.0

@@ -13,10 +13,10 @@ import psutil
 from pydantic import Field
 
 from edge_agent.sources.base import REGISTRY, Kind
-from models.streams.batches import Batch, SampleBatch
+from models.data.streams.batches import Batch, SampleBatch
 from protocol.errors import Misconfigured
 from runtime.clock import Clock
-from runtime.settings import Section
+from runtime.settings.load import Section
 
 Reading = Callable[[], float]
 NAN = float("nan")

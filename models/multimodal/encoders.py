@@ -8,7 +8,7 @@ from typing import Final
 
 from torch import Tensor, nn
 
-from protocol.task import Encoder
+from protocol.tasks.task import Encoder
 
 _KERNEL: Final = 5
 _MOMENTUM: Final = 0.3

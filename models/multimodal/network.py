@@ -10,7 +10,7 @@ from models.contract import Blobs
 from models.multimodal.encoders import make_encoder
 from models.multimodal.fusion import Head
 from protocol.errors import Reason, Refused
-from protocol.task import Encoder, Modality, Network, Task
+from protocol.tasks.task import Encoder, Modality, Network, Task
 
 _NOT_SENT: Final = "num_batches_tracked"
 """BatchNorm's step counter: an integer that nothing reads while its momentum is fixed."""

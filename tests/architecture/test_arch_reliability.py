@@ -5,9 +5,9 @@ from pathlib import Path
 
 from typer.main import get_command
 
-from lichen.bench.cli import app
-from lichen.reliability.faults import FAULTS
-from lichen.reliability.steps import STEPS
+from lichen_lab.benchmarks.cli import app
+from lichen_lab.benchmarks.fault_injection.faults import FAULTS
+from lichen_lab.benchmarks.fault_injection.steps import STEPS
 from tests.support.disk_table import page
 
 ROOT = Path(__file__).parents[2]

@@ -11,11 +11,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from lichen.demo.plan import write_toml
-from lichen.reliability.layout import FLEET, Layout, task, write
-from lichen.watch import FleetView
-from runtime.mqtt import Link
-from runtime.settings import MqttSettings
+from lichen_lab.simulation.data.spar_fleet import write_toml
+from lichen_lab.simulation.processes.fleet_files import FLEET, Layout, task, write
+from runtime.fleet_view import FleetView
+from runtime.mqtt.link import Link
+from runtime.settings.load import MqttSettings
 from tests.compat.trees import Tree
 
 DEVICES = ("d1", "d2")

@@ -78,6 +78,6 @@ async def test_a_made_up_next_release_and_today_s_are_one_fleet_or_say_why_not(t
 
 def test_a_release_is_taken_out_of_the_history(tmp_path: Path) -> None:
     tree = checked_out(Release("here", "HEAD"), tmp_path)
-    assert (tree.folder / "coordinator" / "schema.py").is_file()
+    assert (tree.folder / "coordinator" / "storage" / "schema.py").is_file()
     said = tree.run("--version")
     assert said.startswith("lichen")

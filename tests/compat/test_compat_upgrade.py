@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator import schema
-from lichen.demo.plan import write_toml
+from coordinator.storage import schema
+from lichen_lab.simulation.data.spar_fleet import write_toml
 from tests.compat.fleet import Fleet
 from tests.compat.trees import ROOT, Tree, made_up, today
 from tests.support.brokers import mosquitto_process

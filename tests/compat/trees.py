@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator import schema
+from coordinator.storage import schema
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("protocol", "runtime", "models", "export", "edge_agent", "coordinator", "lichen")
@@ -108,7 +108,7 @@ def made_up(into: Path, *, readable_from: int = schema.READABLE_FROM) -> Tree:
     skipped = shutil.ignore_patterns("__pycache__", "bench", "demo", "*.so")
     for package in PACKAGES:
         shutil.copytree(ROOT / package, into / package, ignore=skipped if package == "lichen" else None)
-    changes = [*_CHANGES, ("coordinator/schema.py", *_readable(readable_from))]
+    changes = [*_CHANGES, ("coordinator/storage/schema.py", *_readable(readable_from))]
     for file, old, new in changes:
         text = (into / file).read_text()
         assert text.count(old) == 1, f"{file} has changed: mend the made-up release ({old!r})"
@@ -153,25 +153,37 @@ _TAPER = '    if task.taper > 0.5:\n        names.add("taper")\n'
 _ONCE = "    failures: int = 0\n"
 _CHANGES: list[tuple[str, str, str]] = [
     # a key of the task that a device may leave aside, up to a value from which on it may not
-    ("protocol/task.py", _SEED, f"{_SEED}    taper: Share = 0.0\n"),
-    ("protocol/features.py", _KNOWN, f'{_KNOWN}        "taper": "0.2.0",\n'),
-    ("protocol/features.py", _FOR_EACH, _TAPER + _FOR_EACH),
+    ("protocol/tasks/task.py", _SEED, f"{_SEED}    taper: Share = 0.0\n"),
+    ("protocol/tasks/features.py", _KNOWN, f'{_KNOWN}        "taper": "0.2.0",\n'),
+    ("protocol/tasks/features.py", _FOR_EACH, _TAPER + _FOR_EACH),
     # a role, and a key of the state
     ("protocol/messages.py", '"prototype", "train"]\n', '"prototype", "train", "dance"]\n'),
-    ("edge_agent/roles.py", _ROLES, f'{_ROLES.replace("tuple(", "(*tuple(")}, "dance")'),
+    ("edge_agent/tasks/roles.py", _ROLES, f'{_ROLES.replace("tuple(", "(*tuple(")}, "dance")'),
     ("protocol/messages.py", _VERSION, f'{_VERSION}    mood: Label = "good"\n'),
-    ("edge_agent/session.py", "version=_version(),\n", 'version=_version(),\n            mood="fine",\n'),
+    (
+        "edge_agent/messaging/state_reporter.py",
+        "version=_version(),\n",
+        'version=_version(),\n            mood="fine",\n',
+    ),
     # a reason to refuse, said once
     ("protocol/errors.py", '    OUTLIER = "outlier"', '    TOO_WEIRD = "too_weird"\n    OUTLIER = "outlier"'),
-    ("coordinator/receive.py", _CHECKS, _CHECKS + _WEIRD),
+    ("coordinator/ingest/update_receiver.py", _CHECKS, _CHECKS + _WEIRD),
     # kinds of messages, topics and commands, both ways
     ("protocol/messages.py", _FETCH, _GREETING_KIND + _FETCH),
-    ("edge_agent/session.py", _GREETS, _GREETS + _GREETING),
-    ("coordinator/telling.py", "import Receipt\n", "import Command, Greeting, Receipt\n"),
-    ("coordinator/telling.py", _COUNTED, _COUNTED + _GREETED),
+    ("edge_agent/messaging/state_reporter.py", _GREETS, _GREETS + _GREETING),
+    ("coordinator/messaging/receipts.py", "import Receipt\n", "import Command, Greeting, Receipt\n"),
+    ("coordinator/messaging/receipts.py", _COUNTED, _COUNTED + _GREETED),
     # a step of the tables, and a key of what the round machine remembers
-    ("coordinator/schema.py", f"\nVERSION = {schema.VERSION}\n", f"\nVERSION = {schema.VERSION + 1}\n"),
-    ("coordinator/schema.py", "UPGRADES = {\n", f'UPGRADES = {{\n    {schema.VERSION}: ("{_STEP}",),\n'),
-    ("coordinator/schema.py", _TROUBLE, _TROUBLE.removesuffix(")\n") + _MOOD),
-    ("coordinator/rounds/states.py", _ONCE, f'{_ONCE}    mood: str = "good"\n'),
+    (
+        "coordinator/storage/schema.py",
+        f"\nVERSION = {schema.VERSION}\n",
+        f"\nVERSION = {schema.VERSION + 1}\n",
+    ),
+    (
+        "coordinator/storage/schema.py",
+        "UPGRADES = {\n",
+        f'UPGRADES = {{\n    {schema.VERSION}: ("{_STEP}",),\n',
+    ),
+    ("coordinator/storage/schema.py", _TROUBLE, _TROUBLE.removesuffix(")\n") + _MOOD),
+    ("coordinator/round_machine/events.py", _ONCE, f'{_ONCE}    mood: str = "good"\n'),
 ]

@@ -9,11 +9,11 @@ import pytest
 
 from models.contract import Blobs, Update, blob_of
 from models.guided import Weighing
-from models.params import flatten
 from models.registry import methods
 from models.spec import MethodSpec
+from models.tensors import flatten
 from protocol.errors import Misconfigured, Reason, Refused
-from protocol.task import Labelled, Task
+from protocol.tasks.task import Labelled, Task
 from tests.support.contract_cases import (
     OPTIONS,
     as_bytes,

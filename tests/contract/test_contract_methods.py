@@ -9,18 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator.aggregation import limits_for
+from coordinator.aggregation.fold import limits_for
 from models.contract import Blobs, Profile, Update, blob_of
-from models.params import flatten
 from models.registry import methods
 from models.spec import MethodSpec
+from models.tensors import flatten
 from protocol import messages
-from protocol.announcement import TaskAnnouncement
 from protocol.errors import Misconfigured, Reason, Refused, Transient
-from protocol.frame import decode_frame, digest, encode_frame
-from protocol.task import Robust, Task
-from protocol.tensors import Codec, decode, encode
-from protocol.updates import UpdateHeader
+from protocol.frames.frame import decode_frame, digest, encode_frame
+from protocol.frames.headers import UpdateHeader
+from protocol.frames.tensors import Codec, decode, encode
+from protocol.tasks.announcement import TaskAnnouncement
+from protocol.tasks.task import Robust, Task
 from tests.support.contract_cases import (
     OPTIONAL,
     OPTIONS,

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator.config import WorkerSettings
-from coordinator.jobs import Lineage, WorkerJobs
+from coordinator.config.coordinator import WorkerSettings
+from coordinator.workers.jobs import Lineage, WorkerJobs
+from export.bundle_builder import Lineage as Said
+from export.bundle_builder import make_bundle
 from export.job import do
-from export.pack import Lineage as Said
-from export.pack import make_bundle
 from models.registry import methods
 from protocol.bundle import unpack
 from tests.support.contract_cases import task_of
@@ -30,7 +30,7 @@ def exports(monkeypatch) -> list[str]:
         folders.append(folder.name)
         do(folder)
 
-    monkeypatch.setattr("runtime.workers.Worker.run", run)
+    monkeypatch.setattr("runtime.process.worker.Worker.run", run)
     return folders
 
 
@@ -61,8 +61,8 @@ async def test_versions_of_other_methods_are_exported_each(tmp_path, monkeypatch
         (folder / "bundle.zip").write_bytes(b"a bundle")
         (folder / "result.json").write_text("{}")
 
-    monkeypatch.setattr("coordinator.jobs.methods", lambda: {spec.name: spec})
-    monkeypatch.setattr("runtime.workers.Worker.run", run)
+    monkeypatch.setattr("coordinator.workers.jobs.methods", lambda: {spec.name: spec})
+    monkeypatch.setattr("runtime.process.worker.Worker.run", run)
     made = WorkerJobs(task_of(spec), tmp_path / "jobs", None, WorkerSettings())
     await made.export({}, FIRST)
     await made.export({}, SECOND)

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from models.contract import Blobs, LocalResult, Profile
-from models.graphs.keyed import KeyedGraph
+from models.knowledge_graph.data.keyed import KeyedGraph
 from models.registry import methods
 from models.spec import MethodSpec
 from protocol.errors import Misconfigured, Refused
-from protocol.task import Task
-from protocol.tensors import Codec
+from protocol.frames.tensors import Codec
+from protocol.tasks.task import Task
 from tests.support.contract_cases import (
     OPTIONS,
     as_bytes,

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models import windowset
 from models.contract import Blobs, Profile, Update, WindowSet
+from models.data import window_set
 from models.registry import methods
 from models.spec import MethodSpec
 from protocol.errors import Misconfigured, Refused, Transient
-from protocol.frame import digest
-from protocol.task import Task
+from protocol.frames.frame import digest
+from protocol.tasks.task import Task
 from tests.support.contract_cases import (
     as_bytes,
     context,
@@ -90,7 +90,7 @@ def test_a_method_without_the_role_says_so(spec):
 def test_prototypes_are_made_without_torch_and_are_the_same_bytes(spec, tmp_path):
     requires_role(spec)
     task, windows = task_of(spec), windows_of(task_of(spec), seed=2, missing=0.4)
-    windowset.save(tmp_path / "windows.npz", windows)
+    window_set.save(tmp_path / "windows.npz", windows)
     code = (
         "import sys\n"
         "for name in ('torch', 'onnx', 'onnxruntime'): sys.modules[name] = None\n"
@@ -115,7 +115,7 @@ def test_only_modalities_of_labelled_windows_are_wanted(spec):
     assert wanted(task, deaf(windows)) == ("accelerometer",)
     assert wanted(task, replace(windows, y_B=np.full(len(windows), -1))) == ()
     unlabelled = replace(deaf(windows), y_B=np.full(len(windows), -1))
-    assert wanted(task, windowset.concat([unlabelled, deaf(windows)])) == ("accelerometer",)
+    assert wanted(task, window_set.concat([unlabelled, deaf(windows)])) == ("accelerometer",)
 
 
 def test_prototypes_alone_pass_the_checks_and_leave_the_model_alone(spec, fleets):
@@ -172,7 +172,7 @@ def test_with_nothing_to_summarise_it_says_so(spec):
     task = task_of(spec)
     windows = windows_of(task, seed=1)
     unlabelled = replace(windows, y_B=np.full(len(windows), -1))
-    for nothing in (windowset.empty(task), unlabelled):
+    for nothing in (window_set.empty(task), unlabelled):
         with pytest.raises(Transient, match=r"d0.*no labelled windows"):
             spec.prototyper().summarise(context(task), nothing, features_of(task, nothing), {})
     with pytest.raises(Transient, match=r"d0.*no labelled windows"):

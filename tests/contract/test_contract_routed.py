@@ -12,8 +12,8 @@ from models.contract import Blobs, LocalResult, Profile, blob_of
 from models.registry import methods
 from models.spec import MethodSpec
 from protocol.errors import Refused
-from protocol.outputs import outputs
-from protocol.task import Task
+from protocol.output_names import outputs
+from protocol.tasks.task import Task
 from tests.support.contract_cases import OPTIONS, folded, frame_of, received
 from tests.support.routed_cases import (
     PROFILES,

@@ -13,7 +13,7 @@ import pytest
 from edge_agent.sources import REGISTRY, LabelBatch, SampleBatch, open_source
 from edge_agent.sources.base import Doubtful, Telling
 from protocol.errors import Misconfigured
-from protocol.task import Modality, Task
+from protocol.tasks.task import Modality, Task
 from runtime.clock import SystemClock
 from tests.support.agent_link import until
 from tests.support.source_cases import CASES

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from edge_agent.closed_graph import require_closed
-from edge_agent.fit import require_fit
-from export.pack import Lineage, make_bundle
-from export.parity import session
+from edge_agent.inference.onnx_models.compatibility import require_fit
+from edge_agent.inference.onnx_models.graph_safety import require_closed
+from export.bundle_builder import Lineage, make_bundle
+from export.parity.gate import session
 from models.contract import Blobs, Profile, WindowSet
 from models.registry import methods
 from models.spec import MethodSpec
 from protocol.bundle import unpack
-from protocol.task import Encoder, Task
+from protocol.tasks.task import Encoder, Task
 from tests.support.contract_cases import (
     begun,
     learnt,

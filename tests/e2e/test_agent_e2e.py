@@ -16,10 +16,10 @@ from edge_agent.app import load
 from models.contract import Profile
 from models.registry import method
 from protocol.errors import Reason
-from protocol.frame import decode_frame, digest
+from protocol.frames.frame import decode_frame, digest
+from protocol.frames.headers import UpdateHeader
 from protocol.messages import ModelPointer, Receipt, encode
 from protocol.topics import Kind, broadcast_topic
-from protocol.updates import UpdateHeader
 from tests.support.agent_bundle import bundle, ref_of
 from tests.support.agent_coordinator import FLEET, FakeCoordinator
 from tests.support.agent_data import toy_task, write_toy
@@ -153,7 +153,7 @@ async def test_offer_update_receipt_and_the_next_round_fetches_only_what_changed
 
 
 def _changed_head(fake: FakeCoordinator, base) -> dict:
-    from protocol.updates import BlobHeader, Manifest  # noqa: PLC0415 - only here
+    from protocol.frames.headers import BlobHeader, Manifest  # noqa: PLC0415 - only here
 
     manifest = Manifest.model_validate_json(fake.blobs[base.digest])
     state = {
@@ -265,7 +265,7 @@ async def test_a_task_change_is_followed(tmp_path, broker):
 
 
 def command(config: Path) -> list[str]:
-    code = "import sys; from edge_agent.cli import app; app()"
+    code = "import sys; from edge_agent.cli.main import app; app()"
     return [sys.executable, "-P", "-c", code, "run", "--config", str(config)]
 
 

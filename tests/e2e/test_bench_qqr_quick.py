@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from lichen.bench import cli
-from lichen.bench.qqr.parts import bits
-from lichen.datasets import places
+from lichen_lab.benchmarks import cli
+from lichen_lab.benchmarks.studies.qqr.parts import bits
+from lichen_lab.simulation.data.access import locations
 from protocol.errors import Misconfigured
 
 
 @pytest.fixture
 def _uci_har() -> None:
     try:
-        places.folder("uci_har")
+        locations.folder("uci_har")
     except Misconfigured as error:
         pytest.skip(str(error))
 

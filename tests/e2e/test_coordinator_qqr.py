@@ -9,20 +9,20 @@ import pytest
 import torch
 
 from coordinator.app import Coordinator
-from coordinator.history import read
-from models import windowset
+from coordinator.status.history import read
 from models.contract import ClientContext, WindowSet
+from models.data import window_set
 from models.registry import method
 from protocol import messages
 from protocol.bundle import unpack
-from protocol.frame import decode_frame, digest, encode_frame
+from protocol.frames.frame import decode_frame, digest, encode_frame
+from protocol.frames.headers import BlobHeader, Manifest, UpdateHeader
+from protocol.frames.tensors import Codec, encode
 from protocol.messages import BlobRef, Command, Offer
-from protocol.task import Encoder, Modality, Network, Rounds, Task
-from protocol.tensors import Codec, encode
+from protocol.tasks.task import Encoder, Modality, Network, Rounds, Task
 from protocol.topics import Kind, parse
-from protocol.updates import BlobHeader, Manifest, UpdateHeader
-from runtime.blobs import BlobStore
-from runtime.fetch import Fetcher
+from runtime.storage.blob_fetcher import Fetcher
+from runtime.storage.blob_store import BlobStore
 from tests.support.brokers import BrokerProcess, broker  # noqa: F401 - a fixture
 from tests.support.coordinator_fake import FLEET, FakeDevice, settings_for
 
@@ -102,7 +102,7 @@ class Learner(FakeDevice):
             round=offer.round,
             base=offer.base,
             samples=len(self.windows),
-            counts=windowset.counts(self.windows, TASK),
+            counts=window_set.counts(self.windows, TASK),
             missing={"acc": 0.0, "gyro": 0.2},
             quality={"acc": 1.0, "gyro": 1.0},
             metrics=result.metrics,
@@ -134,7 +134,7 @@ def one_thread() -> Iterator[None]:
 
 
 async def test_qqr_from_the_first_model_to_the_bundle(tmp_path, broker) -> None:  # noqa: F811
-    windowset.save(tmp_path / "test.npz", windows_of(9))
+    window_set.save(tmp_path / "test.npz", windows_of(9))
     evaluation = {"data": tmp_path / "test.npz"}
     settings = settings_for(
         tmp_path, broker.port, exit_when_done=True, exit_linger_s=2.0, evaluation=evaluation

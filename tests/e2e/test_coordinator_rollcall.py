@@ -5,7 +5,7 @@ import asyncio
 from coordinator.app import Coordinator
 from protocol.messages import Command, ModalityState, State, decode, encode
 from protocol.topics import Kind, device_filters, device_topic
-from runtime.mqtt import Link
+from runtime.mqtt.link import Link
 from tests.support.coordinator_fake import FLEET, TinyJobs, TinyServer, settings_for, tiny_task
 from tests.support.links import quick, running, until
 
@@ -27,7 +27,7 @@ async def living(app: Coordinator, done) -> None:
 
 
 async def test_on_the_embedded_broker_a_state_told_meanwhile_is_asked_for(broker, tmp_path, monkeypatch):
-    monkeypatch.setattr("coordinator.rollcall._PAUSES_S", (0.3, 5.0))
+    monkeypatch.setattr("coordinator.messaging.state_requests._PAUSES_S", (0.3, 5.0))
     topic, settings = device_topic(FLEET, "d", Kind.STATE), settings_for(tmp_path, broker.port)
 
     def coordinator() -> Coordinator:

@@ -2,7 +2,7 @@ import asyncio
 from contextlib import AsyncExitStack
 
 from coordinator.app import Coordinator
-from coordinator.history import read
+from coordinator.status.history import read
 from tests.support.brokers import BrokerProcess, broker  # noqa: F401 - a fixture
 from tests.support.coordinator_fake import FakeDevice, TinyJobs, TinyServer, settings_for, tiny_task
 

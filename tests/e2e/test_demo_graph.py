@@ -8,11 +8,13 @@ import psutil
 import pytest
 from rich.console import Console
 
-from lichen.datasets import small_graphs
-from lichen.demo import plan, plans, running
-from lichen.demo.plans.mmfed3_hide import cast
-from lichen.demo.plans.mmfed3_hide.story import GraphStory
-from lichen.demo.screen import Screen
+from lichen_lab.demo import plans
+from lichen_lab.demo.core import run
+from lichen_lab.demo.core.screen import Screen
+from lichen_lab.demo.plans.mmfed3_hide import devices
+from lichen_lab.demo.plans.mmfed3_hide.results import GraphStory
+from lichen_lab.simulation.data import spar_fleet
+from lichen_lab.simulation.data.sets import small_graphs
 
 pytest.importorskip("iotcore", reason="the demo extra's broker")
 RUN_S = 120
@@ -28,13 +30,13 @@ def test_sites_complete_their_graphs_grow_and_join_and_answer(
     if not small_graphs.here():
         pytest.skip("umls is not here: lichen data fetch small-graphs")
     monkeypatch.chdir(tmp_path)
-    few = tuple(site for site in cast.SITES if site.later or site.late)
-    monkeypatch.setattr(cast, "SITES", few)
+    few = tuple(site for site in devices.SITES if site.later or site.late)
+    monkeypatch.setattr(devices, "SITES", few)
     out = tmp_path / "demo"
-    options = plan.Options(out, rounds=ROUNDS, timeout_s=RUN_S)
+    options = spar_fleet.Options(out, rounds=ROUNDS, timeout_s=RUN_S)
     told = io.StringIO()
     with Screen(Console(file=told, width=200)) as screen:
-        asyncio.run(running.run(plans.demo("mmfed3_hide"), options, screen))
+        asyncio.run(run.run(plans.demo("mmfed3_hide"), options, screen))
     story = GraphStory.load(out / "report.json")
     failed = [c for c in story.checks if c.must and not c.ok and not any(w in c.what for w in LEARNING)]
     assert failed == [], told.getvalue()

@@ -8,11 +8,13 @@ import psutil
 import pytest
 from rich.console import Console
 
-from lichen import spar
-from lichen.demo import plan, plans, running
-from lichen.demo.plans.disentafl import cast
-from lichen.demo.plans.disentafl.story import RoutedStory
-from lichen.demo.screen import Screen
+from lichen_lab.demo import plans
+from lichen_lab.demo.core import run
+from lichen_lab.demo.core.screen import Screen
+from lichen_lab.demo.plans.disentafl import devices
+from lichen_lab.demo.plans.disentafl.results import RoutedStory
+from lichen_lab.simulation.data import spar_fleet
+from lichen_lab.simulation.data.sets import spar
 from protocol.errors import Misconfigured
 
 pytest.importorskip("iotcore", reason="the demo extra's broker")
@@ -32,13 +34,13 @@ def test_each_kind_of_watch_moves_and_ends_with_its_own_route(
     except Misconfigured as error:
         pytest.skip(str(error))
     monkeypatch.chdir(tmp_path)
-    few = tuple(watch for watch in cast.DEVICES if watch.name in {"cladonia", "usnea", "xanthoria"})
-    monkeypatch.setattr(cast, "DEVICES", few)
+    few = tuple(watch for watch in devices.DEVICES if watch.name in {"cladonia", "usnea", "xanthoria"})
+    monkeypatch.setattr(devices, "DEVICES", few)
     out = tmp_path / "demo"
-    options = plan.Options(out, rounds=ROUNDS, speed=60.0, study=False, timeout_s=RUN_S - 20)
+    options = spar_fleet.Options(out, rounds=ROUNDS, speed=60.0, study=False, timeout_s=RUN_S - 20)
     told = io.StringIO()
     with Screen(Console(file=told, width=200)) as screen:
-        asyncio.run(running.run(plans.demo("disentafl"), options, screen))
+        asyncio.run(run.run(plans.demo("disentafl"), options, screen))
     story = RoutedStory.load(out / "report.json")
     failed = [c for c in story.checks if c.must and not c.ok and not any(w in c.what for w in LEARNING)]
     assert failed == [], told.getvalue()

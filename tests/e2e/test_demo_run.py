@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lichen import spar
-from lichen.demo.qqr_results import Story
+from lichen_lab.demo.plans.qqr.results import Story
+from lichen_lab.simulation.data.sets import spar
 from protocol.errors import Misconfigured
 
 pytest.importorskip("iotcore", reason="the demo extra's broker")

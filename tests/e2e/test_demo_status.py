@@ -6,11 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from lichen import status
+from lichen.commands import status
 from protocol.messages import RoundAnnouncement, State, encode
 from protocol.topics import Kind, broadcast_topic, device_topic
-from runtime.mqtt import Link
-from runtime.settings import MqttSettings
+from runtime.mqtt.link import Link
+from runtime.settings.load import MqttSettings
 from tests.support.brokers import (
     BrokerProcess,
     broker,  # noqa: F401 - the fixture is used by name

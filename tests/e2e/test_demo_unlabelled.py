@@ -8,12 +8,14 @@ import psutil
 import pytest
 from rich.console import Console
 
-from edge_agent.store import Store
-from lichen import spar
-from lichen.demo import plan, plans, running
-from lichen.demo.plans.tactfl import cast, comparing, course
-from lichen.demo.plans.tactfl.story import UnlabelledStory
-from lichen.demo.screen import Screen
+from edge_agent.windows.store import Store
+from lichen_lab.demo import plans
+from lichen_lab.demo.core import run
+from lichen_lab.demo.core.screen import Screen
+from lichen_lab.demo.plans.tactfl import comparison, devices, steps
+from lichen_lab.demo.plans.tactfl.results import UnlabelledStory
+from lichen_lab.simulation.data import spar_fleet
+from lichen_lab.simulation.data.sets import spar
 from protocol.errors import Misconfigured
 
 pytest.importorskip("iotcore", reason="the demo extra's broker")
@@ -33,16 +35,16 @@ def test_a_fleet_without_labels_is_weighed_round_by_round(
     except Misconfigured as error:
         pytest.skip(str(error))
     monkeypatch.chdir(tmp_path)
-    few = tuple(watch for watch in cast.DEVICES if watch.name in {"cladonia", "evernia", "xanthoria"})
-    monkeypatch.setattr(cast, "DEVICES", few)
-    monkeypatch.setattr(cast, "CONFIG", {**cast.CONFIG, "epochs": 1, "finetune_epochs": 2})
-    monkeypatch.setattr(plan, "OBSERVER_SPEED", 60.0)
-    monkeypatch.setattr(course, "SEEDS", 1)
+    few = tuple(watch for watch in devices.DEVICES if watch.name in {"cladonia", "evernia", "xanthoria"})
+    monkeypatch.setattr(devices, "DEVICES", few)
+    monkeypatch.setattr(devices, "CONFIG", {**devices.CONFIG, "epochs": 1, "finetune_epochs": 2})
+    monkeypatch.setattr(spar_fleet, "OBSERVER_SPEED", 60.0)
+    monkeypatch.setattr(steps, "SEEDS", 1)
     out = tmp_path / "demo"
-    options = plan.Options(out, rounds=ROUNDS, speed=100.0, timeout_s=RUN_S - 10)
+    options = spar_fleet.Options(out, rounds=ROUNDS, speed=100.0, timeout_s=RUN_S - 10)
     told = io.StringIO()
     with Screen(Console(file=told, width=200)) as screen:
-        asyncio.run(running.run(plans.demo("tactfl"), options, screen))
+        asyncio.run(run.run(plans.demo("tactfl"), options, screen))
     story = UnlabelledStory.load(out / "report.json")
     failed = [c for c in story.checks if c.must and not c.ok and not any(w in c.what for w in LEARNING)]
     assert failed == [], told.getvalue()
@@ -55,9 +57,9 @@ def test_a_fleet_without_labels_is_weighed_round_by_round(
     for part, weights in last.weights.items():
         assert sum(weights.values()) == pytest.approx(1, abs=1e-4)
         assert set(last.similarity[part]) == set(weights)
-    assert [rival.name for rival in story.rivals] == [comparing.RANDOM, comparing.LABELLED]
+    assert [rival.name for rival in story.rivals] == [comparison.RANDOM, comparison.LABELLED]
     assert [len(rival.accuracies) for rival in story.rivals] == [1, 1]
-    stored = Store(plan.Layout(out, 0).state("cladonia") / "store", cast.task(ROUNDS), 1 << 28)
+    stored = Store(spar_fleet.Layout(out, 0).state("cladonia") / "store", devices.task(ROUNDS), 1 << 28)
     try:
         windows = stored.recent(4096, labelled=False)
     finally:

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from models import windowset
 from models.contract import Blobs, WindowSet
-from models.jobs import write_state
+from models.data import window_set
 from models.multimodal.network import two_branch_task
 from models.registry import method
+from models.worker.job_folder import write_state
 from protocol.bundle import unpack
-from protocol.frame import digest, encode_frame
-from protocol.tensors import Codec, encode
-from protocol.updates import BlobHeader, Manifest
-from runtime.blobs import BlobStore
+from protocol.frames.frame import digest, encode_frame
+from protocol.frames.headers import BlobHeader, Manifest
+from protocol.frames.tensors import Codec, encode
+from runtime.storage.blob_store import BlobStore
 
 TASK = two_branch_task()
 REAL = "windows.npz"
@@ -74,7 +74,7 @@ def real_windows() -> WindowSet:
 def job_folder(folder: Path, state: Blobs) -> Path:
     folder.mkdir()
     write_state(folder / "state.npz", state)
-    windowset.save(folder / REAL, real_windows())
+    window_set.save(folder / REAL, real_windows())
     job = {
         "kind": "export",
         "task": TASK.model_dump(mode="json"),
@@ -191,7 +191,7 @@ def test_the_command_makes_the_same_bundle_from_blobs(served: Served, tmp_path: 
     ).model_dump_json()
     (tmp_path / "manifest.json").write_text(manifest)
     (tmp_path / "task.toml").write_text(as_toml())
-    windowset.save(tmp_path / REAL, real_windows())
+    window_set.save(tmp_path / REAL, real_windows())
     words = ["--blobs", "blobs", "--manifest", "manifest.json", "--task", "task.toml", "--out", "out.zip"]
     words += ["--calibrate", REAL]
     done = run("-m", "lichen.cli", "export", *words, "--format", "json", cwd=tmp_path)

@@ -6,21 +6,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator import history
-from coordinator.ownership import DATABASE
-from coordinator.registry import Registry
-from coordinator.store import Store
-from edge_agent.identity import secret
-from lichen.bench._fleet import Fleet, lichen
-from models.graphs.files import Features, write_features, write_triples
-from models.graphs.keys import RELATIONS, key
-from models.params import read_npz
+from coordinator.recovery.folder_owner import DATABASE
+from coordinator.status import history
+from coordinator.storage.database import Store
+from coordinator.storage.model_registry import Registry
+from edge_agent.identity import fleet_secret
+from lichen_lab.simulation.processes.testbed import Fleet, lichen
+from models.knowledge_graph.data.files import Features, write_features, write_triples
+from models.knowledge_graph.data.keys import RELATIONS, key
+from models.tensors import read_npz
 from protocol.errors import LichenError
-from protocol.graph_task import Features as Modality
-from protocol.graph_task import GraphTask
-from protocol.task import Rounds, Task, Uplink
-from protocol.tensors import Codec, encode
-from runtime.blobs import BlobStore
+from protocol.frames.tensors import Codec, encode
+from protocol.tasks.options import Features as Modality
+from protocol.tasks.options import GraphTask
+from protocol.tasks.task import Rounds, Task, Uplink
+from runtime.storage.blob_store import BlobStore
 from tests.support.brokers import embedded, mosquitto_path, mosquitto_process
 from tests.support.tap import Tap
 
@@ -118,7 +118,7 @@ def test_devices_complete_their_graphs_through_restarts_and_nothing_private_pass
 ) -> None:
     made, tap = fleet
     root = made.root
-    hidden = secret.make(root / "fleet.secret")
+    hidden = fleet_secret.make(root / "fleet.secret")
     state = made.coordinator(export={"enabled": False}, offer_every_s=0.5, spread_s=0.2)
     for name in RELATION_NAMES:
         graph = site(root / f"files-{name}", name)

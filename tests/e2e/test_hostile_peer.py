@@ -5,8 +5,8 @@ import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from coordinator.history import read
-from coordinator.run_id import FILE
+from coordinator.status.history import read
+from coordinator.storage.run_id import FILE
 from protocol.errors import Reason
 from tests.faults.test_coordinator_kill import ROOT, Child
 from tests.support.coordinator_fake import FakeDevice, tiny_task

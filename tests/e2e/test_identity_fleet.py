@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.config import read
+from edge_agent.config.agent import read
 from tests.support.agent_data import write_toy
 from tests.support.brokers import HOST, BrokerProcess, free_port, require_mosquitto
 

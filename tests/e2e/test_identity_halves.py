@@ -6,15 +6,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from coordinator.trust import ceremony
+from coordinator.trust import root_ceremony
 from coordinator.trust.keys import Key
 from coordinator.trust.repository import Repository
-from edge_agent.identity import ask, keys
-from edge_agent.identity.enrol import enrol
-from edge_agent.identity.folder import Folder, folder_of
-from edge_agent.identity.patience import Patience
-from edge_agent.identity.renew import renew
-from edge_agent.trust import Trusted
+from edge_agent.identity import enrolment_api, keys
+from edge_agent.identity.enrolment import enrol
+from edge_agent.identity.files import Folder, folder_of
+from edge_agent.identity.renewal_job import renew
+from edge_agent.identity.retry import Patience
+from edge_agent.trust.trusted_metadata import Trusted
 from protocol.errors import Misconfigured, Reason, Refused, Transient
 from tests.support.brokers import HOST
 from tests.support.identity_desk import service
@@ -54,10 +54,10 @@ async def test_the_root_comes_with_the_certificate_and_with_its_renewal(tmp_path
         assert not folder.root.exists()
         path, key = client.desk.places.trust_root, Key.new()
         repository = Repository(path.parent)
-        ceremony.init(repository, [key], 1, 365 * DAY_S, time.time())
+        root_ceremony.init(repository, [key], 1, 365 * DAY_S, time.time())
         await asyncio.to_thread(renew, folder, 5.0)
         assert Trusted.begin(folder.root.read_bytes()).root.said.version == 1
-        ceremony.rotate(repository, [key], None, None, 365 * DAY_S, time.time())
+        root_ceremony.rotate(repository, [key], None, None, 365 * DAY_S, time.time())
         await asyncio.to_thread(renew, folder, 5.0)
         assert Trusted.begin(folder.root.read_bytes()).root.said.version == 1, "the first leads to the second"
         again = folder_of(tmp_path / "second")
@@ -68,16 +68,16 @@ async def test_the_root_comes_with_the_certificate_and_with_its_renewal(tmp_path
 async def test_an_answer_that_was_lost_is_given_again(tmp_path, folder, monkeypatch):
     async with service(tmp_path) as client:
         invite = invite_of(client)
-        honest = ask.enrol
+        honest = enrolment_api.enrol
 
         def lost(*args):
             honest(*args)
             raise Transient("the answer was lost")
 
-        monkeypatch.setattr(ask, "enrol", lost)
+        monkeypatch.setattr(enrolment_api, "enrol", lost)
         with pytest.raises(Transient):
             await enrolled(folder, invite)
-        monkeypatch.setattr(ask, "enrol", honest)
+        monkeypatch.setattr(enrolment_api, "enrol", honest)
         await enrolled(folder, invite)
         assert len(client.desk.book.devices()) == 1
         assert client.desk.book.revoked() == [], "it was one certificate, asked for twice"
@@ -133,18 +133,18 @@ async def test_renewed_again_and_again_each_time_with_a_new_key(tmp_path, folder
 async def test_a_renewal_whose_answer_was_lost_goes_on_with_the_same_key(tmp_path, folder, monkeypatch):
     async with service(tmp_path) as client:
         await enrolled(folder, invite_of(client))
-        honest, before = ask.renew, folder.pair.read_bytes()
+        honest, before = enrolment_api.renew, folder.pair.read_bytes()
 
         def lost(*args):
             honest(*args)
             raise Transient("the answer was lost")
 
-        monkeypatch.setattr(ask, "renew", lost)
+        monkeypatch.setattr(enrolment_api, "renew", lost)
         for _ in range(3):
             with pytest.raises(Transient):
                 await asyncio.to_thread(renew, folder)
         assert folder.pair.read_bytes() == before
-        monkeypatch.setattr(ask, "renew", honest)
+        monkeypatch.setattr(enrolment_api, "renew", honest)
         await asyncio.to_thread(renew, folder)
         assert client.desk.book.devices()[0].serial == folder.read().serial
 

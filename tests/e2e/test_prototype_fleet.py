@@ -12,19 +12,19 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from coordinator import history
-from coordinator.config import load_settings
-from coordinator.status_cli import look
-from coordinator.store import Store
-from edge_agent.offline import windows_of
-from lichen.bench._fleet import Fleet, lichen
-from lichen.demo.plan import write_toml
+from coordinator.cli.status import look
+from coordinator.config.coordinator import load_settings
+from coordinator.status import history
+from coordinator.storage.database import Store
+from edge_agent.windows.window_sets import windows_of
+from lichen_lab.simulation.data.spar_fleet import write_toml
+from lichen_lab.simulation.processes.testbed import Fleet, lichen
 from models.contract import WindowSet
-from models.streams.recording import read
+from models.data.streams.recording import read
 from protocol.bundle import unpack
 from protocol.errors import LichenError
-from protocol.task import Encoder, Modality, Network, Rounds, Task, Window
-from runtime.blobs import BlobStore
+from protocol.tasks.task import Encoder, Modality, Network, Rounds, Task, Window
+from runtime.storage.blob_store import BlobStore
 
 ROOT = Path(__file__).resolve().parents[2]
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.config import read
+from edge_agent.config.agent import read
 from edge_agent.publish.home_assistant import node_of
 from edge_agent.publish.service import Publishing
 from lichen.client import Prediction, Predictions, predictions
 from protocol.messages import ModelPointer, encode
 from protocol.topics import Kind, broadcast_topic
 from runtime.clock import SystemClock
-from runtime.mqtt import Link
-from runtime.settings import MqttSettings
+from runtime.mqtt.link import Link
+from runtime.settings.load import MqttSettings
 from tests.e2e.test_agent_e2e import DEVICE, TASK, agent_of, coordinator, write_config
 from tests.support.agent_bundle import bundle
 from tests.support.agent_coordinator import FLEET

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from edge_agent.agent import Agent
-from edge_agent.config import AgentSettings, LearnSettings, WindowSettings
+from edge_agent.config.agent import AgentSettings, LearnSettings, WindowSettings
 from models.contract import Blobs, Profile, Update, blob_of
-from models.methods.disentafl.names import domains_of, route
+from models.methods.disentafl.routing.blob_names import domains_of, route
 from models.registry import method
-from protocol.frame import decode_frame
+from protocol.frames.frame import decode_frame
+from protocol.frames.headers import Manifest, UpdateHeader
 from protocol.messages import BlobRef, State
-from protocol.task import Modality, Rounds, Target, Task, Window
-from protocol.updates import Manifest, UpdateHeader
+from protocol.tasks.task import Modality, Rounds, Target, Task, Window
 from runtime.clock import SystemClock
-from runtime.settings import MqttSettings
+from runtime.settings.load import MqttSettings
 from tests.e2e.test_agent_e2e import coordinator
 from tests.support.agent_coordinator import FLEET, FakeCoordinator
 from tests.support.agent_source import HandSource

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from lichen import broker as module
-from runtime.mqtt import Link
+from lichen_lab.simulation.processes import embedded_broker as module
+from runtime.mqtt.link import Link
 from tests.support.links import quick, running, until
 
 
@@ -22,7 +22,7 @@ def start():
 
     def launch(*options: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "lichen.broker", *options],
+            [sys.executable, "-P", "-m", "lichen_lab.simulation.processes.embedded_broker", *options],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -7,8 +7,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from protocol.errors import Misconfigured, Transient
-from runtime.mqtt import Link, Will
-from runtime.settings import TlsSettings
+from runtime.mqtt.link import Link, Will
+from runtime.settings.load import TlsSettings
 from tests.support import certificates
 from tests.support.brokers import BrokerProcess, embedded, mosquitto_process
 from tests.support.links import quick, running, until

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime.mqtt import Link
-from runtime.workers import Worker, WorkerFailed
+from runtime.mqtt.link import Link
+from runtime.process.worker import Worker, WorkerFailed
 from tests.support.links import quick, running, until
 
 uvloop = pytest.importorskip("uvloop", reason="no wheel for this machine")

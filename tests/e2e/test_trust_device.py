@@ -4,15 +4,15 @@ import time
 
 import pytest
 
-from coordinator.store import Store
-from coordinator.trust import ceremony
+from coordinator.storage.database import Store
+from coordinator.trust import root_ceremony
 from coordinator.trust.keys import Key
 from coordinator.trust.repository import DAY_S, Bundle, Repository
-from coordinator.trust.vouching import Vouchsafe
+from coordinator.trust.signer import Vouchsafe
 from coordinator.trust.work_signer import WorkSigner
-from edge_agent.trusting import FILE
-from protocol.announcement import TaskAnnouncement
+from edge_agent.trust.updater import FILE
 from protocol.messages import ModelPointer, encode
+from protocol.tasks.announcement import TaskAnnouncement
 from protocol.topics import Kind, broadcast_topic
 from runtime.clock import SystemClock
 from tests.e2e.test_agent_e2e import DEVICE, ROOT, TASK, agent_of, coordinator, write_config
@@ -40,7 +40,7 @@ class Shelf:
 
 async def test_a_device_runs_what_is_signed_and_goes_with_the_root_and_refuses_the_rest(tmp_path, broker):
     key, repository = Key.new(), Repository(tmp_path / "trust")
-    ceremony.init(repository, [key], 1, 365 * DAY_S, time.time())
+    root_ceremony.init(repository, [key], 1, 365 * DAY_S, time.time())
     config = write_config(tmp_path, broker.port)
     config.write_text(f'trust_file = "{repository.newest}"\n' + config.read_text())
     (tmp_path / "first.json").write_bytes(repository.newest.read_bytes())
@@ -77,7 +77,7 @@ async def test_a_device_runs_what_is_signed_and_goes_with_the_root_and_refuses_t
             await announce(3, listed=other)
             await until(lambda: "not among the bundles" in agent.status()["model_refused"], 20)
             assert agent.status()["model_version"] == 2
-            ceremony.rotate(repository, [key], None, None, 365 * DAY_S, time.time())
+            root_ceremony.rotate(repository, [key], None, None, 365 * DAY_S, time.time())
             last = await announce(4)
             await fake.until(lambda: fake.states[-1].model == last, 30)
             assert agent.status()["trust"]["root"] == 2

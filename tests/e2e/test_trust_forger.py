@@ -4,19 +4,19 @@ import time
 
 import pytest
 
-from coordinator.store import Store
-from coordinator.trust import ceremony
+from coordinator.storage.database import Store
+from coordinator.trust import root_ceremony
 from coordinator.trust.keys import Key
 from coordinator.trust.repository import DAY_S, Repository
-from coordinator.trust.vouching import Vouchsafe
+from coordinator.trust.signer import Vouchsafe
 from coordinator.trust.work_signer import WorkSigner
-from protocol.announcement import TaskAnnouncement
-from protocol.frame import decode_frame
+from protocol.frames.frame import decode_frame
+from protocol.frames.headers import UpdateHeader
 from protocol.messages import Offer, encode
+from protocol.tasks.announcement import TaskAnnouncement
 from protocol.topics import Kind, broadcast_topic
-from protocol.updates import UpdateHeader
-from runtime.blobs import BlobStore
 from runtime.clock import SystemClock
+from runtime.storage.blob_store import BlobStore
 from tests.e2e.test_agent_e2e import DEVICE, ROOT, TASK, agent_of, coordinator, version, write_config
 from tests.support.agent_coordinator import FLEET
 from tests.support.agent_link import until
@@ -36,7 +36,7 @@ class Signing:
 
     def __init__(self, folder, fake):
         self.repository = Repository(folder / "trust")
-        ceremony.init(self.repository, [Key.new()], 1, 365 * DAY_S, time.time())
+        root_ceremony.init(self.repository, [Key.new()], 1, 365 * DAY_S, time.time())
         safe = Vouchsafe(self.repository, BlobStore(folder / "blobs"), SystemClock(), FLEET)
         self.store = Store(folder / "c.sqlite3")
         self.signer = WorkSigner(safe, self.store, SystemClock())

@@ -10,21 +10,21 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from coordinator import history
-from coordinator.ownership import DATABASE
-from coordinator.registry import Registry
-from coordinator.store import Store
-from edge_agent.offline import windows_of
-from lichen.bench._fleet import Fleet, lichen
-from lichen.demo.plan import write_toml
-from lichen.reliability.gates import VARIABLE, Gates
-from models import windowset
-from models.streams.recording import read
+from coordinator.recovery.folder_owner import DATABASE
+from coordinator.status import history
+from coordinator.storage.database import Store
+from coordinator.storage.model_registry import Registry
+from edge_agent.windows.window_sets import windows_of
+from lichen_lab.benchmarks.fault_injection.harness.gates import VARIABLE, Gates
+from lichen_lab.simulation.data.spar_fleet import write_toml
+from lichen_lab.simulation.processes.testbed import Fleet, lichen
+from models.data import window_set
+from models.data.streams.recording import read
 from protocol.bundle import unpack
 from protocol.errors import LichenError
-from protocol.folding import Aggregator
-from protocol.task import Encoder, Labelled, Modality, Network, Rounds, Task, Window
-from runtime.blobs import BlobStore
+from protocol.tasks.folding import Aggregator
+from protocol.tasks.task import Encoder, Labelled, Modality, Network, Rounds, Task, Window
+from runtime.storage.blob_store import BlobStore
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 LABELS = ("rest", "walk", "wave")
@@ -91,7 +91,7 @@ def test_a_fleet_learns_without_a_label_and_a_coordinator_cut_off_before_it_publ
     root, gates = fleet.root, Gates(fleet.root / "gates")
     record(root / "own.npz", 50, 60.0, labels=True)
     held_out = windows_of(TASK, read(record(root / "held_out.npz", 51, 90.0, labels=True)))
-    windowset.save(root / "test.npz", held_out)
+    window_set.save(root / "test.npz", held_out)
     state, twin = root / "coordinator", root / "twin"
     settings = {
         "fleet": "bench",
@@ -103,7 +103,7 @@ def test_a_fleet_learns_without_a_label_and_a_coordinator_cut_off_before_it_publ
     }
     write_toml(root / "coordinator.toml", settings)
     gates.hold("finish-1")
-    module = "lichen.reliability.gated_coordinator"
+    module = "lichen_lab.benchmarks.fault_injection.harness.gated_coordinator"
     fleet.start(
         "coordinator",
         [sys.executable, "-P", "-m", module, str(root / "coordinator.toml")],

@@ -11,22 +11,22 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_agent.collect import Collector
-from edge_agent.config import read
+from edge_agent.config.agent import read
 from edge_agent.sources import SampleBatch
-from models import windowset
+from edge_agent.windows.collector import Collector
+from models.data import window_set
 from runtime.clock import ManualClock
-from runtime.supervise import Progress
+from runtime.process.daemon import Progress
 from tests.support.agent_data import motion
 from tests.support.agent_link import until
-from tests.unit.test_agent_contexts import TASK, context_of, make, same_contexts, windows
-from tests.unit.test_agent_session import config
+from tests.unit.edge_agent.messaging.test_agent_session import config
+from tests.unit.edge_agent.windows.test_agent_contexts import TASK, context_of, make, same_contexts, windows
 
 CHILD = """
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
-from tests.unit.test_agent_contexts import make, windows
+from tests.unit.edge_agent.windows.test_agent_contexts import make, windows
 store, k = make(Path(sys.argv[1])), 0
 while True:
     store.add(windows([k % 3] * 8, k)); store.commit(); k += 1
@@ -52,7 +52,7 @@ def test_a_kill_in_the_middle_leaves_every_commit_with_its_contexts(tmp_path):
     assert total >= 80
     assert total % 8 == 0
     found = store.recent(total)
-    same_contexts(found, windowset.concat([windows([k % 3] * 8, k) for k in range(total // 8)]))
+    same_contexts(found, window_set.concat([windows([k % 3] * 8, k) for k in range(total // 8)]))
     store.close()
 
 
@@ -125,7 +125,7 @@ async def test_no_context_reaches_over_the_time_in_which_a_sensor_was_away(tmp_p
     cable.play(40, 60)
     await until(lambda: work.store.stock().total >= 27)
     found = await asyncio.to_thread(work.store.recent, 100, labelled=False)
-    windowset.check(found, TASK)
+    window_set.check(found, TASK)
     points_B = context_of(found).points_BM[:, 0]
     assert (points_B[2:14] == 256).all()
     back = int(np.flatnonzero(points_B[14:] < 256)[0]) + 14

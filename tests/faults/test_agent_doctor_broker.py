@@ -8,17 +8,17 @@ import time
 
 import pytest
 
-from edge_agent.config import read
-from edge_agent.doctor import ask, broker
+from edge_agent.config.agent import read
+from edge_agent.doctor.checks import broker, broker_question
 from edge_agent.doctor.findings import Finding
-from edge_agent.status import LOCK_FILE, STATUS_FILE
+from edge_agent.status.status_file import LOCK_FILE, STATUS_FILE
 from protocol.errors import Misconfigured
 from protocol.topics import Kind, device_topic
-from runtime.owner import Owner
+from runtime.storage.folder_lock import Owner
 from tests.support.brokers import HOST, free_port, mosquitto_process
 from tests.support.identity_broker import SecuredBroker, connected
 from tests.support.identity_pki import FLEET, Pki
-from tests.unit.test_agent_session import BASIC, config
+from tests.unit.edge_agent.messaging.test_agent_session import BASIC, config
 
 pytestmark = pytest.mark.mosquitto
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.mosquitto
 def asked(folder, port: int, more: str = "", *, device: str = "d", fleet: str = "f") -> dict[str, Finding]:
     text = BASIC.replace('"d"', f'"{device}"').replace('"f"', f'"{fleet}"')
     settings = read(config(folder, text=f'{text}[mqtt]\nhost = "{HOST}"\nport = {port}\n{more}'))
-    found = broker.judge(ask.probe(settings, 3.0), settings, time.time())
+    found = broker.judge(broker_question.probe(settings, 3.0), settings, time.time())
     assert all(finding.todo for finding in found if finding.level != "ok")
     return {finding.check: finding for finding in found}
 
@@ -154,7 +154,7 @@ def test_nobody_there_and_somebody_who_says_nothing(tmp_path):
 
 def test_a_name_that_nobody_knows(tmp_path):
     settings = read(config(tmp_path, text=BASIC + '[mqtt]\nhost = "no-such-host.invalid"\n'))
-    found = broker.judge(ask.probe(settings, 5.0), settings, time.time())
+    found = broker.judge(broker_question.probe(settings, 5.0), settings, time.time())
     assert [(finding.check, finding.level) for finding in found] == [("broker.reach", "fail")]
     assert "resolvectl" in found[0].todo
 

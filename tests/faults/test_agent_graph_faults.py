@@ -1,12 +1,12 @@
 """Files of a graph that break, vanish or are not there yet, while rounds go on."""
 
 from models import registry
-from models.graphs.files import write_features
+from models.knowledge_graph.data.files import write_features
 from protocol.messages import Offer
 from tests.support.agent_graph import graph_task, lines
 from tests.support.agent_link import until
 from tests.support.graph_cases import HOUSE, named
-from tests.unit.test_agent_graph import announce, living, offer
+from tests.unit.edge_agent.knowledge_graph.test_agent_graph import announce, living, offer
 
 TASK = graph_task()
 

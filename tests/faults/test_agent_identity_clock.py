@@ -5,10 +5,10 @@ import time
 
 import pytest
 
-from edge_agent.identity.enrol import enrol
-from edge_agent.identity.folder import folder_of
-from edge_agent.identity.patience import Patience
-from edge_agent.identity.renew import renew
+from edge_agent.identity.enrolment import enrol
+from edge_agent.identity.files import folder_of
+from edge_agent.identity.renewal_job import renew
+from edge_agent.identity.retry import Patience
 from protocol.enrolment import CA_PATH
 from protocol.errors import Refused, Transient
 from tests.support.identity_broker import SecuredBroker, connected, turned_away

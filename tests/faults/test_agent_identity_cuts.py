@@ -13,15 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.config import read
-from edge_agent.identity import ask, command, keys, renew
-from edge_agent.identity.folder import Folder, folder_of
-from lichen.world.disk import PowerCut, SimDisk, memory_folder
-from lichen.world.life import LIFE, Life
+from edge_agent.cli import enroll
+from edge_agent.config.agent import read
+from edge_agent.identity import enrolment_api, keys, renewal_job
+from edge_agent.identity.files import Folder, folder_of
+from lichen_lab.simulation.deterministic.machine.disk import PowerCut, SimDisk, memory_folder
+from lichen_lab.simulation.deterministic.machine.process_life import LIFE, Life
 from protocol.enrolment import ENROL_PATH, RENEW_PATH
 from protocol.errors import Misconfigured, Transient
-from runtime.disk import DISK
-from runtime.tls import tls_context
+from runtime.mqtt.tls import tls_context
+from runtime.storage.disk import DISK
 from tests.support.identity_pki import Pki
 from tests.support.identity_stub import Stub
 
@@ -57,7 +58,7 @@ def memory():
 def _moments(monkeypatch):
     """Power may be cut just before a request, and after its answer."""
     for name in ("enrol", "renew", "authority"):
-        monkeypatch.setattr(ask, name, _watched(getattr(ask, name), name))
+        monkeypatch.setattr(enrolment_api, name, _watched(getattr(enrolment_api, name), name))
 
 
 def _watched(call, name):
@@ -101,7 +102,7 @@ def freeze(disk: SimDisk, after: Path, *, power: bool) -> None:
 
 
 def enrol(config: Path, stub: Stub):
-    return command._enroll(stub.invite(), config, None, 5.0, None, replace=False)
+    return enroll._enroll(stub.invite(), config, None, 5.0, None, replace=False)
 
 
 def key_of(path: Path) -> bytes:
@@ -169,12 +170,12 @@ def test_a_renewal_that_is_cut_off_anywhere_leaves_a_pair_that_works(stub, memor
         disk = SimDisk(memory / f"{at}-a", at, life=life)
         folder = folder_of(disk.root / "state")
         with contextlib.suppress(PowerCut):
-            lived(disk, renew.renew, folder)
+            lived(disk, renewal_job.renew, folder)
             break
         after = memory / f"{at}-b"
         freeze(disk, after, power=power)
         usable(after / config.name)
-        lived(SimDisk(after, at), renew.renew, folder_of(after / "state"))
+        lived(SimDisk(after, at), renewal_job.renew, folder_of(after / "state"))
         whole(after / config.name)
     assert at > 15
 
@@ -190,12 +191,12 @@ def test_a_lost_answer_is_asked_for_with_the_same_key(stub, memory):
     old = key_of(folder.pair)
     stub.on_request = lambda path, _body: (503, b"") if path == RENEW_PATH else None
     with pytest.raises(Transient):
-        renew.renew(folder)
+        renewal_job.renew(folder)
     asked = key_of(folder.next_key)
     assert key_of(folder.pair) == old != asked
     enrol(config, stub)  # somebody mends the drop-in meanwhile: with another key the device would be a thief
     stub.on_request = lambda _path, _body: None
-    renew.renew(folder)
+    renewal_job.renew(folder)
     assert key_of(folder.pair) == asked
     assert not folder.next_key.exists()
 
@@ -222,7 +223,7 @@ def test_a_disk_that_takes_nothing_more_is_said_and_costs_nothing(stub, memory, 
 def said(disk: SimDisk, folder: Folder, kind: type[Exception]) -> str | None:
     """The words of a renewal that failed; None: it did not."""
     try:
-        lived(disk, renew.renew, folder)
+        lived(disk, renewal_job.renew, folder)
     except kind as error:
         return str(error)
     return None

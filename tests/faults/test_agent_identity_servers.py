@@ -7,10 +7,10 @@ import tracemalloc
 
 import pytest
 
-from edge_agent.identity import ask
-from edge_agent.identity.enrol import enrol
-from edge_agent.identity.folder import folder_of
-from edge_agent.identity.patience import Patience
+from edge_agent.identity import enrolment_api
+from edge_agent.identity.enrolment import enrol
+from edge_agent.identity.files import folder_of
+from edge_agent.identity.retry import Patience
 from protocol.enrolment import CA_PATH, ENROL_PATH, MAX_BODY_BYTES
 from protocol.errors import Misconfigured, Reason, Refused, Transient
 from tests.support.identity_pki import Pki
@@ -92,7 +92,7 @@ def test_the_deadline_holds_where_dialling_alone_took_longer(folder, stub, monke
         time.sleep(1.2 * LIMIT_S)
         return dial(*args, **kwargs)
 
-    monkeypatch.setattr("edge_agent.identity.https.socket.create_connection", slow)
+    monkeypatch.setattr("edge_agent.identity.https_client.socket.create_connection", slow)
     begun = time.monotonic()
     with pytest.raises(Transient, match=r"did not answer in 0\.5 s"):
         once(folder, stub)
@@ -204,10 +204,10 @@ def test_a_chain_without_end_is_not_followed(folder, stub):
 def test_an_answer_of_just_the_bound_is_read(stub):
     stub.on_request = lambda _path, _body: (200, b" " * MAX_BODY_BYTES)
     with pytest.raises(Refused, match="no certificate"):
-        ask.authority(stub.url, "0" * 64, 5.0)
+        enrolment_api.authority(stub.url, "0" * 64, 5.0)
     stub.on_request = lambda _path, _body: (200, b" " * (MAX_BODY_BYTES + 1))
     with pytest.raises(Refused, match="at most 65536"):
-        ask.authority(stub.url, "0" * 64, 5.0)
+        enrolment_api.authority(stub.url, "0" * 64, 5.0)
 
 
 @pytest.mark.parametrize("url", ["https://", "https://:8443", "https://host:99999", "https://[::1"])

@@ -7,14 +7,14 @@ import pytest
 
 from edge_agent.agent import Agent
 from edge_agent.app import load
-from edge_agent.report import report
-from lichen.world.disk import SimDisk
+from edge_agent.status.report import report
+from lichen_lab.simulation.deterministic.machine.disk import SimDisk
 from protocol.errors import Reason, Transient
-from protocol.frame import digest
+from protocol.frames.frame import digest
 from protocol.messages import Offer, Receipt, encode
 from protocol.topics import Kind, device_topic
-from runtime.disk import DISK
-from runtime.mqtt import Message
+from runtime.mqtt.link import Message
+from runtime.storage.disk import DISK
 from tests.support.agent_data import write_toy
 
 OFFER = Offer(task="toy", round=3, base="b" * 64, base_size=10, closes_in_s=60.0, seed=1)

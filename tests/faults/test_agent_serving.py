@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_agent.inference import MAX_DEATHS
-from edge_agent.serving.parent import Zygote
-from edge_agent.serving.wire import send
+from edge_agent.inference.service import MAX_DEATHS
+from edge_agent.inference.serving.codec import send
+from edge_agent.inference.serving.zygote_client import Zygote
 from protocol.errors import Reason, Refused, Transient
 from tests.support.agent_link import until
 from tests.support.predicting import predicting
@@ -246,7 +246,7 @@ import asyncio, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from tests.support.serving import inference
-from edge_agent.serving.parent import Zygote
+from edge_agent.inference.serving.zygote_client import Zygote
 zygote = Zygote()
 if sys.argv[3] == "forked":
     zygote.fork()

@@ -11,19 +11,19 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from coordinator import schema
 from coordinator.app import DATABASE
-from coordinator.frames import scan
-from coordinator.history import read
-from coordinator.journal import Journal
-from coordinator.rounds.reading import replay
-from coordinator.store import Store
-from coordinator.witnesses import frames_of
-from lichen.world.disk import SimDisk
+from coordinator.recovery.evidence import frames_of
+from coordinator.round_machine.queries import replay
+from coordinator.status.history import read
+from coordinator.storage import schema
+from coordinator.storage.database import Store
+from coordinator.storage.frame_files import scan
+from coordinator.storage.update_journal import Journal
+from lichen_lab.simulation.deterministic.machine.disk import SimDisk
 from protocol.errors import Reason, Transient
-from protocol.frame import digest
+from protocol.frames.frame import digest
 from protocol.topics import Kind
-from runtime.disk import DISK
+from runtime.storage.disk import DISK
 from tests.faults.test_coordinator_kill import ROOT, Child, check_books, fleet
 from tests.support.brokers import BrokerProcess, mosquitto  # noqa: F401 - a fixture
 from tests.support.coordinator_bench import Bench, bench

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.history import read
+from coordinator.status.history import read
 from tests.support.brokers import BrokerProcess, broker  # noqa: F401 - a fixture
 from tests.support.coordinator_fake import FakeDevice, tiny_task
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from coordinator.store import Store
+from coordinator.storage.database import Store
 from protocol.errors import Misconfigured
 
 

@@ -1,6 +1,6 @@
 """Whether the coordinator is there: readers of ``b/round`` can tell, however it ended."""
 
-from coordinator.history import read
+from coordinator.status.history import read
 from tests.faults.test_coordinator_kill import fleet
 from tests.support.brokers import BrokerProcess, broker  # noqa: F401 - a fixture
 from tests.support.coordinator_fake import tiny_task

@@ -12,17 +12,18 @@ import pytest
 import sqlalchemy as sa
 from structlog.testing import capture_logs
 
-from coordinator import salvage, schema
-from coordinator.aggregation import fold_journal, limits_for
+from coordinator.aggregation.fold import fold_journal, limits_for
 from coordinator.app import DATABASE
-from coordinator.backup import back_up, backup_of
-from coordinator.history import read
-from coordinator.journal import Journal
-from coordinator.store import Store
+from coordinator.recovery import rebuild
+from coordinator.recovery.backup import back_up, backup_of
+from coordinator.status.history import read
+from coordinator.storage import schema
+from coordinator.storage.database import Store
+from coordinator.storage.update_journal import Journal
 from protocol.errors import Misconfigured, Transient
-from protocol.frame import digest
+from protocol.frames.frame import digest
 from protocol.topics import Kind
-from runtime.blobs import BlobStore
+from runtime.storage.blob_store import BlobStore
 from tests.support.coordinator_bench import Bench, bench
 from tests.support.coordinator_fake import TinyServer, frame, header, tiny_task
 
@@ -168,14 +169,14 @@ async def test_a_salvage_that_was_cut_off_is_done_again(
         raise Transient("the power went")
 
     for step in ("_restore", "_rebuild"):
-        monkeypatch.setattr(salvage._Salvage, step, cut)
+        monkeypatch.setattr(rebuild._Salvage, step, cut)
         with pytest.raises(Transient):
             async with bench(tmp_path, TASK):
                 pass
         monkeypatch.undo()
-        assert salvage.mark_of(database(tmp_path)).exists()
+        assert rebuild.mark_of(database(tmp_path)).exists()
     await ends_well(tmp_path)
-    assert not salvage.mark_of(database(tmp_path)).exists()
+    assert not rebuild.mark_of(database(tmp_path)).exists()
     assert database(tmp_path).with_name(f"{DATABASE}.damaged").read_bytes()[4096:8192] != b""
 
 

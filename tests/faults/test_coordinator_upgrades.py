@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from coordinator import schema
-from coordinator.cli import app
-from coordinator.history import read
-from coordinator.identity import tables as identity_tables
-from coordinator.identity.book import Book as IdentityBook
-from coordinator.rollout import book as rollout_book
-from coordinator.rollout.book import Book as RolloutBook
-from coordinator.store import Store
-from coordinator.upgrades import KEPT, copies_of, keep_copy
+from coordinator.cli.main import app
+from coordinator.identity.store import Book as IdentityBook
+from coordinator.rollout import store as rollout_book
+from coordinator.rollout.store import Book as RolloutBook
+from coordinator.status.history import read
+from coordinator.storage import schema
+from coordinator.storage import shared_sqlite as identity_tables
+from coordinator.storage.database import Store
+from coordinator.storage.migrations import KEPT, copies_of, keep_copy
 from protocol.errors import Misconfigured
 from protocol.topics import Kind
-from runtime.owner import Owner
+from runtime.storage.folder_lock import Owner
 from tests.support.coordinator_bench import bench
 from tests.support.coordinator_fake import frame, header, tiny_task
 

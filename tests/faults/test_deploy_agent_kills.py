@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from edge_agent.deploying.bundles import read_book
+from edge_agent.deployment.bundle_store import read_book
 from protocol.rollout import Trial
 from tests.e2e.test_agent_e2e import ROOT, TASK, _env, command, coordinator, write_config
 from tests.e2e.test_deploy_trial import announce, told

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.deploying.bundles import read_book
-from lichen.world.disk import PowerCut, SimDisk, memory_folder, start
-from lichen.world.life import LIFE, Life
+from edge_agent.deployment.bundle_store import read_book
+from lichen_lab.simulation.deterministic.machine.disk import PowerCut, SimDisk, memory_folder, start
+from lichen_lab.simulation.deterministic.machine.process_life import LIFE, Life
 from protocol.rollout import Trial
-from runtime.disk import DISK, Disk
+from runtime.storage.disk import DISK, Disk
 from tests.support.trial_device import Device, living, put
 from tests.support.trial_runner import FakeRunner
 

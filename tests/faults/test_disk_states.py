@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from lichen.reliability import disks
+from lichen_lab.benchmarks.fault_injection.harness import disks
 from tests.support.brokers import BrokerProcess, free_port, mosquitto, mosquitto_process  # noqa: F401 - a fixture
 from tests.support.disk_table import COLUMNS, DAEMONS, RUNS, SERVES, TABLE, Cell
-from tests.unit.test_agent_session import BASIC, write_task, write_toy
-from tests.unit.test_coordinator_cli import TASK
+from tests.unit.coordinator.cli.test_coordinator_cli import TASK
+from tests.unit.edge_agent.messaging.test_agent_session import BASIC, write_task, write_toy
 
 ROOT = Path(__file__).resolve().parents[2]
 if _WHY := disks.lack() or ("" if shutil.which("unshare") else "unshare is not installed"):

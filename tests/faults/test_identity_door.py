@@ -44,7 +44,7 @@ async def test_a_stop_with_requests_that_wait_leaves_no_trace(tmp_path, monkeypa
 @pytest.mark.parametrize("code", [errno.EPROTO, errno.EHOSTUNREACH, errno.EPERM, errno.ENOMEM, errno.EMFILE])
 async def test_an_error_of_the_network_is_no_end_of_the_coordinator(tmp_path, monkeypatch, code) -> None:
     """accept(2): errors of the new connection come out of it, too."""
-    monkeypatch.setattr("coordinator.identity.door._PAUSE_S", 0.01)
+    monkeypatch.setattr("coordinator.identity.http_api.listener._PAUSE_S", 0.01)
     async with service(tmp_path) as client:
         loop = asyncio.get_running_loop()
         accept, left = loop.sock_accept, [2]

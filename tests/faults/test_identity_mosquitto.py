@@ -14,8 +14,8 @@ import pytest
 from protocol.enrolment import COORDINATOR_NAME
 from protocol.errors import Transient
 from protocol.topics import Kind, broadcast_topic, coordinator_filters, device_filters, device_topic
-from runtime.mqtt import Will
-from runtime.settings import TlsSettings
+from runtime.mqtt.link import Will
+from runtime.settings.load import TlsSettings
 from tests.support.identity_broker import Client, SecuredBroker, connected, turned_away
 from tests.support.identity_pki import FLEET, HOST, Pki
 from tests.support.links import quick, until

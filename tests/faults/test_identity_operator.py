@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from coordinator.admission import unproven
-from coordinator.identity.desk import Desk, Published
-from lichen.looking import as_onlooker
-from lichen.status import look
+from coordinator.admission.operator_decisions import unproven
+from coordinator.identity.enrolment import Desk, Published
+from lichen.commands.looking import as_onlooker
+from lichen.commands.status import look
 from protocol.enrolment import EnrolRequest
 from protocol.errors import Transient
 from protocol.messages import RoundAnnouncement, State, encode
 from protocol.topics import Kind, broadcast_topic, coordinator_filters, device_topic
-from runtime.settings import MqttSettings, TlsSettings
+from runtime.settings.load import MqttSettings, TlsSettings
 from tests.support.brokers import HOST, BrokerProcess, free_port, require_mosquitto
 from tests.support.identity_broker import connected, turned_away
 from tests.support.identity_desk import FLEET, csr, make_desk, new_key
@@ -130,7 +130,7 @@ async def test_who_looks_sees_the_fleet_and_throws_nobody_out(tmp_path) -> None:
 
 
 async def test_a_reload_that_does_nothing_is_noticed_said_and_tried_again(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("coordinator.identity.desk.PROVE_S", 0.5)
+    monkeypatch.setattr("coordinator.identity.enrolment.PROVE_S", 0.5)
     silent, works = tmp_path / "silent", f"kill -HUP $(cat {tmp_path}/pid)"
     command = ["/bin/sh", "-c", f"test -e {silent} || {works}"]
     with debian(tmp_path, command) as (desk, _):

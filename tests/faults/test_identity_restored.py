@@ -10,18 +10,18 @@ import pytest
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
-from coordinator.admission import Admission
-from coordinator.backup import back_up, backup_of
-from coordinator.cli import app
+from coordinator.admission.operator_decisions import Admission
+from coordinator.cli.main import app
 from coordinator.identity.authority import Authority
-from coordinator.identity.book import FILE
-from coordinator.identity.desk import Desk
-from coordinator.identity.places import Places
+from coordinator.identity.enrolment import Desk
+from coordinator.identity.paths import Places
+from coordinator.identity.store import FILE
+from coordinator.recovery.backup import back_up, backup_of
 from protocol.enrolment import EnrolRequest, RenewRequest
 from protocol.errors import Misconfigured, Reason, Refused, Transient
 from protocol.topics import Kind
 from runtime.clock import SystemClock
-from runtime.settings import MqttSettings, TlsSettings
+from runtime.settings.load import MqttSettings, TlsSettings
 from tests.support.brokers import HOST, free_port
 from tests.support.coordinator_bench import bench
 from tests.support.coordinator_fake import FLEET, frame, header, tiny_task

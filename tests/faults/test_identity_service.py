@@ -10,11 +10,11 @@ import time
 
 import pytest
 
-from coordinator.identity import door as door_module
-from coordinator.identity import service as service_module
 from coordinator.identity.certificates import common_name, read_certificate
-from coordinator.identity.places import Places
-from coordinator.identity.throttle import Throttle
+from coordinator.identity.http_api import application as service_module
+from coordinator.identity.http_api import listener as door_module
+from coordinator.identity.http_api.rate_limit import Throttle
+from coordinator.identity.paths import Places
 from protocol.enrolment import CA_PATH, ENROL_PATH, MAX_BODY_BYTES, RENEW_PATH, EnrolAnswer, EnrolRefusal
 from protocol.errors import Misconfigured, Reason
 from tests.support.brokers import HOST
@@ -433,8 +433,8 @@ async def test_enrolling_anew_tells_the_broker_without_being_asked(tmp_path) -> 
 
 
 async def test_a_failed_reload_is_tried_again(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("coordinator.identity.office.LOOK_S", 0.1)
-    monkeypatch.setattr("coordinator.identity.desk.PROVE_S", 0.1)
+    monkeypatch.setattr("coordinator.identity.http_api.service.LOOK_S", 0.1)
+    monkeypatch.setattr("coordinator.identity.enrolment.PROVE_S", 0.1)
     told = tmp_path / "told"
     script = f"echo x >> {told}; test $(wc -l < {told}) -ge 3"
     async with service(tmp_path, reload_command=["/bin/sh", "-c", script]) as client:

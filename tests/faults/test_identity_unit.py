@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.config import load_settings
+from coordinator.config.coordinator import load_settings
 from coordinator.identity.authority import Authority
-from coordinator.identity.desk import Desk
+from coordinator.identity.enrolment import Desk
 from tests.support.brokers import free_port
 
 ROOT = Path(__file__).parents[2]

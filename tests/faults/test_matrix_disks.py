@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lichen.reliability import disks
+from lichen_lab.benchmarks.fault_injection.harness import disks
 from tests.support.matrix_model import model, survives
 
 __all__ = ["model"]

@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.blobserver import BlobServer
-from coordinator.links import Post
-from coordinator.uploads import Uploads
-from edge_agent.config import AgentSettings
-from edge_agent.outbox import Outbox
+from coordinator.ingest.chunked_uploads import Uploads
+from coordinator.messaging.blob_server import BlobServer
+from coordinator.messaging.sender import Post
+from edge_agent.config.agent import AgentSettings
+from edge_agent.messaging.outbox import Outbox
 from protocol.errors import Refused, Transient
 from protocol.messages import BlobPointer, BlobRef, Fetch, Receipt, Want, decode, encode
 from protocol.topics import Kind, coordinator_filters, device_filters, device_topic, parse, ping_topic
-from runtime.blobs import BlobStore
 from runtime.clock import SystemClock
-from runtime.fetch import Fetcher
-from runtime.mqtt import Link
-from runtime.spool import Spool
+from runtime.mqtt.link import Link
+from runtime.storage.blob_fetcher import Fetcher
+from runtime.storage.blob_store import BlobStore
+from runtime.storage.spool import Spool
 from tests.support.brokers import BrokerProcess, mosquitto_process
 from tests.support.links import quick, running, until
 from tests.support.proxy import Proxy

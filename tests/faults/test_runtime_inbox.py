@@ -2,8 +2,8 @@
 
 import asyncio
 
-from runtime.inbox import Inbox, Message
-from runtime.mqtt import Link
+from runtime.mqtt.inbox import Inbox, Message
+from runtime.mqtt.link import Link
 from tests.support.brokers import BrokerProcess, mosquitto  # noqa: F401 - a fixture
 from tests.support.links import quick, running
 

@@ -7,8 +7,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from protocol.errors import Refused, Transient
-from runtime.inbox import Message
-from runtime.mqtt import Link
+from runtime.mqtt.inbox import Message
+from runtime.mqtt.link import Link
 from tests.support.brokers import free_port
 from tests.support.fake_broker import FakeBroker, fake_broker
 from tests.support.links import quick, running, until

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.config import AgentSettings
-from edge_agent.outbox import Outbox
+from edge_agent.config.agent import AgentSettings
+from edge_agent.messaging.outbox import Outbox
 from protocol.base import MAX_NAME
 from protocol.errors import Misconfigured, Refused
-from protocol.frame import digest
+from protocol.frames.frame import digest
 from protocol.messages import Want
 from protocol.topics import MAX_SLASHES, MAX_TOPIC_BYTES
 from runtime.clock import SystemClock
-from runtime.mqtt import Link
-from runtime.settings import MqttSettings, Section, load
-from runtime.spool import Spool
+from runtime.mqtt.link import Link
+from runtime.settings.load import MqttSettings, Section, load
+from runtime.storage.spool import Spool
 from tests.support.fake_broker import FakeBroker, fake_broker
 from tests.support.links import quick, running, until
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from protocol.errors import Misconfigured
-from runtime.owner import Owner, is_owned
+from runtime.storage.folder_lock import Owner, is_owned
 
 ROOT = Path(__file__).parents[2]
 HOLDER = """
 import subprocess, sys, time
 from pathlib import Path
-from runtime.owner import Owner
+from runtime.storage.folder_lock import Owner
 owner = Owner(Path(sys.argv[1]), "agent")
 child = subprocess.Popen(["sleep", "60"], close_fds=False)
 print(child.pid, flush=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from runtime.spool import Spool
+from runtime.storage.spool import Spool
 
 ROOT = Path(__file__).parents[2]
 

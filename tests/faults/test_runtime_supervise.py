@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from protocol.errors import Misconfigured, Transient
-from runtime import supervise as module
-from runtime.notify import Notifier
-from runtime.supervise import Finished, Progress, report, run, supervise
+from runtime.process import daemon as module
+from runtime.process.daemon import Finished, Progress, report, run, supervise
+from runtime.process.systemd_notify import Notifier
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,10 +8,10 @@ import socket
 import numpy as np
 import pytest
 
-from edge_agent.serving import parent
-from edge_agent.serving.channel import Channel
-from edge_agent.serving.host import Broken
-from edge_agent.serving.parent import Zygote
+from edge_agent.inference.serving import zygote_client
+from edge_agent.inference.serving.channel import Channel
+from edge_agent.inference.serving.host import Broken
+from edge_agent.inference.serving.zygote_client import Zygote
 from tests.support.agent_link import until
 from tests.support.serving import inference, is_there, judged, other, probabilities, put, watched
 
@@ -87,7 +87,7 @@ async def test_what_forks_models_and_does_not_answer_is_ended_and_another_answer
         model, _ = await zygote.channel()
         stuck = zygote.pid
         os.kill(stuck, signal.SIGSTOP)
-        monkeypatch.setattr(parent, "_TIMEOUT_S", 0.2)
+        monkeypatch.setattr(zygote_client, "_TIMEOUT_S", 0.2)
         assert await zygote.fate(model) is None
         assert not is_there(stuck), "a late answer of its would be taken for the answer to the next question"
         await until(lambda: not is_there(model), 20)

@@ -11,12 +11,12 @@ import numpy as np
 import psutil
 import pytest
 
-from edge_agent.inference import MAX_DEATHS
-from edge_agent.model import LoadedModel
-from edge_agent.serving import within
-from edge_agent.serving.features import FeatureProcess
-from edge_agent.serving.parent import Zygote
-from edge_agent.serving.servant import Servant
+from edge_agent.inference.onnx_models.window_model import LoadedModel
+from edge_agent.inference.service import MAX_DEATHS
+from edge_agent.inference.serving import in_process
+from edge_agent.inference.serving.model_server import Servant
+from edge_agent.inference.serving.zygote_client import Zygote
+from edge_agent.training.encoder_process import FeatureProcess
 from protocol.errors import Refused, Transient
 from tests.support.agent_link import until
 from tests.support.predicting import predicting
@@ -67,7 +67,7 @@ class Patched:
 
 
 def within_do():
-    from edge_agent.serving import servant  # noqa: PLC0415 - its table is private, and patched here alone
+    from edge_agent.inference.serving import model_server as servant  # noqa: PLC0415 - its table is private, and patched here alone
 
     return servant._DO
 
@@ -127,7 +127,7 @@ async def test_a_model_that_kills_its_process_never_comes_into_the_agent(tmp_pat
             sock.close()
 
     opened = []
-    monkeypatch.setattr(within, "Direct", lambda: opened.append("in the agent"))
+    monkeypatch.setattr(in_process, "Direct", lambda: opened.append("in the agent"))
     async with predicting(within_agent(Deadly(lambda _: None))) as running:
         with pytest.raises(Refused, match="it has gone"):
             await running.load(put(tmp_path / "a"))
@@ -141,9 +141,9 @@ async def test_a_quick_model_answers_at_once_and_a_slow_one_in_a_thread(tmp_path
         seen = watched(running)
         running.install(await running.load(put(tmp_path / "a")))
         assert not (await answered(running, seen)).error
-        monkeypatch.setattr(within, "QUICK_S", 1e9)  # whatever other work takes of this machine
+        monkeypatch.setattr(in_process, "QUICK_S", 1e9)  # whatever other work takes of this machine
         assert not (await answered(running, seen)).error
-        monkeypatch.setattr(within, "QUICK_S", 0.005)
+        monkeypatch.setattr(in_process, "QUICK_S", 0.005)
         pause[0] = 0.2
         await answered(running, seen)  # the first that is slow may still be on the loop
         beats = 0
@@ -274,7 +274,7 @@ async def test_a_system_without_another_thread_costs_batches_and_not_the_agent(t
 
 async def test_a_run_that_looks_for_own_tensors_is_in_a_thread(tmp_path, monkeypatch):
     made = Patched(monkeypatch, lambda _: None)
-    monkeypatch.setattr(within, "QUICK_S", 1e9)
+    monkeypatch.setattr(in_process, "QUICK_S", 1e9)
     async with predicting(within_agent()) as running:
         seen = watched(running)
         running.install(await running.load(put(tmp_path / "a")))

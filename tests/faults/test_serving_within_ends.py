@@ -16,7 +16,7 @@ _ENDING = """
 import asyncio, sys, threading
 from pathlib import Path
 from edge_agent import app
-from edge_agent.serving import servant, within
+from edge_agent.inference.serving import servant, within
 from runtime import supervise
 
 under_way = threading.Event()

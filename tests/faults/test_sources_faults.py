@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from edge_agent.sources import LabelBatch, SampleBatch, open_source
-from edge_agent.sources import mqtt_topics as mqtt_module
-from models.streams.windows import Windower
+from edge_agent.sources.mqtt import source as mqtt_module
+from models.data.streams.windows import Windower
 from runtime.clock import SystemClock
 from tests.support.agent_link import until
 from tests.support.collecting import TASK, collecting

@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from lichen.bench import matrix as bench
-from lichen.bench.result import Row
-from lichen.reliability import layout as places
-from lichen.reliability import refold, strikes, trial, verdict
-from lichen.reliability.verdict import Books
+from lichen_lab.benchmarks.fault_injection import kill_plan, kill_trial, refold, verdict
+from lichen_lab.benchmarks.fault_injection import matrix_bench as bench
+from lichen_lab.benchmarks.fault_injection.verdict import Books
+from lichen_lab.benchmarks.result import Row
+from lichen_lab.simulation.processes import fleet_files as places
 from models.contract import Blobs
 from protocol.errors import Misconfigured, Transient
-from protocol.frame import digest, encode_frame
-from protocol.tensors import Codec, encode
-from protocol.updates import UpdateHeader
+from protocol.frames.frame import digest, encode_frame
+from protocol.frames.headers import UpdateHeader
+from protocol.frames.tensors import Codec, encode
 from tests.support.brokers import require_mosquitto
 from tests.support.matrix_model import model
 
@@ -26,7 +26,7 @@ def test_a_few_rounds_with_kills_end_with_the_model_of_the_accepted_updates(
     tmp_path: Path, model: Path
 ) -> None:
     require_mosquitto()
-    outcome = trial.run(11, 4, lambda *_: None, tmp_path, light=model)  # the bench trains with torch
+    outcome = kill_trial.run(11, 4, lambda *_: None, tmp_path, light=model)  # the bench trains with torch
     assert outcome.violations == []
     assert outcome.ended
     assert outcome.compared == 5
@@ -37,9 +37,9 @@ def test_a_few_rounds_with_kills_end_with_the_model_of_the_accepted_updates(
 
 
 def test_a_seed_names_one_plan_and_everybody_gets_a_turn() -> None:
-    plan = strikes.plan(3, 20, NAMES)
-    assert plan == strikes.plan(3, 20, NAMES)
-    assert plan != strikes.plan(4, 20, NAMES)
+    plan = kill_plan.plan(3, 20, NAMES)
+    assert plan == kill_plan.plan(3, 20, NAMES)
+    assert plan != kill_plan.plan(4, 20, NAMES)
     assert {strike.round for strike in plan} == set(range(1, 21))
     struck = [victim for strike in plan for victim in strike.victims]
     assert min(struck.count(name) for name in NAMES) >= 4

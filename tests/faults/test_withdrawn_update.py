@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from edge_agent.agent import Agent
-from edge_agent.config import AgentSettings
-from lichen.world.toy import ToySource, ToyTrainer
+from edge_agent.config.agent import AgentSettings
+from lichen_lab.simulation.deterministic.scenario.toy_method import ToySource, ToyTrainer
 from protocol.errors import Reason
 from runtime.clock import SystemClock
 from tests.support.agent_link import until

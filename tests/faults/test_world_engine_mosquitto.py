@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from lichen.world.broker import SimBroker
-from lichen.world.link import SimLink
-from lichen.world.loop import SimLoop, run
-from lichen.world.weather import Weather
-from runtime.mqtt import Link, Will
+from lichen_lab.simulation.deterministic.machine.event_loop import SimLoop, run
+from lichen_lab.simulation.deterministic.network.broker import SimBroker
+from lichen_lab.simulation.deterministic.network.link import SimLink
+from lichen_lab.simulation.deterministic.network.message_faults import Weather
+from runtime.mqtt.link import Link, Will
 from tests.support.brokers import BrokerProcess, mosquitto_process
 from tests.support.links import quick, until
 from tests.support.proxy import Proxy

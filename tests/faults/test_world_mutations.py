@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
-import coordinator.journal
-import lichen.world.machine
-from coordinator.commits import Commits
-from coordinator.journal import Journal
-from coordinator.rounds import steps
+import coordinator.storage.update_journal
+import lichen_lab.simulation.deterministic.machine.node
+from coordinator.delivery.route_bundles import RoutedDeployment
+from coordinator.ingest.group_commit import Commits
+from coordinator.round_machine import transitions
 from coordinator.rounds.driver import Driver
-from coordinator.routed import RoutedDeployment
-from edge_agent.outbox import Outbox
-from lichen.world.disk import SimDisk
-from lichen.world.run import run_seed
-from lichen.world.scenario import Weather, draw
-from runtime.disk import DISK, Disk
-from runtime.files import make_folder
+from coordinator.storage.update_journal import Journal
+from edge_agent.messaging.outbox import Outbox
+from lichen_lab.simulation.deterministic.machine.disk import SimDisk
+from lichen_lab.simulation.deterministic.scenario.scenario import Weather, draw
+from lichen_lab.simulation.deterministic.world import run_seed
+from runtime.storage.disk import DISK, Disk
+from runtime.storage.files import make_folder
 
 SEEDS = 8
 STORM = Weather(0.1, duplicate=0.3, reorder=0.1, corrupt=0.05)
@@ -41,7 +41,7 @@ def no_sync_before_the_receipt(patch: pytest.MonkeyPatch) -> None:
         disk.write(part, data, sync=False, fresh=True)
         disk.replace(part, path)
 
-    patch.setattr(coordinator.journal, "write_atomic", write_atomic)
+    patch.setattr(coordinator.storage.update_journal, "write_atomic", write_atomic)
 
 
 def a_disk_that_lies(patch: pytest.MonkeyPatch) -> None:
@@ -51,7 +51,7 @@ def a_disk_that_lies(patch: pytest.MonkeyPatch) -> None:
         def __init__(self, *args: Any, **how: Any) -> None:
             super().__init__(*args, **how, honours_sync=False)
 
-    patch.setattr(lichen.world.machine, "SimDisk", Lying)
+    patch.setattr(lichen_lab.simulation.deterministic.machine.node, "SimDisk", Lying)
 
 
 def receipt_before_the_commit(patch: pytest.MonkeyPatch) -> None:
@@ -74,19 +74,19 @@ def no_duplicate_key(patch: pytest.MonkeyPatch) -> None:
 
 def quorum_as_a_count(patch: pytest.MonkeyPatch) -> None:
     """So many updates are enough, however many devices were asked."""
-    patch.setattr(steps, "needed", lambda rules, _selected: max(1, rules.min_devices))
+    patch.setattr(transitions, "needed", lambda rules, _selected: max(1, rules.min_devices))
 
 
 def a_deadline_that_comes_early(patch: pytest.MonkeyPatch) -> None:
     """The round machine notes half the deadline that its task has."""
-    enter = steps._enter
+    enter = transitions._enter
 
     def hasty(state: Any, phase: Any, now: float, **changes: Any) -> Any:
         if changes.get("until") is not None:
             changes["until"] = (now + changes["until"]) / 2
         return enter(state, phase, now, **changes)
 
-    patch.setattr(steps, "_enter", hasty)
+    patch.setattr(transitions, "_enter", hasty)
 
 
 def a_puback_is_a_receipt(patch: pytest.MonkeyPatch) -> None:

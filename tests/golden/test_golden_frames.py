@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from protocol.bundle import BundleManifest, Completion, pack, unpack
-from protocol.frame import decode_frame, encode_frame
-from protocol.task import Modality, Window
-from protocol.tensors import Codec, decode, encode
-from protocol.updates import BlobHeader, UpdateHeader
+from protocol.frames.frame import decode_frame, encode_frame
+from protocol.frames.headers import BlobHeader, UpdateHeader
+from protocol.frames.tensors import Codec, decode, encode
+from protocol.tasks.task import Modality, Window
 
 FILES = Path(__file__).parent / "frames"
 HEADER = UpdateHeader(

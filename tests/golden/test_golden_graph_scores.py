@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from models.graphs.epoch import batch_of, completion
-from models.graphs.known import Known, questions
-from models.graphs.negatives import Drawn
-from models.graphs.ranking import ranks
-from models.graphs.rows import Descent, Rows
-from models.graphs.scores import SCORES
+from models.knowledge_graph.networks.sparse_embedding import Descent, Rows
+from models.knowledge_graph.networks.triple_scores import SCORES
+from models.knowledge_graph.training.epoch import batch_of, completion
+from models.knowledge_graph.training.known_answers import Known, questions
+from models.knowledge_graph.training.negatives import Drawn
+from models.knowledge_graph.training.ranking import ranks
 
 FILE = Path(__file__).parent / "losses" / "graph_scores.json"
 ENTITIES, RELATIONS = 7, 2

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from models.graphs import distillation as d
-from models.graphs.autoencoders import step_embedding
-from models.graphs.diffusion import Schedule
-from models.graphs.fusion import FUSIONS, log_probabilities
-from models.graphs.imputing import IMPUTERS, ImputerSettings
-from models.graphs.parts import imputed, masked_distance
+from models.knowledge_graph.networks.autoencoders import step_embedding
+from models.knowledge_graph.networks.diffusion import Schedule
+from models.knowledge_graph.networks.fusion import FUSIONS, log_probabilities
+from models.knowledge_graph.networks.imputation import IMPUTERS, ImputerSettings
+from models.knowledge_graph.networks.modality_vectors import imputed, masked_distance
+from models.knowledge_graph.training import distillation as d
 
 FILE = Path(__file__).parent / "losses" / "graphs.json"
 

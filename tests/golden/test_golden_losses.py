@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from models.graphs.initial import initial_rows
-from models.methods.disentafl import features
+from models.knowledge_graph.data.initial_embeddings import initial_rows
 from models.methods.disentafl import losses as disentafl
+from models.methods.disentafl.routing import mean_features
 from models.methods.mmfed3_hide import MmFed3Config
 from models.methods.mmfed3_hide import losses as mmfed3
 from models.methods.qqr import QqrConfig, losses, prototypes
@@ -80,7 +80,7 @@ def _disentafl() -> dict[str, list[float]]:
     there_BQ = torch.stack([labelled_B, ~labelled_B, labelled_B, torch.ones(5, dtype=torch.bool)], dim=1)
     old_KF, mean_KF = _fixed(3, 2, step=0.6).numpy(), _fixed(3, 2, step=2.3).numpy()
     seen_K = np.array([True, True, False])
-    values_KF, rounds_K = features.cumulative(old_KF, np.float32([0, 3, 2]), mean_KF, seen_K)
+    values_KF, rounds_K = mean_features.cumulative(old_KF, np.float32([0, 3, 2]), mean_KF, seen_K)
     terms = {
         "cross_entropy": disentafl.cross_entropy(logits_BK, y_B, labelled_B),
         "squared_error": disentafl.squared_error(made_BS, true_BS, labelled_B),

@@ -11,7 +11,6 @@ from typing import Any, get_args
 
 import pytest
 
-from protocol.announcement import TaskAnnouncement
 from protocol.base import Wire
 from protocol.errors import Reason
 from protocol.messages import (
@@ -32,7 +31,8 @@ from protocol.messages import (
     encode,
 )
 from protocol.rollout import Hindrance, Trial, TrialReport
-from protocol.task import Modality, Task, Window
+from protocol.tasks.announcement import TaskAnnouncement
+from protocol.tasks.task import Modality, Task, Window
 
 FOLDER = Path(__file__).parent / "messages"
 DIGEST = "5e" * 32

@@ -1,6 +1,7 @@
 """The keys of a task and their defaults: an announcement leaves defaults out, so that they never change.
 
-A new key: add it here (``python -m tests.golden.test_golden_task``), and say in ``protocol.features`` whether
+A new key: add it here (``python -m tests.golden.test_golden_task``), and say in ``protocol.tasks.features``
+whether
 a device must know it. A default that changes would mean one thing to a device and another to the coordinator.
 """
 
@@ -11,7 +12,7 @@ from typing import Any, get_args
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
-from protocol.task import Task
+from protocol.tasks.task import Task
 
 FILE = Path(__file__).parent / "task_keys.json"
 

@@ -3,9 +3,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_agent.offline import windows_of
-from models.streams.recording import Recording, Stream
-from protocol.task import Modality, Task
+from edge_agent.windows.window_sets import windows_of
+from models.data.streams.recording import Recording, Stream
+from protocol.tasks.task import Modality, Task
 from tests.support.agent_data import motion, real_data, toy_task, turning
 
 ACC = Task(

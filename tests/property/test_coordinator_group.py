@@ -3,11 +3,11 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.frames import group_name, pack, scan
-from coordinator.rounds.group import Offered, tally
-from coordinator.rounds.states import Phase, RoundState, Rules
+from coordinator.round_machine.batch import Offered, tally
+from coordinator.round_machine.events import Phase, RoundState, Rules
+from coordinator.storage.frame_files import group_name, pack, scan
 from protocol.errors import Reason
-from protocol.frame import digest
+from protocol.frames.frame import digest
 from tests.support.coordinator_fake import header
 
 BASE = "b" * 64

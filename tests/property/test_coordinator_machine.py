@@ -4,10 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from coordinator.rounds.closing import needed
-from coordinator.rounds.machine import TABLE, apply
-from coordinator.rounds.reading import replay
-from coordinator.rounds.states import (
+from coordinator.round_machine.closing import needed
+from coordinator.round_machine.events import (
     JOURNALED,
     Aggregate,
     Begin,
@@ -29,7 +27,9 @@ from coordinator.rounds.states import (
     VersionMade,
     WorkFailed,
 )
-from coordinator.rounds.why import Outlook, why
+from coordinator.round_machine.queries import replay
+from coordinator.round_machine.table import TABLE, apply
+from coordinator.rounds.progress import Outlook, why
 
 NAMES = ("a", "b", "c", "d", "e")
 DEVICE = st.sampled_from((*NAMES, "stranger"))

@@ -3,9 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.deploying.book import Book, Kept, reported
-from edge_agent.deploying.machine import TABLE, apply
-from edge_agent.deploying.states import (
+from edge_agent.deployment.events import (
     Answers,
     Damaged,
     Declined,
@@ -23,7 +21,9 @@ from edge_agent.deploying.states import (
     Tick,
     Withdrawn,
 )
-from edge_agent.seen import Seen
+from edge_agent.deployment.record import Book, Kept, reported
+from edge_agent.deployment.state_machine import TABLE, apply
+from edge_agent.inference.onnx_models.observation import Seen
 from protocol.bundle import unpack
 from protocol.messages import BlobRef, ModelPointer, State, decode, encode
 from protocol.rollout import Trial

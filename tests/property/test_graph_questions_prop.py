@@ -6,7 +6,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_agent.graph_questions import QuestionFile
+from edge_agent.knowledge_graph.question_file import QuestionFile
 
 PIECES = st.one_of(
     st.sampled_from([b"a\tr\n", b"b\tr", b"\n", b"?\tr\tc\n", b"a", b"\t", b"#", b"\r\n", b"\xff", b"?"]),

@@ -7,11 +7,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.graphs import files, keys, names
-from models.graphs.files import Features, Masks
-from models.graphs.graph import Graph
-from models.graphs.merging import Room, codes, empty, merge
-from models.graphs.partition import partition
+from models.knowledge_graph.data import files, keys, name_normalization
+from models.knowledge_graph.data.files import Features, Masks
+from models.knowledge_graph.data.graph import Graph
+from models.knowledge_graph.data.merging import Room, codes, empty, merge
+from models.knowledge_graph.data.partition import partition
 from protocol.errors import Misconfigured
 from tests.support.graph_cases import HOUSE, SECRET, random_graph
 
@@ -83,10 +83,10 @@ def test_features_are_those_that_came_last_of_the_entities_that_are_known(parts,
 @given(name=NAME)
 def test_a_clean_name_is_clean_and_survives_a_line(name):
     try:
-        clean = names.clean(name)
+        clean = name_normalization.clean(name)
     except ValueError:
         return
-    assert names.clean(clean) == clean
+    assert name_normalization.clean(clean) == clean
     assert not set(clean) & set("\t\n\r\0")
     assert keys.key(SECRET, name) == keys.key(SECRET, clean)
 
@@ -94,7 +94,9 @@ def test_a_clean_name_is_clean_and_survives_a_line(name):
 @MANY
 @given(
     sets=st.lists(
-        st.lists(st.text("abcdé\u0301e", min_size=1, max_size=4), unique_by=names.clean, max_size=8),
+        st.lists(
+            st.text("abcdé\u0301e", min_size=1, max_size=4), unique_by=name_normalization.clean, max_size=8
+        ),
         max_size=5,
     ),
     swap=st.randoms(use_true_random=False),
@@ -102,7 +104,7 @@ def test_a_clean_name_is_clean_and_survives_a_line(name):
 def test_every_clients_rows_are_found_in_the_union_whatever_the_order(sets, swap):
     clients = [keys.keys_for(SECRET, of) for of in sets]
     union_U16 = keys.union(clients)
-    all_names = {names.clean(name) for of in sets for name in of}
+    all_names = {name_normalization.clean(name) for of in sets for name in of}
     assert len(union_U16) == len(all_names)
     assert np.array_equal(keys.checked(union_U16, len(union_U16), "union"), union_U16)
     shuffled = [*clients]
@@ -111,10 +113,10 @@ def test_every_clients_rows_are_found_in_the_union_whatever_the_order(sets, swap
     value_of = {name: float(u) for u, name in enumerate(sorted(all_names))}
     server_U = np.zeros(len(union_U16))
     for of, keys_E16 in zip(sets, clients, strict=True):  # up
-        server_U[keys.rows(union_U16, keys_E16)] = [value_of[names.clean(name)] for name in of]
+        server_U[keys.rows(union_U16, keys_E16)] = [value_of[name_normalization.clean(name)] for name in of]
     for of, keys_E16 in zip(sets, clients, strict=True):  # and down
         back_E = server_U[keys.rows(union_U16, keys_E16)]
-        assert back_E.tolist() == [value_of[names.clean(name)] for name in of]
+        assert back_E.tolist() == [value_of[name_normalization.clean(name)] for name in of]
 
 
 @settings(max_examples=40, deadline=None)

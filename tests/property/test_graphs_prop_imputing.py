@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.graphs.imputing import IMPUTERS, ImputerSettings, hidden
-from models.graphs.parts import masked_distance
+from models.knowledge_graph.networks.imputation import IMPUTERS, ImputerSettings, hidden
+from models.knowledge_graph.networks.modality_vectors import masked_distance
 
 OF = ImputerSettings(widths=(6, 4), blocks=2, steps=2, step_dim=2)
 JUNK = st.sampled_from([float("nan"), float("inf"), -float("inf"), 0.0, 1e30])

@@ -8,7 +8,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from coordinator.identity.certificates import read_certificate, requested_key
-from coordinator.identity.desk import Desk
+from coordinator.identity.enrolment import Desk
 from protocol.enrolment import EnrolRequest, Invite, RenewRequest
 from protocol.errors import Misconfigured, Refused
 from tests.support.identity_desk import csr, make_desk, new_key, signature

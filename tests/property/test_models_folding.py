@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from models.aggregate import MAX_ABS, FixedPointSum, RowSum
+from models.aggregation.exact_sums import MAX_ABS, FixedPointSum, RowSum
 from models.methods.qqr import QqrConfig
 from models.methods.qqr.prototypes import cumulative
-from models.training import learning_rate
+from models.training.local import learning_rate
 
 values = st.floats(-MAX_ABS, MAX_ABS, width=32)
 updates = st.lists(

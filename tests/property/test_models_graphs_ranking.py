@@ -4,10 +4,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.graphs.known import Known, questions
-from models.graphs.negatives import Private, Shared
-from models.graphs.ranking import ranks
-from models.graphs.scores import SCORES
+from models.knowledge_graph.networks.triple_scores import SCORES
+from models.knowledge_graph.training.known_answers import Known, questions
+from models.knowledge_graph.training.negatives import Private, Shared
+from models.knowledge_graph.training.ranking import ranks
 
 ENTITIES, RELATIONS, DIM = 6, 2, 2
 triple = st.tuples(st.integers(0, ENTITIES - 1), st.integers(0, RELATIONS - 1), st.integers(0, ENTITIES - 1))

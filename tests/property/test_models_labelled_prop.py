@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models import labelled
-from models.streams.recording import write_npz
+from models.data import labelled_windows as labelled
+from models.data.streams.recording import write_npz
 from protocol.errors import Misconfigured
 from tests.support.agent_data import toy_recording, toy_task
 from tests.support.labelled_files import cells, task_of, write_csv

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from models.aggregation.server_optimizer import model_of, stepped
 from models.contract import Blobs
-from models.optimizer import model_of, stepped
-from models.params import flatten, npz_bytes, read_npz, unflatten
-from protocol.folding import Aggregator
+from models.tensors import flatten, npz_bytes, read_npz, unflatten
+from protocol.tasks.folding import Aggregator
 
 SHAPES = {"encoder/a/w": (2, 3), "encoder/b/w": (4,), "head/w": (3,), "head/bn.running_mean": (2,)}
 PARTS = ("encoder", "head")

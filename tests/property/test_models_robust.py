@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from models import robust as robust_module
-from models.robust import ClippedMean, Coordinatewise, delta_fold, median, trimmed_mean
-from models.robust_rows import GeometricMedian, row_fold
+from models.aggregation import robust as robust_module
+from models.aggregation.prototype_median import GeometricMedian, row_fold
+from models.aggregation.robust import ClippedMean, Coordinatewise, delta_fold, median, trimmed_mean
 from protocol.errors import Reason, Refused
-from protocol.folding import Robust
+from protocol.tasks.folding import Robust
 
 SHAPES = {"encoder/a/w": (2, 3), "encoder/b/w": (4,), "head/w": (3,), "head/bn.running_mean": (2,)}
 FOLDS = ["clip", "trimmed_mean", "median"]
@@ -228,7 +228,7 @@ def test_one_liar_in_five_moves_the_mean_far_and_the_geometric_median_little():
 def test_rows_in_several_blocks_are_the_same_median_as_in_one(monkeypatch):
     found = []
     for block in (4096, 3):
-        monkeypatch.setattr("models.robust_rows._BLOCK_ROWS", block)
+        monkeypatch.setattr("models.aggregation.prototype_median._BLOCK_ROWS", block)
         made = GeometricMedian(1, 4)
         for row in np.random.default_rng(2).normal(size=(11, 4)).astype(np.float32):
             made.add("v", np.array([0]), row[None])

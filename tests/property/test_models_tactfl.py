@@ -9,8 +9,8 @@ from models.contract import Update
 from models.guided import Weighing
 from models.methods.tactfl.server import make_server
 from models.methods.tactfl.similarity import Likeness, floored, pushed_out
-from models.params import flatten
-from protocol.updates import UpdateHeader
+from models.tensors import flatten
+from protocol.frames.headers import UpdateHeader
 from tests.support.tactfl_cases import task as task_of
 
 ACC = "encoder/acc"

@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.base import NAME_PATTERN
-from protocol.chunks import Assembly, chunk_at, chunk_count
-from protocol.frame import decode_frame, encode_frame
-from protocol.quantize import with_error_carry
-from protocol.tensors import BITS, Codec, decode, encode
+from protocol.frames.chunks import Assembly, chunk_at, chunk_count
+from protocol.frames.error_feedback import with_error_carry
+from protocol.frames.frame import decode_frame, encode_frame
+from protocol.frames.headers import BlobHeader
+from protocol.frames.tensors import BITS, Codec, decode, encode
 from protocol.topics import Kind, device_topic, parse
-from protocol.updates import BlobHeader
 
 FINITE = st.floats(width=32, allow_nan=False, allow_infinity=False)
 MODEST = st.floats(-100, 100, width=32)
@@ -47,7 +47,7 @@ def test_nearest_rounding_is_within_half_a_step(x, codec, per_channel, fewer):
     levels = max(3, (1 << BITS[codec]) - fewer)
     encoded = encode(x, codec, per_channel=per_channel, levels=levels)
     error = np.abs(x.astype(np.float64) - decode(encoded).astype(np.float64))
-    # 1e-4: at the very edge of float32's range the step is rounded down (protocol.uniform)
+    # 1e-4: at the very edge of float32's range the step is rounded down (protocol.frames.uniform_quantizer)
     assert (error <= steps_of(encoded) / 2 * (1 + 1e-4) + half_unit(x)).all()
     assert (error <= steps_of(encoded)).all()
 

@@ -10,16 +10,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from protocol import messages
-from protocol.announcement import TaskAnnouncement
 from protocol.bundle import BundleManifest, pack, unpack
-from protocol.cbor import SELF_DESCRIBED
 from protocol.errors import Refused
-from protocol.frame import decode_frame, encode_frame
+from protocol.frames.cbor import SELF_DESCRIBED
+from protocol.frames.frame import decode_frame, encode_frame
+from protocol.frames.headers import UpdateHeader
+from protocol.frames.tensors import Codec, encode
 from protocol.messages import BlobRef, Fetch, Metric, Offer, Receipt, State, Want
-from protocol.task import Modality, Task, Window
-from protocol.tensors import Codec, encode
+from protocol.tasks.announcement import TaskAnnouncement
+from protocol.tasks.task import Modality, Task, Window
 from protocol.topics import parse
-from protocol.updates import UpdateHeader
 
 DIGEST = "ab" * 32
 HEADER = UpdateHeader(

@@ -7,12 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from coordinator.rollout.book import Book
-from coordinator.rollout.machine import TABLE
-from coordinator.rollout.peeking import peek, waits
-from coordinator.rollout.plan import Fact, Gates, Plan, chosen
-from coordinator.rollout.record import MAX_BASE_SHARE
-from coordinator.rollout.states import (
+from coordinator.rollout.device_record import MAX_BASE_SHARE
+from coordinator.rollout.model import (
     OVER,
     Abort,
     Begun,
@@ -26,6 +22,10 @@ from coordinator.rollout.states import (
     Resume,
     Tick,
 )
+from coordinator.rollout.plan import Fact, Gates, Plan, chosen
+from coordinator.rollout.store import Book
+from coordinator.rollout.table import TABLE
+from coordinator.status.rollout_view import peek, waits
 from protocol.errors import Refused
 from tests.support.rollouts import NOW, release, report
 

@@ -11,8 +11,8 @@ from protocol import messages
 from protocol.errors import Refused, Transient
 from protocol.messages import BlobRef
 from protocol.topics import Kind, parse
-from runtime.blobs import BlobStore
-from runtime.fetch import Fetcher
+from runtime.storage.blob_fetcher import Fetcher
+from runtime.storage.blob_store import BlobStore
 from tests.support.links import until
 
 CHUNK = 1024

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from protocol.frame import digest as digest_of
-from runtime.spool import Spool
+from protocol.frames.frame import digest as digest_of
+from runtime.storage.spool import Spool
 
 BUDGET = 2000
 TASKS = st.sampled_from(["a", "b"])

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.sources.iio_scan import Element, Layout, ScanType
+from edge_agent.sources.iio.scan_format import Element, Layout, ScanType
 from edge_agent.sources.payloads import BadPayload, at, dotted, loads, number, parse_path, seconds
-from edge_agent.sources.serial_formats import Reader, SerialModality
-from edge_agent.sources.serial_lines import Lines
+from edge_agent.sources.serial.line_formats import Reader, SerialModality
+from edge_agent.sources.serial.line_splitter import Lines
 
 
 @st.composite

@@ -6,13 +6,13 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models import windowset
 from models.contract import WindowSet
-from models.streams.batches import SampleBatch
-from models.streams.grid import before_s
-from models.streams.track import Track
-from models.streams.windows import Windower, Windows
-from protocol.task import Modality, Task, Window
+from models.data import window_set
+from models.data.streams.batches import SampleBatch
+from models.data.streams.grid import before_s
+from models.data.streams.track import Track
+from models.data.streams.windows import Windower, Windows
+from protocol.tasks.task import Modality, Task, Window
 
 SECONDS = 12.0
 
@@ -115,7 +115,7 @@ def test_contexts_change_no_window_and_no_time_of_closing_and_are_what_was_seen(
                         np.testing.assert_array_equal(seen, wide[0][:, :before])
         ones = np.ones_like(windows.present_BM, np.float32)
         whole = WindowSet(windows.x, windows.present_BM, ones, windows.y_B, context=windows.context)
-        windowset.check(whole, task)
+        window_set.check(whole, task)
 
 
 @settings(max_examples=30, deadline=None)

@@ -5,14 +5,14 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_agent.trust import Trusted
-from edge_agent.trust_time import time_known
+from edge_agent.trust.trusted_metadata import Trusted
+from edge_agent.trust.trusted_time import time_known
 from protocol import messages
-from protocol.decisions import read_decision
 from protocol.errors import Refused
 from protocol.messages import ModelPointer
 from protocol.rollout import Trial
-from protocol.signing import Envelope, canonical
+from protocol.trust.decisions import read_decision
+from protocol.trust.signing import Envelope, canonical
 from tests.support.trust import DAY_S, NOW, Keys, decided, release, root
 
 EXCHANGED = Keys(online={"timestamp": (13,), "snapshot": (14,), "targets": (15,)})

@@ -10,9 +10,9 @@ from pathlib import Path
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from lichen.world.machine import Node
-from lichen.world.run import run_seed
-from lichen.world.scenario import COORDINATOR, Fault, Kind, Weather, draw
+from lichen_lab.simulation.deterministic.machine.node import Node
+from lichen_lab.simulation.deterministic.scenario.scenario import COORDINATOR, Fault, Kind, Weather, draw
+from lichen_lab.simulation.deterministic.world import run_seed
 
 ROOT = Path(__file__).parents[2]
 FEW = settings(
@@ -34,7 +34,7 @@ def test_world_no_promise_is_broken(seed: int) -> None:
 
 def test_world_a_seed_replays_to_the_letter_in_another_process() -> None:
     outcome = run_seed(7)
-    code = "from lichen.world.run import run_seed; print(run_seed(7).mark)"
+    code = "from lichen_lab.simulation.deterministic.world import run_seed; print(run_seed(7).mark)"
     for hashes in ("1", "2"):
         done = subprocess.run(
             [sys.executable, "-P", "-c", code],
@@ -74,7 +74,7 @@ def test_world_updates_that_rot_after_their_receipt_are_reported_and_asked_for_a
 
 def test_world_a_task_that_nobody_can_finish_is_seen(monkeypatch) -> None:
     """Liveness is checked: with a disk that stays full the world says what it waits for."""
-    monkeypatch.setattr("lichen.world.run.PATIENCE_S", 60.0)
+    monkeypatch.setattr("lichen_lab.simulation.deterministic.world.PATIENCE_S", 60.0)
     monkeypatch.setattr(Node, "trouble", lambda node, _code: setattr(node, "_trouble", errno.ENOSPC))
     full = Fault(0.1, Kind.DISK_FULL, COORDINATOR, 1.0)
     calm = replace(draw(3), faults=(full, Fault(0.2, Kind.KILL, COORDINATOR, 0.1)), weather=Weather(0.01))

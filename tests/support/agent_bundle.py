@@ -6,7 +6,7 @@ from onnx import TensorProto, helper
 
 from protocol.bundle import BundleManifest, pack
 from protocol.messages import BlobRef
-from protocol.task import Task
+from protocol.tasks.task import Task
 
 
 def tiny_onnx(task: Task, samples: int | None = None, bias: float = 0.0, present: str = "present") -> bytes:
@@ -63,6 +63,6 @@ def bundle(task: Task, version: int = 1, content: bytes | None = None, **changes
 
 
 def ref_of(data: bytes) -> BlobRef:
-    from protocol.frame import digest  # noqa: PLC0415 - only here
+    from protocol.frames.frame import digest  # noqa: PLC0415 - only here
 
     return BlobRef(digest=digest(data), size=len(data))

@@ -5,9 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from models.contract import Blobs
-from protocol.announcement import TaskAnnouncement
-from protocol.chunks import Assembly, chunk_at
-from protocol.frame import digest, encode_frame, is_frame
+from protocol.frames.chunks import Assembly, chunk_at
+from protocol.frames.frame import digest, encode_frame, is_frame
+from protocol.frames.headers import BlobHeader, Manifest
+from protocol.frames.tensors import Codec
+from protocol.frames.tensors import encode as encode_tensor
 from protocol.messages import (
     BlobPointer,
     BlobRef,
@@ -21,13 +23,11 @@ from protocol.messages import (
     decode,
     encode,
 )
-from protocol.task import Task
-from protocol.tensors import Codec
-from protocol.tensors import encode as encode_tensor
+from protocol.tasks.announcement import TaskAnnouncement
+from protocol.tasks.task import Task
 from protocol.topics import Kind, broadcast_topic, coordinator_filters, device_topic, parse
-from protocol.updates import BlobHeader, Manifest
-from runtime.mqtt import Link, Message
-from runtime.settings import MqttSettings
+from runtime.mqtt.link import Link, Message
+from runtime.settings.load import MqttSettings
 
 FLEET = "test"
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.streams.recording import Recording, Stream, write_npz
-from protocol.task import Modality, Rounds, Task, Window
+from models.data.streams.recording import Recording, Stream, write_npz
+from protocol.tasks.task import Modality, Rounds, Task, Window
 
 
 def toy_task(**changes: object) -> Task:

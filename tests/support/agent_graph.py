@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from edge_agent.config import AgentSettings, read
-from edge_agent.identity import secret as secrets
-from models.graphs.files import Triple, write_features
-from protocol.graph_task import Features, GraphTask
-from protocol.task import Rounds, Task
+from edge_agent.config.agent import AgentSettings, read
+from edge_agent.identity import fleet_secret as secrets
+from models.knowledge_graph.data.files import Triple, write_features
+from protocol.tasks.options import Features, GraphTask
+from protocol.tasks.task import Rounds, Task
 from tests.support.graph_cases import HOUSE, named
 
 TEXT = {"boiler": [1.0, 0.0], "pump": [0.0, 1.0], "well": [1.0, 1.0]}

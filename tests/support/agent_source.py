@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 import numpy as np
 
 from edge_agent.sources import Batch, LabelBatch, SampleBatch
-from protocol.task import LABEL, Task
+from protocol.tasks.task import LABEL, Task
 
 
 class HandSource:

@@ -13,27 +13,27 @@ from pathlib import Path
 
 import numpy as np
 
-from models import jobs
 from models.contract import LocalResult
-from models.params import flatten, read_npz
-from models.windowset import load
+from models.data.window_set import load
+from models.tensors import flatten, read_npz
+from models.worker import job_folder
 
 
 def work(folder: Path) -> None:
-    job = jobs.read_job(folder)
-    assert isinstance(job, jobs.TrainJob)
-    windows = load(folder / jobs.WINDOWS, job.task)
+    job = job_folder.read_job(folder)
+    assert isinstance(job, job_folder.TrainJob)
+    windows = load(folder / job_folder.WINDOWS, job.task)
     with (folder.parent.parent / "trained.txt").open("a") as file:
         file.write(f"{job.round} {job.seed} {len(windows)}\n")
     if job.seed == 13:
         os.kill(os.getpid(), signal.SIGKILL)
     if job.seed == 14:
         time.sleep(60)
-    state = flatten(jobs.load_state(folder / jobs.STATE))
-    rounds = read_npz(folder / jobs.PRIVATE).get("rounds", np.zeros(1, np.float32)) + 1
+    state = flatten(job_folder.load_state(folder / job_folder.STATE))
+    rounds = read_npz(folder / job_folder.PRIVATE).get("rounds", np.zeros(1, np.float32)) + 1
     deltas = {name: np.full_like(x, 0.01) for name, x in state.items() if not name.startswith("prototypes/")}
     metrics = {"loss": 1.0, "rounds": float(rounds[0])}
-    jobs.save_local_result(folder, LocalResult(deltas, metrics=metrics, private={"rounds": rounds}))
+    job_folder.save_local_result(folder, LocalResult(deltas, metrics=metrics, private={"rounds": rounds}))
 
 
 def main() -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import structlog
 
-from coordinator.config import load_settings
-from coordinator.identity.desk import Desk
-from coordinator.identity.office import Office
+from coordinator.config.coordinator import load_settings
+from coordinator.identity.enrolment import Desk
+from coordinator.identity.http_api.service import Office
 from runtime.clock import SystemClock
 from tests.support.unit_filter import take_calls_away
 

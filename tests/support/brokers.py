@@ -83,7 +83,7 @@ def embedded(folder: Path, *, v3: bool = False) -> BrokerProcess:
     """The embedded broker (iotcore), not started; ``port`` speaks MQTT 5, or 3.1.1 with ``v3``."""
     port, other = free_port(), free_port()
     ports = ["--port", str(other), "--port-v3", str(port)] if v3 else ["--port", str(port)]
-    command = [sys.executable, "-P", "-m", "lichen.broker", *ports]
+    command = [sys.executable, "-P", "-m", "lichen_lab.simulation.processes.embedded_broker", *ports]
     return BrokerProcess(command, port, folder / f"broker-{port}.log")
 
 

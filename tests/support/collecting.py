@@ -6,12 +6,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from edge_agent.collect import Collector, Judged
-from edge_agent.config import AgentSettings, WindowSettings
+from edge_agent.config.agent import AgentSettings, WindowSettings
 from edge_agent.sources import open_source
-from protocol.task import Modality, Task, Window
+from edge_agent.windows.collector import Collector, Judged
+from protocol.tasks.task import Modality, Task, Window
 from runtime.clock import SystemClock
-from runtime.supervise import Progress
+from runtime.process.daemon import Progress
 
 TASK = Task(
     name="t",

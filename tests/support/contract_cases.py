@@ -6,17 +6,17 @@ from typing import cast
 import numpy as np
 from pydantic import JsonValue
 
-from models import windowset
 from models.contract import Blobs, ClientContext, LocalResult, Profile, Update, WindowSet
+from models.data import window_set
+from models.data.materials import Material
 from models.guided import GuidedServer, Weighing
-from models.materials import Material
-from models.params import flatten
 from models.registry import method
 from models.spec import MethodSpec
-from protocol.frame import decode_frame, encode_frame
-from protocol.task import Encoder, Modality, Network, Task, Window
-from protocol.tensors import Codec, encode
-from protocol.updates import UpdateHeader
+from models.tensors import flatten
+from protocol.frames.frame import decode_frame, encode_frame
+from protocol.frames.headers import UpdateHeader
+from protocol.frames.tensors import Codec, encode
+from protocol.tasks.task import Encoder, Modality, Network, Task, Window
 from tests.support import contract_graphs
 
 OPTIONS: dict[str, dict[str, dict[str, JsonValue]]] = {
@@ -90,7 +90,7 @@ def material_of(task: Task, seed: int, missing: float = 0.0) -> Material:
 
 def nothing(task: Task) -> Material:
     """The same without anything in it."""
-    return windowset.empty(task) if task.graph is None else contract_graphs.empty(task)
+    return window_set.empty(task) if task.graph is None else contract_graphs.empty(task)
 
 
 def windows_of(task: Task, seed: int, count: int = 24, missing: float = 0.0) -> WindowSet:

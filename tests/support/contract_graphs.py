@@ -3,11 +3,11 @@
 import numpy as np
 from pydantic import JsonValue
 
-from models.graphs.graph import Graph
-from models.graphs.keyed import KeyedGraph
+from models.knowledge_graph.data.graph import Graph
+from models.knowledge_graph.data.keyed import KeyedGraph
 from models.spec import MethodSpec
-from protocol.graph_task import Features, GraphTask
-from protocol.task import Task
+from protocol.tasks.options import Features, GraphTask
+from protocol.tasks.task import Task
 
 SECRET = b"a secret of the fleet, 32 bytes!"
 THINGS = 24

@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from coordinator.app import Coordinator
-from coordinator.history import read
+from coordinator.status.history import read
 from protocol import messages
 from protocol.errors import Transient
 from protocol.messages import ModalityState, Receipt, State, Want
 from protocol.topics import Kind, device_topic, parse
-from runtime.mqtt import LinkCounters, Message
+from runtime.mqtt.link import LinkCounters, Message
 from tests.support.coordinator_fake import FLEET, TinyJobs, TinyServer, settings_for, tiny_task
 
 

@@ -10,9 +10,10 @@ import time
 from pathlib import Path
 
 from coordinator.app import Coordinator
-from protocol.task import Task
-from runtime import databases, logs
-from runtime.supervise import run
+from protocol.tasks.task import Task
+from runtime import logs
+from runtime.process.daemon import run
+from runtime.storage import sqlite
 from tests.support.coordinator_fake import TinyFold, TinyJobs, TinyServer, settings_for
 
 LONG_S = 60.0
@@ -56,7 +57,7 @@ class SlowJobs(TinyJobs):
 
 def main(file: str) -> int:
     args = json.loads(Path(file).read_text())
-    databases.WAIT_S = args.get("wait_s", databases.WAIT_S)
+    sqlite.WAIT_S = args.get("wait_s", sqlite.WAIT_S)
     root = Path(args["root"])
     settings = settings_for(root, args["port"], **args["settings"])
     logs.configure(settings.log)

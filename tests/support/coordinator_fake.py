@@ -8,22 +8,22 @@ from typing import Self
 
 import numpy as np
 
-from coordinator.config import CoordinatorSettings
-from coordinator.jobs import Bundle, Lineage
-from models.aggregate import FixedPointSum
+from coordinator.config.coordinator import CoordinatorSettings
+from coordinator.workers.jobs import Bundle, Lineage
+from models.aggregation.exact_sums import FixedPointSum
 from models.contract import Blobs, Evaluation, Update
-from models.params import apply, check_names, check_tensor, flatten, shapes, unflatten
+from models.tensors import apply, check_names, check_tensor, flatten, shapes, unflatten
 from protocol import messages
-from protocol.announcement import TaskAnnouncement
 from protocol.errors import LichenError, Transient
-from protocol.frame import digest, encode_frame
+from protocol.frames.frame import digest, encode_frame
+from protocol.frames.headers import UpdateHeader
+from protocol.frames.tensors import Codec, encode
 from protocol.messages import BlobPointer, BlobRef, ModalityState, Offer, Receipt, State, Want
-from protocol.task import Modality, Rounds, Task
-from protocol.tensors import Codec, encode
+from protocol.tasks.announcement import TaskAnnouncement
+from protocol.tasks.task import Modality, Rounds, Task
 from protocol.topics import Kind, broadcast_topic, device_filters, device_topic, parse
-from protocol.updates import UpdateHeader
-from runtime.mqtt import Link
-from runtime.settings import MqttSettings
+from runtime.mqtt.link import Link
+from runtime.settings.load import MqttSettings
 
 FLEET = "test"
 

@@ -5,20 +5,20 @@ from hashlib import sha256
 
 import numpy as np
 
-from coordinator.jobs import Bundle
+from coordinator.workers.jobs import Bundle
 from models.contract import Evaluation, Tensors
-from models.graphs import keys as hashes
-from models.graphs.keys import KEY_BYTES
+from models.knowledge_graph.data import keys as hashes
+from models.knowledge_graph.data.keys import KEY_BYTES
 from models.methods.mmfed3_hide.messages import Sent, base_keys, projection_name
 from models.methods.mmfed3_hide.server import make_server
 from protocol import messages
-from protocol.frame import encode_frame
-from protocol.graph_task import Features, GraphTask
+from protocol.frames.frame import encode_frame
+from protocol.frames.headers import UpdateHeader
+from protocol.frames.tensors import Codec, encode
 from protocol.messages import ModalityState
-from protocol.task import Rounds, Task
-from protocol.tensors import Codec, encode
+from protocol.tasks.options import Features, GraphTask
+from protocol.tasks.task import Rounds, Task
 from protocol.topics import Kind
-from protocol.updates import UpdateHeader
 from tests.support.coordinator_bench import Bench, bench
 from tests.support.coordinator_fake import TinyJobs
 

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from coordinator.aggregation import read_update
-from models.aggregate import FixedPointSum
+from coordinator.aggregation.fold import read_update
+from models.aggregation.exact_sums import FixedPointSum
 from models.guided import Weighing
-from models.params import apply, flatten, shapes, unflatten
+from models.tensors import apply, flatten, shapes, unflatten
 from protocol.errors import Reason, Refused
 from tests.support.coordinator_fake import TinyJobs, TinyServer
 

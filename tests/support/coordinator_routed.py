@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from coordinator.jobs import Bundle
-from models.params import flatten
+from coordinator.workers.jobs import Bundle
+from models.tensors import flatten
 from protocol.errors import Misconfigured, Reason, Refused
 from tests.support.coordinator_fake import TinyJobs, TinyServer
 

@@ -5,12 +5,13 @@ from typing import Any
 import numpy as np
 
 from models.contract import Blobs, Profile, Tensors, Update, WindowSet
-from models.methods.disentafl import features, gate
-from models.methods.disentafl.names import config_of, route
+from models.methods.disentafl.routing import domain_gate
+from models.methods.disentafl.routing import mean_features as features
+from models.methods.disentafl.routing.blob_names import config_of, route
 from models.methods.disentafl.server import travelling
-from models.params import unflatten
-from protocol.task import Modality, Target, Task, Window
-from protocol.updates import UpdateHeader
+from models.tensors import unflatten
+from protocol.frames.headers import UpdateHeader
+from protocol.tasks.task import Modality, Target, Task, Window
 
 ALL = Profile(("acc", "gyro"), ("label", "pose", "speed", "picture"))
 ACC = Profile(("acc",), ("label",))
@@ -55,7 +56,7 @@ def state_of(task: Task, seed: int = 0) -> Blobs:
     for blob in route(task, ALL):
         kind, _, rest = blob.partition("/")
         if kind == "gate":
-            state |= unflatten(gate.initial(task, rest, rng))
+            state |= unflatten(domain_gate.initial(task, rest, rng))
         elif kind != features.PART:
             state[blob] = {
                 f"{blob}/{name}": rng.normal(size=shape).astype(np.float32)

@@ -6,9 +6,9 @@ import numpy as np
 
 from models.contract import Blobs, ClientContext, LocalResult, Profile, Tensors, Update, WindowSet
 from models.methods.disentafl.client import make_client
-from models.methods.disentafl.names import route
+from models.methods.disentafl.routing.blob_names import route
 from models.methods.disentafl.server import make_server
-from protocol.task import Task
+from protocol.tasks.task import Task
 from tests.support.disentafl_cases import ALL, header_of, task_of
 
 SMALL = {"width": 16, "hidden": 16, "heads": 2, "bottleneck": 4, "lr": 0.01, "batch": 16}

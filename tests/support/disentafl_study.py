@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from lichen.bench.disentafl.names import LOCAL
-from lichen.bench.disentafl.one import One
-from lichen.bench.disentafl.setting import Outcome
+from lichen_lab.benchmarks.studies.disentafl.names import LOCAL
+from lichen_lab.benchmarks.studies.disentafl.run_spec import One
+from lichen_lab.benchmarks.studies.disentafl.settings import Outcome
 
 
 def made_up(one: One) -> Outcome:

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from lichen.cli import main
-from runtime import databases
+from runtime.storage import sqlite
 from tests.support.disk_table import COMMANDS, DAEMONS, RUN, SERVE
 
 BOOKS = ("coordinator.sqlite3", "identity.sqlite3", "rollout.sqlite3", "spool.sqlite3")
@@ -29,12 +29,12 @@ _MB = 1024 * 1024
 
 def make(folder: Path) -> None:
     """All that the commands look at; then SIGKILL, so that WALs stay behind."""
-    from coordinator.config import load_settings, load_task  # noqa: PLC0415 - of this call alone
-    from coordinator.ownership import own_task, rules_of  # noqa: PLC0415
-    from coordinator.rollout.book import Book  # noqa: PLC0415
-    from coordinator.rollout.states import Create  # noqa: PLC0415
-    from coordinator.rounds.states import Checkpoint, RoundState  # noqa: PLC0415
-    from coordinator.store import Store  # noqa: PLC0415
+    from coordinator.config.coordinator import load_settings, load_task  # noqa: PLC0415 - of this call alone
+    from coordinator.recovery.folder_owner import own_task, rules_of  # noqa: PLC0415
+    from coordinator.rollout.model import Create  # noqa: PLC0415
+    from coordinator.rollout.store import Book  # noqa: PLC0415
+    from coordinator.round_machine.events import Checkpoint, RoundState  # noqa: PLC0415
+    from coordinator.storage.database import Store  # noqa: PLC0415
     from tests.support.rollouts import plan, release  # noqa: PLC0415
 
     settings = load_settings(folder / "coordinator.toml")
@@ -112,7 +112,7 @@ def commands(folder: Path, column: str) -> None:
     """What each command ends with and says, and each daemon that is started there."""
     place = disk(folder)
     shutil.copytree(folder / "state", place / "state")
-    databases.WAIT_S = 0.3
+    sqlite.WAIT_S = 0.3
     held = trouble(place, place / "state", column)
     found = {name: call([word.format(folder) for word in words]) for name, words in COMMANDS.items()}
     if column == "vanished":

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from subprocess import Popen
 
-from protocol.frame import digest
+from protocol.frames.frame import digest
 from tests.support.coordinator_fake import FakeDevice, frame, header, tiny_task
 from tests.support.disk_child import call, daemon, disk, fill, program, run
 

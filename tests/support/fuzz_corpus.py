@@ -20,21 +20,21 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from edge_agent.trust import Trusted
-from lichen.hostile import ATTACKS
+from edge_agent.trust.trusted_metadata import Trusted
+from lichen_lab.benchmarks.support.hostile_updates import ATTACKS
 from protocol import messages
-from protocol.announcement import TaskAnnouncement
 from protocol.bundle import BundleManifest, Completion, pack
-from protocol.cbor import SELF_DESCRIBED
 from protocol.enrolment import EnrolAnswer, EnrolRefusal, EnrolRequest, Invite, RenewRequest
 from protocol.errors import Reason
-from protocol.frame import encode_frame
-from protocol.graph_task import Features, GraphTask
+from protocol.frames.cbor import SELF_DESCRIBED
+from protocol.frames.frame import encode_frame
+from protocol.frames.headers import BlobHeader, Manifest, UpdateHeader
+from protocol.frames.tensors import Codec, encode
 from protocol.messages import BlobPointer, BlobRef, Fetch, Metric, ModalityState, Offer, Receipt, State, Want
-from protocol.task import Modality, Task, Window
-from protocol.tensors import Codec, encode
+from protocol.tasks.announcement import TaskAnnouncement
+from protocol.tasks.options import Features, GraphTask
+from protocol.tasks.task import Modality, Task, Window
 from protocol.topics import Kind, device_topic
-from protocol.updates import BlobHeader, Manifest, UpdateHeader
 from tests.support import fuzz_models, fuzz_rows
 from tests.support import trust as signing
 from tests.support.qqr_cases import task, with_prototypes

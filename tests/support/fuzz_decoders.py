@@ -7,29 +7,31 @@ from tempfile import TemporaryDirectory
 
 from pydantic import ValidationError
 
-from coordinator.aggregation import limits_for
+from coordinator.aggregation.fold import limits_for
 from coordinator.identity.certificates import read_certificate, requested_key
 from edge_agent.identity.keys import certificates_pem
-from edge_agent.ledger import _read as read_ledger
-from edge_agent.trust import Trusted
-from models import params, windowset
-from models.graphs import files as graph_files
-from models.graphs import keyed, serving
-from models.graphs.text import Encoder
+from edge_agent.training.round_ledger import _read as read_ledger
+from edge_agent.trust.trusted_metadata import Trusted
+from models import tensors
+from models.data import window_set
+from models.data.streams.recording import read as read_recording
+from models.knowledge_graph.data import embedding_tables, keyed
+from models.knowledge_graph.data import files as graph_files
+from models.knowledge_graph.data.text_features import Encoder
 from models.methods.disentafl.messages import parse as parse_disentafl
 from models.methods.qqr.messages import parse as parse_qqr
 from models.methods.tactfl.messages import parse as parse_tactfl
-from models.streams.recording import read as read_recording
-from protocol import cbor, chunks, messages, topics
-from protocol.announcement import TaskAnnouncement
+from protocol import messages, topics
 from protocol.bundle import unpack
 from protocol.enrolment import EnrolAnswer, EnrolRefusal, EnrolRequest, Invite, RenewRequest
 from protocol.errors import Misconfigured, Reason, Refused
-from protocol.frame import decode_frame
-from protocol.roles import Root, Snapshot, Targets, Timestamp
-from protocol.roles import read as read_role
-from protocol.signed_work import SignedOffer, SignedTask, read_signed
-from protocol.updates import BlobHeader, Manifest, UpdateHeader
+from protocol.frames import cbor, chunks
+from protocol.frames.frame import decode_frame
+from protocol.frames.headers import BlobHeader, Manifest, UpdateHeader
+from protocol.tasks.announcement import TaskAnnouncement
+from protocol.trust.metadata import Root, Snapshot, Targets, Timestamp
+from protocol.trust.metadata import read as read_role
+from protocol.trust.signed_work import SignedOffer, SignedTask, read_signed
 from tests.support import fuzz_rows
 from tests.support.closed_models import agreed
 from tests.support.qqr_cases import task, with_prototypes
@@ -124,8 +126,8 @@ DECODERS: Mapping[str, Decoder] = {
     "qqr": _extra(parse_qqr),
     "disentafl": _extra(parse_disentafl),
     "tactfl": _extra(parse_tactfl),
-    "params": _in_file(".npz", params.read_npz),
-    "windows": _in_file(".npz", lambda path: windowset.load(path, TASK)),
+    "params": _in_file(".npz", tensors.read_npz),
+    "windows": _in_file(".npz", lambda path: window_set.load(path, TASK)),
     "recording": _in_file(".npz", read_recording),
     "recording_csv": _in_file(".csv", read_recording),
     "ledger": _in_file(".json", read_ledger),
@@ -133,7 +135,7 @@ DECODERS: Mapping[str, Decoder] = {
     "graph_features": _in_file(".npz", graph_files.read_features),
     "graph_masks": _in_file(".npz", graph_files.read_masks),
     "graph_keyed": _in_file(".npz", lambda path: keyed.load(path, fuzz_rows.TASK)),
-    "graph_tables": _in_file(".npz", lambda path: serving.tables(params.read_npz(path))),
+    "graph_tables": _in_file(".npz", lambda path: embedding_tables.tables(tensors.read_npz(path))),
     "mmfed3_hide": fuzz_rows.taken,
     "text_encoder": _in_file(".npz", Encoder.load),
 }

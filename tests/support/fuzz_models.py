@@ -58,13 +58,14 @@ def _exported() -> Iterator[tuple[str, bytes]]:
     import torch  # noqa: PLC0415 - none of it is needed but here
     from torch import nn  # noqa: PLC0415 - as above
 
-    from export import completion, int8  # noqa: PLC0415 - as above
-    from export.features import feature_graphs  # noqa: PLC0415 - as above
-    from export.graph import serialized, to_onnx  # noqa: PLC0415 - as above
-    from export.own import paths_of  # noqa: PLC0415 - as above
-    from models.graphs.completion import Completer  # noqa: PLC0415 - as above
-    from models.graphs.scores import SCORES  # noqa: PLC0415 - as above
-    from protocol.task import Encoder  # noqa: PLC0415 - as above
+    from export import completion  # noqa: PLC0415 - as above
+    from export.encoder_models import feature_graphs  # noqa: PLC0415 - as above
+    from export.int8 import quantize  # noqa: PLC0415 - as above
+    from export.onnx_graph import serialized, to_onnx  # noqa: PLC0415 - as above
+    from export.overridable_inputs import paths_of  # noqa: PLC0415 - as above
+    from models.knowledge_graph.networks.completion import Completer  # noqa: PLC0415 - as above
+    from models.knowledge_graph.networks.triple_scores import SCORES  # noqa: PLC0415 - as above
+    from protocol.tasks.task import Encoder  # noqa: PLC0415 - as above
     from tests.support.qqr_cases import task  # noqa: PLC0415 - as above
     from tests.support.several_targets import TASK, Several  # noqa: PLC0415 - as above
 
@@ -85,7 +86,7 @@ def _exported() -> Iterator[tuple[str, bytes]]:
         dynamic=({0: torch.export.Dim("batch")},),
     )
     rng = np.random.default_rng(0)
-    small = int8.quantized(
+    small = quantize.quantized(
         plain, [{"x": rng.standard_normal((1, 2, 12)).astype(np.float32)} for _ in range(4)]
     )
     assert small is not None

@@ -7,12 +7,12 @@ import numpy as np
 
 from models.contract import Blobs, Update
 from models.registry import method
-from protocol.cbor import SELF_DESCRIBED
-from protocol.frame import decode_frame
-from protocol.graph_task import Features, GraphTask
-from protocol.task import Task
-from protocol.tensors import Codec, Encoded, encode
-from protocol.updates import UpdateHeader
+from protocol.frames.cbor import SELF_DESCRIBED
+from protocol.frames.frame import decode_frame
+from protocol.frames.headers import UpdateHeader
+from protocol.frames.tensors import Codec, Encoded, encode
+from protocol.tasks.options import Features, GraphTask
+from protocol.tasks.task import Task
 
 TASK = Task(
     name="t",

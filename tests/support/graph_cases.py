@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from models.graphs.files import Features, Triple
-from models.graphs.graph import Graph
-from models.graphs.merging import empty, merge
+from models.knowledge_graph.data.files import Features, Triple
+from models.knowledge_graph.data.graph import Graph
+from models.knowledge_graph.data.merging import empty, merge
 
 HOUSE: tuple[Triple, ...] = (
     ("boiler", "stands_in", "cellar"),

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_agent.config import AgentSettings, GraphSettings, InferSettings
-from edge_agent.graph_reading import GraphReader, Snapshot
-from edge_agent.identity.secret import secret_path
-from edge_agent.private import PrivateTensors
-from models.graphs.files import write_triples
-from models.graphs.serving import Tables
-from protocol.task import Task
+from edge_agent.config.agent import AgentSettings, GraphSettings, InferSettings
+from edge_agent.identity.fleet_secret import secret_path
+from edge_agent.knowledge_graph.reader import GraphReader, Snapshot
+from edge_agent.tasks.private_tensors import PrivateTensors
+from models.knowledge_graph.data.embedding_tables import Tables
+from models.knowledge_graph.data.files import write_triples
+from protocol.tasks.task import Task
 from tests.support.graph_cases import HOUSE, SECRET
 
 D, TOP_K = 4, 3

@@ -14,9 +14,9 @@ import cbor2
 import numpy as np
 
 from protocol import messages
-from protocol.cbor import SELF_DESCRIBED
 from protocol.errors import LichenError
-from protocol.frame import digest
+from protocol.frames.cbor import SELF_DESCRIBED
+from protocol.frames.frame import digest
 from protocol.messages import BlobPointer, BlobRef, Fetch, ModalityState, Offer, State
 from protocol.topics import Kind
 from tests.support.coordinator_fake import FakeDevice, frame, header

@@ -11,8 +11,8 @@ from typing import Any
 
 from coordinator.identity import mosquitto
 from coordinator.identity.certificates import Revoked
-from runtime.mqtt import Link, Message
-from runtime.settings import MqttSettings
+from runtime.mqtt.link import Link, Message
+from runtime.settings.load import MqttSettings
 from tests.support.brokers import BrokerProcess, free_port, require_mosquitto
 from tests.support.identity_pki import FLEET, HOST, Pki, Shown
 from tests.support.links import running

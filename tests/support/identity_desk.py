@@ -14,11 +14,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from coordinator.config import CoordinatorSettings
+from coordinator.config.coordinator import CoordinatorSettings
 from coordinator.identity.authority import Authority
-from coordinator.identity.desk import Desk
-from coordinator.identity.office import Office
-from coordinator.identity.places import Places
+from coordinator.identity.enrolment import Desk
+from coordinator.identity.http_api.service import Office
+from coordinator.identity.paths import Places
 from runtime.clock import SystemClock
 from tests.support.brokers import HOST, free_port
 

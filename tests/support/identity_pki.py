@@ -8,8 +8,8 @@ from urllib.parse import quote
 from coordinator.identity import certificates
 from coordinator.identity.authority import Authority
 from edge_agent.identity import keys
-from edge_agent.identity.folder import Folder, Identity
-from runtime.settings import MqttSettings, TlsSettings
+from edge_agent.identity.files import Folder, Identity
+from runtime.settings.load import MqttSettings, TlsSettings
 from tests.support.links import quick
 
 FLEET = "test"

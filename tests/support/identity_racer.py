@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from coordinator.identity.book import Book
+from coordinator.identity.store import Book
 from protocol.errors import Refused
 
 

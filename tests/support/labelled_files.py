@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from protocol.task import Labelled, Modality, Task, Window
+from protocol.tasks.task import Labelled, Modality, Task, Window
 
 LABELS = ("slow", "middle", "fast")
 Cells = Mapping[str, Sequence[object]]

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from runtime.mqtt import Link
-from runtime.settings import MqttSettings
+from runtime.mqtt.link import Link
+from runtime.settings.load import MqttSettings
 
 
 def quick(port: int, **options: Any) -> MqttSettings:

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lichen.datasets import fsdd, official, uci_har
-from lichen.datasets.published import PARTS
-from lichen.datasets.split import Part
+from lichen_lab.simulation.data.access.split import Part
+from lichen_lab.simulation.data.sets import fsdd, uci_har, uci_har_official
+from lichen_lab.simulation.data.sets.uci_har_digests import PARTS
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -41,7 +41,7 @@ def har_texts(parts: Mapping[Part, Arrays], digits: int = 9) -> dict[str, bytes]
         for column, channel in enumerate(uci_har.CHANNELS):
             buffer = io.BytesIO()
             np.savetxt(buffer, arrays["x"][:, column], fmt=f" %{digits + 7}.{digits - 1}e")
-            texts[official.name_of(part, channel)] = buffer.getvalue()
+            texts[uci_har_official.name_of(part, channel)] = buffer.getvalue()
     return texts
 
 

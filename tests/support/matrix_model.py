@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from lichen.reliability import rows
-from lichen.reliability.cells import Row
-from lichen.reliability.faults import FAULTS
-from lichen.reliability.matrix import DEVICES
-from lichen.reliability.steps import STEPS
+from lichen_lab.benchmarks.fault_injection import matrix_runner
+from lichen_lab.benchmarks.fault_injection.faults import FAULTS
+from lichen_lab.benchmarks.fault_injection.matrix import DEVICES
+from lichen_lab.benchmarks.fault_injection.matrix_results import Row
+from lichen_lab.benchmarks.fault_injection.steps import STEPS
 from tests.support.brokers import require_mosquitto
 
 
@@ -17,7 +17,7 @@ from tests.support.brokers import require_mosquitto
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     kept = tmp_path_factory.getbasetemp() / "matrix-initial.npz"
     if not kept.exists():  # each file that imports this fixture has one of its own
-        with rows.initial_model(light=True) as made:
+        with matrix_runner.initial_model(light=True) as made:
             assert made is not None
             shutil.copyfile(made, kept)
     return kept
@@ -26,7 +26,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def survives(name: str, model: Path) -> Row:
     """The fault at every step: each round ends, and nothing that was acknowledged is lost."""
     require_mosquitto()
-    row = rows.run(FAULTS[name], model)
+    row = matrix_runner.run(FAULTS[name], model)
     assert [cell.step for cell in row.cells] == [step.name for step in STEPS]
     assert row.verdict.violations == []
     assert row.verdict.compared == len(STEPS) + 1, "each version equals the undisturbed fold, bit for bit"

@@ -3,15 +3,15 @@
 import numpy as np
 
 from models.contract import Blobs, ClientContext, LocalResult, Update
-from models.graphs.graph import Graph
-from models.graphs.keyed import KeyedGraph
-from models.graphs.partition import part
+from models.knowledge_graph.data.graph import Graph
+from models.knowledge_graph.data.keyed import KeyedGraph
+from models.knowledge_graph.data.partition import part
 from models.registry import method
-from protocol.frame import decode_frame, encode_frame
-from protocol.graph_task import Features, GraphTask
-from protocol.task import Task
-from protocol.tensors import Codec, encode
-from protocol.updates import UpdateHeader
+from protocol.frames.frame import decode_frame, encode_frame
+from protocol.frames.headers import UpdateHeader
+from protocol.frames.tensors import Codec, encode
+from protocol.tasks.options import Features, GraphTask
+from protocol.tasks.task import Task
 from tests.support.graph_cases import SECRET, random_graph
 
 SPEC = method("mmfed3_hide")

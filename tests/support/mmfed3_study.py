@@ -2,9 +2,16 @@
 
 import numpy as np
 
-from lichen.bench.mmfed3_hide import fleets
-from lichen.bench.mmfed3_hide.one import One
-from lichen.bench.mmfed3_hide.setting import FIGURES, Conditions, Fleet, Look, Outcome, Setting
+from lichen_lab.benchmarks.studies.mmfed3_hide import fleets
+from lichen_lab.benchmarks.studies.mmfed3_hide.run_spec import One
+from lichen_lab.benchmarks.studies.mmfed3_hide.settings import (
+    FIGURES,
+    Conditions,
+    Fleet,
+    Look,
+    Outcome,
+    Setting,
+)
 from tests.support.graph_cases import random_graph
 
 TINY = Setting(rounds=3, warmup=1, epochs=1, dim=8, batch=64, negatives=8, look_every=1)

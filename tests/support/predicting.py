@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from edge_agent.inference import Inference
+from edge_agent.inference.service import Inference
 
 
 @asynccontextmanager

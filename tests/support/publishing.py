@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from edge_agent.config import AgentSettings
+from edge_agent.config.agent import AgentSettings
 from protocol.bundle import BundleManifest, unpack
-from protocol.task import Modality, Target, Task
+from protocol.tasks.task import Modality, Target, Task
 from tests.support.agent_bundle import bundle
 
 MADE = Modality(name="ppg", channels=1, rate_hz=10, input=False)
@@ -34,7 +34,7 @@ ALL = ("skin-temperature", "steps", "mood", "pulse")
 
 
 def line(i: int = 0, *, targets: bool = True) -> dict[str, Any]:
-    """As ``edge_agent.answers`` makes it."""
+    """As ``edge_agent.inference.prediction_lines`` makes it."""
     others = {
         "skin-temperature": {"value": 30.5 + i, "truth": None},
         "steps": {"value": float(i), "truth": 2.0},

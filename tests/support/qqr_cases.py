@@ -7,7 +7,7 @@ import numpy as np
 from models.contract import ClientContext, WindowSet
 from models.methods.qqr.client import make_client
 from models.methods.qqr.prototypes import rounds_name, values_name
-from protocol.task import Encoder, Modality, Network, Task, Window
+from protocol.tasks.task import Encoder, Modality, Network, Task, Window
 
 SMALL = Encoder(width=4, depth=1)
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from lichen.bench.qqr.setting import Outcome, Setting, evaluated
-from lichen.datasets.split import Split
+from lichen_lab.benchmarks.studies.qqr.settings import Outcome, Setting, evaluated
+from lichen_lab.simulation.data.access.split import Split
 from models.contract import WindowSet
 from protocol.errors import Misconfigured
 

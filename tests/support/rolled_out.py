@@ -1,6 +1,6 @@
 """The demo's last act as it should be: two watches, a bad model that is dropped, a good one that is kept."""
 
-from lichen.demo.rollout.story import Move, Release, RolloutStory, Said, Watcher
+from lichen_lab.demo.rollout.results import Move, Release, RolloutStory, Said, Watcher
 
 FIRST, BAD, GOOD = 2, 5, 4
 

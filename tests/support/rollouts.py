@@ -7,11 +7,11 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from coordinator.rollout.command import app
-from coordinator.rollout.machine import apply
+from coordinator.cli.rollout import app
+from coordinator.rollout.model import Course, Heard, Piece, Release, Tick
 from coordinator.rollout.plan import Fact, Plan
-from coordinator.rollout.states import Course, Heard, Piece, Release, Tick
-from protocol.frame import digest
+from coordinator.rollout.table import apply
+from protocol.frames.frame import digest
 from protocol.messages import BlobRef
 from protocol.rollout import TrialReport
 

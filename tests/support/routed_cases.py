@@ -6,10 +6,10 @@ import numpy as np
 import torch
 
 from models.contract import Blobs, ClientContext, LocalResult, Profile, Tensors, WindowSet
-from models.params import npz_bytes
 from models.spec import MethodSpec
-from protocol.frame import digest
-from protocol.task import Target, Task
+from models.tensors import npz_bytes
+from protocol.frames.frame import digest
+from protocol.tasks.task import Target, Task
 from tests.support import contract_cases
 
 PROFILES = {

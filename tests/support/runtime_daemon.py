@@ -1,11 +1,11 @@
-"""A daemon that does what its first argument says; for the tests of runtime.supervise."""
+"""A daemon that does what its first argument says; for the tests of runtime.process.daemon."""
 
 import asyncio
 import sys
 import time
 
 from protocol.errors import Misconfigured
-from runtime.supervise import Finished, run, supervise
+from runtime.process.daemon import Finished, run, supervise
 
 
 def say(text: str) -> None:

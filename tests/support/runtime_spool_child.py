@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from runtime.spool import Spool
+from runtime.storage.spool import Spool
 
 
 def main() -> None:

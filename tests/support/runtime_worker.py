@@ -1,4 +1,4 @@
-"""A worker that does what its job folder's ``do`` file says; torch-free. For the tests of runtime.workers."""
+"""A worker that does what its job folder's ``do`` file says; torch-free. For tests of worker processes."""
 
 import json
 import os

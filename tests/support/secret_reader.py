@@ -4,7 +4,7 @@ import json
 import sys
 from pathlib import Path
 
-from models.serve import main
+from models.worker.job_loop import main
 
 
 def do(job: Path) -> None:

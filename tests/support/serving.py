@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from edge_agent.collect import Judged
-from edge_agent.config import InferSettings
-from edge_agent.inference import Inference
-from edge_agent.quality import REASONS, Quality
-from edge_agent.seen import Seen
-from edge_agent.serving import servant
-from edge_agent.serving.parent import Ready, Zygote
-from edge_agent.serving.wire import Reader, send
-from models.streams.windows import Windows
+from edge_agent.config.agent import InferSettings
+from edge_agent.inference.onnx_models.observation import Seen
+from edge_agent.inference.service import Inference
+from edge_agent.inference.serving import model_server as servant
+from edge_agent.inference.serving.codec import Reader, send
+from edge_agent.inference.serving.zygote_client import Ready, Zygote
+from edge_agent.windows.collector import Judged
+from edge_agent.windows.quality.meter import REASONS, Quality
+from models.data.streams.windows import Windows
 from protocol.bundle import unpack
 from runtime.clock import SystemClock
 from tests.support.agent_bundle import bundle, tiny_onnx

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from protocol.task import Modality, Target, Task, Window
+from protocol.tasks.task import Modality, Target, Task, Window
 
 TASK = Task(
     name="several",
@@ -62,7 +62,7 @@ class Several(nn.Module):
         }
 
     def forward(self, present_BM: Tensor, *x: Tensor) -> tuple[Tensor, ...]:
-        """In the order of ``protocol.outputs``."""
+        """In the order of ``protocol.output_names``."""
         here_BM = present_BM > 0.5
         h_B6 = torch.zeros(present_BM.shape[0], 6)
         for m, (modality, embed) in enumerate(zip(self.read, self.embed, strict=True)):

@@ -6,7 +6,7 @@ import numpy as np
 
 from models.contract import Blobs, ClientContext, Context, LocalResult, Tensors, WindowSet
 from models.methods.tactfl.client import make_client
-from protocol.task import Encoder, Labelled, Modality, Network, Task, Window
+from protocol.tasks.task import Encoder, Labelled, Modality, Network, Task, Window
 
 SMALL = Encoder(width=4, depth=2)
 

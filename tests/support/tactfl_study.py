@@ -5,12 +5,20 @@ from pathlib import Path
 
 import numpy as np
 
-from lichen.bench.tactfl import hapt as hapt_fleet
-from lichen.bench.tactfl import uci_har as har_fleet
-from lichen.bench.tactfl.names import OURS
-from lichen.bench.tactfl.one import One
-from lichen.bench.tactfl.setting import HERE, TRAINED, TUNED, Fleet, Member, Outcome, Setting
-from lichen.datasets import hapt, uci_har
+from lichen_lab.benchmarks.studies.tactfl.data import hapt as hapt_fleet
+from lichen_lab.benchmarks.studies.tactfl.data import uci_har as har_fleet
+from lichen_lab.benchmarks.studies.tactfl.names import OURS
+from lichen_lab.benchmarks.studies.tactfl.run_spec import One
+from lichen_lab.benchmarks.studies.tactfl.settings import (
+    HERE,
+    TRAINED,
+    TUNED,
+    Fleet,
+    Member,
+    Outcome,
+    Setting,
+)
+from lichen_lab.simulation.data.sets import hapt, uci_har
 from tests.support import made_data, tactfl_cases
 
 TINY = Setting(

@@ -7,8 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from edge_agent.config import DeploySettings, TrialSettings
-from edge_agent.deploy import Deployment
+from edge_agent.config.agent import DeploySettings, TrialSettings
+from edge_agent.deployment.service import Deployment
 from protocol.errors import Transient
 from protocol.messages import BlobRef, ModelPointer
 from protocol.rollout import Trial

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from edge_agent.model import read_manifest
-from edge_agent.seen import Seen
+from edge_agent.inference.onnx_models.observation import Seen
+from edge_agent.inference.onnx_models.window_model import read_manifest
 from protocol.bundle import BundleManifest
 from protocol.errors import Reason, Refused
 
@@ -34,7 +34,7 @@ def classes(*indices: int, classes: int = 3) -> dict[str, Any]:
 
 @dataclass
 class FakeRunner:
-    """As ``edge_agent.inference.Inference`` promises it; what is ended is remembered."""
+    """As ``edge_agent.inference.service.Inference`` promises it; what is ended is remembered."""
 
     refuses: set[str] = field(default_factory=set)
     """Bundles that do not run here."""

@@ -4,12 +4,12 @@ from dataclasses import dataclass, field
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from protocol.decisions import drafted
-from protocol.frame import digest
+from protocol.frames.frame import digest
 from protocol.messages import BlobRef, ModelPointer
-from protocol.roles import ONLINE, SNAPSHOT_FILE, TARGETS_FILE, File, draft, path_of
-from protocol.signed_work import draft_offer, draft_task
-from protocol.signing import Envelope, PublicKey
+from protocol.trust.decisions import drafted
+from protocol.trust.metadata import ONLINE, SNAPSHOT_FILE, TARGETS_FILE, File, draft, path_of
+from protocol.trust.signed_work import draft_offer, draft_task
+from protocol.trust.signing import Envelope, PublicKey
 
 FLEET, DEVICE = ME = ("f", "d")
 NOW = 1_800_000_000.0

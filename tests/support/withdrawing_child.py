@@ -11,12 +11,12 @@ import sys
 from pathlib import Path
 
 from coordinator.app import Coordinator
-from coordinator.telling import Teller
-from lichen.world.toy import ToyJobs, server_half, toy_task
-from protocol.task import Rounds, Task, Uplink
+from coordinator.messaging.receipts import Teller
+from lichen_lab.simulation.deterministic.scenario.toy_method import ToyJobs, server_half, toy_task
+from protocol.tasks.task import Rounds, Task, Uplink
 from runtime import logs
 from runtime.clock import SystemClock
-from runtime.supervise import run
+from runtime.process.daemon import run
 from tests.support.coordinator_fake import FLEET, settings_for
 
 HEAD = 64

@@ -7,10 +7,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from runtime.mqtt import Will
+from runtime.mqtt.link import Will
 
 if TYPE_CHECKING:
-    from runtime.inbox import Message
+    from runtime.mqtt.inbox import Message
 
 
 class Client:

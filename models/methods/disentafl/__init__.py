@@ -1,7 +1,8 @@
 """DisentAFL: devices with different sensors and tasks share a supernet by its experts. Torch-free.
 
 Each knowledge type of (11) is a blob of its own; a device holds those of its route (``names.py``), and each
-is averaged over the devices that hold it. The paper's "task" is a :class:`protocol.task.Target` here. Where
+is averaged over the devices that hold it. The paper's "task" is a :class:`protocol.tasks.task.Target` here.
+Where
 the paper leaves a choice:
 
 - The supernet: a modality's window is cut into at most ``tokens`` patches, which are embedded and pass

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from models import training
 from models.contract import (
     Blobs,
     ClientContext,
@@ -19,21 +18,22 @@ from models.contract import (
     Tensors,
     WindowSet,
 )
-from models.methods.disentafl import features, gate
-from models.methods.disentafl.batch import Batch
-from models.methods.disentafl.distil import Fleet, Rows, own_features
+from models.methods.disentafl.distillation import Fleet, Rows, own_features
 from models.methods.disentafl.evaluation import evaluated
-from models.methods.disentafl.inference import RouteModel
-from models.methods.disentafl.local import LocalTraining, accuracy, agreement, seen_by
+from models.methods.disentafl.local_training import LocalTraining, accuracy, agreement, seen_by
 from models.methods.disentafl.messages import DisentMessage
-from models.methods.disentafl.names import config_of, domains_of, gated, route
+from models.methods.disentafl.network.batch import Batch
+from models.methods.disentafl.network.inference import RouteModel
+from models.methods.disentafl.network.supernet import Subnet, part, subnet
 from models.methods.disentafl.personal import begun, kept
+from models.methods.disentafl.round_plan import Work
+from models.methods.disentafl.routing import domain_gate, mean_features
+from models.methods.disentafl.routing.blob_names import config_of, domains_of, gated, route
 from models.methods.disentafl.server import travelling
-from models.methods.disentafl.supernet import Subnet, part, subnet
-from models.methods.disentafl.work import Work
-from models.params import difference, flatten
-from protocol.task import Task
-from protocol.tensors import Codec
+from models.tensors import difference, flatten
+from models.training import local
+from protocol.frames.tensors import Codec
+from protocol.tasks.task import Task
 
 
 class DisentAflClient:
@@ -45,14 +45,14 @@ class DisentAflClient:
         A blob's values depend on the seed and its name alone, so that a task that gains a modality or target
         begins with the others as they were.
         """
-        blobs: Blobs = features.fresh(task)
+        blobs: Blobs = mean_features.fresh(task)
         for blob in route(task, Profile(task.input_names, task.target_names)):
             kind, _, name = blob.partition("/")
-            own = training.derive_seed(seed, "initial", blob)
+            own = local.derive_seed(seed, "initial", blob)
             if kind == "gate":
-                blobs[blob] = gate.initial(task, name, np.random.default_rng(own))
+                blobs[blob] = domain_gate.initial(task, name, np.random.default_rng(own))
             elif blob not in blobs:
-                training.start_deterministic(own)
+                local.start_deterministic(own)
                 module = part(task, config_of(task), blob)
                 blobs[blob] = {f"{blob}/{n}": p.detach().numpy() for n, p in module.named_parameters()}
         return {blob: blobs[blob] for blob in sorted(blobs)}
@@ -69,9 +69,7 @@ class DisentAflClient:
             Transient: no window has one of the route's modalities and a label of one of its targets.
         """
         work = Work.of(context, windows, state)
-        generator = training.start_deterministic(
-            training.derive_seed(context.seed, context.device, context.round)
-        )
+        generator = local.start_deterministic(local.derive_seed(context.seed, context.device, context.round))
         net = Subnet(context.task, work.profile, work.domain if domains_of(state) else None)
         net.load(flatten(begun(work.config, state, private)))
         everything = Batch.of(context.task, net, work.windows)
@@ -119,7 +117,9 @@ def _result(work: Work, state: Blobs, private: Tensors, done: _Trained) -> Local
     psi, keeps, best = _gate(work, state, private, done.accuracy)
     new = done.tensors | psi
     base = travelling(task, state, work.profile, work.domain)
-    values = {features.values_name(blob): np.stack(list(own.values())) for blob, own in done.rows.items()}
+    values = {
+        mean_features.values_name(blob): np.stack(list(own.values())) for blob, own in done.rows.items()
+    }
     message = DisentMessage(
         modalities=work.profile.modalities,
         targets=work.profile.targets,
@@ -143,12 +143,12 @@ def _gate(work: Work, state: Blobs, private: Tensors, found: float | None) -> tu
     task, config, profile = work.context.task, work.config, work.profile
     if not gated(config):
         return {}, {}, work.domain
-    memory_N2 = gate.memory_of(private, config)
+    memory_N2 = domain_gate.memory_of(private, config)
     if found is not None:
-        memory_N2 = gate.remembered(memory_N2, work.domain, found, config)
-    psi = gate.trained(task, flatten(state), profile, work.windows, memory_N2, config)
-    best = int(np.argmax(gate.scores(task, psi, profile, work.windows)))
-    return psi, {gate.MEMORY: memory_N2}, best
+        memory_N2 = domain_gate.remembered(memory_N2, work.domain, found, config)
+    psi = domain_gate.trained(task, flatten(state), profile, work.windows, memory_N2, config)
+    best = int(np.argmax(domain_gate.scores(task, psi, profile, work.windows)))
+    return psi, {domain_gate.MEMORY: memory_N2}, best
 
 
 def make_client() -> DisentAflClient:

@@ -5,16 +5,16 @@ from dataclasses import replace
 import numpy as np
 
 from models.contract import Blobs, Evaluation, FloatArray, WindowSet
-from models.evaluation import judge
-from models.methods.disentafl import gate
-from models.methods.disentafl.inference import RouteModel, predictions
-from models.methods.disentafl.names import config_of, domains_of, profile_of, route
-from models.methods.disentafl.supernet import subnet
-from models.params import flatten
-from models.windowset import target as truth_of
+from models.data.window_set import target as truth_of
+from models.methods.disentafl.network.inference import RouteModel, predictions
+from models.methods.disentafl.network.supernet import subnet
+from models.methods.disentafl.routing import domain_gate
+from models.methods.disentafl.routing.blob_names import config_of, domains_of, profile_of, route
+from models.tensors import flatten
+from models.training.evaluation import judge
 from protocol.errors import Misconfigured
-from protocol.outputs import outputs_of
-from protocol.task import LABEL, Target, Task
+from protocol.output_names import outputs_of
+from protocol.tasks.task import LABEL, Target, Task
 
 
 def evaluated(task: Task, windows: WindowSet, state: Blobs) -> Evaluation:
@@ -48,7 +48,7 @@ def _chosen(task: Task, windows: WindowSet, state: Blobs) -> Blobs:
     """All that a state reads and predicts, through the domain that its gate prefers of those it has."""
     profile, domains = profile_of(task, state), domains_of(state)
     if len(domains) > 1:
-        scores_D = gate.scores(task, flatten(state), profile, windows)
+        scores_D = domain_gate.scores(task, flatten(state), profile, windows)
         domains = (max(domains, key=lambda d: float(scores_D[d])),)
     return {name: state[name] for name in route(task, profile, domains) if name in state}
 

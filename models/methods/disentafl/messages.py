@@ -7,8 +7,8 @@ from pydantic import AfterValidator, Field
 
 from models.contract import Profile
 from protocol.base import Count, Share, Wire
-from protocol.task import ModalityName
-from protocol.updates import read_extra
+from protocol.frames.headers import read_extra
+from protocol.tasks.task import ModalityName
 
 _MOST_ROWS = 16 * 1024
 _PART = "[A-Za-z_][A-Za-z0-9_-]{0,31}"

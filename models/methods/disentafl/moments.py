@@ -1,4 +1,4 @@
-"""Adam's moments of a route's knowledge types, which a device keeps (:mod:`models.moments`). Imports torch.
+"""Adam's moments of a route's knowledge types, which a device keeps (``training.adam_state``). Imports torch.
 
 By blob, so that a domain or target that comes back finds its own again.
 """
@@ -6,28 +6,26 @@ By blob, so that a domain or target that comes back finds its own again.
 from collections.abc import Mapping
 from itertools import groupby
 
-from models import moments, training
 from models.contract import FloatArray, Tensors, blob_of
 from models.methods.disentafl import DisentAflConfig
-from models.methods.disentafl.supernet import Subnet
+from models.methods.disentafl.network.supernet import Subnet
+from models.training import adam_state, local
 
 
-def begun(
-    net: Subnet, config: DisentAflConfig, lr: float, private: Mapping[str, FloatArray]
-) -> training.Adam:
+def begun(net: Subnet, config: DisentAflConfig, lr: float, private: Mapping[str, FloatArray]) -> local.Adam:
     """An optimizer of the network that goes on with the moments that the device kept, if it keeps any."""
     own = dict(net.named_parameters())
-    adam = training.Adam([own[path] for path in net.wire().values()], lr, config.weight_decay)
+    adam = local.Adam([own[path] for path in net.wire().values()], lr, config.weight_decay)
     if config.keep_moments:
-        moments.resume(adam, _sizes(net), private)
+        adam_state.resume(adam, _sizes(net), private)
     return adam
 
 
 def after(
-    net: Subnet, config: DisentAflConfig, adam: training.Adam, private: Mapping[str, FloatArray]
+    net: Subnet, config: DisentAflConfig, adam: local.Adam, private: Mapping[str, FloatArray]
 ) -> Tensors:
     """What the device keeps, by name in ``private``; of blobs that did not train, what it kept before."""
-    return moments.kept(adam, _sizes(net), private) if config.keep_moments else {}
+    return adam_state.kept(adam, _sizes(net), private) if config.keep_moments else {}
 
 
 def _sizes(net: Subnet) -> dict[str, int]:

@@ -1,10 +1,10 @@
 """DomGate and IoGate on the device: which blobs it fetches. NumPy only."""
 
 from models.contract import Blobs, ClientContext, Profile, Tensors, WindowSet
-from models.methods.disentafl import gate
-from models.methods.disentafl.names import config_of, first, gated, known, route
-from models.params import flatten
-from protocol.task import LABEL, Task
+from models.methods.disentafl.routing import domain_gate
+from models.methods.disentafl.routing.blob_names import config_of, first, gated, known, route
+from models.tensors import flatten
+from protocol.tasks.task import LABEL, Task
 
 
 def profile_in(context: ClientContext, windows: WindowSet) -> Profile:
@@ -30,7 +30,9 @@ class DisentAflRouter:
         task, config, profile = context.task, config_of(context.task), profile_in(context, windows)
         domain = 0
         if gated(config):
-            domain = gate.choose(gate.scores(task, flatten(state), profile, windows), config, context)
+            domain = domain_gate.choose(
+                domain_gate.scores(task, flatten(state), profile, windows), config, context
+            )
         return route(task, profile, (domain,))
 
 

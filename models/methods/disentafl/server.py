@@ -9,19 +9,21 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from models.aggregate import MAX_ABS
+from models.aggregation.exact_sums import MAX_ABS
+from models.aggregation.prototype_median import row_fold
+from models.aggregation.robust import delta_fold
 from models.contract import Blobs, Profile, Tensors, Update
-from models.headers import check_counts
-from models.methods.disentafl import DisentAflConfig, features, gate
+from models.header_checks import check_counts
+from models.methods.disentafl import DisentAflConfig
 from models.methods.disentafl.messages import DisentMessage, parse
-from models.methods.disentafl.names import SHARED, config_of, known, route
-from models.params import apply, check_names, check_tensor, flatten, shapes, unflatten
-from models.robust import delta_fold
-from models.robust_rows import row_fold
+from models.methods.disentafl.routing import domain_gate
+from models.methods.disentafl.routing import mean_features as features
+from models.methods.disentafl.routing.blob_names import SHARED, config_of, known, route
+from models.tensors import apply, check_names, check_tensor, flatten, shapes, unflatten
 from protocol.errors import Reason, Refused
-from protocol.task import Task
+from protocol.tasks.task import Task
 
-_GATE_BOUND: Final = 2 * gate.MAX_STEP
+_GATE_BOUND: Final = 2 * domain_gate.MAX_STEP
 """With room for what earlier rounds' quantization carried over."""
 
 

@@ -6,7 +6,8 @@ coordinator by keyed hashes alone. Relations, features, fusion and imputation st
 choice:
 
 - An entity that the coordinator has no row of begins at values that follow from its key
-  (``models.graphs.initial``), so that devices start a shared entity alike. A device that brings an entity
+  (``models.knowledge_graph.data.initial_embeddings``), so that devices start a shared entity alike. A device
+  that brings an entity
   which others have already gets the fleet's row after that round; what it learned of it before is not folded,
   and does not wait either.
 - Quantization and rows that wait leave a carry; a device begins its next round from the fleet's rows plus its
@@ -27,8 +28,8 @@ from pydantic import Field, model_validator
 
 from models.spec import MethodSpec
 from protocol.base import Frozen
-from protocol.task import Task
-from protocol.tensors import Codec
+from protocol.frames.tensors import Codec
+from protocol.tasks.task import Task
 
 Rate = Annotated[float, Field(gt=0, le=10)]
 Weight = Annotated[float, Field(ge=0, le=1e6)]
@@ -117,7 +118,7 @@ class MmFed3Config(Frozen):
 
     @property
     def span(self) -> float:
-        """First values of entities and relations are even in ``[-span, span]`` (``models.graphs.scores``)."""
+        """First values of entities and relations are even in ``[-span, span]`` (``triple_scores``)."""
         return (self.gamma + 2.0) / (self.dim if self.score == "transe" else self.dim // 2)
 
 

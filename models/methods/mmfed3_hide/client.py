@@ -2,18 +2,18 @@
 
 import torch
 
-from models import training
 from models.contract import Blobs, ClientContext, Evaluation, LocalResult, Tensors
-from models.graphs.completion import Completer
-from models.graphs.keyed import KeyedGraph
-from models.graphs.parts import Projections
+from models.knowledge_graph.data.keyed import KeyedGraph
+from models.knowledge_graph.networks.completion import Completer
+from models.knowledge_graph.networks.modality_vectors import Projections
 from models.methods.mmfed3_hide import METHOD, config_of
 from models.methods.mmfed3_hide.messages import projection_blob, projection_name
-from models.methods.mmfed3_hide.recipe import score_of, views_of
+from models.methods.mmfed3_hide.round import Round
 from models.methods.mmfed3_hide.server import graph_of
-from models.methods.mmfed3_hide.work import Round
+from models.methods.mmfed3_hide.training_config import score_of, views_of
+from models.training import local
 from protocol.errors import Misconfigured, Reason, Refused, Transient
-from protocol.task import Task
+from protocol.tasks.task import Task
 
 _FEWEST = 2
 """Entities: one alone has nothing to be told apart from."""
@@ -24,7 +24,7 @@ class MmFed3Client:
 
     def initial(self, task: Task, seed: int) -> Blobs:
         """Fresh projections. Rows come with the devices, their first values from the entities' keys."""
-        training.start_deterministic(training.derive_seed(seed, "initial"))
+        local.start_deterministic(local.derive_seed(seed, "initial"))
         sizes = {one.name: one.dim for one in graph_of(task).features}
         made = Projections(sizes, config_of(task).dim)
         return {

@@ -8,11 +8,11 @@ from typing import Final, Self
 
 import numpy as np
 
-from models.aggregate import FRACTION_BITS, IntArray
+from models.aggregation.exact_sums import FRACTION_BITS, IntArray
 from models.contract import Blobs, FloatArray, Tensors
-from models.graphs import keys as hashes
-from models.graphs.initial import initial_rows
-from models.graphs.keys import KEY_BYTES, Keys
+from models.knowledge_graph.data import keys as hashes
+from models.knowledge_graph.data.initial_embeddings import initial_rows
+from models.knowledge_graph.data.keys import KEY_BYTES, Keys
 from models.methods.mmfed3_hide.messages import ROWS, Sent, base_keys, keys_name, rows_blob, value_name
 
 MOST_DEVICES: Final = 4000

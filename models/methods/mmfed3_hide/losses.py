@@ -1,21 +1,22 @@
 """What equation (12) adds to a device's own loss, and what its baselines add. Imports torch.
 
-The terms themselves are in :mod:`models.graphs`. Shapes: B questions, L candidates (the answer first, then
+The terms themselves are in :mod:`models.knowledge_graph`. Shapes: B questions, L candidates (the answer
+first, then
 negatives), U entities of a batch, V views, D numbers of an embedding.
 """
 
 import torch
 from torch import Tensor
 
-from models.graphs.distillation import (
+from models.knowledge_graph.networks.fusion import log_probabilities
+from models.knowledge_graph.training.distillation import (
     contrast,
     divergence,
     feature_distillation,
     logit_distillation,
     proximal,
 )
-from models.graphs.epoch import completion
-from models.graphs.fusion import log_probabilities
+from models.knowledge_graph.training.epoch import completion
 from models.methods.mmfed3_hide import MmFed3Config
 
 

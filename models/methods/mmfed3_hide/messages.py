@@ -15,10 +15,10 @@ from typing import Final
 import numpy as np
 
 from models.contract import Blobs, FloatArray, Tensors
-from models.graphs import keys as hashes
-from models.graphs.graph import BoolArray, IntArray
-from models.graphs.keys import KEY_BYTES, Keys
-from models.graphs.serving import keys_of
+from models.knowledge_graph.data import keys as hashes
+from models.knowledge_graph.data.embedding_tables import keys_of
+from models.knowledge_graph.data.graph import BoolArray, IntArray
+from models.knowledge_graph.data.keys import KEY_BYTES, Keys
 from protocol.errors import Reason, Refused
 
 NEW: Final = "keys/new"

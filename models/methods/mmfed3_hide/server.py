@@ -6,9 +6,9 @@ It learns no name, relation or feature: rows are known by keyed hashes.
 from collections.abc import Iterable
 from typing import Final, Self
 
-from models.aggregate import FixedPointSum
+from models.aggregation.exact_sums import FixedPointSum
 from models.contract import Blobs, Profile, Tensors, Update
-from models.headers import check_counts
+from models.header_checks import check_counts
 from models.methods.mmfed3_hide import METHOD, config_of
 from models.methods.mmfed3_hide.fold import MOST_DEVICES, RowsFold, devices_of
 from models.methods.mmfed3_hide.messages import (
@@ -22,10 +22,10 @@ from models.methods.mmfed3_hide.messages import (
     base_keys,
     projection_blob,
 )
-from models.params import apply, check_names, check_tensor, flatten, shapes, unflatten
+from models.tensors import apply, check_names, check_tensor, flatten, shapes, unflatten
 from protocol.errors import Misconfigured, Reason, Refused
-from protocol.graph_task import GraphTask
-from protocol.task import Task
+from protocol.tasks.options import GraphTask
+from protocol.tasks.task import Task
 
 _ROWS: Final = {SENT, DELTA, NEW, GONE}
 _HEAD: Final = 2

@@ -12,12 +12,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from models import training
 from models.contract import Blobs, ClientContext, Evaluation, FloatArray, LocalResult, Tensors, WindowSet
-from models.evaluation import judge
+from models.data.window_set import select
 from models.methods.qqr import METHOD, QqrConfig
-from models.methods.qqr.between import OwnWeights, model_travels
-from models.methods.qqr.local import WHATEVER_THE_CLASS, Globals, LocalTraining, features
+from models.methods.qqr.local_rounds import OwnWeights, model_travels
+from models.methods.qqr.local_training import WHATEVER_THE_CLASS, Globals, LocalTraining, features
 from models.methods.qqr.personal import blended, kept_head, kept_prototypes
 from models.methods.qqr.prototyper import LocalPrototypes, QqrPrototyper, local_prototypes
 from models.methods.qqr.prototypes import (
@@ -31,11 +30,12 @@ from models.methods.qqr.prototypes import (
 from models.multimodal.inference import Impute as InferenceImpute
 from models.multimodal.inference import InferenceModel, probabilities
 from models.multimodal.network import MultimodalNetwork, build, load_blobs, to_blobs
-from models.params import difference, flatten
-from models.privacy import Account
-from models.windowset import select
+from models.privacy.account import Account
+from models.tensors import difference, flatten
+from models.training import local
+from models.training.evaluation import judge
 from protocol.errors import Transient
-from protocol.task import Task
+from protocol.tasks.task import Task
 
 _AT_INFERENCE: dict[str, InferenceImpute] = {
     "pnr": "prototype",
@@ -59,7 +59,7 @@ class QqrClient:
 
     def initial(self, task: Task, seed: int) -> Blobs:
         """A fresh network, and prototypes that have seen no round."""
-        training.start_deterministic(training.derive_seed(seed, "initial"))
+        local.start_deterministic(local.derive_seed(seed, "initial"))
         shape = (len(task.labels), task.network.feature_dim)
         prototypes = {
             blob_name(name): {
@@ -79,16 +79,14 @@ class QqrClient:
         (``model_every``), only prototypes are sent.
 
         Private are: the device's own weights in the rounds between (``between.py``), what it keeps for its
-        own predictions (``personal.py``), and its privacy account (``models/privacy.py``).
+        own predictions (``personal.py``), and its privacy account (``models/privacy/account.py``).
 
         Raises:
             Transient: there is nothing to send: no window is labelled and has a modality that the device has
                 an encoder for (all modalities, with ``complete_only``), or its privacy budget is spent.
         """
         config, task = cast("QqrConfig", METHOD.configure(context.task)), context.task
-        generator = training.start_deterministic(
-            training.derive_seed(context.seed, context.device, context.round)
-        )
+        generator = local.start_deterministic(local.derive_seed(context.seed, context.device, context.round))
         net = build(task)
         known = _globals(task, state, config)
         if config.upload == "prototypes":

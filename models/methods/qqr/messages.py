@@ -5,7 +5,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from protocol.base import Count, Name, Wire
-from protocol.updates import read_extra
+from protocol.frames.headers import read_extra
 
 _PerRow = Annotated[tuple[Count, ...], Field(min_length=1, max_length=1024)]
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from models.contract import Blobs, FloatArray, Tensors
 from models.methods.qqr import QqrConfig
 from models.methods.qqr.prototypes import blob_name, cumulative, rounds_name, values_name
-from protocol.task import Task
+from protocol.tasks.task import Task
 
 Means = Mapping[str, tuple[FloatArray, NDArray[np.int64]]]
 """By modality, a device's ``v_KD`` of this round (13) and ``count_K``, 0 where it has none."""

@@ -1,7 +1,7 @@
 """Differential privacy of a device's prototypes: the Gaussian mechanism. NumPy, torch-free.
 
 What is protected here: the content of one window of one device; of a moment, which lies in several windows,
-see ``models/privacy.py``, where the account is. Neighbouring data differ in one window's samples;
+see ``models/privacy/account.py``, where the account is. Neighbouring data differ in one window's samples;
 its class, the modalities it has and whether they are good enough to be used are the same (replace-one). A
 release is the mean (13) of n features, each of length L at most, so replacing one moves it by ``2 L / n`` at
 most; noise of ``dp_noise`` times that is added to every coordinate, and the release satisfies
@@ -41,8 +41,8 @@ from numpy.typing import NDArray
 from models.contract import FloatArray, Tensors, WindowSet
 from models.methods.qqr import QqrConfig
 from models.methods.qqr.personal import Means
-from models.privacy import Account, epsilon_of, limit_in, overlap, rho_of, rho_within, span_of
-from protocol.task import Task
+from models.privacy.account import Account, epsilon_of, limit_in, overlap, rho_of, rho_within, span_of
+from protocol.tasks.task import Task
 
 Draw = Callable[[tuple[int, ...]], NDArray[np.float64]]
 """Standard normal numbers of a shape."""

@@ -14,15 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.contract import ClientContext, FloatArray, LocalResult, Tensors, WindowSet
+from models.data.window_set import select
 from models.methods.qqr import METHOD, QqrConfig
 from models.methods.qqr.messages import PrototypeRows, QqrMessage
 from models.methods.qqr.personal import Means, kept_prototypes
 from models.methods.qqr.privacy import Draw, Guard, system_noise
 from models.methods.qqr.prototypes import BITS_3_LEVELS, left_after, values_name
-from models.windowset import select
 from protocol.errors import Transient
-from protocol.task import Task
-from protocol.tensors import Codec, decode, encode
+from protocol.frames.tensors import Codec, decode, encode
+from protocol.tasks.task import Task
 
 _CODEC: Final = {2: Codec.INT2, 3: Codec.INT4, 4: Codec.INT4, 8: Codec.INT8, 32: Codec.FLOAT32}
 _EPSILON: Final = 1e-6

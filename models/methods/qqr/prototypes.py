@@ -1,6 +1,6 @@
 """The coordinator's equations on prototypes, NumPy; and their names in the global state. Torch-free.
 
-Equation (15), the mean over the devices that hold a class, is :class:`models.aggregate.RowSum`.
+Equation (15), the mean over the devices that hold a class, is :class:`models.aggregation.exact_sums.RowSum`.
 Shapes: K classes, D features.
 """
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from models.contract import Blobs, FloatArray
 from models.methods.qqr import QqrConfig
-from protocol.task import Task
+from protocol.tasks.task import Task
 
 BITS_3_LEVELS: Final = 8
 CLASSES_BLOB: Final = "classes"

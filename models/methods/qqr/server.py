@@ -6,9 +6,11 @@ from typing import Final, Self, cast
 
 import numpy as np
 
-from models.aggregate import MAX_ABS
+from models.aggregation.exact_sums import MAX_ABS
+from models.aggregation.prototype_median import row_fold
+from models.aggregation.robust import delta_fold
 from models.contract import Blobs, FloatArray, Profile, Tensors, Update
-from models.headers import check_counts
+from models.header_checks import check_counts
 from models.methods.qqr import METHOD, QqrConfig
 from models.methods.qqr.messages import PrototypeRows, QqrMessage, parse
 from models.methods.qqr.prototypes import (
@@ -22,11 +24,9 @@ from models.methods.qqr.prototypes import (
     trained,
     values_name,
 )
-from models.params import apply, check_names, check_tensor, flatten, shapes, unflatten
-from models.robust import delta_fold
-from models.robust_rows import row_fold
+from models.tensors import apply, check_names, check_tensor, flatten, shapes, unflatten
 from protocol.errors import Reason, Refused
-from protocol.task import Task
+from protocol.tasks.task import Task
 
 FLOAT_BITS: Final = 32
 """``prototype_bits`` of prototypes that travel as float32."""

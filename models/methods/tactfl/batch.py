@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from models.contract import WindowSet
-from protocol.task import Task
+from protocol.tasks.task import Task
 
 
 @dataclass(frozen=True)

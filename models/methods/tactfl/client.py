@@ -2,18 +2,18 @@
 
 from typing import cast
 
-from models import training
 from models.contract import Blobs, ClientContext, Evaluation, LocalResult, Tensors, WindowSet
-from models.evaluation import judge
 from models.methods.tactfl import METHOD, TactflConfig
 from models.methods.tactfl.batch import Streams
-from models.methods.tactfl.local import LocalTraining
+from models.methods.tactfl.local_training import LocalTraining
 from models.methods.tactfl.messages import TactflMessage
 from models.multimodal.inference import InferenceModel, probabilities
 from models.multimodal.network import build, load_blobs, to_blobs
-from models.params import difference, flatten
+from models.tensors import difference, flatten
+from models.training import local
+from models.training.evaluation import judge
 from protocol.errors import Transient
-from protocol.task import Task
+from protocol.tasks.task import Task
 
 
 class TactflClient:
@@ -21,7 +21,7 @@ class TactflClient:
 
     def initial(self, task: Task, seed: int) -> Blobs:
         """A fresh network."""
-        training.start_deterministic(training.derive_seed(seed, "initial"))
+        local.start_deterministic(local.derive_seed(seed, "initial"))
         return to_blobs(build(task))
 
     def train(
@@ -39,9 +39,7 @@ class TactflClient:
                 encoder for, or no segment overlaps another.
         """
         config, task = cast("TactflConfig", METHOD.configure(context.task)), context.task
-        generator = training.start_deterministic(
-            training.derive_seed(context.seed, context.device, context.round)
-        )
+        generator = local.start_deterministic(local.derive_seed(context.seed, context.device, context.round))
         net = build(task)
         load_blobs(net, state, partial=True)
         encoders = [name for name in task.modality_names if f"encoder/{name}" in state]

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from protocol.base import Count, Name, Wire
-from protocol.updates import read_extra
+from protocol.frames.headers import read_extra
 
 
 class TactflMessage(Wire):

@@ -3,17 +3,17 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Self, cast
 
-from models.aggregate import MAX_ABS
+from models.aggregation.exact_sums import MAX_ABS
+from models.aggregation.robust import delta_fold
 from models.contract import Blobs, Profile, Tensors, Update, blob_of
 from models.guided import Weighing
-from models.headers import check_counts
+from models.header_checks import check_counts
 from models.methods.tactfl import METHOD, TactflConfig
+from models.methods.tactfl.device_weights import ENCODER, weighed
 from models.methods.tactfl.messages import parse
-from models.methods.tactfl.weighing import ENCODER, weighed
-from models.params import apply, blobs_of, check_names, check_tensor, flatten, shapes, unflatten
-from models.robust import delta_fold
+from models.tensors import apply, blobs_of, check_names, check_tensor, flatten, shapes, unflatten
 from protocol.errors import Reason, Refused
-from protocol.task import Task
+from protocol.tasks.task import Task
 
 _WHOLE: Final = 1 << 20
 """Weights as integers: those of all devices together are about this, so a fold's sum has room to spare."""
@@ -126,7 +126,7 @@ class TactflFold:
 
 
 def _integers(share: Mapping[str, float]) -> dict[str, int]:
-    """Weights for :class:`models.aggregate.FixedPointSum`, whose sums do not depend on order."""
+    """Weights for :class:`models.aggregation.exact_sums.FixedPointSum`, whose sums do not depend on order."""
     return {device: max(1, round(w * _WHOLE)) if w > 0 else 0 for device, w in share.items()}
 
 

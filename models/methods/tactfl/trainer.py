@@ -12,17 +12,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models import training
 from models.contract import Blobs, FloatArray, Tensors, Update, WindowSet
 from models.methods.tactfl import METHOD, TactflConfig
-from models.methods.tactfl.finetune import encoded, head_trained, scores, whole_trained
+from models.methods.tactfl.coordinator_training.finetune import encoded, head_trained, scores, whole_trained
+from models.methods.tactfl.coordinator_training.head_training import Recipe, usable
+from models.methods.tactfl.device_weights import ENCODER, WINDOWS
 from models.methods.tactfl.messages import parse
-from models.methods.tactfl.recipe import Recipe, usable
-from models.methods.tactfl.weighing import ENCODER, WINDOWS
 from models.multimodal.network import MultimodalNetwork, build, load_blobs
-from models.params import apply, blobs_of, flatten, unflatten
+from models.tensors import apply, blobs_of, flatten, unflatten
+from models.training import local
 from protocol.errors import Misconfigured, Reason, Refused
-from protocol.task import Task
+from protocol.tasks.task import Task
 
 
 def _config(task: Task) -> TactflConfig:
@@ -45,7 +45,7 @@ class TactflTrainer:
                 through the version itself.
         """
         config, windows = _config(task), usable(task, labelled)
-        training.start_deterministic(task.seed)
+        local.start_deterministic(task.seed)
         net, blobs = build(task), blobs_of(update.tensors)
         base = flatten({blob: state[blob] for blob in blobs})
         load_blobs(net, unflatten(apply(base, update.tensors)), partial=True)
@@ -92,7 +92,7 @@ class TactflTrainer:
             Misconfigured: no labelled window has a label and a modality, or training diverges.
         """
         config, windows, metrics = _config(task), usable(task, labelled), dict[str, float]()
-        last, chance = round_ >= task.rounds.count, training.derive_seed(seed, "finish", round_)
+        last, chance = round_ >= task.rounds.count, local.derive_seed(seed, "finish", round_)
         if last or round_ % config.head_every == 0:
             state, metrics = head_trained(task, windows, state, Recipe.of_head(config), chance)
         if last:

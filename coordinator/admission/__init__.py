@@ -1,0 +1,1 @@
+"""Which devices the coordinator accepts messages from: operator decisions and quarantine."""

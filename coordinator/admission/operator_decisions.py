@@ -1,0 +1,212 @@
+"""Whom the operator lets in, as the daemon asks it: cheap answers out of the identities' book.
+
+Without an authority (``lichen coordinator init``) everybody is let in that the broker lets in; ``lichen
+device approve`` still ends a quarantine. Cryptography, starlette and uvicorn are imported only where there is
+one.
+"""
+
+import asyncio
+import sqlite3
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from coordinator.config.coordinator import CoordinatorSettings
+from protocol.errors import LichenError, Misconfigured, Reason, Refused
+from runtime.clock import Clock
+from runtime.storage.sqlite import open_reader, sqlite_errors
+from runtime.waits import Wait
+
+if TYPE_CHECKING:
+    from coordinator.identity.enrolment import Desk
+    from coordinator.identity.http_api.service import Office
+    from coordinator.identity.store import Book
+
+log = structlog.get_logger(__name__)
+
+REFRESH_S: Final = 3.0
+AUTHORITY: Final = "authority"
+"""The folder below ``state_dir``."""
+_BOOK: Final = "identity.sqlite3"
+
+
+def decided(state_dir: Path) -> tuple[dict[str, str], dict[str, float]]:
+    """Device -> what the operator decided on it, and device -> when it was last approved (unix seconds).
+
+    For a look from outside: nothing is written, and no cryptography is imported.
+
+    Raises:
+        Misconfigured: the book is there, and cannot be read.
+        Transient: the disk is full, or another process holds it.
+    """
+    if not (state_dir / _BOOK).is_file():
+        return {}, {}
+    with _reading(state_dir / _BOOK) as tables:
+        standing = dict(tables.execute("SELECT name, status FROM devices"))
+        return standing, dict(tables.execute("SELECT name, wall FROM released"))
+
+
+def unproven(state_dir: Path) -> Wait | None:
+    """That the broker may not act on the newest revocation list, as a wait; for a look from outside.
+
+    Raises:
+        Misconfigured: the book is there, and cannot be read.
+        Transient: the disk is full, or another process holds it.
+    """
+    if not (state_dir / _BOOK).is_file():
+        return None
+    with _reading(state_dir / _BOOK) as tables:
+        found = tables.execute("SELECT value FROM meta WHERE key = 'unproven_wall'").fetchone()
+    if found is None:
+        return None
+    words = "nothing shows that the broker acts on the newest revocation list: it may let revoked devices in"
+    return Wait("revocations", words, float(found[0]), None, "it is tried again every minute")
+
+
+@contextmanager
+def _reading(book: Path) -> Iterator[sqlite3.Connection]:
+    try:
+        with sqlite_errors(book, opening=True), closing(open_reader(book)) as tables:
+            yield tables
+    except sqlite3.Error as error:
+        raise Misconfigured(f"{book}: the book of identities cannot be read: {error}") from None
+
+
+def require_authority(settings: CoordinatorSettings) -> None:
+    """Refuse to go on where there was an authority and is none: nobody could enrol, renew or be revoked.
+
+    Raises:
+        Misconfigured: it is gone; the message says what tells that there was one.
+    """
+    folder, book = settings.state_dir / AUTHORITY, settings.state_dir / _BOOK
+    if settings.identity.enabled is False or folder.is_dir():
+        return
+    tls, told = settings.mqtt.tls, ""
+    if tls is not None and tls.cert_file == settings.state_dir / "identity" / "coordinator.pem":
+        told = "mqtt.tls.cert_file names a certificate of its"
+    elif book.is_file():
+        with _reading(book) as tables:
+            issued = tables.execute("SELECT count(*) FROM certificates").fetchone()[0]
+        told = f"{book} knows {issued} certificate{'' if issued == 1 else 's'} of its" if issued else ""
+    if told:
+        raise Misconfigured(
+            f"{folder} is not there, but {told}: put the state_dir back from a backup "
+            "(docs/coordinator.md), or set identity.enabled = false to run without identities"
+        )
+
+
+class Admission:
+    """What the operator decided on each device; :meth:`services` reads it and keeps it fresh.
+
+    Args:
+        settings: where the authority and the book are.
+        clock: the time.
+    """
+
+    def __init__(self, settings: CoordinatorSettings, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._desk: Desk | None = None
+        self._book: Book | None = None
+        self._office: Office | None = None
+        self._said = ""
+
+    @staticmethod
+    def enabled_by(settings: CoordinatorSettings) -> bool:
+        """Whether devices enrol here.
+
+        Raises:
+            Misconfigured: the settings say so, but there is no authority.
+        """
+        there = (settings.state_dir / AUTHORITY).is_dir()
+        if settings.identity.enabled and not there:
+            raise Misconfigured(
+                f"identity.enabled: {settings.state_dir / AUTHORITY} is not there; make the fleet's "
+                "authority with: lichen coordinator init"
+            )
+        return there and settings.identity.enabled is not False
+
+    def open(self) -> None:
+        """Read authority and book, where they are.
+
+        Raises:
+            Misconfigured: one of them is damaged, or another fleet's, or the authority that was here is gone.
+            Transient: the disk is full.
+        """
+        require_authority(self._settings)
+        if self.enabled_by(self._settings) and self._desk is None:
+            from coordinator.identity.enrolment import Desk  # noqa: PLC0415 - only where there is an authority
+
+            self._desk = Desk(self._settings)
+            self._book = self._desk.book
+        self._refresh()
+
+    def _refresh(self) -> None:
+        if self._book is None and (self._settings.state_dir / _BOOK).is_file():
+            from coordinator.identity.store import Book  # noqa: PLC0415 - only where there is one
+
+            self._book = Book(self._settings.state_dir)
+        if self._book is not None:
+            self._book.refresh()
+
+    def barred(self, device: str) -> Refused | None:
+        """Why nothing is taken from a device; None where the operator has nothing against it."""
+        if self._book is None or self._book.standing(device) != "revoked":
+            return None
+        return Refused(Reason.REVOKED, f"{device} was revoked by the operator (lichen device revoke)")
+
+    def active(self, device: str) -> bool:
+        """Whether it has enrolled, and stays let in; as of the last look into the book, so without a disk."""
+        return self._book is not None and self._book.standing(device) == "active"
+
+    def released_at(self, device: str) -> float | None:
+        """When the operator last approved a device, in unix seconds."""
+        return None if self._book is None else self._book.released_at(device)
+
+    def broker_unproven(self) -> bool:
+        """Whether the broker may not act on the newest revocation list (there is an authority)."""
+        return self._desk is not None and self._desk.book.unproven_since() is not None
+
+    def counts(self) -> tuple[int, Mapping[Reason, int]]:
+        """Certificates issued since the start, and enrolments that were refused."""
+        app = None if self._office is None else self._office.app
+        return (0, {}) if app is None else (app.issued, dict(app.refused))
+
+    def services(self) -> dict[str, Callable[[], Awaitable[None]]]:
+        """What the daemon runs; the port is taken now.
+
+        Raises:
+            Misconfigured: it cannot be.
+            Transient: the disk is full.
+        """
+        self.open()
+        found: dict[str, Callable[[], Awaitable[None]]] = {"admission": self._run}
+        if self._desk is not None:
+            from coordinator.identity.http_api.service import Office  # noqa: PLC0415 - only where there is an authority
+
+            self._office = Office(self._desk, self._settings.identity, self._clock)
+            found |= {"enrolment": self._office.serve, "broker-files": self._office.keep}
+        return found
+
+    async def _run(self) -> None:
+        while True:
+            await self._clock.sleep(REFRESH_S)
+            if self._book is None and not (self._settings.state_dir / _BOOK).is_file():
+                continue
+            try:
+                await asyncio.to_thread(self._refresh)
+                self._said = ""
+            except LichenError as error:  # what was known stays known
+                if str(error) != self._said:
+                    log.warning("the book of identities cannot be read now", why=str(error))
+                self._said = str(error)
+
+    def close(self) -> None:
+        """Stop listening, close the book. Idempotent."""
+        if self._office is not None:
+            self._office.close()
+        if self._book is not None:
+            self._book.close()

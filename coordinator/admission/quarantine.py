@@ -1,0 +1,195 @@
+"""How devices have behaved: who sent what must be refused, again and again, is not heard for a while.
+
+What counts is content that was refused (not rounds missed, nor bytes damaged on the way). After so many
+refusals within a time a device is quarantined: it is not selected, and what it sends is refused before
+anything of it is decoded. Each further quarantine lasts twice as long, up to a bound; after as long in good
+order it starts anew. It ends by time, or when the operator approves the device again. A device is what its
+topic says: where the broker binds topics to certificates, nobody can put another into quarantine; where it
+does not (no TLS), whoever reaches the broker can.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Any, Final
+
+import sqlalchemy as sa
+import structlog
+from pydantic import Field
+
+from coordinator.storage import schema
+from coordinator.storage.database import Store
+from coordinator.storage.write_behind import Ledger
+from protocol.errors import Reason, Refused
+from runtime.settings.load import Section
+
+log = structlog.get_logger(__name__)
+
+CONTENT: Final = frozenset(
+    {
+        *(Reason.MALFORMED, Reason.TOO_LARGE, Reason.WRONG_TENSORS, Reason.WRONG_MODALITY),
+        *(Reason.NON_FINITE, Reason.OUT_OF_BOUNDS, Reason.WRONG_DEVICE, Reason.OUTLIER),
+    }
+)
+"""Refusals that only what a device sent explains."""
+MAX_TRACKED: Final = 10_000
+_MANY: Final = 1000.0
+
+
+class QuarantineSettings(Section):
+    """After ``refusals`` within ``within_s`` a device is not heard for ``first_s``, then twice as long."""
+
+    refusals: Annotated[int, Field(ge=0, le=32)] = 5
+    """0: never."""
+    within_s: Annotated[float, Field(gt=0, le=30 * 86400)] = 86400.0
+    first_s: Annotated[float, Field(gt=0, le=30 * 86400)] = 600.0
+    longest_s: Annotated[float, Field(gt=0, le=30 * 86400)] = 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Conduct:
+    """One device's record; times in unix seconds.
+
+    Attributes:
+        times: of the refusals that count, oldest first.
+        level: quarantines so far.
+        since: when the last quarantine began.
+        until: when it ends; 0: there was none.
+        reason: the last refusal's.
+    """
+
+    times: tuple[float, ...] = ()
+    level: int = 0
+    since: float = 0.0
+    until: float = 0.0
+    reason: str = ""
+
+
+def after_refusal(known: Conduct, reason: str, now: float, rules: QuarantineSettings) -> Conduct:
+    """The record after one more refusal that counts. Pure."""
+    recent = [t for t in known.times if 0 <= now - t < rules.within_s]
+    times = (*recent, now)[-max(1, rules.refusals) :]
+    if rules.refusals == 0 or len(times) < rules.refusals or now < known.until:
+        return replace(known, times=times, reason=reason)
+    level = 0 if now - known.until > rules.longest_s else known.level
+    lasts_s = min(rules.longest_s, rules.first_s * 2.0 ** min(level, 30))
+    return Conduct((), level + 1, now, now + lasts_s, reason)
+
+
+class Standing:
+    """The records of all devices that were ever refused; quarantines survive restarts.
+
+    Args:
+        store: read at the start.
+        ledger: writes the records, many at a time.
+        wall: unix seconds.
+        rules: when, and for how long.
+    """
+
+    def __init__(
+        self, store: Store, ledger: Ledger, wall: Callable[[], float], rules: QuarantineSettings
+    ) -> None:
+        self._ledger = ledger
+        self._wall = wall
+        self._rules = rules
+        self._records = dict(read(store))
+        self.released_at: Callable[[str], float | None] = lambda _: None
+        """When the operator last approved a device (unix seconds): an earlier quarantine is over."""
+        self.known: Callable[[str], bool] = lambda _: True
+        """Whether there is such a device: names that anybody made up must not fill the disk."""
+
+    def refused(self, device: str, refused: Refused) -> str:
+        """Count a refusal, where its reason is one that counts.
+
+        Returns:
+            What the device is told besides, where a quarantine begins: nobody asks it again until the end.
+        """
+        if refused.reason not in CONTENT or not self.known(device):
+            return ""
+        before = self._records.get(device, Conduct())
+        if before.until and self._released(device, before):
+            before = Conduct()
+        after = after_refusal(before, refused.reason.value, self._wall(), self._rules)
+        self._records.pop(device, None)  # the newest last: the oldest are forgotten first
+        self._note(device, after)
+        self._forget_oldest()
+        if after.level <= before.level and after.since <= before.since:
+            return ""
+        lasts_s = after.until - after.since
+        log.warning("quarantined", device=device, reason=after.reason, seconds=round(lasts_s))
+        return f"quarantined from now on, {in_words(after, lasts_s)}"
+
+    def _note(self, device: str, record: Conduct) -> None:
+        self._records[device] = record
+        self._ledger.note(schema.standing, device=device, record=json.dumps(asdict(record)))
+
+    def _forget_oldest(self) -> None:
+        if len(self._records) > MAX_TRACKED:
+            now = self._wall()
+            free = (device for device, one in self._records.items() if one.until <= now)
+            self.forget(next(free, next(iter(self._records))))
+
+    def forget(self, device: str) -> None:
+        """A device's record is of no use any more."""
+        if self._records.pop(device, None) is not None:
+            self._ledger.remove(schema.standing, device=device)
+
+    def barred(self, device: str) -> Refused | None:
+        """Why nothing is taken from this device now; None where all is well."""
+        known = self._records.get(device)
+        if known is None or not known.until:
+            return None
+        now = self._wall()
+        if now < known.since:  # the clock was set back: what was decided begins anew, and ends as soon
+            known = replace(known, since=now, until=now + known.until - known.since)
+            self._note(device, known)
+        left = known.until - now
+        if left <= 0 or self._released(device, known):
+            return None
+        return Refused(Reason.QUARANTINED, in_words(known, left))
+
+    def _released(self, device: str, known: Conduct) -> bool:
+        """Whether the operator ended the quarantine: whoever misbehaves after that begins anew."""
+        return (self.released_at(device) or 0.0) >= known.since
+
+    def all_barred(self) -> dict[str, Refused]:
+        """Every device in quarantine."""
+        found = ((device, self.barred(device)) for device in list(self._records))
+        return {device: refused for device, refused in found if refused is not None}
+
+
+def in_words(known: Conduct, left_s: float) -> str:
+    """For how long, and what for."""
+    times = "the first time" if known.level == 1 else f"time {known.level}"
+    return (
+        f"for another {_lasting(left_s)}, {times}; its last refusal was {known.reason}. "
+        "`lichen device approve` ends it"
+    )
+
+
+def _lasting(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < _MANY else f"{seconds / 60:.0f} min"
+
+
+def read(store: Store) -> Mapping[str, Conduct]:
+    """The records on disk; of a folder that an older lichen wrote, none."""
+    with store.transaction() as connection:
+        if not sa.inspect(connection).has_table(schema.standing.name):
+            return {}
+    rows = store.rows(sa.select(schema.standing))
+    return {row["device"]: one for row in rows if (one := _record(row["record"])) is not None}
+
+
+def _record(text: str) -> Conduct | None:
+    """None where it cannot be read: the device begins anew, rather than the coordinator not at all."""
+    try:
+        known: dict[str, Any] = json.loads(text)
+        return Conduct(**{**known, "times": tuple(known["times"])})
+    except (ValueError, TypeError, KeyError) as error:
+        log.warning("a record of conduct cannot be read and is dropped", why=str(error))
+        return None
+
+
+def in_quarantine(records: Mapping[str, Conduct], now: float) -> Iterable[tuple[str, Conduct]]:
+    """Devices that are in quarantine at that time, by name; who was approved since is not known here."""
+    return ((device, one) for device, one in sorted(records.items()) if one.since <= now < one.until)

@@ -1,0 +1,138 @@
+"""What guided rounds made of their devices, for the operator: weights, similarities, warnings.
+
+Each device has a row of similarities to all others. Up to :data:`FULL` devices the rows are kept whole;
+beyond that, of each row its mean, least and most, and the :data:`NEAREST` others at either end: what is kept
+grows with the devices, and not with their square.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypedDict
+
+import numpy as np
+import sqlalchemy as sa
+
+from coordinator.storage import schema
+from coordinator.storage.database import Store
+from models.guided import Weighing
+
+FULL: Final = 64
+"""Devices of a part whose rows are kept whole."""
+NEAREST: Final = 3
+MAX_WARNINGS: Final = 20
+_DIGITS: Final = 6
+_WORDS: Final = 1000
+
+
+class Row(TypedDict):
+    """How alike a device's view is to those of the others that have the part, -1 to 1.
+
+    Attributes:
+        of: how many others there are.
+        mean: over them; likewise ``least`` and ``most``.
+        others: device -> similarity; all, or those at either end.
+    """
+
+    of: int
+    mean: float
+    least: float
+    most: float
+    others: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """A weighing as it is kept, in plain JSON.
+
+    Attributes:
+        weights: part -> device -> share of that part's fold.
+        similarity: part -> device -> row.
+        warnings: in words.
+        metrics: what the coordinator measured when it trained on the labelled windows.
+    """
+
+    weights: dict[str, dict[str, float]]
+    similarity: dict[str, dict[str, Row]]
+    warnings: tuple[str, ...] = ()
+    metrics: Mapping[str, float] | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """For ``history`` and ``explain``."""
+        return {
+            "weights": self.weights,
+            "similarity": self.similarity,
+            "warnings": list(self.warnings),
+            "metrics": dict(self.metrics or {}),
+        }
+
+
+class Weighings:
+    """The table of them. Synchronous, thread-safe."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def write(self, round_: int, weighed: Weighed) -> None:
+        """Keep a round's. Joins the caller's transaction."""
+        self._store.put(schema.weighings, round=round_, **weighed.as_json())
+
+
+def newest(store: Store) -> dict[str, Any] | None:
+    """``round``, ``weights`` and ``warnings`` of the newest guided round."""
+    table = schema.weighings
+    asked = (
+        sa.select(table.c.round, table.c.weights, table.c.warnings).order_by(table.c.round.desc()).limit(1)
+    )
+    found = store.rows(asked)
+    return found[0] if found else None
+
+
+def shares(weights: Mapping[str, Mapping[str, float]]) -> Iterator[tuple[str, str, float]]:
+    """Part, device and weight in equal shares (1: as much as if all weighed the same); the lightest first."""
+    found = [
+        (part, device, weight * len(devices))
+        for part, devices in weights.items()
+        for device, weight in devices.items()
+    ]
+    yield from sorted(found, key=lambda one: (one[2], one[1], one[0]))
+
+
+def kept(weighing: Weighing, metrics: Mapping[str, float]) -> Weighed:
+    """What is written of a weighing; pure."""
+    return Weighed(
+        weights={
+            part: {device: _short(weight) for device, weight in sorted(weights.items())}
+            for part, weights in sorted(weighing.weights.items())
+        },
+        similarity={
+            part: {device: _row(device, row) for device, row in sorted(rows.items())}
+            for part, rows in sorted(weighing.similarity.items())
+        },
+        warnings=tuple(words[:_WORDS] for words in weighing.warnings[:MAX_WARNINGS]),
+        metrics={name: _short(value) for name, value in sorted(metrics.items()) if math.isfinite(value)},
+    )
+
+
+def _row(device: str, row: Mapping[str, float]) -> Row:
+    names, value_K = list(row), np.fromiter(row.values(), np.float64, len(row))
+    if device in row:
+        own = names.index(device)
+        del names[own]
+        value_K = np.delete(value_K, own)
+    if not names:
+        return Row(of=0, mean=0.0, least=0.0, most=0.0, others={})
+    order_K = np.argsort(-value_K, kind="stable")
+    ends_K = order_K if len(names) < FULL else np.concatenate([order_K[:NEAREST], order_K[-NEAREST:]])
+    return Row(
+        of=len(names),
+        mean=_short(float(value_K.mean())),
+        least=_short(float(value_K.min())),
+        most=_short(float(value_K.max())),
+        others={names[k]: _short(float(value_K[k])) for k in ends_K},
+    )
+
+
+def _short(value: float) -> float:
+    """Six digits: they are for people. What is not finite is 0: JSON has no word for it."""
+    return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else 0.0

@@ -1,0 +1,230 @@
+"""Folding a round: one update at a time from disk into the method's fold, in O(model) memory.
+
+Twice over the journal: first every update that was not measured when it came (before a restart) is measured,
+and the outliers are left out (:mod:`coordinator.aggregation.outlier_screen`); then the rest is folded, and
+the server's optimizer
+makes the next version of it (:mod:`models.aggregation.server_optimizer`). Between the two, a guided round
+weighs the devices.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, cast
+
+from coordinator.aggregation.outlier_screen import WEIGHT, Magnitudes, screen
+from coordinator.bulkhead import bulkhead
+from coordinator.storage.private_blobs import shared
+from coordinator.storage.update_journal import Entry
+from models.aggregation.server_optimizer import model_of, stepped
+from models.aggregation.spill_file import spilling_into
+from models.aggregation.update_norms import magnitudes
+from models.contract import Blobs, Fold, Server, Update
+from models.guided import GuidedServer, Weighing
+from models.registry import methods
+from models.tensors import flatten
+from protocol.errors import LichenError, Refused
+from protocol.frames.frame import Limits, decode_frame
+from protocol.frames.headers import UpdateHeader
+from protocol.tasks.task import Task
+
+_PER_TENSOR_BYTES: Final = 512
+_SLACK_BYTES: Final = 256 * 1024
+_SLACK_ELEMENTS: Final = 64 * 1024
+
+
+class UnusableUpdates(LichenError):  # noqa: N818 - says what was found, like Refused
+    """Accepted updates that cannot be folded (a damaged disk, a sum that would overflow); nothing was folded.
+
+    ``lost``: device -> why.
+    """
+
+    def __init__(self, lost: dict[str, Refused]) -> None:
+        super().__init__(f"unusable updates of {', '.join(sorted(lost))}")
+        self.lost = lost
+
+
+def limits_for(state: Blobs, max_update_bytes: int, task: Task | None = None) -> Limits:
+    """What an update of this model can need at most: sized from the model, not from what a peer says.
+
+    Args:
+        state: a version, with or without moments.
+        max_update_bytes: no update may be larger, whatever the model is.
+        task: where its method's updates may go beyond the model (``MethodSpec.beyond``); what belongs to
+            single devices counts for nothing then.
+    """
+    spec = None if task is None else methods().get(task.method)
+    model = model_of(state) if task is None else shared(task, model_of(state))
+    tensors, beyond = flatten(model), 0 if task is None or spec is None else spec.beyond(task)
+    elements = sum(tensor.size for tensor in tensors.values()) + beyond + _SLACK_ELEMENTS
+    count = 2 * len(tensors) + 64
+    # raw float32, or top-k at its densest (8 bytes an element) which no sane client sends
+    most = 5 * elements + _PER_TENSOR_BYTES * count + _SLACK_BYTES
+    return Limits(
+        max_bytes=min(max_update_bytes, most),
+        max_tensors=count,
+        max_elements=elements,
+        max_total_elements=elements,
+    )
+
+
+def read_update(entry: Entry, limits: Limits) -> Update:
+    """One update from disk, checked against its digest.
+
+    Raises:
+        Refused: the bytes are gone or not those that were accepted.
+        OSError: they cannot be read now.
+    """
+    header, tensors = decode_frame(entry.verified(), UpdateHeader, limits)
+    return Update(header, tensors)
+
+
+def measured(update: Update) -> dict[str, float]:
+    """What a screen compares of an update: the magnitude of each part, and its weight where that is not 1.
+
+    Parts that the method bounds by itself (``MethodSpec.bounded``) are left out.
+    """
+    spec = methods().get(update.header.method)
+    bounded = () if spec is None else spec.bounded
+    compared = {name: x for name, x in update.tensors.items() if name.split("/", 1)[0] not in bounded}
+    weight = {WEIGHT: float(update.header.weight)} if update.header.weight != 1 else {}
+    return {**magnitudes(compared), **weight}
+
+
+def screen_round(
+    task: Task,
+    entries: Sequence[Entry],
+    limits: Limits,
+    before: Mapping[str, float],
+    known: Mapping[str, Magnitudes] | None = None,
+) -> dict[str, float]:
+    """The first pass over a round's updates: all of them can be read, and none is an outlier.
+
+    Args:
+        task: what is learned.
+        entries: accepted updates, in any order.
+        limits: what an update may need.
+        before: the last round's reference (:class:`coordinator.aggregation.outlier_screen.Screened`); empty
+        where there is none.
+        known: update's digest -> what :func:`measured` said of it; others are read and measured.
+
+    Returns:
+        This round's reference.
+
+    Raises:
+        UnusableUpdates: some cannot be folded; all of them are named, and the caller decides about the rest.
+        OSError: the disk cannot be read.
+    """
+    found: dict[str, Magnitudes] = {}
+    lost: dict[str, Refused] = {}
+    for entry in entries:
+        try:
+            with bulkhead(f"measuring {entry.device}'s update"):
+                found[entry.device] = (known or {}).get(entry.digest) or measured(read_update(entry, limits))
+        except Refused as refused:
+            lost[entry.device] = refused
+    verdict = screen(found, before, task.robust.outlier_factor)
+    if lost := lost | verdict.lost:
+        raise UnusableUpdates(lost)
+    return verdict.reference
+
+
+def fold_screened(  # noqa: PLR0917 - the method's own order, and then what is folded
+    server: Server,
+    task: Task,
+    round_: int,
+    state: Blobs,
+    entries: Sequence[Entry],
+    limits: Limits,
+    weighing: Weighing | None = None,
+) -> Blobs:
+    """The second pass: fold updates that :func:`screen_round` has passed, and let the optimizer step.
+
+    Memory: the state, the method's fold and one update, however many entries there are.
+
+    Args:
+        server: the method's half; a :class:`GuidedServer` where there is a weighing.
+        task: what is learned.
+        round_: which round.
+        state: the version that the updates start from, with the optimizer's moments.
+        entries: updates, in any order.
+        limits: what an update may need.
+        weighing: of a guided round.
+
+    Returns:
+        The next version, with moments.
+
+    Raises:
+        UnusableUpdates: some cannot be folded; all of them are named.
+        Misconfigured: the optimizer's options lead to absurd values.
+        OSError: the disk cannot be read.
+    """
+    lost: dict[str, Refused] = {}
+    folder = entries[0].path.parent if entries else None
+    with spilling_into(folder):  # robust folds keep a round's updates there, in a file without a name
+        fold = opened(server, task, round_, model_of(state), weighing)
+        for entry in entries:
+            try:
+                with bulkhead(f"{task.method}'s fold of {entry.device}"):
+                    fold.fold(read_update(entry, limits))
+            except Refused as refused:
+                lost[entry.device] = refused
+        if lost:
+            raise UnusableUpdates(lost)
+        return closed(task, state, fold)
+
+
+def opened(server: Server, task: Task, round_: int, model: Blobs, weighing: Weighing | None) -> Fold:
+    """The method's fold of a round: by the weighing where there is one."""
+    if weighing is None:
+        return server.open(task, round_, model)
+    return cast("GuidedServer", server).open_guided(task, round_, model, weighing)
+
+
+def closed(task: Task, state: Blobs, fold: Fold) -> Blobs:
+    """The next version of what a fold of ``state`` found, by ``task.aggregator``.
+
+    Raises:
+        Misconfigured: the optimizer's options lead to absurd values.
+    """
+    spec = methods().get(task.method)
+    return stepped(task.aggregator, () if spec is None else spec.optimised, state, fold.close())
+
+
+def fold_journal(  # noqa: PLR0917 - the method's own order, and then what is folded
+    server: Server,
+    task: Task,
+    round_: int,
+    state: Blobs,
+    entries: Iterable[Entry],
+    limits: Limits,
+    before: Mapping[str, float] | None = None,
+) -> Blobs:
+    """Fold updates into the next global state.
+
+    Raises:
+        UnusableUpdates: as :func:`fold_round`.
+        OSError: the disk cannot be read.
+    """
+    return fold_round(server, task, round_, state, list(entries), limits, before or {})[0]
+
+
+def fold_round(  # noqa: PLR0917 - the method's own order, and then what is folded
+    server: Server,
+    task: Task,
+    round_: int,
+    state: Blobs,
+    entries: Sequence[Entry],
+    limits: Limits,
+    before: Mapping[str, float],
+    known: Mapping[str, Magnitudes] | None = None,
+) -> tuple[Blobs, dict[str, float]]:
+    """A whole round that is not guided: :func:`screen_round`, then :func:`fold_screened`; see these.
+
+    Returns:
+        The next version, and this round's reference.
+
+    Raises:
+        UnusableUpdates: some cannot be folded; all of them are named, and the caller decides about the rest.
+        OSError: the disk cannot be read.
+    """
+    reference = screen_round(task, entries, limits, before, known)
+    return fold_screened(server, task, round_, state, entries, limits), reference

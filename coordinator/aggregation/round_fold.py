@@ -1,0 +1,173 @@
+"""How a round's updates become a version: screened, folded; if guided, weighed before and finished after.
+
+A guided round reads the journal twice: the worker looks at each update through the labelled windows, and the
+fold takes each by the weight that came of all the looks. Every step is a function of the journal, the version
+before and the labelled windows: cut off anywhere and done again, it gives the same version.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, cast
+
+import numpy as np
+import structlog
+
+from coordinator.aggregation.device_weights import Weighed, kept
+from coordinator.aggregation.fold import UnusableUpdates, fold_screened, screen_round
+from coordinator.aggregation.outlier_screen import Magnitudes
+from coordinator.bulkhead import bulkhead
+from coordinator.storage.private_blobs import shared
+from coordinator.storage.update_journal import Entry
+from coordinator.workers.jobs import Jobs
+from models.aggregation.server_optimizer import model_of, rejoined
+from models.contract import Blobs, Server, Tensors
+from models.guided import GuidedServer, Weighing
+from models.seeds import derive_seed
+from models.tensors import flatten
+from protocol.errors import Refused, Transient
+from protocol.frames.frame import Limits
+from protocol.tasks.task import Task
+from runtime.process.worker import WorkerFailed
+
+LOOKS: Final = 256
+"""Updates that one view job looks at, at most: ``worker.timeout_s`` is for so many, and not for a fleet."""
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Folded:
+    """What came of a round.
+
+    Attributes:
+        state: the next version, with the optimizer's moments.
+        reference: what the next round's screen compares with.
+        weighed: for the operator; None where the round was not guided.
+    """
+
+    state: Blobs
+    reference: Mapping[str, float]
+    weighed: Weighed | None = None
+
+
+def guiding(server: Server) -> GuidedServer | None:
+    """The same half, where its method is ``guided``."""
+    return cast("GuidedServer", server) if hasattr(server, "weigh") else None
+
+
+def finish_seed(task: Task, round_: int) -> int:
+    """Of what the coordinator trains in a round; no device has a name like that."""
+    return derive_seed(task.seed, round_, "(coordinator)")
+
+
+class Folding:
+    """Makes versions of updates.
+
+    Args:
+        server: the method's half.
+        task: what is learned.
+        jobs: where the worker's part of a guided round is done.
+    """
+
+    def __init__(self, server: Server, task: Task, jobs: Jobs) -> None:
+        self._server = server
+        self._guided = guiding(server)
+        self._task = task
+        self._jobs = jobs
+        self._looked: tuple[int, dict[str, Tensors]] = (-1, {})
+        """The round in hand, and update's digest -> its view: what is tried again is not looked at twice."""
+        self._at_once = LOOKS
+        """Fewer after a job that did not end well, until the next start: where the time is too short for
+        many, it does for some."""
+
+    async def fold(  # noqa: PLR0917 - as of ``coordinator.aggregation.fold``
+        self,
+        round_: int,
+        state: Blobs,
+        entries: Sequence[Entry],
+        limits: Limits,
+        before: Mapping[str, float],
+        known: Mapping[str, Magnitudes],
+    ) -> Folded:
+        """Make the next version.
+
+        Args:
+            round_: which round.
+            state: the version that the updates start from, with moments.
+            entries: accepted updates, in any order.
+            limits: what an update may need.
+            before: the last round's reference.
+            known: update's digest -> what was measured of it when it came.
+
+        Raises:
+            UnusableUpdates: some cannot be screened, looked at or folded; nothing was made.
+            LichenError, OSError: the worker failed, or the disk cannot be read.
+        """
+        task, server = self._task, self._server
+        reference = await asyncio.to_thread(screen_round, task, entries, limits, before, known)
+        weighing = await self._weighed(round_, state, entries, limits)
+        folded = await asyncio.to_thread(
+            fold_screened, server, task, round_, state, entries, limits, weighing
+        )
+        if weighing is None:
+            return Folded(folded, reference)
+        for words in weighing.warnings:
+            log.warning("weighing", round=round_, why=words)
+        model = model_of(folded)
+        made, metrics = await self._finished(round_, shared(task, model))
+        weighed = await asyncio.to_thread(kept, weighing, metrics)
+        return Folded(rejoined({**model, **made}, folded), reference, weighed)
+
+    async def _weighed(
+        self, round_: int, state: Blobs, entries: Sequence[Entry], limits: Limits
+    ) -> Weighing | None:
+        """Weights from a look at every update; None where the method wants none."""
+        if self._guided is None:
+            return None
+        if self._looked[0] != round_:
+            self._looked = (round_, {})
+        known = self._looked[1]
+        new = [entry for entry in entries if entry.digest not in known]
+        refused: dict[str, Refused] = {}
+        while new:
+            part, new = new[: self._at_once], new[self._at_once :]
+            views, why = await self._look(shared(self._task, model_of(state)), part, limits)
+            known |= {entry.digest: views[entry.device] for entry in part if entry.device in views}
+            refused |= why
+        if refused:
+            raise UnusableUpdates(refused)
+        seen = {entry.device: known[entry.digest] for entry in entries}
+        return await asyncio.to_thread(self._weigh, self._guided, seen)
+
+    async def _look(
+        self, model: Blobs, part: Sequence[Entry], limits: Limits
+    ) -> tuple[dict[str, Tensors], dict[str, Refused]]:
+        """One view job; one that fails is tried again with fewer updates."""
+        try:
+            return await self._jobs.view(model, part, limits)
+        except WorkerFailed:
+            self._at_once = max(1, min(self._at_once, len(part)) // 2)
+            raise
+
+    def _weigh(self, server: GuidedServer, views: Mapping[str, Tensors]) -> Weighing:
+        with bulkhead(f"{self._task.method}'s weighing"):  # of what peers sent: no reason to crash for ever
+            return server.weigh(self._task, views)
+
+    async def _finished(self, round_: int, model: Blobs) -> tuple[Blobs, dict[str, float]]:
+        """What the worker trained on, where it is the same model still."""
+        made, metrics = await self._jobs.finish(round_, finish_seed(self._task, round_), model)
+        old, new = flatten(model), flatten(made)
+        wrong = next((n for n in sorted({*old, *new}) if not _fits(old.get(n), new.get(n))), None)
+        if wrong is not None:
+            raise Transient(
+                f"training on the labelled windows spoilt {wrong!r}: it is missing, of another shape or not "
+                "finite; smaller learning rates in the task's config may help"
+            )
+        return made, metrics
+
+
+def _fits(old: object, new: object) -> bool:
+    if not isinstance(old, np.ndarray) or not isinstance(new, np.ndarray):
+        return False
+    return old.shape == new.shape and bool(np.isfinite(new).all())

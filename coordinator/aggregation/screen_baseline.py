@@ -1,0 +1,25 @@
+"""What the last round's updates were like, on disk: small rounds are screened against it."""
+
+import json
+from collections.abc import Mapping
+from typing import Final
+
+from coordinator.storage.database import Store
+
+_KEY: Final = "screen_reference"
+
+
+class References:
+    """Part -> median magnitude (``outlier_screen.Screened``), newest of each part."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def read(self) -> dict[str, float]:
+        """Empty before the first round."""
+        known: dict[str, float] = json.loads(self._store.get_meta(_KEY) or "{}")
+        return known
+
+    def write(self, reference: Mapping[str, float]) -> None:
+        """Keep this round's; a part that nobody sent keeps what it had. Joins the caller's transaction."""
+        self._store.put_meta({_KEY: json.dumps({**self.read(), **reference}, sort_keys=True)})

@@ -1,0 +1,222 @@
+"""``lichen device``: invite, ls, approve, revoke. Works while the coordinator runs, and when it does not."""
+
+import datetime as dt
+import json
+import re
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Column, Table
+
+from coordinator.cli.options import Config, Format, FormatOption
+from coordinator.config.coordinator import CoordinatorSettings, load_settings
+from coordinator.fleet.device_removal import ask, forget_in
+from coordinator.identity.enrolment import Desk
+from coordinator.identity.paths import Places
+from coordinator.identity.store import FILE, Book
+from coordinator.recovery.folder_owner import DATABASE
+from coordinator.status.device_list import all_devices, seen_devices
+from coordinator.storage.database import Store
+from protocol.base import name_trouble
+from protocol.errors import Misconfigured, Reason, Refused, Transient
+from runtime.process.run_as_owner import as_owner_of
+from runtime.storage.folder_lock import is_owned
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Who belongs to the fleet: invite, approve, revoke."
+)
+
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_MIN_S, _MAX_S = 60, 30 * 86400
+_KEY_DIGITS: Final = 16
+"""As many as a waiting device shows of its key."""
+
+
+def _lasting(text: str) -> float:
+    found = re.fullmatch(r"([0-9]{1,7})([smhd])", text.strip())
+    seconds = int(found[1]) * _UNITS[found[2]] if found else 0
+    if not _MIN_S <= seconds <= _MAX_S:
+        raise typer.BadParameter(f"{text!r}: write a time from 1m to 30d, as 30m, 24h or 7d")
+    return float(seconds)
+
+
+def _name(text: str | None) -> str | None:
+    if text is None:
+        return None
+    if words := name_trouble(text):
+        raise typer.BadParameter(words)
+    return text
+
+
+Name = Annotated[str, typer.Argument(help="the device's name", callback=_name)]
+
+
+@app.command()
+def invite(
+    config: Config,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="the device it is for; without: the device says its name, and waits for approve",
+            callback=_name,
+        ),
+    ] = None,
+    expires: Annotated[str, typer.Option(help="how long it works: 30m, 24h, 7d")] = "24h",
+    fmt: FormatOption = Format.TABLE,
+) -> None:
+    """Make an invite: one word for `lichen agent enroll`, which works once. Hand it over as a secret."""
+    lasts_s = _lasting(expires)
+    settings = load_settings(config)
+    with as_owner_of(settings.state_dir), _desk(settings) as desk:
+        made = desk.invite(name, lasts_s)
+        url, ends = desk.url, _when(desk.now() + lasts_s)
+    word = made.encode()
+    if fmt is Format.JSON:
+        found = {"invite": word, "device": name, "url": url, "expires": ends, "ca_sha256": made.ca_sha256}
+        typer.echo(json.dumps(found))
+        return
+    typer.echo(word)
+    # The word alone is on stdout: `lichen device invite NAME > invite.txt` makes a file for --invite-file.
+    whom = name or "any new device; it says its name, and waits for: lichen device approve NAME"
+    for line in (
+        f"It works once, until {ends}, for {whom}.",
+        "On the device: lichen agent enroll --config agent.toml --invite-file FILE",
+    ):
+        typer.echo(line, err=True)
+
+
+@app.command("ls")
+def list_(config: Config, fmt: FormatOption = Format.TABLE) -> None:
+    """All devices: those of the book, and those that have reported without being in it."""
+    settings = load_settings(config)
+    found: dict[str, Any] = {"fleet": settings.fleet, "devices": [], "invites": []}
+    with as_owner_of(settings.state_dir):
+        seen = seen_devices(settings.state_dir)
+        if (settings.state_dir / FILE).is_file():
+            with Book(settings.state_dir) as book:
+                book.refresh()
+                found["devices"] = all_devices(book.devices(), seen, book.released_at)
+                found["invites"] = [
+                    {"device": one.device, "expires": _when(one.expires_wall)} for one in book.invites()
+                ]
+        else:
+            found["devices"] = all_devices([], seen, lambda _: None)
+    if fmt is Format.JSON:
+        typer.echo(json.dumps(found))
+        return
+    # Names are typed again, keys compared digit by digit, quarantines have an end: none of it is cut off.
+    name, key_print = Column("device", overflow="fold"), Column("key", no_wrap=True)
+    table = Table(name, "status", "now", "certificate until", key_print, Column("note", overflow="fold"))
+    for row in found["devices"]:
+        key = (row["key"] or "")[:_KEY_DIGITS]
+        until = (row["certificate_until"] or "")[:10]
+        table.add_row(row["device"], row["status"], row["now"] or "", until, key, escape(row["note"]))
+    console = Console()
+    console.print(table)
+    for one in found["invites"]:
+        whom = one["device"] or "any new name"
+        console.print(f"open invite for {whom} until {one['expires']}", markup=False)
+    if not found["devices"]:
+        first = "" if Places.of(settings).authority.is_dir() else "lichen coordinator init, and then: "
+        console.print(f"No device yet: {first}lichen device invite NAME", markup=False)
+
+
+@app.command()
+def approve(config: Config, name: Name, fmt: FormatOption = Format.TABLE) -> None:
+    """Let a pending device in, or end a device's quarantine."""
+    settings = load_settings(config)
+    with as_owner_of(settings.state_dir):
+        seen = name in seen_devices(settings.state_dir)
+        if not seen and not (settings.state_dir / FILE).is_file():
+            raise Refused(Reason.UNKNOWN_DEVICE, f"no device {name}; lichen device ls shows those there are")
+        with Book(settings.state_dir) as book:
+            was = book.approve(name, unknown=seen)
+    words = {
+        "pending": f"{name} is approved; it gets its certificate when it asks next",
+        "active": f"{name} is in; whatever held it back before now (a quarantine) is over",
+        "unknown": f"{name} has no certificate here; whatever held it back before now (a quarantine) is over",
+    }[was]
+    _say(fmt, {"device": name, "was": was, "status": "active" if was != "unknown" else was}, words)
+
+
+@app.command()
+def revoke(
+    config: Config,
+    name: Name,
+    *,
+    unknown: Annotated[
+        bool, typer.Option("--unknown", help="bar the name also where the book does not know it")
+    ] = False,
+    fmt: FormatOption = Format.TABLE,
+) -> None:
+    """Take a device's certificates back: the broker and the coordinator refuse it from now on.
+
+    Exit status 75 (or 78: its files are closed to us): it is revoked, but the broker could not be told.
+    """
+    settings = load_settings(config)
+    with as_owner_of(settings.state_dir), _desk(settings) as desk:
+        taken = desk.book.revoke(name, unknown=unknown)
+        try:
+            told = desk.publish(force=True)
+        except (Transient, Misconfigured) as error:
+            raise type(error)(f"{name} is revoked, and the coordinator refuses it; but {error}") from None
+        folder = desk.places.broker.folder
+    words = f"{name} is revoked ({taken} certificate{'' if taken == 1 else 's'} taken back)"
+    if told.reloaded:
+        words += "; the broker acts on it"
+    else:
+        words += (
+            f".\nThe broker must read {folder} again NOW: systemctl reload mosquitto (or kill -HUP its pid); "
+            "[identity] reload_command does it for you"
+        )
+    _say(fmt, {"device": name, "certificates": taken, "broker_reloaded": told.reloaded}, words)
+
+
+@app.command()
+def forget(
+    config: Config,
+    name: Name,
+    *,
+    force: Annotated[bool, typer.Option("--force", help="also one that is online")] = False,
+    fmt: FormatOption = Format.TABLE,
+) -> None:
+    """Forget what a device said of itself; its place in the roster is free. One that is here says it again.
+
+    What it delivered stays in the history, and whether it is let in is not touched: see revoke.
+    """
+    settings = load_settings(config)
+    database = settings.state_dir / DATABASE
+    with as_owner_of(settings.state_dir):
+        known = seen_devices(settings.state_dir)
+        if name not in known:
+            raise Refused(Reason.UNKNOWN_DEVICE, f"no device {name} has said anything here")
+        if known[name].status == "online" and not force:
+            raise Misconfigured(f"{name} is online, and would say its state again; --force forgets it anyway")
+        if runs := is_owned(database.with_suffix(".lock")):
+            ask(settings.state_dir, name, force=force)
+        else:
+            with Store(database) as store:
+                forget_in(store, name)
+    words = f"{name} is forgotten" + (" by the running coordinator within seconds" if runs else "")
+    _say(fmt, {"device": name, "by": "coordinator" if runs else "command"}, words)
+
+
+def _desk(settings: CoordinatorSettings) -> Desk:
+    if settings.identity.enabled is False:
+        raise Misconfigured("identity.enabled is false: this fleet has no certificates of its own")
+    places = Places.of(settings)
+    if not places.authority.is_dir():
+        raise Misconfigured(
+            f"{places.authority} is not there; make the fleet's authority with: lichen coordinator init"
+        )
+    return Desk(settings)
+
+
+def _say(fmt: Format, found: dict[str, Any], words: str) -> None:
+    typer.echo(json.dumps(found) if fmt is Format.JSON else words)
+
+
+def _when(wall: float) -> str:
+    return dt.datetime.fromtimestamp(wall, dt.UTC).isoformat(timespec="seconds")

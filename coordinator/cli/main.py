@@ -1,0 +1,242 @@
+"""``lichen coordinator``: init, serve, check, status, history, backup, trust."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from coordinator.admission.operator_decisions import AUTHORITY, Admission
+from coordinator.app import DATABASE, check_owner
+from coordinator.app import serve as serve_settings
+from coordinator.cli.options import Config, Format, FormatOption
+from coordinator.cli.status import status
+from coordinator.cli.trust import app as trust
+from coordinator.config.coordinator import load_settings, load_task
+from coordinator.recovery.downgrade import downgraded
+from coordinator.recovery.state_backup import copy_state
+from coordinator.status.history import read
+from coordinator.status.history_table import Parts, judged_on, print_parts
+from coordinator.storage.database import Store
+from coordinator.storage.device_lists import some
+from coordinator.trust.signer import repository_of
+from coordinator.workers.labelled_data import read as read_labelled
+from runtime import exit_codes
+from runtime.process.daemon import run
+from runtime.process.run_as_owner import as_owner_of
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="In the cloud: rounds, aggregation, model registry."
+)
+
+
+_SHOWN = ("accuracy", "macro_f1", "loss")
+"""Metrics in the table, besides those that devices report; the JSON has all."""
+
+
+@app.command()
+def serve(config: Config) -> None:
+    """Run the coordinator until SIGTERM (or, with exit_when_done, until the last round is over)."""
+    settings = load_settings(config)
+    raise typer.Exit(run(lambda: serve_settings(settings)))
+
+
+@app.command()
+def init(
+    config: Config,
+    host: Annotated[
+        list[str] | None,
+        typer.Option("--host", help="name or address under which devices reach this machine; repeatable"),
+    ] = None,
+    fmt: FormatOption = Format.TABLE,
+) -> None:
+    """Make the fleet's authority and the broker's files; again: what is missing. Overwrites no authority.
+
+    Exit status 75: all is made, but identity.reload_command failed (as before the broker first runs).
+    """
+    from coordinator.identity import setup  # noqa: PLC0415 - cryptography is needed by this command alone
+
+    settings = load_settings(config)
+    with as_owner_of(settings.state_dir):
+        made = setup.init(settings, host or [])
+    typer.echo(json.dumps(made.as_json(settings)) if fmt is Format.JSON else setup.next_steps(made, config))
+    if made.not_reloaded is not None:
+        raise made.not_reloaded
+
+
+@app.command()
+def check(config: Config, fmt: FormatOption = Format.TABLE) -> None:
+    """Read configuration, task, the method's options and whose state_dir it is; say whether all is well."""
+    settings = load_settings(config)
+    task, spec = load_task(settings)
+    labelled = read_labelled(settings, task)
+    if (database := settings.state_dir / DATABASE).is_file():
+        with Store(database, read_only=True) as store:
+            check_owner(store, task, settings)
+    found = {
+        "config": str(config),
+        "fleet": settings.fleet,
+        "broker": settings.mqtt.where,
+        "state_dir": str(settings.state_dir),
+        "task": task.name,
+        "method": spec.name,
+        "rounds": task.rounds.count,
+        "modalities": list(task.modality_names),
+        "learns_from": spec.kind.noun,
+        "classes": len(task.labels),
+        "targets": list(task.target_names),
+        "selection": task.rounds.selection,
+        "identity": str(settings.state_dir / AUTHORITY) if Admission.enabled_by(settings) else None,
+        "bundles": "signed" if repository_of(settings).exists else "unsigned (lichen coordinator trust init)",
+        "rollout": settings.rollout.mode,
+        "labelled": None if labelled is None else len(labelled.windows),
+        "evaluation": None if settings.evaluation.data is None else str(settings.evaluation.data),
+    }
+    if fmt is Format.JSON:
+        typer.echo(json.dumps(found))
+        return
+    for key, value in found.items():
+        words = ", ".join(value) if isinstance(value, list) else value
+        typer.echo(f"{key:11} {'none' if words in {None, ''} else words}")
+    typer.echo("The configuration is sound.")
+
+
+@app.command()
+def downgrade(config: Config, fmt: FormatOption = Format.TABLE) -> None:
+    """Make the state folder usable for this release again, from the copies that a newer one made before it.
+
+    The coordinator must not run. What this release can use stays as it is; install.sh --rollback calls this.
+    """
+    settings = load_settings(config)
+    with as_owner_of(settings.state_dir):
+        done = downgraded(settings.state_dir)
+    if fmt is Format.JSON:
+        typer.echo(json.dumps({"put_back": done}))
+    else:
+        typer.echo("\n".join(done) or "This release can use what is there; nothing was changed.")
+
+
+app.command()(status)
+
+
+@app.command()
+def backup(
+    folder: Annotated[Path, typer.Argument(help="empty, or not there yet; better on another disk")],
+    config: Config,
+    fmt: FormatOption = Format.TABLE,
+) -> None:
+    """Copy the whole state folder, also while the coordinator runs. The copy holds the fleet's secrets."""
+    settings = load_settings(config)
+    with as_owner_of(settings.state_dir):
+        made = copy_state(settings.state_dir, folder)
+    if fmt is Format.JSON:
+        typer.echo(json.dumps({"folder": str(made.folder), "files": made.files, "bytes": made.size}))
+        return
+    typer.echo(f"{made.folder} is a whole state folder: {made.files} files, {made.size / 1e6:.1f} MB.")
+    typer.echo("It holds the fleet's keys: keep it where only you can read it.", err=True)
+
+
+app.add_typer(trust, name="trust")
+
+
+@app.command()
+def history(
+    config: Config,
+    fmt: FormatOption = Format.TABLE,
+    *,
+    last: Annotated[
+        int, typer.Option("--last", "-n", min=0, help="Rounds, the newest ones; 0: all, and all devices.")
+    ] = 100,
+    by: Annotated[
+        Parts | None, typer.Option("--by", help="Also the last judged version on parts of the windows.")
+    ] = None,
+) -> None:
+    """Rounds, metrics, who delivered, bytes, refusals. Works while the coordinator runs, and after.
+
+    The JSON form has the parts of every version that was judged on them (evaluation.by), under versions.
+    """
+    state_dir = load_settings(config).state_dir
+    if not (state_dir / DATABASE).is_file():
+        words = f"{state_dir / DATABASE} is not there; has this coordinator ever run?"
+        if fmt is Format.JSON:
+            typer.echo(json.dumps({"error": words}))
+        typer.echo(f"lichen coordinator: {words}", err=True)
+        raise typer.Exit(exit_codes.UNAVAILABLE)
+    found = read(state_dir, last=last or None)
+    if fmt is Format.JSON:
+        typer.echo(json.dumps(found))
+    else:
+        _print(found)
+        if by is not None:
+            print_parts(found, by.value)
+    raise typer.Exit(exit_codes.OK)
+
+
+def _print(found: dict[str, Any]) -> None:
+    console = Console()
+    console.print(
+        f"task {found['task']}: {found['phase']}, round {found['round']}, version {found['version']},"
+        f" {found['bytes_up']:,} bytes up, {found['bytes_down']:,} down",
+        soft_wrap=True,
+        markup=False,
+    )
+    console.print(f"waits for: {found['why'] or 'nothing yet'}", soft_wrap=True, markup=False)
+    if found["salvaged"]:
+        console.print(f"salvaged: {found['salvaged']}", soft_wrap=True, markup=False)
+    console.print(_rounds_table(found))
+    for what, count in found["left_out"].items():
+        console.print(f"{what}: {count} more (--last 0 shows all)", markup=False)
+    if found["refusals"]:
+        table = Table("device", "reason", "count", "last", title="Refused")
+        for row in found["refusals"]:
+            table.add_row(row["device"], row["reason"], str(row["count"]), escape(row["last_detail"]))
+        console.print(table)
+    if found["confusion"] is not None:
+        labels = found["confusion"]["labels"]
+        table = Table(
+            "true \\ said",
+            *map(escape, labels),
+            title=f"Confusion of version {found['confusion']['version']}",
+        )
+        for label, row in zip(labels, found["confusion"]["matrix"], strict=True):
+            table.add_row(escape(label), *map(str, row))
+        console.print(table)
+        console.print(judged_on(found["confusion"]), soft_wrap=True, markup=False, highlight=False)
+
+
+def _rounds_table(found: dict[str, Any]) -> Table:
+    table = Table(
+        "round", "attempts", "devices", "quality by modality", "bytes up", "metrics", title="Rounds"
+    )
+    of_targets = dict.fromkeys(n for row in found["rounds"] for n in row["metrics"] if "/" in n)
+    shown = dict.fromkeys((*_SHOWN, *of_targets, *found["reported"]))
+    for row in found["rounds"]:
+        table.add_row(
+            str(row["round"]),
+            ", ".join(a["outcome"] or "open" for a in row["attempts"]),
+            _who(row),
+            "\n".join(f"{name} {value:.2f}" for name, value in _mean_quality(row["updates"]).items()),
+            "" if row["bytes_up"] is None else f"{row['bytes_up']:,}",
+            "\n".join(f"{name} {row['metrics'][name]:.3f}" for name in shown if name in row["metrics"]),
+        )
+    return table
+
+
+def _who(row: dict[str, Any]) -> str:
+    """How many delivered, and who did not."""
+    here = {u["device"] for u in row["updates"] if not u["lost"]}
+    asked = {d for attempt in row["attempts"] for d in attempt["selected"]} | here
+    missing = sorted(asked - here)
+    asked_for = max([len(asked), *(a["selected_count"] for a in row["attempts"])])
+    return f"{len(here)} of {asked_for}" + (f", not {some(missing)}" if missing else "")
+
+
+def _mean_quality(updates: list[dict[str, Any]]) -> dict[str, float]:
+    values: dict[str, list[float]] = {}
+    for update in updates:
+        for name, quality in update["quality"].items():
+            values.setdefault(name, []).append(quality)
+    return {name: sum(found) / len(found) for name, found in values.items()}

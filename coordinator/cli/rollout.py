@@ -1,0 +1,264 @@
+"""``lichen rollout``: create, status, pause, resume, abort. Works while the coordinator runs, and without."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from coordinator.admission.operator_decisions import decided
+from coordinator.cli.options import Config, Format, FormatOption
+from coordinator.cli.rollout_canary import doubts
+from coordinator.cli.rollout_view import Here, show, told
+from coordinator.config.coordinator import CoordinatorSettings, load_settings
+from coordinator.fleet.device_registry import Roster
+from coordinator.recovery.folder_owner import DATABASE
+from coordinator.rollout import releases
+from coordinator.rollout.blocked_devices import in_rollout
+from coordinator.rollout.model import Abort, Begun, Course, Create, Event, Pause, Release, Resume, Say
+from coordinator.rollout.plan import Plan, planned
+from coordinator.rollout.store import FILE, Book
+from coordinator.status.rollout_view import peek
+from coordinator.storage.database import Store
+from models.registry import methods
+from protocol.errors import Misconfigured, Reason, Refused
+from protocol.rollout import Trial
+from protocol.tasks.task import Task
+from runtime.process.run_as_owner import as_owner_of
+from runtime.storage.folder_lock import is_owned
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="Bring a version to the devices: canaries first, then all.",
+)
+_TRIAL: Final = "Trial: what each device asks of the version before it stays"
+_GATES: Final = "Gates: what lets a stage pass"
+
+
+def _option(words: str, panel: str | None = None) -> Any:
+    return typer.Option(help=words, rich_help_panel=panel, show_default=False)
+
+
+@app.command()
+def create(  # noqa: PLR0917 - one for each option of the command
+    config: Config,
+    version: Annotated[int | None, _option("which exported version  [default: the newest]")] = None,
+    bundle: Annotated[Path | None, _option("a bundle's file, as lichen export makes it")] = None,
+    canary: Annotated[
+        str | None, _option("who is first: label:KEY=VALUE, share:0.1 or device:NAME,NAME")
+    ] = None,
+    waves: Annotated[str | None, _option("shares of the fleet that follow, as 0.25,1; the last is 1")] = None,
+    soak_s: Annotated[float | None, _option("a stage stays good for so long")] = None,
+    stage_deadline_s: Annotated[float | None, _option("a stage that takes longer is paused")] = None,
+    min_committed_share: Annotated[
+        float | None, _option("of a stage's devices that are here", _GATES)
+    ] = None,
+    max_failed_share: Annotated[
+        float | None, _option("of the rollout's devices; more failures end it", _GATES)
+    ] = None,
+    windows: Annotated[int | None, _option("windows that it answers before it is judged", _TRIAL)] = None,
+    deadline_s: Annotated[float | None, _option("it is judged by then at the latest", _TRIAL)] = None,
+    max_errors: Annotated[int | None, _option("windows without an answer", _TRIAL)] = None,
+    max_latency_ratio: Annotated[
+        float | None, _option("its 95th percentile over that of the model before", _TRIAL)
+    ] = None,
+    min_agreement: Annotated[
+        float | None, _option("share of windows on which it says what the model before says", _TRIAL)
+    ] = None,
+    max_drift: Annotated[
+        float | None, _option("distance of the classes that both predict, 0 to 1", _TRIAL)
+    ] = None,
+    max_accuracy_drop: Annotated[
+        float | None, _option("on labelled windows, below the model before", _TRIAL)
+    ] = None,
+    min_labelled: Annotated[int | None, _option("fewer labelled windows tell nothing", _TRIAL)] = None,
+    fmt: FormatOption = Format.TABLE,
+) -> None:
+    """Begin a rollout of a version. What is not given is as the section rollout of coordinator.toml says.
+
+    Exit status 65: there is a rollout already, nothing to roll out, or no known device for the canary; 78:
+    rollout.mode is "newest".
+    """
+    settings = load_settings(config)
+    if settings.rollout.mode == "newest":
+        raise Misconfigured(
+            f'{config}: rollout.mode is "newest": each export goes to all devices at once. Set [rollout] '
+            'mode = "manual" (or "staged": each export begins a rollout), and restart the coordinator'
+        )
+    if version is not None and bundle is not None:
+        raise typer.BadParameter("--version and --bundle: give one of them")
+    trial = {
+        "windows": windows,
+        "deadline_s": deadline_s,
+        "max_errors": max_errors,
+        "max_latency_ratio": max_latency_ratio,
+        "min_agreement": min_agreement,
+        "max_drift": max_drift,
+        "max_accuracy_drop": max_accuracy_drop,
+        "min_labelled": min_labelled,
+    }
+    given = {
+        "canary": canary,
+        "waves": None if waves is None else _shares(waves),
+        "soak_s": soak_s,
+        "deadline_s": stage_deadline_s,
+        "gates": _given({"min_committed_share": min_committed_share, "max_failed_share": max_failed_share}),
+        "trial": _given(trial),
+    }
+    plan = _plan(settings.rollout.plan, given)
+    if not (settings.state_dir / FILE).is_file() and is_owned(_lock(settings)) is True:
+        # It goes on announcing each export to all, and what a book made now says of them would be old.
+        raise Misconfigured(
+            f'{config}: the coordinator that runs was started when rollout.mode was "newest", and looks at '
+            "no rollout: restart it first (where it is only just starting, try again)"
+        )
+    with as_owner_of(settings.state_dir), _opened(settings) as store, Book(settings.state_dir) as book:
+        # What was announced before counts as stable, also where the daemon was not started since.
+        now = time.time()
+        book.play(Begun(mode=settings.rollout.mode, release=releases.announced(store)), now)
+        course = book.course()
+        if course.open is None:
+            releases.tidy(settings.state_dir, course, now)
+        warnings = _doubts(settings, store, plan)
+        release = _release(settings, store, course, version, bundle)
+        _, after, commands = book.play(Create(release=release, plan=plan), now)
+    words = [command.words for command in commands if isinstance(command, Say)]
+    for line in warnings:
+        typer.echo(f"lichen rollout: warning: {line}", err=True)
+    found = {"rollout": after.number, "version": release.version, "bundles": list(release.digests)}
+    _say(fmt, {**found, "plan": plan.model_dump(mode="json"), "warnings": warnings}, "; ".join(words))
+
+
+@app.command()
+def status(config: Config, fmt: FormatOption = Format.TABLE) -> None:
+    """Where the rollout stands: every device's phase and measures, what it waits for, and until when."""
+    settings = load_settings(config)
+    now = time.time()
+    course, past = peek(settings.state_dir)
+    said = Here()
+    database = settings.state_dir / DATABASE
+    if database.is_file():
+        with Store(database, read_only=True) as store:
+            roster = Roster(store, lambda: now)
+            here = set(roster.online())
+            said = Here({name: name in here for name in roster.names()}, in_rollout(course, roster.get))
+    running = is_owned(_lock(settings)) is not False and database.is_file()
+    mode = settings.rollout.mode
+    if fmt is Format.JSON:
+        typer.echo(json.dumps(told(course, past, said, mode=mode, running=running, now=now)))
+    else:
+        show(course, past, said, mode=mode, running=running, now=now)
+
+
+@app.command()
+def pause(config: Config, fmt: FormatOption = Format.TABLE) -> None:
+    """Let nothing go on by itself; devices that have the candidate keep it, and roll back as they do."""
+    _order(config, Pause(), fmt)
+
+
+@app.command()
+def resume(config: Config, fmt: FormatOption = Format.TABLE) -> None:
+    """Let a paused rollout go on; its stage has its whole time once more."""
+    _order(config, Resume(), fmt)
+
+
+@app.command()
+def abort(config: Config, fmt: FormatOption = Format.TABLE) -> None:
+    """End the rollout: all devices go back to what the others run."""
+    _order(config, Abort(), fmt)
+
+
+def _order(config: Path, event: Event, fmt: Format) -> None:
+    settings = load_settings(config)
+    if not (settings.state_dir / FILE).is_file():
+        raise Refused(Reason.WRONG_ROUND, f"there was no rollout yet ({settings.state_dir})")
+    with as_owner_of(settings.state_dir), Book(settings.state_dir) as book:
+        _, after, _ = book.play(event, time.time())
+    words = f"rollout {after.number} is {after.phase.value}"
+    if after.open is None and after.waiting is not None:
+        words += f"; {after.waiting.release.words} waited, and begins next"
+    _say(fmt, {"rollout": after.number, "phase": after.phase.value}, words)
+
+
+def _lock(settings: CoordinatorSettings) -> Path:
+    return (settings.state_dir / DATABASE).with_suffix(".lock")
+
+
+@contextmanager
+def _opened(settings: CoordinatorSettings) -> Iterator[Store]:
+    database = settings.state_dir / DATABASE
+    if not database.is_file():
+        raise Refused(Reason.UNKNOWN_TASK, f"{database} is not there; has this coordinator ever run?")
+    with Store(database, read_only=True) as store:
+        yield store
+
+
+def _release(
+    settings: CoordinatorSettings, store: Store, course: Course, version: int | None, bundle: Path | None
+) -> Release:
+    known, text = releases.known(store, course), store.get_meta("task")
+    if bundle is not None:
+        if text is None:
+            raise Refused(Reason.UNKNOWN_TASK, "the coordinator has not begun yet")
+        task = Task.model_validate_json(text)
+        spec = methods().get(task.method)
+        if spec is not None and spec.routed:
+            raise Refused(
+                Reason.MALFORMED,
+                "--bundle: this fleet has a bundle for each route, and a file is one of them: give --version",
+            )
+        return releases.take(bundle, settings.state_dir, task)
+
+    def here(release: Release) -> bool:
+        # Not through a BlobStore: only the daemon writes there, and it tidies up when it is opened.
+        blobs, own = settings.state_dir / "blobs", settings.state_dir / releases.FOLDER
+        return all((blobs / n[:2] / n).is_file() or (own / n).is_file() for n in release.digests)
+
+    fit = [one for one in known if version in {None, one.version}]
+    if version is None:
+        fit = fit[:1] if course.newest is None else [course.newest]
+    found = next((one for one in fit if here(one)), None)
+    if found is None:
+        there = ", ".join(str(n) for n in sorted({one.version for one in known if here(one)})) or "none"
+        what = "nothing was exported yet" if version is None else f"version {version} has no bundle here"
+        raise Refused(
+            Reason.UNKNOWN_TASK,
+            f"{what}; versions that have: {there}. `lichen export` makes one of a version, for --bundle FILE",
+        )
+    return found
+
+
+def _doubts(settings: CoordinatorSettings, store: Store, plan: Plan) -> list[str]:
+    """Of the canary. Raises Refused where it is nobody."""
+    roster = Roster(store, time.time)
+    devices = {name: one.state.labels or {} for name in roster.names() if (one := roster.get(name))}
+    enrolled, _ = decided(settings.state_dir)
+    return list(doubts(plan.canary, devices, enrolled))
+
+
+def _plan(before: Plan, given: dict[str, Any]) -> Plan:
+    values = before.model_dump()
+    for key, value in _given(given).items():
+        nested = key in {"gates", "trial"}
+        values[key] = (values[key] or Trial().model_dump()) | value if nested else value
+    return planned(values)
+
+
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    """Without those that were left out."""
+    return {key: value for key, value in values.items() if value not in (None, {})}
+
+
+def _shares(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise typer.BadParameter(f"--waves {text!r}: write shares that grow, as 0.25,1") from None
+
+
+def _say(fmt: Format, found: dict[str, Any], words: str) -> None:
+    typer.echo(json.dumps(found) if fmt is Format.JSON else words)

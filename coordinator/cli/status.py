@@ -1,0 +1,256 @@
+"""``lichen coordinator status``: where it stands and what it waits for, from its state folder alone."""
+
+import json
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import sqlalchemy as sa
+import typer
+
+from coordinator.admission.operator_decisions import decided, unproven
+from coordinator.admission.quarantine import Conduct, in_quarantine, in_words
+from coordinator.admission.quarantine import read as conduct
+from coordinator.aggregation.device_weights import newest, shares
+from coordinator.config.coordinator import CoordinatorSettings, load_settings
+from coordinator.delivery.late_bundles import wait_kept
+from coordinator.fleet.device_registry import Roster
+from coordinator.fleet.secret_mismatch import differing
+from coordinator.fleet.serving_routes import served, unserved
+from coordinator.recovery.folder_owner import DATABASE
+from coordinator.rollout.blocked_devices import ahead, elsewhere, in_rollout
+from coordinator.round_machine.events import RoundState
+from coordinator.round_machine.queries import replay
+from coordinator.rounds.outlook import outlook
+from coordinator.rounds.progress import NAMES
+from coordinator.status.rollout_view import peek, standing
+from coordinator.status.rollout_view import waits as rollout_waits
+from coordinator.status.waits import Picture, waits
+from coordinator.storage import schema
+from coordinator.storage.database import Store
+from coordinator.storage.device_lists import MOST_NAMED, some
+from coordinator.trust.waits import waits as trust_waits
+from coordinator.workers.encoder_models import kept, terms_kept, wait_for
+from protocol.errors import Reason, Refused
+from protocol.tasks.task import Task
+from runtime import exit_codes
+from runtime.clock import SystemClock
+from runtime.storage.files import disk_trouble
+from runtime.storage.folder_lock import is_owned
+from runtime.waits import Wait, by_another_clock, lines, read, span, stamp
+
+_SILENT_S: Final = 90.0
+_QUARANTINES: Final = 20
+NAMED_IN_STATUS: Final = 20
+_HEARD: Final = Conduct()
+
+
+class Format(StrEnum):
+    """How the result is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+def status(
+    config: Annotated[Path, typer.Option("--config", "-c", help="coordinator.toml", show_default=False)],
+    *,
+    why: Annotated[
+        bool, typer.Option("--why", help="only what it waits for, since when and until when")
+    ] = False,
+    fmt: Annotated[
+        Format, typer.Option("--format", help="A table for people, or one JSON object.")
+    ] = Format.TABLE,
+) -> None:
+    """Show where the coordinator stands and what it waits for. Exit status 69: it does not run."""
+    settings = load_settings(config)
+    database, now = settings.state_dir / DATABASE, SystemClock().wall()
+    if not database.is_file():
+        words = f"{database} is not there; has this coordinator ever run?"
+        if fmt is Format.JSON:
+            typer.echo(json.dumps({"error": words}))
+        typer.echo(f"lichen coordinator: {words}", err=True)
+        raise typer.Exit(exit_codes.UNAVAILABLE)
+    with Store(database, read_only=True) as store:
+        found, waited = look(store, settings, now)
+    if fmt is Format.JSON:
+        typer.echo(json.dumps(found | {"waits": [wait.as_json(found["now"]) for wait in waited]}))
+    else:
+        typer.echo(_words(found, waited, found["now"], why=why))
+    if not found["running"]:
+        raise typer.Exit(exit_codes.UNAVAILABLE)
+
+
+def look(store: Store, settings: CoordinatorSettings, now: float) -> tuple[dict[str, Any], list[Wait]]:
+    """Where it stands, and what it waits for.
+
+    Args:
+        store: of the coordinator, which may be running.
+        settings: its own.
+        now: unix seconds.
+    """
+    state, rules = replay(store.journal())
+    roster, known = Roster(store, lambda: now), store.get_meta("task")
+    task = None if known is None else Task.model_validate_json(known)
+    said_at = float(store.get_meta("why_wall") or 0.0) or None
+    # Where we may not look at the lock: whoever says something every 30 s is there if it did so lately.
+    owned = is_owned((settings.state_dir / DATABASE).with_suffix(".lock"))
+    running = owned if owned is not None else said_at is not None and now - said_at < _SILENT_S
+    clocks: list[Wait] = []
+    if running and said_at is not None and abs(now - said_at) > _SILENT_S:  # it says so every 30 s
+        clocks, now = [_clocks(now - said_at)], said_at
+    barred, attempt = _barred(store, settings, now), _attempt(store, state)
+    course, _ = peek(settings.state_dir)
+    found = {
+        "coordinator": "running"
+        if running
+        else f"not running since {stamp(said_at)}; what follows is how it stood then",
+        "running": running,
+        "now": now,
+        "fleet": settings.fleet,
+        "task": None if task is None else task.name,
+        "phase": state.phase.value,
+        "round": state.round,
+        "rounds": None if rules is None else rules.rounds,
+        "attempt": state.attempt,
+        "selection": attempt["policy"] if attempt else "",
+        "selected": attempt["why"] if attempt else {},
+        "bundles": [
+            {"route": one.need.words, "devices": one.devices, "version": one.version, "digest": one.digest}
+            for one in served(store)
+        ],
+        "unserved": unserved(store),
+        "rollout": standing(course),
+        "version": state.version,
+        "devices_known": len(roster),
+        "devices_online": sum(barred.get(device, _HEARD) is not None for device in roster.online()),
+        "quarantined": sorted(device for device, one in barred.items() if one is not None)[:MOST_NAMED],
+        "revoked": sorted(device for device, one in barred.items() if one is None)[:MOST_NAMED],
+        "weighing": newest(store),
+        "secrets": differing({d: shown for d, shown in roster.secrets().items() if d not in barred}),
+        "trouble": state.trouble,
+        "why": store.get_meta("why") or "",
+        "why_wall": said_at,
+    }
+    disk = _disk(settings.state_dir)
+    if not running:
+        then = "until it is started (systemctl start lichen-coordinator)"
+        return found, [Wait("coordinator", "it does not run", said_at, None, then), *disk]
+    if task is None or rules is None:
+        return found, [Wait("start", "it has just been started for the first time", said_at)]
+    broker = read(json.loads(store.get_meta("broker") or "[]"))
+    terms = terms_kept(store, task)
+    # The rounds' times go on from the clock at the start: setting a clock moves none of them.
+    set_s = 0.0 if said_at is None else said_at - float(store.get_meta("rounds_now") or said_at)
+    held = by_another_clock(_quarantines(barred, roster), -set_s)
+    picture = Picture(
+        rules=rules,
+        state=state,
+        outlook=outlook(roster, state, terms, partial(_why_not, barred, now)),
+        now=now - set_s,
+        worker_s=settings.worker.timeout_s,
+        broker=by_another_clock(broker, -set_s)[0] if broker else None,
+        quarantines=tuple(held),
+        graphs=wait_for(kept(store, task), roster, terms),
+        secrets=found["secrets"],
+        chosen=found["selected"],
+    )
+    going = rollout_waits(course, in_rollout(course, roster.get))
+    signatures = trust_waits(settings, now, roster, barred)
+    told = unproven(settings.state_dir)
+    revocations = [] if told is None else [told]
+    others = [*going, *elsewhere(roster, course, barred), *wait_kept(store), *signatures]
+    others += ahead(roster, course, _newest_export(store), barred)
+    rounds = by_another_clock(waits(picture), set_s)
+    return found, [*disk, *clocks, *rounds, *revocations, *others]
+
+
+def _clocks(ahead_s: float) -> Wait:
+    words = (
+        f"this clock is {span(abs(ahead_s))} {'ahead of' if ahead_s > 0 else 'behind'} what the coordinator "
+        "last wrote: the clocks differ, or it hangs. Times here are by the coordinator's clock"
+    )
+    return Wait("clock", words, None, None, "until the clocks agree, or it is started again")
+
+
+def _newest_export(store: Store) -> int | None:
+    found = store.rows(sa.select(sa.func.max(schema.exports.c.version).label("version")))
+    return None if found[0]["version"] is None else int(found[0]["version"])
+
+
+def _disk(state_dir: Path) -> list[Wait]:
+    """What a running coordinator cannot write down: it acknowledges nothing."""
+    trouble = disk_trouble(state_dir)
+    return (
+        [Wait("disk", trouble, None, None, "until something can be written there again")] if trouble else []
+    )
+
+
+def _attempt(store: Store, state: RoundState) -> dict[str, Any] | None:
+    """How the attempt was opened that is, or is to be, delivered to."""
+    table = schema.attempts
+    where = (table.c.round == state.round) & (table.c.attempt == state.attempt)
+    found = store.rows(sa.select(table).where(where))
+    return found[0] if found else None
+
+
+def _barred(store: Store, settings: CoordinatorSettings, now: float) -> dict[str, Conduct | None]:
+    """Devices that are not heard now, with their quarantine; None: revoked by the operator."""
+    standing, released = decided(settings.state_dir)
+    held = {d: one for d, one in in_quarantine(conduct(store), now) if released.get(d, 0.0) < one.since}
+    revoked = [device for device, what in standing.items() if what == "revoked"]
+    return held | dict.fromkeys(revoked)
+
+
+def _why_not(barred: dict[str, Conduct | None], now: float, device: str) -> Refused | None:
+    """In the words of the daemon."""
+    if device not in barred:
+        return None
+    held = barred[device]
+    if held is None:
+        return Refused(Reason.REVOKED, "by the operator (lichen device revoke)")
+    return Refused(Reason.QUARANTINED, in_words(held, held.until - now))
+
+
+def _quarantines(barred: dict[str, Conduct | None], roster: Roster) -> tuple[Wait, ...]:
+    """Each with its end, of the devices that a round could have otherwise."""
+    words = "it is not heard; its last refusal was {}. `lichen device approve` ends it"
+    held_back = [(d, held) for d, held in sorted(barred.items()) if held is not None and d in roster]
+    found = [
+        Wait(
+            f"quarantine of {device}", words.format(held.reason), held.since, held.until, "it is heard again"
+        )
+        for device, held in held_back[:_QUARANTINES]
+    ]
+    if more := held_back[_QUARANTINES:]:
+        ends = max(held.until for _, held in more)
+        more_words = f"{some([device for device, _ in more])} are not heard either"
+        found.append(Wait("quarantines", more_words, min(h.since for _, h in more), ends, "all are over"))
+    return tuple(found)
+
+
+def _words(found: dict[str, Any], waited: list[Wait], now: float, *, why: bool) -> str:
+    told = [f"coordinator: {found['coordinator']}", *lines(waited, now)]
+    if not why:
+        shown = ("fleet", "task", "phase", "round", "rounds", "version", "devices_known", "devices_online")
+        told[1:1] = [f"{key.replace('_', ' ')}: {found[key]}" for key in shown]
+        if found["quarantined"]:
+            told.append(f"quarantined: {some(found['quarantined'], NAMED_IN_STATUS)}")
+        shown_devices = list(found["selected"].items())[:NAMES]
+        told += [f"selected by {found['selection']}: {device}: {words}" for device, words in shown_devices]
+        for one in found["bundles"]:
+            told.append(f"bundle: version {one['version']} for {one['route']} ({one['devices']} devices)")
+        if (rollout := found["rollout"]) is not None:
+            told.append(f"rollout {rollout['number']} of version {rollout['version']}: {rollout['phase']}")
+        for one in found["unserved"]:
+            told.append(f"no bundle (export.max_routes): {one['words']}")
+        if (weighing := found["weighing"]) is not None:
+            for part, device, share in list(shares(weighing["weights"]))[:NAMES]:
+                told.append(
+                    f"weight in round {weighing['round']}: {device}: {share:.2f} of an equal share of {part}"
+                )
+            told += [f"warning: {words}" for words in weighing["warnings"]]
+        if found["trouble"]:
+            told.append(f"last trouble: {found['trouble']}")
+    return "\n".join(told)

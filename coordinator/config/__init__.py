@@ -1,0 +1,1 @@
+"""Settings of the coordinator, read from ``coordinator.toml``."""

@@ -1,0 +1,1 @@
+"""Which bundle each device is pointed to."""

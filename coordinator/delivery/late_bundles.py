@@ -1,0 +1,123 @@
+"""Bundles for devices that came too late for an export, where a method is routed.
+
+An export makes one for each kind of device that is known then. A device that reads and predicts something
+else and comes after the last round would wait for ever: so, once all rounds are over, a bundle of the newest
+version is made for it. What cannot be made is said, in ``lichen coordinator status``.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from coordinator.delivery.route_bundles import RoutedDeployment
+from coordinator.delivery.staged import StagedRoutes
+from coordinator.errors import in_words
+from coordinator.fleet.serving_routes import Serving
+from coordinator.round_machine.events import Phase
+from coordinator.rounds.driver import Driver
+from coordinator.storage.database import Store
+from coordinator.storage.device_lists import NAMED, some
+from protocol.errors import LichenError
+from runtime.clock import Clock
+from runtime.waits import Wait
+
+if TYPE_CHECKING:
+    from coordinator.app import Coordinator
+
+log = structlog.get_logger(__name__)
+
+META: Final = "late_bundles"
+"""The key of the table ``meta``: what such devices wait for, in words."""
+_LOOK_S: Final = 5.0
+_AGAIN_S: Final = 300.0
+"""After a bundle that could not be made."""
+
+
+class LateBundles:
+    """One service, for ever.
+
+    Args:
+        export: makes the bundles of the newest version that lack; None: a rollout decides what devices run.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        deployment: RoutedDeployment | StagedRoutes,
+        export: Callable[[], Awaitable[None]] | None,
+        store: Store,
+        clock: Clock,
+    ) -> None:
+        self._driver = driver
+        self._deployment = deployment
+        self._export = export
+        self._store = store
+        self._clock = clock
+        self._words = store.get_meta(META) or ""
+        self._trouble = ""
+        self._again_at = 0.0
+
+    async def run(self) -> None:
+        """Look for devices without a bundle, and make what can be made."""
+        while True:
+            await self._clock.sleep(_LOOK_S)
+            if self._driver.state.version > 0:
+                try:
+                    await self._look()
+                except LichenError as error:  # the next look is soon
+                    log.warning("late_bundles_not_looked_at", why=str(error))
+
+    async def _look(self) -> None:
+        lacking = await asyncio.to_thread(self._deployment.lacking)
+        over = self._driver.state.phase is Phase.DONE
+        if lacking and over and self._export is not None and self._clock.now() >= self._again_at:
+            await self._make(self._export)
+            lacking = await asyncio.to_thread(self._deployment.lacking)
+        await self._say(self._said_of(lacking))
+
+    async def _make(self, export: Callable[[], Awaitable[None]]) -> None:
+        self._trouble, self._again_at = "", self._clock.now() + _AGAIN_S
+        try:
+            await export()
+        except (LichenError, OSError) as error:
+            self._trouble = in_words(error)
+            log.warning("late_bundle_not_made", why=self._trouble)
+        else:
+            self._again_at = 0.0
+
+    def _said_of(self, lacking: list[Serving]) -> str:
+        if not lacking:
+            return ""
+        who = some([str(route) for route in lacking], NAMED // 2)
+        if self._driver.state.phase is not Phase.DONE:
+            return f"no bundle reads and predicts what these do: {who}; the next export makes one"
+        if self._trouble:
+            return f"no bundle could be made for {who}: {self._trouble}"
+        if self._export is None:
+            return f"no bundle of the rollouts is for {who}; all rounds are over, so no export makes one"
+        return f"no bundle is made for {who}: export.max_routes bundles are made, for most devices first"
+
+    async def _say(self, words: str) -> None:
+        if words == self._words:
+            return
+        self._words = words
+        await asyncio.to_thread(self._store.put_meta, {META: words})
+        if words:
+            log.warning("devices_without_bundle", why=words)
+
+
+def wait_kept(store: Store) -> list[Wait]:
+    """What the daemon wrote last, for people who look from outside."""
+    words = store.get_meta(META) or ""
+    return [Wait("bundles", words[:1000], None, None, "until there is one")] if words else []
+
+
+def services(app: "Coordinator") -> dict[str, Callable[[], Awaitable[None]]]:
+    """To be run, where a method is routed and bundles are made at all."""
+    deployment = app.deployment
+    if not (isinstance(deployment, RoutedDeployment | StagedRoutes) and app.settings.export.enabled):
+        return {}
+    export = app.workshop.export_newest if isinstance(deployment, RoutedDeployment) else None
+    return {"late-bundles": LateBundles(app.driver, deployment, export, app.store, app.clock).run}

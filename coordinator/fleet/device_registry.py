@@ -1,0 +1,279 @@
+"""Who is in the fleet: the devices' own retained ``State`` messages, kept on disk as well.
+
+The broker may hand out only some of its retained messages (iotcore: 100 to a wildcard), so what was known
+before a restart stays known until a device says otherwise.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import sqlalchemy as sa
+import structlog
+from pydantic import ValidationError
+
+from coordinator.fleet.limits import REPLACED_A_SECOND, REPLACED_BURST, Room, RosterBounds
+from coordinator.fleet.requirements import Terms, sends_prototypes_alone, trains
+from coordinator.selection.policies.base import Counts
+from coordinator.storage import schema
+from coordinator.storage.database import Store
+from protocol.errors import Reason, Refused
+from protocol.messages import State
+from runtime.token_buckets import Bucket
+from runtime.waits import span
+
+log = structlog.get_logger(__name__)
+
+_DAY_S: Final = 86400.0
+_LATELY_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One device as last heard of; ``wall`` is when, in unix seconds."""
+
+    state: State
+    wall: float
+
+    @property
+    def online(self) -> bool:
+        """Whether it said that it is here."""
+        return self.state.status == "online"
+
+
+class Roster:
+    """All devices that ever reported. Changed on the event loop alone; scrapes read it from a thread.
+
+    Args:
+        store: what was known before the start.
+        wall: unix seconds.
+        now: monotonic seconds.
+        bounds: how much it holds.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        wall: Callable[[], float],
+        now: Callable[[], float] = time.monotonic,
+        bounds: RosterBounds | None = None,
+    ) -> None:
+        self._room = Room(bounds or RosterBounds())
+        self._replacing = Bucket(REPLACED_BURST, REPLACED_A_SECOND)
+        self._wall = wall
+        self._now = now
+        self._began = now()
+        self._devices = {
+            row["device"]: one for row in store.rows(sa.select(schema.devices)) if (one := _read(row))
+        }
+        for name, device in self._devices.items():
+            self._room.put(name, _size(device.state))
+        updates = schema.updates.c.device
+        self._contributed = {row["device"] for row in store.rows(sa.select(updates).distinct())}
+        """Devices that delivered something, as far as the history goes."""
+        self._replaced: list[str] = []
+        self._heard: dict[str, float] = {}
+        """When a device was last heard since the start, monotonic seconds."""
+        self.prototypers = {
+            name for name, device in self._devices.items() if sends_prototypes_alone(device.state)
+        }
+        """Devices that can learn by prototypes and in no other way, online or not."""
+        self._prototyper_came = asyncio.Event()
+
+    def __contains__(self, device: object) -> bool:
+        return device in self._devices
+
+    def __len__(self) -> int:
+        return len(self._devices)
+
+    def get(self, device: str) -> Device | None:
+        """What is known of a device."""
+        return self._devices.get(device)
+
+    def names(self) -> tuple[str, ...]:
+        """All devices, sorted."""
+        return tuple(sorted(self._devices))
+
+    def online(self) -> tuple[str, ...]:
+        """Devices that are here, sorted."""
+        return tuple(sorted(name for name, device in list(self._devices.items()) if device.online))
+
+    def secrets(self) -> dict[str, str]:
+        """The prints of the fleet's secret that devices have which are here, by device."""
+        known = ((name, self._devices[name].state.fleet_secret) for name in self.online())
+        return {name: shown for name, shown in known if shown is not None}
+
+    def silent(self) -> tuple[str, ...]:
+        """Devices that were not heard since the start; first those that were online when last heard."""
+        silent = [name for name in self._devices if name not in self._heard]
+        return tuple(sorted(silent, key=lambda name: (not self._devices[name].online, name)))
+
+    def update(self, state: State, keep: Collection[str] = ()) -> bool:
+        """Take a device's report; what a will cannot know (modalities, roles) stays as it was.
+
+        Args:
+            state: what it says.
+            keep: devices that give way to none.
+
+        Returns:
+            Whether the device has just come online.
+
+        Raises:
+            Refused: the roster is full (FULL).
+        """
+        before = self._devices.get(state.device)
+        if before is not None and state.status != "online" and not state.modalities:
+            state = before.state.model_copy(update={"status": state.status})
+        self._make_room(state.device, _size(state), keep)
+        self._heard[state.device] = self._now()
+        self._devices[state.device] = Device(state, self._wall())
+        if sends_prototypes_alone(state):
+            self.prototypers.add(state.device)
+            self._prototyper_came.set()
+        else:
+            self.prototypers.discard(state.device)
+        return state.status == "online" and (before is None or not before.online)
+
+    def _make_room(self, device: str, size: int, keep: Collection[str]) -> None:
+        while not self._room.fits(device, size):
+            # First the rate: to look for who gives way takes long, and made-up names come at full speed.
+            may = self._room.bounds.replaces and self._replacing.take(self._now())
+            old = self._least(device, keep) if may else None
+            if old is None:
+                words = f"the roster holds {self._room.bounds} at most (devices.most): no room for {device}"
+                raise Refused(Reason.FULL, f"{words}; `lichen device forget` makes some")
+            self.forget(old)
+            self._replaced.append(old)
+        self._room.put(device, size)
+
+    def _least(self, device: str, keep: Collection[str]) -> str | None:
+        """Who gives way: never contributed, rather away, heard longest ago."""
+        firm = {*keep, device} | self._contributed
+        strangers = [name for name in self._devices if name not in firm]
+        heard = self._heard.get
+        order = [(self._devices[n].online, heard(n, self._began), n) for n in strangers]
+        return min(order)[2] if order else None
+
+    def contributed(self, device: str) -> None:
+        """An update of it was accepted."""
+        self._contributed.add(device)
+
+    def forget(self, device: str) -> None:
+        """Remove a device; one that is here says its state again."""
+        self._devices.pop(device, None)
+        self._heard.pop(device, None)
+        self.prototypers.discard(device)
+        self._room.drop(device)
+
+    def replaced(self) -> list[str]:
+        """Devices that gave way since this was asked last."""
+        found, self._replaced = self._replaced, []
+        return found
+
+    def stale(self, days: float) -> list[str]:
+        """Devices that are away, and said nothing for so many days."""
+        since = self._wall() - days * _DAY_S
+        return [name for name, known in self._devices.items() if not known.online and known.wall < since]
+
+    def touch(self, device: str) -> None:
+        """A known device has sent something that is no state."""
+        if device in self._devices:
+            self._heard[device] = self._now()
+
+    def hush(self, silent_s: float) -> tuple[str, ...]:
+        """Take devices for offline that say they are online, and were not heard for so long.
+
+        A will that the broker lost, or never had, leaves a dead device ``online``. What was not heard since
+        the start counts from there.
+
+        Returns:
+            Their names.
+        """
+        now, found = self._now(), []
+        for name, known in self._devices.items():
+            if known.online and now - self._heard.get(name, self._began) >= silent_s:
+                found.append(name)
+        for name in found:
+            known = self._devices[name]
+            self._devices[name] = Device(known.state.model_copy(update={"status": "offline"}), known.wall)
+        return tuple(found)
+
+    def row(self, device: str) -> dict[str, Any]:
+        """One device as a row of ``schema.devices``."""
+        known = self._devices[device]
+        state = known.state.model_dump(mode="json", exclude_none=True)
+        return {"device": device, "state": state, "wall": known.wall}
+
+    async def wait_for_prototypers(self) -> None:
+        """Until there is one."""
+        if not self.prototypers:
+            await self._prototyper_came.wait()
+
+    def able(self, terms: Terms) -> tuple[str, ...]:
+        """Devices that are online and meet the terms; sorted."""
+        return tuple(name for name in self.online() if not self.lacks(name, terms))
+
+    def trains(self, device: str) -> bool:
+        """Whether a device has the role ``train``."""
+        known = self._devices.get(device)
+        return known is not None and trains(known.state)
+
+    def lacks(self, device: str, terms: Terms) -> str:
+        """What keeps a device out of a round, in words; empty where nothing does."""
+        known = self._devices.get(device)
+        if known is None:
+            return "never reported a state"
+        if not known.online:
+            return known.state.status
+        return terms.lacks(known.state)
+
+    def heard(self, device: str) -> str:
+        """When a device last said something of itself, in words; empty where that is less than a minute."""
+        known = self._devices.get(device)
+        ago = 0.0 if known is None else self._wall() - known.wall
+        return f"last heard {span(ago)} ago" if ago >= _LATELY_S else ""
+
+    def unable(self, terms: Terms) -> Iterator[tuple[str, str]]:
+        """The other devices and what each of them lacks, by name."""
+        for name in sorted(self._devices):
+            if lack := self.lacks(name, terms):
+                yield name, lack
+
+    def counts(self, device: str) -> Counts:
+        """Per modality, windows per class of a known device."""
+        return {name: modality.windows for name, modality in self._devices[device].state.modalities.items()}
+
+    def present(self, device: str) -> Counts:
+        """Per modality, one number: windows of a known device in which it is present, labelled or not."""
+        state = self._devices[device].state
+        return {
+            name: (round(state.windows * (1.0 - modality.missing)),)
+            for name, modality in state.modalities.items()
+        }
+
+    def coverage(
+        self, modalities: tuple[str, ...], classes: int, *, labelled: bool = True
+    ) -> dict[str, list[int]]:
+        """Per modality, how many online devices have windows of each class; else of any, as one number."""
+        table = {name: [0] * (classes if labelled else 1) for name in modalities}
+        for device in self.online():
+            for name, per_class in (self.counts if labelled else self.present)(device).items():
+                for k, n in enumerate(per_class[:classes]):
+                    if name in table and n > 0:
+                        table[name][k] += 1
+        return table
+
+
+def _size(state: State) -> int:
+    return len(state.model_dump_json(exclude_none=True))
+
+
+def _read(row: dict[str, Any]) -> Device | None:
+    """A device's row; None where it is not what was written: the device will say it again."""
+    try:
+        return Device(State.model_validate(row["state"]), row["wall"])
+    except ValidationError as error:
+        log.warning("device_forgotten", device=row["device"], why=f"its row is damaged: {error}"[:300])
+        return None

@@ -1,0 +1,113 @@
+"""What a device is to a task, and needs to take part. Pure: the daemon and its ``status`` agree."""
+
+from dataclasses import dataclass
+
+from models.contract import Profile
+from models.data.materials import KINDS
+from models.registry import methods
+from protocol.messages import State
+from protocol.tasks.task import LABEL, Task
+
+ALONE = "waits for a device that trains"
+"""Of a device that is able, but not alone."""
+REFUSES = "refuses the task"
+"""Of a device that says that it cannot do it; its own words follow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The task's, and what the coordinator has ready.
+
+    Attributes:
+        min_windows: windows to learn from; of a graph, triples.
+        modalities: the task's; a device of role ``prototype`` must have one of them, and so must one that
+            trains where the method is ``routed``.
+        no_prototypes: why a device whose only learning role is ``prototype`` cannot take part now, in words;
+            empty where it can.
+        needs_training: whether a round needs a device that trains.
+        wants_graphs: whether the method has a use for devices of role ``prototype``, and so for graphs.
+        routed: devices hold parts of the model, by what they read and predict.
+        needs_labels: whether devices that train learn from labelled windows alone.
+        noun: what is counted, in the plural.
+    """
+
+    min_windows: int
+    modalities: tuple[str, ...] = ()
+    no_prototypes: str = "no role train"
+    needs_training: bool = True
+    wants_graphs: bool = False
+    routed: bool = False
+    needs_labels: bool = True
+    noun: str = "windows"
+
+    def lacks(self, state: State) -> str:
+        """What an online device lacks, in words; empty where it lacks nothing."""
+        if state.refuses is not None:
+            return f"{REFUSES}: {state.refuses}"
+        if not trains(state):
+            if "prototype" not in state.roles:
+                return "no role train"
+            if self.no_prototypes:
+                return self.no_prototypes
+        if (self.routed or not trains(state)) and not set(self.modalities) & set(state.modalities):
+            return f"no modality of the task: {', '.join(self.modalities)}"[:200]
+        if state.windows < self.min_windows:
+            labelled = "labelled " if self.needs_labels or not trains(state) else ""
+            return f"{state.windows} of {self.min_windows} {labelled}{self.noun}"
+        return ""
+
+
+def trains(state: State) -> bool:
+    """Whether a device trains; then its role ``prototype`` is not asked for."""
+    return "train" in state.roles
+
+
+def sends_prototypes_alone(state: State) -> bool:
+    """Whether a device can learn by its prototypes and in no other way."""
+    return "prototype" in state.roles and not trains(state)
+
+
+def noun_of(task: Task) -> str:
+    """What a task is learned from, in the plural: windows, or triples of graphs."""
+    return KINDS["windows" if task.graph is None else "graph"].noun
+
+
+def terms_of(task: Task, no_graphs: str) -> Terms:
+    """The terms of a task.
+
+    Args:
+        task: names a method; one that is not registered here has no role ``prototype``.
+        no_graphs: why there are no feature graphs, in words; empty where they are ready.
+    """
+    spec = methods().get(task.method)
+    routed = spec is not None and spec.routed
+    if spec is None or not spec.prototype_role:
+        none = f"no role train; method {task.method!r} has no use for role prototype"
+        needs_labels = spec is None or spec.needs_labels
+        return Terms(
+            task.rounds.min_windows,
+            task.input_names,
+            none,
+            routed=routed,
+            needs_labels=needs_labels,
+            noun=noun_of(task),
+        )
+    return Terms(
+        task.rounds.min_windows,
+        task.input_names,
+        f"waits for the feature graphs: {no_graphs}" if no_graphs else "",
+        needs_training=spec.trains(spec.configure(task)),
+        wants_graphs=True,
+        routed=routed,
+        needs_labels=spec.needs_labels,
+        noun=noun_of(task),
+    )
+
+
+def profile_of(task: Task, state: State) -> Profile:
+    """What a device reads and predicts, as it said; what the task does not have is left out."""
+    targets = (LABEL,) if state.targets is None else state.targets
+    return Profile(
+        tuple(name for name in task.input_names if name in state.modalities),
+        tuple(name for name in task.target_names if name in targets),
+    )

@@ -1,0 +1,212 @@
+"""What a fleet of a ``routed`` method needs to predict: which parts of the model each device is served.
+
+A device's serving route follows from what it reads and predicts, and from the message of its last accepted
+update; both are on disk, so a restart changes no route. Devices with the same route share a bundle.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import sqlalchemy as sa
+import structlog
+
+from coordinator.fleet.device_registry import Roster
+from coordinator.fleet.requirements import profile_of, trains
+from coordinator.storage import schema
+from coordinator.storage.database import Store
+from models.contract import Profile, RoutedServer, Server
+from protocol.errors import Refused
+from protocol.frames.frame import digest
+from protocol.tasks.task import Task
+
+log = structlog.get_logger(__name__)
+
+UNSERVED: Final = "unserved"
+"""The key of the table ``meta``: routes of the last export that got no bundle, as JSON."""
+_NAMES: Final = 4
+_MOST_KINDS: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What one device is to be served: ``blobs`` are names, sorted."""
+
+    profile: Profile
+    blobs: tuple[str, ...]
+
+    @property
+    def words(self) -> str:
+        """What is read and predicted."""
+        profile = self.profile
+        return f"{', '.join(profile.modalities)} -> {', '.join(profile.targets)}"
+
+    @property
+    def key(self) -> str:
+        """What a bundle of these blobs is kept under."""
+        return digest("\n".join(self.blobs).encode())
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """A serving route and whose it is.
+
+    Attributes:
+        need: the same of all of them.
+        devices: sorted.
+    """
+
+    need: Need
+    devices: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        """What a bundle for it is kept under."""
+        return self.need.key
+
+    def __str__(self) -> str:
+        return f"{self.need.words}: {counted(self.devices)}"
+
+    def as_json(self) -> dict[str, Any]:
+        """For people who look from outside."""
+        return {"route": self.need.words, "devices": len(self.devices), "words": str(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A bundle that there is, and the route it was made for."""
+
+    need: Need
+    devices: int
+    version: int
+    base: str
+    digest: str
+    size: int
+    metrics: Mapping[str, float]
+
+
+def counted(devices: tuple[str, ...]) -> str:
+    """Some devices in words."""
+    more = len(devices) - _NAMES
+    named = ", ".join(devices[:_NAMES]) + (f" and {more} more" if more > 0 else "")
+    return f"{len(devices)} device{'' if len(devices) == 1 else 's'} ({named})"
+
+
+def grouped(needs: Mapping[str, Need]) -> list[Serving]:
+    """The distinct routes: most devices first, then by their blobs."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for device in sorted(needs):
+        found.setdefault(needs[device].blobs, []).append(device)
+    made = [Serving(needs[devices[0]], tuple(devices)) for devices in found.values()]
+    return sorted(made, key=lambda one: (-len(one.devices), one.need.blobs))
+
+
+def fitting(need: Need, there: Iterable[Served]) -> Served | None:
+    """The bundle for a device: the newest that reads and predicts the same, its own route before others."""
+    fit = [one for one in there if one.need.profile == need.profile]
+    return max(
+        fit,
+        key=lambda one: (one.version, one.need.blobs == need.blobs, one.devices, one.digest),
+        default=None,
+    )
+
+
+class Needs:
+    """Reads what each device is to be served. Synchronous, thread-safe."""
+
+    def __init__(
+        self,
+        task: Task,
+        server: RoutedServer,
+        store: Store,
+        roster: Roster,
+        barred: Callable[[str], Refused | None],
+    ) -> None:
+        self.task = task
+        self._server = server
+        self._store = store
+        self._roster = roster
+        self._barred = barred
+
+    def all(self) -> dict[str, Need]:
+        """Of every device that is known, not barred, and reads and predicts something of the task."""
+        table = schema.messages
+        said = {row["device"]: row["extra"] for row in self._store.rows(sa.select(table))}
+        found = {device: self._need(device, said.get(device)) for device in self._roster.names()}
+        return {device: need for device, need in found.items() if need is not None}
+
+    def one(self, device: str) -> Need | None:
+        """Of one device."""
+        table = schema.messages
+        rows = self._store.rows(sa.select(table.c.extra).where(table.c.device == device))
+        return self._need(device, rows[0]["extra"] if rows else None)
+
+    def _need(self, device: str, extra: Mapping[str, Any] | None) -> Need | None:
+        known = self._roster.get(device)
+        if known is None or self._barred(device) is not None:
+            return None
+        profile = profile_of(self.task, known.state)
+        if not profile.modalities or not profile.targets:
+            return None
+        try:
+            return Need(profile, self._server.serving_route(self.task, profile, extra))
+        except Refused as refused:  # it passed the check when it came: another release wrote it, or it rotted
+            log.warning("message_unreadable", device=device, why=str(refused))
+        return Need(profile, self._server.serving_route(self.task, profile, None))
+
+
+def routing(server: Server) -> RoutedServer | None:
+    """The same half, where its method is ``routed``."""
+    return cast("RoutedServer", server) if hasattr(server, "serving_route") else None
+
+
+class LearningRoutes:
+    """Names of the blobs that a known device may need to learn; devices of the same kind are asked once."""
+
+    def __init__(self, task: Task, server: Server, roster: Roster) -> None:
+        self._task = task
+        self._server = server
+        self._roster = roster
+        self._known: dict[tuple[bool, Profile], tuple[str, ...]] = {}
+
+    def __call__(self, device: str) -> tuple[str, ...]:
+        """Of one device; none where it is not known."""
+        known = self._roster.get(device)
+        if known is None:
+            return ()
+        kind = trains(known.state), profile_of(self._task, known.state)
+        if kind not in self._known:
+            if len(self._known) >= _MOST_KINDS:
+                self._known.clear()
+            self._known[kind] = self._ask(*kind)
+        return self._known[kind]
+
+    def _ask(self, training: bool, profile: Profile) -> tuple[str, ...]:  # noqa: FBT001 - a part of the key
+        if training:
+            return self._server.route(self._task, profile)
+        return self._server.prototype_route(self._task, profile.modalities)
+
+
+def served(store: Store) -> tuple[Served, ...]:
+    """The bundles that there are, the newest first."""
+    table = schema.bundles
+    order = (table.c.version.desc(), table.c.devices.desc(), table.c.route)
+    return tuple(
+        Served(
+            Need(Profile(tuple(row["modalities"]), tuple(row["targets"])), tuple(row["blobs"])),
+            row["devices"],
+            row["version"],
+            row["base"],
+            row["digest"],
+            row["size"],
+            row["metrics"],
+        )
+        for row in store.rows(sa.select(table).order_by(*order))
+    )
+
+
+def unserved(store: Store) -> list[dict[str, Any]]:
+    """Routes that the last export left out, as it wrote them."""
+    found: list[dict[str, Any]] = json.loads(store.get_meta(UNSERVED) or "[]")
+    return found

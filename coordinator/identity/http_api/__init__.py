@@ -1,0 +1,1 @@
+"""The HTTPS API for enrolment and renewal."""

@@ -1,0 +1,120 @@
+"""The enrolment service in the daemon: opens the door, keeps the broker's files and our own fresh."""
+
+import asyncio
+import ssl
+from pathlib import Path
+from typing import Final
+
+import structlog
+from uvicorn.config import Config
+
+from coordinator.config.coordinator import IdentitySettings
+from coordinator.identity.enrolment import Desk
+from coordinator.identity.http_api.application import EnrolmentApp
+from coordinator.identity.http_api.listener import Door
+from protocol.errors import LichenError, Misconfigured
+from runtime.clock import Clock
+
+log = structlog.get_logger(__name__)
+
+LOOK_S: Final = 60.0
+"""Between two looks whether the broker was told all: after a failed reload, and for what runs out."""
+_HEAD_BYTES: Final = 16 * 1024
+"""Of a request's line and headers."""
+_NEXT_REQUEST_S: Final = 2
+
+
+class Office:
+    """The service's two loops, as services of the daemon.
+
+    Args:
+        desk: decides; it is closed by its owner.
+        settings: where to listen.
+        clock: the time.
+
+    Raises:
+        Misconfigured: the port is taken, or our certificate cannot be made.
+        Transient: the disk is full.
+    """
+
+    def __init__(self, desk: Desk, settings: IdentitySettings, clock: Clock) -> None:
+        self._desk = desk
+        self._clock = clock
+        self._wake = asyncio.Event()
+        self._said = ""
+        self._loaded = -1
+        desk.prepare()
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self._load(desk.places.https)
+        self.app = EnrolmentApp(desk, self._wake.set)
+        self.door = Door(settings.host, settings.port, self._context, as_config(self.app))
+
+    def _load(self, file: Path) -> None:
+        """Take certificate and key, where they changed; connections that are open keep theirs."""
+        try:
+            changed = file.stat().st_mtime_ns
+            if changed != self._loaded:
+                self._context.load_cert_chain(file)
+                self._loaded = changed
+        except (OSError, ssl.SSLError) as error:
+            raise Misconfigured(f"{file}: {error}; remove it, and it is made anew") from None
+
+    async def serve(self) -> None:
+        """Answer devices until cancelled."""
+        log.info("enrolment is open", url=self._desk.url, port=self.door.port)
+        await self.door.run()
+
+    async def keep(self) -> None:
+        """Until cancelled: after each enrolment, and now and then, tell the broker what changed."""
+        while True:
+            await self._publish()
+            waiting = asyncio.ensure_future(self._clock.sleep(LOOK_S))
+            woken = asyncio.ensure_future(self._wake.wait())
+            try:
+                await asyncio.wait({waiting, woken}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                waiting.cancel()
+                woken.cancel()
+            self._wake.clear()
+
+    async def _publish(self) -> None:
+        try:
+            done = await asyncio.to_thread(self._desk.publish)
+            self._load(self._desk.places.https)
+        except (LichenError, OSError) as error:  # nothing of the broker's files ends the coordinator
+            if str(error) != self._said:
+                log.warning("the broker may not know who is revoked", why=str(error), again_in_s=LOOK_S)
+            self._said = str(error)
+            return
+        self._said = ""
+        if done.changed and not done.reloaded:
+            log.warning(
+                "the broker's files were written; make it read them (systemctl reload mosquitto)",
+                folder=str(self._desk.places.broker.folder),
+            )
+        elif done.reloaded:
+            log.info("the broker acts on the newest revocation list")
+
+    def close(self) -> None:
+        """Stop listening. Idempotent."""
+        self.door.close()
+
+
+def as_config(app: EnrolmentApp) -> Config:
+    """The application as uvicorn's protocol takes it."""
+    config = Config(
+        app.asgi,
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,  # a stranger does not choose the address it is counted under
+        server_header=False,
+        date_header=False,
+        h11_max_incomplete_event_size=_HEAD_BYTES,
+        timeout_keep_alive=_NEXT_REQUEST_S,
+    )
+    config.load()
+    return config

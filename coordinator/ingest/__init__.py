@@ -1,0 +1,1 @@
+"""From an MQTT message to an accepted update on disk."""

@@ -1,0 +1,204 @@
+"""Large updates in chunks: only for an announced pointer, under a quota for each device and a cap for all.
+
+Partial uploads lie in a folder for each round (``uploads/<round>/``), apart from what is served to devices,
+and go with it. A chunk out of order, twice, late or never asked for does no harm.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from protocol.errors import Reason, Refused, Transient
+from protocol.frames.chunks import chunk_count
+from protocol.messages import BlobPointer, Want
+from runtime.storage.blob_store import BlobStore, Partial
+from runtime.storage.files import remove, remove_tree
+
+_PER_DEVICE: Final = 2
+_RANGES: Final = 64
+IDLE_S: Final = 60.0
+"""Where all the room is promised, an upload of which nothing came for so long gives way to a new one."""
+
+
+@dataclass
+class _Upload:
+    pointer: BlobPointer
+    partial: Partial
+    touched: float = 0.0
+    """Monotonic seconds, when a chunk of it last came."""
+    complete: bool = False
+    """Every chunk is here, and a thread is at its digest."""
+
+
+class Uploads:
+    """Uploads in progress. Synchronous (it writes files), thread-safe; none waits for another's hashing.
+
+    Args:
+        root: folder for partial uploads.
+        per_device_bytes: of all uploads of one device.
+        total_bytes: of all uploads.
+        now: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        per_device_bytes: int,
+        total_bytes: int,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._root = root
+        self._per_device_bytes = per_device_bytes
+        self._total_bytes = total_bytes
+        self._now = now
+        self._round: int | None = None
+        self._open: dict[tuple[str, str], _Upload] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def announced_bytes(self) -> int:
+        """What all announced uploads will take on disk."""
+        return sum(upload.pointer.blob.size for upload in list(self._open.values()))
+
+    def enter_round(self, round_: int) -> None:
+        """Forget the uploads of earlier rounds, in memory and on disk."""
+        with self._lock:
+            if self._round is not None and round_ <= self._round:  # a lane that was slow to come here
+                return
+            self._open.clear()
+            if self._root.is_dir():
+                for folder in self._root.iterdir():
+                    if folder.name != str(round_):
+                        remove_tree(folder)
+            self._round = round_
+
+    def announce(self, device: str, pointer: BlobPointer, max_bytes: int) -> Want | bytes:
+        """A device says what will come.
+
+        Returns:
+            What is still missing; or the whole update, where its last chunk was here already.
+
+        Raises:
+            Refused: too large, or no room.
+            Transient: another thread verifies this very update.
+        """
+        key = (device, pointer.blob.digest)
+        with self._lock:
+            known = self._open.get(key)
+            if known is not None and known.complete:
+                raise Transient(f"the update {key[1][:12]} of {device} is being verified")
+            if known is None or known.pointer != pointer:
+                self._open.pop(key, None)
+                self._make_room(device, pointer, max_bytes)
+                known = self._begin(device, pointer)
+            known.complete = known.partial.complete
+            if not known.complete:
+                return _want(known)
+        try:
+            return self._finish(key, known)
+        except Refused:  # a power cut left a map that promised too much: begin anew
+            with self._lock:
+                return _want(self._begin(device, pointer))
+
+    def _begin(self, device: str, pointer: BlobPointer) -> _Upload:
+        # A folder for each device: one cannot spoil or finish another's upload.
+        folder = self._root / str(pointer.round) / device
+        partial = BlobStore(folder).partial(pointer.blob, pointer.chunk_bytes)
+        upload = _Upload(pointer, partial, self._now())
+        self._open[device, pointer.blob.digest] = upload
+        # Only what is open counts against the quotas: what an earlier process began goes.
+        for file in (folder / "partial").iterdir():
+            if (device, file.name.split(".")[0]) not in self._open:
+                remove(file)
+        return upload
+
+    def _make_room(self, device: str, pointer: BlobPointer, max_bytes: int) -> None:
+        size = pointer.blob.size
+        if size > min(max_bytes, self._per_device_bytes):
+            most = min(max_bytes, self._per_device_bytes)
+            raise Refused(
+                Reason.TOO_LARGE, f"blob.size: an update of {size} bytes; this model's take at most {most}"
+            )
+        if chunk_count(size, pointer.chunk_bytes) == 0:
+            raise Refused(Reason.MALFORMED, "blob.size: an update cannot be empty")
+        mine = [key for key, upload in self._open.items() if key[0] == device and not upload.complete]
+        while mine and (len(mine) >= _PER_DEVICE or self._bytes_of(mine) + size > self._per_device_bytes):
+            self._give_up(mine.pop(0))
+        self._evict(size)
+        if self.announced_bytes + size > self._total_bytes:
+            raise Refused(
+                Reason.FULL, f"uploads.total_bytes: {self._total_bytes} bytes are announced already"
+            )
+
+    def _evict(self, size: int) -> None:
+        """Make room at the cost of who announces and does not send: who is idle the longest first."""
+        waiting = [key for key, upload in self._open.items() if not upload.complete]
+        by_age = sorted(waiting, key=lambda key: self._open[key].touched)
+        for key in by_age:
+            idle_s = self._now() - self._open[key].touched
+            if self.announced_bytes + size <= self._total_bytes or idle_s < IDLE_S:
+                return
+            self._give_up(key)
+
+    def _give_up(self, key: tuple[str, str]) -> None:
+        """Forget an upload and its bytes: only what is open counts against the quotas."""
+        self._open.pop(key).partial.discard()
+
+    def _bytes_of(self, keys: list[tuple[str, str]]) -> int:
+        return sum(self._open[key].pointer.blob.size for key in keys)
+
+    def add(self, device: str, digest: str, index: int, data: bytes) -> bytes | None:
+        """A chunk arrived.
+
+        Returns:
+            The whole update when this was the last chunk; None where more is to come, or nobody announced it.
+
+        Raises:
+            Refused: the chunk does not fit its pointer, or the whole has another digest (it starts anew).
+        """
+        with self._lock:
+            upload = self._open.get((device, digest))
+            if upload is None or upload.complete:
+                return None
+            if upload.partial.add(index, data):
+                upload.touched = self._now()
+            upload.complete = upload.partial.complete
+            if not upload.complete:
+                return None
+        return self._finish((device, digest), upload)
+
+    def _finish(self, key: tuple[str, str], upload: _Upload) -> bytes:
+        """The whole update; the device's folder goes, with whatever else it had begun to send.
+
+        It is read and hashed without the lock: others announce and send meanwhile.
+        """
+        try:
+            payload = upload.partial.verified()
+        except BaseException:
+            with self._lock:
+                self._forget(key, upload)
+            raise
+        with self._lock:
+            if self._forget(key, upload):
+                for other in [other for other in self._open if other[0] == key[0]]:
+                    del self._open[other]
+                remove_tree(self._root / str(upload.pointer.round) / key[0])
+        return payload
+
+    def _forget(self, key: tuple[str, str], upload: _Upload) -> bool:
+        """False: its round is over, and all of it was forgotten."""
+        if self._open.get(key) is not upload:
+            return False
+        del self._open[key]
+        return True
+
+    def expects(self, device: str, digest: str) -> bool:
+        """Whether chunks of that upload are awaited."""
+        return (device, digest) in self._open
+
+
+def _want(upload: _Upload) -> Want:
+    return Want(digest=upload.pointer.blob.digest, missing=tuple(upload.partial.missing(_RANGES)))

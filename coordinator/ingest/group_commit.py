@@ -1,0 +1,142 @@
+"""Accepted updates to disk, as many at a time as arrived while the last ones were written.
+
+An update alone costs three syncs (its file, the file's folder, the transaction), and so does a group of a
+hundred: what waits is written as one file and counted in one transaction. Nobody waits for company: who finds
+the disk idle is written at once. An answer is given only when the transaction is on disk.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from coordinator.round_machine.batch import Offered, check
+from coordinator.rounds.driver import Driver
+from coordinator.storage.update_journal import Journal
+from protocol.errors import LichenError, Refused, Transient
+from protocol.frames.headers import UpdateHeader
+
+MOST: Final = 256
+MOST_BYTES: Final = 8 * 1024 * 1024
+"""Of one group, unless a single update is larger; the rest waits for the next."""
+
+
+@dataclass(eq=False)
+class _Waiting:
+    offered: Offered
+    payload: bytes
+    answer: "asyncio.Future[None]"
+
+
+class Commits:
+    """Use it from one event loop."""
+
+    def __init__(self, driver: Driver, journal: Journal) -> None:
+        self._driver = driver
+        self._journal = journal
+        self._queue: list[_Waiting] = []
+        self._writing = asyncio.Lock()
+        self.groups = 0
+        self.largest = 0
+
+    async def accept(
+        self, header: UpdateHeader, digest: str, payload: bytes, blobs: tuple[str, ...] = ()
+    ) -> None:
+        """Write and count an update; on return it is in the journal and synced.
+
+        Args:
+            header: checked.
+            digest: of the frame.
+            payload: the frame.
+            blobs: names of those that it moves.
+
+        Raises:
+            Refused: the round closed meanwhile, the device was never invited or delivered another update.
+            Transient, OSError: the disk did not take it; nothing was counted.
+        """
+        answer = asyncio.get_running_loop().create_future()
+        mine = _Waiting(Offered(header, digest, len(payload), blobs=blobs), payload, answer)
+        self._queue.append(mine)
+        try:
+            async with self._writing:
+                if not answer.done():  # else it went with the group before
+                    await self._write(self._take())
+        finally:
+            if not answer.done():
+                answer.cancel()
+                if mine in self._queue:
+                    self._queue.remove(mine)
+        await answer
+
+    def _take(self) -> list[_Waiting]:
+        size = count = 0
+        for one in self._queue[:MOST]:
+            size += one.offered.size
+            if count and size > MOST_BYTES:
+                break
+            count += 1
+        group, self._queue = self._queue[:count], self._queue[count:]
+        return group
+
+    async def _write(self, group: list[_Waiting]) -> None:
+        """Settle a group; an error of the disk goes to all of it."""
+        self.groups += 1
+        self.largest = max(self.largest, len(group))
+        try:
+            await self._settle(group)
+        except (LichenError, OSError) as error:
+            for one in group:
+                _answer(one, error)
+        finally:
+            for one in group:  # only where the writing was cut off: whoever waits must not wait for ever
+                _answer(one, Transient("the writing of the update was cut off"))
+
+    async def _settle(self, group: list[_Waiting]) -> None:
+        fresh = await self._sorted_out(group)
+        if not fresh:
+            return
+        round_ = fresh[0][0].offered.header.round
+        frames = [(one.offered.digest, one.payload) for one, *_ in fresh]
+        places = await self._driver.threads.run(self._journal.write_all, round_, frames)
+        offered = [
+            replace(one.offered, file=file, at=at)
+            for (one, *_), (file, at) in zip(fresh, places, strict=True)
+        ]
+        for same, answer in zip(fresh, await self._driver.accept_all(offered), strict=True):
+            if answer is not None:  # the round closed between the two: on disk, but counted nowhere
+                await self._driver.threads.run(self._journal.disown, round_, same[0].offered.digest)
+            for one in same:
+                _answer(one, answer)
+
+    async def _sorted_out(self, group: Sequence[_Waiting]) -> list[list[_Waiting]]:
+        """Those that may count, as far as can be told before they are written; the others are answered.
+
+        An update that is there more than once is one list.
+        """
+        state = self._driver.state
+        known = await self._driver.threads.run(self._journal.digests, {one.offered.key for one in group})
+        fresh: dict[tuple[int, str], list[_Waiting]] = {}
+        for one in group:
+            key = one.offered.key
+            try:
+                if key in fresh and known[key] == one.offered.digest:
+                    fresh[key].append(one)
+                elif check(state, one.offered, known):
+                    _answer(one, None)
+                else:
+                    known[key] = one.offered.digest
+                    fresh[key] = [one]
+            except Refused as refused:
+                _answer(one, refused)
+        return list(fresh.values())
+
+
+def _answer(one: _Waiting, error: Exception | None) -> None:
+    """The first answer stays."""
+    if one.answer.done():
+        return
+    if error is None:
+        one.answer.set_result(None)
+        return
+    one.answer.set_exception(error)
+    one.answer.exception()  # who was cancelled meanwhile will not look at it

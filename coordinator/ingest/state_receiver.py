@@ -1,0 +1,228 @@
+"""What devices say of themselves: bounded in bytes and at a rate for each device; the last word counts.
+
+A state changes who can be selected, so it costs work, and any member may send as many as it likes. Each
+device has a burst and then one in two seconds: of what comes faster, the last one is taken when its turn
+comes, so a device that says "offline" and "online" without end ends as what it said last. Nothing is taken
+from a device that is barred; when it is heard again, it is asked for its state.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+import structlog
+
+from coordinator.admission.access import Guard
+from coordinator.delivery.fleet_bundle import Deploying
+from coordinator.fleet.device_registry import Roster
+from coordinator.fleet.device_removal import Forgetting
+from coordinator.fleet.secret_mismatch import SecretWatch
+from coordinator.messaging.log_rate_limit import Voice, more
+from coordinator.messaging.receipts import Teller
+from coordinator.messaging.withdrawals import Withdrawals
+from coordinator.rounds.driver import Driver
+from coordinator.storage import schema
+from coordinator.storage.write_behind import Ledger
+from protocol.errors import LichenError, Reason, Refused, Transient
+from protocol.messages import MAX_MESSAGE_BYTES, Command, State, decode
+from protocol.tasks.task import Task
+from protocol.topics import Kind
+from runtime.clock import Clock
+from runtime.token_buckets import Buckets
+
+log = structlog.get_logger(__name__)
+
+BURST: Final = 10.0
+A_SECOND: Final = 0.5
+"""States of one device that are taken in a second, after its burst."""
+_LOOK_S: Final = 0.5
+_HUSH_S: Final = 30.0
+_NAMES: Final = 8
+_MOST_BARRED: Final = 10_000
+_BASE_BYTES: Final = 6144
+_MODALITY_BYTES: Final = 512
+_COUNT_BYTES: Final = 8
+
+
+def most_bytes(task: Task) -> int:
+    """Of one state: what a device can have to say of this task, and a few kB."""
+    modalities, classes = len(task.modality_names), max(1, len(task.labels))
+    said = _BASE_BYTES + modalities * (_MODALITY_BYTES + _COUNT_BYTES * classes)
+    return min(MAX_MESSAGE_BYTES, said)
+
+
+def fitted(state: State, task: Task) -> State:
+    """The state with no more counts than the task has classes: one of another task may have more."""
+    classes = max(1, len(task.labels))
+    if all(len(one.windows) <= classes for one in state.modalities.values()):
+        return state
+    cut = {
+        name: one.model_copy(update={"windows": one.windows[:classes]})
+        for name, one in state.modalities.items()
+    }
+    return state.model_copy(update={"modalities": cut})
+
+
+class StateIntake:
+    """Takes the payloads of ``up/state``; :meth:`run` applies what came too fast.
+
+    Args:
+        taskless: is given the name of a device that is here and knows no task, or refuses the one it read.
+        silent_s: who says nothing for so long is taken to be offline.
+    """
+
+    def __init__(
+        self,
+        *,
+        task: Task,
+        roster: Roster,
+        driver: Driver,
+        ledger: Ledger,
+        teller: Teller,
+        guard: Guard,
+        deployment: Deploying,
+        voice: Voice,
+        withdrawals: Withdrawals,
+        taskless: Callable[[str], None],
+        clock: Clock,
+        silent_s: float,
+        secrets: SecretWatch,
+        forgetting: Forgetting,
+    ) -> None:
+        self._task = task
+        self._most_bytes = most_bytes(task)
+        self._roster = roster
+        self._driver = driver
+        self._ledger = ledger
+        self._teller = teller
+        self._guard = guard
+        self._deployment = deployment
+        self._voice = voice
+        self._withdrawals = withdrawals
+        self._taskless = taskless
+        self._clock = clock
+        self._silent_s = silent_s
+        self._hushed_at = clock.now()
+        self._secrets = secrets
+        self._forgetting = forgetting
+        self._rate = Buckets(BURST, A_SECOND)
+        self._late: dict[str, State] = {}
+        """The last state of devices that say it too often; of devices of the roster alone."""
+        self._in_hand = ""
+        """The device whose late state is being applied: a newer one must not overtake it."""
+        self._barred: dict[str, None] = {}
+        """Barred devices whose state was not taken, oldest first."""
+        self.coalesced = 0
+        """States that a later one of the same device replaced before they were looked at."""
+
+    async def take(self, device: str, payload: bytes, ack: Callable[[], None]) -> bool:
+        """Take one message.
+
+        Returns:
+            Whether ``ack`` is called when the state is on disk; else it has no effect that could be lost.
+
+        Raises:
+            Refused: too large, malformed, another device's, or the roster is full.
+        """
+        if not payload:  # a retained message was cleared: nothing is said about the device
+            return False
+        if self._guard.barred(device) is not None:
+            self._turn_away(device)
+            return False
+        if len(payload) > self._most_bytes:
+            words = f"a state of {len(payload)} bytes; of this task it has at most {self._most_bytes}"
+            raise Refused(Reason.TOO_LARGE, words)
+        state = fitted(decode(payload, State), self._task)
+        if state.device != device:
+            words = f"the topic is {device}'s, the message says {state.device}"
+            raise Refused(Reason.WRONG_DEVICE, words)
+        waits = device in self._late
+        if waits or device == self._in_hand or not self._may(device):
+            self.coalesced += waits
+            self._late[device] = state
+            return False
+        await self._apply(state, ack)
+        return True
+
+    def _may(self, device: str) -> bool:
+        """Of a device that the roster does not know, the roster's own bounds decide."""
+        return self._rate.take(device, self._clock.now()) or device not in self._roster
+
+    def _turn_away(self, device: str) -> None:
+        self._guard.turned_away += 1
+        self._late.pop(device, None)
+        if len(self._barred) < _MOST_BARRED:
+            self._barred[device] = None
+
+    async def run(self) -> None:
+        """Apply what came too fast, and ask who is no longer barred, for ever."""
+        while True:
+            await self._clock.sleep(_LOOK_S)
+            for device in [one for one in self._late if self._rate.take(one, self._clock.now())]:
+                state = self._late.pop(device, None)
+                if state is not None:
+                    await self._apply_late(state)
+            for device in [one for one in self._barred if self._guard.barred(one) is None]:
+                del self._barred[device]
+                self._teller.say(device, Kind.CMD, Command(command="send_state"))
+            if self._clock.now() - self._hushed_at >= min(_HUSH_S, self._silent_s):
+                self._hushed_at = self._clock.now()
+                self._hush()
+
+    def _hush(self) -> None:
+        """Devices that were silent for too long are offline; whoever comes back says its state."""
+        silent = self._roster.hush(self._silent_s)
+        for device in silent:
+            self._secrets.heard(device)
+            self._ledger.note(schema.devices, **self._roster.row(device))
+        if silent:
+            log.info("devices_silent", count=len(silent), first=silent[:_NAMES], seconds=self._silent_s)
+            self._driver.fleet_changed()
+
+    async def _apply_late(self, state: State) -> None:
+        self._in_hand = state.device
+        try:
+            await self._apply(state, _nothing)
+        except Refused as refused:
+            self._teller.refuse(state.device, self._driver.state.round, None, refused)
+        except (LichenError, OSError) as error:  # it says its state again
+            log.warning("not_stored", device=state.device, why=str(error))
+        finally:
+            self._in_hand = ""
+
+    async def _apply(self, state: State, ack: Callable[[], None]) -> None:
+        device = state.device
+        try:
+            came = self._roster.update(state, self._driver.state.invited)
+        finally:
+            self._forgetting.forget(self._roster.replaced())
+        self._secrets.heard(device)
+        await self._ledger.put(schema.devices, ack, **self._roster.row(device))
+        if came and (unsaid := self._voice.unsaid(device)) is not None:
+            log.info("device_online", device=device, windows=state.windows, **more(unsaid))
+        with suppress(LichenError, OSError):  # a full disk: the device says its state again
+            await self._withdrawals.heard(state)
+        if state.status != "online":
+            self._driver.fleet_changed()
+            return
+        # Targets (): it knows the task, and has no data yet.
+        if state.refuses is not None or (not state.modalities and state.targets is None):
+            self._taskless(device)
+        with suppress(Transient):  # a full disk: the next tick sees the device, and says what is wrong
+            await self._driver.device_online(device, came=came)
+        await self._point(device, came=came)
+
+    async def _point(self, device: str, *, came: bool) -> None:
+        """Tell a device what it alone should run; nobody waits for the broker here."""
+        try:
+            pointer = await self._deployment.pointer_for(device, came=came)
+        except (LichenError, OSError) as error:  # the device says its state again
+            if (unsaid := self._voice.unsaid(device)) is not None:
+                log.warning("no_pointer", device=device, why=str(error), **more(unsaid))
+            return
+        if pointer is not None:
+            self._teller.say(device, Kind.MODEL, pointer)
+
+
+def _nothing() -> None:
+    """What came too fast is acknowledged already."""

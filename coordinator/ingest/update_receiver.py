@@ -1,0 +1,221 @@
+"""One update from bytes to journal: verify, decode, bound, check, write and sync; only then the receipt."""
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from typing import Final
+
+import structlog
+
+from coordinator.admission.access import Guard
+from coordinator.aggregation.fold import measured
+from coordinator.aggregation.outlier_screen import Magnitudes
+from coordinator.bulkhead import bulkhead
+from coordinator.fleet.device_registry import Roster
+from coordinator.ingest.chunked_uploads import Uploads
+from coordinator.ingest.group_commit import Commits
+from coordinator.ingest.header_checks import check_header
+from coordinator.messaging.receipts import Teller
+from coordinator.round_machine.queries import check_open
+from coordinator.rounds.driver import Driver
+from coordinator.rounds.worker import Workshop
+from coordinator.storage.update_journal import Journal
+from models.contract import Blobs, Server, Update
+from models.tensors import blobs_of
+from protocol.errors import Reason, Refused
+from protocol.frames.frame import Limits, check_seal, decode_tensors, digest, is_frame, open_frame
+from protocol.frames.headers import UpdateHeader
+from protocol.frames.tensors import Encoded
+from protocol.messages import MAX_MESSAGE_BYTES, BlobPointer, decode
+from protocol.tasks.task import Task
+from protocol.topics import Kind, Route
+
+log = structlog.get_logger(__name__)
+
+DECODED: Final = 2
+"""Updates whose tensors are decoded at a time: the memory they take is the model's, not what devices send."""
+
+
+class Receiver:
+    """Takes the payloads of ``up/update`` and ``up/blob``."""
+
+    def __init__(
+        self,
+        *,
+        task: Task,
+        server: Server,
+        driver: Driver,
+        workshop: Workshop,
+        journal: Journal,
+        roster: Roster,
+        uploads: Uploads,
+        teller: Teller,
+        guard: Guard,
+    ) -> None:
+        self._task = task
+        self._server = server
+        self._driver = driver
+        self._workshop = workshop
+        self._journal = journal
+        self._roster = roster
+        self._uploads = uploads
+        self._teller = teller
+        self._guard = guard
+        self.commits = Commits(driver, journal)
+        self._decoding = asyncio.Semaphore(DECODED)
+        self.stray_chunks = 0
+        self._spoiled: dict[str, str] = {}
+
+    async def handle(self, route: Route, payload: bytes) -> None:
+        """Take one message.
+
+        Raises:
+            Refused: a chunk that its topic names no blob for.
+            Transient, OSError: not stored; the device sends again.
+        """
+        device = route.device or ""
+        barred = self._guard.barred(device)
+        if barred is not None:
+            await self._turn_away(device, route, payload, barred)
+            return
+        await asyncio.to_thread(self._uploads.enter_round, self._driver.state.round)
+        if route.kind is Kind.UP_BLOB:
+            await self._chunk(device, route.digest or "", route.index or 0, payload)
+            return
+        mark = await asyncio.to_thread(digest, payload)
+        if is_frame(payload):
+            await self._update(device, payload, mark)
+            return
+        try:
+            pointer = await asyncio.to_thread(_pointer_in, payload)
+        except Refused as refused:  # neither a frame nor a pointer: its own digest says what is meant
+            if refused.reason is Reason.UNKNOWN_KIND:
+                raise
+            await self._refuse(device, self._driver.state.round, mark, refused)
+            return
+        await self._pointer(device, pointer)
+
+    async def _turn_away(self, device: str, route: Route, payload: bytes, barred: Refused) -> None:
+        """Answer now and then, and without decoding a tensor; what is no update is dropped."""
+        if route.kind is Kind.UP_BLOB or not self._guard.may_tell(device):
+            return
+        mark = await asyncio.to_thread(digest, payload)
+        if not is_frame(payload):
+            with contextlib.suppress(Refused):  # of garbage, its own digest says what is meant
+                mark = _pointer_in(payload).blob.digest
+        if not await self._again(device, mark):  # what counts already is not refused afterwards
+            await self._refuse(device, self._driver.state.round, mark, barred)
+
+    async def _pointer(self, device: str, pointer: BlobPointer) -> None:
+        mark = pointer.blob.digest
+        try:
+            if await self._again(device, mark):
+                return
+            self._check_pointer(device, pointer)
+            limits = self._workshop.limits(await self._workshop.state())
+            answer = await asyncio.to_thread(self._uploads.announce, device, pointer, limits.max_bytes)
+        except Refused as refused:
+            await self._refuse(device, pointer.round, mark, refused)
+            return
+        if isinstance(answer, bytes):
+            await self._update(device, answer, mark)
+        else:
+            self._teller.say(device, Kind.RECEIPT, answer)
+
+    def _check_pointer(self, device: str, pointer: BlobPointer) -> None:
+        """What the header will be asked as well, before any chunk is taken."""
+        if pointer.task != self._task.name:
+            raise Refused(
+                Reason.UNKNOWN_TASK, f"task {pointer.task!r}; this coordinator runs {self._task.name!r}"
+            )
+        self._check_known(device)
+        check_open(self._driver.state, device, pointer.round, None)
+
+    async def _chunk(self, device: str, mark: str, index: int, data: bytes) -> None:
+        try:
+            done = await asyncio.to_thread(self._uploads.add, device, mark, index, data)
+        except Refused as refused:
+            # Wrong bytes may be our disk's fault: once, the device is only asked for them again.
+            final = refused.reason is Reason.WRONG_DIGEST and self._spoiled.get(device) == mark
+            if refused.reason is Reason.WRONG_DIGEST:
+                self._spoiled[device] = mark
+            self._teller.refuse(device, self._driver.state.round, mark if final else None, refused)
+            return
+        if done is not None:
+            await self._update(device, done, mark)
+        elif not self._uploads.expects(device, mark):
+            self.stray_chunks += 1
+
+    async def _again(self, device: str, mark: str) -> bool:
+        """Whether exactly this was accepted before: then only the receipt was lost."""
+        round_ = await asyncio.to_thread(self._journal.find, device, mark)
+        if round_ is not None:
+            self._teller.accept(device, round_, mark)
+        return round_ is not None
+
+    async def _update(self, device: str, payload: bytes, mark: str) -> None:
+        """Verify, decode, bound, check, journal; then tell."""
+        round_ = self._driver.state.round
+        try:
+            if await self._again(device, mark):
+                return
+            self._check_known(device)
+            state = await self._workshop.state()
+            limits = self._workshop.limits(state)
+            header, encoded = await asyncio.to_thread(self._open, payload, limits)
+            round_ = header.round
+            await self._check_header(device, header)  # whom the round does not want takes no place below
+            async with self._decoding:
+                update = await asyncio.to_thread(self._decode, header, encoded)
+                self._workshop.note(mark, await asyncio.to_thread(self._check_tensors, state, update))
+                blobs = blobs_of(update.tensors)
+                del update
+            await self.commits.accept(header, mark, payload, blobs)
+        except Refused as refused:
+            await self._refuse(device, round_, mark, refused)
+            return
+        self._roster.contributed(device)
+        log.info("accepted", device=device, round=header.round, size=len(payload), samples=header.samples)
+        self._teller.accept(device, header.round, mark)
+
+    async def _refuse(self, device: str, round_: int, mark: str, refused: Refused) -> None:
+        """A whole update, or the pointer to one: the device is told, and the round need not wait for it."""
+        self._teller.refuse(device, round_, mark, refused)
+        await self._driver.refuse(device, round_, refused.reason)
+
+    def _check_known(self, device: str) -> None:
+        if device not in self._roster:
+            raise Refused(Reason.UNKNOWN_DEVICE, f"{device} has never reported a state")
+        if self._driver.state.version < 0:
+            raise Refused(Reason.WRONG_ROUND, "there is no model yet")
+
+    async def _check_header(self, device: str, header: UpdateHeader) -> None:
+        check_header(self._task, device, header)
+        if await asyncio.to_thread(self._journal.digest_of, header.round, device) is not None:
+            raise Refused(
+                Reason.DUPLICATE, f"{device} already delivered another update in round {header.round}"
+            )
+        check_open(self._driver.state, device, header.round, header.base)
+
+    def _open(self, payload: bytes, limits: Limits) -> tuple[UpdateHeader, Mapping[str, Encoded]]:
+        with bulkhead("decoding"):
+            return open_frame(payload, UpdateHeader, limits)
+
+    def _decode(self, header: UpdateHeader, encoded: Mapping[str, Encoded]) -> Update:
+        with bulkhead("decoding"):
+            return Update(header, decode_tensors(encoded))
+
+    def _check_tensors(self, state: Blobs, update: Update) -> Magnitudes:
+        with bulkhead(f"{self._task.method}'s check"):
+            self._server.check(self._task, state, update)
+            return measured(update)
+
+
+def _pointer_in(payload: bytes) -> BlobPointer:
+    check_seal(payload)
+    if len(payload) > MAX_MESSAGE_BYTES:
+        raise Refused(
+            Reason.TOO_LARGE,
+            f"{len(payload)} bytes that begin like no update frame, and are no pointer to one",
+        )
+    return decode(payload, BlobPointer)

@@ -1,0 +1,1 @@
+"""Messages to devices: receipts, blobs, requests."""

@@ -1,0 +1,177 @@
+"""Answers ``Fetch``: chunks on ``down/blob``, fair between devices, a bounded number in flight.
+
+Rules of the queue (:mod:`coordinator.messaging.fetch_queue`): what a device asks beyond what may wait is
+dropped (it
+asks again); devices take turns, one chunk each; at most ``window`` chunks are in flight to one device, and
+``window * 4`` in all. A chunk that the broker does not take is dropped as well.
+"""
+
+import asyncio
+from collections.abc import Callable, Container
+from typing import Final
+
+import structlog
+
+from coordinator.messaging.fetch_queue import Chunk, Turns
+from coordinator.messaging.log_rate_limit import Voice, more
+from coordinator.messaging.sender import Post
+from protocol.base import Wire
+from protocol.errors import LichenError
+from protocol.frames.chunks import chunk_count
+from protocol.messages import Command, Fetch
+from protocol.topics import Kind, device_topic
+from runtime.clock import Clock
+from runtime.storage.blob_store import BlobStore
+from runtime.token_buckets import Buckets
+
+log = structlog.get_logger(__name__)
+
+_DEVICES_AT_ONCE: Final = 4
+_CHUNK_TIMEOUT_S: Final = 20.0
+_DAY_S: Final = 86400.0
+_STRANGERS: Final = "(strangers)"
+
+
+class FetchBudget:
+    """Bytes that a device may fetch a day; strangers, who are in no roster, have one budget together.
+
+    Args:
+        device_bytes: of one device, given back evenly over a day; 0: no bound.
+        known: the roster.
+    """
+
+    def __init__(self, device_bytes: int, known: Container[str]) -> None:
+        self._known = known
+        self._buckets = Buckets(device_bytes, device_bytes / _DAY_S) if device_bytes else None
+        self.words = f"it may fetch {device_bytes} bytes a day (fetch.device_bytes_a_day); this is dropped"
+
+    def is_stranger(self, device: str) -> bool:
+        """Whether it is in no roster."""
+        return device not in self._known
+
+    def take(self, device: str, size: int, now: float) -> bool:
+        """Whether it may have so many bytes more.
+
+        Args:
+            device: who asks.
+            size: bytes.
+            now: monotonic seconds.
+        """
+        if self._buckets is None:
+            return True
+        return self._buckets.take(_STRANGERS if self.is_stranger(device) else device, now, size)
+
+
+class BlobServer:
+    """Serves the blobs of one store."""
+
+    def __init__(  # noqa: PLR0917 - each of another type: no two can be mistaken for each other
+        self,
+        blobs: BlobStore,
+        post: Post,
+        say: Callable[[str, Kind, Wire], None],
+        window: int,
+        clock: Clock,
+        budget: FetchBudget | None = None,
+        voice: Voice | None = None,
+    ) -> None:
+        self._clock = clock
+        self._budget = budget or FetchBudget(0, set())
+        self._voice = voice or Voice(clock.now)
+        self.asked_at = clock.now()
+        """When a device last asked for something that is here."""
+        self._blobs = blobs
+        self._post = post
+        self._say = say
+        self._window = window
+        self._turns = Turns()
+        self._in_flight: dict[str, int] = {}
+        self._more = asyncio.Event()
+        self.dropped = 0
+        self.withheld = 0
+        """Requests for blobs that belong to another device."""
+        self.over_budget = 0
+        """Requests beyond a device's bytes a day."""
+        self.may_have: Callable[[str, str], bool] = lambda _device, _digest: True
+        """Whether a device may be served a blob that is here; asked in a thread."""
+
+    async def request(self, device: str, fetch: Fetch) -> None:
+        """Queue what a device asks for."""
+        if not await asyncio.to_thread(self._is_there_for, device, fetch.digest):
+            self._no_such_blob(device, fetch.digest)
+            return
+        self.asked_at = self._clock.now()
+        # The asked size, whatever our own link would choose: both sides must cut the blob at the same places.
+        chunk_bytes = fetch.chunk_bytes
+        size = await asyncio.to_thread(lambda: self._blobs.path(fetch.digest).stat().st_size)
+        last = min(fetch.first + fetch.count, chunk_count(size, chunk_bytes))
+        stranger = self._budget.is_stranger(device)
+        for index in range(fetch.first, last):
+            chunk = (fetch.digest, index, chunk_bytes)
+            if self._turns.has(device, chunk):
+                continue
+            if not self._turns.has_room(device, stranger=stranger):
+                self.dropped += last - index
+                break
+            if not self._budget.take(device, min(chunk_bytes, size - index * chunk_bytes), self.asked_at):
+                self._say_over_budget(device)
+                break
+            self._turns.put(device, chunk, stranger=stranger)
+        self._more.set()
+
+    def _say_over_budget(self, device: str) -> None:
+        self.over_budget += 1
+        if (unsaid := self._voice.unsaid(device)) is not None:
+            log.warning("fetch_over_budget", device=device, why=self._budget.words, **more(unsaid))
+
+    def _is_there_for(self, device: str, digest: str) -> bool:
+        if not self._blobs.has(digest):
+            return False
+        if self.may_have(device, digest):
+            return True
+        self.withheld += 1
+        if (unsaid := self._voice.unsaid(device)) is not None:
+            log.info("blob_withheld", device=device, digest=digest, **more(unsaid))
+        return False
+
+    async def run(self) -> None:
+        """Serve for ever."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await self._more.wait()
+                self._more.clear()
+                while (turn := self._next()) is not None:
+                    device, chunk = turn
+                    self._in_flight[device] = self._in_flight.get(device, 0) + 1
+                    group.create_task(self._send(device, chunk))
+
+    def _next(self) -> tuple[str, Chunk] | None:
+        """The next device in turn that may have one more chunk in flight."""
+        if sum(self._in_flight.values()) >= self._window * _DEVICES_AT_ONCE:
+            return None
+        return self._turns.take(self._in_flight, self._window)
+
+    async def _send(self, device: str, chunk: Chunk) -> None:
+        digest, index, chunk_bytes = chunk
+        try:
+            data = await asyncio.to_thread(self._blobs.read_chunk, digest, index, chunk_bytes)
+            topic = device_topic(self._post.fleet, device, Kind.DOWN_BLOB, digest, index)
+            await self._post.link.publish(topic, data, timeout_s=_CHUNK_TIMEOUT_S)
+        except (KeyError, OSError) as error:
+            if (unsaid := self._voice.unsaid(device)) is not None:
+                log.warning("chunk_unreadable", device=device, digest=digest, why=str(error), **more(unsaid))
+            self._no_such_blob(device, digest)
+        except LichenError as error:  # away, or the asked chunk is larger than a packet may be
+            self.dropped += 1
+            if (unsaid := self._voice.unsaid(device)) is not None:
+                log.info("chunk_dropped", device=device, why=str(error), **more(unsaid))
+        finally:
+            left = self._in_flight[device] - 1
+            if left:
+                self._in_flight[device] = left
+            else:
+                del self._in_flight[device]
+            self._more.set()
+
+    def _no_such_blob(self, device: str, digest: str) -> None:
+        self._say(device, Kind.CMD, Command(command="no_such_blob", digest=digest))

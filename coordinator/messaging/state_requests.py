@@ -1,0 +1,57 @@
+"""After a start: asks the known devices for their state where the broker does not say it.
+
+States are retained, but a broker sends what it retains only for a new subscription (the embedded one: not to
+a session that it kept), a wildcard may get only some, and a broker that lost its memory has none. Devices
+that were heard since the start are not asked; the others are asked a few times, longer apart each time.
+"""
+
+from typing import Final
+
+import structlog
+
+from coordinator.fleet.device_registry import Roster
+from coordinator.messaging.receipts import Teller
+from coordinator.messaging.sender import LinkLike
+from protocol.messages import Command
+from protocol.topics import Kind
+from runtime.clock import Clock
+
+log = structlog.get_logger(__name__)
+
+_PAUSES_S: Final = (3.0, 20.0, 120.0)
+"""Before each time: a broker that retains states sends them in the first moments."""
+_AT_ONCE: Final = 100
+"""Asked in a second, so that receipts and offers find room in the queue."""
+
+
+class RollCall:
+    """One service, which is done after some minutes and then only waits."""
+
+    def __init__(self, link: LinkLike, roster: Roster, teller: Teller, clock: Clock) -> None:
+        self._link = link
+        self._roster = roster
+        self._teller = teller
+        self._clock = clock
+        self.asked = 0
+        """Commands sent."""
+
+    async def run(self) -> None:
+        """Ask, and then wait for ever: a service does not end."""
+        for pause_s in _PAUSES_S:
+            await self._clock.sleep(pause_s)
+            while not self._link.connected:
+                await self._clock.sleep(1.0)
+            await self._ask()
+        while True:
+            await self._clock.sleep(3600.0)
+
+    async def _ask(self) -> None:
+        silent = self._roster.silent()
+        if silent:
+            log.info("roll_call", silent=len(silent), first=silent[:8])
+        for at in range(0, len(silent), _AT_ONCE):
+            for device in silent[at : at + _AT_ONCE]:
+                self._teller.say(device, Kind.CMD, Command(command="send_state"))
+                self.asked += 1
+            if at + _AT_ONCE < len(silent):
+                await self._clock.sleep(1.0)

@@ -1,0 +1,68 @@
+"""Accepted updates that were refused afterwards: said again until the device confirms that it knows.
+
+The first refusal goes out when the update is withdrawn. It is lost where the broker is away, too much waits,
+or the coordinator ends in between; so the journal keeps it, and whenever the device says its state, what that
+state does not confirm (``State.withdrawn``) is said again.
+"""
+
+import asyncio
+from typing import Any, Final
+
+from coordinator.messaging.receipts import Teller
+from coordinator.storage.update_journal import WITHDRAWN_S, Journal
+from protocol.messages import Receipt, State
+from protocol.topics import Kind
+from runtime.clock import Clock
+
+_RESEND_INTERVAL_S: Final = 10.0
+_MAX_DEVICES: Final = 10_000
+
+
+class Withdrawals:
+    """Answers states of devices that may not know of a withdrawn update yet."""
+
+    def __init__(self, journal: Journal, teller: Teller, task: str, clock: Clock) -> None:
+        self._journal = journal
+        self._teller = teller
+        self._task = task
+        self._clock = clock
+        self._sent: dict[str, float] = {}
+
+    async def heard(self, state: State) -> None:
+        """A device has said its state: what it confirms is done with, the rest is said again.
+
+        Raises:
+            Transient: the database cannot be read or written now; the next state comes.
+        """
+        device = state.device
+        if not self._journal.has_unconfirmed(device):
+            return
+        rows = await asyncio.to_thread(self._journal.withdrawn, device)
+        oldest = self._clock.wall() - WITHDRAWN_S
+        confirmed = set(state.withdrawn or ())
+        over = [row["digest"] for row in rows if row["digest"] in confirmed or row["wall"] < oldest]
+        if over or not rows:
+            await asyncio.to_thread(self._journal.confirmed, device, over)
+        if state.status == "online" and self._is_due(device):
+            for row in rows:
+                if row["digest"] not in over:
+                    self._teller.say(device, Kind.RECEIPT, self._receipt(row))
+
+    def _is_due(self, device: str) -> bool:
+        now = self._clock.now()
+        if now - self._sent.get(device, -_RESEND_INTERVAL_S) < _RESEND_INTERVAL_S:
+            return False
+        if len(self._sent) >= _MAX_DEVICES:
+            self._sent.clear()
+        self._sent[device] = now
+        return True
+
+    def _receipt(self, row: dict[str, Any]) -> Receipt:
+        return Receipt(
+            task=self._task,
+            round=row["round"],
+            digest=row["digest"],
+            status="refused",
+            reason=row["reason"],  # also one that a newer release wrote, and this one does not know
+            detail=row["detail"],
+        )

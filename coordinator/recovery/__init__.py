@@ -1,0 +1,1 @@
+"""Backups, integrity checks, and the rebuild of a lost database."""

@@ -1,0 +1,94 @@
+"""A copy of each database of the coordinator beside it, made anew whenever a round is over.
+
+SQLite pages carry no checksum, so a copy of a damaged database would be as damaged: each copy is checked
+before it takes the place of the one before.
+"""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from coordinator.storage import schema
+from protocol.errors import Transient
+from runtime.storage.files import disk_errors, put_in_place, remove
+from runtime.storage.sqlite import open_reader, sorted_error
+
+SUFFIX: Final = ".backup"
+_DATABASE: Final = "coordinator."
+"""So begins the name of the one whose tables are looked into; the books are SQLite's to check."""
+FREE_BYTES: Final = 4 * 1024 * 1024
+"""A database up to this size is copied whenever a round is over."""
+BYTES_A_SECOND: Final = 128 * 1024
+"""What backups of a larger one write on average, at most: 11 GB a day."""
+
+
+def backup_of(database: Path) -> Path:
+    """Where the copy lies."""
+    return database.with_name(database.name + SUFFIX)
+
+
+def is_due(size: int, since_s: float) -> bool:
+    """Whether a database is to be copied now: a large one not after every round. Pure.
+
+    Args:
+        size: of the database, bytes.
+        since_s: seconds since the last copy.
+    """
+    return size <= FREE_BYTES or since_s >= size / BYTES_A_SECOND
+
+
+def back_up(database: Path) -> None:
+    """Copy a database that may be in use beside itself, as of one moment.
+
+    Raises:
+        Transient: the disk is full, or the database is damaged (then the old copy stays).
+        Misconfigured: the folder is not writable for us.
+    """
+    copy_checked(database, backup_of(database))
+
+
+def copy_checked(database: Path, copy: Path) -> None:
+    """Copy a database that may be in use to a file (0600), as of one moment.
+
+    Raises:
+        Transient: the disk is full, or the database is damaged (then the old copy stays).
+        Misconfigured: the folder is not writable for us.
+    """
+    part = copy.with_name(copy.name + ".part")
+    with disk_errors(part):
+        remove(part)
+        try:
+            part.touch(mode=0o600)
+            _copy(database, part)
+            if (found := trouble_in(part)) != "":
+                raise Transient(f"{database}: no backup is made of a damaged database: {found}")
+            put_in_place(part, copy)
+        except sqlite3.Error as error:
+            raise Transient(f"no backup could be made: {sorted_error(error, part)}") from None
+        finally:
+            remove(part)
+
+
+def _copy(database: Path, part: Path) -> None:
+    with (
+        closing(open_reader(database)) as source,
+        closing(sqlite3.connect(part)) as target,
+    ):
+        target.execute("PRAGMA synchronous=OFF")  # it is synced as a whole
+        source.backup(target)  # in one step: one consistent moment
+
+
+def trouble_in(file: Path) -> str:
+    """What SQLite finds wrong with a file that nobody writes; empty where it is sound."""
+    address = f"file:{quote(str(file))}?mode=ro&immutable=1"
+    try:
+        with closing(sqlite3.connect(address, uri=True)) as database:
+            found = str(database.execute("PRAGMA integrity_check(1)").fetchone()[0])
+            version = database.execute("PRAGMA user_version").fetchone()[0]
+            if found == "ok" and version >= schema.VERSION and file.name.startswith(_DATABASE):
+                return schema.unsound(database.execute)
+    except sqlite3.Error as error:
+        return str(error)
+    return "" if found == "ok" else found

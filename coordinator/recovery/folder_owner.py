@@ -1,0 +1,73 @@
+"""Whose state folder it is: one fleet's and one task's."""
+
+from typing import Final
+
+from coordinator.config.coordinator import CoordinatorSettings
+from coordinator.round_machine.events import Rules
+from coordinator.storage.database import Store
+from models.registry import methods
+from protocol.errors import Misconfigured
+from protocol.tasks.options import GraphTask
+from protocol.tasks.task import Task
+
+DATABASE: Final = "coordinator.sqlite3"
+
+
+def rules_of(task: Task, settings: CoordinatorSettings) -> Rules:
+    """What the round machine decides by."""
+    return Rules.of(
+        task,
+        spread_s=settings.spread_s,
+        away_grace_s=settings.away_grace_s,
+        evaluate=settings.evaluation.data is not None,
+        evaluate_every=settings.evaluation.every_rounds,
+        export=settings.export.enabled,
+        export_every=settings.export.every_rounds,
+    )
+
+
+def own_task(store: Store, task: Task, settings: CoordinatorSettings) -> None:
+    """Make the folder this fleet's and this task's, where it is nobody else's.
+
+    Raises:
+        Misconfigured: see :func:`check_owner`.
+    """
+    check_owner(store, task, settings)
+    store.put_meta({"task": task.model_dump_json(), "fleet": settings.fleet})
+
+
+def _compared(task: Task) -> Task:
+    """Without what no version depends on: the stream that devices keep beside windows, tunable options.
+
+    Of graphs only the features matter: their bounds may grow with the sites.
+    """
+    spec = methods().get(task.method)
+    tunable = () if spec is None else spec.tunable
+    config = {key: value for key, value in task.config.items() if not key.startswith(tunable)}
+    window = task.window.model_copy(update={"context_s": None})
+    graph = None if task.graph is None else GraphTask(features=task.graph.features)
+    return task.model_copy(update={"window": window, "config": config, "graph": graph})
+
+
+def check_owner(store: Store, task: Task, settings: CoordinatorSettings) -> None:
+    """Compare task and fleet with those the folder was begun with; others of its keys may change.
+
+    Raises:
+        Misconfigured: another task or fleet; the message names the key that differs.
+    """
+    fleet = store.get_meta("fleet") or settings.fleet  # older folders do not say
+    if fleet != settings.fleet:
+        raise Misconfigured(
+            f"fleet: the configuration says {settings.fleet!r}, but {store.path} was begun by {fleet!r}; "
+            "use another state_dir (or change it back)"
+        )
+    known = store.get_meta("task")
+    if known is not None:
+        old = Task.model_validate_json(known)
+        keys = ("name", "method", "labels", "modalities", "targets", "graph", "window", "network", "config")
+        for key in keys:
+            if getattr(_compared(old), key) != getattr(_compared(task), key):
+                raise Misconfigured(
+                    f"{settings.task}: {key} differs from what {settings.state_dir} was begun with; "
+                    "use another state_dir (or change it back)"
+                )

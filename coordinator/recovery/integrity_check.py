@@ -1,0 +1,87 @@
+"""Looks, once after the start, whether the frames of accepted updates are still what was accepted.
+
+Without it a frame that rotted while its round was open would be found at the fold, when its device may be
+gone; now the device is asked again at once.
+"""
+
+import asyncio
+from typing import Final
+
+import structlog
+
+from coordinator.aggregation.fold import UnusableUpdates
+from coordinator.messaging.sender import LinkLike
+from coordinator.round_machine.events import Phase
+from coordinator.rounds.driver import Driver
+from coordinator.rounds.worker import Workshop
+from coordinator.storage.update_journal import Entry, Journal
+from protocol.errors import Reason, Refused, Transient
+from runtime.clock import Clock
+
+log = structlog.get_logger(__name__)
+
+_OPEN: Final = (Phase.WAITING, Phase.COLLECTING, Phase.AGGREGATING)
+_LOOK_S: Final = 0.5
+_PATIENCE_S: Final = 10.0
+_RETRY_S: Final = 5.0
+
+
+class Audit:
+    """One service, which ends when it has looked."""
+
+    def __init__(
+        self, driver: Driver, journal: Journal, workshop: Workshop, link: LinkLike, clock: Clock
+    ) -> None:
+        self._driver = driver
+        self._journal = journal
+        self._workshop = workshop
+        self._link = link
+        self._clock = clock
+        self.looked_at = 0
+        """Frames."""
+
+    async def run(self) -> None:
+        """Look at the open round's frames; what cannot be folded is reported as refused."""
+        state = self._driver.state
+        if state.phase not in _OPEN or not state.delivered:
+            return
+        try:
+            lost = await asyncio.to_thread(self._unsound, state.round, state.delivered)
+            self.looked_at = len(state.delivered)
+            log.info("frames_checked", round=state.round, count=self.looked_at, unsound=len(lost))
+            while lost:
+                await self._connected()  # the devices are told now; one that is not hears the offer again
+                # The fold may have found them as well, and their devices may have sent them again.
+                lost = await asyncio.to_thread(self._unsound, state.round, tuple(lost))
+                if await self._reported(state.round, lost):
+                    return
+        except OSError as error:  # no harm was seen; the fold looks again
+            log.warning("frames_not_checked", round=state.round, why=str(error))
+
+    async def _reported(self, round_: int, lost: dict[str, Refused]) -> bool:
+        try:
+            await self._workshop.lose(round_, UnusableUpdates(lost))
+        except Transient as error:  # a full disk; the fold finds them as well
+            log.warning("not_journaled", why=str(error))
+            await self._clock.sleep(_RETRY_S)
+            return False
+        return True
+
+    def _unsound(self, round_: int, devices: tuple[str, ...]) -> dict[str, Refused]:
+        entries = self._journal.entries(round_, devices)
+        gone = set(devices) - {entry.device for entry in entries}
+        lost = {device: Refused(Reason.WRONG_DIGEST, "the journal has no such update") for device in gone}
+        return lost | {entry.device: why for entry in entries if (why := _why_unsound(entry)) is not None}
+
+    async def _connected(self) -> None:
+        deadline = self._clock.now() + _PATIENCE_S
+        while not self._link.connected and self._clock.now() < deadline:
+            await self._clock.sleep(_LOOK_S)
+
+
+def _why_unsound(entry: Entry) -> Refused | None:
+    try:
+        entry.verified()
+    except Refused as refused:
+        return refused
+    return None

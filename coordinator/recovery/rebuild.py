@@ -1,0 +1,266 @@
+"""What is left of the coordinator's state when its database is damaged or gone.
+
+Three witnesses, each sound on its own: the backup of the last finished round, the manifests of the versions
+(content-addressed, they name version and parent), and the frames of accepted updates, whose headers say by
+whom and for which round they are. The newest state that they prove is rebuilt: an update that was
+acknowledged counts again. What they cannot tell (the history since the backup, who was seen last) is lost,
+and said. The damaged file stays beside the new one, for people.
+"""
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import structlog
+from sqlalchemy.exc import DatabaseError
+
+from coordinator.aggregation.reported_metrics import mean, names_of
+from coordinator.recovery.backup import backup_of, trouble_in
+from coordinator.recovery.evidence import frames_of, newest_manifest
+from coordinator.round_machine import table
+from coordinator.round_machine.batch import Offered
+from coordinator.round_machine.events import Checkpoint, Phase, RoundState, Rules, VersionMade
+from coordinator.round_machine.queries import replay
+from coordinator.storage import schema
+from coordinator.storage.database import Damaged, Store, is_damage
+from coordinator.storage.device_lists import some
+from coordinator.storage.update_journal import Journal
+from protocol.errors import LichenError, Reason, Refused
+from protocol.tasks.task import Task
+from runtime.storage.blob_store import BlobStore
+from runtime.storage.files import remove, rename, sweep_below, sync_folder, write_atomic
+
+log = structlog.get_logger(__name__)
+
+_PARTS: Final = ("-wal", "-shm", "")
+"""Of a SQLite database, the one that makes it last."""
+_OPEN: Final = (Phase.WAITING, Phase.COLLECTING, Phase.AGGREGATING)
+META: Final = "salvaged"
+"""The key under which the words of the last salvage are kept, for ``history``."""
+
+
+@dataclass
+class _Salvage:
+    """One salvage; ``words`` is what will be said of it."""
+
+    path: Path
+    task: Task
+    rules: Rules
+    wall: float
+    keeps_messages: bool
+    words: list[str] = field(default_factory=list)
+
+    def run(self, why: str) -> Store:
+        """Until the mark is gone, whatever cuts this off, the next start salvages again."""
+        self.words.append(why)
+        mark = mark_of(self.path)
+        if not mark.exists():
+            for suffix in _PARTS:
+                remove(self._aside(suffix))
+            write_atomic(mark, why.encode())
+        self._move_aside()
+        self._restore()
+        store = Store(self.path)
+        try:
+            self._rebuild(store)
+            remove(mark)
+            sync_folder(mark.parent)
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    def _aside(self, suffix: str) -> Path:
+        return self.path.with_name(f"{self.path.name}.damaged{suffix}")
+
+    def _move_aside(self) -> None:
+        """The damaged files stay for people; what an earlier attempt had begun goes."""
+        for suffix in _PARTS:
+            file = self.path.with_name(self.path.name + suffix)
+            if file.exists() and not (self._aside("").exists() or self._aside(suffix).exists()):
+                rename(file, self._aside(suffix))
+            else:
+                remove(file)
+        sync_folder(self.path.parent)
+
+    def _restore(self) -> None:
+        copy = backup_of(self.path)
+        if not copy.is_file():
+            self.words.append("there is no backup yet: metrics, history and roster are lost")
+            return
+        trouble = trouble_in(copy)
+        if trouble:
+            self.words.append(f"the backup {copy} is damaged as well ({trouble}): the history is lost")
+            return
+        made = datetime.fromtimestamp(copy.stat().st_mtime, UTC).isoformat(sep=" ", timespec="seconds")
+        write_atomic(self.path, copy.read_bytes())
+        self.words.append(f"restored from the backup of {made}; the history since then is lost")
+
+    def _rebuild(self, store: Store) -> None:
+        try:
+            state, _ = replay(store.journal())
+        except Damaged as error:  # values that rotted inside of sound pages
+            self.words.append(f"the backup's journal is of no use: {error}")
+            state = RoundState()
+        with store.transaction():
+            if trouble := _task_trouble(store):
+                self.words.append(f"the backup is damaged as well ({trouble}): whose it is was not compared")
+                store.put_meta({"task": self.task.model_dump_json()})
+            state = self._newest(store, state)
+            before = state
+            state, found = self._open_round(state)
+            folder = self.path.parent / "updates"
+            journal = Journal(store, folder, keeps_messages=self.keeps_messages)
+            for offered in found:
+                journal.record(offered, self.wall)
+            self._lose(store, journal, before, state)
+            words = "; ".join(self.words)
+            if state.version >= 0:
+                state = state.model_copy(update={"trouble": f"salvaged: {words}"[:500]})
+                store.append(Checkpoint(state=state, rules=self.rules), self.wall)
+            store.put_meta({META: f"{datetime.fromtimestamp(self.wall, UTC).isoformat()}: {words}"})
+        log.error("database_salvaged", file=str(self.path), round=state.round, words=self.words)
+
+    def _newest(self, store: Store, state: RoundState) -> RoundState:
+        """The state after the newest version whose blobs are all here."""
+        found = newest_manifest(BlobStore(self.path.parent / "blobs"), self.task)
+        if found is None or found[1].version <= state.version:
+            return state
+        digest, manifest = found
+        before = state.model_copy(
+            update={
+                "phase": Phase.AGGREGATING if manifest.version else Phase.INITIALISING,
+                "round": manifest.version,
+                "version": manifest.version - 1,
+            }
+        )
+        made = VersionMade(version=manifest.version, manifest=digest)
+        after, _ = table.apply(self.rules, before, made, self.wall)
+        headers = [one.header for one in self._frames(manifest.version)]
+        store.put(
+            schema.versions,
+            version=manifest.version,
+            manifest=digest,
+            parent=manifest.parent,
+            wall=self.wall,
+            devices=sorted({one.device for one in headers}),
+            metrics=mean(names_of(self.task), ((one.samples, one.metrics) for one in headers)),
+            confusion=None,
+            bytes_up=int(store.get_meta("bytes_up") or 0),
+            bytes_down=int(store.get_meta("bytes_down") or 0),
+            trouble="",
+        )
+        self.words.append(f"version {manifest.version} was taken from its manifest")
+        return after
+
+    def _lose(self, store: Store, journal: Journal, before: RoundState, after: RoundState) -> None:
+        """What the backup knows as accepted and whose frame is of no use is reported as refused."""
+        if before.round != after.round or before.phase not in _OPEN:
+            return
+        gone = sorted(set(before.delivered) - set(after.delivered))
+        for device in gone:
+            words = "the accepted update's frame was damaged or gone when the database was salvaged"
+            journal.mark_lost(before.round, device, Refused(Reason.WRONG_DIGEST, words), self.wall)
+            store.count_refusals(device, Reason.WRONG_DIGEST.value, 1, words, self.wall)
+        if gone:
+            self.words.append(f"updates for round {before.round} are lost, and come again: {some(gone)}")
+
+    def _frames(self, round_: int) -> list[Offered]:
+        return frames_of(self.path.parent / "updates" / str(round_), self.task, round_)
+
+    def _open_round(self, state: RoundState) -> tuple[RoundState, list[Offered]]:
+        """The round after the newest version, with the updates that were accepted in it counted again."""
+        if state.version < 0:
+            return state, []
+        round_ = state.version + 1
+        found = [one for one in self._frames(round_) if one.header.base == state.manifest]
+        if not found and not (state.round == round_ and state.delivered):
+            return state, []
+        devices = {one.header.device for one in found}
+        if state.round == round_ and state.phase in _OPEN:
+            invited, attempt, refused = set(state.invited), state.attempt, state.refused
+        else:
+            invited, attempt, refused = set[str](), 1, ()
+        self.words.append(f"{len(found)} accepted updates of round {round_} count again, from their frames")
+        fresh = {
+            "phase": Phase.WAITING,
+            "round": round_,
+            "attempt": attempt,
+            "selected": (),
+            "invited": tuple(sorted(invited | devices)),
+            "delivered": tuple(sorted(devices)),
+            "refused": tuple(one for one in refused if one[0] not in devices),
+            "since": self.wall,
+            "until": None,
+            "enough_since": None,
+            "failures": 0,
+            "retry_at": None,
+            "closed_by": "",
+        }
+        return state.model_copy(update=fresh), found
+
+
+def mark_of(database: Path) -> Path:
+    """A file that is there while a salvage is not over."""
+    return database.with_name(f"{database.name}.salvaging")
+
+
+def open_store(path: Path, task: Task, rules: Rules, wall: float, *, keeps_messages: bool = False) -> Store:
+    """Open the coordinator's database; one that is damaged, or gone, is salvaged first.
+
+    Args:
+        path: ``coordinator.sqlite3``.
+        task: what the coordinator runs.
+        rules: of its round machine.
+        wall: unix seconds.
+        keeps_messages: as of :class:`coordinator.storage.update_journal.Journal`.
+
+    Raises:
+        Misconfigured: the folder is not ours, or the file is of a newer lichen.
+        Transient: the disk is full.
+    """
+    sweep_below(path.parent)
+    salvage = _Salvage(path, task, rules, wall, keeps_messages)
+    if mark_of(path).exists():
+        return salvage.run("an earlier salvage was cut off")
+    if not path.exists() and backup_of(path).exists():
+        return salvage.run(f"{path} is gone")
+    store: Store | None = None
+    try:
+        store = Store(path)
+        replay(store.journal())
+        _check_words(store)
+    except Damaged as error:
+        if store is not None:
+            store.close()
+        return salvage.run(str(error))
+    except DatabaseError as error:  # its pages passed the check, and cannot be read all the same
+        if store is not None:
+            store.close()
+        if not is_damage(error):
+            raise
+        return salvage.run(f"{path}: {error.orig}")
+    except LichenError:
+        if store is not None:
+            store.close()
+        raise
+    return store
+
+
+def _check_words(store: Store) -> None:
+    """What else is read at every start must be readable."""
+    if store.get_meta("task") is None and backup_of(store.path).exists():
+        raise Damaged(f"{store.path}: the database is empty, though there is a backup of it")
+    if trouble := _task_trouble(store):
+        raise Damaged(f"{store.path}: {trouble}")
+
+
+def _task_trouble(store: Store) -> str:
+    known = store.get_meta("task")
+    try:
+        if known is not None:
+            Task.model_validate_json(known)
+    except ValueError as error:
+        return f"meta: the task cannot be read: {error}"[:500]
+    return ""

@@ -1,0 +1,97 @@
+"""A copy of a coordinator's whole state folder, while it runs: ``lichen coordinator backup FOLDER``.
+
+The copy is a state folder: to restore it is to put it in the old one's place. Databases are copied as of one
+moment each, and checked. Files are copied before and after, so that all that a database names is there.
+"""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from coordinator.recovery.backup import back_up, copy_checked
+from coordinator.recovery.folder_owner import DATABASE
+from coordinator.rollout.store import ROLLOUTS
+from coordinator.storage.shared_sqlite import IDENTITIES
+from protocol.errors import Misconfigured
+from runtime.storage.files import disk_errors
+
+DATABASES: Final = (DATABASE, IDENTITIES.file, ROLLOUTS.file)
+_MADE_ANEW: Final = frozenset({"jobs", "uploads", "mosquitto", "lost+found"})
+"""Folders of work in hand, and the broker's files, which the coordinator writes at its start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What was copied."""
+
+    folder: Path
+    files: int
+    size: int
+    """In bytes."""
+
+
+def back_up_databases(state_dir: Path) -> None:
+    """Copy each database beside itself; called whenever a round is over.
+
+    Raises:
+        Transient: the disk is full, or one is damaged (then its old copy stays).
+        Misconfigured: the folder is not writable for us.
+    """
+    for name in DATABASES:
+        if (state_dir / name).is_file():
+            back_up(state_dir / name)
+
+
+def copy_state(state_dir: Path, to: Path) -> Copied:
+    """Copy a state folder.
+
+    Args:
+        state_dir: of a coordinator, which may be running.
+        to: an empty folder, or one that is not there yet.
+
+    Raises:
+        Transient: the disk is full, or a database is damaged.
+        Misconfigured: there is nothing to copy, or ``to`` is not empty, inside of it, or closed to us.
+    """
+    if not (state_dir / DATABASE).is_file():
+        raise Misconfigured(f"{state_dir / DATABASE} is not there; has this coordinator ever run?")
+    if to.resolve().is_relative_to(state_dir.resolve()):
+        raise Misconfigured(f"{to}: is inside of {state_dir}; name a folder outside, better on another disk")
+    with disk_errors(to):
+        to.mkdir(mode=0o700, exist_ok=True)
+        if any(to.iterdir()):
+            raise Misconfigured(f"{to}: is not empty; a backup is made in a folder of its own")
+        to.chmod(0o700)
+        _copy_files(state_dir, to)
+        for name in DATABASES:
+            if (state_dir / name).is_file():
+                copy_checked(state_dir / name, to / name)
+        _copy_files(state_dir, to)
+        os.sync()
+        found = [path.stat().st_size for path in to.rglob("*") if path.is_file()]
+    return Copied(to, len(found), sum(found))
+
+
+def _copy_files(state_dir: Path, to: Path) -> None:
+    """All but databases and what is made anew; what goes meanwhile was of no use any more."""
+    for path in _files(state_dir):
+        target = to / path.relative_to(state_dir)
+        with contextlib.suppress(FileNotFoundError):
+            if not target.exists() or target.stat().st_mtime_ns != path.stat().st_mtime_ns:
+                target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                shutil.copy2(path, target)
+
+
+def _files(state_dir: Path) -> Iterator[Path]:
+    for folder, folders, names in os.walk(state_dir):
+        here = Path(folder)
+        if here == state_dir:
+            folders[:] = [name for name in folders if name not in _MADE_ANEW]
+            names = [name for name in names if not name.startswith(DATABASES)]  # noqa: PLW2901 - fewer of them
+        for name in names:
+            if not name.startswith(".tmp-") and not name.endswith((".lock", ".part")):
+                yield here / name

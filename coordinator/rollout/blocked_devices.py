@@ -1,0 +1,91 @@
+"""Devices that say why they do not run what they were pointed to yet (``State.hindered``), in words.
+
+It is shown and not kept: what counts in a rollout is what a device says of a trial.
+"""
+
+from collections.abc import Callable, Collection
+from typing import Final
+
+from coordinator.fleet.device_registry import Device, Roster
+from coordinator.rollout.model import Course
+from protocol.rollout import Hindrance
+from runtime.text import one_line
+from runtime.waits import Wait
+
+_NAMES: Final = 5
+
+
+def in_rollout(course: Course, get: Callable[[str], Device | None]) -> dict[str, str]:
+    """Of the open rollout's devices that are here and not done with the candidate: what is in their way.
+
+    Args:
+        course: as it was decided.
+        get: what is known of a device.
+    """
+    rollout, found = course.open, {}
+    if rollout is None:
+        return {}
+    for name, member in rollout.members.items():
+        if member.barred or member.phase not in {"waiting", "trial"}:
+            continue
+        said = _said(get(name))
+        if said is not None and said.bundle in {None, *rollout.release.digests}:
+            found[name] = one_line(said.why)
+    return found
+
+
+def elsewhere(roster: Roster, course: Course, barred: Collection[str]) -> list[Wait]:
+    """The same of devices that are in no open rollout, as one wait; nothing where there is none.
+
+    Args:
+        roster: the devices.
+        course: as it was decided.
+        barred: devices that are not heard.
+    """
+    members = () if course.open is None else course.open.members
+    found = []
+    for name in roster.online():
+        said = _said(roster.get(name))
+        # Without a bundle: it runs no model at all, as its operator may want it.
+        if said is not None and said.bundle is not None and name not in members and name not in barred:
+            found.append(f"{name} (version {said.version}: {one_line(said.why)})")
+    if not found:
+        return []
+    more = f" and {len(found) - _NAMES} more" if len(found) > _NAMES else ""
+    words = f"devices that cannot run what they are pointed to yet: {', '.join(found[:_NAMES])}{more}"
+    return [Wait("models", words, None, None, "until that is mended on the devices; they try again")]
+
+
+def ahead(roster: Roster, course: Course, newest: int | None, barred: Collection[str]) -> list[Wait]:
+    """Devices that run a later version than this coordinator made: its state was lost, or is an old copy.
+
+    Args:
+        roster: the devices.
+        course: with decisions of its own (``serial``) a coordinator brings devices back.
+        newest: the version that was exported last; None: there is none.
+        barred: devices that are not heard.
+    """
+    if newest is None or course.serial:
+        return []
+    found = []
+    for name in roster.online():
+        device = roster.get(name)
+        trial = None if device is None else device.state.trial
+        if trial is not None and trial.phase == "committed" and trial.version > newest and name not in barred:
+            found.append((trial.version, name))
+    if not found:
+        return []
+    highest = max(version for version, _ in found)
+    names = [f"{name} (version {version})" for version, name in sorted(found, reverse=True)[:_NAMES]]
+    more = f" and {len(found) - _NAMES} more" if len(found) > _NAMES else ""
+    words = (
+        f"devices run a later version than this coordinator ever exported (its newest is {newest}): "
+        f"{', '.join(names)}{more}; they refuse its versions. Its state was lost, or an older one put back"
+    )
+    then = f"until version {highest}, or at once with rollout.mode = manual and lichen rollout create"
+    return [Wait("versions", words, None, None, then)]
+
+
+def _said(device: Device | None) -> Hindrance | None:
+    """What it said last; of one that is away it may be over."""
+    return device.state.hindered if device is not None and device.online else None

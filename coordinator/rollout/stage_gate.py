@@ -1,0 +1,161 @@
+"""Whether a stage passes: pure, from what its devices said."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from coordinator.rollout.model import Heard, Member, Rollout
+from protocol.rollout import TrialReport
+from runtime.text import one_line
+
+_PHASES: Final = frozenset({"trial", "committed", "rolled_back", "refused"})
+_EPSILON: Final = 1e-9
+_NAMES: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Of some devices of a rollout. ``silent``: pointed at it, and not here since then."""
+
+    members: int = 0
+    seen: int = 0
+    committed: int = 0
+    failed: int = 0
+    trial: int = 0
+    waiting: int = 0
+    silent: int = 0
+    speechless: int = 0
+    """They run it and say nothing of a trial: agents of an older release."""
+    barred: int = 0
+    """Quarantined or revoked since: neither waited for nor counted."""
+    left_out: int = 0
+    """They refused the last versions that others kept: neither waited for nor counted, in no other number."""
+
+    @classmethod
+    def of(cls, members: Iterable[Member]) -> "Counts":
+        """Count them."""
+        asked = list(members)
+        every = [one for one in asked if not one.left_out]
+        barred = sum(one.barred for one in every)
+        here = [one for one in every if one.seen and not one.barred]
+        waiting = [one for one in here if one.phase == "waiting"]
+        return cls(
+            members=len(every),
+            seen=len(here),
+            committed=sum(one.phase == "committed" for one in here),
+            failed=sum(one.failed for one in every),
+            trial=sum(one.phase == "trial" for one in here),
+            waiting=sum(not one.runs for one in waiting),
+            silent=len(every) - len(here) - barred,
+            speechless=sum(one.runs for one in waiting),
+            barred=barred,
+            left_out=len(asked) - len(every),
+        )
+
+    @property
+    def may_commit(self) -> int:
+        """Those that are here and did not fail; how many may fail is another question."""
+        return self.committed + self.trial + self.waiting + self.speechless
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        found = [
+            f"{self.committed} of {self.seen} that are here committed",
+            *(f"{n} {what}" for n, what in self._rest if n),
+        ]
+        return ", ".join(found)
+
+    @property
+    def _rest(self) -> tuple[tuple[int, str], ...]:
+        return (
+            (self.failed, "failed"),
+            (self.trial, "on trial"),
+            (self.waiting, "not yet on trial"),
+            (self.speechless, "run it and know no trial (an older agent)"),
+            (self.silent, "not here since"),
+            (self.barred, "quarantined or revoked"),
+            (self.left_out, "left out, for they refused the last versions that others kept"),
+        )
+
+
+def heard(member: Member, said: Heard, digests: Iterable[str], now: float) -> Member:
+    """A device after its last report; the same object where nothing is new.
+
+    A report counts for the pointer it answers (its serial); a bundle that is committed counts whenever that
+    was. Who failed once has failed for this pointer. From who is barred nothing counts until it is not.
+    """
+    if said.barred:
+        return member if member.barred else member.model_copy(update={"barred": True})
+    changes: dict[str, object] = {"barred": False} if member.barred else {}
+    if said.online and not member.seen:
+        changes["seen"] = True
+    trial, known = said.trial, set(digests)
+    ours = trial is not None and trial.bundle in known
+    runs = trial is None and said.model in known
+    if runs != member.runs:
+        changes["runs"] = runs
+    if trial is not None and ours and not member.failed and _answers(member, trial.phase, trial.serial):
+        phase, why = _phase(trial)
+        told = {"phase": phase, "why": one_line(why), "measures": dict(trial.measures)}
+        changes |= {key: value for key, value in told.items() if getattr(member, key) != value}
+        if phase not in member.times:
+            changes["times"] = {**member.times, phase: now}
+        if not member.seen:
+            changes["seen"] = True
+    return member.model_copy(update=changes) if changes else member
+
+
+def _phase(trial: TrialReport) -> tuple[str, str]:
+    """A device's phase and its words; of a phase that only a newer release knows: nothing is decided yet."""
+    if trial.phase in _PHASES:
+        return trial.phase, trial.why
+    return "trial", f"{trial.phase}: {trial.why}"
+
+
+def _answers(member: Member, phase: str, serial: int) -> bool:
+    return phase == "committed" or serial == member.serial
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Of the open stage. ``failed``: why it has, in words; ``enough``: enough devices have committed."""
+
+    failed: str = ""
+    enough: bool = False
+
+
+def judged(rollout: Rollout, base_share: float = 0.0) -> Verdict:
+    """Whether the rollout's stage may pass, or has failed.
+
+    Args:
+        rollout: with what its devices said.
+        base_share: of the devices, that fail any version.
+    """
+    gates = rollout.plan.gates
+    counted = {name: one for name, one in rollout.members.items() if not one.left_out}
+    losers = {name: one for name, one in counted.items() if one.failed}
+    allowed = gates.allowed(len(counted), base_share)
+    if len(losers) > allowed:
+        words = f"{allowed} of {len(counted)} may fail" if allowed else "none may fail"
+        return Verdict(failed=f"{_named(losers)} ({words})")
+    stage = Counts.of(one for one in rollout.members.values() if one.stage == rollout.stage)
+    if not stage.members:
+        return Verdict(enough=stage.left_out > 0)
+    needed = gates.min_committed_share
+    if (len(counted) - len(losers)) / len(counted) < needed - _EPSILON:
+        where = "all stages so far" if rollout.stage else rollout.stage_words
+        return Verdict(
+            failed=f"{len(losers)} of the {len(counted)} devices of {where} failed, and {needed:g} of them "
+            f"must commit: {_named(losers)}"
+        )
+    return Verdict(enough=stage.committed > 0 and stage.committed >= needed * stage.may_commit - _EPSILON)
+
+
+def _named(losers: Mapping[str, Member]) -> str:
+    shown = [
+        f"{name} {one.phase.replace('_', ' ')}: {one.why or 'no reason given'}"
+        for name, one in sorted(losers.items())[:_NAMES]
+    ]
+    more = len(losers) - _NAMES
+    return "; ".join(shown) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,171 @@
+"""The book of rollouts: ``rollout.sqlite3``, written by the daemon and ``lichen rollout`` at the same time.
+
+Whoever writes plays an event at the machine inside one transaction, so both decide from the same state.
+Synchronous and thread-safe; every change is on disk when the method returns.
+"""
+
+import sqlite3
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, Self
+
+from pydantic import ValidationError
+
+from coordinator.rollout.model import Command, Course, Event, Member, Rollout
+from coordinator.rollout.table import apply
+from coordinator.storage.shared_sqlite import Design, Tables
+from protocol.errors import Misconfigured
+
+FILE: Final = "rollout.sqlite3"
+VERSION: Final = 1
+READABLE_FROM: Final = 1
+UPGRADES: Final[Mapping[int, Sequence[str]]] = {}
+_KEPT: Final = 20
+"""Rollouts whose devices stay known."""
+_LOST: Final = (
+    "move it away, and keep it to see what was rolled out: rollouts begin anew; devices keep what they run "
+    "until the next one"
+)
+_SCHEMA: Final = (
+    "CREATE TABLE IF NOT EXISTS course (id INTEGER PRIMARY KEY CHECK (id = 1), doc TEXT NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS past (number INTEGER PRIMARY KEY, doc TEXT NOT NULL)",
+    """CREATE TABLE IF NOT EXISTS members (
+        number INTEGER NOT NULL, device TEXT NOT NULL, doc TEXT NOT NULL, PRIMARY KEY (number, device))
+        WITHOUT ROWID""",
+)
+
+
+ROLLOUTS: Final = Design(FILE, _SCHEMA, VERSION, READABLE_FROM, UPGRADES, _LOST)
+
+
+class Book:
+    """Open (and make) the book in a state folder.
+
+    Raises:
+        Misconfigured: the file is no book, or closed to us.
+        Transient: the disk is full.
+    """
+
+    def __init__(self, state_dir: Path) -> None:
+        self.path = state_dir / FILE
+        self._tables = Tables(self.path, ROLLOUTS)
+        self._lock = threading.RLock()
+        self._mark: tuple[int, int] | None = None
+        self._course = Course()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._tables.close()
+
+    def course(self) -> Course:
+        """All that was decided so far; read anew only where another process wrote.
+
+        Raises:
+            Misconfigured: a row is not what was written.
+        """
+        with self._lock:
+            mark = self._tables.mark()
+            if mark != self._mark:
+                with self._tables.change() as tables:
+                    self._course = self._read(tables)
+                self._mark = mark
+            return self._course
+
+    @property
+    def last(self) -> Course:
+        """As it was read or written here last; waits for no disk, and for nobody."""
+        return self._course
+
+    def play(self, event: Event, now: float) -> tuple[Course, Course, tuple[Command, ...]]:
+        """Play an event at the machine, and write what comes of it.
+
+        Returns:
+            The course before and after it, and what to do.
+
+        Raises:
+            Refused: as :func:`coordinator.rollout.table.apply`.
+            Transient: the disk is full; nothing was decided.
+        """
+        with self._lock:
+            known = self.course()
+            after, commands = apply(known, event, now)
+            if after is known:
+                return known, known, commands
+            with self._tables.change() as tables:
+                # Another process may have written between the two; the transaction sees the last word.
+                before = known if self._fresh() else self._read(tables)
+                after, commands = apply(before, event, now)
+                if after is not before:
+                    _write(tables, before, after)
+                mark = self._tables.mark()  # before the commit: what another writes from then on is news
+            self._course, self._mark = after, mark
+            return before, after, commands
+
+    def _fresh(self) -> bool:
+        return self._tables.mark() == self._mark
+
+    def _read(self, tables: sqlite3.Connection) -> Course:
+        try:
+            return read_course(tables)
+        except ValidationError as error:
+            raise Misconfigured(f"{self.path}: a row cannot be read: {error}"[:300] + f"; {_LOST}") from None
+
+
+def read_course(tables: sqlite3.Connection) -> Course:
+    """All that was decided, with the last rollout's devices.
+
+    Raises:
+        ValidationError: a row is not what was written.
+    """
+    row = tables.execute("SELECT doc FROM course WHERE id = 1").fetchone()
+    if row is None:
+        return Course()
+    course = Course.model_validate_json(row["doc"])
+    if course.rollout is None:
+        return course
+    return course.model_copy(update={"rollout": _with_members(tables, course.rollout)})
+
+
+def read_past(tables: sqlite3.Connection) -> list[Rollout]:
+    """Rollouts before the last one, the newest first, with their devices.
+
+    Raises:
+        ValidationError: a row is not what was written.
+    """
+    rows = tables.execute("SELECT doc FROM past ORDER BY number DESC").fetchall()
+    return [_with_members(tables, Rollout.model_validate_json(row["doc"])) for row in rows]
+
+
+def _with_members(tables: sqlite3.Connection, rollout: Rollout) -> Rollout:
+    query = "SELECT device, doc FROM members WHERE number = ? ORDER BY device"
+    rows = tables.execute(query, (rollout.number,)).fetchall()
+    members = {row["device"]: Member.model_validate_json(row["doc"]) for row in rows}
+    return rollout.model_copy(update={"members": members})
+
+
+def _write(tables: sqlite3.Connection, before: Course, after: Course) -> None:
+    """What has changed; of the devices only those that have."""
+    old, new = before.rollout, after.rollout
+    had: dict[str, Member] = {}
+    if old is not None and new is not None:
+        if old.number == new.number:
+            had = old.members
+        else:
+            tables.execute("INSERT OR REPLACE INTO past VALUES (?, ?)", (old.number, old.model_dump_json()))
+            tables.execute("DELETE FROM past WHERE number <= ?", (new.number - _KEPT,))
+            tables.execute("DELETE FROM members WHERE number <= ?", (new.number - _KEPT,))
+    if new is not None:
+        rows = [
+            (new.number, name, one.model_dump_json())
+            for name, one in new.members.items()
+            if one is not had.get(name)
+        ]
+        tables.executemany("INSERT OR REPLACE INTO members VALUES (?, ?, ?)", rows)
+    tables.execute("INSERT OR REPLACE INTO course VALUES (1, ?)", (after.model_dump_json(),))

@@ -1,0 +1,1 @@
+"""The state machine of a round: events, transitions, queries. Pure."""

@@ -1,0 +1,105 @@
+"""Counts updates that arrived together, one after the other, as if each had come alone. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from coordinator.round_machine import table
+from coordinator.round_machine.events import Command, RoundState, Rules, UpdateAccepted
+from coordinator.round_machine.queries import check_open
+from protocol.errors import Reason, Refused
+from protocol.frames.headers import UpdateHeader
+
+Key = tuple[int, str]
+"""Round and device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """An update whose frame is on disk: ``file`` of the round's folder (or one of its own), from byte ``at``.
+
+    ``blobs``: names of those that it moves.
+    """
+
+    header: UpdateHeader
+    digest: str
+    size: int
+    file: str = ""
+    at: int = 0
+    blobs: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> Key:
+        """What it is counted under, once."""
+        return self.header.round, self.header.device
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What came of a group.
+
+    Attributes:
+        state: after the last one.
+        events: of those that count, each with its update, in order.
+        commands: of all events, in order.
+        answers: for each offered update None (counted, now or before) or why not.
+    """
+
+    state: RoundState
+    events: tuple[tuple[UpdateAccepted, Offered], ...]
+    commands: tuple[Command, ...]
+    answers: tuple[Refused | None, ...]
+
+
+def tally(
+    rules: Rules, state: RoundState, group: Sequence[Offered], known: Mapping[Key, str], now: float
+) -> Tally:
+    """Count what may be counted. The one that closes the round is the last that is; the rest is too late.
+
+    Args:
+        rules: of the round machine.
+        state: before.
+        group: in order of arrival.
+        known: digests of what is counted already, by round and device.
+        now: on the driver's time line.
+    """
+    counted = dict(known)
+    events: list[tuple[UpdateAccepted, Offered]] = []
+    commands: list[Command] = []
+    answers: list[Refused | None] = []
+    for one in group:
+        try:
+            if check(state, one, counted):
+                answers.append(None)
+                continue
+        except Refused as refused:
+            answers.append(refused)
+            continue
+        event = UpdateAccepted(device=one.header.device, round=one.header.round)
+        after, asked = table.apply(rules, state, event, now)
+        if after == state:  # never a receipt for what no round counts
+            words = f"{one.header.device} is counted in round {one.header.round} already"
+            answers.append(Refused(Reason.DUPLICATE, words))
+            continue
+        state, counted[one.key] = after, one.digest
+        events.append((event, one))
+        commands += asked
+        answers.append(None)
+    return Tally(state, tuple(events), tuple(commands), tuple(answers))
+
+
+def check(state: RoundState, one: Offered, known: Mapping[Key, str]) -> bool:
+    """Whether exactly this update is counted already.
+
+    Raises:
+        Refused: another update of the device is, the round is not open to it, or its base is another.
+    """
+    before = known.get(one.key)
+    if before == one.digest:
+        return True
+    if before is not None:
+        raise Refused(
+            Reason.DUPLICATE,
+            f"{one.header.device} already delivered another update in round {one.header.round}",
+        )
+    check_open(state, one.header.device, one.header.round, one.header.base)
+    return False

@@ -1,0 +1,32 @@
+"""Read from the round machine: the state that a journal leads to, and whether it takes an update."""
+
+from coordinator.round_machine import table
+from coordinator.round_machine.events import Checkpoint, Event, Phase, RoundState, Rules
+from protocol.errors import Reason, Refused
+
+
+def replay(events: list[tuple[float, Event | Checkpoint]]) -> tuple[RoundState, Rules | None]:
+    """The state that a journal leads to, and the rules it was made under."""
+    state, rules = RoundState(), None
+    for now, event in events:
+        if isinstance(event, Checkpoint):
+            state, rules = event.state, event.rules
+        elif rules is not None:
+            state, _ = table.apply(rules, state, event, now)
+    return state, rules
+
+
+def check_open(state: RoundState, device: str, round_: int, base: str | None) -> None:
+    """Whether an update by this device may be counted now. ``base`` None: not known yet.
+
+    Raises:
+        Refused: wrong round, wrong base, or the device was not selected.
+    """
+    taking = state.phase is Phase.COLLECTING or (state.phase is Phase.WAITING and bool(state.invited))
+    if round_ != state.round or not taking:
+        here = f"round {state.round} is {'open' if taking else state.phase.value}"
+        raise Refused(Reason.WRONG_ROUND, f"the update is for round {round_}; {here}")
+    if base is not None and base != state.manifest:
+        raise Refused(Reason.WRONG_BASE, f"base {base[:12]}; round {round_} is on {state.manifest[:12]}")
+    if device not in state.invited:
+        raise Refused(Reason.NOT_SELECTED, f"{device} was not selected for round {round_}")

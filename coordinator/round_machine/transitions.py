@@ -1,0 +1,292 @@
+"""The steps of the round machine: one pure function an event, each giving the state after and what to do."""
+
+from typing import Any, Final
+
+from coordinator.round_machine.closing import closes_at, needed
+from coordinator.round_machine.device_sets import holds, joined, joined_by
+from coordinator.round_machine.events import (
+    Begin,
+    Command,
+    DeviceOnline,
+    EvaluationDone,
+    ExportDone,
+    Phase,
+    Presence,
+    RecordAttempt,
+    Resumed,
+    RoundState,
+    Rules,
+    Select,
+    Selected,
+    SendOffers,
+    Tick,
+    UpdateAccepted,
+    UpdateRefused,
+    UpdatesLost,
+    VersionMade,
+    WorkFailed,
+)
+from coordinator.round_machine.pending_work import pending
+from coordinator.round_machine.retry_delay import pause_s
+from coordinator.storage.device_lists import some
+
+Outcome = tuple[RoundState, tuple[Command, ...]]
+
+_FORGIVE_S: Final = 300.0
+"""A round that waits so long for devices asks also those whose update was refused."""
+
+
+def _enter(state: RoundState, phase: Phase, now: float, **changes: Any) -> Outcome:
+    """The state in its next phase, and the work of that phase."""
+    fresh = {"since": now, "until": None, "enough_since": None, "away_since": None}
+    fresh |= {"failures": 0, "retry_at": None}
+    entered = state.model_copy(update={**fresh, "phase": phase, **changes})
+    return entered, pending(entered)
+
+
+def begin(_rules: Rules, state: RoundState, _: Begin, now: float) -> Outcome:
+    """Make the initial model."""
+    return _enter(state, Phase.INITIALISING, now)
+
+
+def resume(rules: Rules, state: RoundState, _: Resumed, now: float) -> Outcome:
+    """Clamp times to what they can honestly be: the clock may have jumped while the machine was off."""
+    until = None if state.until is None else min(state.until, now + rules.deadline_s)
+    changes = {"since": min(state.since, now), "until": until, "enough_since": None}
+    changes |= {"away_since": None, "retry_at": None}
+    resumed = state.model_copy(update=changes)
+    if state.phase is Phase.DONE and state.version < rules.rounds:  # the task was given more rounds
+        return _next_round(rules, resumed, now)
+    return resumed, pending(resumed)
+
+
+def wait(rules: Rules, state: RoundState, event: Tick, now: float) -> Outcome:
+    """Wait until enough devices are able, then ``spread_s`` for more, then ask for a selection."""
+    askable = set(event.able) - {device for device, _ in state.refused}
+    able = len(askable | set(state.delivered))
+    if able < max(1, rules.min_devices) or not askable:
+        changes: dict[str, Any] = {} if state.enough_since is None else {"enough_since": None}
+        if state.refused and now - state.since >= _FORGIVE_S:
+            changes["refused"] = ()  # without them nothing goes on, and what was wrong may be over
+        return (state.model_copy(update=changes) if changes else state), ()
+    if state.enough_since is None:
+        state = state.model_copy(update={"enough_since": now})
+    since = now if state.enough_since is None else state.enough_since
+    all_wanted = rules.devices_per_round is not None and able >= rules.devices_per_round
+    if all_wanted or event.settled or now - since >= rules.spread_s:
+        return state, (Select(round=state.round, attempt=state.attempt),)
+    return state, ()
+
+
+def open_round(rules: Rules, state: RoundState, event: Selected, now: float) -> Outcome:
+    """Who delivered in an attempt that was given up stays counted: same round, same base, same update."""
+    selected = joined(event.devices, state.delivered)
+    if (event.round, event.attempt) != (state.round, state.attempt) or len(selected) < max(
+        1, rules.min_devices
+    ):
+        return state, ()
+    opened, commands = _enter(
+        state,
+        Phase.COLLECTING,
+        now,
+        selected=selected,
+        invited=joined(state.invited, selected),
+        until=now + rules.deadline_s,
+        trouble="",
+    )
+    closed = _close_on_quorum(rules, opened, now)
+    return (opened, commands) if closed is None else closed
+
+
+def _close_on_quorum(rules: Rules, state: RoundState, now: float) -> Outcome | None:
+    if len(state.delivered) < needed(rules, len(state.selected)):
+        return None
+    return _close(state, now, "quorum")
+
+
+def _close(state: RoundState, now: float, by: str) -> Outcome:
+    closed, work = _enter(state, Phase.AGGREGATING, now, closed_by=by)
+    record = RecordAttempt.model_validate({"round": state.round, "attempt": state.attempt, "outcome": by})
+    return closed, (record, *work)
+
+
+def _counts(state: RoundState, event: UpdateAccepted) -> bool:
+    """Whether an update is of this round, of an invited device, and its first."""
+    device = event.device
+    invited = event.round == state.round and holds(state.invited, device)
+    return invited and not holds(state.delivered, device)
+
+
+def accept(rules: Rules, state: RoundState, event: UpdateAccepted, now: float) -> Outcome:
+    """Count a device once. One that was invited in an earlier attempt joins the selected."""
+    if not _counts(state, event):
+        return state, ()
+    changes: dict[str, Any] = {
+        "selected": joined_by(state.selected, event.device),
+        "delivered": joined_by(state.delivered, event.device),
+        "refused": _without(state.refused, event.device),
+    }
+    counted = state.model_copy(update=changes)
+    return _close_on_quorum(rules, counted, now) or (counted, ())
+
+
+def accept_late(rules: Rules, state: RoundState, event: UpdateAccepted, now: float) -> Outcome:
+    """Between two attempts: an invited device's update still counts, and may be the one that was lacking."""
+    if not _counts(state, event):
+        return state, ()
+    delivered = joined_by(state.delivered, event.device)
+    rest = _without(state.refused, event.device)
+    counted = state.model_copy(update={"delivered": delivered, "refused": rest})
+    if len(delivered) < max(1, rules.min_devices):
+        return counted, ()
+    return _close(counted.model_copy(update={"selected": delivered}), now, "deadline")
+
+
+def _without(refused: tuple[tuple[str, str], ...], device: str) -> tuple[tuple[str, str], ...]:
+    return tuple(one for one in refused if one[0] != device)
+
+
+def refuse(_: Rules, state: RoundState, event: UpdateRefused, _now: float) -> Outcome:
+    """Remember whom to ask no more in this round; once a device and attempt, however often it sends."""
+    known = {device for device, _ in state.refused} | set(state.delivered)
+    if event.round != state.round or event.device not in state.invited or event.device in known:
+        return state, ()
+    refused = tuple(sorted((*state.refused, (event.device, event.reason))))
+    return state.model_copy(update={"refused": refused}), ()
+
+
+def forgive(_: Rules, state: RoundState, event: DeviceOnline, _now: float) -> Outcome:
+    """A device that was started again may have been mended: it may be selected again."""
+    rest = _without(state.refused, event.device)
+    if not event.came or rest == state.refused:
+        return state, ()
+    return state.model_copy(update={"refused": rest}), ()
+
+
+def presence(_: Rules, state: RoundState, event: Presence, now: float) -> Outcome:
+    """The grace for devices that are away begins when the last one has gone, and ends when one is back."""
+    if event.here == (state.away_since is None):
+        return state, ()
+    return state.model_copy(update={"away_since": None if event.here else now}), ()
+
+
+def collect(rules: Rules, state: RoundState, _: Tick, now: float) -> Outcome:
+    """Look at the deadline, and at the grace."""
+    ends = closes_at(rules, state)
+    if state.until is None or ends is None or now < ends:
+        return state, ()
+    least = max(1, rules.min_devices)
+    if len(state.delivered) >= least:
+        return _close(state, now, "away" if now < state.until else "deadline")
+    few = f"attempt {state.attempt} got {len(state.delivered)} of at least {least} updates in time"
+    return _give_up(state, now, few)
+
+
+def _give_up(state: RoundState, now: float, trouble: str) -> Outcome:
+    record = RecordAttempt(round=state.round, attempt=state.attempt, outcome="given_up")
+    changes = {"attempt": state.attempt + 1, "selected": (), "closed_by": "", "trouble": trouble}
+    reopened, work = _enter(state, Phase.WAITING, now, **changes)
+    return reopened, (record, *work)
+
+
+def reoffer(_: Rules, state: RoundState, event: DeviceOnline, _now: float) -> Outcome:
+    """Offer the open round again to a device that lacks."""
+    lacks = event.device in state.selected and event.device not in state.delivered
+    return state, ((SendOffers(devices=(event.device,)),) if lacks else ())
+
+
+def lose(rules: Rules, state: RoundState, event: UpdatesLost, now: float) -> Outcome:
+    """Fold again without the unusable ones, or open the round again when too few are left."""
+    lost = set(event.devices) & set(state.delivered)
+    if event.round != state.round or not lost:
+        return state, ()
+    rest = tuple(d for d in state.delivered if d not in lost)
+    told = dict.fromkeys(event.outliers, "outlier") | dict(event.refused)
+    told = {device: why for device, why in told.items() if device in lost}
+    refused = tuple(sorted({**dict(state.refused), **told}.items()))
+    left = state.model_copy(update={"delivered": rest, "refused": refused})
+    trouble = f"unusable updates of {some(sorted(lost))}"
+    if len(rest) < max(1, rules.min_devices):
+        return _give_up(left, now, trouble)
+    return _enter(left, Phase.AGGREGATING, now, trouble=trouble)
+
+
+def lose_open(_: Rules, state: RoundState, event: UpdatesLost, _now: float) -> Outcome:
+    """Before the round closes: the device is missing again, and is offered the round again."""
+    lost = set(event.devices) & set(state.delivered)
+    if event.round != state.round or not lost:
+        return state, ()
+    rest = tuple(d for d in state.delivered if d not in lost)
+    left = state.model_copy(
+        update={"delivered": rest, "trouble": f"unusable updates of {some(sorted(lost))}"}
+    )
+    return left, pending(left)
+
+
+def made(rules: Rules, state: RoundState, event: VersionMade, now: float) -> Outcome:
+    """A version is in the registry: judge it, export it, or go on."""
+    if event.version != state.round:
+        return state, ()
+    new = state.model_copy(update={"version": event.version, "manifest": event.manifest, "trouble": ""})
+    if rules.evaluates(event.version):
+        return _enter(new, Phase.EVALUATING, now)
+    return _after_evaluation(rules, new, now)
+
+
+def _after_evaluation(rules: Rules, state: RoundState, now: float) -> Outcome:
+    if rules.exports(state.version):
+        return _enter(state, Phase.EXPORTING, now)
+    return _next_round(rules, state, now)
+
+
+def _next_round(rules: Rules, state: RoundState, now: float) -> Outcome:
+    if state.version >= rules.rounds:
+        return _enter(state, Phase.DONE, now, selected=(), invited=(), delivered=(), refused=())
+    changes = {
+        "round": state.version + 1,
+        "attempt": 1,
+        "invited": (),
+        "selected": (),
+        "delivered": (),
+        "refused": (),
+        "closed_by": "",
+    }
+    return _enter(state, Phase.WAITING, now, **changes)
+
+
+def judged(rules: Rules, state: RoundState, event: EvaluationDone, now: float) -> Outcome:
+    """Go on after the evaluation."""
+    return _after_evaluation(rules, _worked(state), now) if event.version == state.version else (state, ())
+
+
+def exported(rules: Rules, state: RoundState, event: ExportDone, now: float) -> Outcome:
+    """Go on after the export."""
+    return _next_round(rules, _worked(state), now) if event.version == state.version else (state, ())
+
+
+def _worked(state: RoundState) -> RoundState:
+    """Without the trouble of the tries before."""
+    return state.model_copy(update={"trouble": ""}) if state.failures else state
+
+
+def failed(rules: Rules, state: RoundState, event: WorkFailed, now: float) -> Outcome:
+    """Try again after a pause, or go on without what failed."""
+    of = state.version if state.phase in (Phase.EVALUATING, Phase.EXPORTING) else state.round
+    if event.phase is not state.phase or event.version != of:
+        return state, ()
+    what = {Phase.EVALUATING: "evaluation: ", Phase.EXPORTING: "export: "}.get(state.phase, "")
+    told = state.model_copy(update={"trouble": f"{what}{event.detail[:500]}"})
+    wait_s = pause_s(state, event)
+    if wait_s is not None:
+        return told.model_copy(update={"failures": state.failures + 1, "retry_at": now + wait_s}), ()
+    if state.phase is Phase.EVALUATING:
+        return _after_evaluation(rules, told, now)
+    return _next_round(rules, told, now)
+
+
+def retry(_rules: Rules, state: RoundState, _: Tick, now: float) -> Outcome:
+    """Ask again for work that failed, when its wait is over."""
+    if state.retry_at is None or now < state.retry_at:
+        return state, ()
+    again = state.model_copy(update={"retry_at": None})
+    return again, pending(again)

@@ -1,0 +1,80 @@
+"""Offers the open round to devices that have not delivered: some at a time, so one slow answer delays few."""
+
+import asyncio
+from typing import Final
+
+from coordinator.fleet.device_registry import Roster
+from coordinator.messaging.sender import Post
+from coordinator.round_machine.events import Phase
+from coordinator.rounds.driver import Driver
+from coordinator.storage.model_registry import Registry
+from coordinator.trust.work_signer import WorkSigner
+from coordinator.workers.encoder_models import Graphs
+from models.seeds import derive_seed
+from protocol.messages import Offer
+from protocol.topics import Kind
+
+AT_ONCE: Final = 32
+"""Offers that wait for the broker together: alone, 10,000 of them would take longer than a round."""
+
+
+class Offering:
+    """Of one coordinator."""
+
+    def __init__(
+        self, post: Post, roster: Roster, registry: Registry, graphs: Graphs, signer: WorkSigner
+    ) -> None:
+        self._post = post
+        self._roster = roster
+        self._registry = registry
+        self._graphs = graphs
+        self._signer = signer
+
+    async def offer_round(self, driver: Driver, only: set[str] | None) -> None:
+        """Offer the open round to those who are here and lack; ``only``: to those among them.
+
+        Raises:
+            Transient: the broker is gone, or the disk is full; the others of the same group were offered it.
+            Misconfigured: it cannot be signed.
+        """
+        asked = driver.state.missing if only is None else sorted(only)
+        for start in range(0, len(asked), AT_ONCE):
+            group = asked[start : start + AT_ONCE]
+            state = driver.state  # it may move while the publishes wait
+            if state.phase is not Phase.COLLECTING:
+                return
+            lacking = set(state.missing)
+            here = [name for name in group if name in lacking and self._is_here(name)]
+            if here:
+                await self._offer(driver, here)
+
+    def _is_here(self, device: str) -> bool:
+        known = self._roster.get(device)
+        return known is not None and known.online
+
+    async def _offer(self, driver: Driver, devices: list[str]) -> None:
+        offers, graphs = {name: self._made(driver, name) for name in devices}, self._graphs.offered()
+        any_of_them = offers[devices[0]]  # one signature for all devices
+        signed = await asyncio.to_thread(self._signer.offer, any_of_them, graphs)
+        done = await asyncio.gather(
+            *(
+                self._post.to_device(name, Kind.OFFER, offer.model_copy(update={"signed": signed}))
+                for name, offer in offers.items()
+            ),
+            return_exceptions=True,  # all have ended before one is raised
+        )
+        for error in done:
+            if error is not None:
+                raise error
+
+    def _made(self, driver: Driver, device: str) -> Offer:
+        state = driver.state
+        return Offer(
+            task=driver.task.name,
+            round=state.round,
+            base=state.manifest,
+            base_size=self._registry.size(state.manifest),
+            closes_in_s=max(0.0, (state.until or 0.0) - driver.now()),
+            seed=derive_seed(driver.task.seed, state.round, device),
+            graphs=dict(self._graphs.offered_to(device)),
+        )

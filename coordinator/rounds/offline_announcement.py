@@ -1,0 +1,22 @@
+"""What ``b/round`` says while the coordinator is away."""
+
+from typing import Final
+
+from coordinator.round_machine.events import RoundState, Rules
+from protocol.messages import RoundAnnouncement
+from protocol.tasks.task import Task
+
+OFFLINE: Final = "the coordinator is not connected (round and version are those of its last connect)"
+STOPPED: Final = "the coordinator was stopped; the rounds go on when it is started again"
+
+
+def absent(task: Task, rules: Rules, state: RoundState) -> RoundAnnouncement:
+    """What the broker says in the coordinator's place when it vanishes: the payload of its will."""
+    return RoundAnnouncement(
+        task=task.name,
+        round=state.round,
+        rounds=rules.rounds,
+        phase="offline",
+        version=max(0, state.version),
+        waiting_for=OFFLINE,
+    )

@@ -1,0 +1,120 @@
+"""What the coordinator waits for, since when and until when: one sentence a phase (promise 7).
+
+One line, at most ``_MOST`` characters: each part has its own bound, so that none crowds out another.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final
+
+from coordinator.round_machine.closing import closes_at, needed
+from coordinator.round_machine.events import Phase, RoundState, Rules
+
+NAMES: Final = 8
+"""Devices named in one list of the sentence."""
+_MOST: Final = 1000
+_PART: Final = 250
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What is to be seen of fleet and broker.
+
+    ``able``: whom a round could select. ``lacks``: others, and what each lacks (``NAMES`` are enough).
+    ``known``: devices in the roster. ``broker``: why there is no connection to it; empty where there is one.
+    ``heard``: of devices that are waited for, when they were last heard: a will that the broker lost leaves a
+    dead device ``online``. ``disk``: why the last event could not be written; empty where it could.
+    """
+
+    able: tuple[str, ...] = ()
+    lacks: Mapping[str, str] = field(default_factory=dict)
+    known: int = 0
+    broker: str = ""
+    heard: Mapping[str, str] = field(default_factory=dict)
+    disk: str = ""
+
+
+def saying(rules: Rules, state: RoundState, now: float, seen: Outlook) -> str:
+    """What the phase waits for, alone: without trouble, broker and times of its own."""
+    return _WHY[state.phase](rules, state, now, seen)
+
+
+def why(rules: Rules, state: RoundState, now: float, seen: Outlook) -> str:
+    """What the coordinator waits for, since when and until when, in one sentence."""
+    broker = f"not connected to the broker ({_part(seen.broker)}); " if seen.broker else ""
+    since = f"for {max(0.0, now - state.since):.0f} s"
+    trouble = f"; last trouble: {_part(state.trouble)}" if state.trouble else ""
+    retry = "" if state.retry_at is None else f"; next try in {max(0.0, state.retry_at - now):.0f} s"
+    disk = f"nothing can be written ({_part(seen.disk)}); " if seen.disk else ""
+    return f"{disk}{broker}{saying(rules, state, now, seen)} ({since}){retry}{trouble}"[:_MOST]
+
+
+def _part(text: str) -> str:
+    """A part of the sentence: one line, bounded."""
+    line = " ".join(text.split())
+    return line if len(line) <= _PART else f"{line[: _PART - 3]}..."
+
+
+def _names(devices: Iterable[str], count: int, lacks: Mapping[str, str]) -> str:
+    """Some of ``count`` devices, whole names as far as there is room, and what each lacks where there is."""
+    named: list[str] = []
+    for device in islice(devices, NAMES):
+        forms = (_named(device, lacks.get(device, "")), device)
+        fit = [one for one in forms if not named or len(", ".join([*named, one])) <= _PART]
+        if not fit:
+            break
+        named.append(fit[0])
+    more = count - len(named)
+    return _part(", ".join(named)) + (f" and {more} more" if more > 0 else "")
+
+
+def _named(device: str, lack: str) -> str:
+    if not lack:
+        return device
+    return f"{device} {lack}" if lack.startswith("was ") else f"{device} ({lack})"
+
+
+def lacking(seen: Outlook, device: str) -> str:
+    """What a device that is waited for lacks, else that it is online; and when it was last heard."""
+    lack, heard = seen.lacks.get(device, ""), seen.heard.get(device, "")
+    if lack.startswith("was "):
+        return lack
+    return f"{lack or 'online'}, {heard}" if heard else lack
+
+
+def _why_waiting(rules: Rules, state: RoundState, now: float, seen: Outlook) -> str:
+    here = sorted({*seen.able, *state.delivered})
+    least, where = max(1, rules.min_devices), f"round {state.round} attempt {state.attempt}"
+    of = f"{len(here)} {'is' if len(here) == 1 else 'are'}"
+    lacks = {device: lack for device, lack in seen.lacks.items() if device not in here}
+    others = _names(sorted(lacks), max(len(lacks), seen.known - len(here)), lacks)
+    present = (f": {_names(here, len(here), {})}" if here else "") + (f"; not {others}" if lacks else "")
+    if state.enough_since is not None:
+        left = max(0.0, state.enough_since + rules.spread_s - now)
+        return f"{where}: enough devices are able, {of}{present}; selecting in {left:.0f} s"
+    return f"{where}: waiting until {least} devices are online with data enough, {of}{present}"
+
+
+def _why_collecting(rules: Rules, state: RoundState, now: float, seen: Outlook) -> str:
+    left = max(0.0, (closes_at(rules, state) or now) - now)
+    away = ", all of them away" if state.away_since is not None and state.missing else ""
+    names = _names(state.missing, len(state.missing), {d: lacking(seen, d) for d in state.missing[:NAMES]})
+    need = needed(rules, len(state.selected))
+    return (
+        f"round {state.round}: {len(state.delivered)} of {len(state.selected)} updates here, closes at {need}"
+        f" or in {left:.0f} s; waiting for {names or 'nobody'}{away}"
+    )
+
+
+_WHY: Final[dict[Phase, Callable[[Rules, RoundState, float, Outlook], str]]] = {
+    Phase.INITIALISING: lambda *_: "waiting for the worker to make the initial model",
+    Phase.WAITING: _why_waiting,
+    Phase.COLLECTING: _why_collecting,
+    Phase.AGGREGATING: lambda _, s, *__: (
+        f"round {s.round}: folding {len(s.delivered)} updates (closed by {s.closed_by})"
+    ),
+    Phase.EVALUATING: lambda _, s, *__: f"waiting for the worker to judge version {s.version}",
+    Phase.EXPORTING: lambda _, s, *__: f"waiting for the worker to export version {s.version}",
+    Phase.DONE: lambda _, s, *__: f"all {s.round} rounds are over; version {s.version} is the last",
+}

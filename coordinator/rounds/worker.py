@@ -1,0 +1,299 @@
+"""Carries out the machine's slow commands, one at a time: make, fold, judge, export."""
+
+import asyncio
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import replace
+from functools import partial
+from math import inf
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from coordinator.admission.quarantine import CONTENT
+from coordinator.aggregation.device_weights import Weighings
+from coordinator.aggregation.fold import UnusableUpdates, limits_for
+from coordinator.aggregation.outlier_screen import Magnitudes
+from coordinator.aggregation.reported_metrics import mean, names_of, sound
+from coordinator.aggregation.round_fold import Folded, Folding
+from coordinator.aggregation.screen_baseline import References
+from coordinator.delivery.fleet_bundle import Deploying
+from coordinator.errors import in_words
+from coordinator.messaging.receipts import Teller
+from coordinator.messaging.traffic import Traffic
+from coordinator.recovery.backup import is_due
+from coordinator.round_machine.events import (
+    Aggregate,
+    Evaluate,
+    EvaluationDone,
+    Export,
+    ExportDone,
+    Initialise,
+    Phase,
+    UpdatesLost,
+    VersionMade,
+    WorkFailed,
+)
+from coordinator.round_machine.retry_delay import pause_s
+from coordinator.rounds.driver import Driver, WorkCommand, Write
+from coordinator.storage.model_registry import Registry
+from coordinator.storage.private_blobs import shared
+from coordinator.storage.update_journal import Journal
+from coordinator.trust.signer import Vouching
+from coordinator.workers.jobs import Jobs, Lineage
+from models.aggregation.server_optimizer import model_of
+from models.contract import Blobs, Server
+from protocol.errors import LichenError, Misconfigured, Refused, Transient
+from protocol.frames.frame import Limits
+from runtime.clock import Clock
+from runtime.process.worker import WorkerFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_JOURNAL_RETRY_S: Final = 5.0
+_MAX_MEASURES: Final = 100_000
+
+log = structlog.get_logger(__name__)
+
+
+class Workshop:
+    """The global state in memory, and the work on it. ``current`` is what updates are checked against."""
+
+    def __init__(
+        self,
+        *,
+        driver: Driver,
+        server: Server,
+        jobs: Jobs,
+        journal: Journal,
+        registry: Registry,
+        deployment: Deploying,
+        teller: Teller,
+        traffic: Traffic,
+        clock: Clock,
+        max_update_bytes: int,
+        keep_versions: int,
+        keep_updates: int,
+        budget_bytes: int,
+        references: References,
+        weighings: Weighings,
+        vouching: Vouching,
+    ) -> None:
+        self._driver, self._vouching = driver, vouching
+        self._folding = Folding(server, driver.task, jobs)
+        self._jobs = jobs
+        self._journal, self._registry = journal, registry
+        self._deployment = deployment
+        self._teller = teller
+        self._traffic, self._clock = traffic, clock
+        self._max_update_bytes, self._keep_versions = max_update_bytes, keep_versions
+        self._keep_updates, self._budget_bytes = keep_updates, budget_bytes
+        self._references, self._weighings = references, weighings
+        self._measures: dict[str, Magnitudes] = {}
+        self._loading = asyncio.Lock()
+        self._loaded: tuple[str, Blobs] | None = None
+        self._secured, self._backed_up_at = -1, -inf
+        self.back_up: Callable[[], None] = lambda: None
+        """Copies the database, in a thread."""
+        self.held: Callable[[], AbstractContextManager[tuple[str, ...]]] = lambda: nullcontext(())
+        """Digests of further blobs that stay, and that are not added to meanwhile."""
+
+    async def state(self) -> Blobs:
+        """The newest version's model, as methods and devices know it; raises as :meth:`_whole`."""
+        return model_of(await self._whole())
+
+    async def _shared(self) -> Blobs:
+        """The same as jobs see it: without what belongs to single devices."""
+        return shared(self._driver.task, await self.state())
+
+    async def _whole(self) -> Blobs:
+        """The newest version's tensors, the optimizer's moments among them; read once a version.
+
+        Raises:
+            Transient: the registry cannot give them; the message says which blob is gone or damaged.
+        """
+        async with self._loading:
+            manifest = self._driver.state.manifest
+            if self._loaded is None or self._loaded[0] != manifest:
+                self._loaded = None  # before the next one comes: never two whole models in memory for this
+                try:
+                    self._loaded = (manifest, await asyncio.to_thread(self._registry.state, manifest))
+                except (KeyError, Refused) as error:
+                    raise Transient(
+                        f"version {manifest[:12]} cannot be read from the registry: {error}"
+                    ) from error
+            return self._loaded[1]
+
+    def limits(self, state: Blobs) -> Limits:
+        """What an update of this model may need."""
+        return limits_for(state, self._max_update_bytes, self._driver.task)
+
+    async def run(self) -> None:
+        """Work for ever."""
+        while True:
+            command = await self._driver.work.get()
+            try:
+                await self._do(command)
+            except (LichenError, OSError) as error:
+                lasting = isinstance(error, Misconfigured) and not isinstance(error, Transient)
+                if lasting and isinstance(command, Initialise):
+                    raise  # nothing can ever work: the operator must look
+                passing = isinstance(error, (Transient, OSError)) and not isinstance(error, WorkerFailed)
+                await self._fail(command, in_words(error), passing=passing)
+            await self._secure()
+
+    async def _secure(self) -> None:
+        """A round is over: back the database up; only then may the frames go that it was made of."""
+        state = self._driver.state
+        over = state.phase is Phase.DONE or state.round > state.version  # judged and exported, too
+        if not over or state.version == self._secured or not await self._is_backup_due(state.phase):
+            return
+        try:
+            self._backed_up_at = self._clock.now()
+            await asyncio.to_thread(self.back_up)
+            await asyncio.to_thread(self._journal.forget_before, state.version)
+        except (LichenError, OSError) as error:
+            log.warning("not_backed_up", version=state.version, why=str(error))
+        else:
+            self._secured = state.version
+
+    async def _is_backup_due(self, phase: Phase) -> bool:
+        since = self._clock.now() - self._backed_up_at
+        return phase is Phase.DONE or is_due(await asyncio.to_thread(self._journal.database_bytes), since)
+
+    async def _fail(self, command: WorkCommand, detail: str, *, passing: bool) -> None:
+        """Tell the machine; it tries again, or goes on without."""
+        phase, version = _identity(command)
+        failed = WorkFailed(phase=phase, version=version, detail=detail, passing=passing)
+        given_up = pause_s(self._driver.state, failed) is None
+        log.error("work_failed", phase=phase.value, version=version, why=detail, given_up=given_up)
+        recorded: Write | None = None
+        if given_up:
+            recorded = partial(self._registry.record_trouble, version, f"{phase.value}: {detail}")
+        while True:
+            try:
+                await self._driver.post(failed, recorded)
+            except Transient as error:  # the journal cannot be written either
+                log.warning("not_journaled", why=str(error))
+                await self._clock.sleep(_JOURNAL_RETRY_S)
+            else:
+                return
+
+    async def _do(self, command: WorkCommand) -> None:
+        match command:
+            case Initialise():
+                await self._made(0, Folded(await self._jobs.initial(), {}), ())
+            case Aggregate():
+                await self._aggregate(command)
+            case Evaluate():
+                evaluation = await self._jobs.evaluate(await self._shared())
+                judged = replace(evaluation, metrics=sound(evaluation.metrics))
+                record = partial(self._registry.record_evaluation, command.version, judged)
+                log.info("judged", version=command.version, metrics=judged.metrics)
+                await self._driver.post(EvaluationDone(version=command.version), record)
+            case Export():
+                await self._export(command)
+
+    def note(self, digest: str, measures: Magnitudes) -> None:
+        """What was measured of an update when it was checked: folding need not read it for that."""
+        if len(self._measures) < _MAX_MEASURES:
+            self._measures[digest] = measures
+
+    async def _made(self, version: int, made: Folded, devices: tuple[str, ...]) -> None:
+        parent = self._driver.state.manifest or None
+        try:
+            digest, _ = await asyncio.to_thread(self._registry.publish, version, made.state, parent)
+        except ValueError as error:
+            raise Transient(f"version {version} cannot be written as frames: {error}") from error
+        traffic, wall = self._traffic.totals(), self._clock.wall()
+        told = await asyncio.to_thread(self._reported, version, devices)
+
+        def record() -> None:
+            self._registry.record(version, digest, parent, devices, wall=wall, traffic=traffic, metrics=told)
+            self._references.write(made.reference)
+            if made.weighed is not None:
+                self._weighings.write(version, made.weighed)
+
+        await self._driver.post(VersionMade(version=version, manifest=digest), record)
+        self._measures.clear()
+        await asyncio.to_thread(self._tidy, version)
+
+    def _reported(self, round_: int, devices: tuple[str, ...]) -> dict[str, float]:
+        """What the devices of a round say of it, where the method goes by that."""
+        names = names_of(self._driver.task)
+        return sound(mean(names, self._journal.told(round_, devices))) if names else {}
+
+    async def _aggregate(self, command: Aggregate) -> None:
+        state, round_ = await self._whole(), command.round
+        entries = await asyncio.to_thread(self._journal.entries, round_, command.devices)
+        limits, known = self.limits(state), dict(self._measures)
+        before = await asyncio.to_thread(self._references.read)
+        try:
+            made = await self._folding.fold(round_, state, entries, limits, before, known)
+        except UnusableUpdates as unusable:
+            await self.lose(round_, unusable)
+            return
+        await self._made(round_, made, tuple(entry.device for entry in entries))
+
+    async def lose(self, round_: int, unusable: UnusableUpdates) -> None:
+        """Promise 1: an accepted update that cannot be counted is reported as refused."""
+        digests = {
+            device: await asyncio.to_thread(self._journal.digest_of, round_, device)
+            for device in unusable.lost
+        }
+
+        def mark() -> None:
+            for device, refused in unusable.lost.items():
+                self._journal.mark_lost(round_, device, refused, self._clock.wall())
+
+        lost = unusable.lost
+        again = tuple((d, lost[d].reason.value) for d in sorted(lost) if lost[d].reason in CONTENT)
+        event = UpdatesLost(round=round_, devices=tuple(sorted(lost)), refused=again)
+        if not await self._driver.post(event, mark):
+            return  # the round went on meanwhile: whoever counts in it was sound when it was folded
+        await asyncio.to_thread(self._disown, round_, [d for d in digests.values() if d is not None])
+        for device, refused in unusable.lost.items():
+            log.error("accepted_update_unusable", device=device, round=round_, why=str(refused))
+            self._teller.refuse(device, round_, digests[device], refused)
+
+    def _disown(self, round_: int, digests: list[str]) -> None:
+        with suppress(OSError, LichenError):  # only a salvage would miss it
+            for digest in digests:
+                self._journal.disown(round_, digest)
+
+    async def _export(self, command: Export) -> None:
+        await self._bundle(command.version)
+        await self._driver.post(ExportDone(version=command.version))
+        await self._deployment.announce()
+
+    async def export_newest(self) -> None:
+        """Once all rounds are over: make the bundles that devices lack, and point them there."""
+        await self._bundle(self._driver.state.version)
+        await self._deployment.announce()
+
+    async def _bundle(self, version: int) -> None:
+        metrics = await asyncio.to_thread(self._registry.metrics, version)
+        row = await asyncio.to_thread(self._registry.row, version)
+        parent = None if row is None else row["parent"]
+        lineage = Lineage(version, parent, self._driver.state.manifest, metrics)
+        await self._deployment.export(self._jobs, await self._shared(), lineage)
+
+    def _tidy(self, version: int) -> None:
+        """Blobs of old versions and headers of old rounds go; failing to tidy fails no round."""
+        with suppress(OSError, LichenError):
+            with self.held() as graphs, self._vouching.held() as vouchers:
+                also = (*self._deployment.kept(), *graphs, *vouchers)
+                self._registry.collect(version, self._keep_versions, also)
+            self._journal.forget_headers(version, self._keep_updates, self._budget_bytes)
+
+
+def _identity(command: WorkCommand) -> tuple[Phase, int]:
+    match command:
+        case Initialise():
+            return Phase.INITIALISING, 0
+        case Aggregate():
+            return Phase.AGGREGATING, command.round
+        case Evaluate():
+            return Phase.EVALUATING, command.version
+        case Export():
+            return Phase.EXPORTING, command.version

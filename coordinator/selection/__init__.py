@@ -1,0 +1,1 @@
+"""Which devices train in a round."""

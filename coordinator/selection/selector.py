@@ -1,0 +1,100 @@
+"""Answers ``Select``: asks the task's policy, with what it needs to know of fleet and history."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from coordinator.fleet.device_registry import Roster
+from coordinator.fleet.requirements import Terms
+from coordinator.round_machine.events import RoundState, Rules, Select
+from coordinator.selection import history
+from coordinator.selection.policies import Counts, Draw, policy
+from coordinator.storage.database import Store
+from models.seeds import derive_seed
+from protocol.tasks.task import LABEL, Task
+
+DELIVERED: Final = "delivered in an earlier attempt"
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Who is to take part in an attempt.
+
+    Attributes:
+        policy: its name.
+        devices: to be asked; sorted.
+        why: of each of them, and of those that delivered already.
+        passed: of some that came next, why not.
+        looked_back: whether the policy reads who was selected in the rounds before.
+    """
+
+    policy: str
+    devices: tuple[str, ...]
+    why: dict[str, str]
+    passed: dict[str, str]
+    looked_back: bool = False
+
+
+class Chooser:
+    """One task's. ``route``: names of the blobs that a device may need, set by the app."""
+
+    def __init__(self, task: Task, rules: Rules, roster: Roster, store: Store) -> None:
+        self._task = task
+        self._rules = rules
+        self._roster = roster
+        self._store = store
+        self._policy = policy(task.rounds.selection)
+        self.route: Callable[[str], tuple[str, ...]] = lambda _: ()
+
+    async def choose(self, command: Select, able: Sequence[str], state: RoundState, terms: Terms) -> Chosen:
+        """Choose among the devices that could be asked now.
+
+        Raises:
+            Transient: the history cannot be read now.
+        """
+        task, back = self._task, self._policy.looks_back(self._task.rounds)
+        askable = [device for device in able if device not in state.delivered]
+        draw = Draw(
+            candidates={device: self._counts(device, terms) for device in askable},
+            wanted=self._wanted(state),
+            seed=derive_seed(task.seed, command.round, command.attempt),
+            labels=(*task.labels, *(target.name for target in task.targets)) if terms.needs_labels else (),
+            needed=self._needed(askable, state, terms),
+            rounds=task.rounds,
+            routes={device: self.route(device) for device in askable} if back else {},
+            history=await asyncio.to_thread(history.read, self._store, command.round, back) if back else (),
+            tried=frozenset(state.invited),
+        )
+        # A policy that looks back adds up thousands of rows; the others' answer is here at once.
+        made = await asyncio.to_thread(self._policy.choose, draw) if back else self._policy.choose(draw)
+        why = {**dict.fromkeys(state.delivered, DELIVERED), **made.why}
+        return Chosen(self._policy.name, made.devices, why, made.passed, bool(back))
+
+    def _wanted(self, state: RoundState) -> int | None:
+        wanted = self._rules.devices_per_round
+        return None if wanted is None else max(1, wanted - len(state.delivered))
+
+    def _counts(self, device: str, terms: Terms) -> Counts:
+        """Windows per class of label, and then one cell for each further target that the device learns.
+
+        Where devices learn without labels, all windows that have the modality.
+        """
+        task, names = self._task, self._task.modality_names  # a device may claim any others
+        if not terms.needs_labels:
+            return {name: n for name, n in self._roster.present(device).items() if name in names}
+        known = self._roster.get(device)
+        learns = {LABEL} if known is None or known.state.targets is None else set(known.state.targets)
+        more = tuple(int(target.name in learns) for target in task.targets)
+        k = len(task.labels)
+        return {
+            name: (*(tuple(n[:k]) + (0,) * (k - len(n[:k]))), *more) if more else n[:k]
+            for name, n in self._roster.counts(device).items()
+            if name in names
+        }
+
+    def _needed(self, askable: Sequence[str], state: RoundState, terms: Terms) -> frozenset[str]:
+        """Devices of which the round needs one: those that train, unless one of them has delivered."""
+        if not terms.needs_training or any(map(self._roster.trains, state.delivered)):
+            return frozenset()
+        return frozenset(filter(self._roster.trains, askable))

@@ -1,0 +1,1 @@
+"""What operators see: waits, history, metrics, device lists."""

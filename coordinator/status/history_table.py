@@ -1,0 +1,44 @@
+"""Parts of the windows that a version was judged on, and how many those are, for people."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+
+class Parts(StrEnum):
+    """Values of :data:`models.training.evaluation.Part`."""
+
+    GROUP = "group"
+    MODALITIES = "modalities"
+
+
+def judged_on(confusion: Mapping[str, Any]) -> str:
+    """Of how many windows of which classes a version's scores are."""
+    counts = [sum(row) for row in confusion["matrix"]]
+    listed = ", ".join(f"{label} {n}" for label, n in zip(confusion["labels"], counts, strict=True))
+    words = f"version {confusion['version']} was judged on {sum(counts)} windows: {listed}"
+    one = sum(n > 0 for n in counts) == 1
+    return f"{words}; they are all of one class: an accuracy of them tells nothing" if one else words
+
+
+def print_parts(found: Mapping[str, Any], kind: str) -> None:
+    """The last version that was judged on such parts, a row for each; words where there is none."""
+    console, judged = Console(), [row for row in found["versions"] if row["by"].get(kind)]
+    if not judged:
+        words = f'no version was judged by {kind}: evaluation.by = ["{kind}"] in coordinator.toml asks for it'
+        if kind == "group":
+            words += ", where evaluation.data says whose each window is (lichen data windows writes it)"
+        console.print(words, soft_wrap=True, markup=False, highlight=False)
+        return
+    parts = judged[-1]["by"][kind]
+    others = [*dict.fromkeys(name for metrics in parts.values() for name in metrics if "/" in name)]
+    table = Table(kind, "windows", "accuracy", "macro_f1", *others, title=f"Version {judged[-1]['version']}")
+    for name, metrics in parts.items():
+        numbers = (metrics.get(one) for one in ("accuracy", "macro_f1", *others))
+        row = ("" if number is None else f"{number:.3f}" for number in numbers)
+        table.add_row(escape(name), f"{metrics['windows']:.0f}", *row)
+    console.print(table)

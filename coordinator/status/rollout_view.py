@@ -1,0 +1,116 @@
+"""The book of rollouts as others look at it: nothing is written, and nobody is waited for."""
+
+import sqlite3
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from coordinator.rollout.model import Course, Member, Phase, Rollout
+from coordinator.rollout.stage_gate import Counts
+from coordinator.rollout.store import FILE, read_course, read_past
+from protocol.errors import Misconfigured
+from runtime.storage.sqlite import open_reader, sqlite_errors
+from runtime.waits import Wait, span
+
+_NAMES: Final = 5
+_REASON: Final = 100
+"""Characters of what is in a device's way, where several devices are named in a line."""
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+def peek(state_dir: Path) -> tuple[Course, list[Rollout]]:
+    """All that was decided, and the rollouts before the last one, the newest first.
+
+    Raises:
+        Misconfigured: the book is there, and cannot be read.
+        Transient: the disk is full, or another process holds it.
+    """
+    file = state_dir / FILE
+    if not file.is_file():
+        return Course(), []
+    try:
+        with sqlite_errors(file, opening=True), closing(open_reader(file)) as tables:
+            tables.row_factory = sqlite3.Row
+            tables.execute("BEGIN")
+            return read_course(tables), read_past(tables)
+    except (sqlite3.Error, ValidationError) as error:
+        raise Misconfigured(f"{file}: the book of rollouts cannot be read: {error}"[:500]) from None
+
+
+def standing(course: Course) -> dict[str, Any] | None:
+    """The last rollout in short, for the coordinator's own status; None: there was none."""
+    rollout = course.rollout
+    if rollout is None:
+        return None
+    return {
+        "number": rollout.number,
+        "version": rollout.release.version,
+        "phase": rollout.phase.value,
+        "stage": rollout.stage,
+    }
+
+
+def waits(course: Course, hindered: Mapping[str, str] = _NOTHING) -> list[Wait]:
+    """What the open rollout waits for, and who waits for its end.
+
+    Args:
+        course: as it was decided.
+        hindered: device -> what is in its way (``coordinator.rollout.blocked_devices``).
+    """
+    rollout, found = course.open, []
+    if rollout is not None:
+        found.append(_paused(rollout) if rollout.phase is Phase.PAUSED else _stage(rollout, hindered))
+    if course.waiting is not None:
+        what = course.waiting.release.words
+        after = "it begins" if rollout is None else f"until rollout {rollout.number} is over"
+        found.append(Wait("rollout next", f"{what} waits for its turn", course.waiting.since, None, after))
+    return found
+
+
+def _paused(rollout: Rollout) -> Wait:
+    words = f"rollout {rollout.number} of {rollout.release.words} is paused: {rollout.why}"
+    return Wait("rollout", words, rollout.paused, None, "until lichen rollout resume or abort")
+
+
+def _stage(rollout: Rollout, hindered: Mapping[str, str]) -> Wait:
+    stage = {name: one for name, one in rollout.members.items() if one.stage == rollout.stage}
+    told = f"rollout {rollout.number} of {rollout.release.words}, {rollout.stage_words}"
+    if not stage:
+        words = f"{told}: no device for it is here yet"
+        return Wait("rollout", words, rollout.since, rollout.until, "it is paused")
+    counts = Counts.of(stage.values())
+    if rollout.good_since is not None:
+        until = rollout.good_since + rollout.plan.soak_s
+        words = f"{told}: {counts.words}; it must stay so for {span(rollout.plan.soak_s)}"
+        return Wait("rollout", words, rollout.good_since, until, "the next stage begins, or it is complete")
+    missing = [
+        name
+        for name, one in stage.items()
+        if one.phase != "committed" and not (one.failed or one.barred or one.left_out)
+    ]
+    missing.sort(key=lambda name: (name not in hindered, name))  # those that a person can help come first
+    shown = [f"{name} ({_short(hindered[name])})" if name in hindered else name for name in missing[:_NAMES]]
+    more = f" and {len(missing) - _NAMES} more" if len(missing) > _NAMES else ""
+    words = f"{told}: {counts.words}; waits for {', '.join(shown)}{more}"
+    return Wait("rollout", words, rollout.since, rollout.until, "it is paused")
+
+
+def _short(words: str) -> str:
+    """Without the middle: a path comes before its trouble."""
+    head = _REASON // 3
+    return words if len(words) <= _REASON else f"{words[:head]}...{words[head + 3 - _REASON :]}"
+
+
+def doing(member: Member) -> str:
+    """A device's phase, for people."""
+    if member.barred:
+        return "quarantined or revoked"
+    if member.phase != "waiting":
+        return member.phase.replace("_", " ")
+    if member.runs:
+        return "runs it, knows no trial"
+    return "not yet on trial" if member.seen else "not here since"

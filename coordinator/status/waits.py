@@ -1,0 +1,101 @@
+"""What the coordinator waits for, from what it keeps on disk (``lichen coordinator status --why``)."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final
+
+from coordinator.round_machine.closing import closes_at
+from coordinator.round_machine.events import Phase, RoundState, Rules
+from coordinator.rounds.progress import Outlook, lacking, saying
+from runtime.waits import Wait
+
+_DEVICES: Final = 20
+"""Missing devices that are named one by one."""
+_WORK: Final = frozenset({Phase.INITIALISING, Phase.AGGREGATING, Phase.EVALUATING, Phase.EXPORTING})
+
+
+@dataclass(frozen=True)
+class Picture:
+    """All that the waits follow from. ``worker_s``: the most a worker's job takes; ``now``: unix seconds."""
+
+    rules: Rules
+    state: RoundState
+    outlook: Outlook
+    now: float
+    worker_s: float
+    broker: Wait | None = None
+    quarantines: tuple[Wait, ...] = ()
+    graphs: Wait | None = None
+    secrets: str = ""
+    """That devices have different fleet secrets, in words; empty where they have not."""
+    chosen: Mapping[str, str] = field(default_factory=dict)
+    """Why the open attempt has the devices that it has."""
+
+
+def waits(seen: Picture) -> list[Wait]:
+    """All of it, the most pressing first."""
+    return [
+        *_broker(seen),
+        *_trouble(seen),
+        *_phase(seen),
+        *_graphs(seen),
+        *_quarantines(seen),
+        *_secrets(seen),
+    ]
+
+
+def _broker(seen: Picture) -> Iterator[Wait]:
+    if seen.broker is not None:
+        yield seen.broker
+
+
+def _trouble(seen: Picture) -> Iterator[Wait]:
+    state = seen.state
+    if state.retry_at is not None:
+        words = state.trouble or "the last attempt failed"
+        yield Wait("retry", words, state.since, state.retry_at, "it is tried again")
+
+
+def _phase(seen: Picture) -> Iterator[Wait]:
+    state, words = seen.state, saying(seen.rules, seen.state, seen.now, seen.outlook)
+    if state.phase in _WORK:
+        if state.retry_at is None:
+            yield Wait(
+                "worker", words, state.since, state.since + seen.worker_s, "it is given up and tried again"
+            )
+    elif state.phase is Phase.WAITING:
+        if state.enough_since is None:
+            yield Wait("devices", words, state.since, None, "until enough devices are able")
+        else:
+            until = state.enough_since + seen.rules.spread_s
+            yield Wait("devices", words, state.since, until, "the round is opened")
+    elif state.phase is Phase.COLLECTING:
+        closes = "the round closes, or is offered anew where too few are here"
+        ends = closes_at(seen.rules, state)
+        yield Wait("updates", words, state.since, ends, closes)
+        for device in islice(state.missing, _DEVICES):
+            words = lacking(seen.outlook, device) or "online"
+            if not seen.outlook.lacks.get(device):
+                words = f"it was offered the round; its update is not here ({words})"
+            if device in seen.chosen:
+                words = f"{words}; selected: {seen.chosen[device]}"
+            yield Wait(f"update of {device}", words, state.since, ends, "the round goes on without it")
+
+
+def _graphs(seen: Picture) -> Iterator[Wait]:
+    """Of the feature graphs, while there are rounds that they are for."""
+    if seen.graphs is not None and seen.state.phase is not Phase.DONE:
+        yield seen.graphs
+
+
+def _secrets(seen: Picture) -> Iterator[Wait]:
+    """No round waits for it, and what the rounds are for does."""
+    if seen.secrets:
+        yield Wait("secrets", seen.secrets, None, None, "until they are one")
+
+
+def _quarantines(seen: Picture) -> Iterator[Wait]:
+    """Of devices that a round could have otherwise."""
+    if seen.state.phase in {Phase.WAITING, Phase.COLLECTING}:
+        yield from seen.quarantines

@@ -1,0 +1,1 @@
+"""The coordinator's database, journal, model registry and blobs."""

@@ -1,0 +1,47 @@
+"""A random id that tells one training run from another one of the same task in the same folder.
+
+A coordinator whose ``state_dir`` was removed makes version 0 from the task's seed again. The id is part of
+the manifest of version 0, so the two have different digests, and updates of the run before are refused as
+``wrong_base``. It lies in a file of its own: a database that was lost is made again from the updates, which
+name that digest.
+"""
+
+import random
+import re
+from pathlib import Path
+from typing import Final
+
+from runtime.storage.files import disk_errors, write_atomic
+
+FILE: Final = "run_id"
+_ID: Final = re.compile(r"[0-9a-f]{32}\Z")
+
+
+class RunId:
+    """Of one ``state_dir``; it is made when it is first asked for.
+
+    Args:
+        folder: the coordinator's ``state_dir``.
+        rng: makes it; None: the operating system's random numbers.
+    """
+
+    def __init__(self, folder: Path, rng: random.Random | None = None) -> None:
+        self._file = folder / FILE
+        self._rng = rng or random.SystemRandom()
+
+    def get(self) -> str:
+        """32 hexadecimal digits, the same from now on. Blocks for a disk.
+
+        Raises:
+            Misconfigured: the folder is closed to us.
+            Transient: the disk is full.
+        """
+        with disk_errors(self._file):
+            try:
+                text = self._file.read_text("ascii", errors="replace")
+            except FileNotFoundError:
+                text = ""
+        if not _ID.match(text):  # none, or damaged: only version 0 depends on it
+            text = f"{self._rng.getrandbits(128):032x}"
+            write_atomic(self._file, text.encode())
+        return text

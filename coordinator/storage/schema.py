@@ -1,0 +1,227 @@
+"""The coordinator's tables (SQLAlchemy core; SQLite in WAL mode, synchronous=FULL)."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from sqlalchemy import JSON, Column, Float, Integer, MetaData, String, Table
+
+VERSION = 6
+"""Of the tables, kept in ``PRAGMA user_version``."""
+
+READABLE_FROM = 6
+"""Releases whose tables are of this version, or later, can use what this one writes. A step that only adds
+tables, columns with defaults or keys of JSON values leaves it as it is (``storage.migrations``)."""
+
+UPGRADES = {
+    1: (
+        "ALTER TABLE updates ADD COLUMN file VARCHAR NOT NULL DEFAULT ''",
+        "ALTER TABLE updates ADD COLUMN at INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE events ADD COLUMN crc INTEGER",
+    ),
+    2: (
+        "ALTER TABLE updates ADD COLUMN blobs JSON",
+        "ALTER TABLE attempts ADD COLUMN policy VARCHAR NOT NULL DEFAULT ''",
+        "ALTER TABLE attempts ADD COLUMN passed JSON NOT NULL DEFAULT '{}'",
+    ),
+    3: (),
+    4: (),
+    5: (),
+}
+"""From that version to the next: what ``create_all`` does not do to tables that are there, as it makes those
+that are not."""
+
+metadata = MetaData()
+
+meta = Table(
+    "meta",
+    metadata,
+    Column("key", String, primary_key=True),
+    Column("value", String, nullable=False),
+)
+"""``task`` (JSON) and ``fleet`` it belongs to; ``bytes_up``, ``bytes_down``; ``why``, ``why_wall``
+and ``rounds_now``: the same moment by the clock and on the line that the rounds' times are on."""
+
+events = Table(
+    "events",
+    metadata,
+    Column("seq", Integer, primary_key=True, autoincrement=True),
+    Column("now", Float, nullable=False),
+    Column("event", JSON, nullable=False),
+    Column("crc", Integer),
+)
+"""The round machine's journal: replay from the last checkpoint gives its state. ``crc`` is a CRC-32."""
+
+updates = Table(
+    "updates",
+    metadata,
+    Column("round", Integer, primary_key=True),
+    Column("device", String, primary_key=True),
+    Column("digest", String, nullable=False, index=True),
+    Column("size", Integer, nullable=False),
+    Column("wall", Float, nullable=False),
+    Column("header", JSON, nullable=False),
+    Column("lost", String, nullable=False, default=""),
+    Column("file", String, nullable=False, default=""),
+    Column("at", Integer, nullable=False, default=0),
+    Column("blobs", JSON(none_as_null=True)),
+)
+"""Accepted updates. The frame lies in ``updates/<round>/<digest>``, or where ``file`` is set, in that file of
+the folder from byte ``at``. ``lost``: why it was not folded. ``blobs``: names of those that it moves; NULL in
+rows that are older than the column."""
+
+withdrawn = Table(
+    "withdrawn",
+    metadata,
+    Column("device", String, primary_key=True),
+    Column("digest", String, primary_key=True),
+    Column("round", Integer, nullable=False),
+    Column("reason", String, nullable=False),
+    Column("detail", String, nullable=False),
+    Column("wall", Float, nullable=False),
+)
+"""Updates that were accepted and refused afterwards, until their device has confirmed that it knows."""
+
+messages = Table(
+    "messages",
+    metadata,
+    Column("device", String, primary_key=True),
+    Column("round", Integer, nullable=False),
+    Column("extra", JSON, nullable=False),
+)
+"""The method's own message of each device's last accepted update; kept where a method is ``routed``."""
+
+refusals = Table(
+    "refusals",
+    metadata,
+    Column("device", String, primary_key=True),
+    Column("reason", String, primary_key=True),
+    Column("count", Integer, nullable=False),
+    Column("last_detail", String, nullable=False),
+    Column("last_wall", Float, nullable=False),
+)
+
+devices = Table(
+    "devices",
+    metadata,
+    Column("device", String, primary_key=True),
+    Column("state", JSON, nullable=False),
+    Column("wall", Float, nullable=False),
+)
+
+device_metrics = Table(
+    "device_metrics",
+    metadata,
+    Column("round", Integer, primary_key=True),
+    Column("device", String, primary_key=True),
+    Column("metrics", JSON, nullable=False),
+)
+
+standing = Table(
+    "standing",
+    metadata,
+    Column("device", String, primary_key=True),
+    Column("record", String, nullable=False),
+)
+"""How devices have behaved (``coordinator.admission.quarantine.Conduct`` as JSON)."""
+
+attempts = Table(
+    "attempts",
+    metadata,
+    Column("round", Integer, primary_key=True),
+    Column("attempt", Integer, primary_key=True),
+    Column("opened_wall", Float, nullable=False),
+    Column("closed_wall", Float),
+    Column("selected", JSON, nullable=False),
+    Column("why", JSON, nullable=False),
+    Column("outcome", String, nullable=False, default=""),
+    Column("policy", String, nullable=False, default=""),
+    Column("passed", JSON, nullable=False, default=dict),
+)
+"""Every opening of a round: who was selected and why, by which policy, who came next and why not, and how it
+ended."""
+
+versions = Table(
+    "versions",
+    metadata,
+    Column("version", Integer, primary_key=True),
+    Column("manifest", String, nullable=False),
+    Column("parent", String),
+    Column("wall", Float, nullable=False),
+    Column("devices", JSON, nullable=False),
+    Column("metrics", JSON, nullable=False),
+    Column("confusion", JSON(none_as_null=True)),
+    Column("bytes_up", Integer, nullable=False),
+    Column("bytes_down", Integer, nullable=False),
+    Column("trouble", String, nullable=False, default=""),
+)
+"""The registry: content-addressed versions, their parent, who made them, how good they are."""
+
+parts = Table(
+    "parts",
+    metadata,
+    Column("version", Integer, primary_key=True),
+    Column("by", JSON, nullable=False),
+)
+"""How good a version is on parts of the windows (``models.training.evaluation.PARTS``)."""
+
+weighings = Table(
+    "weighings",
+    metadata,
+    Column("round", Integer, primary_key=True),
+    Column("weights", JSON, nullable=False),
+    Column("similarity", JSON, nullable=False),
+    Column("warnings", JSON, nullable=False),
+    Column("metrics", JSON, nullable=False),
+)
+"""What a guided round made of its devices (``aggregation.device_weights``), and what the coordinator measured
+when it trained; written with the version."""
+
+exports = Table(
+    "exports",
+    metadata,
+    Column("version", Integer, primary_key=True),
+    Column("wall", Float, nullable=False),
+    Column("digest", String, nullable=False),
+    Column("size", Integer, nullable=False),
+    Column("metrics", JSON, nullable=False),
+)
+
+bundles = Table(
+    "bundles",
+    metadata,
+    Column("route", String, primary_key=True),
+    Column("blobs", JSON, nullable=False),
+    Column("modalities", JSON, nullable=False),
+    Column("targets", JSON, nullable=False),
+    Column("devices", Integer, nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("base", String, nullable=False),
+    Column("wall", Float, nullable=False),
+    Column("digest", String, nullable=False),
+    Column("size", Integer, nullable=False),
+    Column("metrics", JSON, nullable=False),
+)
+"""Where a method is ``routed``: the newest bundle of each serving route, and how many devices it was made
+for. ``route``: digest of ``blobs``, the names of what it holds; ``base``: the version's manifest."""
+
+
+def unsound(rows: Callable[[str], Iterable[Sequence[Any]]]) -> str:
+    """What of a database of this version cannot be read, in words; empty where nothing.
+
+    For SQLite a bit that rots in the text of a table is another name for a column, and one in a JSON value
+    another text.
+
+    Args:
+        rows: runs a statement.
+    """
+    for table in metadata.sorted_tables:
+        missing = set(table.columns.keys()) - {row[1] for row in rows(f"PRAGMA table_info({table.name})")}
+        if missing:
+            return f"table {table.name} lacks {', '.join(sorted(missing))}"
+        for column in table.columns:
+            if isinstance(column.type, JSON):
+                where = f"{column.name} IS NOT NULL AND NOT json_valid({column.name})"
+                [broken] = rows(f"SELECT count(*) FROM {table.name} WHERE {where}")  # noqa: S608 - our own names
+                if broken[0]:
+                    return f"{broken[0]} values of {table.name}.{column.name} are no JSON"
+    return ""

@@ -1,0 +1,193 @@
+"""A small SQLite file that several processes write; by default ``identity.sqlite3``.
+
+Its times are unix seconds, serial numbers hexadecimal.
+"""
+
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from coordinator.storage.migrations import TableVersion, keep_copy, require_readable
+from protocol.errors import Misconfigured
+from runtime.storage.files import disk_errors
+from runtime.storage.sqlite import WAIT_S, Place, require_index, sorted_error
+
+VERSION: Final = 1
+READABLE_FROM: Final = 1
+UPGRADES: Final[Mapping[int, Sequence[str]]] = {}
+_WAIT_S: Final = WAIT_S
+_STEP_S: Final = 0.02
+_CLOSE_S: Final = 1.0
+_LOST: Final = (
+    "put it back from its copy (.backup, beside it) or a whole backup (docs/coordinator.md), and revoke "
+    "again who was revoked since"
+)
+_SCHEMA: Final = (
+    # id: the first half of the token's SHA-256, by which it is found; hash: all of it, compared in constant
+    # time. key: of the one device key that used it. claimed: the name that this key asked for.
+    """CREATE TABLE IF NOT EXISTS invites (
+        id TEXT PRIMARY KEY, hash TEXT NOT NULL, device TEXT, made_wall REAL NOT NULL,
+        expires_wall REAL NOT NULL, used_wall REAL, key TEXT, claimed TEXT) WITHOUT ROWID""",
+    # key: SHA-256 of its public key. certificate: what it was answered. before: the serial it renewed last.
+    """CREATE TABLE IF NOT EXISTS devices (
+        name TEXT PRIMARY KEY, status TEXT NOT NULL, key TEXT NOT NULL, certificate TEXT, serial TEXT,
+        before TEXT, not_after REAL, enrolled_wall REAL, changed_wall REAL NOT NULL) WITHOUT ROWID""",
+    # When the operator last approved a name; also of devices that need no certificate.
+    "CREATE TABLE IF NOT EXISTS released (name TEXT PRIMARY KEY, wall REAL NOT NULL) WITHOUT ROWID",
+    # Every certificate that has not run out long ago, so that all of a device's can be taken back.
+    """CREATE TABLE IF NOT EXISTS certificates (
+        serial TEXT PRIMARY KEY, device TEXT NOT NULL, issued_wall REAL NOT NULL, not_after REAL NOT NULL,
+        revoked_wall REAL) WITHOUT ROWID""",
+    "CREATE INDEX IF NOT EXISTS by_device ON certificates (device)",
+    "CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Design:
+    """The tables of a file.
+
+    Attributes:
+        file: its name in a state folder.
+        schema: statements that make what is not there.
+        version: of the tables.
+        readable_from: releases of this version of the tables, or later, can use the file.
+        upgrades: statements from a version to the next, before those of ``schema``.
+        lost: what to do where it is damaged.
+    """
+
+    file: str
+    schema: Sequence[str]
+    version: int
+    readable_from: int
+    upgrades: Mapping[int, Sequence[str]]
+    lost: str
+
+
+IDENTITIES: Final = Design("identity.sqlite3", _SCHEMA, VERSION, READABLE_FROM, UPGRADES, _LOST)
+
+
+class Tables:
+    """One connection, shared by threads behind a lock; other processes have their own.
+
+    Args:
+        path: the file; it is made (0600) where it is not there.
+        design: its tables; None: those of identities.
+
+    Raises:
+        Misconfigured: it is no database, of a newer lichen, closed to us, or its disk is read-only.
+        Transient: the disk is full, or another process holds the file for too long.
+    """
+
+    def __init__(self, path: Path, design: "Design | None" = None) -> None:
+        self.path = path
+        self._design = design or IDENTITIES
+        self._lock = threading.RLock()
+        self._place: Place | None = None
+        with disk_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        require_index(path)
+        self._connection = sqlite3.connect(
+            path, timeout=_WAIT_S, isolation_level=None, check_same_thread=False
+        )
+        self._connection.row_factory = sqlite3.Row
+        try:
+            with self._sorted():
+                self._prepare()
+            self._place = Place(path)
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _prepare(self) -> None:
+        run = self._connection.execute
+        self._go_to_wal()
+        run("PRAGMA synchronous=FULL")
+        if (sound := str(run("PRAGMA quick_check(1)").fetchone()[0])) != "ok":
+            raise Misconfigured(f"{self.path}: {' '.join(sound.split())}; {self._design.lost}")
+        found = TableVersion.of(run)
+        require_readable(self.path, found, self._design.version)
+        if found.version < self._design.version:
+            with self.change() as made:
+                self._bring_up_to_date(made)
+
+    def _bring_up_to_date(self, made: sqlite3.Connection) -> None:
+        """All steps or none; another process may just have taken them."""
+        design, found = self._design, TableVersion.of(made.execute).version
+        if found >= design.version:
+            return
+        if found:
+            keep_copy(self.path, found)
+        for known in range(found or design.version, design.version):
+            for statement in design.upgrades[known]:
+                made.execute(statement)
+        for statement in design.schema:
+            made.execute(statement)
+        TableVersion(design.version, design.readable_from).write(made.execute)
+
+    def _go_to_wal(self) -> None:
+        """SQLite does not wait for another process that opens the new file at the same moment; we do."""
+        until = time.monotonic() + _WAIT_S
+        while True:
+            try:
+                self._connection.execute("PRAGMA journal_mode=WAL")
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > until:
+                    raise
+                time.sleep(_STEP_S)
+            else:
+                return
+
+    def close(self) -> None:
+        """Close the file; where a thread waits for another process to let go of it, that closes with ours."""
+        if self._lock.acquire(timeout=_CLOSE_S):
+            try:
+                self._connection.close()
+            finally:
+                self._lock.release()
+
+    @contextmanager
+    def change(self) -> Iterator[sqlite3.Connection]:
+        """All or nothing, on disk at the end, alone among all processes.
+
+        Raises:
+            Transient: the disk is full, or another process did not let go in time; or the file is gone.
+        """
+        with self._lock, self._sorted():
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._connection
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+            if self._place is not None:
+                self._place.require()
+
+    def rows(self, query: str, *values: Any) -> list[sqlite3.Row]:
+        """The rows of a query."""
+        with self._lock, self._sorted():
+            return self._connection.execute(query, values).fetchall()
+
+    def mark(self) -> tuple[int, int]:
+        """Differs when the file was changed, here or by another process. Costs no read of the tables."""
+        with self._lock, self._sorted():
+            theirs = int(self._connection.execute("PRAGMA data_version").fetchone()[0])
+            return theirs, self._connection.total_changes
+
+    @contextmanager
+    def _sorted(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            raise sorted_error(error, self.path, waited_s=_WAIT_S) from None
+        except sqlite3.DatabaseError as error:
+            raise Misconfigured(f"{self.path}: {error}; {self._design.lost}") from None

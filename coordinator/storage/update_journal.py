@@ -1,0 +1,289 @@
+"""The journal of accepted updates: frames synced to disk, then rows in one transaction with their events.
+
+Promise 1 rests here: a ``Receipt`` goes out only after that transaction is on disk. An update that came alone
+lies in a file that its digest names, those that came together in one file
+(:mod:`coordinator.storage.frame_files`). An
+empty ``<digest>.lost`` beside them says that a frame counts for nothing, also without the database.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from coordinator.round_machine.batch import Offered
+from coordinator.storage import schema
+from coordinator.storage.database import Store
+from coordinator.storage.frame_files import group_name, pack
+from models.worker import update_views
+from protocol.errors import Refused
+from runtime.storage.files import remove, remove_tree, write_atomic
+
+LOST: Final = ".lost"
+_OF_ROUNDS: Final = (schema.updates, schema.device_metrics, schema.attempts, schema.weighings)
+_DETAILED: Final = sa.or_(
+    schema.versions.c.confusion.is_not(sa.null()),
+    sa.func.length(sa.cast(schema.versions.c.devices, sa.LargeBinary)) > len("[]"),
+)
+"""Versions whose row says who delivered, or which classes were mistaken for which."""
+_AT_ONCE: Final = 8
+"""Rounds that leave the history at a time where its bytes are too many."""
+WITHDRAWN_S: Final = 30 * 86400.0
+"""A device that has not confirmed a withdrawn update for so long is not told any more."""
+MAX_WITHDRAWN: Final = 16
+"""Withdrawn updates of one device that are remembered, the newest."""
+MAX_WITHDRAWN_OF_ALL: Final = 5_000
+"""Of all devices: names that are made up, and never come back, must not fill the disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One accepted update: who, which bytes, and where they lie (``size`` None: the whole file)."""
+
+    device: str
+    digest: str
+    path: Path
+    at: int = 0
+    size: int | None = None
+
+    def verified(self) -> bytes:
+        """The bytes that were accepted.
+
+        Raises:
+            Refused: WRONG_DIGEST, they are gone, changed, or cannot be read from the disk any more.
+            OSError: they cannot be read now.
+        """
+        return update_views.verified(self.frame)
+
+    @property
+    def frame(self) -> update_views.FrameAt:
+        """For the worker, wherever that stands."""
+        return update_views.FrameAt(self.device, self.digest, str(self.path.resolve()), self.at, self.size)
+
+
+class Journal:
+    """Accepted updates under ``root`` (one folder a round), their headers in the database. Thread-safe.
+
+    ``keeps_messages``: also the method's own message of each device's last one.
+    """
+
+    def __init__(self, store: Store, root: Path, *, keeps_messages: bool = False) -> None:
+        self._store = store
+        self._root = root
+        self._keeps_messages = keeps_messages
+        table = schema.withdrawn
+        rows = store.rows(sa.select(table.c.device).distinct())
+        self._unconfirmed = {row["device"] for row in rows}
+
+    def path(self, round_: int, digest: str) -> Path:
+        """Where a frame lies that came alone."""
+        return self._root / str(round_) / digest
+
+    def write_all(self, round_: int, frames: Sequence[tuple[str, bytes]]) -> list[tuple[str, int]]:
+        """Put frames (digest and bytes) on disk with as many syncs as one needs.
+
+        Returns:
+            For each the file in the round's folder and where in it the frame begins, for its row.
+
+        Raises:
+            Transient: the disk is full.
+        """
+        for frame, _ in frames:  # it was lost once, and came again
+            mark = self._mark(round_, frame)
+            if mark.exists():
+                remove(mark)
+        if len(frames) == 1:
+            self.write(round_, *frames[0])
+            return [("", 0)]
+        content, offsets = pack(frames)
+        name = group_name(frames)
+        write_atomic(self._root / str(round_) / name, content)
+        return [(name, at) for at in offsets]
+
+    def disown(self, round_: int, digest: str) -> None:
+        """Say beside a frame that it counts for nothing: its device was told so."""
+        write_atomic(self._mark(round_, digest), b"")
+
+    def _mark(self, round_: int, digest: str) -> Path:
+        return self._root / str(round_) / f"{digest}{LOST}"
+
+    def write(self, round_: int, digest: str, payload: bytes) -> None:
+        """Put a frame on disk. Without a row it counts for nothing, and goes with its round's folder."""
+        write_atomic(self.path(round_, digest), payload)
+
+    def record(self, update: Offered, wall: float) -> None:
+        """Write the update's row; the driver calls it in the transaction of the machine's event."""
+        device, round_ = update.header.device, update.header.round
+        if device in self._unconfirmed:  # the same bytes as an update that was withdrawn: they count now
+            self.confirmed(device, [update.digest])
+        self._store.put(
+            schema.updates,
+            round=round_,
+            device=device,
+            digest=update.digest,
+            size=update.size,
+            wall=wall,
+            header=update.header.model_dump(mode="json", exclude={"extra"}),
+            lost="",
+            file=update.file,
+            at=update.at,
+            blobs=list(update.blobs),
+        )
+        if self._keeps_messages:
+            self._store.put(schema.messages, device=device, round=round_, extra=update.header.extra)
+
+    def digests(self, keys: Iterable[tuple[int, str]]) -> dict[tuple[int, str], str]:
+        """What these devices delivered in these rounds: round and device -> digest, without lost ones."""
+        wanted, table = set(keys), schema.updates
+        found: dict[tuple[int, str], str] = {}
+        for round_ in {round_ for round_, _ in wanted}:
+            devices = [device for known, device in wanted if known == round_]
+            query = sa.select(table.c.device, table.c.digest).where(
+                table.c.round == round_, table.c.device.in_(devices), table.c.lost == ""
+            )
+            found |= {(round_, row["device"]): row["digest"] for row in self._store.rows(query)}
+        return found
+
+    def find(self, device: str, digest: str) -> int | None:
+        """The round in which exactly this update was accepted."""
+        table = schema.updates
+        query = sa.select(table.c.round).where(
+            table.c.digest == digest, table.c.device == device, table.c.lost == ""
+        )
+        found = self._store.rows(query)
+        return int(found[0]["round"]) if found else None
+
+    def digest_of(self, round_: int, device: str) -> str | None:
+        """What that device delivered in that round."""
+        table = schema.updates
+        query = sa.select(table.c.digest).where(
+            table.c.round == round_, table.c.device == device, table.c.lost == ""
+        )
+        found = self._store.rows(query)
+        return str(found[0]["digest"]) if found else None
+
+    def entries(self, round_: int, devices: Iterable[str]) -> list[Entry]:
+        """The updates of these devices, in the order of their names."""
+        table = schema.updates
+        query = sa.select(table).where(table.c.round == round_).order_by(table.c.device)
+        wanted = set(devices)
+        return [self._entry(row) for row in self._store.rows(query) if row["device"] in wanted]
+
+    def _entry(self, row: Mapping[str, Any]) -> Entry:
+        if not row["file"]:
+            return Entry(row["device"], row["digest"], self.path(row["round"], row["digest"]))
+        path = self._root / str(row["round"]) / row["file"]
+        return Entry(row["device"], row["digest"], path, row["at"], row["size"])
+
+    def told(self, round_: int, devices: Iterable[str]) -> list[tuple[int, dict[str, float]]]:
+        """Samples and metrics that the headers of these devices' updates name, in no order."""
+        table, wanted = schema.updates, set(devices)
+        query = sa.select(table.c.device, table.c.header).where(table.c.round == round_)
+        headers = [row["header"] for row in self._store.rows(query) if row["device"] in wanted]
+        return [(header["samples"], header["metrics"]) for header in headers]
+
+    def mark_lost(self, round_: int, device: str, refused: Refused, wall: float) -> None:
+        """An accepted update turned out unusable: it is withdrawn, and the device may deliver again."""
+        table, old = schema.updates, schema.withdrawn
+        where = (table.c.round == round_) & (table.c.device == device)
+        with self._store.transaction() as connection:
+            digest = connection.execute(sa.select(table.c.digest).where(where)).scalar_one_or_none()
+            connection.execute(table.update().where(where).values(lost=str(refused)[:500]))
+            if digest is None:
+                return
+            row = {"device": device, "digest": digest, "round": round_, "wall": wall}
+            row |= {"reason": refused.reason.value, "detail": refused.detail[:400]}
+            self._store.put(old, **row)
+            newest = sa.select(old.c.digest).where(old.c.device == device)
+            kept = newest.order_by(old.c.wall.desc()).limit(MAX_WITHDRAWN)
+            connection.execute(old.delete().where(old.c.device == device, old.c.digest.not_in(kept)))
+            _forget_withdrawn(connection)
+        self._unconfirmed.add(device)
+
+    def has_unconfirmed(self, device: str) -> bool:
+        """Whether this device may not know yet that an accepted update of its was withdrawn; cheap."""
+        return device in self._unconfirmed
+
+    def withdrawn(self, device: str) -> list[dict[str, Any]]:
+        """The withdrawn updates that a device has not confirmed, the oldest first: rows of the table."""
+        table = schema.withdrawn
+        return self._store.rows(sa.select(table).where(table.c.device == device).order_by(table.c.wall))
+
+    def confirmed(self, device: str, digests: Iterable[str]) -> None:
+        """A device knows that these were withdrawn, or it need not be told any more.
+
+        Raises:
+            Transient: the disk does not take it now.
+        """
+        table = schema.withdrawn
+        with self._store.transaction() as connection:
+            of_device = table.c.device == device
+            connection.execute(table.delete().where(of_device, table.c.digest.in_(list(digests))))
+            left = connection.execute(sa.select(table.c.digest).where(of_device).limit(1)).first()
+        if left is None:
+            self._unconfirmed.discard(device)
+
+    def forget_headers(self, before: int, keep: int, most_bytes: int | None = None) -> None:
+        """Remove whole rounds from the history, the oldest first, so that hardly more than ``keep`` stay.
+
+        Args:
+            before: this round and later ones stay.
+            keep: headers of earlier rounds.
+            most_bytes: of the whole database; None: no bound.
+
+        Raises:
+            Transient: the disk does not take it now.
+        """
+        rounds = schema.updates.c.round
+        query = sa.select(rounds).where(rounds < before).order_by(rounds.desc()).offset(keep).limit(1)
+        with self._store.transaction() as connection:
+            last = connection.execute(query).scalar_one_or_none()
+            if last is not None:
+                _forget_rounds(connection, last)
+            while most_bytes is not None and self._store.used_bytes() > most_bytes:
+                first = _oldest(connection, before)
+                if first >= before:
+                    break
+                _forget_rounds(connection, min(first + _AT_ONCE - 1, before - 1))
+
+    def database_bytes(self) -> int:
+        """What a copy of the database takes."""
+        return self._store.used_bytes()
+
+    def forget_before(self, round_: int) -> None:
+        """Remove the frames of rounds that are folded; their headers stay for the history."""
+        if self._root.is_dir():
+            for folder in self._root.iterdir():
+                if folder.name.isdecimal() and int(folder.name) < round_:
+                    remove_tree(folder)
+
+
+def _forget_withdrawn(connection: sa.Connection) -> None:
+    """The oldest go where there are too many, some more than must: it is not to be done for each update."""
+    table = schema.withdrawn
+    if connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one() <= MAX_WITHDRAWN_OF_ALL:
+        return
+    newest = sa.select(table.c.device, table.c.digest).order_by(table.c.wall.desc(), table.c.device)
+    older = newest.limit(-1).offset(MAX_WITHDRAWN_OF_ALL * 9 // 10)
+    connection.execute(table.delete().where(sa.tuple_(table.c.device, table.c.digest).in_(older)))
+
+
+def _forget_rounds(connection: sa.Connection, last: int) -> None:
+    """Up to this one. A version keeps its row: others name it as their parent."""
+    for table in _OF_ROUNDS:
+        connection.execute(table.delete().where(table.c.round <= last))
+    versions, parts = schema.versions, schema.parts
+    connection.execute(parts.delete().where(parts.c.version <= last))
+    old = versions.update().where(versions.c.version <= last, _DETAILED)
+    connection.execute(old.values(devices=[], confusion=None))
+
+
+def _oldest(connection: sa.Connection, default: int) -> int:
+    """The first round of which anything is there that :func:`_forget_rounds` removes."""
+    columns = (*(table.c.round for table in _OF_ROUNDS), schema.parts.c.version)
+    first = [sa.select(sa.func.min(column)) for column in columns]
+    first.append(sa.select(sa.func.min(schema.versions.c.version)).where(_DETAILED))
+    found = [connection.execute(query).scalar_one() for query in first]
+    return min((one for one in found if one is not None), default=default)

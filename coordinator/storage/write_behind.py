@@ -1,0 +1,143 @@
+"""Counted refusals, and what devices say of themselves: many messages, one commit.
+
+How often peers send is theirs to decide, so it must not decide how often the disk is synced: a commit takes
+all that came during the last one, and there are at most ``_A_SECOND`` of them in a second. Rules of the
+bounds: rows replace those of the same key; once ``MAX_ROWS`` wait, the reader waits for the disk; refusals
+beyond ``MAX_REFUSALS`` (device, reason) pairs are counted under ``(others)``. ``then`` is called when a row
+is on disk, or could not be put there now: the message is acknowledged. Where the disk was full, the row
+stays for the next commit.
+"""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+import sqlalchemy as sa
+import structlog
+
+from coordinator.storage.database import OTHERS, Store
+from protocol.errors import Refused, Transient
+from runtime.clock import Clock
+
+log = structlog.get_logger(__name__)
+
+MAX_ROWS: Final = 256
+MAX_REFUSALS: Final = 4096
+_A_SECOND: Final = 20
+_RETRY_S: Final = 1.0
+_DETAIL_BYTES: Final = 300
+
+Key = tuple[str, ...]
+Row = tuple[sa.Table, dict[str, Any], bool]
+"""A table, a row of it or its key, and whether it goes."""
+Refusal = tuple[int, str, float]
+"""How many, the last one's words, and when (unix seconds)."""
+
+
+def _cut(detail: str) -> str:
+    return detail.encode()[:_DETAIL_BYTES].decode(errors="ignore")
+
+
+class Ledger:
+    """Takes at any rate, writes at one. :meth:`save` may run in any thread."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._saving = threading.Lock()
+        self._rows: dict[Key, Row] = {}
+        self._refusals: dict[tuple[str, str], Refusal] = {}
+        self._then: list[Callable[[], None]] = []
+        self._news = asyncio.Event()
+
+    def refused(self, device: str, refused: Refused) -> None:
+        """Count a refusal."""
+        self._count((device, refused.reason.value), (1, _cut(refused.detail), self._clock.wall()))
+        self._news.set()
+
+    def _count(self, key: tuple[str, str], new: Refusal) -> None:
+        with self._lock:
+            if key not in self._refusals and len(self._refusals) >= MAX_REFUSALS:
+                key = (OTHERS, key[1])
+            known = self._refusals.get(key, (0, "", 0.0))
+            _, detail, wall = max(new, known, key=lambda one: one[2])
+            self._refusals[key] = (known[0] + new[0], detail, wall)
+
+    def note(self, table: sa.Table, **values: Any) -> None:
+        """As :meth:`put`, without a wait or an answer: for rows whose number is bounded by the caller."""
+        key = (table.name, *(str(values[column.name]) for column in table.primary_key))
+        with self._lock:
+            self._rows[key] = (table, values, False)
+        self._news.set()
+
+    def remove(self, table: sa.Table, **key: Any) -> None:
+        """Remove the row with this key soon."""
+        name = (table.name, *(str(key[column.name]) for column in table.primary_key))
+        with self._lock:
+            self._rows[name] = (table, key, True)
+        self._news.set()
+
+    async def put(self, table: sa.Table, then: Callable[[], None], **values: Any) -> None:
+        """Write this row soon; it overwrites the one with the same key."""
+        key = (table.name, *(str(values[column.name]) for column in table.primary_key))
+        while key not in self._rows and len(self._rows) >= MAX_ROWS:
+            await self._write()
+        with self._lock:
+            self._rows[key] = (table, values, False)
+        self._then.append(then)
+        self._news.set()
+
+    async def run(self) -> None:
+        """Write for ever."""
+        written = deque([-1.0] * _A_SECOND, maxlen=_A_SECOND)
+        while True:
+            await self._news.wait()
+            await self._clock.sleep(max(0.0, written[0] + 1.0 - self._clock.now()))
+            self._news.clear()
+            written.append(self._clock.now())
+            await self._write()
+
+    async def _write(self) -> None:
+        done, self._then = self._then, []
+        try:
+            await asyncio.to_thread(self.save)
+        except Transient as error:
+            log.warning("not_written", why=str(error))
+            await self._clock.sleep(_RETRY_S)
+            self._news.set()
+        for then in done:
+            then()
+
+    def save(self) -> None:
+        """Write all that waits, in one commit; returns after one that is under way elsewhere, too.
+
+        Raises:
+            Transient: the disk did not take it; it waits on.
+        """
+        with self._saving:
+            self._save()
+
+    def _save(self) -> None:
+        with self._lock:  # never while the disk is written: the event loop takes this lock too
+            rows, self._rows = self._rows, {}
+            refusals, self._refusals = self._refusals, {}
+        if not (rows or refusals):
+            return
+        try:
+            with self._store.transaction():
+                for table, values, goes in rows.values():
+                    if goes:
+                        self._store.remove(table, **values)
+                    else:
+                        self._store.put(table, **values)
+                for (device, reason), (count, detail, wall) in refusals.items():
+                    self._store.count_refusals(device, reason, count, detail, wall)
+        except Transient:
+            with self._lock:
+                self._rows = rows | self._rows
+            for key, refusal in refusals.items():
+                self._count(key, refusal)
+            raise

@@ -1,0 +1,259 @@
+"""Signing while the coordinator runs: pointers get what vouches for their bundles, anew before it expires.
+
+Each decision is signed for whom it was taken, by the same key (:mod:`protocol.trust.decisions`).
+"""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import structlog
+
+from coordinator.config.coordinator import CoordinatorSettings
+from coordinator.trust.keys import Key
+from coordinator.trust.repository import (
+    AHEAD_S,
+    DAY_S,
+    FOLDER,
+    TOO_MANY_ROOTS,
+    Bundle,
+    Repository,
+    ahead_words,
+)
+from protocol.errors import LichenError, Misconfigured
+from protocol.messages import BlobRef, ModelPointer, Vouchers
+from protocol.tasks.announcement import MAX_NEXT_ROOTS
+from protocol.trust.decisions import drafted
+from runtime.clock import Clock
+from runtime.storage.blob_store import BlobStore
+from runtime.storage.files import disk_errors
+
+log = structlog.get_logger(__name__)
+_LOOK_S: Final = 60.0
+"""How often it is looked whether something is due."""
+
+
+@dataclass(frozen=True)
+class Signer:
+    """The online key, and where devices get the roots that lead to it."""
+
+    key: Key
+    number: int
+    """Of the root that names it."""
+    roots: tuple[BlobRef, ...]
+    """Versions 2, 3, ...; they lie among the blobs."""
+    written: int
+    """When the newest root's file was written, in nanoseconds."""
+
+
+class Vouching(Protocol):
+    """Who signs."""
+
+    @property
+    def fleet(self) -> str:
+        """For whom."""
+
+    def signer(self) -> Signer | None:
+        """Who signs now; None: nobody. Blocks for a disk.
+
+        Raises:
+            Misconfigured: a key or a root is missing.
+            Transient: the disk is full.
+        """
+
+    def vouched(
+        self, pointer: ModelPointer, bundles: Sequence[Bundle], device: str | None = None
+    ) -> ModelPointer:
+        """The pointer, signed, with what vouches for all ``bundles``. Blocks for a disk.
+
+        Args:
+            pointer: what was decided.
+            bundles: what devices may run.
+            device: whom it is for alone; None: all.
+
+        Raises:
+            Misconfigured: a key or a root is missing.
+            Transient: the disk is full.
+        """
+
+    def due(self) -> bool:
+        """Whether it is time to sign anew, and to announce that. Blocks for a disk."""
+
+    def kept(self) -> tuple[str, ...]:
+        """Digests of blobs that must stay."""
+
+    def held(self) -> AbstractContextManager[tuple[str, ...]]:
+        """The same; nothing is signed, so none is added, until this is left. Blocks for who signs."""
+
+
+class Unsigned:
+    """Of a fleet without a root."""
+
+    fleet = ""
+
+    def signer(self) -> Signer | None:
+        """Nobody."""
+        return None
+
+    def vouched(
+        self, pointer: ModelPointer, bundles: Sequence[Bundle], device: str | None = None
+    ) -> ModelPointer:
+        """As it is."""
+        del bundles, device
+        return pointer
+
+    def due(self) -> bool:
+        """Never."""
+        return False
+
+    def kept(self) -> tuple[str, ...]:
+        """Nothing."""
+        return ()
+
+    def held(self) -> AbstractContextManager[tuple[str, ...]]:
+        """Nothing."""
+        return nullcontext(())
+
+
+@dataclass(frozen=True)
+class _Last:
+    """What was signed last."""
+
+    bundles: tuple[Bundle, ...]
+    vouchers: Vouchers
+    signer: Signer
+    again_at: float
+    """Seconds of a clock that nobody sets: the wall clock may be set back by a year."""
+
+    @property
+    def blobs(self) -> tuple[str, ...]:
+        """Digests of the blobs that vouch."""
+        told = self.vouchers
+        return tuple(ref.digest for ref in (*told.roots, told.timestamp, told.snapshot, told.targets))
+
+
+class Vouchsafe:
+    """Of a fleet with one. Thread-safe."""
+
+    def __init__(self, repository: Repository, blobs: BlobStore, clock: Clock, fleet: str) -> None:
+        self._repository = repository
+        self.fleet = fleet
+        self._blobs = blobs
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._last: _Last | None = None
+        self._signer: Signer | None = None
+
+    def signer(self) -> Signer | None:
+        """See :class:`Vouching`."""
+        if not self._repository.exists:
+            return None
+        with self._lock:
+            return self._signer_now()
+
+    def vouched(
+        self, pointer: ModelPointer, bundles: Sequence[Bundle], device: str | None = None
+    ) -> ModelPointer:
+        """See :class:`Vouching`."""
+        if not self._repository.exists:
+            return pointer
+        with self._lock:
+            last = self._last
+            if last is None or last.bundles != tuple(bundles) or self.due() or not self._have(last.blobs):
+                last = self._last = self._sign(bundles)
+        decision = (
+            last.signer.key.signs(drafted(pointer, self.fleet, device, last.signer.number)).encode().decode()
+        )
+        return pointer.model_copy(update={"trust": last.vouchers, "decision": decision})
+
+    def due(self) -> bool:
+        """See :class:`Vouching`."""
+        if not self._repository.exists:
+            return False
+        last = self._last
+        return last is None or last.signer.written != self._root() or self._clock.now() >= last.again_at
+
+    def _have(self, digests: Iterable[str]) -> bool:
+        """Whether devices can pull these."""
+        return all(map(self._blobs.has, digests))
+
+    def _root(self) -> int:
+        with disk_errors(self._repository.newest):
+            return self._repository.newest.stat().st_mtime_ns
+
+    def _signer_now(self) -> Signer:
+        """Read anew where the root is another one, or devices could not pull the roots."""
+        signer, written = self._signer, self._root()
+        if signer is None or signer.written != written or not self._have(ref.digest for ref in signer.roots):
+            signer = self._signer = self._read_signer(written)
+        return signer
+
+    def _read_signer(self, written: int) -> Signer:
+        repository = self._repository
+        roots = tuple(self._blobs.put(data) for data in repository.roots()[1:])
+        if len(roots) > MAX_NEXT_ROOTS:
+            raise Misconfigured(f"{repository.folder}: {TOO_MANY_ROOTS}")
+        return Signer(repository.online(), repository.root().version, roots, written)
+
+    def _sign(self, bundles: Sequence[Bundle]) -> "_Last":
+        wall, last = self._clock.wall(), self._last
+        signer = self._signer_now()
+        # Once a start: where the folder is a restored copy, devices know newer metadata than is here.
+        anew = last is None or self._clock.now() >= last.again_at
+        published = self._repository.publish(bundles, wall, anew=anew)
+        if (ahead_s := self._repository.ahead_s(wall)) > AHEAD_S:
+            log.error("signed_ahead_of_the_clock", ahead_s=round(ahead_s), why=ahead_words(ahead_s))
+        refs: dict[str, BlobRef] = {
+            role: self._blobs.put(text.encode()) for role, text in published.model_dump().items()
+        }
+        again_at = self._clock.now() + self._repository.again_s
+        return _Last(tuple(bundles), Vouchers(roots=signer.roots, **refs), signer, again_at)
+
+    def kept(self) -> tuple[str, ...]:
+        """See :class:`Vouching`."""
+        roots = () if self._signer is None else tuple(ref.digest for ref in self._signer.roots)
+        return roots if self._last is None else (*roots, *self._last.blobs)
+
+    @contextmanager
+    def held(self) -> Iterator[tuple[str, ...]]:
+        """See :class:`Vouching`."""
+        with self._lock:
+            yield self.kept()
+
+
+def vouching_of(settings: CoordinatorSettings, blobs: BlobStore, clock: Clock) -> Vouching:
+    """Who signs for this coordinator; ``lichen coordinator trust init`` works while it runs.
+
+    Raises:
+        Misconfigured: there is a root, and the online key is not here.
+    """
+    repository = repository_of(settings)
+    if repository.exists:
+        repository.online()
+    return Vouchsafe(repository, blobs, clock, settings.fleet)
+
+
+def repository_of(settings: CoordinatorSettings) -> Repository:
+    """Where the settings say."""
+    trust = settings.trust
+    return Repository(
+        settings.state_dir / FOLDER,
+        timestamp_s=trust.timestamp_days * DAY_S,
+        again_s=trust.again_hours * 3600,
+    )
+
+
+async def again_and_again(
+    vouching: Vouching, announce: Callable[[], Awaitable[bool]], clock: Clock, every_s: float
+) -> None:
+    """Announce, for ever, when it is time to sign anew."""
+    while True:
+        await clock.sleep(min(_LOOK_S, every_s))
+        try:
+            if await asyncio.to_thread(vouching.due):
+                await announce()
+        except (LichenError, OSError) as error:
+            log.warning("not_signed_anew", why=str(error))

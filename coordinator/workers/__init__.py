@@ -1,0 +1,1 @@
+"""Jobs in child processes, and the encoder models they make."""

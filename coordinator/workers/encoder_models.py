@@ -1,0 +1,209 @@
+"""The feature graphs: what a device without torch needs to make its prototypes.
+
+They depend on the task alone (their weights travel as the base's blobs, ADR 13), so they are made once, by
+the export process, when the first device asks for them by its role. They lie among the blobs, named in the
+table ``meta``; that and the blobs are looked at now and then, and what is gone or damaged is made again.
+"""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib import metadata
+from typing import Annotated, Final
+
+import structlog
+from pydantic import Field, ValidationError
+
+from coordinator.errors import in_words
+from coordinator.fleet.device_registry import Roster
+from coordinator.fleet.requirements import Terms, sends_prototypes_alone, terms_of
+from coordinator.storage.database import Store
+from coordinator.workers.jobs import Jobs
+from protocol.base import Digest, Wire
+from protocol.errors import LichenError, Refused, Transient
+from protocol.frames.frame import digest
+from protocol.messages import BlobRef
+from protocol.tasks.task import ModalityName, Task
+from runtime.clock import Clock
+from runtime.storage.blob_store import BlobStore
+from runtime.waits import Wait
+
+log = structlog.get_logger(__name__)
+
+META: Final = "graphs"
+"""The key of the table ``meta``."""
+LOOK_S: Final = 60.0
+_FIRST_PAUSE_S: Final = 5.0
+_LAST_PAUSE_S: Final = 300.0
+NOT_YET: Final = "they are made as soon as the coordinator gets to it"
+MAKING: Final = "they are being made"
+AGAIN: Final = "; it is tried again now"
+
+
+class Kept(Wire):
+    """What is known of the graphs, on disk.
+
+    Attributes:
+        made_for: digest of what they depend on; others are of no use.
+        graphs: by modality, all or none.
+        why: why there are none, in words.
+        since: when they began to be wanted, unix seconds.
+        until: when it is tried again, or given up.
+    """
+
+    made_for: Digest
+    graphs: Annotated[dict[ModalityName, BlobRef], Field(max_length=16)] = {}  # noqa: RUF012 - pydantic copies defaults
+    why: str = NOT_YET
+    since: float | None = None
+    until: float | None = None
+
+
+def made_for(task: Task) -> str:
+    """The digest of all that the graphs depend on: the networks, the windows, and who makes them."""
+    parts = task.model_dump_json(include={"modalities", "window", "network"})
+    return digest(f"{metadata.version('lichen')} {parts}".encode())
+
+
+def kept(store: Store, task: Task) -> Kept:
+    """What is on disk; nothing where that is of another task or release, or damaged."""
+    nothing = Kept(made_for=made_for(task))
+    try:
+        found = Kept.model_validate_json(store.get_meta(META) or "")
+    except ValidationError:
+        return nothing
+    whole = not found.graphs or set(found.graphs) == set(task.modality_names)
+    return found if found.made_for == nothing.made_for and whole else nothing
+
+
+def terms_kept(store: Store, task: Task) -> Terms:
+    """The terms as a look from outside sees them."""
+    found = kept(store, task)
+    return terms_of(task, "" if found.graphs else found.why)
+
+
+def wait_for(found: Kept, roster: Roster, terms: Terms) -> Wait | None:
+    """The wait for the graphs, where a device has a use for them and they are not here."""
+    if found.graphs or not terms.wants_graphs or not roster.prototypers:
+        return None
+    names = ", ".join(sorted(roster.prototypers)[:4])
+    words = f"{found.why}; until then devices of role prototype take no part ({names})"
+    return Wait("feature graphs", words, found.since, found.until, "they are here, or are tried again")
+
+
+class Graphs:
+    """One service. It waits until the roster has a device that needs the graphs."""
+
+    def __init__(  # noqa: PLR0917 - each of another type: no two can be mistaken for each other
+        self,
+        task: Task,
+        store: Store,
+        blobs: BlobStore,
+        jobs: Jobs,
+        roster: Roster,
+        clock: Clock,
+        worker_s: float,
+    ) -> None:
+        self._task = task
+        self._store = store
+        self._blobs = blobs
+        self._jobs = jobs
+        self._roster = roster
+        self._clock = clock
+        self._worker_s = worker_s
+        self._lock = threading.Lock()
+        """No blob is collected between its writing and its place in the table."""
+        self._kept = kept(store, task)
+        self._sound = False
+        self._failed = ""
+        """Why they could not be made the last time, in words."""
+        self._terms = terms_of(task, NOT_YET)
+        self.changed: Callable[[], None] = lambda: None
+        """Told when devices of role prototype can take part, or cannot any more."""
+
+    def terms(self) -> Terms:
+        """What a device needs for a round, as of now."""
+        return self._terms
+
+    def offered(self) -> Mapping[str, BlobRef]:
+        """The graphs of all modalities that offers may name; none where they are not here."""
+        return self._kept.graphs if self._sound else {}
+
+    def offered_to(self, device: str) -> Mapping[str, BlobRef]:
+        """The graphs that an offer to this device names."""
+        known = self._roster.get(device)
+        if known is None or not self._sound or not sends_prototypes_alone(known.state):
+            return {}
+        return {name: ref for name, ref in self._kept.graphs.items() if name in known.state.modalities}
+
+    @contextmanager
+    def held(self) -> Iterator[tuple[str, ...]]:
+        """Digests that must stay; while they are held none is added."""
+        with self._lock:
+            yield tuple(ref.digest for ref in self._kept.graphs.values())
+
+    async def run(self) -> None:
+        """Make the graphs when they are wanted, and look after them; ends where no method wants them."""
+        if not self._terms.wants_graphs:
+            return
+        await self._roster.wait_for_prototypers()
+        pause = _FIRST_PAUSE_S
+        while True:
+            if await self._are_sound():
+                pause = _FIRST_PAUSE_S
+                await self._clock.sleep(LOOK_S)
+                continue
+            try:
+                await self._make()
+            except (LichenError, OSError) as error:
+                self._failed = f"they could not be made: {in_words(error)}"
+                log.warning("feature_graphs", why=self._failed, again_in_s=pause)
+                await self._say(self._failed, self._clock.wall() + pause)
+                await self._clock.sleep(pause)
+                pause = min(_LAST_PAUSE_S, 2 * pause)
+
+    async def _are_sound(self) -> bool:
+        """Whether they are here, and what was written; what is not counts as gone from now on."""
+        sound = bool(self._kept.graphs) and await asyncio.to_thread(self._look)
+        if sound != self._sound:
+            self._sound = sound
+            self._terms = terms_of(self._task, "" if sound else NOT_YET)
+            self.changed()
+        return sound
+
+    def _look(self) -> bool:
+        for name, ref in self._kept.graphs.items():
+            try:
+                self._blobs.get(ref.digest)
+            except (KeyError, Refused, OSError) as error:
+                log.warning("feature_graph_gone", modality=name, why=str(error))
+                return False
+        return True
+
+    async def _make(self) -> None:
+        now = f"{self._failed}{AGAIN}" if self._failed else MAKING
+        await self._say(now, self._clock.wall() + self._worker_s)
+        made = await self._jobs.features()
+        await asyncio.to_thread(self._keep, made)
+        if not await self._are_sound():
+            raise Transient("they were written and cannot be read")
+        self._failed = ""
+        sizes = {name: ref.size for name, ref in self._kept.graphs.items()}
+        log.info("feature_graphs", made=sizes)
+
+    def _keep(self, made: Mapping[str, bytes]) -> None:
+        with self._lock:
+            refs = {name: self._blobs.put(made[name]) for name in self._task.modality_names}
+            found = Kept(made_for=made_for(self._task), graphs=refs, why="")
+            self._store.put_meta({META: found.model_dump_json()})
+            self._kept = found
+
+    async def _say(self, why: str, until: float) -> None:
+        """Why there are none; on disk too, for ``status``."""
+        since = self._clock.wall() if self._kept.since is None else self._kept.since
+        found = Kept(made_for=made_for(self._task), why=why, since=since, until=until)
+        self._kept, self._terms = found, terms_of(self._task, why)
+        self.changed()
+        with contextlib.suppress(LichenError):  # a full disk: the words stay in memory
+            await asyncio.to_thread(self._store.put_meta, {META: found.model_dump_json()})

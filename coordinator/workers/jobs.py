@@ -1,0 +1,290 @@
+"""Work that needs torch or onnx, in child processes: fresh models, judging, exporting, guided rounds.
+
+Every job has a folder under ``jobs/``, removed when it is over (and at the next start, after a crash).
+"""
+
+import asyncio
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from coordinator.config.coordinator import WorkerSettings
+from coordinator.errors import no_room
+from coordinator.storage.update_journal import Entry
+from coordinator.workers.labelled_data import announced
+from models.contract import Blobs, Evaluation, Tensors
+from models.registry import methods
+from models.training.evaluation import Part
+from models.worker import job_folder
+from protocol.bundle import pack, unpack
+from protocol.errors import Refused, Transient
+from protocol.frames.frame import Limits, digest
+from protocol.tasks.task import Task
+from runtime.process.worker import Worker, WorkerFailed
+from runtime.storage.files import full
+
+UPDATES: Final = "updates"
+"""The folder of accepted frames, beside that of jobs."""
+_SECRET: Final = ("authority", "identity", "mosquitto", "trust")
+_BOOK: Final = "identity.sqlite3"
+
+
+def secrets_in(state_dir: Path) -> list[Path]:
+    """What no child process needs to open: keys of the authority, of the signer and our own, and the book."""
+    books = (f"{_BOOK}{end}" for end in ("", "-wal", "-shm", ".backup"))
+    return [state_dir.resolve() / name for name in (*_SECRET, *books)]
+
+
+def _identity(file: Path) -> tuple[int, int] | None:
+    """Another one for another file of that name; None: it is not there."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """What a bundle says about where it comes from."""
+
+    version: int
+    parent: str | None
+    manifest: str
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """An exported bundle, and what the parity gate measured."""
+
+    data: bytes
+    result: dict[str, object]
+
+
+class Jobs(Protocol):
+    """What the driver needs done elsewhere. Each raises ``LichenError`` when it could not be done."""
+
+    async def initial(self) -> Blobs:
+        """Version 0."""
+
+    async def evaluate(self, state: Blobs) -> Evaluation:
+        """Judge a version on the configured windows."""
+
+    async def export(self, state: Blobs, lineage: Lineage) -> Bundle:
+        """Turn a version into a bundle."""
+
+    async def features(self) -> dict[str, bytes]:
+        """The task's feature graphs, one for each modality."""
+
+    async def view(
+        self, state: Blobs, entries: Sequence[Entry], limits: Limits
+    ) -> tuple[dict[str, Tensors], dict[str, Refused]]:
+        """Of a guided round: what the labelled windows look like through each update's model.
+
+        Args:
+            state: the version that the updates start from.
+            entries: accepted updates, in any order; one job's, that ends in time.
+            limits: what an update may need.
+
+        Returns:
+            Views by device, and why the others have none.
+        """
+
+    async def finish(self, round_: int, seed: int, state: Blobs) -> tuple[Blobs, dict[str, float]]:
+        """Of a guided round: train at the coordinator what devices do not; the version, and metrics."""
+
+    async def close(self) -> None:
+        """Stop the child processes."""
+
+
+class WorkerJobs:
+    """The real thing: ``models.worker`` and ``export`` as child processes.
+
+    Args:
+        task: what is learned.
+        root: where the jobs' folders are made.
+        windows: what versions are judged on; None: they cannot be.
+        settings: for how long, and with how many threads.
+        labelled: the labelled windows that a guided method learns from
+        (:func:`coordinator.workers.labelled_data.keep`).
+        int8: exports get an int8 variant, calibrated on ``windows``, else on ``labelled``.
+        by: parts of ``windows`` that versions are judged on besides.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        root: Path,
+        windows: Path | None,
+        settings: WorkerSettings,
+        labelled: Path | None = None,
+        *,
+        int8: bool = True,
+        by: tuple[Part, ...] = (),
+    ) -> None:
+        self._task = announced(task)
+        self._labelled = labelled
+        self._root = root
+        self._windows = windows
+        self._real = (windows or labelled) if int8 else None
+        self._settings = settings
+        self._by = by
+        hidden = secrets_in(root.parent)
+        self._learn = Worker("models.worker", idle_s=settings.idle_s, hidden=hidden)
+        spec = methods().get(task.method)
+        # Where there are several bundles, one after the other, torch is loaded once for all of them.
+        several = spec is not None and spec.routed
+        self._export = Worker("export", idle_s=settings.idle_s, warm=several, hidden=hidden)
+        self._one_model = spec is not None and spec.one_model
+        self._exported: Bundle | None = None
+        self._known = None if windows is None else _identity(windows)
+        shutil.rmtree(root, ignore_errors=True)
+
+    async def initial(self) -> Blobs:
+        """Run an init job."""
+        with self._folder("init") as folder:
+            job = job_folder.InitJob(self._task, seed=self._task.seed, threads=self._settings.threads)
+            await asyncio.to_thread(job_folder.write_init, folder, job)
+            await self._learn.run(folder, self._settings.timeout_s)
+            return await asyncio.to_thread(job_folder.read_state, folder)
+
+    async def evaluate(self, state: Blobs) -> Evaluation:
+        """Run an evaluate job.
+
+        Raises:
+            Transient: no labelled windows are configured, or the worker failed.
+        """
+        if self._windows is None:
+            raise Transient("there are no labelled windows to judge on: set evaluation.data")
+        with self._folder("evaluate") as folder:
+            job = job_folder.EvaluateJob(self._task, threads=self._settings.threads, by=self._by)
+            await self._open_to_child(self._windows)
+            await asyncio.to_thread(job_folder.write_evaluate, folder, job, self._windows, state)
+            await self._learn.run(folder, self._settings.timeout_s)
+            return await asyncio.to_thread(job_folder.read_evaluation, folder)
+
+    async def export(self, state: Blobs, lineage: Lineage) -> Bundle:
+        """Run an export job; where all versions have one model, the first time only, after each start."""
+        if self._exported is not None:
+            return await asyncio.to_thread(_packed_again, self._exported, lineage)
+        with self._folder(f"export-{lineage.version}") as folder:
+            await asyncio.to_thread(self._write_export, folder, state, lineage)
+            await self._export.run(folder, self._settings.timeout_s)
+            made = await asyncio.to_thread(_read_bundle, folder)
+        self._exported = made if self._one_model else None
+        return made
+
+    def _write_export(self, folder: Path, state: Blobs, lineage: Lineage) -> None:
+        job_folder.write_state(folder / "state.npz", state)
+        job = {
+            "kind": "export",
+            "task": self._task.model_dump(mode="json"),
+            "version": lineage.version,
+            "round": lineage.version,
+            "parent": lineage.parent,
+            "manifest_digest": lineage.manifest,
+            "metrics": lineage.metrics,
+        }
+        if self._real is not None:  # an int8 variant is calibrated on them
+            job["calibrate"] = str(self._real.resolve())
+        (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
+
+    async def features(self) -> dict[str, bytes]:
+        """Run a job that makes the feature graphs."""
+        with self._folder("features") as folder:
+            job = {"kind": "features", "task": self._task.model_dump(mode="json")}
+            text = json.dumps(job | {"threads": self._settings.threads})
+            await asyncio.to_thread((folder / "job.json").write_text, text, encoding="utf-8")
+            await self._export.run(folder, self._settings.timeout_s)
+            return await asyncio.to_thread(_read_graphs, folder, self._task)
+
+    async def view(
+        self, state: Blobs, entries: Sequence[Entry], limits: Limits
+    ) -> tuple[dict[str, Tensors], dict[str, Refused]]:
+        """Run a view job."""
+        frames = tuple(entry.frame for entry in entries)
+        with self._folder("view") as folder:
+            job = job_folder.ViewJob(
+                self._task, frames, limits, self._windows_of_own(), self._settings.threads
+            )
+            await self._guide(folder, job, state)
+            return await asyncio.to_thread(job_folder.read_views, folder)
+
+    async def finish(self, round_: int, seed: int, state: Blobs) -> tuple[Blobs, dict[str, float]]:
+        """Run a finish job."""
+        with self._folder("finish") as folder:
+            own = self._windows_of_own()
+            job = job_folder.FinishJob(self._task, round_, seed, own, threads=self._settings.threads)
+            await self._guide(folder, job, state)
+            return await asyncio.to_thread(job_folder.read_finished, folder)
+
+    async def _guide(
+        self, folder: Path, job: job_folder.ViewJob | job_folder.FinishJob, state: Blobs
+    ) -> None:
+        await asyncio.to_thread(job_folder.write_guided, folder, job, state)
+        await self._learn.run(folder, self._settings.timeout_s)
+
+    def _windows_of_own(self) -> str:
+        if self._labelled is None:
+            raise Transient("there are no labelled windows to learn from: name them in the task's [labelled]")
+        return str(self._labelled.resolve())
+
+    async def _open_to_child(self, file: Path) -> None:
+        """A child opens what was in the state folder when it started: for another file it is started anew."""
+        before, self._known = self._known, await asyncio.to_thread(_identity, file)
+        if self._known != before:
+            await self._learn.close()
+
+    @contextmanager
+    def _folder(self, name: str) -> Iterator[Path]:
+        folder = self._root / name
+        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            folder.mkdir(parents=True)
+            # A child can open what is in the state folder when it starts: frames may come later.
+            (self._root.parent / UPDATES).mkdir(exist_ok=True)
+            yield folder
+        except (OSError, WorkerFailed) as error:
+            if no_room(error):
+                raise full(self._root, self._root) from error
+            raise
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    async def close(self) -> None:
+        """Stop the child processes."""
+        await self._learn.close()
+        await self._export.close()
+
+
+def _read_bundle(folder: Path) -> Bundle:
+    try:
+        return Bundle((folder / "bundle.zip").read_bytes(), json.loads((folder / "result.json").read_bytes()))
+    except (OSError, ValueError) as error:
+        raise Transient(f"the export left no readable bundle in {folder}: {error}") from None
+
+
+def _packed_again(before: Bundle, lineage: Lineage) -> Bundle:
+    """The bundle that an export of this version would make, from another version's of the same model."""
+    manifest, files = unpack(before.data)
+    said = {
+        "version": lineage.version,
+        "round": lineage.version,
+        "base": lineage.manifest,
+        "parent": lineage.parent,
+        "metrics": lineage.metrics,
+    }
+    data = pack(manifest.model_copy(update=said), files)
+    return Bundle(data, before.result | {"size": len(data), "digest": digest(data)})
+
+
+def _read_graphs(folder: Path, task: Task) -> dict[str, bytes]:
+    try:
+        return {name: (folder / f"{name}.onnx").read_bytes() for name in task.modality_names}
+    except OSError as error:
+        raise Transient(f"the export left no readable feature graph in {folder}: {error}") from None

@@ -1,0 +1,110 @@
+"""``lichen agent data export``: the windows that a device keeps, as a window set. Works while the agent runs.
+
+The store holds windows and neither streams nor times, so a set of windows is what there is to give.
+"""
+
+import json
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import numpy as np
+import typer
+
+from edge_agent.config.agent import AgentSettings, read, read_task
+from edge_agent.tasks.task_store import TASK_FILE, read_kept
+from edge_agent.windows.rows import Row, as_set, whole_bytes
+from edge_agent.windows.store import MAX_READ_BYTES, grid_digest
+from models.contract import WindowSet
+from models.data import window_set
+from protocol.errors import Misconfigured
+from protocol.tasks.task import Task
+from runtime.outputs import writing
+from runtime.storage.sqlite import open_reader, sqlite_errors
+
+app = typer.Typer(no_args_is_help=True, help="What this device has collected.")
+Config = Annotated[Path, typer.Option("--config", "-c", help="agent.toml")]
+_COLUMNS: Final = "y, present, quality, x, targets, NULL"
+
+
+@app.callback()
+def root() -> None:
+    """Keep the subcommand's name in the command line."""
+
+
+@app.command()
+def export(
+    out: Annotated[Path, typer.Option(help="the npz to write")],
+    config: Config = Path("/etc/lichen/agent.toml"),
+    newest: Annotated[int | None, typer.Option(min=1, help="at most so many, the newest")] = None,
+    *,
+    unlabelled: Annotated[bool, typer.Option("--unlabelled", help="also windows without any label")] = False,
+    output: Annotated[Literal["table", "json"], typer.Option("--format", help="table, or json")] = "table",
+) -> None:
+    """Write the windows that this device keeps as a window set, which simulate and a coordinator read.
+
+    Each window's group is the device's name. The agent may run. What is written are raw values, which
+    nothing else takes from the device.
+    """
+    settings = read(config)
+    task = _task(settings, config)
+    found = stored(settings.state_dir / "store", task, newest, unlabelled=unlabelled)
+    with writing(out):
+        window_set.save(out, replace(found, group_B=np.full(len(found), settings.device)))
+    told: dict[str, Any] = {"out": str(out), "task": task.name, **window_set.described(found, task)}
+    if output == "json":
+        typer.echo(json.dumps(told))
+        return
+    counts = ", ".join(f"{label} {count}" for label, count in told["by_class"].items())
+    typer.echo(f"{out}: {len(found)} windows of task {task.name}: {counts}")
+
+
+def _task(settings: AgentSettings, config: Path) -> Task:
+    """The one announced last, else that of the configuration.
+
+    Raises:
+        Misconfigured: none is known, or it is on graphs.
+    """
+    task = read_kept(settings.state_dir / TASK_FILE)
+    if task is None and settings.task_file is not None:
+        task = read_task(settings.task_file, config)
+    if task is None:
+        raise Misconfigured(f"{config}: no task was announced yet, and there is no task_file")
+    if task.graph is not None:
+        raise Misconfigured(f"task {task.name!r} is on graphs, and no window is kept for it")
+    return task
+
+
+def stored(folder: Path, task: Task, newest: int | None, *, unlabelled: bool) -> WindowSet:
+    """The windows of a task's grid in a store that is not opened for writing, oldest first.
+
+    Args:
+        folder: of the store.
+        task: whose grid.
+        newest: at most so many; None: as many as 512 MiB hold.
+        unlabelled: those without any label too.
+
+    Raises:
+        Misconfigured: there is no such store, or it holds none of these windows.
+        Transient: it cannot be read now.
+    """
+    path = folder / f"windows-{grid_digest(task)}.sqlite3"
+    if not path.is_file():
+        raise Misconfigured(
+            f"{path} is not there: this device keeps no windows of task {task.name!r} (a device that only "
+            "observes keeps none: store.enabled; and another grid is another store)"
+        )
+    alone = task.model_copy(update={"window": task.window.model_copy(update={"context_s": None})})
+    most = max(1, MAX_READ_BYTES // whole_bytes(alone))
+    where = "" if unlabelled else "WHERE +y <> -1"
+    query = f"SELECT {_COLUMNS} FROM windows {where} ORDER BY id DESC LIMIT ?"  # noqa: S608 - our words
+    with sqlite_errors(path), closing(open_reader(path)) as db:
+        rows = [Row(*row) for row in db.execute(query, (min(newest or most, most),))][::-1]
+    if not rows:
+        kind = "windows" if unlabelled else "windows with a label; --unlabelled takes the others too"
+        raise Misconfigured(f"{path}: it holds no {kind}")
+    try:
+        return as_set(alone, rows)
+    except (ValueError, IndexError) as error:
+        raise Misconfigured(f"{path}: a window is not what was written: {error}") from None

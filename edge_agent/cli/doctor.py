@@ -1,0 +1,59 @@
+"""``lichen agent doctor``."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from edge_agent.doctor.checkup import Visit
+from edge_agent.doctor.findings import Finding, status_of
+from runtime import logs
+from runtime.settings.load import LogSettings
+
+_MARKS = {"ok": ("ok  ", "green"), "warn": ("WARN", "yellow"), "fail": ("FAIL", "red")}
+
+
+def doctor(
+    config: Annotated[Path, typer.Option("--config", "-c", help="agent.toml")] = Path(
+        "/etc/lichen/agent.toml"
+    ),
+    output: Annotated[
+        Literal["table", "json"], typer.Option("--format", help="table for people, or json")
+    ] = "table",
+    *,
+    user: Annotated[
+        str | None,
+        typer.Option(help="whose permissions to look at; for root: lichen-agent, where there is one"),
+    ] = None,
+    offline: Annotated[bool, typer.Option("--offline", help="do not ask the broker")] = False,
+    timeout: Annotated[
+        float, typer.Option(help="seconds for each step at the broker", min=0.5, max=60)
+    ] = 5.0,
+) -> None:
+    """Look for what would keep the agent from its work, and say what to do. Changes nothing; needs no root.
+
+    Exit status 0: nothing failed (there may be warnings); 78: the configuration is wrong; 69: something is
+    not there that is needed.
+    """
+    logs.configure(LogSettings(level="error"))  # what others would log is said here as a finding
+    found: list[Finding] = []
+    for finding in Visit(config, user, offline, timeout).findings():
+        found.append(finding)
+        if output == "table":
+            _tell(finding)
+    status = status_of(found)
+    counts = {level: sum(finding.level == level for finding in found) for level in _MARKS}
+    if output == "json":
+        told = {"config": str(config), **counts, "findings": [finding.as_json() for finding in found]}
+        typer.echo(json.dumps(told, indent=1))
+    else:
+        typer.echo(f"{counts['ok']} well, {counts['warn']} to look at, {counts['fail']} failed")
+    raise typer.Exit(status)
+
+
+def _tell(finding: Finding) -> None:
+    mark, colour = _MARKS[finding.level]
+    typer.echo(f"{typer.style(mark, fg=colour)} {finding.check:22} {finding.seen}")
+    if finding.todo:
+        typer.echo(f"{'':5}{'':22} -> {finding.todo}")

@@ -1,0 +1,145 @@
+"""``lichen agent``: enroll, secret, run, check, data, doctor, status, ask."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from edge_agent import app as daemon
+from edge_agent.cli.ask import ask
+from edge_agent.cli.data_export import app as data
+from edge_agent.cli.doctor import doctor
+from edge_agent.cli.enroll import enroll
+from edge_agent.cli.secret import secret
+from edge_agent.cli.sensors import app as sensors
+from edge_agent.config.agent import read, read_task
+from edge_agent.knowledge_graph.watcher import check_graph
+from edge_agent.sources.registry import open_sources
+from edge_agent.status import status_file as last_words
+from edge_agent.tasks.config_warnings import require_output, warnings
+from edge_agent.tasks.profile import strangers
+from edge_agent.tasks.roles import roles_of, wishes
+from edge_agent.tasks.task_store import check_task, unused
+from edge_agent.trust.updater import UNSIGNED, begin
+from protocol.errors import Misconfigured
+from runtime import exit_codes
+from runtime.clock import SystemClock
+from runtime.mqtt.link import read_password
+from runtime.mqtt.tls import tls_context
+from runtime.waits import lines, span
+
+app = typer.Typer(
+    no_args_is_help=True, help="The agent on a device: collect, judge, learn, send, infer, deploy."
+)
+app.command()(enroll)
+app.command()(secret)
+app.command()(ask)
+app.add_typer(sensors, name="sensors")
+app.add_typer(data, name="data")
+app.command()(doctor)
+Config = Annotated[Path, typer.Option("--config", "-c", help="agent.toml")]
+Format = Annotated[Literal["table", "json"], typer.Option("--format", help="table for people, or json")]
+
+
+@app.command()
+def run(config: Config = Path("/etc/lichen/agent.toml")) -> None:
+    """Run the agent until SIGTERM. Exit status 78: the configuration is wrong."""
+    raise typer.Exit(daemon.run(config))
+
+
+@app.command()
+def check(config: Config = Path("/etc/lichen/agent.toml"), output: Format = "table") -> None:
+    """Read the configuration, the task and the sources' files, and say what is wrong. Touches nothing."""
+    try:
+        found = _checked(config)
+    except Misconfigured as error:
+        _fail(str(error), output)
+    _show(found, output)
+
+
+def _checked(config: Path) -> dict[str, Any]:
+    settings = read(config)
+    task = None if settings.task_file is None else read_task(settings.task_file, config)
+    sources = open_sources(settings, config, task, SystemClock())
+    require_output(settings, config)
+    tls_context(settings.mqtt)
+    read_password(settings.mqtt)
+    first = begin(settings.state_dir, settings.trust_file)
+    if task is not None:
+        check_task(task, sources, wishes(settings), settings.graph)
+        if wrong := [*unused(task, sources, settings.graph), *strangers(task, settings.learn)]:
+            raise Misconfigured(f"{config}: {'; '.join(wrong)} ({settings.task_file})")
+    return {
+        "config": str(config),
+        "fleet": settings.fleet,
+        "device": settings.device,
+        "roles": list(roles_of(settings)),
+        "broker": settings.mqtt.where,
+        "bundles": UNSIGNED if first is None else f"must be signed (root {first.root.said.version})",
+        "task": None if task is None else task.name,
+        "sources": {source.name: source.channels for source in sources},
+        **check_graph(task, settings),
+        "warnings": warnings(settings, task, sources),
+    }
+
+
+@app.command()
+def status(
+    config: Config = Path("/etc/lichen/agent.toml"),
+    output: Format = "table",
+    *,
+    why: Annotated[
+        bool, typer.Option("--why", help="only what it waits for, since when and until when")
+    ] = False,
+) -> None:
+    """Show what the agent does and what it waits for. Exit status 69: it does not run."""
+    try:
+        settings = read(config)
+    except Misconfigured as error:
+        _fail(str(error), output)
+    try:
+        alive, found = last_words.read(settings)
+    except FileNotFoundError as error:
+        words = f"{error.filename} is not there; has this agent ever run? lichen agent run starts it"
+        _fail(words, output, exit_codes.UNAVAILABLE)
+    except (OSError, ValueError) as error:
+        file = settings.cache_dir / last_words.STATUS_FILE
+        words = getattr(error, "strerror", None) or str(error)
+        _fail(f"{file} cannot be read: {words}; is the agent running?", output, exit_codes.UNAVAILABLE)
+    now = SystemClock().wall()
+    waits = last_words.waits(found, now, alive=alive)
+    if why and output == "table":
+        written, age = found.get("wall"), ""
+        if alive and isinstance(written, int | float):
+            age = f", as it was {span(now - written)} ago"
+        typer.echo("\n".join([f"agent: {found['agent']}{age}", *lines(waits, now)]))
+    else:
+        told = [wait.as_json(now) for wait in waits]
+        short = {key: found.get(key) for key in ("agent", "running", "device", "wall")}
+        _show((short if why else found) | {"waits": told if output == "json" else lines(waits, now)}, output)
+    if not alive:
+        raise typer.Exit(exit_codes.UNAVAILABLE)
+
+
+def _fail(words: str, output: str, code: int = exit_codes.CONFIG) -> Any:
+    if output == "json":
+        typer.echo(json.dumps({"error": words}))
+    typer.echo(f"lichen agent: {words}", err=True)
+    raise typer.Exit(code)
+
+
+def _show(found: dict[str, Any], output: str) -> None:
+    if output == "json":
+        typer.echo(json.dumps(found, indent=1))
+        return
+    from rich.console import Console  # noqa: PLC0415 - `lichen agent run` prints no table and needs no rich
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(show_header=False, box=None)
+    for key, value in found.items():
+        # Text: what stands in brackets, as in `pip install 'lichen[train]'`, is no markup
+        shown = "\n".join(value) if key == "waits" else value if isinstance(value, str) else json.dumps(value)
+        table.add_row(Text(key), Text(shown))
+    Console().print(table)

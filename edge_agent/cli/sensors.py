@@ -1,0 +1,152 @@
+"""``lichen agent sensors list`` and ``test``."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from edge_agent.config.agent import AgentSettings, read, read_task
+from edge_agent.sensors.discovery import found
+from edge_agent.sensors.source_check import tried
+from edge_agent.sources.base import Source, open_source
+from edge_agent.tasks.task_store import TASK_FILE, read_kept
+from protocol.errors import Misconfigured
+from protocol.tasks.task import Task
+from runtime import exit_codes
+from runtime.clock import Clock, SystemClock
+
+app = typer.Typer(no_args_is_help=True, help="What this machine can sense, and whether it works.")
+Format = Annotated[Literal["table", "json"], typer.Option("--format", help="table for people, or json")]
+Root = Annotated[Path, typer.Option(help="where the kernel shows devices; another one inside a container")]
+
+
+@app.command("list")
+def list_(output: Format = "table", sysfs: Root = Path("/sys"), dev: Root = Path("/dev")) -> None:
+    """Show IIO devices, serial ports and kinds of other packages, each with the TOML to paste.
+
+    Opens nothing, writes nothing.
+    """
+    every = found(sysfs, dev)
+    if output == "json":
+        typer.echo(json.dumps(every, indent=1))
+        return
+    typer.echo("\n".join(_listed(every)))
+
+
+def _listed(every: dict[str, Any]) -> list[str]:
+    lines = [f"IIO devices: {len(every['iio']) or 'none'}"]
+    for one in every["iio"]:
+        rates = ", ".join(f"{rate:g}" for rate in one.get("rates_hz", [])) or "not said"
+        lines += ["", f"# {one['device']} ({one.get('id', '')}); rates in Hz: {rates}", *_pasted(one)]
+    lines += ["", f"serial ports: {len(every['serial']) or 'none'}"]
+    for one in every["serial"]:
+        lines += ["", f"# {one['is']}", *_pasted(one)]
+    lines += ["", f"kinds of other packages: {len(every['plugins']) or 'none'}"]
+    for one in every["plugins"]:
+        lines += ["", f"# {one['kind']} of {one['package']}", *_pasted(one)]
+    lines += ["", "this machine itself:", "", *_pasted(every["system"])]
+    readings = ", ".join(every["system"]["readings"])
+    return [*lines, f"# readings: {readings}", "", f"kinds: {', '.join(every['kinds'])} (docs/sensors.md)"]
+
+
+def _pasted(one: dict[str, Any]) -> list[str]:
+    return [f"# {one['error']}"] if "error" in one else str(one["toml"]).rstrip().split("\n")
+
+
+@app.command("test")
+def try_(
+    config: Annotated[Path, typer.Option("--config", "-c", help="agent.toml")] = Path(
+        "/etc/lichen/agent.toml"
+    ),
+    seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="how long to listen")] = 5.0,
+    output: Format = "table",
+) -> None:
+    """Listen to each configured source and say what comes, and what does not fit the task.
+
+    Exit status 78: the configuration is wrong; 69: a source failed or was silent; 65: what comes does not
+    fit. Stop the agent first: a port has one reader.
+    """
+    clock = SystemClock()
+    try:
+        settings = read(config)
+        task = _task(settings, config)
+    except Misconfigured as error:
+        if output == "json":
+            typer.echo(json.dumps({"error": str(error)}))
+        typer.echo(f"lichen agent sensors: {error}", err=True)
+        raise typer.Exit(exit_codes.CONFIG) from None
+    sources, broken = _opened(settings, config, task, clock)
+    reports = asyncio.run(tried(sources, task, seconds, clock))
+    status = _status(reports, broken)
+    if output == "json":
+        told = {"task": None if task is None else task.name, "sources": reports, "broken": broken}
+        typer.echo(json.dumps(told | {"exit_status": status}, indent=1))
+    else:
+        typer.echo("\n".join([line for one in reports for line in _told(one)] + broken))
+        typer.echo(_verdict(status, task))
+    raise typer.Exit(status)
+
+
+def _task(settings: AgentSettings, config: Path) -> Task | None:
+    """The task announced last, as the agent would take it; else that of ``task_file``."""
+    announced = read_kept(settings.state_dir / TASK_FILE)
+    if announced is not None or settings.task_file is None:
+        return announced
+    return read_task(settings.task_file, config)
+
+
+def _opened(
+    settings: AgentSettings, config: Path, task: Task | None, clock: Clock
+) -> tuple[list[Source], list[str]]:
+    """Sources, and words for those whose table is wrong: they do not keep the others from being tried."""
+    sources, broken = [], []
+    names = None if task is None else task.modality_names
+    for i, table in enumerate(settings.source):
+        try:
+            sources.append(
+                open_source(table, f"{config}: source[{i}]", config.absolute().parent, names, clock)
+            )
+        except Misconfigured as error:
+            broken.append(str(error))
+    return sources, broken
+
+
+def _status(reports: list[dict[str, Any]], broken: list[str]) -> int:
+    if broken:
+        return exit_codes.CONFIG
+    if any(one["failed"] for one in reports):
+        return exit_codes.UNAVAILABLE
+    return exit_codes.DATAERR if any(one["misfits"] for one in reports) else exit_codes.OK
+
+
+def _told(one: dict[str, Any]) -> list[str]:
+    lines = [one["source"]]
+    for name, got in one["modalities"].items():
+        words = [f"{got['samples']} samples"]
+        if "rate_hz" in got:
+            words += [f"{got['rate_hz']:g} Hz", f"jitter {got['jitter_ms']:g} ms", f"{got['gaps']} gaps"]
+            words += [f"longest step {got['longest_gap_s']:g} s"]
+        words += [f"{got['not_finite']} not finite"] if got["not_finite"] else []
+        if "low" in got:
+            words += [f"from {_row(got['low'])} to {_row(got['high'])}"]
+        lines.append(f"  {name}: {', '.join(words)}")
+    lines += [f"  label {key} ({count} times)" for key, count in one["labels"].items()]
+    lines += [f"  {key}: {value}" for key, value in one["told"].items()]
+    for what in ("failed", "misfits", "doubts"):
+        lines += [f"  {what}: {words}" for words in one[what]]
+    return lines
+
+
+def _row(values: list[float]) -> str:
+    return "(" + ", ".join(f"{value:g}" for value in values) + ")"
+
+
+def _verdict(status: int, task: Task | None) -> str:
+    fits = "no task is known to compare with" if task is None else f"all fits task {task.name!r}"
+    return {
+        exit_codes.OK: f"all sources deliver; {fits}",
+        exit_codes.UNAVAILABLE: "a source failed, or was silent",
+        exit_codes.DATAERR: "what comes does not fit the task",
+    }.get(status, "a [[source]] is wrong")

@@ -1,0 +1,188 @@
+"""``agent.toml``: every key, its unit and its default. docs/agent.md explains them."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from edge_agent.config.publish import PublishSettings
+from edge_agent.windows.quality.meter import QualitySettings
+from protocol.base import Label, Name, Share
+from protocol.errors import Misconfigured
+from protocol.messages import Role
+from protocol.rollout import Trial
+from protocol.tasks.options import FeatureName
+from protocol.tasks.task import ModalityName, Task
+from runtime.settings.load import ConfigPath, LogSettings, MqttSettings, Section, load, load_toml
+
+Bytes = Annotated[int, Field(ge=64 * 1024, le=2**40)]
+Positive = Annotated[float, Field(gt=0, le=86400)]
+MIB = 1024 * 1024
+
+
+class StoreSettings(Section):
+    """``[store]``: the windows on disk."""
+
+    enabled: bool | None = None
+    """None: where this device learns (roles ``train``, ``prototype``). Without a store windows are counted
+    and used at once; nothing of them is kept."""
+    budget_bytes: Annotated[int, Field(ge=1_000_000, le=2**40)] = 256 * MIB
+    """Of all its files on the disk, SQLite's WAL and index among them."""
+    commit_every_s: Positive = 5.0
+    """At most this much is lost by a power cut; longer spares the SD card."""
+
+
+class OutboxSettings(Section):
+    """``[outbox]``: updates that have no receipt yet."""
+
+    budget_bytes: Bytes = 64 * MIB
+    resend_s: Positive = 10.0
+
+
+class LearnSettings(Section):
+    """``[learn]``: training in a child process; or prototypes, without torch, in a thread."""
+
+    timeout_s: Positive = 600.0
+    worker_idle_s: Positive = 120.0
+    threads: Annotated[int, Field(ge=1, le=256)] = 1
+    max_windows: Annotated[int, Field(ge=1, le=1_000_000)] = 4096
+    inputs: Annotated[tuple[ModalityName, ...], Field(min_length=1, max_length=16)] | None = None
+    """The modalities that this device reads to predict; others are only collected where a target is made of
+    them. None: all that it delivers and the task reads."""
+    targets: Annotated[tuple[ModalityName, ...], Field(min_length=1, max_length=16)] | None = None
+    """What this device learns (``label`` is the task's first target). None: all that labels come for."""
+    min_dp_noise: Annotated[float, Field(ge=0, le=1000)] = 0.0
+    """A task whose devices add less noise to what they send (``dp_noise``) is not done here; 0 takes all."""
+    max_epsilon: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    """No moment of this device's streams is released beyond this epsilon, over all tasks; a task without
+    noise is not done here. None: the account is kept, and sets no limit."""
+    dp_delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    """delta of the device's own epsilon."""
+    module: str = "models.worker"
+    """The worker's module; another one only in tests."""
+
+
+class InferSettings(Section):
+    """``[infer]``: ONNX Runtime on the live windows."""
+
+    enabled: bool = True
+    output: ConfigPath | None = None
+    """JSON lines, one a window; rotated to ``<name>.1`` at ``max_output_bytes``."""
+    max_output_bytes: Bytes = 16 * MIB
+    min_quality: Share = 0.0
+    """A modality of lower quality counts as missing; 0 takes all."""
+    isolation: Literal["process", "none"] = "process"
+    """``process``: each model has a process of its own. ``none``: it runs in the agent's, which takes less
+    memory and time; it is tried in another one before, and what it breaks later breaks the agent."""
+    threads: Annotated[int, Field(ge=1, le=64)] = 1
+    variant: Literal["auto", "float32", "int8"] = "auto"
+    """``auto``: the device measures what a bundle has, and takes the fastest that agrees with float32."""
+    providers: Annotated[tuple[str, ...], Field(max_length=8)] = ()
+    """ONNX Runtime's execution providers that may be used; empty: all that it has here are measured, and the
+    CPU is always among them."""
+    min_agreement: Share = 0.99
+    """Share of windows on which a variant must say what float32 says, to be taken."""
+    timeout_s: Positive = 10.0
+    """A model that has not answered after so long is ended and counts as failed."""
+    mqtt: PublishSettings | None = None
+    """``[infer.mqtt]``: predictions on a local broker."""
+
+
+class WindowSettings(Section):
+    """``[windows]``."""
+
+    lateness_s: Positive = 2.0
+    """A modality that has delivered nothing for this long is not waited for."""
+
+
+class GraphSettings(Section):
+    """``[graph]``: this device's graph, for tasks on graphs. Files are read again when they change."""
+
+    triples: Annotated[tuple[ConfigPath, ...], Field(min_length=1, max_length=256)]
+    """Files of facts (head, relation, tail, parted by tabs), or folders whose ``*.tsv`` all count."""
+    features: Annotated[dict[FeatureName, ConfigPath], Field(max_length=15, default_factory=dict)]
+    """By modality of the task, an npz with ``entity`` and ``values``."""
+    masks: ConfigPath | None = None
+    """An npz with ``entity``, ``modality`` and ``present``: whose features may be used."""
+    secret_file: ConfigPath | None = None
+    """What the fleet's devices share and the coordinator does not have; made by ``lichen agent secret``.
+    None: ``fleet.secret`` in ``state_dir/identity``."""
+    queries: ConfigPath | None = None
+    """Questions, as (head, relation) lines parted by tabs; appended lines are new questions."""
+    poll_s: Positive = 5.0
+    """How often files are looked at."""
+
+
+class TrialSettings(Trial):
+    """``[deploy.trial]``: of the same keys, and no others."""
+
+    model_config = Section.model_config
+
+
+class DeploySettings(Section):
+    """``[deploy]``: what a new model must show here before it stays."""
+
+    trial: TrialSettings = TrialSettings()
+    """Where a pointer brings none."""
+    max_starts: Annotated[int, Field(ge=1, le=100)] = 3
+    """A model that is still on trial after so many starts of the agent goes: it may be what ends them."""
+
+
+class AgentSettings(Section):
+    """The whole file."""
+
+    fleet: Name
+    device: Name
+    roles: Annotated[tuple[Role, ...], Field(min_length=1, max_length=3)] = ("observe", "train")
+    state_dir: ConfigPath = Path("/var/lib/lichen")
+    cache_dir: ConfigPath = Path("/var/cache/lichen")
+    task_file: ConfigPath | None = None
+    """The task until one was announced; lets a device collect before it ever reached a broker."""
+    trust_file: ConfigPath | None = None
+    """``root.json`` of the fleet: only bundles that were signed are run. None: the one that came when this
+    device enrolled; where none came, bundles are taken unsigned."""
+    source: tuple[dict[str, Any], ...] = ()
+    """``[[source]]`` tables; each kind checks its own keys."""
+    mqtt: MqttSettings = MqttSettings()
+    log: LogSettings = LogSettings()
+    windows: WindowSettings = WindowSettings()
+    quality: QualitySettings = QualitySettings()
+    store: StoreSettings = StoreSettings()
+    outbox: OutboxSettings = OutboxSettings()
+    learn: LearnSettings = LearnSettings()
+    infer: InferSettings = InferSettings()
+    graph: GraphSettings | None = None
+    deploy: DeploySettings = DeploySettings()
+    labels: Annotated[dict[Name, Label], Field(max_length=16)] = Field(default_factory=dict)
+    """The operator's words for this device, as ``site = "barn"``: a rollout can begin with those."""
+    blob_budget_bytes: Bytes = 512 * MIB
+    """Parts of global versions kept in ``cache_dir``."""
+    fetch_timeout_s: Positive = 300.0
+    state_every_s: Positive = 30.0
+    """Least time between two states; small changes wait for ``state_idle_s``."""
+    state_idle_s: Positive = 600.0
+
+
+def read(file: Path) -> AgentSettings:
+    """Read ``agent.toml`` with drop-ins and environment.
+
+    Raises:
+        Misconfigured: names file, key and what to write.
+    """
+    settings = load(AgentSettings, file)
+    if not settings.source and settings.graph is None:
+        raise Misconfigured(f"{file}: no [[source]] and no [graph]: the agent would have nothing to collect")
+    learns = [role for role in ("train", "prototype") if role in settings.roles]
+    if settings.store.enabled is False and learns:
+        words = f"the role {learns[0]!r} learns from stored windows: leave out one or the other"
+        raise Misconfigured(f"{file}: store.enabled is false: {words}")
+    return settings
+
+
+def read_task(file: Path, config: Path | None = None) -> Task:
+    """Read ``task.toml``; ``config``: the settings file whose ``task_file`` names it, for messages.
+
+    Raises:
+        Misconfigured: names file and key.
+    """
+    return load_toml(Task, file, named_by="task_file" if config is None else f"task_file in {config}")

@@ -1,0 +1,201 @@
+"""``state_dir/models``: a folder for each bundle, named by its digest, and ``current.json``.
+
+A folder appears whole or not at all, and ``current.json`` names it afterwards.
+"""
+
+import asyncio
+import contextlib
+import errno
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+from pydantic import ValidationError
+
+from edge_agent.deployment.record import Book, Kept
+from edge_agent.inference.onnx_models.compatibility import require_fit
+from edge_agent.inference.onnx_models.window_model import MANIFEST_FILE, read_manifest
+from edge_agent.tasks.workspace import Workspace
+from protocol.bundle import BundleManifest, unpack
+from protocol.errors import LichenError, Reason, Refused, Transient
+from protocol.messages import ModelPointer
+from runtime.storage.blob_fetcher import Fetcher
+from runtime.storage.files import disk_errors, make_folder, remove_tree, rename, sweep, write_atomic
+
+_log = structlog.get_logger("edge_agent.deployment.service")
+CURRENT: Final = "current.json"
+_DAMAGE: Final = frozenset({errno.ENOTDIR, errno.EISDIR, errno.EIO})
+
+
+class Bundles:
+    """One device's.
+
+    Args:
+        folder: ``state_dir/models``.
+        fetcher: pulls what is not here.
+        timeout_s: of a pull.
+    """
+
+    def __init__(self, folder: Path, fetcher: Fetcher, timeout_s: float) -> None:
+        self.folder = folder
+        self._fetcher = fetcher
+        self._timeout_s = timeout_s
+        self._pulling: str | None = None
+
+    async def bring(self, pointer: ModelPointer, work: Workspace) -> BundleManifest:
+        """The bundle that is pointed to is here afterwards, whole, and fits.
+
+        Raises:
+            Refused: it does not.
+            Transient: it is not here yet, or the disk is full.
+        """
+        folder = self.folder / pointer.bundle.digest
+        if not await asyncio.to_thread(_is_whole, folder):
+            await self._pull(pointer, folder, work)
+        manifest = await asyncio.to_thread(read_manifest, folder)
+        _require_announced(manifest, pointer)
+        require_fit(manifest, work.task, work.modalities)
+        return manifest
+
+    async def _pull(self, pointer: ModelPointer, folder: Path, work: Workspace) -> None:
+        """Fetch and unpack. The bundle is not kept, nor what came of one that is not wanted any more."""
+        digest = pointer.bundle.digest
+        if self._pulling not in {None, digest}:
+            await asyncio.to_thread(self._fetcher.forget, self._pulling)
+        self._pulling = digest
+        path = await self._fetcher.fetch(pointer.bundle, self._timeout_s)
+        try:
+            await asyncio.to_thread(_unpack, path, folder, pointer, work)
+        finally:
+            await asyncio.to_thread(self._fetcher.forget, digest)
+
+    def write(self, book: Book) -> None:
+        """Durable and whole when it returns. Raises Transient."""
+        with disk_trouble(self.folder):
+            make_folder(self.folder)
+            write_atomic(self.folder / CURRENT, book.model_dump_json(exclude_none=True).encode())
+
+    def tidy(self, book: Book) -> None:
+        """Remove the folders of bundles that the book does not name."""
+        keep = {CURRENT, *book.digests}
+        try:
+            sweep(self.folder)
+            for entry in self.folder.iterdir():
+                if entry.name not in keep and entry.is_dir():
+                    remove_tree(entry)
+        except OSError as error:  # it only takes room
+            _log.warning("old models are not removed", folder=str(self.folder), error=str(error))
+
+    def remove(self, digest: str) -> None:
+        """A damaged one, so that it is pulled again."""
+        remove_tree(self.folder / digest)
+
+
+def _unpack(bundle: Path, folder: Path, pointer: ModelPointer, work: Workspace) -> None:
+    """Check a bundle and write its folder, whole or not at all (in a thread)."""
+    manifest, files = unpack(bundle.read_bytes())
+    require_fit(manifest, work.task, work.modalities)
+    _require_announced(manifest, pointer)
+    part = folder.with_name(f"{folder.name}.part")
+    remove_tree(part)
+    try:
+        make_folder(part)
+        for name, content in files.items():
+            write_atomic(part / name, content)
+        write_atomic(part / MANIFEST_FILE, manifest.model_dump_json().encode())
+        remove_tree(folder)
+        rename(part, folder)
+    except (LichenError, OSError):  # a full disk: what else is to be written needs the room meanwhile
+        with contextlib.suppress(OSError):
+            remove_tree(part)
+        raise
+
+
+def _require_announced(manifest: BundleManifest, pointer: ModelPointer) -> None:
+    """Raises Refused: versions are compared by what was announced."""
+    if manifest.version != pointer.version:
+        raise Refused(
+            Reason.WRONG_BASE, f"the bundle is version {manifest.version}, announced as {pointer.version}"
+        )
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether a bundle was unpacked here before, and is undamaged."""
+    try:
+        read_manifest(folder)
+    except Refused:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def disk_trouble(folder: Path) -> Iterator[None]:
+    """A disk that fails while a model is deployed: the old one stays, and it is tried again."""
+    try:
+        with disk_errors(folder):
+            try:
+                yield
+            except (NotADirectoryError, FileExistsError) as error:  # what is in the way of a model may go
+                raise Transient(f"{folder}: {error}") from None
+    except OSError as error:
+        raise Transient(f"{folder}: {error}") from None
+
+
+def read_current(folder: Path) -> Kept | None:
+    """What is installed on this device: what passed its trial, else what is on trial; None: nothing."""
+    book = read_book(folder)
+    return book.committed or book.trial
+
+
+def read_book(folder: Path) -> Book:
+    """``current.json``; empty where there is none, or none that can be read.
+
+    Raises:
+        Transient: it is there and cannot be read now.
+    """
+    path, found = folder / CURRENT, None
+    try:
+        found = json.loads(path.read_bytes())
+        if isinstance(found, dict) and "format" not in found:
+            return _without_trials(folder, found)
+        return Book.model_validate(found)
+    except FileNotFoundError:
+        return Book()
+    except OSError as error:
+        if error.errno not in _DAMAGE:  # it would be written over
+            raise Transient(f"{path}: {error}") from None
+        why = str(error)
+    except ValueError as error:  # ValidationError, too
+        why = str(error)
+    book = _what_runs(found)
+    lost = "the kept model is forgotten" if book.committed is None else "what was tried is forgotten"
+    _log.error(lost, file=str(path), error=why)
+    return book
+
+
+def _what_runs(found: Any) -> Book:
+    """Of a file that another release wrote, or that was changed by hand: the model that ran goes on."""
+    known = ("serial", "committed", "before")
+    try:
+        return Book.model_validate({name: found[name] for name in known if name in found})
+    except (TypeError, KeyError, ValidationError):
+        return Book()
+
+
+def _without_trials(folder: Path, found: dict[str, Any]) -> Book:
+    """A file of a release that knew no trials: what ran had run."""
+    before = found.pop("previous", None)
+    return Book(
+        committed=Kept.model_validate(found), before=None if before is None else _kept(folder / str(before))
+    )
+
+
+def _kept(folder: Path) -> Kept | None:
+    """A bundle by its folder alone."""
+    try:
+        manifest = read_manifest(folder)
+    except Refused:
+        return None
+    return Kept(task=manifest.task, version=manifest.version, digest=folder.name)

@@ -1,0 +1,298 @@
+"""A ``ModelPointer`` -> is it signed; pull, check, load; then swap, watch, and commit or go back.
+
+``edge_agent.deployment`` decides, swaps and writes; here is what takes its time: pulling and loading.
+"""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from edge_agent.config.agent import DeploySettings
+from edge_agent.deployment.announced_pointers import Said
+from edge_agent.deployment.bundle_store import Bundles, disk_trouble
+from edge_agent.deployment.events import (
+    Answers,
+    Damaged,
+    Declined,
+    Fetch,
+    Fetched,
+    Phase,
+    Pointed,
+    Say,
+    Started,
+    TooOld,
+    Withdrawn,
+)
+from edge_agent.deployment.events import Refused as DoesNotRun
+from edge_agent.deployment.executor import Acting
+from edge_agent.deployment.ports import Runner
+from edge_agent.deployment.record import Book, kept_of, reported
+from edge_agent.inference.onnx_models.compatibility import require_fit
+from edge_agent.inference.onnx_models.window_model import read_manifest
+from edge_agent.tasks.workspace import Workspace
+from edge_agent.trust.updater import Trust
+from protocol.bundle import BundleManifest
+from protocol.errors import LichenError, Reason, Refused, Transient
+from protocol.messages import ModelPointer
+from protocol.rollout import Trial, TrialReport
+from runtime.clock import Clock, SystemClock
+from runtime.storage.blob_fetcher import Fetcher
+from runtime.waits import Explained, Wait
+
+_log = structlog.get_logger("edge_agent.deployment.service")
+_AGAIN_S: Final = 5.0
+_AGAIN_MOST_S: Final = 300.0
+_DAMAGED: Final = frozenset({Reason.MALFORMED, Reason.WRONG_DIGEST})
+
+
+class Deployment(Explained):
+    """Two services: :meth:`run` takes pointers and loads, :attr:`keep` watches over a trial and writes."""
+
+    def __init__(
+        self,
+        folder: Path,
+        fetcher: Fetcher,
+        inference: Runner,
+        workspace: Callable[[], Workspace | None],
+        *,
+        fetch_timeout_s: float,
+        changed: Callable[[], None],
+        clock: Clock | None = None,
+        trust: Trust | None = None,
+        settings: DeploySettings | None = None,
+    ) -> None:
+        clock = clock or SystemClock()
+        super().__init__(clock, "no model was announced")
+        self._folder = folder
+        self._bundles = Bundles(folder, fetcher, fetch_timeout_s)
+        self._inference = inference
+        self._workspace = workspace
+        self._timeout_s = fetch_timeout_s
+        self._changed = changed
+        self._trust = trust
+        self._settings = settings or DeploySettings()
+        self._said = Said()
+        self._news = asyncio.Event()
+        self._acting = Acting(self._bundles, inference, clock, changed, self._news.set)
+        self._apply = self._acting.apply
+        self.keep = self._acting.run
+        self.stop = self._acting.stop
+        self.last_refusal = ""
+        self.trouble: tuple[ModelPointer | None, LichenError] | None = None
+        """What is not here yet, and why (``edge_agent.status.model_status``)."""
+
+    @property
+    def book(self) -> Book:
+        """What is kept, on trial, and was tried."""
+        return self._acting.book
+
+    def report(self) -> TrialReport | None:
+        """For ``up/state``."""
+        return reported(self.book)
+
+    def told(self) -> dict[str, Any]:
+        """For ``status.json``."""
+        book, report = self.book, self.report()
+        said = None if report is None else report.model_dump(mode="json")
+        return {"model_committed": book.committed and book.committed.version, "model_trial": said}
+
+    def trial_wait(self) -> Wait | None:
+        """What a trial waits for."""
+        return None if self.book.trial is None else self._acting.wait(self.book.trial)
+
+    def offer(self, pointer: ModelPointer, *, own: bool = False) -> None:
+        """A model to run. ``own``: it came on ``down/model`` and is for this device alone."""
+        self._said.say(pointer, own=own)
+        self._news.set()
+
+    def cleared(self, *, own: bool) -> None:
+        """The topic says nothing any more."""
+        self._said.clear(own=own)
+        self._news.set()
+
+    def task_changed(self) -> None:
+        """Another task: what did not fit before may fit now, and what runs may not."""
+        self._said.refused.clear()
+        if self._misfit() and self._acting.phase is Phase.ON_TRIAL:
+            self._apply(Withdrawn())
+        if why := self._misfit():
+            self._inference.install(None)
+            self._inference.off_because = f"no model for the new task: {why}"
+        self._news.set()
+
+    def _misfit(self) -> str:
+        model, work = self._inference.model, self._workspace()
+        if model is None or work is None:
+            return ""
+        try:
+            require_fit(model.manifest, work.task, work.modalities)
+        except Refused as error:
+            return error.detail
+        return ""
+
+    async def run(self) -> None:
+        """Load what is here, and deploy what is pointed to, for ever."""
+        if self._inference.available and (why := await self._inference.ready()):
+            _log.error("inference is off", why=why)
+        wait = _AGAIN_S
+        self._news.set()
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            work = self._workspace()
+            if work is None or not self._inference.available:
+                continue
+            trouble = self.trouble = await self._turn(work)
+            self._changed()
+            if trouble is None:
+                wait = _AGAIN_S
+                continue
+            pointer, error = trouble
+            what = "the model" if pointer is None else f"version {pointer.version}"
+            _log.warning("model not here yet", what=what, why=str(error), again_in_s=wait)
+            self.say(f"{what} is not here yet: {error}", wait)
+            await self._pause(wait)
+            wait = min(_AGAIN_MOST_S, 2 * wait)
+            self._news.set()
+
+    async def _turn(self, work: Workspace) -> tuple[ModelPointer | None, LichenError] | None:
+        """Load what is here, and follow the later decision; of one that nobody signed, the other topic's.
+
+        Returns:
+            What is to be tried again, and why.
+        """
+        trouble: tuple[ModelPointer | None, LichenError] | None = None
+        declined: tuple[ModelPointer, LichenError] | None = None
+        self._said.look_again()
+        while True:
+            pointer = self._said.best
+            try:
+                with disk_trouble(self._folder):
+                    await self._load_kept(work)
+                    pointer = self._said.best
+                    if pointer is not None and not self._said.is_refused(pointer):
+                        await self._follow(pointer, work)
+                        return trouble
+            except (Refused, Transient) as error:
+                if pointer is not None and isinstance(error, Refused) and error.reason is not Reason.EXPIRED:
+                    self._refuse(pointer, error)
+                    declined = declined or (pointer, error)
+                else:
+                    trouble = trouble or (pointer, error)
+            if pointer is None or self._trust is None or self._trust.is_decided(pointer):
+                break
+            self._said.pass_over(pointer)
+        if declined is not None:
+            self._apply(Declined(kept_of(declined[0], self._epoch), str(declined[1])))
+            self._changed()
+        return trouble
+
+    def _refuse(self, pointer: ModelPointer, error: Refused) -> None:
+        self._said.refuse(pointer)
+        self.last_refusal = str(error)
+        self.why = f"version {pointer.version} was refused: {error}"
+        _log.error("model refused; the old one stays", version=pointer.version, why=str(error))
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._news.wait()
+        except TimeoutError:
+            return
+
+    @property
+    def _epoch(self) -> int | None:
+        return None if self._trust is None else self._trust.epoch
+
+    async def _follow(self, pointer: ModelPointer, work: Workspace) -> None:
+        if self._trust is not None:  # also of what runs: that nothing is signed must be noticed
+            await self._trust.require(pointer)
+        for command in self._apply(Pointed(pointer, self._epoch)):
+            match command:
+                case Say(words):
+                    self.why = words
+                case TooOld(why):
+                    hint = f"remove {self._folder} to accept older ones"
+                    raise Refused(Reason.WRONG_BASE, f"{why}; {hint}")
+                case Fetch():
+                    await self._bring(pointer, work)
+                case _:
+                    raise AssertionError(f"{command}: not of a pointer")
+
+    async def _bring(self, pointer: ModelPointer, work: Workspace) -> None:
+        self.say(f"fetching and checking version {pointer.version}", self._timeout_s)
+        async with self._acting.coming:
+            await self._bundles.bring(pointer, work)
+            if self._said.best is not pointer:
+                self._acting.tidy_soon()
+                return  # a later one has come, and is news
+            rules = self._settings.trial if pointer.trial is None else pointer.trial
+            trial = Trial.model_validate(rules.model_dump())
+            kept = kept_of(pointer, self._epoch)
+            self._apply(Fetched(kept, trial, rollout=pointer.trial is not None))
+        await self._try(work)
+        self.why, self.last_refusal = f"version {pointer.version} is on trial", ""
+
+    async def _load_kept(self, work: Workspace) -> None:
+        """What should run and does not: the model that stays, then the one that is on trial."""
+        if not self._acting.begun:
+            self._apply(Started(self._settings.max_starts))
+        if self._inference.model is None and self._acting.phase is not Phase.ON_TRIAL:
+            await self._load_steady(work)
+        if self._acting.phase is Phase.FETCHED:
+            try:
+                await self._try(work)
+            except Refused as error:
+                _log.error("the model on trial is not used", why=str(error))
+
+    async def _load_steady(self, work: Workspace) -> None:
+        """The committed model, or the one before it when that is not good any more."""
+        for kept in (self.book.committed, self.book.before):
+            if kept is None:
+                continue
+            try:
+                require_fit(await self._whole(kept.digest), work.task, work.modalities)
+                self._inference.install(await self._inference.load(self._folder / kept.digest))
+            except Refused as error:
+                _log.error("a kept model is not used", model=kept.digest, why=error.detail)
+            else:
+                self._changed()
+                return
+
+    async def _whole(self, digest: str) -> BundleManifest:
+        """Of a bundle that is undamaged. Raises Refused."""
+        try:
+            return await asyncio.to_thread(read_manifest, self._folder / digest)
+        except Refused as error:
+            if error.reason in _DAMAGED:  # so that it is pulled again
+                await asyncio.to_thread(self._bundles.remove, digest)
+                self._apply(Damaged(digest))
+            raise
+
+    async def _try(self, work: Workspace) -> None:
+        """Load the model on trial: it is named on the disk before. Raises Refused, Transient."""
+        await self._acting.written()
+        trial = self.book.trial
+        if trial is None:
+            return
+        manifest = await self._whole(trial.digest)
+        try:
+            require_fit(manifest, work.task, work.modalities)
+        except Refused:
+            self._apply(Withdrawn())
+            raise
+        try:
+            model = await self._inference.load(self._folder / trial.digest)
+        except Refused as error:
+            why = f"the model does not run here: {error.detail}"
+            self._apply(DoesNotRun(why))
+            raise Refused(error.reason, why) from None
+        now = self.book.trial
+        if now is None or now.digest != trial.digest:  # withdrawn in the meantime
+            model.close()
+            return
+        self._acting.candidate = model
+        self._apply(Answers())

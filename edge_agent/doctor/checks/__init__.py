@@ -1,0 +1,1 @@
+"""The checks of ``lichen agent doctor``, one module a subject."""

@@ -1,0 +1,103 @@
+"""Device files: whether those that sources name are there, and open to the service."""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from edge_agent.doctor.findings import Finding, fail, ok, warn
+from edge_agent.doctor.service_account import Person, group_name
+from edge_agent.doctor.unit import Unit
+from runtime import exit_codes
+
+_KINDS: Final = {
+    "i2c": ("i2c-*",),
+    "gpio": ("gpiochip*",),
+    "serial": ("ttyUSB*", "ttyACM*", "ttyAMA*", "serial[0-9]*"),
+    "iio": ("iio:device*",),
+}
+"""What is looked for, and the name of the drop-in in systemd/examples."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """A device file. ``group``: its name; ``readable``: for the user that is asked about; None: not there."""
+
+    path: str
+    kind: str
+    readable: bool | None
+    group: str = ""
+    named_by: str = ""
+    """``source[2]``, or empty where no source names it."""
+
+
+def probe(sources: Iterable[Mapping[str, Any]], person: Person, dev: Path = Path("/dev")) -> list[Node]:
+    """All device files of the kinds that sensors have, and those that sources name."""
+    named = {path: f"source[{i}]" for i, table in enumerate(sources) for path in _paths(table, dev)}
+    found = {
+        str(path): kind for kind, globs in _KINDS.items() for glob in globs for path in sorted(dev.glob(glob))
+    }
+    return [_look(path, kind_of(path, dev), person, named.get(path, "")) for path in sorted({*found, *named})]
+
+
+def _paths(value: object, dev: Path) -> Iterator[str]:
+    """Strings in a table that name something below ``dev``, as written."""
+    if isinstance(value, str) and value.startswith(f"{dev}/"):
+        yield value
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            yield from _paths(inner, dev)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _paths(inner, dev)
+
+
+def kind_of(path: str, dev: Path = Path("/dev")) -> str:
+    """Of :data:`_KINDS`, or empty; a link of by-id or by-path is a serial line's."""
+    relative = Path(path).relative_to(dev)
+    if relative.parts[0] == "serial":
+        return "serial"
+    return next((kind for kind, globs in _KINDS.items() if any(relative.match(glob) for glob in globs)), "")
+
+
+def _look(path: str, kind: str, person: Person, named_by: str) -> Node:
+    try:
+        status = Path(path).stat()
+    except FileNotFoundError:
+        return Node(path, kind, None, named_by=named_by)
+    except OSError:
+        return Node(path, kind, readable=False, named_by=named_by)
+    return Node(path, kind, person.may(os.R_OK, status), group_name(status.st_gid), named_by)
+
+
+def judge(nodes: Iterable[Node], person: Person, unit: Unit) -> list[Finding]:
+    """One finding for each device that a source names, and one for the rest."""
+    nodes = list(nodes)
+    found = [_judged(node, person, unit) for node in nodes if node.named_by]
+    rest = [node.path for node in nodes if not node.named_by]
+    if rest:
+        found.append(ok("hardware.present", f"named by no source: {', '.join(rest[:12])}"))
+    return found or [ok("hardware.present", "no sensor's device files, and no source names one")]
+
+
+def _judged(node: Node, person: Person, unit: Unit) -> Finding:
+    check, where = "hardware.access", f"{node.path} ({node.named_by})"
+    example = f"systemd/examples/agent-{node.kind}.conf" if node.kind else "an example of systemd/examples"
+    if node.readable is None:
+        todo = (
+            "plug it in, load its driver (dmesg), or correct the path; /dev/serial/by-id has names that stay"
+        )
+        return warn(check, f"{where} is not there", todo)
+    if not node.readable:
+        todo = (
+            f"give the service the group {node.group or 'that owns it'}: copy {example} to "
+            f"/etc/systemd/system/lichen-agent.service.d/ (by hand: usermod -aG {node.group} {person.name})"
+        )
+        return fail(check, f"{where} is closed to {person.name}", todo)
+    if unit.installed and unit.private_devices:
+        todo = f"copy {example} to /etc/systemd/system/lichen-agent.service.d/, then systemctl daemon-reload"
+        return fail(
+            check, f"{where} is hidden from the service (PrivateDevices=yes)", todo, exit_codes.CONFIG
+        )
+    return ok(check, f"{where} is open to {person.name}")

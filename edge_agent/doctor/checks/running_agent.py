@@ -1,0 +1,25 @@
+"""What a running agent says of its connection, where the doctor must not connect beside it.
+
+A broker that makes the certificate's name the client id (docs/identity.md) takes one connection for each
+certificate: the doctor's would end the agent's, and with it what the broker has queued for the agent.
+"""
+
+from typing import Final
+
+from edge_agent.config.agent import AgentSettings
+from edge_agent.status.status_file import LOCK_FILE, read
+from runtime.storage.folder_lock import is_owned
+
+_UNKNOWN: Final = "its status cannot be read"
+
+
+def link_of(settings: AgentSettings) -> str | None:
+    """A running agent's own words of its link, where it shows a certificate; None: connect."""
+    if settings.mqtt.tls is None or settings.mqtt.tls.cert_file is None:
+        return None
+    owned = is_owned(settings.state_dir / LOCK_FILE)
+    try:
+        alive, found = read(settings)
+    except (OSError, ValueError):
+        return None if owned is False else _UNKNOWN
+    return str(found.get("link") or _UNKNOWN) if alive else None

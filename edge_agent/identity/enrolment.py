@@ -1,0 +1,246 @@
+"""Enrolment: from an invite to a certificate, again and again the same whatever cuts it off.
+
+1. The key is made and written. 2. The authority's certificate is fetched and compared with the invite's
+fingerprint; nothing of ours was sent before. 3. Over TLS that trusts this authority alone, the request goes
+out; the service gives the same answer to the same token and key. 4. What came is checked and written (the
+order is in :mod:`edge_agent.identity.files`). 5. The drop-in makes the agent use it. A power cut anywhere:
+the same command goes on, with the same key.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from edge_agent.identity import enrolment_api, keys
+from edge_agent.identity.files import Folder, Identity, read_small
+from edge_agent.identity.https_client import Client
+from edge_agent.identity.retry import Patience
+from protocol.enrolment import EnrolAnswer, EnrolRequest, Invite
+from protocol.errors import Misconfigured, Reason, Refused, Transient
+from runtime.storage.folder_lock import Owner
+
+_SOONEST_S: Final = 1.0
+_LATEST_S: Final = 300.0
+_SHOWN: Final = 16
+"""As many digits of a key's fingerprint as ``lichen device ls`` shows."""
+TIMEOUT_S: Final = 30.0
+
+
+@dataclass(frozen=True)
+class Enrolled:
+    """``before``: it was so already; nothing was asked."""
+
+    identity: Identity
+    before: bool
+
+
+@contextmanager
+def alone(folder: Folder) -> Iterator[None]:
+    """One at a time.
+
+    Raises:
+        Misconfigured: another enrolment or renewal is under way, or the folder is closed to us.
+        Transient: the disk is full.
+    """
+    folder.make()
+    owner = Owner(folder.lock, "enrolment or renewal")
+    try:
+        folder.tidy()
+        yield
+    finally:
+        owner.close()
+
+
+def enrol(
+    folder: Folder,
+    invite: Invite,
+    device: str,
+    patience: Patience,
+    *,
+    replace: bool = False,
+    timeout_s: float = TIMEOUT_S,
+) -> Enrolled:
+    """Get this device its certificate.
+
+    Args:
+        folder: where it is kept.
+        invite: from the operator.
+        device: under which name.
+        patience: how long to try, and to wait for the operator's approval.
+        replace: give up an identity that is there.
+        timeout_s: for one exchange with the service.
+
+    Raises:
+        Misconfigured: there is another identity, or a file is closed to us or open to others.
+        Refused: the coordinator says no, is not the one of the invite, or answers nonsense; or ``replace``
+            with the invite that brought what is here.
+        Transient: no answer, no approval, or no room on the disk; the same command goes on later.
+    """
+    with alone(folder):
+        if (known := _known(folder, invite, replace=replace)) is not None:
+            cut_off = _forget_if_used(folder)
+            if replace and not cut_off:
+                raise Refused(
+                    Reason.BAD_INVITE,
+                    f"--replace needs a new invite (lichen device invite {known.device}): with this one the "
+                    f"identity that is here was got, as {known.device}; to use it as it is, leave --replace "
+                    "away",
+                )
+            return Enrolled(known, before=True)
+        key = pending_key(folder)
+        root = patience.insist(lambda: enrolment_api.authority(invite.url, invite.ca_sha256, timeout_s))
+        service = enrolment_api.client(invite.url, root, timeout_s)
+        request = EnrolRequest(token=invite.token, device=device, csr=keys.request_pem(key, device))
+        told = _insist(service, request, patience, keys.key_print(key)[:_SHOWN])
+        identity = keep(folder, key, told, root, url=invite.url, device=device, invite=_print(invite))
+        return Enrolled(identity, before=False)
+
+
+def _known(folder: Folder, invite: Invite, *, replace: bool) -> Identity | None:
+    """The identity that this invite has brought already."""
+    try:
+        identity = folder.read()
+    except Misconfigured:
+        if not replace:
+            raise
+        return None
+    if identity is None or (identity.invite_sha256 == _print(invite) and _sound(folder, identity)):
+        return identity
+    if replace or identity.invite_sha256 == _print(invite):
+        return None
+    raise Misconfigured(
+        f"{folder.path}: this device is enrolled as {identity.device!r} in the fleet {identity.fleet!r}; to "
+        "give that up: lichen agent enroll --replace"
+    )
+
+
+def _sound(folder: Folder, identity: Identity) -> bool:
+    """Whether certificate, key and authority are there and belong together."""
+    pair, root = read_small(folder.pair), read_small(folder.authority)
+    if pair is None or root is None:
+        return False
+    try:
+        key = keys.load_key(pair, str(folder.pair))
+        certificate = keys.certificates_pem(pair, str(folder.pair))
+        keys.check(certificate, keys.certificates_pem(root, str(folder.authority)), key, identity.device)
+    except (Misconfigured, Refused):
+        return False
+    return True
+
+
+def pending_key(folder: Folder) -> keys.Key:
+    """The key of an earlier attempt, else a new one; on the disk before anybody hears of it.
+
+    Raises:
+        Misconfigured: others may read it.
+        Transient: the disk is full.
+    """
+    if exposed := [words for words in folder.exposed() if str(folder.next_key) in words]:
+        raise Misconfigured(exposed[0] + "; or remove it, and ask for a new invite")
+    pem = read_small(folder.next_key)
+    if pem is not None:
+        try:
+            return keys.load_key(pem, str(folder.next_key))
+        except Misconfigured:
+            pem = None  # the disk has spoilt it: what was asked with it is lost
+    key = keys.new_key()
+    folder.write(folder.next_key, keys.key_pem(key))
+    return key
+
+
+def _insist(service: Client, request: EnrolRequest, patience: Patience, shown: str) -> enrolment_api.Told:
+    """Ask until the answer is a certificate; ``shown``: the beginning of our key's fingerprint."""
+    while True:
+        told = patience.insist(lambda: enrolment_api.enrol(service, request))
+        if told.answer.status == "issued":
+            return told
+        wait_s = min(_LATEST_S, max(_SOONEST_S, told.answer.wait_s))
+        words = (
+            f"waiting for approval: lichen device approve {request.device} (lichen device ls: key {shown})"
+        )
+        every = f"asking every {wait_s:.0f} s, for at most {patience.left_s():.0f} s"
+        if not patience.pause(wait_s, f"{words}; {every}"):
+            raise Transient(
+                f"not approved in {patience.limit_s:.0f} s ({words}); the same command goes on later"
+            )
+
+
+def keep(
+    folder: Folder, key: keys.Key, told: enrolment_api.Told, root: str, *, url: str, device: str, invite: str
+) -> Identity:
+    """Check what came and write it: first whom to trust, then certificate and key, then the record.
+
+    Raises:
+        Refused: it is not what was asked for.
+        Transient: the disk is full.
+    """
+    answer = told.answer
+    if answer.device != device:
+        raise Refused(Reason.WRONG_DEVICE, f"the answer is for {answer.device!r}, not for {device!r}")
+    if answer.certificate is None:
+        raise Refused(Reason.MALFORMED, f"{url} says that it issued a certificate, and sends none")
+    root = answer.ca or root  # the service is the authority's own: it may name its successor
+    facts = keys.check(answer.certificate, root, key, device)
+    issued_at = facts.issued_at(told.date)
+    identity = _record(answer, facts, url, root, issued_at=issued_at, invite=invite)
+    certificate = keys.certificates_pem(answer.certificate.encode(), "the answer")
+    folder.write(folder.authority, keys.certificates_pem(root.encode(), "the authority").encode())
+    folder.write(folder.pair, certificate.encode() + keys.key_pem(key))
+    if answer.trust_root is not None:
+        keep_root(folder, answer.trust_root, invite)
+    folder.write(folder.record, identity.model_dump_json(indent=1).encode())
+    folder.forget_next_key()
+    return identity
+
+
+def keep_root(folder: Folder, text: str, invite: str) -> None:
+    """Who signs bundles, as the service says. One that came with the same invite stays: others follow it.
+
+    Raises:
+        Transient: the disk is full.
+    """
+    try:
+        known = folder.read()
+    except Misconfigured:
+        known = None
+    if known is None or known.invite_sha256 != invite or not folder.root.is_file():
+        folder.write(folder.root, text.encode())
+
+
+def _record(
+    answer: EnrolAnswer, facts: keys.Facts, url: str, root: str, *, issued_at: float, invite: str
+) -> Identity:
+    values = {
+        "fleet": answer.fleet,
+        "device": answer.device,
+        "url": url,
+        "ca_sha256": keys.fingerprints(root.encode())[0],
+        "invite_sha256": invite,
+        "issued_at": issued_at,
+        "not_after": facts.not_after,
+        "serial": facts.serial,
+        "broker_host": answer.broker_host,
+        "broker_port": answer.broker_port,
+    }
+    try:
+        return Identity.model_validate(values)
+    except ValueError as error:
+        raise Refused(Reason.MALFORMED, f"{url} answers nonsense: {error}") from None
+
+
+def _forget_if_used(folder: Folder) -> bool:
+    """Whether a power cut came after everything was written but before the request's key was put away.
+
+    Another key than ours is a renewal's whose answer was lost: it is needed to ask for that again.
+    """
+    key, pair = read_small(folder.next_key), read_small(folder.pair)
+    used = key is not None and pair is not None and pair.endswith(key)
+    if used:
+        folder.forget_next_key()
+    return used
+
+
+def _print(invite: Invite) -> str:
+    return hashlib.sha256(invite.token.encode()).hexdigest()

@@ -1,0 +1,1 @@
+"""Predictions of the active model, window by window and question by question."""

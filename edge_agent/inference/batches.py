@@ -1,0 +1,114 @@
+"""A batch of windows or questions, asked of a model, and the lines that are written of its answers.
+
+Shapes: B windows or questions, N of them that are asked, M modalities.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_agent.inference.onnx_models.observation import TAILS, Answers
+from edge_agent.inference.prediction_lines import Answered
+from edge_agent.inference.question_answers import Asked, Names, stamped
+from edge_agent.inference.serving.served_kinds import Model, ServedGraph, ServedWindows
+from edge_agent.inference.serving.served_model import Failed
+from edge_agent.windows.collector import Judged
+from protocol.bundle import BundleManifest
+
+if TYPE_CHECKING:
+    from edge_agent.inference.onnx_models.embedding_lookup import Found
+
+Batch = Judged | Asked
+_NOTHING: Final = np.zeros(0, np.int64)
+
+
+class OfWindows:
+    """Windows; only those with a modality that the model reads are asked about.
+
+    Args:
+        judged: the windows.
+        model: that answers.
+        min_quality: a modality below it counts as missing.
+    """
+
+    def __init__(self, judged: Judged, model: ServedWindows, min_quality: float) -> None:
+        self._judged = judged
+        self._used_BM = judged.windows.present_BM & (judged.quality.quality_BM >= min_quality)
+        self._asked = model.names, self._read_by(model)
+        self._some_N = np.flatnonzero(self._asked[1].any(axis=1))
+        self._said: Answers = {}
+        self.count = len(self._some_N)
+        self.since = judged.closed
+        self.y_B = judged.windows.y_B[self._some_N]
+
+    async def ask(self, model: Model) -> Answers:
+        """Answers to those that were to be asked about. Raises Failed."""
+        if not isinstance(model, ServedWindows):
+            raise Failed("the model is not of windows")
+        some, x = self._some_N, self._judged.windows.x
+        names, present_BM = self._asked
+        if model.names != names:  # the shadow need not read what the model reads
+            present_BM = self._read_by(model)
+        if self.count < len(present_BM):
+            x, present_BM = {name: x[name][some] for name in model.names}, present_BM[some]
+        return await model.predict(x, present_BM, self._judged.task)
+
+    def keep(self, answers: Answers) -> None:
+        """These are written."""
+        self._said = answers
+
+    def lines(
+        self, manifest: BundleManifest, *, own: bool, wall: float, latency_s: float
+    ) -> Iterator[dict[str, Any]]:
+        """One for each window."""
+        said = Answered(self._judged, self._used_BM, self._some_N, self._said, manifest, own)
+        return said.lines(wall, latency_s)
+
+    def _read_by(self, model: ServedWindows) -> NDArray[np.bool_]:
+        names = self._judged.task.modality_names
+        return self._used_BM[:, [names.index(name) for name in model.names]]
+
+
+class OfQuestions:
+    """Questions to a graph; those about names that no fact has are answered without the model.
+
+    Args:
+        asked: the questions.
+        names: of the device's graph.
+    """
+
+    def __init__(self, asked: Asked, names: Names) -> None:
+        self._asked = asked
+        self._names = names
+        self._known = [question for question in asked.questions if not names.strange(question)]
+        self._found: Found | None = None
+        self.count = len(asked.questions)
+        self.since = asked.at
+        self.y_B = _NOTHING
+
+    async def ask(self, model: Model) -> Answers:
+        """Rows of the best answers; none where the device has no embeddings. Raises Failed."""
+        if not isinstance(model, ServedGraph):
+            raise Failed("the model is not of graphs")
+        found = await model.ask(self._names.keyed(self._known), self._asked.task)
+        self._found = self._found or found
+        return {TAILS: found.tails_NK}
+
+    def keep(self, answers: Answers) -> None:
+        """These are written: what the first model found."""
+        self.count = len(answers[TAILS])
+        self.y_B = np.full(self.count, -1)
+
+    def lines(
+        self, manifest: BundleManifest, *, own: bool, wall: float, latency_s: float
+    ) -> Iterator[dict[str, Any]]:
+        """One for each question."""
+        del own  # an answer always comes from the device's own embeddings
+        if self._found is not None:
+            for line in self._names.lines(self._asked, manifest, self._found):
+                yield stamped(line, manifest, wall, latency_s)
+
+
+Asking = OfWindows | OfQuestions

@@ -1,0 +1,1 @@
+"""ONNX models on the device: what may be opened, and how it is asked."""

@@ -1,0 +1,148 @@
+"""A model that completes graphs, loaded into ONNX Runtime (``protocol.bundle.Completion``).
+
+Shapes: B questions, E entities, X relations and their inverses, V views, D entity dim, C relation dim, K
+answers.
+"""
+
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from edge_agent.inference.onnx_models.compatibility import MODEL_FILE
+from edge_agent.inference.onnx_models.session import CPU, onnx_errors, open_session
+from edge_agent.inference.onnx_models.window_model import read_manifest
+from models.contract import FloatArray
+from models.knowledge_graph.data.embedding_tables import Tables
+from models.knowledge_graph.data.graph import IntArray
+from protocol.bundle import COMPLETION_INPUTS, COMPLETION_OUTPUTS
+from protocol.errors import Reason, Refused
+
+_AT_ONCE: Final = 64
+"""Questions of one call: with 50,000 entities their scores take 13 MB."""
+_TYPES: Final = dict(zip(COMPLETION_INPUTS, ("int64", "int64", "float", "float"), strict=True))
+
+
+class GraphModel:
+    """An inference session; embeddings are fed with every question.
+
+    Args:
+        folder: an unpacked bundle.
+        threads: of ONNX Runtime.
+        file: which of its models.
+        provider: of ONNX Runtime.
+
+    Raises:
+        Refused: the file is not closed (``closed_graph``), does not load, or its inputs or outputs are not
+            those of its manifest.
+    """
+
+    def __init__(self, folder: Path, threads: int, file: str = MODEL_FILE, provider: str = CPU) -> None:
+        self.manifest = read_manifest(folder)
+        self.digest = folder.name
+        if self.manifest.graph is None:
+            raise Refused(Reason.WRONG_TENSORS, f"{folder}: the model is of windows, not of graphs")
+        self.shape = self.manifest.graph
+        self.own = False
+        """Whether it has answered from the device's own embeddings."""
+        self._session: Any = open_session(folder, self.manifest, threads, file, provider)
+        self._require_inputs()
+        given = {o.name for o in self._session.get_outputs()}
+        if lacking := [name for name in COMPLETION_OUTPUTS if name not in given]:
+            raise Refused(Reason.WRONG_TENSORS, f"the graph has no output {lacking[0]!r}")
+
+    def _require_inputs(self) -> None:
+        shape = self.shape
+        dims: dict[str, list[int]] = {
+            "head": [],
+            "relation": [],
+            "entities": [shape.views, shape.entity_dim],
+            "relations": [shape.views * shape.relation_dim],
+        }
+        found = {i.name: i for i in self._session.get_inputs()}
+        if set(found) != set(dims):
+            raise Refused(Reason.WRONG_TENSORS, f"the graph's inputs are {sorted(found)}, not {sorted(dims)}")
+        for name, wanted in dims.items():
+            first, *others = list(found[name].shape) or [0]
+            if isinstance(first, int) or others != wanted or found[name].type != f"tensor({_TYPES[name]})":
+                raise Refused(
+                    Reason.WRONG_TENSORS,
+                    f"the graph's input {name!r} is {found[name].type} {found[name].shape}, not "
+                    f"{_TYPES[name]} of any number of {wanted}",
+                )
+
+    def misfit(self, tables: Tables) -> str:
+        """Why it cannot answer from these embeddings, in words; empty where it can."""
+        shape, (_, views, dim) = self.shape, tables.entities_EVD.shape
+        wide = tables.relations_XC.shape[1]
+        if (views, dim, wide) == (shape.views, shape.entity_dim, shape.views * shape.relation_dim):
+            return ""
+        return (
+            f"the model takes entities of {shape.views} x {shape.entity_dim} numbers and relations of "
+            f"{shape.views * shape.relation_dim}; this device's embeddings have {views} x {dim} and {wide}"
+        )
+
+    def complete(self, head_B: IntArray, relation_B: IntArray, tables: Tables) -> tuple[IntArray, FloatArray]:
+        """``tails_BK`` (rows of the entities; -1 where there are fewer) and ``scores_BK``, the highest first.
+
+        Args:
+            head_B: rows of the entities.
+            relation_B: rows of the relations; the inverse of relation r is r + R.
+            tables: the device's own; :meth:`misfit` says nothing of them.
+
+        Raises:
+            Refused: ONNX Runtime cannot run it, or what it gives are no answers.
+        """
+        parts = [
+            self._complete(head_B[at : at + _AT_ONCE], relation_B[at : at + _AT_ONCE], tables)
+            for at in range(0, len(head_B), _AT_ONCE)
+        ]
+        if not parts:
+            nothing = np.empty((0, self.shape.top_k))
+            return nothing.astype(np.int64), nothing.astype(np.float32)
+        return np.concatenate([tails for tails, _ in parts]), np.concatenate([scores for _, scores in parts])
+
+    def _complete(
+        self, head_B: IntArray, relation_B: IntArray, tables: Tables
+    ) -> tuple[IntArray, FloatArray]:
+        feeds = (head_B, relation_B, tables.entities_EVD, tables.relations_XC)
+        try:
+            tails_BK, scores_BK = self._session.run(
+                list(COMPLETION_OUTPUTS), dict(zip(COMPLETION_INPUTS, feeds, strict=True))
+            )
+        except onnx_errors() as error:
+            raise Refused(Reason.MALFORMED, f"the model does not run: {error}"[:500]) from None
+        size, entities = (len(head_B), self.shape.top_k), len(tables.entities_EVD)
+        if tails_BK.shape != size or scores_BK.shape != size or tails_BK.dtype != np.int64:
+            raise Refused(
+                Reason.WRONG_TENSORS,
+                f"tails are {tails_BK.dtype} {tails_BK.shape}, scores {scores_BK.shape}, not {size}",
+            )
+        if ((tails_BK < -1) | (tails_BK >= entities)).any() or not np.isfinite(scores_BK).all():
+            raise Refused(
+                Reason.OUT_OF_BOUNDS, f"the model gave tails beyond {entities} entities, or no numbers"
+            )
+        return tails_BK, np.asarray(scores_BK, np.float32)
+
+    def try_once(self) -> None:
+        """Ask about tables of zeros: fewer entities than are answered, and more.
+
+        Raises:
+            Refused: it fails, or the answers are not the best of all entities.
+        """
+        shape = self.shape
+        for count in (1, shape.top_k + 1):
+            tables = Tables(
+                np.zeros((count, shape.views, shape.entity_dim), np.float32),
+                np.zeros((count, 16), np.uint8),
+                np.zeros((2, shape.views * shape.relation_dim), np.float32),
+                np.zeros((1, 16), np.uint8),
+            )
+            tails_BK, scores_BK = self.complete(np.array([0, 0]), np.array([0, 1]), tables)
+            answers = min(count, shape.top_k)
+            whole = all(len(set(row)) == answers for row in tails_BK[:, :answers].tolist())
+            if not whole or (tails_BK[:, answers:] != -1).any() or (np.diff(scores_BK, axis=1) > 0).any():
+                raise Refused(
+                    Reason.WRONG_TENSORS,
+                    f"asked about {count} entities, the model did not give the best {answers} in order",
+                )

@@ -1,0 +1,132 @@
+"""Questions by key -> the best answers by key, from the device's own embeddings. Synchronous.
+
+This half of answering is where the model runs, beside the tables that training has left on disk; it knows no
+names. ``edge_agent.inference.question_answers`` has the other half.
+
+Shapes: B questions, N of them that have rows in the tables, K answers.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_agent.inference.onnx_models.completion_model import GraphModel
+from edge_agent.tasks.private_tensors import PrivateTensors
+from models.contract import FloatArray
+from models.knowledge_graph.data import embedding_tables
+from models.knowledge_graph.data.embedding_tables import Tables
+from models.knowledge_graph.data.graph import BoolArray, IntArray
+from models.knowledge_graph.data.keys import KEY_BYTES, Keys
+from protocol.errors import Misconfigured
+
+NO_TABLES: Final = "this device has no embeddings yet: they come with its first round of training"
+HAS_ROWS, NEW_ENTITY, NEW_RELATION = range(3)
+"""What :attr:`Found.state_B` says: the tables have entity and relation of a question; or which is lacking."""
+
+
+@dataclass(frozen=True)
+class Keyed:
+    """Questions.
+
+    Attributes:
+        entity_B16: key of the entity that is asked about.
+        relation_B16: key of the relation.
+        inverse_B: whether the entity is the tail of what is asked for.
+    """
+
+    entity_B16: Keys
+    relation_B16: Keys
+    inverse_B: BoolArray
+
+
+@dataclass(frozen=True)
+class Found:
+    """Answers.
+
+    Attributes:
+        why: why there are none at all, in words; empty where there may be some.
+        state_B: of each question.
+        tails_NK: rows of the entities, for those that are :data:`HAS_ROWS`; -1 where there are fewer.
+        keys_NK16: of those rows.
+        scores_NK: the highest first.
+    """
+
+    why: str
+    state_B: NDArray[np.uint8]
+    tails_NK: IntArray
+    keys_NK16: Keys
+    scores_NK: FloatArray
+
+
+class TableReader:
+    """Answers from the embeddings as they are on the disk. For one thread.
+
+    Args:
+        private: where training leaves them.
+    """
+
+    def __init__(self, private: PrivateTensors) -> None:
+        self._private = private
+        self._read: tuple[object, Tables | None, str] = (None, None, NO_TABLES)
+
+    def found(self, model: GraphModel, task: str, asked: Keyed) -> Found:
+        """Answer questions about a task.
+
+        Raises:
+            Refused: the model does not run.
+        """
+        tables, why = self._fitting(model, task)
+        if tables is None:
+            return nothing(why, model.shape.top_k)
+        state_B = np.full(len(asked.inverse_B), HAS_ROWS, np.uint8)
+        rows: list[tuple[int, int]] = []
+        for b, inverse in enumerate(asked.inverse_B.tolist()):
+            entity = tables.entity(asked.entity_B16[b].tobytes())
+            relation = tables.relation(asked.relation_B16[b].tobytes(), inverse=inverse)
+            if entity is None or relation is None:
+                state_B[b] = NEW_ENTITY if entity is None else NEW_RELATION
+            else:
+                rows.append((entity, relation))
+        heads, relations = (np.array([row[i] for row in rows], np.int64) for i in (0, 1))
+        tails_NK, scores_NK = model.complete(heads, relations, tables)
+        model.own = model.own or bool(rows)
+        keys_NK16 = tables.entity_keys_E16[np.maximum(tails_NK, 0)]
+        return Found("", state_B, tails_NK, keys_NK16, scores_NK)
+
+    def why_not(self, model: GraphModel, task: str) -> str:
+        """Why no question can be answered, in words; empty where some may be."""
+        return self._fitting(model, task)[1]
+
+    def _fitting(self, model: GraphModel, task: str) -> tuple[Tables | None, str]:
+        """Embeddings that the model takes; or why there are none, in words."""
+        tables, why = self._tables(task)
+        if tables is None:
+            return None, why
+        return (None, why) if (why := model.misfit(tables)) else (tables, "")
+
+    def _tables(self, task: str) -> tuple[Tables | None, str]:
+        """Read again where training has written since; and why there are none, in words."""
+        now = (task, self._private.stamp(task))
+        if self._read[0] != now:
+            try:
+                found, why = (
+                    embedding_tables.tables(self._private.kept(task, embedding_tables.NAMES)),
+                    NO_TABLES,
+                )
+            except Misconfigured as error:
+                found, why = None, str(error)
+            self._read = (now, found, why)
+        return self._read[1:]
+
+
+def nothing(why: str, top_k: int) -> Found:
+    """No answers, to anything."""
+    return Found(
+        why,
+        np.zeros(0, np.uint8),
+        np.zeros((0, top_k), np.int64),
+        np.zeros((0, top_k, KEY_BYTES), np.uint8),
+        np.zeros((0, top_k), np.float32),
+    )

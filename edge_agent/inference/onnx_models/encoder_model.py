@@ -1,0 +1,113 @@
+"""An encoder without torch: a graph of the task, fed with the tensors of any version's encoder blob.
+
+Shapes: B windows, C channels, T samples, D features.
+"""
+
+from typing import Any, Final
+
+import numpy as np
+
+from edge_agent.inference.onnx_models.session import onnx_errors, session_of
+from models.contract import FloatArray, Tensors
+from protocol.errors import Reason, Refused
+
+INPUT: Final = "x"
+OUTPUT: Final = "feature"
+MAX_GRAPH_BYTES: Final = 1024 * 1024
+"""A graph of sixteen convolutions has some 30 KB: its weights are not inside."""
+BATCH: Final = 64
+"""Windows at once: bounds the memory that a pass takes, whatever the number of windows."""
+
+
+class FeatureGraph:
+    """One modality's graph in ONNX Runtime. Synchronous.
+
+    Args:
+        data: a serialized model, as ``export.encoder_models`` makes it.
+        threads: of ONNX Runtime.
+
+    Raises:
+        Refused: too large, not closed (``closed_graph``), it does not load, or its inputs and outputs are not
+            a feature graph's.
+    """
+
+    def __init__(self, data: bytes, threads: int = 1) -> None:
+        if len(data) > MAX_GRAPH_BYTES:
+            raise Refused(Reason.TOO_LARGE, f"feature graph of {len(data)} bytes, at most {MAX_GRAPH_BYTES}")
+        self._session: Any = session_of(data, "the feature graph", threads)
+        self._shapes = {i.name: tuple(i.shape) for i in self._session.get_inputs()}
+        given = self._session.get_outputs()
+        outputs = [o.name for o in given]
+        if outputs != [OUTPUT] or len(self._shapes.get(INPUT, ())) != 3:  # noqa: PLR2004 - B, C, T
+            raise Refused(
+                Reason.WRONG_TENSORS,
+                f"the feature graph gives {', '.join(outputs)} of {', '.join(self._shapes)[:200]}, "
+                f"not {OUTPUT!r} of {INPUT!r} and an encoder's tensors",
+            )
+
+        dim = given[0].shape[-1] if given[0].shape else 0
+        self._dim = dim if isinstance(dim, int) else 0
+
+    @property
+    def dim(self) -> int:
+        """D; 0 where the graph does not say it."""
+        return self._dim
+
+    def run(self, x_BCT: FloatArray, encoder: Tensors) -> FloatArray:
+        """The features ``z_BD`` of all windows, before normalisation, in batches of :data:`BATCH`.
+
+        Args:
+            x_BCT: float32, in the modality's unit.
+            encoder: the tensors of one blob ``encoder/<modality>``, by full name.
+
+        Raises:
+            Refused: names or shapes are not the graph's, ONNX Runtime cannot run it, or a feature of finite
+                windows is not finite.
+        """
+        self._require(x_BCT, encoder)
+        parts = [self._batch(x_BCT[at : at + BATCH], encoder) for at in range(0, len(x_BCT), BATCH)]
+        z_BD: FloatArray = np.concatenate([np.zeros((0, self._dim), np.float32), *parts])
+        if not np.isfinite(z_BD).all():
+            raise Refused(Reason.NON_FINITE, "the feature graph gave features that are not finite")
+        return z_BD
+
+    def try_once(self) -> None:
+        """Run a whole batch of zeros, which takes the memory of any, through an encoder of ones.
+
+        Raises:
+            Refused: as :meth:`run`.
+        """
+        ones = {name: np.ones(shape, np.float32) for name, shape in self._shapes.items() if name != INPUT}
+        self.run(np.zeros((BATCH, *self._shapes[INPUT][1:]), np.float32), ones)
+
+    def _require(self, x_BCT: FloatArray, encoder: Tensors) -> None:
+        wanted = self._shapes.keys() - {INPUT}
+        if wanted != encoder.keys():
+            stray = sorted(wanted ^ encoder.keys())
+            raise Refused(
+                Reason.WRONG_TENSORS, f"graph and encoder differ in tensor {stray[0]!r} ({len(stray)} such)"
+            )
+        for name, value in encoder.items():
+            if self._shapes[name] != value.shape:
+                raise Refused(
+                    Reason.WRONG_TENSORS,
+                    f"tensor {name!r} has shape {value.shape}, the graph takes {self._shapes[name]}",
+                )
+        if x_BCT.shape[1:] != (taken := self._shapes[INPUT][1:]):
+            raise Refused(
+                Reason.WRONG_TENSORS,
+                f"windows are {x_BCT.shape[1:]} (channels, samples), the graph takes {taken}",
+            )
+
+    def _batch(self, x_BCT: FloatArray, encoder: Tensors) -> FloatArray:
+        feeds = {INPUT: np.ascontiguousarray(x_BCT, np.float32), **encoder}
+        try:
+            (z_BD,) = self._session.run([OUTPUT], feeds)
+        except onnx_errors() as error:
+            raise Refused(Reason.MALFORMED, f"the feature graph does not run: {error}"[:500]) from None
+        found: FloatArray = np.asarray(z_BD)
+        if found.dtype != np.float32 or found.shape != (len(x_BCT), self._dim):
+            raise Refused(
+                Reason.WRONG_TENSORS, f"{len(x_BCT)} windows gave {found.dtype} features of {found.shape}"
+            )
+        return found

@@ -1,0 +1,20 @@
+"""The models that a device runs: of windows, or of graphs; which, the bundle's manifest says."""
+
+from pathlib import Path
+
+from edge_agent.inference.onnx_models.compatibility import MODEL_FILE
+from edge_agent.inference.onnx_models.completion_model import GraphModel
+from edge_agent.inference.onnx_models.session import CPU
+from edge_agent.inference.onnx_models.window_model import LoadedModel, read_manifest
+
+Model = LoadedModel | GraphModel
+
+
+def load(folder: Path, threads: int, file: str = MODEL_FILE, provider: str = CPU) -> Model:
+    """Load an unpacked bundle into this process, without running it yet; the arguments are a model's.
+
+    Raises:
+        Refused: as :class:`LoadedModel` and :class:`GraphModel`.
+    """
+    kind = LoadedModel if read_manifest(folder).graph is None else GraphModel
+    return kind(folder, threads, file, provider)

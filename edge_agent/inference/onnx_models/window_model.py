@@ -1,0 +1,225 @@
+"""A model of windows, loaded into ONNX Runtime; and the manifest of any model.
+
+It runs in a servant (``edge_agent.inference.serving``), not in the agent.
+
+Shapes: B windows, M modalities that it reads, C channels, T samples, K classes of a target.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from edge_agent.inference.onnx_models.compatibility import MODEL_FILE, PRESENT
+from edge_agent.inference.onnx_models.session import CPU, PASSING, onnx_errors, open_session
+from models.contract import FloatArray, Tensors
+from models.tensors import unflatten
+from protocol.bundle import BundleManifest
+from protocol.errors import Reason, Refused, Transient
+from protocol.frames.frame import digest
+from protocol.output_names import outputs_of
+from protocol.tasks.task import Target
+
+_log = structlog.get_logger("edge_agent.inference.onnx_models.window_model")
+MANIFEST_FILE: Final = "manifest.json"
+
+
+def read_manifest(folder: Path) -> BundleManifest:
+    """The manifest of an unpacked bundle whose files are what it says.
+
+    Raises:
+        Refused: it is not there or not readable, or a file was damaged since.
+        Transient: it cannot be read now (too many open files, no memory), which says nothing of it.
+    """
+    path = folder / MANIFEST_FILE
+    try:
+        manifest = BundleManifest.model_validate_json(path.read_bytes())
+        damaged = [
+            name for name, ref in manifest.files.items() if digest((folder / name).read_bytes()) != ref.digest
+        ]
+    except (OSError, ValidationError) as error:
+        if isinstance(error, OSError) and error.errno in PASSING:
+            raise Transient(f"{path}: {error}"[:500]) from None
+        raise Refused(Reason.MALFORMED, f"{path}: {error}"[:500]) from None
+    if damaged:
+        raise Refused(Reason.WRONG_DIGEST, f"{folder / damaged[0]} is not what its manifest says")
+    return manifest
+
+
+class LoadedModel:
+    """An inference session on windows (:mod:`.completion_model` has the one on graphs).
+
+    Args:
+        folder: an unpacked bundle.
+        threads: of ONNX Runtime.
+        file: which of its models.
+        provider: of ONNX Runtime.
+
+    Raises:
+        Refused: the file is not closed (``closed_graph``), does not load, or its inputs or outputs are not
+            those of its manifest.
+    """
+
+    def __init__(self, folder: Path, threads: int, file: str = MODEL_FILE, provider: str = CPU) -> None:
+        self.manifest = read_manifest(folder)
+        self.digest = folder.name
+        self._session = open_session(folder, self.manifest, threads, file, provider)
+        self.names = tuple(m.name for m in self.manifest.modalities)
+        """Modalities that it reads, in the order of the columns of ``present``."""
+        self._answers = {target.name: outputs_of(target)[0] for target in self.manifest.predicted}
+        self._require_inputs()
+        self._require_outputs()
+        self.overridable = self._overridable()
+        """Shapes of the tensors that the device may replace, by wire name."""
+        self._own: Tensors = {}
+
+    def _overridable(self) -> dict[str, tuple[int, ...]]:
+        shapes = {i.name: tuple(i.shape) for i in self._session.get_overridable_initializers()}
+        outputs = {o.name for o in self._session.get_outputs()}
+        for name in self.manifest.overridable:
+            if name not in shapes or name not in outputs:
+                raise Refused(
+                    Reason.WRONG_TENSORS, f"the manifest calls {name!r} overridable, the graph does not"
+                )
+        return {name: shapes[name] for name in self.manifest.overridable}
+
+    def _require_inputs(self) -> None:
+        expected: dict[str, list[int]] = {
+            m.name: [m.channels, self.manifest.samples.get(m.name, 0)] for m in self.manifest.modalities
+        }
+        expected[PRESENT] = [len(self.names)]
+        found = {i.name: list(i.shape[1:]) for i in self._session.get_inputs()}
+        if set(found) != set(expected):
+            raise Refused(
+                Reason.WRONG_TENSORS, f"the graph's inputs are {sorted(found)}, not {sorted(expected)}"
+            )
+        for name, dims in expected.items():
+            pairs = zip(found[name], dims, strict=False)
+            if len(found[name]) != len(dims) or any(isinstance(a, int) and a != b for a, b in pairs):
+                raise Refused(
+                    Reason.WRONG_TENSORS, f"the graph's input {name!r} is {found[name]}, not {dims}"
+                )
+
+    def _require_outputs(self) -> None:
+        given = {o.name for o in self._session.get_outputs()}
+        lacking = [name for name in self._answers.values() if name not in given]
+        if lacking:
+            raise Refused(Reason.WRONG_TENSORS, f"the graph has no output {lacking[0]!r}, the manifest has")
+
+    @property
+    def own(self) -> Tensors:
+        """The device's own tensors, used instead of the graph's; empty where it has none."""
+        return self._own
+
+    @own.setter
+    def own(self, tensors: Tensors) -> None:
+        self._own = self.fitting(tensors)
+
+    def fitting(self, tensors: Tensors) -> Tensors:
+        """Those of the tensors that the graph takes; the log names those of its names that it cannot take.
+
+        The tensors of one blob belong together: one that is missing or wrong takes the others with it.
+        """
+        wanted = unflatten(dict.fromkeys(self.overridable, np.empty(0, np.float32)))
+        taken: Tensors = {}
+        for blob, names in wanted.items():
+            here = [name for name in names if name in tensors]
+            wrong = [name for name in names if not self._fits(name, tensors.get(name))]
+            if not wrong:
+                taken |= {name: np.ascontiguousarray(tensors[name], np.float32) for name in names}
+            elif here:
+                _log.warning("own tensors are not used: they do not fit the model", blob=blob, wrong=wrong)
+        return taken
+
+    def _fits(self, name: str, value: FloatArray | None) -> bool:
+        return value is not None and value.shape == self.overridable[name] and bool(np.isfinite(value).all())
+
+    def defaults(self) -> Tensors:
+        """The graph's own values of :attr:`overridable`.
+
+        Raises:
+            Refused: ONNX Runtime cannot give them.
+        """
+        names = list(self.overridable)
+        feeds = self._zeros()
+        feeds[PRESENT] = np.zeros((1, len(self.names)), np.float32)
+        try:
+            return dict(zip(names, self._session.run(names, feeds), strict=True)) if names else {}
+        except onnx_errors() as error:
+            raise Refused(Reason.MALFORMED, f"the model does not run: {error}"[:500]) from None
+
+    def _zeros(self) -> dict[str, FloatArray]:
+        return {
+            m.name: np.zeros((1, m.channels, self.manifest.samples[m.name]), np.float32)
+            for m in self.manifest.modalities
+        }
+
+    def predict(
+        self, x: Mapping[str, NDArray[np.float32]], present_BM: NDArray[np.bool_], columns: Sequence[str]
+    ) -> dict[str, FloatArray]:
+        """What it says of windows, with the device's own tensors where it has some.
+
+        Own tensors that lead to numbers that are not finite are dropped, with a log line.
+
+        Args:
+            x: per modality ``x_BCT`` in raw units.
+            present_BM: availability.
+            columns: the modality of each of its columns.
+
+        Returns:
+            By target, in its unit: of a classification the probabilities ``(B, K)``, of a regression the
+            values ``(B,)``, of a generation the windows ``(B, C, T)``.
+
+        Raises:
+            Refused: ONNX Runtime cannot run it.
+        """
+        order = [columns.index(name) for name in self.names]
+        feeds = {name: x[name] for name in self.names}
+        feeds[PRESENT] = present_BM[:, order].astype(np.float32)
+        answers = self._run(feeds | self._own)
+        if self._own and not _finite(answers):
+            _log.warning(
+                "own tensors are not used: with them a prediction is not finite", own=list(self._own)
+            )
+            self._own = {}
+            answers = self._run(feeds)
+        return answers
+
+    def _run(self, feeds: Mapping[str, NDArray[np.float32]]) -> dict[str, FloatArray]:
+        try:
+            made = self._session.run(list(self._answers.values()), feeds)
+        except onnx_errors() as error:
+            raise Refused(Reason.MALFORMED, f"the model does not run: {error}"[:500]) from None
+        return {name: np.asarray(value, np.float32) for name, value in zip(self._answers, made, strict=True)}
+
+    def try_once(self) -> None:
+        """Run one window of zeros.
+
+        Raises:
+            Refused: it fails, or an answer is not finite, or not of the shape that the manifest says: a
+                probability for each label, one value, a window.
+        """
+        answers = self.predict(self._zeros(), np.ones((1, len(self.names)), np.bool_), self.names)
+        for target in self.manifest.predicted:
+            answer, wanted = answers[target.name], self._shape(target)
+            if answer.shape != wanted or not np.isfinite(answer).all():
+                raise Refused(
+                    Reason.WRONG_TENSORS,
+                    f"one window gave {self._answers[target.name]} of shape {answer.shape}, not {wanted}, or "
+                    "not finite",
+                )
+
+    def _shape(self, target: Target) -> tuple[int, ...]:
+        """Of one window's answer."""
+        if target.kind == "classification":
+            return (1, len(target.labels))
+        made = {m.name: m for m in self.manifest.generated or ()}.get(target.modality or "")
+        return (1,) if made is None else (1, made.channels, self.manifest.samples.get(made.name, 0))
+
+
+def _finite(answers: Mapping[str, FloatArray]) -> bool:
+    return all(bool(np.isfinite(answer).all()) for answer in answers.values())

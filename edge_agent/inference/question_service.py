@@ -1,0 +1,86 @@
+"""Questions that an application appends to a file -> inference.
+
+New ones are asked soon. Those that stand are asked again when answers may be others: with another model, or
+with the device's own embeddings after a round. Memory: the last ``MAX_STANDING`` different ones stand; older
+ones were answered, and are forgotten.
+"""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from edge_agent.inference.question_answers import Asked
+from edge_agent.inference.service import Inference
+from edge_agent.inference.serving.served_kinds import ServedGraph
+from edge_agent.knowledge_graph.question_file import Question, QuestionFile
+from edge_agent.knowledge_graph.workspace import GraphWorkspace
+from edge_agent.tasks.private_tensors import PrivateTensors
+from edge_agent.tasks.workspace import Workspace
+from runtime.clock import Clock
+
+MAX_STANDING: Final = 1000
+_AT_ONCE: Final = 64
+"""Questions of one batch: as many as one call of the model takes."""
+
+
+class Queries:
+    """One service.
+
+    Args:
+        path: of the file; need not be there yet.
+        inference: answers.
+        private: tells when training has made other embeddings.
+        workspace: of the present task; nothing is asked while it is not on a graph.
+        clock: paces it.
+        poll_s: how often the file is looked at.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        inference: Inference,
+        private: PrivateTensors,
+        workspace: Callable[[], Workspace | None],
+        *,
+        clock: Clock,
+        poll_s: float,
+    ) -> None:
+        self._file = QuestionFile(path)
+        self._inference = inference
+        self._private = private
+        self._workspace = workspace
+        self._clock = clock
+        self._poll_s = poll_s
+        self._standing: dict[Question, None] = {}
+        self._asked_with: object = None
+
+    async def run(self) -> None:
+        """Look at the file, and ask, for ever."""
+        while True:
+            await self.look()
+            await self._clock.sleep(self._poll_s)
+
+    async def look(self) -> None:
+        """Ask what is new; all that stands, where the answers may be others."""
+        fresh = await asyncio.to_thread(self._file.fresh)
+        for question in fresh:
+            self._standing.pop(question, None)
+            self._standing[question] = None  # the newest is the last
+        for old in [*self._standing][:-MAX_STANDING]:
+            del self._standing[old]
+        model, work = self._inference.model, self._workspace()
+        if not isinstance(model, ServedGraph) or not isinstance(work, GraphWorkspace):
+            return
+        snapshot, now = work.snapshot, (model.digest, work.task, self._private.stamp(work.task.name))
+        if snapshot is None:
+            return
+        questions = fresh if now == self._asked_with else [*self._standing]
+        self._asked_with = now
+        for at in range(0, len(questions), _AT_ONCE):
+            some = tuple(questions[at : at + _AT_ONCE])
+            self._inference.offer(Asked(work.task, some, snapshot, self._clock.now()))
+
+    def told(self) -> dict[str, Any]:
+        """For ``status.json``, as JSON values."""
+        return {"questions": len(self._standing), "questions_trouble": self._file.trouble}

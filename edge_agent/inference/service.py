@@ -1,0 +1,300 @@
+"""Live windows or questions -> predictions, by a model in a process of its own (``inference.serving``).
+
+Nothing of ONNX Runtime is in this process: what a model takes, breaks or leaks is its own, and is the
+system's again when another one is installed. The event loop never waits for a model, nor for a disk. With
+``infer.isolation = "none"`` the model is in this process, and the loop waits where that takes 5 ms at most.
+
+Queue: at most ``MAX_BATCHES`` batches of windows or questions wait; when full the oldest is dropped and
+counted, because a late prediction is worth less than a new one.
+"""
+
+import asyncio
+import json
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from edge_agent.config.agent import InferSettings
+from edge_agent.inference.batches import Asking, Batch, OfQuestions, OfWindows
+from edge_agent.inference.latency import Latency
+from edge_agent.inference.onnx_models.observation import Answers, Seen, rows
+from edge_agent.inference.question_answers import Names
+from edge_agent.inference.rotating_log import RotatingLines
+from edge_agent.inference.serving.served_kinds import Model, ServedGraph, ServedWindows
+from edge_agent.inference.serving.served_model import Failed
+from edge_agent.inference.serving.start import host_of, started
+from edge_agent.inference.serving.variants.benchmark import Recent
+from edge_agent.inference.serving.zygote_client import Zygote
+from edge_agent.tasks.private_tensors import PrivateTensors
+from edge_agent.windows.collector import Judged
+from models.worker.job_loop import trim_memory
+from runtime.clock import Clock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from protocol.bundle import BundleManifest
+
+_log = structlog.get_logger("edge_agent.inference.service")
+MAX_BATCHES: Final = 64
+MAX_DEATHS: Final = 3
+"""Batches in a row that its process did not answer: then a model is given up."""
+_SHADOWED: Final = MAX_BATCHES // 4
+"""Where more batches wait, there is no time to ask the shadow too, ..."""
+_QUICK: Final = 0.1
+"""... unless it takes this part of the model's time."""
+
+
+class Inference:
+    """Runs the model that :meth:`install` gave last, and beside it the one that :meth:`shadow` gave.
+
+    Args:
+        settings: what to run, and where to write.
+        clock: stamps predictions.
+        private: what the device keeps of its own training; a write there counts from the next window on.
+        zygote: makes the processes of models; None: one that is started when it is first needed.
+    """
+
+    def __init__(
+        self,
+        settings: InferSettings,
+        clock: Clock,
+        private: PrivateTensors | None = None,
+        zygote: Zygote | None = None,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._private = None if private is None else private.folder
+        self._zygote = Zygote() if zygote is None else zygote
+        self._host = host_of(self._zygote, settings)
+        self._waiting: deque[Batch] = deque()
+        self._wake = asyncio.Event()
+        self._thread = ThreadPoolExecutor(1, "inference")
+        self._output = (
+            None if settings.output is None else RotatingLines(settings.output, settings.max_output_bytes)
+        )
+        self._model: Model | None = None
+        self._shadow: Model | None = None
+        self._shadow_s = 0.0
+        """What it took for the last batch."""
+        self._busy: Model | None = None
+        self._retired: list[Model] = []
+        self._loaded: list[Model] = []
+        self._names: Names | None = None
+        self._recent = Recent()
+        self.watch: Callable[[Seen], None] = _nobody
+        """Called on the loop after each batch, also after one that failed."""
+        self.said: Callable[[list[dict[str, Any]], BundleManifest], None] = _nobody
+        """Called on the loop with the lines of each batch, and the manifest of the model."""
+        self.available = settings.enabled
+        """Whether a model could run here; False once ONNX Runtime was found not to work."""
+        self.off_because = "no model yet" if settings.enabled else "infer.enabled is false"
+        """Why there is no inference, in words; empty when there is."""
+        self.predictions = 0
+        self.failures = 0
+        """Batches without an answer."""
+        self.dropped = 0
+        self.last: dict[str, Any] | None = None
+        self.latency = Latency()
+        """From the end of a window, or the reading of a question, to the answer."""
+        self.model_latency = Latency()
+        """Of that, what the model and the way to it take."""
+
+    @property
+    def model(self) -> Model | None:
+        """What answers now."""
+        return self._model
+
+    @property
+    def shadowing(self) -> Model | None:
+        """What sees the same, and is only compared."""
+        return self._shadow
+
+    async def ready(self) -> str:
+        """Why no model can run here, in words, empty where one can; kept in :attr:`available`."""
+        found = await self._zygote.ready()
+        if found.why:
+            self.available, self.off_because = False, found.why
+        return found.why
+
+    async def load(self, folder: Path) -> Model:
+        """Start the fastest variant of a model that agrees with float32 here, and run it once.
+
+        One that was loaded before and is not in use ends.
+
+        Raises:
+            Refused: it is damaged, does not run, or its process dies of it.
+            Transient: there is no process to be had.
+        """
+        self._close_unused()
+        model = await started(self._zygote, self._host, folder, self._settings, self._private, self._recent)
+        self._loaded.append(model)
+        trim_memory()  # what fetching, unpacking and parsing it left behind
+        return model
+
+    def install(self, model: Model | None) -> None:
+        """It answers from the next batch on; the one before ends, unless it is the shadow."""
+        before, self._model = self._model, model
+        if model is not None:
+            self.off_because, model.failures = "", 0
+        self._retire(before)
+
+    def shadow(self, model: Model | None) -> None:
+        """It is asked the same from the next batch on; the one before ends, unless it is what answers."""
+        before, self._shadow, self._shadow_s = self._shadow, model, 0.0
+        self._retire(before)
+
+    def offer(self, batch: Batch) -> None:
+        """Take windows as they close, and questions as they come."""
+        if self._model is None:
+            if isinstance(batch, Judged) and self.available:
+                self._recent.add(batch)
+            return
+        if len(self._waiting) >= MAX_BATCHES:
+            oldest = self._waiting.popleft()
+            self.dropped += len(oldest.windows if isinstance(oldest, Judged) else oldest.questions)
+        self._waiting.append(batch)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Predict for ever."""
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                while self._waiting:
+                    batch, model = self._waiting.popleft(), self._model
+                    if model is None or model.manifest.task != batch.task.name:
+                        continue
+                    asking = self._asking(batch, model)
+                    if asking is not None and asking.count:
+                        await self._take(asking, model)
+                    if isinstance(batch, Judged):
+                        self._recent.add(batch)
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """End all processes."""
+        self._model = self._shadow = self._busy = None
+        self._close_unused()
+        self._thread.shutdown(wait=True)
+        if self._output is not None:
+            self._output.close()
+        await self._zygote.aclose()
+
+    def told(self) -> dict[str, Any]:
+        """For ``status``."""
+        model = self._model
+        return {
+            "model_choice": None if model is None else model.choice,
+            "prediction_failures": self.failures,
+            "predictions_dropped": self.dropped,
+            "latency": self.latency.told(),
+            "model_latency": self.model_latency.told(),
+        }
+
+    def _asking(self, batch: Batch, model: Model) -> Asking | None:
+        """None where the task has become another one in between."""
+        match batch, model:
+            case Judged(), ServedWindows():
+                return OfWindows(batch, model, self._settings.min_quality)
+            case _, ServedGraph() if not isinstance(batch, Judged):
+                if self._names is None or self._names.snapshot is not batch.snapshot:
+                    self._names = Names(batch.snapshot)
+                return OfQuestions(batch, self._names)
+        return None
+
+    async def _take(self, asking: Asking, model: Model) -> None:
+        """One batch: ask, write, compare, tell."""
+        answers, latency_s, error = await self._answered(asking, model)
+        if answers is not None:
+            since_s = self._clock.now() - asking.since
+            asking.keep(answers)
+            await self._write(asking, model, since_s)
+            if asking.count:
+                self.latency.add(since_s, asking.count)
+                self.model_latency.add(latency_s, asking.count)
+        else:
+            self.failures += 1
+            _log.warning("no answer from the model", version=model.manifest.version, why=error)
+        shadow = self._shadow if self._is_compared(model, latency_s) else None
+        before, before_error = None, ""
+        if shadow is not None:
+            before, self._shadow_s, before_error = await self._answered(asking, shadow)
+        if count := asking.count or rows(before):
+            if not asking.count:  # questions about a graph, to which the device's embeddings fit no more
+                answers, error = None, "it answers nothing, and the model before does"
+            beside = None if before is None else shadow
+            manifest, before_s = (None, None) if beside is None else (beside.manifest, self._shadow_s)
+            about = (model.digest, model.manifest, count, latency_s, error, answers or {}, asking.y_B)
+            self.watch(Seen(*about, before, before_s, manifest, before_error))
+        if model.failures >= MAX_DEATHS and model is self._model:
+            self.off_because = f"the model did not answer {model.failures} times in a row: {error}"
+            _log.error("inference stopped until another model comes", error=self.off_because)
+            self._model = None
+            self._retire(model)
+
+    def _is_compared(self, model: Model, latency_s: float) -> bool:
+        """Whether the shadow is asked as well: not where that makes more batches wait.
+
+        One that is quick beside a slow model is always asked, else nothing would show how slow that is.
+        """
+        shadow = self._shadow
+        if shadow is None or shadow is model or shadow.failures >= MAX_DEATHS:
+            return False
+        return len(self._waiting) <= _SHADOWED or self._shadow_s <= _QUICK * latency_s
+
+    async def _answered(self, asking: Asking, model: Model) -> tuple[Answers | None, float, str]:
+        """Answers or None, seconds, why there are none."""
+        self._busy, began = model, self._clock.now()
+        try:
+            answers = await asking.ask(model)
+        except Failed as error:
+            return None, self._clock.now() - began, str(error) or "no answer"
+        else:
+            return answers, self._clock.now() - began, ""
+        finally:
+            self._busy = None
+            for old in self._retired:
+                old.close()
+            self._retired.clear()
+
+    async def _write(self, asking: Asking, model: Model, since_s: float) -> None:
+        """Tell the lines, in this process and on the disk."""
+        wall = self._clock.wall()
+
+        def written() -> list[dict[str, Any]]:
+            lines = [*asking.lines(model.manifest, own=bool(model.own), wall=wall, latency_s=since_s)]
+            if lines and self._output is not None:
+                self._output.write([json.dumps(line) for line in lines])
+            return lines
+
+        lines = await asyncio.get_running_loop().run_in_executor(self._thread, written)
+        if answered := [line for line in lines if "why" not in line]:
+            self.predictions += len(answered)
+            self.last = answered[-1]
+        if lines:
+            self.said(lines, model.manifest)
+
+    def _close_unused(self) -> None:
+        used = [model for model in self._loaded if model in {self._model, self._shadow, self._busy}]
+        for model in self._loaded:
+            if model not in used:
+                model.close()
+        self._loaded = used
+
+    def _retire(self, model: Model | None) -> None:
+        if model is None or model is self._model or model is self._shadow:
+            return
+        if model is self._busy:  # it may end what it is at
+            self._retired.append(model)
+        else:
+            model.close()
+
+
+def _nobody(*_: object) -> None:
+    """Nobody watches, or listens."""

@@ -1,0 +1,92 @@
+"""A model's process gives up what a model does not need, before it opens one.
+
+It stands in an empty folder that no name leads to. By Landlock (``runtime.process.landlock``) it may read
+Python, its
+libraries, the figures of the machine, the model's folder, and where the model is blended with tensors of the
+device their folder; nothing else, and write nothing. So a model that found a hole in ONNX Runtime would find
+no key of the device, no secret of the fleet, and no way out by TCP.
+"""
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+from edge_agent.inference.onnx_models.session import CPU
+from runtime.process import landlock
+from runtime.storage.files import make_folder
+
+_OURS: Final = ("edge_agent", "models", "protocol", "runtime")
+_SYSTEM: Final = (
+    *("/usr", "/lib", "/lib64", "/bin", "/sys"),
+    *("/etc/ld.so.cache", "/etc/localtime", "/dev/urandom", "/dev/zero"),
+)
+"""Not ``/proc``: ONNX Runtime has looked at the processor when it was loaded."""
+_WRITTEN: Final = ("/dev/null",)
+_OF_PROVIDERS: Final = ("/dev", "/proc")
+"""Of ONNX Runtime's providers other than the CPU: their devices, and what their drivers say of them."""
+_PATHS: Final = ("folder", "private")
+_LIBRARIES: Final = "LD_LIBRARY_PATH"
+
+
+def confine(folder: Path | None, private: Path | None = None, provider: str = CPU) -> bool:
+    """Give up all else, for good. The process has one thread, and has loaded ONNX Runtime.
+
+    Args:
+        folder: absolute, of the model; None: it comes as bytes.
+        private: absolute, of the device's own tensors; None: none are read.
+        provider: of ONNX Runtime. Others than the CPU may use devices and the network, too.
+
+    Returns:
+        False where the kernel has no Landlock: only the folder is left then.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    if private is not None:
+        with suppress(OSError):  # a full disk: then nothing is written there either
+            make_folder(private)  # rules are of what is there, and the first training comes later
+    sys.path[:] = [str(Path(entry).absolute()) for entry in sys.path if entry]
+    stand_in_an_empty_folder()
+    needed = [path for path in (folder, private) if path is not None]
+    others = provider != CPU
+    return landlock.restrict(
+        read=[*_code(), *map(Path, _SYSTEM), *needed, *(_libraries() if others else ())],
+        write=map(Path, (*_WRITTEN, *(_OF_PROVIDERS if others else ()))),
+        network=others,
+    )
+
+
+def confine_for(asked: Mapping[str, Any]) -> bool:
+    """As :func:`confine`, for what a servant is asked to ``open``."""
+    folder, private = (None if asked.get(name) is None else Path(asked[name]) for name in _PATHS)
+    return confine(folder, private, asked.get("provider", CPU))
+
+
+def stand_in_an_empty_folder() -> None:
+    """One that was removed: relative names lead nowhere, and nothing can be made in it."""
+    try:
+        folder = tempfile.mkdtemp(prefix="lichen-empty-")
+    except OSError:  # nothing can be written anywhere
+        os.chdir("/")
+        return
+    os.chdir(folder)
+    Path(folder).rmdir()
+
+
+def _code() -> Iterable[Path]:
+    """Where Python's modules are: some are imported late."""
+    for place in {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, *sys.path}:
+        if Path(place) != Path("/"):
+            yield Path(place)
+    for name in _OURS:
+        spec = find_spec(name)
+        yield from map(Path, (spec and spec.submodule_search_locations) or ())
+
+
+def _libraries() -> Iterable[Path]:
+    return (Path(place) for place in os.environ.get(_LIBRARIES, "").split(":") if place.startswith("/"))

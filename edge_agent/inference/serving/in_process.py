@@ -1,0 +1,143 @@
+"""Models in the agent's own process (``infer.isolation = "none"``): less memory, quicker, and unprotected.
+
+The same servant answers as in a process of its own, without a socket between. What is quick is answered on
+the event loop at once, for a thread would take longer than the model; what is not, in a thread.
+"""
+
+import asyncio
+import contextlib
+import threading
+import time
+from typing import Final
+
+import structlog
+
+from edge_agent.inference.onnx_models.compatibility import PRESENT
+from edge_agent.inference.serving.codec import MAX_BODY, Arrays, Header
+from edge_agent.inference.serving.host import Answer, Broken
+from edge_agent.inference.serving.model_server import Servant
+from models.worker.job_loop import trim_memory
+from protocol.errors import Transient
+
+_log = structlog.get_logger("edge_agent.inference.serving")
+QUICK_S: Final = 0.005
+"""What is expected to take less is answered on the event loop: sensors are read in threads, and wait no more
+than they do for a garbage collection."""
+_THREAD: Final = "lichen-model"
+
+
+class Direct:
+    """A servant of this process, one question at a time. Cheap to make; the model comes with ``open``."""
+
+    def __init__(self) -> None:
+        self._servant: Servant | None = Servant()
+        self._row_s: float | None = None
+        """What a window took last; None: nobody knows yet."""
+        self._reads = False
+        """Whether a run looks on the disk for own tensors, and blends those that are new."""
+        self.broken = ""
+        """Why nothing can be asked any more, in words."""
+
+    async def ask(self, header: Header, arrays: Arrays, timeout_s: float, max_body: int = MAX_BODY) -> Answer:
+        """As ``host.Asked``. What is late goes on in its thread; nothing can end it but its own end.
+
+        Raises Transient where the system gives no thread.
+        """
+        del max_body  # the memory is this process's already
+        if self._servant is None:
+            raise Broken(self.broken)
+        rows = len(arrays[PRESENT]) if header["op"] == "predict" else 0
+        self._reads |= header["op"] == "task"
+        quick = self._row_s is not None and rows * self._row_s <= QUICK_S
+        try:
+            if rows and quick and not self._reads:
+                return self._answer(self._servant, header, arrays, rows)
+            async with asyncio.timeout(timeout_s):
+                return await self._in_a_thread(self._servant, header, arrays, rows)
+        except (Broken, Transient) as error:
+            self._break(str(error))
+            raise
+        except TimeoutError:
+            self._break(f"it has not answered in {timeout_s:g} s")
+            raise Broken(self.broken) from None
+        except asyncio.CancelledError:
+            self._break("the question was called off")
+            raise
+
+    def close(self) -> None:
+        """The model's memory is the agent's to use again, and as far as that goes the system's."""
+        self._break("it was closed")
+
+    def _break(self, why: str) -> None:
+        if self._servant is not None:
+            self.broken, self._servant = why, None
+            trim_memory()
+
+    def _in_a_thread(
+        self, servant: Servant, header: Header, arrays: Arrays, rows: int
+    ) -> asyncio.Future[Answer]:
+        """A daemon: one that does not come back must not hold up the end of the agent."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Answer] = loop.create_future()
+
+        def settle(answer: Answer | None, error: Exception | None) -> None:
+            if future.done():
+                return
+            if answer is None:
+                future.set_exception(error or Broken("it has gone"))
+            else:
+                future.set_result(answer)
+
+        def work() -> None:
+            answer, failed = None, None
+            try:
+                answer = self._answer(servant, header, arrays, rows)
+            except Broken as error:
+                failed = error
+            with contextlib.suppress(RuntimeError):  # the loop has ended in the meantime
+                loop.call_soon_threadsafe(settle, answer, failed)
+
+        try:
+            threading.Thread(target=work, name=_THREAD, daemon=True).start()
+        except RuntimeError as error:
+            raise Transient(f"the system gives no thread to run the model in: {error}") from None
+        return future
+
+    def _answer(self, servant: Servant, header: Header, arrays: Arrays, rows: int) -> Answer:
+        """Raises Broken where the servant fails, as its process would end."""
+        began = time.perf_counter()
+        try:
+            answer = servant.answer(header, dict(arrays))
+        except Exception as error:  # noqa: BLE001 - where a servant's process would end, and the agent must not
+            _log.exception("a model in the agent's process has failed")
+            raise Broken(f"it failed: {type(error).__name__}: {error}"[:500]) from None
+        if rows:
+            self._row_s = (time.perf_counter() - began) / rows
+        return answer
+
+
+class Within:
+    """Its servants are of this process."""
+
+    async def channel(self) -> tuple[None, Direct]:
+        """A new servant."""
+        return None, Direct()
+
+    async def fate(self, pid: int) -> int | None:  # noqa: ARG002 - it has no process
+        """Nobody knows."""
+        return None
+
+    def end(self, pid: int) -> None:
+        """There is no process to end."""
+
+
+def all_ended(patience_s: float) -> bool:
+    """Whether no thread has a model under way any more; they are waited for.
+
+    One that comes back from ONNX Runtime while the interpreter ends takes the process with it, by SIGABRT.
+    """
+    until = time.monotonic() + patience_s
+    threads = [thread for thread in threading.enumerate() if thread.name == _THREAD]
+    for thread in threads:
+        thread.join(max(0.0, until - time.monotonic()))
+    return not any(thread.is_alive() for thread in threads)

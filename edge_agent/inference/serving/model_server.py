@@ -1,0 +1,157 @@
+"""The process of one model: opens it, tries it once, answers until the other side goes.
+
+What it is asked (``op``), and what it answers: ``open`` (which model, where private tensors are), ``task``,
+``predict`` (arrays: the modalities and ``present``), ``ask`` (questions by key), ``features`` (an encoder's
+graph, ``edge_agent.inference.onnx_models.encoder_model``). ``refused`` and ``words`` in the answer: it
+cannot.
+"""
+
+import os
+import socket
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_agent.inference.onnx_models.compatibility import PRESENT
+from edge_agent.inference.onnx_models.completion_model import GraphModel
+from edge_agent.inference.onnx_models.embedding_lookup import Keyed, TableReader
+from edge_agent.inference.onnx_models.encoder_model import FeatureGraph
+from edge_agent.inference.onnx_models.loader import Model, load
+from edge_agent.inference.onnx_models.personal_tensors import Personal
+from edge_agent.inference.onnx_models.window_model import LoadedModel
+from edge_agent.inference.serving.codec import Header, Reader, send
+from edge_agent.inference.serving.confinement import confine_for
+from edge_agent.tasks.private_tensors import PrivateTensors
+from models.worker.job_loop import trim_memory
+from protocol.errors import LichenError, Reason, Refused
+from protocol.tasks.task import Task
+from runtime import exit_codes
+
+_Given = dict[str, NDArray[Any]]
+GRAPH: Final = "graph"
+WINDOWS: Final = ""
+"""Beside the tensors of an encoder: the windows."""
+FEATURE: Final = "feature"
+RAN: Final = ""
+"""Among the answers: seconds that ONNX Runtime took."""
+_NOT_OPEN: Final = "no model is open"
+
+
+class Servant:
+    """One model, or one feature graph."""
+
+    def __init__(self) -> None:
+        self._model: Model | None = None
+        self._graph: FeatureGraph | None = None
+        self._task: Task | None = None
+        self._personal: Personal | None = None
+        self._tables: TableReader | None = None
+
+    def answer(self, header: Header, given: _Given) -> tuple[Header, _Given]:
+        """Answer one question; what it refuses is an answer too."""
+        try:
+            return _DO[header["op"]](self, header, given)
+        except Refused as error:
+            return {"refused": error.reason.value, "words": error.detail}, {}
+        except (LichenError, MemoryError, OSError) as error:
+            words = f"{error}" or "there is not enough memory"
+            return {"refused": Reason.MALFORMED.value, "words": words[:500]}, {}
+
+    def open(self, header: Header, given: _Given) -> tuple[Header, _Given]:
+        """Load and try a model, or a feature graph (array ``graph``)."""
+        if GRAPH in given:
+            self._graph = FeatureGraph(given[GRAPH].tobytes(), header["threads"])
+            return {"dim": self._graph.dim}, {}
+        model = load(Path(header["folder"]), header["threads"], header["file"], header["provider"])
+        model.try_once()
+        trim_memory()  # what parsing and optimizing the graph left behind
+        self._model = model
+        if header["private"] is not None:
+            private = PrivateTensors(Path(header["private"]))
+            self._personal, self._tables = Personal(private), TableReader(private)
+        return {}, {}
+
+    def use(self, header: Header, _: _Given) -> tuple[Header, _Given]:
+        """From now on it is this task whose own tensors count."""
+        self._task = Task.model_validate_json(header["task"])
+        return {}, {}
+
+    def predict(self, _: Header, given: _Given) -> tuple[Header, _Given]:
+        """Answers by target."""
+        model = self._model
+        if not isinstance(model, LoadedModel):
+            raise Refused(Reason.WRONG_TENSORS, _NOT_OPEN)
+        if self._personal is not None and self._task is not None:
+            self._personal.refresh(model, self._task)
+        present_BM = given.pop(PRESENT)
+        began = time.perf_counter()
+        answers = model.predict(given, present_BM, model.names)
+        ran_s = time.perf_counter() - began
+        return {"own": bool(model.own)}, {**answers, RAN: np.array(ran_s, np.float32)}
+
+    def ask(self, _: Header, given: _Given) -> tuple[Header, _Given]:
+        """Answers by key."""
+        model, tables, task = self._model, self._tables, self._task
+        if not isinstance(model, GraphModel) or tables is None or task is None:
+            raise Refused(Reason.WRONG_TENSORS, _NOT_OPEN)
+        found = tables.found(model, task.name, Keyed(given["entity"], given["relation"], given["inverse"]))
+        answers: _Given = {
+            "state": found.state_B,
+            "tails": found.tails_NK,
+            "keys": found.keys_NK16,
+            "scores": found.scores_NK,
+        }
+        return {"own": model.own, "why": found.why}, answers
+
+    def features(self, _: Header, given: _Given) -> tuple[Header, _Given]:
+        """Features of windows, with an encoder's tensors."""
+        if self._graph is None:
+            raise Refused(Reason.WRONG_TENSORS, _NOT_OPEN)
+        x_BCT = given.pop(WINDOWS)
+        return {}, {FEATURE: self._graph.run(x_BCT, given)}
+
+
+_DO: Final = {
+    "open": Servant.open,
+    "task": Servant.use,
+    "predict": Servant.predict,
+    "ask": Servant.ask,
+    "features": Servant.features,
+}
+
+
+def serve(sock: socket.socket, *, alone: bool = False) -> int:
+    """Answer until the other side goes. Returns the exit status.
+
+    Args:
+        sock: of the agent.
+        alone: the process is there for this model only, and gives up what a model does not need
+            (``edge_agent.inference.serving.confinement``).
+    """
+    servant, reader = Servant(), Reader(sock)
+    try:
+        while (asked := reader.message()) is not None:
+            if alone and asked[0].get("op") == "open":
+                confine_for(asked[0])
+            send(sock, *servant.answer(*asked))
+    except (Refused, ConnectionError) as error:  # the agent has died in the middle of a message
+        sys.stderr.write(f"{error}\n")
+        return exit_codes.DATAERR
+    return exit_codes.OK
+
+
+def live(sock: socket.socket) -> None:
+    """The whole life of a servant; does not return. What it does not expect ends it, with its traceback."""
+    status = exit_codes.SOFTWARE
+    try:
+        status = serve(sock, alone=True)
+    except BaseException:  # noqa: BLE001 - the last place: in a forked process nothing may rise further
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(status)

@@ -1,0 +1,185 @@
+"""A model, as the agent holds it: started, asked, started anew, ended; in its process or in the agent's."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+from numpy.typing import NDArray
+
+from edge_agent.inference.onnx_models import probe
+from edge_agent.inference.onnx_models.compatibility import MODEL_FILE
+from edge_agent.inference.onnx_models.session import CPU
+from edge_agent.inference.serving.codec import Arrays, Header
+from edge_agent.inference.serving.host import Asked, Broken, Host
+from protocol.bundle import BundleManifest
+from protocol.errors import LichenError, Reason, Refused, Transient
+from protocol.tasks.task import Task
+
+_log = structlog.get_logger("edge_agent.inference.serving")
+OPEN_TIMEOUT_S: Final = 60.0
+"""To open a model and try it once."""
+_REASONS: Final = {reason.value: reason for reason in Reason}
+
+
+class Failed(LichenError):  # noqa: N818 - reads as what happened
+    """A batch has no answer; why, in words."""
+
+
+@dataclass(frozen=True)
+class Opening:
+    """How a model is opened.
+
+    Attributes:
+        threads: of ONNX Runtime.
+        timeout_s: to answer a batch.
+        private: folder of the private tensors; None: there are none.
+        file: in the bundle's folder.
+        provider: of ONNX Runtime.
+    """
+
+    threads: int = 1
+    timeout_s: float = 10.0
+    private: Path | None = None
+    file: str = MODEL_FILE
+    provider: str = CPU
+
+
+class ServedModel:
+    """What models of windows and of graphs have in common.
+
+    Args:
+        host: where models run.
+        folder: an unpacked bundle.
+        manifest: of it.
+        opening: how.
+    """
+
+    def __init__(self, host: Host, folder: Path, manifest: BundleManifest, opening: Opening) -> None:
+        self.manifest = manifest
+        self.digest = folder.name
+        self.own = False
+        """Whether the last answer was made with the device's own tensors."""
+        self.pid: int | None = None
+        """Of its process, while it has one of its own."""
+        self.choice: dict[str, Any] = {}
+        """Which variant it is and why, for people (``edge_agent.inference.serving.variants.choice``)."""
+        self.failures = 0
+        """Batches in a row that had no answer from its process."""
+        self.ran_s = 0.0
+        """What of the last answer's time ONNX Runtime took."""
+        self._host = host
+        self._folder = folder
+        self._opening = opening
+        self._channel: Asked | None = None
+        self._task: Task | None = None
+        self._closed = False
+
+    async def start(self) -> None:
+        """Start the process, open the model, run it once.
+
+        Raises:
+            Refused: it does not open or run, or its process dies of it.
+            Transient: there is no process to be had.
+        """
+        self.pid, self._channel = await self._host.channel()
+        self._task = None
+        how = self._opening
+        asked = {
+            "op": "open",
+            "folder": str(self._folder.absolute()),
+            "threads": how.threads,
+            "file": how.file,
+            "provider": how.provider,
+            "private": None if how.private is None else str(how.private.absolute()),
+        }
+        try:
+            answer, _ = await self._channel.ask(asked, {}, OPEN_TIMEOUT_S)
+        except Broken:
+            raise Refused(Reason.MALFORMED, await self._fate()) from None
+        except BaseException:
+            self._end()
+            raise
+        try:
+            require_answer(answer)
+        except Refused:
+            self._end()
+            raise
+        if self._closed:
+            self._end()
+
+    def close(self) -> None:
+        """End the process; its memory is the system's again."""
+        self._closed = True
+        self._end()
+
+    async def asked(
+        self, header: Header, arrays: Arrays, max_body: int
+    ) -> tuple[Header, dict[str, NDArray[Any]]]:
+        """Ask; raises Failed."""
+        if self._closed:
+            raise Failed("the model is not used any more")
+        try:
+            channel = self._channel
+            if channel is None or channel.broken:
+                if channel is not None:
+                    _log.warning(
+                        "a model is started anew", version=self.manifest.version, why=await self._fate()
+                    )
+                await self.start()
+                channel = self._channel
+            if channel is None:
+                raise Failed("the model is not used any more")
+            answer, found = await channel.ask(header, arrays, self._opening.timeout_s, max_body)
+            require_answer(answer)
+        except Broken:
+            self.failures += 1
+            raise Failed(await self._fate()) from None
+        except (Refused, Transient) as error:
+            self.failures += 1
+            raise Failed(error.detail if isinstance(error, Refused) else str(error)) from None
+        return answer, found
+
+    async def use(self, task: Task) -> None:
+        """Tell the process about another task. Raises Failed."""
+        if task is not self._task or self._channel is None or self._channel.broken:
+            await self.asked({"op": "task", "task": task.model_dump_json().encode()}, {}, 0)
+            self._task = task
+
+    def nonsense(self, words: str) -> Failed:
+        """It does not say what a model says: its process goes."""
+        self.failures += 1
+        who = self._who
+        self._end()
+        return Failed(f"{who} talks nonsense: {words}")
+
+    async def _fate(self) -> str:
+        """How the process has ended, in words; it is ended where it has not."""
+        channel, pid, who = self._channel, self.pid, self._who
+        self._channel = self.pid = None
+        why = "" if channel is None else channel.broken
+        if channel is not None:
+            channel.close()
+        status = None if pid is None else await self._host.fate(pid)
+        hangs = "not answered" in why
+        how = "" if status is None or hangs else probe.words(status, "")
+        return f"{who}: {how or why or 'it has gone'}"
+
+    @property
+    def _who(self) -> str:
+        return "the model" if self.pid is None else "the model's process"
+
+    def _end(self) -> None:
+        channel, pid = self._channel, self.pid
+        self._channel = self.pid = None
+        if channel is not None:
+            channel.close()
+        if pid is not None:
+            self._host.end(pid)
+
+
+def require_answer(answer: Header) -> None:
+    """Raises Refused where a servant has refused."""
+    if "refused" in answer:
+        reason = _REASONS.get(str(answer["refused"]), Reason.MALFORMED)
+        raise Refused(reason, str(answer.get("words", ""))[:500])

@@ -1,0 +1,69 @@
+"""A bundle's folder -> a model that runs: its best variant here, float32 on the CPU where that fails."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from edge_agent.config.agent import InferSettings
+from edge_agent.inference.onnx_models.window_model import read_manifest
+from edge_agent.inference.serving.host import Host
+from edge_agent.inference.serving.in_process import Within
+from edge_agent.inference.serving.served_kinds import Model, served
+from edge_agent.inference.serving.served_model import Opening
+from edge_agent.inference.serving.variants.benchmark import Recent, choose
+from edge_agent.inference.serving.variants.choice import REFERENCE
+from edge_agent.inference.serving.zygote_client import Zygote
+from protocol.errors import Refused
+
+_log = structlog.get_logger("edge_agent.inference.serving")
+
+
+def host_of(zygote: Zygote, settings: InferSettings) -> Host:
+    """Where models run, by ``infer.isolation``."""
+    return zygote if settings.isolation == "process" else Within()
+
+
+async def started(  # noqa: PLR0917 - who makes processes, where it runs then, what, how, on what
+    zygote: Zygote, host: Host, folder: Path, settings: InferSettings, private: Path | None, recent: Recent
+) -> Model:
+    """Start the fastest variant of a model that agrees with float32 here, and run it once.
+
+    One that is to run in the agent's process runs in another one before: what it does to that, it would do to
+    the agent.
+
+    Args:
+        zygote: makes processes.
+        host: where it runs then.
+        folder: an unpacked bundle.
+        settings: say what may be taken.
+        private: folder of the device's own tensors, if any.
+        recent: windows to measure on.
+
+    Raises:
+        Refused: it is damaged, does not run, or its process dies of it.
+        Transient: there is no process to be had.
+    """
+    manifest = await asyncio.to_thread(read_manifest, folder)
+    plain = Opening(settings.threads, settings.timeout_s, private)
+    chosen, told = await choose(zygote, folder, manifest, settings, plain, recent)
+
+    async def begun(how: Opening, words: dict[str, Any]) -> Model:
+        if host is not zygote:
+            tried = served(zygote, folder, manifest, how)
+            await tried.start()
+            tried.close()
+        model = served(host, folder, manifest, how)
+        model.choice = words
+        await model.start()
+        return model
+
+    try:
+        return await begun(chosen, told)
+    except Refused as error:
+        if chosen == plain:
+            raise
+        why = f"{told['variant']} on {told['provider']} does not run any more: {error.detail}"
+        _log.warning("float32 on the CPU instead", version=manifest.version, why=why)
+        return await begun(plain, {"variant": REFERENCE.variant, "provider": REFERENCE.provider, "why": why})

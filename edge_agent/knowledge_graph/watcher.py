@@ -1,0 +1,135 @@
+"""Keeps the graph of a task on graphs: looks at its files now and then, and says when something changed."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from edge_agent.config.agent import AgentSettings, GraphSettings
+from edge_agent.identity import fleet_secret as secrets
+from edge_agent.identity.fleet_secret import print_of, secret_path
+from edge_agent.knowledge_graph.fact_files import FactFiles, stat_of
+from edge_agent.knowledge_graph.reader import GraphReader
+from edge_agent.knowledge_graph.workspace import GraphWorkspace
+from edge_agent.tasks.profile import allowed
+from edge_agent.tasks.roles import learns_by
+from edge_agent.tasks.task_store import require_graph
+from models.contract import Profile
+from models.knowledge_graph.data.files import BOUNDS, read_features
+from models.knowledge_graph.data.merging import ROOM
+from protocol.errors import Misconfigured
+from protocol.tasks.task import Task
+from runtime.clock import Clock
+from runtime.process.daemon import Progress
+
+_log = structlog.get_logger("edge_agent.knowledge_graph")
+
+
+def graph_of(task: Task, settings: AgentSettings) -> tuple[GraphSettings, Profile]:
+    """The device's graph for a task on graphs, and what it has of the task's modalities.
+
+    Raises:
+        Misconfigured: this device has no graph.
+    """
+    graph = require_graph(task, settings.graph)
+    return graph, allowed(task, graph.features, settings.learn)
+
+
+def reader_of(task: Task, settings: AgentSettings, rest_s: float = 0.0) -> GraphReader:
+    """Reads the device's graph; ``rest_s`` as :class:`GraphReader` has it.
+
+    Raises:
+        Misconfigured: this device has no graph.
+    """
+    graph, profile = graph_of(task, settings)
+    return GraphReader(graph, secret_path(settings), task, profile.modalities, rest_s)
+
+
+def check_graph(task: Task | None, settings: AgentSettings) -> dict[str, Any]:
+    """What this device's graph is now, for people; with no task its files are only looked through.
+
+    Raises:
+        Misconfigured: a file is missing or broken.
+    """
+    graph = settings.graph
+    if graph is None:
+        return {}
+    shown = print_of(secrets.read(secret_path(settings)))
+    if task is None or task.graph is None:
+        files = FactFiles(graph.triples, ROOM, BOUNDS)
+        files.read({path: stat_of(path) for path in files.paths()}, files.paths())
+        for path in graph.features.values():
+            read_features(path)
+        found, notes, told = files.graph, tuple[str, ...](), dict[str, int]()
+    else:
+        snapshot = reader_of(task, settings).look(0.0)
+        if snapshot is None:
+            raise Misconfigured("a file of the graph changes while it is read; try again")
+        found, notes = snapshot.graph, snapshot.notes
+        told = {name: triples for name, (triples, *_) in snapshot.told.counts.items()}
+        if len(found) < (least := task.rounds.min_windows):
+            notes = (*notes, f"{len(found)} facts are too few for a round: rounds.min_windows is {least}")
+    counts = {"triples": len(found), "entities": len(found.entities), "relations": len(found.relations)}
+    return {"fleet_secret": shown, "graph": counts, "triples_with": told, "graph_notes": list(notes)}
+
+
+class GraphKeeper:
+    """One service. Owns the workspace of a task on graphs.
+
+    Args:
+        settings: of the agent.
+        clock: paces it.
+        changed: called when the graph became another one, or broke, or is right again.
+        progress: each look is a piece of work.
+    """
+
+    def __init__(
+        self, settings: AgentSettings, clock: Clock, changed: Callable[[], None], progress: Progress
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._changed = changed
+        self._progress = progress
+        self._wake = asyncio.Event()
+        self.workspace: GraphWorkspace | None = None
+
+    async def use(self, task: Task) -> None:
+        """Keep the graph for this task from now on."""
+        graph, profile = graph_of(task, self._settings)
+        old = self.workspace
+        if old is not None and (old.task.graph, old.modalities) == (task.graph, profile.modalities):
+            old.task = task
+        else:
+            reader = reader_of(task, self._settings, rest_s=graph.poll_s / 2)
+            self.workspace = GraphWorkspace(
+                task,
+                profile.modalities,
+                reader,
+                self._clock,
+                by=learns_by(self._settings),
+                poll_s=graph.poll_s,
+            )
+            _log.info("learning from a graph", task=task.name, modalities=profile.modalities)
+        self._wake.set()
+
+    async def leave(self) -> None:
+        """The present task is not on graphs."""
+        self.workspace = None
+
+    async def run(self) -> None:
+        """Look, for ever; at once where there is no graph."""
+        graph = self._settings.graph
+        if graph is None:
+            return
+        while True:
+            work = self.workspace
+            with self._progress.work("reading the graph"):
+                if work is not None and await asyncio.to_thread(work.refresh):
+                    self._changed()
+            self._wake.clear()
+            try:
+                async with asyncio.timeout(graph.poll_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue

@@ -1,0 +1,157 @@
+"""The workspace of a task on graphs: this device's graph, as its files are now.
+
+Names stay on the device, and the worker too gets keys alone. Inference reads
+:attr:`GraphWorkspace.snapshot`, which is replaced as a whole when files change. Where a file is broken, the
+graph before stays.
+"""
+
+import threading
+from dataclasses import asdict
+from typing import Any, Final
+
+import structlog
+
+from edge_agent.identity.fleet_secret import print_of
+from edge_agent.knowledge_graph.reader import GraphReader, Snapshot
+from edge_agent.tasks.workspace import Standing, Trouble
+from models.contract import Profile
+from models.knowledge_graph.data.keyed import KeyedGraph
+from protocol.errors import Misconfigured, Transient
+from protocol.messages import ModalityState, Role
+from protocol.tasks.task import Task
+from runtime.clock import Clock
+from runtime.waits import stamp
+
+_log = structlog.get_logger("edge_agent.knowledge_graph")
+BROKEN: Final = "graph_broken"
+"""Reason in the state message: a file of the graph cannot be used."""
+_UNREAD: Final = "the graph has not been read yet"
+
+
+class GraphWorkspace:
+    """What belongs to one task on graphs. Thread-safe.
+
+    Args:
+        task: on graphs.
+        modalities: those that this device reads, in the task's order.
+        reader: of its files.
+        clock: tells since when something is broken.
+        by: the role in which it takes offers; None: it only observes.
+        poll_s: how often somebody calls :meth:`refresh`, for words.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        modalities: tuple[str, ...],
+        reader: GraphReader,
+        clock: Clock,
+        *,
+        by: Role | None = "train",
+        poll_s: float = 5.0,
+    ) -> None:
+        self.task = task
+        self.modalities = modalities
+        self.by = by
+        self.snapshot: Snapshot | None = None
+        self.readings = 0
+        """How often the graph became another one."""
+        self._reader = reader
+        self._clock = clock
+        self._poll_s = poll_s
+        self._broken: tuple[float, str] | None = None
+        self._one_at_a_time = threading.Lock()
+
+    def refresh(self) -> bool:
+        """Look at the files, and read them where they changed; whether anything is otherwise than before.
+
+        A broken file is logged, once.
+        """
+        with self._one_at_a_time:
+            try:
+                found = self._reader.look(self._clock.now())
+            except Misconfigured as error:
+                return self._say_broken(str(error))
+            if found is None:
+                return False
+            mended, changed = self._broken is not None, found is not self.snapshot
+            if mended:
+                _log.info("the graph's files are right again")
+            self._broken, self.snapshot = None, found
+            if changed:
+                self.readings += 1
+                self._say_read(found)
+            return changed or mended
+
+    def _say_broken(self, words: str) -> bool:
+        before = self._broken
+        if before is not None and before[1] == words:
+            return False
+        _log.error("a file of the graph cannot be used; the graph before stays", why=words)
+        self._broken = (self._clock.wall() if before is None else before[0]), words
+        return True
+
+    def _say_read(self, found: Snapshot) -> None:
+        graph = found.graph
+        _log.info(
+            "the graph was read",
+            triples=len(graph),
+            entities=len(graph.entities),
+            relations=len(graph.relations),
+            notes=list(found.notes),
+        )
+
+    def now(self) -> Standing:
+        """As :meth:`edge_agent.tasks.workspace.Workspace.now`."""
+        found, profile = self.snapshot, Profile(self.modalities, ())
+        reasons = () if self._broken is None else (BROKEN,)
+        if found is None:
+            unread = ModalityState(windows=(0,), missing=1.0, reasons=reasons)
+            return Standing(profile, 0, dict.fromkeys(self.modalities, unread))
+        told = found.told
+        modalities = {
+            name: ModalityState(
+                windows=told.counts[name], missing=round(told.missing[name], 3), reasons=reasons
+            )
+            for name in self.modalities
+        }
+        return Standing(profile, told.samples, modalities, print_of(found.secret))
+
+    def material(self, _limit: int) -> tuple[Profile, KeyedGraph]:
+        """As :meth:`edge_agent.tasks.workspace.Workspace.material`, with what was appended up to now."""
+        self.refresh()
+        if self.snapshot is None:
+            raise Transient(_UNREAD if self._broken is None else self._broken[1])
+        return Profile(self.modalities, ()), self.snapshot.keyed
+
+    def trouble(self) -> Trouble | None:
+        """As :meth:`edge_agent.tasks.workspace.Workspace.trouble`: a file is broken."""
+        if self._broken is None:
+            return None
+        since, words = self._broken
+        stays = "there is no graph to learn from" if self.snapshot is None else "the graph before it is used"
+        then = f"until the file is right; it is looked at every {self._poll_s:g} s"
+        return Trouble("graph", f"{words} ({stays})", since, then)
+
+    def told(self) -> dict[str, Any]:
+        """As :meth:`edge_agent.tasks.workspace.Workspace.told`."""
+        found, broken = self.snapshot, self._broken
+        state = "ok" if found is not None else _UNREAD
+        if broken is not None:
+            state = f"cannot be used since {stamp(broken[0])}: {broken[1]}"
+        if found is None:
+            return {"graph": state, "triples": 0, "entities": 0, "relations": 0}
+        graph = found.graph
+        return {
+            "graph": state,
+            "triples": len(graph),
+            "entities": len(graph.entities),
+            "relations": len(graph.relations),
+            "triples_with": {name: counts[0] for name, counts in found.told.counts.items()},
+            "graph_counts": asdict(found.counts),
+            "graph_notes": list(found.notes),
+            "fleet_secret": print_of(found.secret),
+        }
+
+    def close(self) -> None:
+        """Nothing is open."""

@@ -1,0 +1,1 @@
+"""Messages between the agent and the coordinator."""

@@ -1,0 +1,191 @@
+"""Sends spooled updates until a ``Receipt`` clears them. A PUBACK is not a receipt (DESIGN section 5).
+
+A frame of at most one chunk goes to ``up/update`` as it is. A larger one is announced by a ``BlobPointer``;
+the coordinator's ``Want`` names the chunks that it lacks. Frame or pointer are sent again every
+``resend_s`` (with jitter), and at every connect. What waits is on disk, under the spool's budget: when it
+is full, the oldest goes.
+"""
+
+import asyncio
+import random
+from typing import Final
+
+import structlog
+
+from edge_agent.config.agent import AgentSettings
+from edge_agent.ports import Publisher
+from protocol.errors import Refused, Transient
+from protocol.frames.chunks import chunk_at, chunk_count
+from protocol.messages import BlobPointer, BlobRef, Receipt, Want, encode
+from protocol.topics import Kind, device_topic
+from runtime.clock import Clock
+from runtime.storage.spool import Spool, SpoolEntry
+
+_log = structlog.get_logger("edge_agent.messaging.outbox")
+_CHUNK_S: Final = 120.0
+"""For a chunk's PUBACK: on a slow link the last of a window waits for the others."""
+MAX_WANTS: Final = 16
+"""Answers kept while chunks are on their way, the newest of each update; more are dropped and come again."""
+
+
+class Outbox:
+    """One service: look at what waits, send what is due, wait for news."""
+
+    def __init__(
+        self,
+        link: Publisher,
+        spool: Spool,
+        settings: AgentSettings,
+        clock: Clock,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._link = link
+        self._spool = spool
+        self._fleet, self._device = settings.fleet, settings.device
+        self._resend_s = settings.outbox.resend_s
+        self._window = settings.mqtt.window
+        self._clock = clock
+        self._due: dict[str, float] = {}
+        self._chunk_bytes: dict[str, int] = {}
+        self._wants: dict[str, Want] = {}
+        self._news = asyncio.Event()
+        self._random = rng or random.Random()  # noqa: S311 - jitter
+        self.waiting = 0
+        self.oldest: float | None = None
+        """Since when the oldest update waits, unix seconds."""
+        self.again_at: float | None = None
+        """When something is sent again, unix seconds."""
+        self.accepted = 0
+        self.refused = 0
+        self.withdrawn = 0
+        """Updates that were accepted and refused afterwards."""
+        self.last_refusal = ""
+
+    def kick(self) -> None:
+        """Connected, or something new in the spool: all is due now."""
+        self._due.clear()
+        self._news.set()
+
+    def on_want(self, want: Want) -> None:
+        """The coordinator lacks chunks."""
+        if want.digest in self._wants or len(self._wants) < MAX_WANTS:
+            self._wants[want.digest] = want
+            self._news.set()
+
+    async def on_receipt(self, receipt: Receipt) -> bool:
+        """The update is journaled, or refused for good: it leaves the spool. True when it was there."""
+        here = await asyncio.to_thread(self._spool.clear, receipt.digest)
+        if not here:
+            return False
+        for known in (self._due, self._chunk_bytes, self._wants):
+            known.pop(receipt.digest, None)
+        if receipt.status == "accepted":
+            self.accepted += 1
+            _log.info("update accepted", task=receipt.task, round=receipt.round)
+        else:
+            self.refused += 1
+            self.last_refusal = f"{receipt.reason or 'refused'}: {receipt.detail}"
+            _log.error("update refused", task=receipt.task, round=receipt.round, why=self.last_refusal)
+        self._news.set()
+        return True
+
+    def on_withdrawn(self, receipt: Receipt) -> None:
+        """An update that was accepted before is refused: it counts for nothing."""
+        self.withdrawn += 1
+        self.last_refusal = f"{receipt.reason or 'refused'}: {receipt.detail}"
+        words = "accepted update refused afterwards"
+        _log.error(words, task=receipt.task, round=receipt.round, why=self.last_refusal)
+
+    async def run(self) -> None:
+        """Send for ever."""
+        while True:
+            self._news.clear()
+            entries = await self._pending()
+            self.waiting = len(entries)
+            self.oldest = min((entry.created_wall for entry in entries), default=None)
+            self._forget_all_but({entry.digest for entry in entries})
+            pause = self._resend_s
+            for entry in entries:
+                pause = min(pause, await self._attend(entry))
+            self.again_at = self._clock.wall() + pause if entries else None
+            if self._news.is_set():
+                continue
+            try:
+                async with asyncio.timeout(pause if entries else None):
+                    await self._news.wait()
+            except TimeoutError:
+                continue
+
+    def _forget_all_but(self, waiting: set[str]) -> None:
+        """An update that was dropped or replaced in the spool: answers about it would hold up others."""
+        for known in (self._due, self._chunk_bytes, self._wants):
+            for digest in known.keys() - waiting:
+                del known[digest]
+
+    async def _pending(self) -> list[SpoolEntry]:
+        while True:
+            try:
+                return await asyncio.to_thread(self._spool.pending)
+            except Transient as error:
+                _log.warning("the spool cannot be read now", why=str(error))
+                await self._clock.sleep(self._resend_s)
+
+    async def _attend(self, entry: SpoolEntry) -> float:
+        """Send what is due of one update. Returns the seconds until it is due again."""
+        try:
+            want = self._wants.pop(entry.digest, None)
+            if want is not None:
+                await self._send_chunks(entry, want)
+            elif self._clock.now() >= self._due.get(entry.digest, 0.0):
+                await self._announce(entry)
+            else:
+                return max(0.0, self._due[entry.digest] - self._clock.now())
+        except Transient as error:
+            _log.debug("update not sent yet", round=entry.round, why=str(error))
+        except Refused as error:
+            _log.error("update cannot be sent", round=entry.round, why=str(error))
+        except KeyError:  # its receipt came while we looked
+            return self._resend_s
+        pause = self._resend_s * self._random.uniform(0.8, 1.2)
+        self._due[entry.digest] = self._clock.now() + pause
+        return pause
+
+    async def _announce(self, entry: SpoolEntry) -> None:
+        topic = device_topic(self._fleet, self._device, Kind.UPDATE)
+        chunk = self._link.chunk_bytes
+        if entry.size <= chunk:
+            payload = await asyncio.to_thread(self._spool.payload, entry.digest)
+            await self._link.publish(topic, payload)
+            return
+        self._chunk_bytes[entry.digest] = chunk
+        blob = BlobRef(digest=entry.digest, size=entry.size)
+        pointer = BlobPointer(task=entry.task, round=entry.round, blob=blob, chunk_bytes=chunk)
+        await self._link.publish(topic, encode(pointer))
+
+    async def _send_chunks(self, entry: SpoolEntry, want: Want) -> None:
+        """Send the wanted chunks, ``window`` in flight; a receipt for the update stops it."""
+        chunk = self._chunk_bytes.get(entry.digest)
+        if chunk is None:  # a late answer to a pointer of our last life: announce it anew
+            await self._announce(entry)
+            return
+        payload = await asyncio.to_thread(self._spool.payload, entry.digest)
+        last = chunk_count(len(payload), chunk) - 1
+        indices = sorted({n for a, b in want.missing for n in range(a, min(b, last) + 1)})
+        for at in range(0, len(indices), self._window):
+            if entry.digest not in self._chunk_bytes:
+                return
+            sends = [
+                self._send(entry.digest, n, chunk_at(payload, n, chunk))
+                for n in indices[at : at + self._window]
+            ]
+            failed = [
+                r
+                for r in await asyncio.gather(*sends, return_exceptions=True)
+                if isinstance(r, BaseException)
+            ]
+            if failed:
+                raise failed[0]
+
+    async def _send(self, digest: str, index: int, data: bytes) -> None:
+        topic = device_topic(self._fleet, self._device, Kind.UP_BLOB, digest, index)
+        await self._link.publish(topic, data, timeout_s=_CHUNK_S)

@@ -1,0 +1,172 @@
+"""Listen to sources for a few seconds, and judge what came: rates, jitter, range, gaps, the task's wishes."""
+
+import asyncio
+import errno
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_agent.sources.base import Doubtful, Following, Source, Telling
+from edge_agent.status.report import told
+from edge_agent.windows.collector import misfits
+from models.data.streams.batches import Batch, LabelBatch
+from protocol.errors import Transient
+from protocol.tasks.task import Modality, Task
+from runtime.clock import Clock
+
+RATE_FACTOR: Final = 1.5
+"""A rate further than this from the task's does not fit."""
+MAX_SAMPLES: Final = 1 << 20
+"""Of one modality; what comes beyond is counted alone."""
+_GAP_PERIODS: Final = 3.0
+_PERCENTILE: Final = 95
+
+
+@dataclass
+class _Stream:
+    """What came of one modality."""
+
+    t: list[NDArray[np.float64]] = field(default_factory=list)
+    samples: int = 0
+    not_finite: int = 0
+    low: NDArray[np.float64] | None = None
+    high: NDArray[np.float64] | None = None
+
+    def add(self, t: NDArray[np.float64], values: NDArray[np.float32]) -> None:
+        good = np.isfinite(values).all(axis=1)
+        self.not_finite += int((~good).sum())
+        self.samples += len(t)
+        if self.samples <= MAX_SAMPLES:
+            self.t.append(t[good])
+        if good.any():
+            low, high = values[good].min(axis=0), values[good].max(axis=0)
+            self.low = low.astype(np.float64) if self.low is None else np.minimum(self.low, low)
+            self.high = high.astype(np.float64) if self.high is None else np.maximum(self.high, high)
+
+    def told(self, max_gap_s: float | None) -> dict[str, Any]:
+        """Figures: rate by the middle step, jitter (95 % of steps are so close to it), gaps."""
+        t = np.sort(np.concatenate(self.t)) if self.t else np.empty(0)
+        found: dict[str, Any] = {"samples": self.samples, "not_finite": self.not_finite}
+        if self.low is not None and self.high is not None:
+            found |= {"low": _short(self.low), "high": _short(self.high)}
+        steps = np.diff(t)
+        steps = steps[steps > 0]
+        if len(steps):
+            middle = float(np.median(steps))
+            widest = _GAP_PERIODS * middle if max_gap_s is None else max_gap_s
+            found |= {
+                "rate_hz": round(1 / middle, 4),
+                "jitter_ms": round(1000 * float(np.percentile(np.abs(steps - middle), _PERCENTILE)), 3),
+                "gaps": int((steps > widest).sum()),
+                "longest_gap_s": round(float(steps.max()), 4),
+            }
+        return found
+
+
+class Trial:
+    """One source, listened to.
+
+    Args:
+        source: opened.
+        task: None: there is nothing to compare with.
+    """
+
+    def __init__(self, source: Source, task: Task | None) -> None:
+        self._source = source
+        self._task = task
+        self._streams: dict[str, _Stream] = {name: _Stream() for name in source.channels}
+        self._labels: dict[str, int] = {}
+        self._error = ""
+        self._ended = False
+        if task is not None and isinstance(source, Following):
+            source.follow(task)
+
+    async def listen(self, seconds: float) -> None:
+        """For so long, or until the source ends or fails."""
+        try:
+            async with asyncio.timeout(seconds):
+                stream: Any = self._source.samples()
+                async with aclosing(stream):
+                    async for batch in stream:
+                        self._add(batch)
+        except TimeoutError:
+            return
+        except (OSError, Transient) as error:
+            busy = getattr(error, "errno", None) == errno.EBUSY
+            self._error = f"{error}; in use: does the agent run?" if busy else str(error)
+        else:
+            self._ended = True
+
+    def _add(self, batch: Batch) -> None:
+        if isinstance(batch, LabelBatch):
+            for value in batch.label:
+                key = f"{batch.target}: {value:g}"
+                self._labels[key] = self._labels.get(key, 0) + 1
+        else:
+            self._streams.setdefault(batch.modality, _Stream()).add(batch.t, batch.values)
+
+    def report(self, seconds: float) -> dict[str, Any]:
+        """What came, what failed, what does not fit; as JSON values."""
+        source, task = self._source, self._task
+        found = {name: stream.told(self._max_gap(name)) for name, stream in self._streams.items()}
+        failed = [self._error] if self._error else []
+        state = source.state if isinstance(source, Telling) else ""
+        failed += [
+            f"modality {name!r}: nothing came in {seconds:g} s" + (f" ({state})" if state else "")
+            for name, stream in self._streams.items()
+            if not stream.samples and not self._error
+        ]
+        wrong = [] if task is None else misfits(task, [source])
+        for name, figures in found.items():
+            if task is not None and name in task.modality_names:
+                wrong += _misfits(task.modality(name), figures)
+        doubts = source.doubts(task) if task is not None and isinstance(source, Doubtful) else []
+        return {
+            "source": source.name,
+            "modalities": found,
+            "labels": self._labels,
+            "told": told(source) if isinstance(source, Telling) else {},
+            "ended": self._ended,
+            "failed": failed,
+            "misfits": wrong,
+            "doubts": [words for words in doubts if words not in wrong],
+        }
+
+    def _max_gap(self, name: str) -> float | None:
+        task = self._task
+        if task is None or name not in task.modality_names:
+            return None
+        return max(task.window.max_gap_s, RATE_FACTOR / task.modality(name).rate_hz)
+
+
+def _misfits(modality: Modality, found: dict[str, Any]) -> list[str]:
+    words = []
+    name, rate = modality.name, found.get("rate_hz")
+    if rate is not None and not 1 / RATE_FACTOR <= rate / modality.rate_hz <= RATE_FACTOR:
+        words.append(f"modality {name!r}: {rate:g} Hz, the task's rate_hz is {modality.rate_hz:g}")
+    low, high = min(found.get("low", [0.0])), max(found.get("high", [0.0]))
+    if found.get("low") is None:
+        return words
+    if modality.low is not None and low < modality.low:
+        words.append(f"modality {name!r}: {low:g} {modality.unit}, below the task's low {modality.low:g}")
+    if modality.high is not None and high > modality.high:
+        words.append(f"modality {name!r}: {high:g} {modality.unit}, above the task's high {modality.high:g}")
+    return words
+
+
+def _short(values: NDArray[np.float64]) -> list[float]:
+    return [float(f"{value:.6g}") for value in values]
+
+
+async def tried(
+    sources: Sequence[Source], task: Task | None, seconds: float, clock: Clock
+) -> list[dict[str, Any]]:
+    """Listen to all at once; one report each."""
+    trials = [Trial(source, task) for source in sources]
+    began = clock.now()
+    await asyncio.gather(*(trial.listen(seconds) for trial in trials))
+    return [trial.report(min(seconds, clock.now() - began)) for trial in trials]

@@ -1,0 +1,193 @@
+"""The ``mqtt`` source: sensors and labels that speak on a local broker, as zigbee2mqtt and Tasmota make them.
+
+A connection of its own, to any broker; it comes back by itself. Samples are of now, so nothing is queued for
+us while we are away, and what the broker retained is of unknown age: it counts for labels, which hold, and
+for modalities only where ``retained = true``.
+"""
+
+import asyncio
+import secrets
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import Field, model_validator
+
+from edge_agent.sources.base import REGISTRY, Kind, require_known, unit_doubts
+from edge_agent.sources.mqtt.values import Gauge, Marker, MqttLabel, MqttModality, parsed
+from edge_agent.sources.payloads import BadPayload
+from models.data.streams.batches import Batch
+from protocol.tasks.task import Task
+from runtime.clock import Clock
+from runtime.mqtt.link import Link, Message, read_password, tls_context
+from runtime.settings.load import ConfigPath, MqttSettings, Section, TlsSettings
+
+LOOK_S: Final = 1.0
+"""The longest time until a lost connection ends the labels that held."""
+MAX_BATCHES: Final = 4096
+"""Rows that wait for the agent; beyond it the oldest go and are counted."""
+
+
+class MqttSourceSettings(Section):
+    """Keys of ``[[source]] kind = "mqtt"``."""
+
+    host: Annotated[str, Field(min_length=1, max_length=253)] = "127.0.0.1"
+    port: Annotated[int, Field(ge=1, le=65535)] = 1883
+    protocol: Literal["5", "3.1.1"] = "5"
+    username: str | None = None
+    password_file: ConfigPath | None = None
+    """The first line is the password."""
+    tls: TlsSettings | None = None
+    client_id: Annotated[str, Field(min_length=1, max_length=64)] | None = None
+    """None: a new one at each start."""
+    keepalive_s: Annotated[int, Field(ge=1, le=65535)] = 30
+    backoff_max_s: Annotated[float, Field(gt=0, le=3600)] = 30.0
+    retained: bool = False
+    """Take what the broker retained as if it were measured now."""
+    max_payload_bytes: Annotated[int, Field(ge=16, le=1 << 20)] = 65536
+    modalities: Annotated[dict[str, MqttModality], Field(max_length=16, default_factory=dict)]
+    labels: Annotated[tuple[MqttLabel, ...], Field(max_length=16)] = ()
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if not self.modalities and not self.labels:
+            raise ValueError("neither modalities nor labels: nothing to listen to")
+        return self
+
+    def link(self) -> MqttSettings:
+        """Settings of the connection."""
+        shared = self.model_dump(
+            include={"host", "port", "protocol", "username", "password_file", "keepalive_s"}
+        )
+        bounds = {"backoff_max_s": self.backoff_max_s, "backoff_min_s": min(1.0, self.backoff_max_s)}
+        return MqttSettings(**shared, **bounds, tls=self.tls, ping_s=0, session_expiry_s=0)
+
+
+class Mqtt:
+    """One connection to one broker. Calling :meth:`samples` again makes another one."""
+
+    def __init__(self, settings: MqttSourceSettings, known: Sequence[str] | None, clock: Clock) -> None:
+        require_known(settings.modalities, known)
+        self._settings = settings
+        self._link_settings = settings.link()
+        read_password(self._link_settings)
+        tls_context(self._link_settings)
+        self._clock = clock
+        self._gauges = [Gauge(name, one) for name, one in settings.modalities.items()]
+        self._markers = [Marker(one) for one in settings.labels]
+        self._batches: deque[Batch] = deque()
+        self._link: Link | None = None
+        self._bad = ""
+        self._counts: dict[str, float] = {}
+        self.name = f"mqtt {self._link_settings.where}"
+        self.channels = {name: len(one.channels) for name, one in settings.modalities.items()}
+
+    @property
+    def state(self) -> str:
+        """See :class:`edge_agent.sources.base.Telling`; with the newest payload that could not be read."""
+        doing = "not connected" if self._link is None else self._link.why
+        return doing + (f"; last bad payload: {self._bad}" if self._bad else "")
+
+    @property
+    def counters(self) -> dict[str, float]:
+        """See :class:`edge_agent.sources.base.Telling`."""
+        link = self._link
+        ours = {} if link is None else {"reconnects": link.counters.reconnects}
+        return self._counts | {key: float(value) for key, value in ours.items() if value}
+
+    def doubts(self, task: Task) -> list[str]:
+        """Units that are not the task's, and labels of targets that it does not have."""
+        words = unit_doubts(self.name, {g.name: g.settings.unit for g in self._gauges}, task)
+        words += [
+            f"{self.name}: labels for target {marker.settings.target!r}: task {task.name!r} has none"
+            for marker in self._markers
+            if marker.settings.target not in task.target_names
+        ]
+        return words
+
+    def follow(self, task: Task) -> None:
+        """Labels may come by the names of the task's classes."""
+        for marker in self._markers:
+            marker.follow(task)
+
+    async def samples(self) -> AsyncIterator[Batch]:
+        """Connect, for ever, and yield; see :class:`edge_agent.sources.base.Source`."""
+        topics = [c.topic for g in self._gauges for c in g.settings.channels]
+        topics += [m.settings.topic for m in self._markers]
+        client = self._settings.client_id or f"lichen-{secrets.token_hex(6)}"
+        link = self._link = Link(
+            self._link_settings, client, filters=[(topic, 0) for topic in dict.fromkeys(topics)]
+        )
+        came = asyncio.Event()
+        tasks = [asyncio.create_task(link.run()), asyncio.create_task(self._listen(link, came))]
+        try:
+            while not any(task.done() for task in tasks):
+                await self._pause(came)
+                if not link.connected:
+                    self._put(batch for m in self._markers for batch in m.end(self._clock.wall()))
+                self._put(self._beat(self._clock.wall()))
+                while self._batches:
+                    yield self._batches.popleft()
+            for task in tasks:
+                if task.done():
+                    task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            self._link = None
+
+    def _beat(self, now: float) -> Iterator[Batch]:
+        for gauge in self._gauges:
+            yield from gauge.beat(now)
+        for marker in self._markers:
+            yield from marker.beat(now)
+
+    async def _pause(self, came: asyncio.Event) -> None:
+        """Until a message came, or the next beat."""
+        now = self._clock.wall()
+        dues = [gauge.due - now for gauge in self._gauges if gauge.settings.every_s is not None]
+        try:
+            async with asyncio.timeout(min([LOOK_S, *(max(0.001, due) for due in dues)])):
+                await came.wait()
+        except TimeoutError:
+            return
+        came.clear()
+
+    async def _listen(self, link: Link, came: asyncio.Event) -> None:
+        async for message in link.messages():
+            self._take(message)
+            message.ack()
+            came.set()
+
+    def _take(self, message: Message) -> None:
+        arrived = self._clock.wall() - max(0.0, self._clock.now() - message.arrived)
+        try:
+            payload = parsed(message.payload, self._settings.max_payload_bytes)
+        except BadPayload as error:
+            self._refuse(message, error)
+            return
+        takers: list[Gauge | Marker] = [*self._markers]
+        if self._settings.retained or not message.retain:
+            takers += self._gauges
+        elif any(gauge.hears(message.topic) for gauge in self._gauges):
+            self._counts["retained_ignored"] = self._counts.get("retained_ignored", 0) + 1
+        for taker in takers:
+            try:
+                self._put(taker.take(message.topic, payload, arrived, self._counts))
+            except BadPayload as error:
+                self._refuse(message, error)
+
+    def _put(self, batches: Iterator[Batch]) -> None:
+        for batch in batches:
+            self._batches.append(batch)
+            if len(self._batches) > MAX_BATCHES:
+                self._batches.popleft()
+                self._counts["dropped_samples"] = self._counts.get("dropped_samples", 0) + 1
+
+    def _refuse(self, message: Message, error: BadPayload) -> None:
+        self._counts["bad_payloads"] = self._counts.get("bad_payloads", 0) + 1
+        self._bad = f"{message.topic[:64]!r}: {error}"
+
+
+REGISTRY.add("mqtt", Kind(MqttSourceSettings, Mqtt))

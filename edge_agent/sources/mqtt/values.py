@@ -1,0 +1,247 @@
+"""What messages of local topics mean: channels of modalities, classes and numbers of labels. Pure.
+
+A modality whose channels all come from one topic gives a row a message. With ``every_s`` it gives a row a
+beat, of the newest value of each channel, as long as none is older than ``hold_s``: so topics may be several,
+and a sensor may speak only when something changes.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Final, Self
+
+import numpy as np
+from paho.mqtt.client import topic_matches_sub
+from pydantic import AfterValidator, Field, model_validator
+
+from edge_agent.sources.payloads import (
+    BadPayload,
+    JsonPath,
+    Missing,
+    TimeUnit,
+    at,
+    linear,
+    loads,
+    number,
+    parse_path,
+    seconds,
+    shown,
+)
+from models.data.streams.batches import Batch, LabelBatch, SampleBatch
+from protocol.tasks.task import LABEL, Task
+from runtime.settings.load import Section
+
+NONE_WORDS: Final = frozenset({"", "none", "null", "-1", "off", "unknown"})
+"""Payloads that end a label."""
+MAX_SKEW_S: Final = 30.0
+"""A time in a payload that is further than this from its arrival is a wrong clock's: the arrival counts."""
+
+
+def _filter(text: str) -> str:
+    levels = text.split("/")
+    hashes = [i for i, level in enumerate(levels) if "#" in level]
+    wrong = any("+" in level and level != "+" for level in levels)
+    if wrong or "\0" in text or any(levels[i] != "#" or i != len(levels) - 1 for i in hashes):
+        raise ValueError(f"{text!r} is no topic filter: '+' is one whole level, '#' the last")
+    return text
+
+
+Topic = Annotated[str, Field(min_length=1, max_length=1024), AfterValidator(_filter)]
+
+
+class Timed(Section):
+    """Keys of whatever comes in a message: from where, and when it was."""
+
+    topic: Topic
+    """``+`` and ``#`` as ever."""
+    path: JsonPath = ""
+    """In JSON, as ``wind.speed``; empty: the payload itself is the number or word."""
+    words: dict[str, float] = Field(default_factory=dict)
+    """Words -> numbers. None given: on, true, open are 1; off, false, closed are 0."""
+
+
+class Channel(Timed):
+    """One channel of a modality."""
+
+
+class MqttModality(Section):
+    """``[source.modalities.<name>]`` of an MQTT source."""
+
+    channels: Annotated[tuple[Channel, ...], Field(min_length=1, max_length=64)]
+    every_s: Annotated[float, Field(gt=0, le=86400)] | None = None
+    hold_s: Annotated[float, Field(gt=0, le=7 * 86400)] = 60.0
+    """With ``every_s``: a value counts for so long."""
+    time_path: JsonPath | None = None
+    """The measurement's time in the payload; None: its arrival."""
+    time_unit: TimeUnit = "s"
+    unit: str = ""
+    """After ``factor`` and ``offset``; compared with the task's."""
+    factor: float = 1.0
+    offset: float = 0.0
+
+    @model_validator(mode="after")
+    def _one_topic_or_a_beat(self) -> Self:
+        if self.every_s is None and len({c.topic for c in self.channels}) > 1:
+            raise ValueError("channels of several topics have no common time: give every_s")
+        if self.every_s is not None and self.hold_s < self.every_s:
+            raise ValueError("hold_s is below every_s: no value would live until its beat")
+        if self.every_s is not None and self.time_path is not None:
+            raise ValueError("time_path and every_s: rows on a beat have the beat's time; give one of them")
+        return self
+
+
+class MqttLabel(Timed):
+    """``[[source.labels]]``: each message begins an interval that lasts until the next one."""
+
+    target: str = LABEL
+    time_path: JsonPath | None = None
+    time_unit: TimeUnit = "s"
+    at_most_s: Annotated[float, Field(gt=0, le=7 * 86400)] | None = None
+    """A label that nobody ends is ended after so long; None: never."""
+
+
+def moment(payload: Any, path: str | None, unit: TimeUnit, arrived: float) -> tuple[float, bool]:
+    """Unix seconds of a message, and whether the payload's own time was taken.
+
+    Raises:
+        BadPayload: no time where one should be.
+    """
+    if path is None:
+        return arrived, True
+    t = seconds(at(payload, parse_path(path)), unit)
+    return (t, True) if abs(t - arrived) <= MAX_SKEW_S else (arrived, False)
+
+
+class Gauge:
+    """The newest values of one modality's channels."""
+
+    def __init__(self, name: str, settings: MqttModality) -> None:
+        self.name = name
+        self.settings = settings
+        self.due = 0.0
+        """Unix seconds of the next beat."""
+        self._paths = [parse_path(channel.path) for channel in settings.channels]
+        self._values = np.full(len(settings.channels), np.nan)
+        self._seen = np.full(len(settings.channels), -math.inf)
+
+    def hears(self, topic: str) -> bool:
+        """Whether a message on this topic is for one of its channels."""
+        return any(topic_matches_sub(channel.topic, topic) for channel in self.settings.channels)
+
+    def take(self, topic: str, payload: Any, arrived: float, counters: dict[str, float]) -> Iterator[Batch]:
+        """A message that came at ``arrived`` (Unix s).
+
+        Raises:
+            BadPayload: it is for a channel of this modality and does not say its value. On a beat a message
+                may leave out some of its channels: they keep what they have.
+        """
+        settings, bad = self.settings, ""
+        heard = [i for i, c in enumerate(settings.channels) if topic_matches_sub(c.topic, topic)]
+        for i in heard:
+            try:
+                value = number(at(payload, self._paths[i]), settings.channels[i].words)
+            except Missing as error:
+                bad = bad or ("" if settings.every_s is not None and len(heard) > 1 else str(error))
+            except BadPayload as error:
+                bad = bad or str(error)
+            else:
+                self._values[i], self._seen[i] = value, arrived
+        if bad:
+            raise BadPayload(bad)
+        if heard and settings.every_s is None:
+            t, own = moment(payload, settings.time_path, settings.time_unit, arrived)
+            if not own:
+                counters["odd_times"] = counters.get("odd_times", 0) + 1
+            yield self._row(t)
+
+    def beat(self, now: float) -> Iterator[Batch]:
+        """What the beats up to ``now`` give; beats that were missed are gaps."""
+        every = self.settings.every_s
+        if every is None:
+            return
+        if not now - every <= self.due <= now + every:  # the start, a pause, or a clock that was set
+            self.due = math.ceil(now / every) * every
+        if self.due <= now:
+            t, self.due = self.due, self.due + every
+            if (np.abs(t - self._seen) <= self.settings.hold_s).all():
+                yield self._row(t)
+
+    def _row(self, t: float) -> SampleBatch:
+        row = linear(self._values[None], self.settings.factor, self.settings.offset)
+        return SampleBatch(self.name, np.array([t]), row)
+
+
+class Marker:
+    """What one label topic says holds."""
+
+    def __init__(self, settings: MqttLabel) -> None:
+        self.settings = settings
+        self.classes: tuple[str, ...] = ()
+        """Of the target, once the task is known."""
+        self._path = parse_path(settings.path)
+        self._since: float | None = None
+
+    def follow(self, task: Task) -> None:
+        """Learn the names of classes."""
+        known = self.settings.target in task.target_names
+        self.classes = task.target(self.settings.target).labels if known else ()
+
+    def take(self, topic: str, payload: Any, arrived: float, counters: dict[str, float]) -> Iterator[Batch]:
+        """A message that came at ``arrived`` (Unix s).
+
+        Raises:
+            BadPayload: it names no class and is no number.
+        """
+        settings = self.settings
+        if not topic_matches_sub(settings.topic, topic):
+            return
+        try:
+            value = self._value(at(payload, self._path))
+        except BadPayload:
+            if self._since is not None:  # what held does not hold any more; what holds is not known
+                yield self._batch(arrived, math.nan)
+            raise
+        t, own = moment(payload, settings.time_path, settings.time_unit, arrived)
+        if not own:
+            counters["odd_times"] = counters.get("odd_times", 0) + 1
+        yield self._batch(t, value)
+
+    def end(self, now: float) -> Iterator[Batch]:
+        """The link is down: its end may be missed."""
+        if self._since is not None:
+            yield self._batch(now, math.nan)
+
+    def beat(self, now: float) -> Iterator[Batch]:
+        """End what holds too long."""
+        most = self.settings.at_most_s
+        if most is not None and self._since is not None and now - self._since > most:
+            yield self._batch(self._since + most, math.nan)
+
+    def _batch(self, t: float, value: float) -> LabelBatch:
+        self._since = None if math.isnan(value) else t
+        return LabelBatch(np.array([t]), np.array([value]), self.settings.target)
+
+    def _value(self, given: Any) -> float:
+        words: Mapping[str, float] = self.settings.words
+        text = "" if given is None else str(given).strip()
+        if text in words:
+            return words[text]
+        if text in self.classes:
+            return float(self.classes.index(text))
+        if text.lower() in NONE_WORDS or given is False:
+            return math.nan
+        try:
+            return number(given, {text: math.nan} if isinstance(given, bool) else {"\0": 0.0})
+        except BadPayload:
+            known = ", ".join([*self.classes, *words]) or "numbers, as no task is known"
+            raise BadPayload(f"{shown(given)} is no class; known: {known}") from None
+
+
+def parsed(payload: bytes, limit: int) -> Any:
+    """JSON or text.
+
+    Raises:
+        BadPayload: too large, or not UTF-8.
+    """
+    if len(payload) > limit:
+        raise BadPayload(f"{len(payload)} bytes, at most {limit} (max_payload_bytes)")
+    return loads(payload)

@@ -1,0 +1,159 @@
+"""From a thread that waits for hardware to the event loop: bounded, stamped where it was read.
+
+A read of a sensor may block (a slow bus, a driver that hangs), and a time of arrival is only right where it
+is taken at once. So each such source reads in a thread of its own. The thread never waits for the event loop:
+when the loop is behind and the room is full, the oldest rows go and are counted.
+"""
+
+import asyncio
+import os
+import select
+import threading
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterator, MutableMapping
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.data.streams.batches import Batch, SampleBatch
+from runtime.mqtt.inbox import post
+
+MAX_VALUES: Final = 1 << 18
+"""Values that may wait for the event loop (3 MB with their times): a minute of 6 channels at 700 Hz."""
+PAUSE_S: Final = 0.1
+"""The loop is woken at most so often: rows that come one by one travel together."""
+_GOODBYE_S: Final = 2.0
+
+
+class Outlet:
+    """The thread's side of a pump.
+
+    Args:
+        loop: that reads.
+        counters: ``dropped_samples`` counts here.
+        limit: values that may wait.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, counters: MutableMapping[str, float], limit: int = MAX_VALUES
+    ) -> None:
+        self._loop = loop
+        self._counters = counters
+        self._limit = limit
+        self._rows: deque[tuple[str, NDArray[np.float64], NDArray[np.float32]]] = deque()
+        self._waiting = 0
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._wake_r, self._wake_w = os.pipe()
+        self._open = True
+        self._error: BaseException | None = None
+        self.ended = False
+        self.filled = asyncio.Event()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the thread is to end."""
+        return self._stop.is_set()
+
+    def wait(self, seconds: float) -> bool:
+        """Sleep; True where the thread is to end."""
+        return self._stop.wait(max(0.0, seconds))
+
+    def readable(self, fd: int, seconds: float) -> bool:
+        """Wait for bytes on ``fd``; a peer that is gone counts as readable: the read says so."""
+        poll = select.poll()
+        poll.register(fd, select.POLLIN | select.POLLPRI)
+        poll.register(self._wake_r, select.POLLIN)
+        return any(one == fd for one, _ in poll.poll(max(0.0, seconds) * 1000))
+
+    def put(self, modality: str, t: NDArray[np.float64], values: NDArray[np.float32]) -> None:
+        """Hand over rows: ``t`` (n,) s and ``values`` (n, C), which nobody writes to any more."""
+        if not len(t):
+            return
+        with self._lock:
+            self._rows.append((modality, t, values))
+            self._waiting += values.size
+            while self._waiting > self._limit and len(self._rows) > 1:
+                _, old, gone = self._rows.popleft()
+                self._waiting -= gone.size
+                self._counters["dropped_samples"] = self._counters.get("dropped_samples", 0) + len(old)
+            first = len(self._rows) == 1
+        if first:
+            post(self._loop, self.filled.set)
+
+    def take(self) -> Iterator[Batch]:
+        """What waits, one batch a modality."""
+        with self._lock:
+            rows, self._rows, self._waiting = self._rows, deque(), 0
+        by_name: dict[str, list[tuple[NDArray[np.float64], NDArray[np.float32]]]] = {}
+        for name, t, values in rows:
+            by_name.setdefault(name, []).append((t, values))
+        for name, parts in by_name.items():
+            yield SampleBatch(
+                name, np.concatenate([t for t, _ in parts]), np.concatenate([v for _, v in parts])
+            )
+
+    def run(self, work: Callable[["Outlet"], None]) -> None:
+        """Body of the thread."""
+        try:
+            work(self)
+        except BaseException as error:  # noqa: BLE001 - raised again in the event loop
+            self._error = error
+        finally:
+            with self._lock:
+                self._open = False
+                os.close(self._wake_r)
+                os.close(self._wake_w)
+            self.ended = True
+            post(self._loop, self.filled.set)
+
+    def stop(self) -> None:
+        """Make the thread end, also where it waits in :meth:`readable`."""
+        self._stop.set()
+        with self._lock:
+            if self._open:
+                os.write(self._wake_w, b"x")
+
+    async def goodbye(self) -> None:
+        """Stop, and wait a while for the end of the thread: a driver may hang in it for ever."""
+        self.stop()
+        try:
+            async with asyncio.timeout(_GOODBYE_S):
+                while not self.ended:
+                    await self.filled.wait()
+                    self.filled.clear()
+        except TimeoutError:
+            return
+
+    def result(self) -> None:
+        """Raise what the thread ended with."""
+        if self._error is not None:
+            raise self._error
+
+
+async def pumped(
+    work: Callable[[Outlet], None], name: str, counters: MutableMapping[str, float], limit: int = MAX_VALUES
+) -> AsyncGenerator[Batch, None]:
+    """Run blocking ``work`` in a thread, and yield what it puts, until it ends or the generator is closed.
+
+    Raises:
+        BaseException: what ``work`` raised, after the rows before it.
+    """
+    outlet = Outlet(asyncio.get_running_loop(), counters, limit)
+    # A daemon: a driver that hangs in a read must not hold up the end of the process.
+    thread = threading.Thread(target=outlet.run, args=(work,), name=name[:15], daemon=True)
+    thread.start()
+    try:
+        while True:
+            await outlet.filled.wait()
+            outlet.filled.clear()
+            ended = outlet.ended
+            for batch in outlet.take():
+                yield batch
+            if ended:
+                outlet.result()
+                return
+            await asyncio.sleep(PAUSE_S)
+    finally:
+        await outlet.goodbye()

@@ -1,0 +1,1 @@
+"""The agent's status file, and what it waits for."""

@@ -1,0 +1,1 @@
+"""The task of the device, and the data that fits it."""

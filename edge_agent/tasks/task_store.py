@@ -1,0 +1,140 @@
+"""Which task this device has, and whether it can do it."""
+
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from edge_agent.config.agent import AgentSettings, GraphSettings, LearnSettings, read_task
+from edge_agent.sources.base import Source
+from edge_agent.tasks.profile import allowed, strangers
+from edge_agent.tasks.roles import wishes
+from edge_agent.training.privacy_account import require_private
+from edge_agent.windows.collector import misfits, offered
+from protocol.errors import Misconfigured, Reason, Refused
+from protocol.messages import decode
+from protocol.tasks.announcement import TaskAnnouncement
+from protocol.tasks.task import Task
+
+_log = structlog.get_logger("edge_agent.messaging.state_reporter")
+TASK_FILE: Final = "task.json"
+"""In the state folder: the task that was announced last."""
+
+
+def check_task(
+    task: Task, sources: list[Source], learn: LearnSettings | None = None, graph: GraphSettings | None = None
+) -> None:
+    """Whether this device can do the task at all, with its own wishes (None: it has none) and its graph.
+
+    Raises:
+        Misconfigured: unknown method, wrong option of the method, less noise than the device's floor, no
+            modality in common that is read to predict, or no target; or the task is on graphs, and this
+            device has none.
+    """
+    learn = learn or LearnSettings()
+    require_private(task, learn)
+    if task.graph is not None:
+        require_graph(task, graph)
+        return
+    delivered = offered(task, sources)
+    profile = allowed(task, delivered, learn)
+    if not delivered:
+        none = (
+            "there is no source" if graph is None else "it is on windows, and here are [graph] and no source"
+        )
+        words = "; ".join(misfits(task, sources)) or none
+        raise Misconfigured(f"task {task.name!r}: this device delivers none of its modalities: {words}")
+    if not profile.modalities:
+        wishes = "" if learn.inputs is None else f", learn.inputs names {', '.join(learn.inputs)}"
+        raise Misconfigured(
+            f"task {task.name!r}: this device has nothing to read: it delivers {', '.join(delivered)}, the "
+            f"task reads {', '.join(task.input_names)}{wishes}"
+        )
+    if not profile.targets:
+        raise Misconfigured(
+            f"task {task.name!r}: this device has nothing to learn: learn.targets names "
+            f"{', '.join(learn.targets or ())}; the task has {', '.join(task.target_names)}, and a "
+            "generation needs its modality"
+        )
+
+
+def require_graph(task: Task, graph: GraphSettings | None) -> GraphSettings:
+    """This device's graph, for a task on graphs.
+
+    Raises:
+        Misconfigured: it has none.
+    """
+    if graph is None:
+        raise Misconfigured(
+            f"task {task.name!r} is on graphs, and this device has none: write a table [graph] with triples"
+        )
+    return graph
+
+
+def unused(task: Task, sources: list[Source], graph: GraphSettings | None) -> list[str]:
+    """In words, what this device offers that the task cannot use."""
+    if task.graph is None:
+        return misfits(task, sources)
+    known = ", ".join(task.modality_names) or "none"
+    return [
+        f"graph.features.{name}: task {task.name!r} has no such modality (it has {known})"
+        for name in (() if graph is None else graph.features)
+        if name not in task.modality_names
+    ]
+
+
+def first_task(settings: AgentSettings, sources: list[Source]) -> Task | None:
+    """The task that was announced last, else that of ``task_file``, else None.
+
+    Raises:
+        Misconfigured: ``task_file`` is missing or wrong, or a source does not fit it.
+    """
+    kept = settings.state_dir / TASK_FILE
+    from_file = None if settings.task_file is None else read_task(settings.task_file)
+    if from_file is not None:
+        check_task(from_file, sources, wishes(settings), settings.graph)
+        if wrong := [*unused(from_file, sources, settings.graph), *strangers(from_file, settings.learn)]:
+            raise Misconfigured(f"{'; '.join(wrong)} ({settings.task_file})")
+    announced = read_kept(kept)
+    if announced is None:
+        return from_file
+    try:
+        check_task(announced, sources, wishes(settings), settings.graph)
+    except Misconfigured as error:
+        _log.warning("the task announced last does not fit any more", why=str(error))
+        return from_file
+    return announced
+
+
+def read_kept(path: Path) -> Task | None:
+    """The task that was announced last; None where there is none, or its file cannot be read."""
+    try:
+        return _kept(path)
+    except FileNotFoundError:
+        return None
+    except (OSError, Refused) as error:
+        _log.warning(
+            "the kept task is forgotten; it will be announced again", file=str(path), error=str(error)
+        )
+        return None
+
+
+def kept_misfit(path: Path) -> str:
+    """Why the task that was announced last is of a release that can more, in words; empty where it is not."""
+    try:
+        _kept(path)
+    except Refused as error:
+        return error.words if error.reason is Reason.UNKNOWN_TASK else ""
+    except OSError:
+        return ""
+    return ""
+
+
+def _kept(path: Path) -> Task:
+    """The kept task. It is kept as it was announced: a downgrade and an upgrade of this agent lose no key.
+
+    Raises:
+        OSError: there is none.
+        Refused: it cannot be read, or not by this release (UNKNOWN_TASK).
+    """
+    return decode(path.read_bytes(), TaskAnnouncement).read()

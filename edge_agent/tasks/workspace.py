@@ -1,0 +1,80 @@
+"""What belongs to the present task, whatever its material: windows of streams, or a graph.
+
+Services ask a workspace, and know windows or graphs nowhere: ``WindowWorkspace`` (:mod:`window_space`) and
+``GraphWorkspace`` (:mod:`graph_space`) answer.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from models.contract import Profile
+from models.data.materials import Material
+from protocol.messages import ModalityState, Role
+from protocol.tasks.task import Task
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What is there to learn from, now.
+
+    Attributes:
+        profile: what the device reads and predicts.
+        samples: windows or triples to learn from; what ``rounds.min_windows`` counts.
+        modalities: those of the profile, for the state message.
+        fleet_secret: the print of the secret that names entities; None where there is none.
+    """
+
+    profile: Profile
+    samples: int
+    modalities: Mapping[str, ModalityState]
+    fleet_secret: str | None = None
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """What somebody should look at.
+
+    Attributes:
+        kind: one word, as of a wait in ``lichen agent status --why``.
+        words: what is wrong.
+        since: Unix seconds.
+        then: until what.
+    """
+
+    kind: str
+    words: str
+    since: float
+    then: str
+
+
+class Workspace(Protocol):
+    """What belongs to one task."""
+
+    task: Task
+    modalities: tuple[str, ...]
+    """Those that this device may read, in the task's order."""
+    by: Role | None
+    """The role in which it takes offers; None: it only observes."""
+
+    def now(self) -> Standing:
+        """What is there. Touches no disk."""
+
+    def material(self, limit: int) -> tuple[Profile, Material]:
+        """What one local round learns from, and what it shows of the device's profile. Touches the disk.
+
+        Args:
+            limit: at most so many windows; a graph is given as a whole.
+
+        Raises:
+            Transient: there is nothing, or it cannot be read now.
+        """
+
+    def trouble(self) -> Trouble | None:
+        """What keeps samples from coming in; None: nothing."""
+
+    def told(self) -> dict[str, Any]:
+        """For ``status.json``, as JSON values."""
+
+    def close(self) -> None:
+        """What is not written yet is written, and files are closed."""

@@ -1,0 +1,1 @@
+"""Local training, and the update that comes of it."""

@@ -1,0 +1,87 @@
+"""A feature graph in a process of its own (``onnx_models.encoder_model``), for one round of prototypes.
+
+Shapes: B windows, C channels, T samples, D features.
+"""
+
+from typing import Final
+
+import numpy as np
+
+from edge_agent.inference.onnx_models import probe
+from edge_agent.inference.serving.codec import Arrays, Header
+from edge_agent.inference.serving.host import Asked, Broken, Host
+from edge_agent.inference.serving.model_server import FEATURE, GRAPH, WINDOWS
+from edge_agent.inference.serving.served_model import OPEN_TIMEOUT_S, require_answer
+from models.contract import FloatArray, Tensors
+from protocol.errors import Transient
+
+_F4: Final = np.dtype(np.float32)
+_MAX_DIM: Final = 65536
+_NONSENSE: Final = "the process of the feature graph talks nonsense"
+
+
+class FeatureProcess:
+    """Started by :meth:`open`; :meth:`close` ends it, whatever it does.
+
+    Args:
+        host: where it runs.
+    """
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._channel: Asked | None = None
+        self._pid: int | None = None
+        self.dim = 0
+        """D; 0 where the graph does not say it."""
+
+    async def open(self, data: bytes, threads: int) -> None:
+        """Load a graph.
+
+        Raises:
+            Refused: it is none that can be run.
+            Transient: there is no process to be had, or it died of the graph; in words.
+        """
+        self._pid, self._channel = await self._host.channel()
+        graph = {GRAPH: np.frombuffer(data, np.uint8)}
+        said, _ = await self._asked({"op": "open", "threads": threads}, graph, OPEN_TIMEOUT_S, 0)
+        dim = said.get("dim")
+        if type(dim) is not int or not 0 <= dim <= _MAX_DIM:
+            raise Transient(_NONSENSE)
+        self.dim = dim
+
+    async def run(self, x_BCT: FloatArray, encoder: Tensors, timeout_s: float) -> FloatArray:
+        """The features ``z_BD``: ``FeatureGraph.run``.
+
+        Raises:
+            Refused: as there.
+            Transient: the process died, did not answer in time, or talks nonsense.
+        """
+        size = (len(x_BCT), self.dim)
+        given = {**encoder, WINDOWS: np.asarray(x_BCT, np.float32)}
+        _, found = await self._asked({"op": "features"}, given, timeout_s, 4 * size[0] * size[1])
+        z_BD = found.get(FEATURE)
+        if z_BD is None or z_BD.shape != size or z_BD.dtype != _F4 or not np.isfinite(z_BD).all():
+            raise Transient(_NONSENSE)
+        return z_BD
+
+    async def _asked(
+        self, header: Header, given: Arrays, timeout_s: float, max_body: int
+    ) -> tuple[Header, Arrays]:
+        if self._channel is None:
+            raise Transient("there is no process")
+        try:
+            said, found = await self._channel.ask(header, given, timeout_s, max_body)
+        except Broken as error:
+            pid, self._pid = self._pid, None
+            status = None if pid is None else await self._host.fate(pid)
+            raise Transient(probe.words(status or 0, "") or str(error)) from None
+        require_answer(said)
+        return said, found
+
+    def close(self) -> None:
+        """End it."""
+        if self._channel is not None:
+            self._channel.close()
+        if self._pid is not None:
+            self._host.end(self._pid)
+        self._channel = self._pid = None

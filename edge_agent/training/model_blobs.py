@@ -1,0 +1,148 @@
+"""Global versions, pulled blob by blob: only what is on a route, and only what is not here yet."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+
+import structlog
+from pydantic import ValidationError
+
+from edge_agent.config.agent import AgentSettings
+from models.contract import Blobs
+from protocol.errors import Reason, Refused, Transient
+from protocol.frames.frame import decode_frame
+from protocol.frames.headers import BlobHeader, Manifest
+from protocol.messages import BlobRef, Offer
+from runtime.storage.blob_fetcher import Fetcher
+from runtime.storage.blob_store import BlobStore
+
+_log = structlog.get_logger("edge_agent.training.model_blobs")
+
+
+class Versions:
+    """Pulls, checks and reads. What is damaged is removed, so that the next attempt pulls it again."""
+
+    def __init__(self, settings: AgentSettings, blobs: BlobStore, fetcher: Fetcher) -> None:
+        self._settings = settings
+        self._blobs = blobs
+        self._fetcher = fetcher
+
+    async def state(
+        self,
+        offer: Offer,
+        route: tuple[str, ...],
+        also: Iterable[BlobRef] = (),
+        own: tuple[str, ...] = (),
+    ) -> Blobs:
+        """The offer's base on a route; blobs that did not change are here already.
+
+        Args:
+            offer: names the base.
+            route: names of blobs.
+            also: further blobs to pull and to keep.
+            own: names of blobs of this device alone; on the route where the version has them.
+
+        Raises:
+            Transient: something was not here in time, or the disk is full.
+            Refused: something is not what its digest or its name says.
+        """
+        manifest = await self._manifest(offer)
+        here = tuple(name for name in own if name in manifest.blobs)
+        return await self._pulled(offer, manifest, (*route, *here), also)
+
+    async def chosen(
+        self,
+        offer: Offer,
+        first: tuple[str, ...],
+        choose: Callable[[Blobs], Awaitable[tuple[str, ...]]],
+    ) -> Blobs:
+        """The offer's base on a route that depends on some of its blobs: those are pulled before the others.
+
+        Args:
+            offer: names the base.
+            first: names of the blobs that are needed to choose.
+            choose: gives the names of all blobs of the route, from those.
+
+        Raises:
+            Transient, Refused: as :meth:`state`.
+        """
+        manifest = await self._manifest(offer)
+        await self._fetch(_refs(manifest, offer, first))
+        route = await choose(await asyncio.to_thread(self._read, manifest, first))
+        return await self._pulled(offer, manifest, route)
+
+    async def _manifest(self, offer: Offer) -> Manifest:
+        await self._fetch([BlobRef(digest=offer.base, size=offer.base_size)])
+        return _manifest(await asyncio.to_thread(self.blob, "manifest", offer.base), offer)
+
+    async def _pulled(
+        self, offer: Offer, manifest: Manifest, route: tuple[str, ...], also: Iterable[BlobRef] = ()
+    ) -> Blobs:
+        wanted = [*_refs(manifest, offer, route), *also]
+        keep = {offer.base, *(ref.digest for ref in wanted)}
+        await asyncio.to_thread(self._make_room, keep, wanted)
+        await self._fetch(wanted)
+        state = await asyncio.to_thread(self._read, manifest, route)
+        await asyncio.to_thread(self._blobs.collect, keep, self._settings.blob_budget_bytes)
+        return state
+
+    def _make_room(self, keep: Iterable[str], wanted: Iterable[BlobRef]) -> None:
+        """Blobs of old versions go where the disk is too full for this one."""
+        lacking = sum(ref.size for ref in wanted if not self._blobs.has(ref.digest))
+        # A download is there twice for a moment: its chunks, and the blob.
+        if lacking and (freed := self._blobs.make_room(keep, 2 * lacking)):
+            _log.warning("the disk is too full: blobs of old versions are given up", bytes=freed)
+
+    async def _fetch(self, refs: Iterable[BlobRef]) -> None:
+        for ref in refs:
+            await self._fetcher.fetch(ref, self._settings.fetch_timeout_s)
+
+    def blob(self, name: str, digest: str) -> bytes:
+        """A blob that was pulled, verified. Synchronous.
+
+        Args:
+            name: what it is, for the words.
+            digest: its own.
+
+        Raises:
+            Transient: it has vanished.
+            Refused: it is damaged; it is removed.
+        """
+        try:
+            return self._blobs.get(digest)
+        except KeyError:
+            raise Transient(f"the blob {name!r} has vanished from {self._settings.cache_dir}") from None
+        except Refused as error:
+            raise Refused(
+                error.reason, f"the blob {name!r} is damaged; pulled again: {error.detail}"
+            ) from None
+
+    def path(self, digest: str) -> Path:
+        """Where a blob lies that was pulled."""
+        return self._blobs.path(digest)
+
+    def _read(self, manifest: Manifest, route: tuple[str, ...]) -> Blobs:
+        state: Blobs = {}
+        for name in route:
+            header, tensors = decode_frame(self.blob(name, manifest.blobs[name].digest), BlobHeader)
+            if header.name != name:
+                raise Refused(Reason.WRONG_TENSORS, f"the blob {name!r} says that it is {header.name!r}")
+            state[name] = tensors
+        return state
+
+
+def _refs(manifest: Manifest, offer: Offer, route: tuple[str, ...]) -> list[BlobRef]:
+    missing = [name for name in route if name not in manifest.blobs]
+    if missing:
+        raise Refused(Reason.WRONG_TENSORS, f"version {offer.base} lacks the blob {missing[0]!r}")
+    return [manifest.blobs[name] for name in route]
+
+
+def _manifest(data: bytes, offer: Offer) -> Manifest:
+    try:
+        manifest = Manifest.model_validate_json(data)
+    except ValidationError as error:
+        raise Refused(Reason.MALFORMED, f"manifest {offer.base}: {error}"[:500]) from None
+    if manifest.task != offer.task:
+        raise Refused(Reason.UNKNOWN_TASK, f"manifest {offer.base} is of task {manifest.task!r}")
+    return manifest

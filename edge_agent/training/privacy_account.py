@@ -1,0 +1,219 @@
+"""The device's account of differential privacy on disk, and the floors under it that no task can lower.
+
+One account for all tasks, for they learn from the same streams: it outlives the tasks' names, their noise and
+the windows. It is written before the update that it counts. What cannot be read is not zero: no task that
+protects its windows by noise, and none on a device with limits of its own, sends anything until a person has
+looked.
+"""
+
+import json
+import math
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from edge_agent.config.agent import LearnSettings
+from edge_agent.tasks.private_tensors import undone
+from edge_agent.windows.store import grid_digest
+from models import registry
+from models.contract import LocalResult, Tensors
+from models.privacy.account import PREFIX, epsilon_of, overlap, rho_of, rho_within, span_of
+from models.privacy.device_account import DeviceAccount, from_json, to_json
+from protocol.errors import LichenError, Misconfigured, Transient
+from protocol.frames.frame import digest
+from protocol.tasks.task import Task
+from runtime.storage.files import disk_errors, write_atomic
+
+_log = structlog.get_logger("edge_agent.training.privacy_account")
+PRIVACY_FILE: Final = "privacy.json"
+_SLACK: Final = 1 + 1e-4
+"""Rhos are kept as float32, rounded up."""
+
+
+def noise_of(task: Task) -> float:
+    """The noise that the task has devices add; 0: none.
+
+    Raises:
+        Misconfigured: its options are wrong.
+    """
+    spec = registry.method(task.method)
+    return spec.noise(spec.configure(task))
+
+
+def require_private(task: Task, learn: LearnSettings) -> None:
+    """Whether the task stays above this device's floors.
+
+    Raises:
+        Misconfigured: it does not; the message names the key.
+    """
+    noise = noise_of(task)
+    said = f"task {task.name!r} adds noise of {noise:g} to what devices send" if noise else ""
+    said = said or f"task {task.name!r} adds no noise to what devices send"
+    if noise < learn.min_dp_noise:
+        raise Misconfigured(f"{said}; this device asks for {learn.min_dp_noise:g} (learn.min_dp_noise)")
+    if learn.max_epsilon is None:
+        return
+    if not noise:
+        raise Misconfigured(
+            f"{said}, so epsilon has no bound; this device allows {learn.max_epsilon:g} (learn.max_epsilon)"
+        )
+    times = overlap(span_of(task), task.window.stride_s) ** 2 * len(task.modality_names)
+    once = epsilon_of(times * rho_of(noise), learn.dp_delta)
+    if once > learn.max_epsilon * _SLACK:
+        raise Misconfigured(
+            f"{said}: a single round takes a moment of the streams to epsilon {once:.3g} at delta "
+            f"{learn.dp_delta:g}; this device allows {learn.max_epsilon:g} (learn.max_epsilon)"
+        )
+
+
+class PrivacyAccount:
+    """The file. Synchronous, but for :attr:`words`.
+
+    Args:
+        path: of the file.
+        learn: the device's floors.
+    """
+
+    def __init__(self, path: Path, learn: LearnSettings) -> None:
+        self._path = path
+        self._learn = learn
+        self._lock = threading.Lock()
+        self.words: dict[str, Any] | None = None
+        """For ``lichen agent status``; None while nothing was released."""
+        try:
+            self._read()
+        except LichenError as error:
+            _log.error("the privacy account cannot be read", why=str(error))
+
+    def given(self, task: Task, private: Tensors) -> Tensors:
+        """A task's private tensors, with the account that its releases are charged to.
+
+        Raises:
+            Misconfigured: the account is damaged, or has no room for any release of this task.
+            Transient: the disk cannot be read now.
+        """
+        own = {name: tensor for name, tensor in private.items() if not name.startswith(PREFIX)}
+        learn = self._learn
+        if not (noise_of(task) or learn.min_dp_noise or learn.max_epsilon is not None):
+            return own
+        account = self._read()
+        if learn.max_epsilon is not None and account.without_noise:
+            raise Misconfigured(
+                f"without noise was sent before what {', '.join(account.without_noise)} learned here, so "
+                f"epsilon is infinite; this device allows {learn.max_epsilon:g} (learn.max_epsilon). "
+                f"Remove {self._path} and the windows collected so far to begin anew"
+            )
+        return own | account.given(_store_of(task), task, learn.max_epsilon, learn.dp_delta)
+
+    def charged(self, task: Task, result: LocalResult) -> tuple[LocalResult, DeviceAccount | None]:
+        """A result without the account's tensors, and the account after it; None: it stays as it is.
+
+        Raises:
+            Misconfigured: the account is damaged, or this release would exceed the device's limit.
+            Transient: the disk cannot be read now.
+        """
+        noise, learn = noise_of(task), self._learn
+        spent = {name: tensor for name, tensor in result.private.items() if name.startswith(PREFIX)}
+        own = {name: tensor for name, tensor in result.private.items() if name not in spent}
+        try:
+            before = self._read()
+        except Misconfigured:
+            if noise or learn.min_dp_noise or learn.max_epsilon is not None:
+                raise
+            return replace(result, private=own), None  # it is left for a person to look at
+        after = before.after(_store_of(task), task, spent, noised=noise > 0)
+        if learn.max_epsilon is not None:
+            most = rho_within(learn.max_epsilon, learn.dp_delta)
+            if not after.rho_of_moment <= most * _SLACK:
+                raise Misconfigured(
+                    f"task {task.name!r}: this update would take a moment of the streams beyond epsilon "
+                    f"{learn.max_epsilon:g} (learn.max_epsilon); it is not sent"
+                )
+        metrics = result.metrics
+        if noise:  # over all tasks; infinite ones are left out, for metrics are finite
+            bounds = {"epsilon": after.rho_of_window, "epsilon_moment": after.rho_of_moment}
+            bounds = {key: epsilon_of(rho, learn.dp_delta) for key, rho in bounds.items()}
+            metrics = {**{key: value for key, value in metrics.items() if key not in bounds}, **bounds}
+            metrics = {key: value for key, value in metrics.items() if math.isfinite(value)}
+        return replace(result, private=own, metrics=metrics), after if after != before else None
+
+    @contextmanager
+    def written(self, account: DeviceAccount | None) -> Iterator[None]:
+        """Within, the account is on disk; an error of ours brings back what was there before.
+
+        Raises:
+            Transient, Misconfigured: the disk does not take it.
+        """
+        if account is None:
+            yield
+            return
+        try:
+            with undone(self._path, self._lock, LichenError):
+                write_atomic(self._path, _text(account))
+                self.words = self._in_words(account)
+                yield
+        except LichenError:
+            self._read()
+            raise
+
+    def _read(self) -> DeviceAccount:
+        """What is on disk; an empty account where there is none.
+
+        Raises:
+            Misconfigured: it is damaged, or closed to us.
+            Transient: it cannot be read now.
+        """
+        try:
+            with disk_errors(self._path):
+                data = self._path.read_bytes() if self._path.exists() else None
+            account = DeviceAccount() if data is None else _account(data)
+        except OSError as error:
+            raise Transient(f"{self._path}: {error}") from None
+        except (ValueError, TypeError, KeyError):
+            words = (
+                f"{self._path}: the privacy account is damaged; what was released so far is not known: no "
+                "task that adds noise, and none here with learn.min_dp_noise or learn.max_epsilon, sends "
+                "anything. Put the file back from a backup; or remove it and the windows collected so far"
+            )
+            self.words = {"account": words}
+            raise Misconfigured(words) from None
+        self.words = self._in_words(account) if account.stores else None
+        return account
+
+    def _in_words(self, account: DeviceAccount) -> dict[str, Any]:
+        """For people."""
+        delta = self._learn.dp_delta
+        words: dict[str, Any] = {
+            unit: f"epsilon {epsilon_of(rho, delta):.3g} at delta {delta:g}, at most"
+            if math.isfinite(rho)
+            else "epsilon is infinite"
+            for unit, rho in (("a window", account.rho_of_window), ("a moment", account.rho_of_moment))
+        }
+        words["tasks"] = list(account.tasks)
+        if account.without_noise:
+            words["sent without noise"] = list(account.without_noise)
+        if self._learn.max_epsilon is not None:
+            words["limit for a moment"] = f"epsilon {self._learn.max_epsilon:g} (learn.max_epsilon)"
+        return words
+
+
+def _store_of(task: Task) -> str:
+    return "graph" if task.graph is not None else grid_digest(task)
+
+
+def _text(account: DeviceAccount) -> bytes:
+    content = json.dumps(to_json(account))
+    return json.dumps({"sha256": digest(content.encode()), "account": content}).encode()
+
+
+def _account(data: bytes) -> DeviceAccount:
+    outer = json.loads(data)
+    content = outer["account"]
+    if outer["sha256"] != digest(content.encode()):
+        raise ValueError("its checksum is wrong")
+    return from_json(json.loads(content))

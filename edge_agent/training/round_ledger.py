@@ -1,0 +1,167 @@
+"""Which rounds this device has dealt with, on disk: the same offer twice trains once, whatever restarts."""
+
+import threading
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import structlog
+from pydantic import Field, ValidationError
+
+from protocol.base import Count, Digest, Name, ReasonWord, Wire
+from protocol.errors import Reason
+from protocol.messages import Offer, Receipt
+from runtime.clock import Clock
+from runtime.storage.files import write_atomic
+
+_log = structlog.get_logger("edge_agent.training.round_ledger")
+KEPT: Final = 32
+GRACE_S: Final = 30.0
+"""An offer this long after its update was accepted says that the coordinator has lost it: train again."""
+RETRY_S: Final = 10.0
+MOST_RETRY_S: Final = 120.0
+FINAL_RETRY_S: Final = 600.0
+"""An offer that still comes so long after a final refusal: bits may have been damaged on the way."""
+FINAL: Final = frozenset(
+    {
+        *(Reason.MALFORMED, Reason.TOO_LARGE, Reason.WRONG_TENSORS, Reason.WRONG_MODALITY),
+        *(Reason.NON_FINITE, Reason.OUT_OF_BOUNDS, Reason.WRONG_DEVICE, Reason.OUTLIER),
+    }
+)
+"""What the update itself causes: it would meet the same again. Any other refusal is about the moment."""
+_AGAIN: Final = "tried again when the offer comes again"
+
+
+class Entry(Wire):
+    """One round: ``spooled`` until its receipt."""
+
+    task: Name
+    round: Count
+    base: Digest
+    digest: Digest
+    status: Literal["spooled", "accepted", "refused"] = "spooled"
+    reason: ReasonWord | None = None
+    detail: Annotated[str, Field(max_length=500)] = ""
+    refusals: Count = 0
+    """How often this offer's updates were refused."""
+
+    @property
+    def is_final(self) -> bool:
+        """Refused, and it would be again."""
+        return self.status == "refused" and self.reason in FINAL
+
+    @property
+    def why(self) -> str:
+        """The refusal in words."""
+        return f"{self.reason or 'refused'}: {self.detail or 'no detail given'}"
+
+
+class _File(Wire):
+    entries: tuple[Entry, ...] = ()
+
+
+class Ledger:
+    """The last rounds, newest last. Thread-safe.
+
+    Args:
+        path: the file.
+        clock: paces what is tried again.
+        retry_s: first pause after a refusal that is not final; it doubles at each one up to two minutes.
+    """
+
+    def __init__(self, path: Path, clock: Clock, retry_s: float = RETRY_S) -> None:
+        self._lock = threading.Lock()  # a receipt may come while the next update is spooled
+        self._path = path
+        self._clock = clock
+        self._retry_s = retry_s
+        self._entries = list(_read(path).entries)
+        self._settled = dict.fromkeys((e.digest for e in self._entries), clock.now())
+
+    def find(self, offer: Offer) -> Entry | None:
+        """What was done about an offer."""
+        for entry in reversed(self._entries):
+            if (entry.task, entry.round, entry.base) == (offer.task, offer.round, offer.base):
+                return entry
+        return None
+
+    def why_not(self, offer: Offer) -> str:
+        """Why an offer needs no training now, in words; empty when it does.
+
+        What is still in the spool is the caller's question.
+        """
+        entry = self.find(offer)
+        if entry is None or entry.status == "spooled":
+            return ""
+        since = self._clock.now() - self._settled.get(entry.digest, -FINAL_RETRY_S)
+        if entry.is_final:
+            words = f"this offer's update was refused: {entry.why}; waiting for the next round"
+            return words if since < FINAL_RETRY_S else ""
+        if entry.status == "accepted":
+            return f"round {entry.round} was accepted; waiting for the next offer" if since < GRACE_S else ""
+        pause = min(MOST_RETRY_S, self._retry_s * 2 ** min(16, max(0, entry.refusals - 1)))
+        return f"round {entry.round} was refused: {entry.why}; {_AGAIN}" if since < pause else ""
+
+    def at_start(self) -> str:
+        """What a learner that has just started says: a refusal of its last life may be why nobody asks."""
+        last = self._entries[-1] if self._entries else None
+        if last is None or last.status != "refused":
+            return "no offer yet"
+        return f"no offer yet; the last update, of round {last.round}, was refused: {last.why}"
+
+    def is_done(self, offer: Offer) -> bool:
+        """Whether an offer needs no training now."""
+        return bool(self.why_not(offer))
+
+    def spooled(self, offer: Offer, digest: str) -> None:
+        """An update for this offer is in the spool."""
+        with self._lock:
+            kept = [e for e in self._entries if (e.task, e.round) != (offer.task, offer.round)]
+            before = self.find(offer)
+            refusals = 0 if before is None else before.refusals
+            new = Entry(task=offer.task, round=offer.round, base=offer.base, digest=digest, refusals=refusals)
+            self._entries = [*kept, new][-KEPT:]
+            self._write()
+
+    def settled(self, receipt: Receipt) -> None:
+        """The receipt of an update came."""
+        with self._lock:
+            self._entries = [_with(e, receipt) if e.digest == receipt.digest else e for e in self._entries]
+            self._settled[receipt.digest] = self._clock.now()
+            self._settled = {e.digest: self._settled.get(e.digest, self._clock.now()) for e in self._entries}
+            self._write()
+
+    def withdrawn(self, receipt: Receipt) -> bool:
+        """An update that was accepted before is refused; False where that is known, or it is not ours."""
+        with self._lock:
+            known = any(e.digest == receipt.digest and e.status == "accepted" for e in self._entries)
+        if known:
+            self.settled(receipt)
+        return known
+
+    def words(self, receipt: Receipt) -> str:
+        """What a receipt means for the learner, in words."""
+        if receipt.status == "accepted":
+            return f"round {receipt.round} was accepted; waiting for the next offer"
+        for entry in self._entries:
+            if entry.digest == receipt.digest and entry.is_final:
+                return f"this offer's update was refused: {entry.why}; waiting for the next round"
+        return f"round {receipt.round} was refused: {receipt.reason or 'refused'}: {receipt.detail}; {_AGAIN}"
+
+    def _write(self) -> None:
+        write_atomic(self._path, _File(entries=tuple(self._entries)).model_dump_json().encode())
+
+
+def _with(entry: Entry, receipt: Receipt) -> Entry:
+    refused = receipt.status != "accepted"
+    update = {"reason": receipt.reason, "detail": receipt.detail, "refusals": entry.refusals + refused}
+    return entry.model_copy(update={"status": "refused" if refused else "accepted", **update})
+
+
+def _read(path: Path) -> _File:
+    try:
+        return _File.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return _File()
+    except (OSError, ValidationError) as error:
+        # At worst one round is trained twice; the coordinator counts it once.
+        _log.warning("the ledger of rounds is forgotten", file=str(path), error=str(error))
+        return _File()

@@ -1,0 +1,82 @@
+"""A local result -> the frame that travels and the error carry that stays. Pure."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models import registry
+from models.contract import LocalResult
+from models.data.materials import Material
+from protocol.errors import Reason, Refused
+from protocol.frames.error_feedback import with_error_carry
+from protocol.frames.frame import encode_frame
+from protocol.frames.headers import UpdateHeader
+from protocol.frames.tensors import Codec, Encoded, encode
+from protocol.messages import Offer
+from protocol.tasks.task import Task
+
+Carry = dict[str, NDArray[np.float32]]
+
+
+def pack_update(
+    offer: Offer,
+    task: Task,
+    who: tuple[str, Sequence[str]],
+    material: Material,
+    result: LocalResult,
+    *,
+    carry: Mapping[str, NDArray[np.float32]],
+) -> tuple[bytes, Carry | None]:
+    """Quantize and frame an update.
+
+    Args:
+        offer: names round and base.
+        task: its uplink says how tensors travel that the method named no codec for, with error carry.
+        who: the device's name, and those of the task's modalities that it has.
+        material: what was trained on.
+        result: the worker's.
+        carry: what earlier rounds lost to quantization, by tensor.
+
+    Returns:
+        The frame, and the new carry (tensors that did not travel keep theirs); None if the task has none.
+
+    Raises:
+        Refused: a tensor is not finite; the detail names it.
+    """
+    tensors: dict[str, Encoded] = {}
+    new_carry: Carry = dict(carry)
+    for name, tensor in result.tensors.items():
+        if not np.isfinite(tensor).all():
+            raise Refused(Reason.NON_FINITE, f"training gave a value that is not finite in tensor {name!r}")
+        if name in result.codecs:
+            tensors[name] = encode(tensor, result.codecs[name])
+            continue
+        before = carry.get(name) if task.uplink.error_carry else None
+        if before is not None and before.shape != tensor.shape:
+            before = None  # the network has changed since
+        tensors[name], new_carry[name] = with_error_carry(tensor, before, Codec(task.uplink.codec))
+    frame = encode_frame(_header(offer, task, who, material, result), tensors)
+    return frame, new_carry if task.uplink.error_carry else None
+
+
+def _header(
+    offer: Offer, task: Task, who: tuple[str, Sequence[str]], material: Material, result: LocalResult
+) -> UpdateHeader:
+    device, modalities = who
+    told = registry.method(task.method).kind.told(material, task, modalities)
+    return UpdateHeader(
+        task=task.name,
+        method=task.method,
+        device=device,
+        round=offer.round,
+        base=offer.base,
+        weight=result.weight,
+        samples=told.samples,
+        counts=dict(told.counts),
+        missing=dict(told.missing),
+        quality=dict(told.quality),
+        # a loss of absurd values may overflow where no tensor does
+        metrics={name: value for name, value in result.metrics.items() if np.isfinite(value)},
+        extra=result.extra,
+    )

@@ -1,0 +1,1 @@
+"""Signed metadata: verification before the agent acts on it."""

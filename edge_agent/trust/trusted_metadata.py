@@ -1,0 +1,270 @@
+"""What is trusted now, and one new piece of metadata: what is trusted then, or why it is not.
+
+Pure. The order is TUF's (specification 1.0, section 5): roots one after the other, then timestamp, snapshot,
+targets, each verified by what came before. An object never changes: what is refused leaves nothing behind.
+
+What each check stops. *Arbitrary content, wrong key*: signatures by a threshold of the role's keys.
+*Rollback*: versions of timestamp and snapshot, and the version of targets that a snapshot names, never fall.
+*Freeze*: nothing that has expired counts. *Mix and match*: each names the next by digest. *Fast-forward*:
+where a root exchanges keys, what the old ones had signed is forgotten, versions too. *Endless data*: sizes
+are bounded.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Final, Generic, TypeVar
+
+from pydantic import Field, ValidationError
+
+from protocol.base import Count, Digest, Wire
+from protocol.errors import Reason, Refused
+from protocol.frames.frame import digest
+from protocol.messages import ModelPointer
+from protocol.trust.metadata import (
+    MAX_ROOT_BYTES,
+    MAX_SMALL_BYTES,
+    MAX_TARGETS_BYTES,
+    Listed,
+    Metadata,
+    Root,
+    Snapshot,
+    Targets,
+    Timestamp,
+    read,
+    spelt,
+    unix,
+)
+
+T = TypeVar("T", bound=Metadata)
+MAX_KEPT_BYTES: Final = 2 * (MAX_ROOT_BYTES + 2 * MAX_SMALL_BYTES + MAX_TARGETS_BYTES)
+
+
+@dataclass(frozen=True)
+class Piece(Generic[T]):
+    """Metadata that is trusted, and its bytes."""
+
+    said: T
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Trusted:
+    """What is trusted now; :meth:`begin` with the root that the operator gave."""
+
+    first: str
+    """The digest of that root."""
+    root: Piece[Root]
+    epoch: int
+    """The version of the root since which the present online keys speak."""
+    timestamp: Piece[Timestamp] | None = None
+    snapshot: Piece[Snapshot] | None = None
+    targets: Piece[Targets] | None = None
+
+    @classmethod
+    def begin(cls, data: bytes, *, verified: bool = True) -> "Trusted":
+        """With a root that is trusted because of the way it came; it must be signed by its own keys.
+
+        Args:
+            data: the file.
+            verified: False: its signatures are looked at with the first step.
+
+        Raises:
+            Refused: it is no root, or is not.
+        """
+        root, envelope = read(Root, data)
+        if verified:
+            root.require(envelope, "root")
+        return cls(first=digest(data), root=Piece(root, data), epoch=root.version)
+
+    def with_root(self, data: bytes) -> "Trusted":
+        """The next root: signed by the keys of this one, and by its own. It may have expired.
+
+        Raises:
+            Refused: MALFORMED, UNTRUSTED, or ROLLED_BACK: it is not the next version.
+        """
+        root, envelope = read(Root, data)
+        now = self.root.said
+        if root.version != now.version + 1:
+            raise Refused(Reason.ROLLED_BACK, f"root {root.version} does not follow root {now.version}")
+        what = f"root {root.version}"
+        now.require(envelope, "root", what)
+        root.require(envelope, "root", what)
+        if root.speaks_as(now):
+            return replace(self, root=Piece(root, data))
+        return Trusted(self.first, Piece(root, data), epoch=root.version)
+
+    def with_timestamp(self, data: bytes, now: float) -> "Trusted":
+        """A timestamp; ``now``: unix seconds, see :mod:`edge_agent.trust.trusted_time`.
+
+        Raises:
+            Refused: MALFORMED, UNTRUSTED, ROLLED_BACK, or EXPIRED: it, or the root.
+        """
+        _require_fresh(self.root.said, now)
+        timestamp, envelope = read(Timestamp, data)
+        self.root.said.require(envelope, "timestamp")
+        _require_fresh(timestamp, now)
+        if self.timestamp is not None:
+            known = self.timestamp.said
+            _require_risen("timestamp", timestamp.version, known.version)
+            _require_risen("snapshot", timestamp.snapshot.version, known.snapshot.version)
+            if timestamp.version == known.version and data != self.timestamp.data:
+                raise Refused(Reason.ROLLED_BACK, f"a second timestamp {timestamp.version}, another one")
+        return replace(self, timestamp=Piece(timestamp, data))
+
+    def with_snapshot(self, data: bytes, now: float) -> "Trusted":
+        """The snapshot that the timestamp names.
+
+        Raises:
+            Refused: MALFORMED, UNTRUSTED, ROLLED_BACK, EXPIRED, or WRONG_DIGEST: it is another one.
+        """
+        if self.timestamp is None:
+            raise Refused(Reason.UNTRUSTED, "a snapshot without a timestamp")
+        listed = self.timestamp.said.snapshot
+        _require_named("snapshot", data, listed)
+        snapshot, envelope = read(Snapshot, data)
+        self.root.said.require(envelope, "snapshot")
+        _require_version(snapshot, listed)
+        _require_fresh(snapshot, now)
+        if self.snapshot is not None:
+            _require_risen("targets", snapshot.targets.version, self.snapshot.said.targets.version)
+        return replace(self, snapshot=Piece(snapshot, data))
+
+    def with_targets(self, data: bytes, now: float) -> "Trusted":
+        """The targets that the snapshot names.
+
+        Raises:
+            Refused: as :meth:`with_snapshot`.
+        """
+        if self.snapshot is None:
+            raise Refused(Reason.UNTRUSTED, "targets without a snapshot")
+        listed = self.snapshot.said.targets
+        _require_named("targets", data, listed)
+        targets, envelope = read(Targets, data)
+        self.root.said.require(envelope, "targets")
+        _require_version(targets, listed)
+        _require_fresh(targets, now)
+        return replace(self, targets=Piece(targets, data))
+
+    def require(self, pointer: ModelPointer, now: float) -> None:
+        """Whether a bundle may run, by what is trusted and has not expired.
+
+        Raises:
+            Refused: UNTRUSTED: it is not listed, as this version of this task; EXPIRED.
+        """
+        pieces = (self.timestamp, self.snapshot, self.targets)
+        if self.timestamp is None or self.snapshot is None or self.targets is None:
+            raise Refused(Reason.UNTRUSTED, "nothing signed has come yet")
+        _require_named("snapshot", self.snapshot.data, self.timestamp.said.snapshot)
+        _require_named("targets", self.targets.data, self.snapshot.said.targets)
+        for piece in (self.root, *pieces):
+            if piece is not None:
+                _require_fresh(piece.said, now)
+        if not self.targets.said.find(pointer.task, pointer.version, pointer.bundle):
+            raise Refused(
+                Reason.UNTRUSTED,
+                f"bundle {pointer.bundle.digest[:12]} is not among the bundles that were signed as version "
+                f"{pointer.version} of {pointer.task!r}",
+            )
+
+    @property
+    def needs_snapshot(self) -> bool:
+        """Whether the timestamp names another one than is here."""
+        stamped, here = self.timestamp, self.snapshot
+        return stamped is not None and (here is None or not stamped.said.snapshot.is_of(here.data))
+
+    @property
+    def needs_targets(self) -> bool:
+        """Whether the snapshot names others than are here."""
+        here = self.targets
+        return self.snapshot is not None and (here is None or not self.snapshot.said.targets.is_of(here.data))
+
+    def piece(self, role: str) -> Piece[Timestamp] | Piece[Snapshot] | Piece[Targets] | None:
+        """Of an online role; None: it has not come yet."""
+        match role:
+            case "timestamp":
+                return self.timestamp
+            case "snapshot":
+                return self.snapshot
+            case _:
+                return self.targets
+
+    @property
+    def latest(self) -> float:
+        """The latest signed time: it is not earlier now. Unix seconds; 0: none was said."""
+        pieces = (self.root, self.timestamp, self.snapshot, self.targets)
+        return max(0.0, *(unix(p.said.issued) for p in pieces if p is not None and p.said.issued is not None))
+
+    def encode(self) -> bytes:
+        """For the disk."""
+        texts = {
+            name: None if piece is None else piece.data.decode()
+            for name, piece in (
+                ("timestamp", self.timestamp),
+                ("snapshot", self.snapshot),
+                ("targets", self.targets),
+            )
+        }
+        kept = _Kept(first=self.first, epoch=self.epoch, root=self.root.data.decode(), **texts)
+        return kept.model_dump_json(exclude_none=True).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Trusted":
+        """What :meth:`encode` wrote. It was verified before it was written, and is not verified again.
+
+        Raises:
+            Refused: it is damaged.
+        """
+        if len(data) > MAX_KEPT_BYTES:
+            raise Refused(Reason.TOO_LARGE, f"{len(data)} bytes")
+        try:
+            kept = _Kept.model_validate_json(data)
+        except ValidationError:
+            raise Refused(Reason.MALFORMED, "not what was written there") from None
+        return cls(
+            first=kept.first,
+            root=_piece(Root, kept.root),
+            epoch=kept.epoch,
+            timestamp=None if kept.timestamp is None else _piece(Timestamp, kept.timestamp),
+            snapshot=None if kept.snapshot is None else _piece(Snapshot, kept.snapshot),
+            targets=None if kept.targets is None else _piece(Targets, kept.targets),
+        )
+
+
+class _Kept(Wire):
+    """``trusted.json``."""
+
+    first: Digest
+    epoch: Count
+    root: Annotated[str, Field(max_length=MAX_ROOT_BYTES)]
+    timestamp: Annotated[str, Field(max_length=MAX_SMALL_BYTES)] | None = None
+    snapshot: Annotated[str, Field(max_length=MAX_SMALL_BYTES)] | None = None
+    targets: Annotated[str, Field(max_length=MAX_TARGETS_BYTES)] | None = None
+
+
+def _piece(kind: type[T], text: str) -> Piece[T]:
+    data = text.encode()
+    said, _ = read(kind, data)
+    return Piece(said, data)
+
+
+def _require_fresh(said: Metadata, now: float) -> None:
+    if said.has_expired(now):
+        raise Refused(
+            Reason.EXPIRED,
+            f"{said.role} {said.version} counts until {said.expires}, and it is {spelt(now)}: nobody has "
+            "signed it anew, somebody holds that back, or the clock is wrong",
+        )
+
+
+def _require_risen(what: str, version: int, known: int) -> None:
+    if version < known:
+        raise Refused(Reason.ROLLED_BACK, f"{what} {version}, but {known} is known already")
+
+
+def _require_named(what: str, data: bytes, listed: Listed) -> None:
+    if not listed.is_of(data):
+        raise Refused(Reason.WRONG_DIGEST, f"{what}: not the one that is named, version {listed.version}")
+
+
+def _require_version(said: Metadata, listed: Listed) -> None:
+    if said.version != listed.version:
+        raise Refused(Reason.WRONG_DIGEST, f"{said.role} {said.version} is named as version {listed.version}")

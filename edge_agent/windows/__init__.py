@@ -1,0 +1,1 @@
+"""From samples to scored windows in the store."""

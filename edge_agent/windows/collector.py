@@ -1,0 +1,225 @@
+"""From sources to judged windows: the store gets them, and whoever listens.
+
+Sources feed the windower directly (it bounds what it keeps); one loop cuts, judges and stores. When the
+task's grid changes, windower, meter and store are replaced together, between two windows.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from edge_agent.config.agent import AgentSettings
+from edge_agent.sources.base import Following, Source
+from edge_agent.tasks.config_warnings import doubts
+from edge_agent.tasks.profile import allowed, collected
+from edge_agent.tasks.roles import learns_by
+from edge_agent.windows.counting_store import CountingStore, WindowStore
+from edge_agent.windows.quality.meter import Quality, QualityMeter
+from edge_agent.windows.rows import whole_bytes
+from edge_agent.windows.store import Store, grid_digest
+from edge_agent.windows.store_file import values_within
+from edge_agent.windows.window_sets import as_window_set
+from edge_agent.windows.workspace import WindowWorkspace
+from models.data.streams.windows import Windower, Windows
+from protocol.errors import Transient
+from protocol.tasks.task import Task
+from runtime.clock import Clock
+from runtime.process.daemon import Progress
+
+_log = structlog.get_logger("edge_agent.windows.collector")
+_FIRST_BACKOFF_S: Final = 1.0
+_LAST_BACKOFF_S: Final = 60.0
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Windows with their quality; ``closed`` is when (monotonic seconds)."""
+
+    task: Task
+    windows: Windows
+    quality: Quality
+    closed: float
+
+
+def offered(task: Task, sources: Iterable[Source]) -> tuple[str, ...]:
+    """The task's modalities that the sources deliver with the right channels, in the task's order."""
+    have: dict[str, int] = {}
+    for source in sources:
+        have |= source.channels
+    return tuple(m.name for m in task.modalities if have.get(m.name) == m.channels)
+
+
+def misfits(task: Task, sources: Iterable[Source]) -> list[str]:
+    """In words, what sources deliver that the task cannot use."""
+    words = []
+    for source in sources:
+        for name, channels in source.channels.items():
+            if name not in task.modality_names:
+                known = ", ".join(task.modality_names)
+                words.append(
+                    f"{source.name}: modality {name!r} is not in task {task.name!r} (it has {known})"
+                )
+            elif channels != task.modality(name).channels:
+                wanted = task.modality(name).channels
+                words.append(
+                    f"{source.name}: modality {name!r} has {channels} channels, the task says {wanted}"
+                )
+    return words
+
+
+class Collector:
+    """Owns the workspace."""
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        sources: Sequence[Source],
+        *,
+        clock: Clock,
+        listener: Callable[[Judged], None],
+        progress: Progress,
+    ) -> None:
+        self._settings = settings
+        self._sources = sources
+        self._clock = clock
+        self._listener = listener
+        self._progress = progress
+        self._wake = asyncio.Event()
+        self._has_task = asyncio.Event()
+        self._committed = 0.0
+        self.workspace: WindowWorkspace | None = None
+        self.restarts: dict[str, int] = {}
+        """Failures at run time, by source."""
+        self.finished: set[str] = set()
+        self.doubts: tuple[str, ...] = ()
+        """What hardly fits the task in what the sources say of themselves, in words."""
+
+    async def use(self, task: Task) -> None:
+        """Collect for this task from now on; windows of the same grid are kept, others are left behind."""
+        old, learn = self.workspace, self._settings.learn
+        for source in self._sources:
+            if isinstance(source, Following):
+                source.follow(task)
+        self.doubts = tuple(await asyncio.to_thread(doubts, task, self._sources))
+        delivered = offered(task, self._sources)
+        profile = allowed(task, delivered, learn)
+        names = collected(task, delivered, profile)
+        if old is not None and grid_digest(old.task) == grid_digest(task):
+            if old.windower.differs(task, names):
+                await asyncio.to_thread(old.store.use, task)
+                old.windower.use(task, names)
+            old.task, old.modalities, old.targets = task, profile.modalities, profile.targets
+            return
+        store = await asyncio.to_thread(_opened, self._settings, task)
+        self.workspace = WindowWorkspace(
+            task,
+            profile.modalities,
+            Windower(task, names, self._settings.windows.lateness_s),
+            QualityMeter(task, self._settings.quality),
+            store,
+            targets=profile.targets,
+            by=learns_by(self._settings),
+        )
+        if old is not None:
+            await asyncio.to_thread(old.store.close)
+        if others := await asyncio.to_thread(_remove_others, store):
+            _log.warning("the task has another grid: its windows were dropped", windows=others)
+        self._has_task.set()
+        _log.info("collecting", task=task.name, modalities=names, reads=profile.modalities)
+
+    async def leave(self) -> None:
+        """The present task is not on windows: what was collected stays, for one of the same grid."""
+        old, self.workspace = self.workspace, None
+        if old is not None:
+            await asyncio.to_thread(old.close)
+
+    async def run_source(self, source: Source) -> None:
+        """Feed one source for ever; a failure waits and begins again (a gap is a mask)."""
+        await self._has_task.wait()
+        backoff = _FIRST_BACKOFF_S
+        while True:
+            try:
+                async for batch in source.samples():
+                    if self.workspace is not None:
+                        self.workspace.windower.feed(batch, self._clock.now())
+                        self._wake.set()
+                    backoff = _FIRST_BACKOFF_S
+            except (OSError, Transient) as error:
+                self.restarts[source.name] = self.restarts.get(source.name, 0) + 1
+                _log.warning("a source failed", source=source.name, error=str(error), again_in_s=backoff)
+                await self._clock.sleep(backoff)
+                backoff = min(_LAST_BACKOFF_S, 2 * backoff)
+            else:
+                self.finished.add(source.name)
+                _log.info("a source has ended", source=source.name)
+                return
+
+    async def run(self) -> None:
+        """Cut, judge, store; commit now and then."""
+        await self._has_task.wait()
+        self._committed = self._clock.now()
+        try:
+            while True:
+                await self._wait()
+                work = self.workspace
+                if work is not None:
+                    with self._progress.work("cutting windows"):
+                        await self._step(work)
+                        await self._commit_if_due(work)
+        finally:
+            if self.workspace is not None:
+                self.workspace.store.close()
+
+    async def _wait(self) -> None:
+        """Until samples came, or until what is late or uncommitted may be due."""
+        pause = min(self._settings.windows.lateness_s / 2, self._settings.store.commit_every_s)
+        try:
+            async with asyncio.timeout(pause):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+        self._wake.clear()
+
+    async def _step(self, work: WindowWorkspace) -> None:
+        while self.workspace is work and (windows := work.windower.poll(self._clock.now())) is not None:
+            quality = work.meter.judge(windows)
+            work.recent.extend(quality.found_BMR)
+            work.store.add(as_window_set(windows, quality))
+            self._progress.tick("cutting windows")
+            self._listener(Judged(work.task, windows, quality, self._clock.now()))
+            await self._commit_if_due(work)
+            await asyncio.sleep(0)
+
+    async def _commit_if_due(self, work: WindowWorkspace) -> None:
+        due = self._clock.now() - self._committed >= self._settings.store.commit_every_s
+        if work.store.pending and (due or work.store.is_due):
+            self._committed = self._clock.now()
+            await asyncio.to_thread(work.store.commit)
+
+
+def _opened(settings: AgentSettings, task: Task) -> WindowStore:
+    """The store on disk; where this device learns nothing, one that keeps nothing."""
+    folder, why = settings.state_dir / "store", ""
+    if settings.store.enabled is False:
+        why = "store.enabled is false"
+    elif settings.store.enabled is None and learns_by(settings) is None:
+        why = "this device does not learn (roles); store.enabled = true keeps its windows all the same"
+    if not why:
+        return Store(folder, task, values_within(settings.store.budget_bytes, whole_bytes(task)))
+    if left := sorted(folder.glob("windows-*.sqlite3")):
+        _log.warning("windows of before are left on the disk", files=[str(path) for path in left], why=why)
+    return CountingStore(folder / "none", task, why)
+
+
+def _remove_others(store: WindowStore) -> list[str]:
+    """Windows of other grids go: the budget is of one store. Names of the files that went."""
+    if store.why_off:
+        return []
+    found = sorted(store.path.parent.glob("windows-*.sqlite3*"))
+    others = [path for path in found if not path.name.startswith(store.path.name)]
+    for path in others:
+        path.unlink(missing_ok=True)
+    return [path.name for path in others]

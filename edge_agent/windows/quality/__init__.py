@@ -1,0 +1,1 @@
+"""Signal quality of a window."""

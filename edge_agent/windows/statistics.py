@@ -1,0 +1,119 @@
+"""What the store holds, in numbers."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_agent.windows.rows import ONLY_OTHERS, UNLABELLED, Kind, Row, labelled_for
+from protocol.tasks.task import Task
+
+ROW_BYTES: Final = 96
+"""What a row costs beyond its values: key, index, masks, page slack."""
+
+
+@dataclass
+class Tally:
+    """Sums over what the store holds.
+
+    K classes of ``label``; column K is unlabelled, column K + 1 labelled for further targets alone. ``keys``:
+    of those targets (``rows.keys_of``).
+    """
+
+    modalities: int
+    classes: int
+    keys: Mapping[str, str] = field(default_factory=dict)
+    count_K: NDArray[np.int64] = field(init=False)
+    present_MK: NDArray[np.int64] = field(init=False)
+    quality_M: NDArray[np.float64] = field(init=False)
+    kinds: Counter[Kind] = field(init=False)
+    size: int = 0
+
+    def __post_init__(self) -> None:
+        self.count_K = np.zeros(self.classes + 2, np.int64)
+        self.present_MK = np.zeros((self.modalities, self.classes + 2), np.int64)
+        self.quality_M = np.zeros(self.modalities)
+        self.kinds = Counter()
+
+    def copy(self) -> "Tally":
+        """The same, apart from this one."""
+        other = Tally(self.modalities, self.classes, self.keys, size=self.size)
+        other.count_K, other.present_MK = self.count_K.copy(), self.present_MK.copy()
+        other.quality_M, other.kinds = self.quality_M.copy(), self.kinds.copy()
+        return other
+
+    def take(self, row: Row) -> None:
+        """Count a window in."""
+        self.add(row.y, row.present, row.quality, row.values_bytes, row.targets)
+
+    def add(
+        self, y: int, present: bytes, quality: bytes, x_bytes: int, targets: str | None, *, sign: int = 1
+    ) -> None:
+        """Count a window in, or out with ``sign`` -1.
+
+        Raises:
+            ValueError: the row is not what was written.
+        """
+        if len(present) != self.modalities or y >= self.classes:
+            raise ValueError(f"a window of class {y} with {len(present)} modalities is not of this task")
+        k = y if y >= 0 else self.classes + (y == ONLY_OTHERS)
+        here = np.frombuffer(present, np.bool_)
+        kind = Kind(present, labelled_for(y, targets, self.keys))
+        self.kinds[kind] += sign
+        if not self.kinds[kind]:
+            del self.kinds[kind]
+        self.count_K[k] += sign
+        self.present_MK[:, k] += sign * here
+        self.quality_M += sign * np.where(here, np.frombuffer(quality, np.float32), 0.0)
+        self.size += sign * (x_bytes + len(present) + len(quality) + len(targets or "") + ROW_BYTES)
+
+    def most_frequent(self) -> int:
+        """``y`` of the rows that there are most of."""
+        k = int(self.count_K.argmax())
+        return k if k < self.classes else UNLABELLED if k == self.classes else ONLY_OTHERS
+
+
+@dataclass(frozen=True)
+class Stock:
+    """What the store holds, for the state message.
+
+    ``labelled``: windows with a class of ``label``. ``kinds``: windows by what is present and labelled.
+    ``dropped``: by class of ``label``; -1: unlabelled, -2: labelled for further targets alone.
+    ``counts``: per modality, present labelled windows per class. ``missing`` and ``quality``: per modality,
+    share of windows without it, and mean quality of those with it.
+    """
+
+    labelled: int
+    total: int
+    bytes: int
+    counts: dict[str, tuple[int, ...]]
+    missing: dict[str, float]
+    quality: dict[str, float]
+    dropped: dict[int, int]
+    lost: int
+    """Windows that never reached the disk because it was full."""
+    kinds: Mapping[Kind, int] = field(default_factory=dict)
+
+
+def stock_of(tally: Tally, task: Task, dropped: Mapping[int, int], lost: int) -> Stock:
+    """What a tally says of a store of that task, with what it dropped by class, and what never reached it."""
+    total, seen_M = int(tally.count_K.sum()), tally.present_MK.sum(axis=1)
+    names = task.modality_names
+    return Stock(
+        labelled=int(tally.count_K[:-2].sum()),
+        total=total,
+        bytes=tally.size,
+        counts={n: tuple(int(c) for c in tally.present_MK[m, :-2]) for m, n in enumerate(names)},
+        missing={n: float(1 - seen_M[m] / total) if total else 1.0 for m, n in enumerate(names)},
+        quality={n: _mean(tally.quality_M[m], seen_M[m]) for m, n in enumerate(names)},
+        dropped=dict(dropped),
+        lost=lost,
+        kinds=tally.kinds,
+    )
+
+
+def _mean(total: float, n: int) -> float:
+    return float(min(1.0, max(0.0, total / n))) if n else 1.0

@@ -1,0 +1,142 @@
+"""The SQLite file under the window store: open it, move a damaged one aside, know its size."""
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from protocol.errors import LichenError
+from runtime.storage.files import disk_errors
+from runtime.storage.sqlite import INDEX_BYTES, require_index, sorted_error, sqlite_errors
+
+_log = structlog.get_logger("edge_agent.windows.store")
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS windows (
+  id INTEGER PRIMARY KEY, y INTEGER NOT NULL, present BLOB NOT NULL, quality BLOB NOT NULL, x BLOB NOT NULL);
+CREATE INDEX IF NOT EXISTS by_class ON windows (y, id);
+CREATE TABLE IF NOT EXISTS dropped (y INTEGER PRIMARY KEY, n INTEGER NOT NULL);
+"""
+_LATER: Final = {"targets": "TEXT", "context": "BLOB"}
+"""Labels of further targets, and what came before the window. A file of a release that knew none of it gets
+the columns, and still serves that release."""
+_SLACK_BYTES: Final = 1024 * 1024
+_LEAST_WAL_BYTES: Final = 256 * 1024
+_MOST_WAL_BYTES: Final = 8 * 1024 * 1024
+_PER_BYTE: Final = 2
+_PER_ROW: Final = 4096
+"""What a window costs in the WAL: its pages, those of one that goes for it, and of the index."""
+_WAIT_S: Final = 5.0
+
+
+def evict_above(budget_bytes: int) -> int:
+    """Pages in use, in bytes, above which windows go although their values fit the budget.
+
+    A page holds whole rows and an eviction leaves holes: the file is larger than what is in it.
+    """
+    return budget_bytes + budget_bytes // 4 + _SLACK_BYTES // 2
+
+
+def values_within(disk_bytes: int, row_bytes: int) -> int:
+    """The budget of values whose file, WAL and index stay within so many bytes on the disk.
+
+    Args:
+        disk_bytes: of all files of a store.
+        row_bytes: of the largest window.
+    """
+    wal = _wal_bytes(disk_bytes)
+    wal = max(wal, wal // 2 + _PER_BYTE * row_bytes + _PER_ROW)
+    # The file: as evict_above, and the window that is written before others go for it.
+    file = disk_bytes - wal - INDEX_BYTES - _SLACK_BYTES // 2 - 2 * row_bytes - _PER_ROW
+    return max(row_bytes, file * 4 // 5)
+
+
+def _wal_bytes(budget_bytes: int) -> int:
+    """What the WAL grows to; a half of it is one transaction's."""
+    return min(_MOST_WAL_BYTES, max(_LEAST_WAL_BYTES, budget_bytes // 8))
+
+
+def rows_at_once(sizes: Iterable[int], budget_bytes: int) -> int:
+    """How many windows of these bytes go into one transaction; at least one.
+
+    A transaction's pages are in the WAL until its end, those of the windows that go for it too.
+    """
+    room, count = _wal_bytes(budget_bytes) // 2, 0
+    for size in sizes:
+        room -= _PER_BYTE * size + _PER_ROW
+        if room < 0 and count:
+            break
+        count += 1
+    return count
+
+
+def used_bytes(db: sqlite3.Connection) -> int:
+    """Pages in use, in bytes; inside a transaction too."""
+    pages, free, size = (
+        int(db.execute(f"PRAGMA {name}").fetchone()[0])
+        for name in ("page_count", "freelist_count", "page_size")
+    )
+    return (pages - free) * size
+
+
+def open_file(path: Path, budget_bytes: int) -> sqlite3.Connection:
+    """Open the file; a damaged one is moved aside and a new one made.
+
+    Raises:
+        Transient: no room on the disk, or the file is locked; what is there may be fine.
+        Misconfigured: the folder or the file is not writable for us, or the disk is read-only.
+    """
+    with disk_errors(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with sqlite_errors(path, waited_s=_WAIT_S):
+        try:
+            return _open(path, budget_bytes)
+        except sqlite3.OperationalError:
+            raise
+        except sqlite3.DatabaseError as error:
+            return begin_anew(path, budget_bytes, error)
+
+
+def sorted_for(path: Path, error: sqlite3.Error) -> LichenError:
+    """What an error of the file means."""
+    return sorted_error(error, path, waited_s=_WAIT_S)
+
+
+def begin_anew(path: Path, budget_bytes: int, error: Exception) -> sqlite3.Connection:
+    """Move a damaged file (closed before) aside and begin a new one. The one moved before it goes."""
+    aside = path.with_name(f"{path.name}.corrupt-1")
+    path.replace(aside)
+    for suffix in ("-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    _log.error("the window store was corrupt; it was moved aside", file=str(aside), error=str(error))
+    return _open(path, budget_bytes)
+
+
+@contextmanager
+def _closed_on_error(db: sqlite3.Connection) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.DatabaseError:
+        db.close()
+        raise
+
+
+def _open(path: Path, budget_bytes: int) -> sqlite3.Connection:
+    require_index(path)
+    db = sqlite3.connect(path, check_same_thread=False, timeout=_WAIT_S)
+    with _closed_on_error(db):
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = NORMAL")  # a power cut loses the last commits, never the file
+        page, wal = int(db.execute("PRAGMA page_size").fetchone()[0]), _wal_bytes(budget_bytes)
+        db.execute(f"PRAGMA journal_size_limit = {wal}")
+        db.execute(f"PRAGMA wal_autocheckpoint = {wal // 2 // page}")
+        # A hard stop beside the budget: freed pages are used again, so the file stays near its peak.
+        db.execute(f"PRAGMA max_page_count = {(budget_bytes + budget_bytes // 2 + _SLACK_BYTES) // page}")
+        db.executescript(_SCHEMA)
+        here = {row[1] for row in db.execute("PRAGMA table_info(windows)")}
+        for name in _LATER.keys() - here:
+            db.execute(f"ALTER TABLE windows ADD COLUMN {name} {_LATER[name]}")
+        db.execute("SELECT count(*), sum(length(x)) FROM windows").fetchone()
+    return db

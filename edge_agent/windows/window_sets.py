@@ -1,0 +1,51 @@
+"""Recordings -> window sets, by the same windower and quality meter as on live streams."""
+
+from collections.abc import Iterator
+
+from edge_agent.windows.quality.meter import Quality, QualityMeter, QualitySettings
+from models.contract import WindowSet
+from models.data import window_set
+from models.data.streams.cutting import cut
+from models.data.streams.recording import Recording
+from models.data.streams.windows import Windows
+from protocol.tasks.task import Task
+
+
+def as_window_set(windows: Windows, quality: Quality) -> WindowSet:
+    """Windows with their quality as what the models take."""
+    return WindowSet(
+        windows.x,
+        windows.present_BM,
+        quality.quality_BM,
+        windows.y_B,
+        windows.targets,
+        windows.context,
+    )
+
+
+def windows_of(task: Task, recording: Recording, quality: QualitySettings | None = None) -> WindowSet:
+    """All windows of a recording, those without a label included (-1).
+
+    Args:
+        task: the grid; modalities that the recording lacks are masked.
+        recording: streams named as in the task; others are left out.
+        quality: thresholds of the quality indicator.
+
+    Raises:
+        Misconfigured: a stream's number of channels is not the task's, or no stream is the task's.
+    """
+    parts = [as_window_set(*judged) for judged in judged_windows(task, recording, quality)]
+    return window_set.concat(parts) if parts else window_set.empty(task)
+
+
+def judged_windows(
+    task: Task, recording: Recording, quality: QualitySettings | None = None
+) -> Iterator[tuple[Windows, Quality]]:
+    """The windows of a recording in the order of time, in batches, with their quality and its reasons.
+
+    Raises:
+        Misconfigured: as :func:`windows_of`.
+    """
+    meter = QualityMeter(task, quality)
+    for windows in cut(task, recording):
+        yield windows, meter.judge(windows)

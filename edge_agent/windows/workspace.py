@@ -1,0 +1,194 @@
+"""The workspace of a task on windows: streams are cut, judged and stored for it."""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_agent.tasks.profile import (
+    follows_windows,
+    is_readable,
+    is_useful,
+    narrowed,
+    readable,
+    served,
+    shown,
+    shown_in,
+)
+from edge_agent.tasks.workspace import Standing, Trouble
+from edge_agent.windows.counting_store import WindowStore
+from edge_agent.windows.quality.meter import REASONS, QualityMeter
+from edge_agent.windows.rows import has_label
+from edge_agent.windows.statistics import Stock
+from models import registry
+from models.contract import Profile, WindowSet
+from models.data.materials import Material
+from models.data.streams.windows import Windower
+from protocol.errors import Misconfigured, Transient
+from protocol.messages import ModalityState, Role
+from protocol.tasks.task import LABEL, Task
+from runtime.waits import stamp
+
+_RECENT: Final = 50
+"""Windows over which the reasons of the state message are counted."""
+_OFTEN: Final = 0.2
+"""A reason is reported when it was found in this share of them."""
+
+NOTHING: Final[Mapping[str, Any]] = MappingProxyType(
+    {
+        "windows_to_learn_from": 0,
+        "labelled_windows": 0,
+        "windows": 0,
+        "store_bytes": 0,
+        "dropped_by_class": {},
+        "lost_windows": 0,
+        "disk": "ok",
+        "store": "on disk",
+        "reasons": {},
+        "samples": {},
+    }
+)
+"""What :meth:`WindowWorkspace.told` is while no task is known."""
+
+
+@dataclass
+class WindowWorkspace:
+    """What belongs to one task on windows."""
+
+    task: Task
+    modalities: tuple[str, ...]
+    """Those that this device may read, in the task's order."""
+    windower: Windower
+    meter: QualityMeter
+    store: WindowStore
+    recent: deque[NDArray[np.bool_]] = field(default_factory=lambda: deque(maxlen=_RECENT))
+    targets: tuple[str, ...] = (LABEL,)
+    """Those that it may learn, in the task's order."""
+    by: Role | None = "train"
+    """The role in which it takes offers; None: it only observes."""
+
+    @property
+    def needs_labels(self) -> bool:
+        """Whether windows teach nothing without a label: prototypes are of classes, whatever the method."""
+        return registry.method(self.task.method).needs_labels or self.by == "prototype"
+
+    @property
+    def allowed(self) -> Profile:
+        """What it may read and predict."""
+        return Profile(self.modalities, self.targets)
+
+    def standing(self, stock: Stock) -> tuple[Profile, int]:
+        """What it reads and predicts as its windows are now, and how many of them it could learn from."""
+        if follows_windows(self.task):
+            profile, useful = shown(self.task, self.allowed, stock.kinds)
+            if self.by is not None and useful:
+                return profile, useful
+            return served(self.task, self.allowed, stock.kinds), useful
+        if self.needs_labels:
+            return Profile(self.modalities), stock.labelled
+        return Profile(self.modalities), readable(self.task, self.allowed, stock.kinds)
+
+    def reasons(self) -> Mapping[str, tuple[str, ...]]:
+        """By modality, what was often found of late."""
+        if not self.recent:
+            return {}
+        often_MR = np.mean(self.recent, axis=0) >= _OFTEN
+        return {
+            name: tuple(word for word, found in zip(REASONS, often_MR[m], strict=True) if found)
+            for m, name in enumerate(self.task.modality_names)
+        }
+
+    def now(self) -> Standing:
+        """As :meth:`edge_agent.tasks.workspace.Workspace.now`."""
+        stock, reasons = self.store.stock(), self.reasons()
+        profile, useful = self.standing(stock)
+        modalities = {
+            name: ModalityState(
+                windows=stock.counts[name],
+                missing=round(stock.missing[name], 3),
+                quality=round(stock.quality[name], 3) if stock.missing[name] < 1 else None,
+                reasons=reasons.get(name, ()),
+            )
+            for name in profile.modalities
+        }
+        return Standing(profile, useful, modalities)
+
+    def material(self, limit: int) -> tuple[Profile, WindowSet]:
+        """As :meth:`edge_agent.tasks.workspace.Workspace.material`."""
+        return material(self, limit, labelled=self.needs_labels)
+
+    def trouble(self) -> Trouble | None:
+        """As :meth:`edge_agent.tasks.workspace.Workspace.trouble`: the disk takes no windows."""
+        if self.store.trouble is None:
+            return None
+        since, words = self.store.trouble
+        then = "until the disk takes them; it is tried again at each commit"
+        return Trouble("disk", f"windows cannot be written: {words}", since, then)
+
+    def told(self) -> dict[str, Any]:
+        """As :meth:`edge_agent.tasks.workspace.Workspace.told`."""
+        stock = self.store.stock()
+        return {
+            "windows_to_learn_from": self.standing(stock)[1],
+            "labelled_windows": stock.labelled,
+            "windows": stock.total,
+            "store_bytes": stock.bytes,
+            "dropped_by_class": stock.dropped,
+            "lost_windows": stock.lost,
+            "disk": _disk(self.store),
+            "store": self.store.why_off or "on disk",
+            "reasons": dict(self.reasons()),
+            "samples": vars(self.windower.counters),
+        }
+
+    def close(self) -> None:
+        """Commit, and close the store."""
+        self.store.close()
+
+
+def windows_of(data: Material) -> WindowSet:
+    """What only windows are good for: prototypes, and the choice of a route.
+
+    Raises:
+        Misconfigured: it is a graph.
+    """
+    if isinstance(data, WindowSet):
+        return data
+    raise Misconfigured("prototypes and routers are of windows, and the task is on a graph")
+
+
+def _disk(store: WindowStore) -> str:
+    """Whether windows can be written, in words."""
+    if store.trouble is None:
+        return "ok"
+    since, why = store.trouble
+    return f"windows cannot be written since {stamp(since)}: {store.path}: {why}"
+
+
+def material(work: WindowWorkspace, limit: int, *, labelled: bool) -> tuple[Profile, WindowSet]:
+    """The newest windows to learn from, and what they show of the device's profile. Touches the disk.
+
+    Args:
+        work: the task, and what this device may read and predict.
+        limit: at most so many windows.
+        labelled: only those with a class of ``label``; else all that have something to read. Not looked at
+            where the profile follows the windows: then those are taken that have anything to read and a label
+            of any target.
+
+    Raises:
+        Transient: there is none, or the store cannot be read now.
+    """
+    task, may = work.task, work.allowed
+    if not follows_windows(task):
+        wanted = has_label if labelled else is_readable(task, may)
+        windows, profile = work.store.recent(limit, wanted=wanted), Profile(may.modalities)
+    else:
+        windows = work.store.recent(limit, wanted=is_useful(task, may))
+        if not len(windows):
+            raise Transient("no window in the store has something to read and a label of a target")
+        profile = shown_in(task, may, windows)
+    return profile, narrowed(task, profile, windows)

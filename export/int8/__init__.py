@@ -1,0 +1,1 @@
+"""Quantization of an exported model to int8."""

@@ -1,0 +1,212 @@
+"""The gate: an exported graph is packed only if it computes what the torch module computes.
+
+Compared in every output, at several batch sizes, for every set of present modalities, and with windows of
+several lengths where the network takes any, because that is where exporters freeze what should be free.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import onnxruntime as ort
+import torch
+from onnxruntime.capi import onnxruntime_pybind11_state as _ort
+from torch import nn
+
+from export.overridable_inputs import Paths, examples, replaced, values_of
+from export.parity.cases import BATCHES, Array, cases, everything, lengths_of, masks_of
+from export.parity.tolerances import TOLERANCE, Gaps, gaps, largest, measures, worst
+from export.signature import Surface, surface_of
+from models.contract import Tensors
+from protocol.errors import Reason, Refused
+from protocol.tasks.task import Task
+
+LOADING: Final = (
+    _ort.Fail,
+    _ort.InvalidArgument,
+    _ort.InvalidGraph,
+    _ort.InvalidProtobuf,
+    _ort.NotImplemented,
+)
+"""What onnxruntime raises on a graph that it does not take."""
+_TIMED_RUNS: Final = 30
+_NAMED: Final = 8
+"""So many tensors are named in words."""
+
+
+@dataclass(frozen=True)
+class Parity:
+    """What the gate saw.
+
+    Attributes:
+        cases: each of a batch size, a mask, a time length and a device's own tensors, compared in every
+            element of every output.
+        samples: time lengths by modality, the task's first; it alone where the network's time axis is fixed.
+        replaced: sets of a device's own tensors that were tried; 0 where it cannot have any.
+        max_difference: of a probability.
+        max_logit_difference: of a score, relative to ``1 + |logit|``, or of a value or window, in the measure
+            of ``export.parity.tolerances``.
+        latency_ms: onnxruntime on one thread, a single window with everything present, median.
+        latency_batch_ms: the same for the largest batch.
+        by_output: each output's own largest; empty where ``label`` is all that is predicted.
+        int8: of the int8 variant, or why there is none (``export.int8.variants``); empty where nobody asked.
+        latency_int8_ms: the variant's ``latency_ms``; 0 where there is none.
+        latency_batch_int8_ms: its ``latency_batch_ms``.
+    """
+
+    cases: int
+    batches: tuple[int, ...]
+    masks: int
+    samples: Mapping[str, tuple[int, ...]]
+    replaced: int
+    tolerance: float
+    max_difference: float
+    max_logit_difference: float
+    latency_ms: float
+    latency_batch_ms: float
+    by_output: Mapping[str, float] = field(default_factory=dict)
+    int8: str = ""
+    latency_int8_ms: float = 0.0
+    latency_batch_int8_ms: float = 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        samples = {name: list(tried) for name, tried in self.samples.items()}
+        values = asdict(self) | {"batches": list(self.batches), "samples": samples}
+        may_be_empty = ("by_output", "int8", "latency_int8_ms", "latency_batch_int8_ms")
+        return {name: value for name, value in values.items() if value or name not in may_be_empty}
+
+    def for_manifest(self) -> dict[str, Any]:
+        """Without timings: the same model makes the same bundle."""
+        return {name: value for name, value in self.as_dict().items() if not name.startswith("latency")}
+
+    def words(self) -> str:
+        """For people."""
+        first = next(iter(self.samples.values()))
+        lengths = f"windows of {', '.join(map(str, first))} samples"
+        if len(first) == 1:
+            lengths = f"windows of {first[0]} samples alone: the network's time axis is fixed"
+        return (
+            f"{self.cases} cases ({self.masks} masks, batches of {', '.join(map(str, self.batches))}, "
+            f"{lengths}), largest difference of a probability {self.max_difference:.1e}, of a score or value "
+            f"{self.max_logit_difference:.1e}\n{self.latency_ms:.2f} ms a window on one thread here"
+        ) + self._int8_words()
+
+    def _int8_words(self) -> str:
+        times = f"; {self.latency_int8_ms:.2f} ms a window" if self.latency_int8_ms else ""
+        return f"\nint8: {self.int8}{times}" if self.int8 else ""
+
+
+def session(model: bytes) -> ort.InferenceSession:
+    """The model as a device loads it: CPU, one thread.
+
+    Raises:
+        Refused: onnxruntime cannot load it.
+    """
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    try:
+        return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    except LOADING as error:
+        raise Refused(Reason.MALFORMED, f"onnxruntime cannot load the exported graph: {error}") from None
+
+
+def _median_ms(loaded: ort.InferenceSession, names: Sequence[str], feed: Mapping[str, Array]) -> float:
+    times = []
+    for _ in range(_TIMED_RUNS):
+        start = time.perf_counter()
+        loaded.run(list(names), dict(feed))
+        times.append(time.perf_counter() - start)
+    return round(1000 * float(np.median(times)), 3)
+
+
+def timed(loaded: ort.InferenceSession, surface: Surface) -> tuple[float, float]:
+    """Median milliseconds of one window and of the largest batch, with everything present."""
+    single, many = (_median_ms(loaded, surface.outputs, feed) for feed in everything(surface))
+    return single, many
+
+
+def run(
+    loaded: ort.InferenceSession, names: Sequence[str], feed: Mapping[str, Array], where: str
+) -> list[Array]:
+    """The graph's outputs of these names.
+
+    Raises:
+        Refused: it does not run, or an output is not finite; the detail says ``where``.
+    """
+    try:
+        found: list[Array] = loaded.run(list(names), dict(feed))
+    except (_ort.InvalidArgument, _ort.Fail, _ort.RuntimeException) as error:
+        raise Refused(Reason.WRONG_TENSORS, f"the exported graph does not run at {where}: {error}") from None
+    if not all(np.isfinite(values).all() for values in found):
+        raise Refused(Reason.NON_FINITE, f"at {where} the graph's output is not finite")
+    return found
+
+
+def _compare(
+    loaded: ort.InferenceSession, reference: nn.Module, surface: Surface, paths: Paths, own: Tensors
+) -> list[Gaps]:
+    """The gaps of all cases, with these tensors of a device's own in both."""
+    found, measured = [], measures(surface)
+    for words, inputs in cases(surface):
+        where = words + _own_in_words(own)
+        arguments = tuple(torch.from_numpy(inputs[name]) for name in surface.inputs)
+        with torch.no_grad():
+            want = replaced(reference, paths, own, arguments)
+        got = run(loaded, surface.outputs, {**inputs, **own}, where)
+        found.append(gaps(measured, got, [values.numpy() for values in want], where))
+    return found
+
+
+def _own_in_words(own: Tensors) -> str:
+    names = list(own)
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f", own {', '.join(names[:_NAMED])}{more}" if names else ""
+
+
+def require_own(loaded: ort.InferenceSession, own: Paths) -> None:
+    """Raises Refused where a device could replace other tensors than these."""
+    found = sorted(i.name for i in loaded.get_overridable_initializers())
+    if found != sorted(own):
+        can, should = (", ".join(names) or "nothing" for names in (found, sorted(own)))
+        raise Refused(Reason.WRONG_TENSORS, f"a device can replace {can} in the graph, not {should}")
+
+
+def check(model: bytes, reference: nn.Module, task: Task, own: Paths | None = None) -> Parity:
+    """Compare an exported model with its torch module.
+
+    Args:
+        model: a serialized ONNX model.
+        reference: what was exported, in evaluation mode.
+        task: names inputs, shapes and units; which of them, the module says (``export.signature``).
+        own: the tensors that a device may replace, as given to ``to_onnx``: tried with other values too.
+
+    Raises:
+        Refused: they differ in an output, or one is not finite or has another shape; the detail names batch
+            size, mask, length, replaced tensors and differences.
+    """
+    loaded, paths, surface = session(model), own or {}, surface_of(reference, task)
+    require_own(loaded, paths)
+    sets = examples(values_of(reference, paths)) if paths else []
+    found = [gap for one in ({}, *sets) for gap in _compare(loaded, reference, surface, paths, one)]
+    measured = measures(surface)
+    by_output = largest(measured, found)
+    single, many = timed(loaded, surface)
+    tried = lengths_of(surface)
+    return Parity(
+        cases=len(found),
+        batches=BATCHES,
+        masks=len(masks_of(len(surface.modalities))),
+        samples={name: tuple(length[name] for length in tried) for name in surface.names},
+        replaced=len(sets),
+        tolerance=TOLERANCE,
+        max_difference=worst(measured, by_output, absolute=True),
+        max_logit_difference=worst(measured, by_output, absolute=False),
+        latency_ms=single,
+        latency_batch_ms=many,
+        by_output={} if surface.only_label else by_output,
+    )

@@ -1,0 +1,71 @@
+"""What an inference module reads and predicts, which is what its graph has for inputs and outputs. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from protocol.output_names import outputs
+from protocol.tasks.task import LABEL, Modality, Target, Task
+
+PRESENT: Final = "present"
+
+
+@dataclass(frozen=True)
+class Surface:
+    """The outside of a graph.
+
+    Attributes:
+        modalities: inputs, in the order of the columns of ``present``.
+        targets: what is predicted, in the order of the outputs.
+        samples: T of a window, by modality that is read or generated.
+        generated: what the generations among ``targets`` make, by the target's name.
+        any_length: the time axes of the inputs are free: windows of other lengths than T are answered too.
+    """
+
+    modalities: tuple[Modality, ...]
+    targets: tuple[Target, ...]
+    samples: Mapping[str, int]
+    generated: Mapping[str, Modality]
+    any_length: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the modalities that are read."""
+        return tuple(m.name for m in self.modalities)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the graph's inputs."""
+        return (PRESENT, *self.names)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the graph's outputs."""
+        return outputs(self.targets)
+
+    @property
+    def only_label(self) -> bool:
+        """Whether it predicts the task's ``labels`` and nothing else, as every graph once did."""
+        return tuple(target.name for target in self.targets) == (LABEL,)
+
+
+def surface_of(module: Any, task: Task) -> Surface:
+    """The surface of an inference module.
+
+    Args:
+        module: its attributes ``modalities`` (names) and ``targets`` say what it reads and predicts; without
+            them it reads all of the task's inputs and predicts ``label``. ``any_length``: it takes windows of
+            any length; without it T is fixed.
+        task: of which it is a part.
+    """
+    names = getattr(module, "modalities", task.input_names)
+    targets = tuple(getattr(module, "targets", (task.target(LABEL),)))
+    generated = {t.name: task.modality(t.modality) for t in targets if t.modality is not None}
+    read = tuple(task.modality(name) for name in names)
+    return Surface(
+        modalities=read,
+        targets=targets,
+        samples={m.name: task.samples(m.name) for m in (*read, *generated.values())},
+        generated=generated,
+        any_length=bool(getattr(module, "any_length", False)),
+    )

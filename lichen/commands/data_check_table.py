@@ -1,0 +1,47 @@
+"""What ``lichen data check`` found, as JSON values and as lines for people."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from lichen.commands.data_check import Checked
+from models.data.streams.recording_findings import ERROR, Finding
+from protocol.tasks.task import Task
+
+
+def report(task: Task, every: Sequence[Checked], across: Sequence[Finding]) -> dict[str, Any]:
+    """As JSON values; ``sound``: there are warnings at most."""
+    findings = [*across, *(finding for one in every for finding in one.findings)]
+    return {
+        "task": task.name,
+        "labels": list(task.labels),
+        "files": [one.as_json() for one in every],
+        "across": [finding.as_json() for finding in across],
+        "errors": sum(finding.severity == ERROR for finding in findings),
+        "warnings": sum(finding.severity != ERROR for finding in findings),
+        "sound": not any(finding.severity == ERROR for finding in findings),
+    }
+
+
+def lines(told: dict[str, Any]) -> Iterator[str]:
+    """The same for people."""
+    names = [one["file"].rpartition("/")[2] for one in told["files"]]
+    wide = max(4, *map(len, names))
+    columns = [label[:12] for label in told["labels"]]
+    heads = "  ".join(f"{label:>{max(6, len(label))}}" for label in columns)
+    yield f"{'file':{wide}}  {'seconds':>9}  {'windows':>7}  {'labelled':>8}  {'left out':>8}  {heads}"
+    for name, one in zip(names, told["files"], strict=True):
+        seconds = "" if one["seconds"] is None else f"{one['seconds']:.0f}"
+        left = "" if one["share_without_window"] is None else f"{one['share_without_window']:.1%}"
+        counts = "  ".join(
+            f"{one['by_class'].get(label, 0):>{max(6, len(short))}}"
+            for label, short in zip(told["labels"], columns, strict=True)
+        )
+        numbers = f"{one['windows']:>7}  {one['labelled']:>8}  {left:>8}"
+        yield f"{name:{wide}}  {seconds:>9}  {numbers}  {counts}"
+    for name, one in zip(names, told["files"], strict=True):
+        for finding in one["findings"]:
+            yield f"{finding['severity']}: {name}: {finding['words']}"
+    for finding in told["across"]:
+        yield f"{finding['severity']}: {finding['words']}"
+    verdict = "the task can take them" if told["sound"] else "correct the errors first"
+    yield f"{len(names)} files, {told['errors']} errors, {told['warnings']} warnings: {verdict}"

@@ -1,0 +1,115 @@
+"""``lichen export``: a version of a coordinator, or a manifest at hand, as an ONNX bundle."""
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from export.cli import Chosen, does, make, read_manifest
+from protocol.bundle import unpack
+from protocol.errors import Misconfigured
+from protocol.frames.frame import digest
+from protocol.tasks.task import Task
+from runtime import exit_codes
+from runtime.outputs import NotWritten
+from runtime.settings.load import load_toml
+
+app = typer.Typer(name="export", add_completion=False, pretty_exceptions_show_locals=False)
+
+
+class Format(StrEnum):
+    """How a command speaks."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+@app.command()
+def export(  # noqa: PLR0917 - options, given by name
+    out: Annotated[Path, typer.Option(help="The bundle to write.")],
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", help="coordinator.toml, with its versions.", show_default=False),
+    ] = None,
+    version: Annotated[
+        int | None,
+        typer.Option("--version", min=0, help="Of --config; by default the newest.", show_default=False),
+    ] = None,
+    blobs: Annotated[
+        Path | None,
+        typer.Option(help="Instead: a folder of blobs.", show_default=False),
+    ] = None,
+    manifest: Annotated[
+        Path | None, typer.Option(help="With --blobs: the version's manifest (JSON).", show_default=False)
+    ] = None,
+    task: Annotated[
+        Path | None, typer.Option(help="With --blobs: the task.toml it was trained for.", show_default=False)
+    ] = None,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option("--input", help="Of a routed method: a modality that the device reads; all by default."),
+    ] = None,
+    targets: Annotated[
+        list[str] | None,
+        typer.Option("--target", help="Of a routed method: what the device predicts; all by default."),
+    ] = None,
+    calibrate: Annotated[
+        Path | None,
+        typer.Option(
+            help="Real windows for an int8 variant: a window set (npz) or a recording (npz, csv, parquet)."
+        ),
+    ] = None,
+    format_: Annotated[Format, typer.Option("--format", help="How to report.")] = Format.TEXT,
+) -> None:
+    """Turn a global version into an ONNX bundle, checked against torch before it is written.
+
+    The version is one of a coordinator's (--config, --version), which may be running or not, or a manifest
+    and blobs at hand (--blobs, --manifest, --task).
+    """
+    if out.exists() and not out.is_file():  # a device would be replaced by the file
+        raise NotWritten(f"--out {out}: is no file; choose another place", exit_codes.CANTCREAT)
+    by_hand = {"--blobs": blobs, "--manifest": manifest, "--task": task}
+    if config is not None:
+        if given := [name for name, value in by_hand.items() if value is not None]:
+            raise typer.BadParameter(f"{given[0]} and --config exclude each other: the coordinator knows it")
+        from lichen.commands.export_version import version_of  # noqa: PLC0415 - a machine that only exports has no SQL
+
+        chosen = version_of(config, version)
+    elif blobs is None or manifest is None or task is None:
+        lacking = next(name for name, value in by_hand.items() if value is None)
+        raise typer.BadParameter(f"{lacking} is missing; or name a coordinator's settings with --config")
+    elif version is not None:
+        raise typer.BadParameter("--version goes with --config; a manifest is of one version")
+    else:
+        chosen = _at_hand(blobs, manifest, task)
+    bundle, parity = make(chosen, out, inputs or (), targets or (), calibrate)
+    if format_ is Format.JSON:
+        told = {
+            "out": str(out),
+            "version": chosen.version.version,
+            "size": len(bundle),
+            "digest": digest(bundle),
+        }
+        typer.echo(json.dumps({**told, "parity": parity.as_dict()}))
+        return
+    made, _ = unpack(bundle)
+    typer.echo(
+        f"{out}: version {chosen.version.version} of {chosen.task.name}, {len(bundle)} bytes\n"
+        f"it {does(made)}\n"
+        f"graph and torch agree: {parity.words()}"
+    )
+
+
+def _at_hand(blobs: Path, manifest: Path, task: Path) -> Chosen:
+    """A version whose parts are named one by one.
+
+    Raises:
+        Misconfigured: one is not there or is something else, or they are of different tasks.
+    """
+    the_task = load_toml(Task, task, named_by="--task")
+    version, base = read_manifest(manifest)
+    if version.task != the_task.name:
+        raise Misconfigured(f"{manifest} is of task {version.task!r}, {task} of {the_task.name!r}")
+    return Chosen(the_task, version, base, blobs)

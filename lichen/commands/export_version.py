@@ -1,0 +1,53 @@
+"""A version of a coordinator, by its number: from the settings, the database and the blobs beside it."""
+
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from coordinator.config.coordinator import load_settings
+from coordinator.recovery.folder_owner import DATABASE
+from coordinator.storage import schema
+from coordinator.storage.database import Store
+from export.cli import Chosen, read_manifest
+from protocol.errors import Misconfigured
+from protocol.tasks.task import Task
+
+
+def version_of(config: Path, number: int | None) -> Chosen:
+    """The version, its task and where its blobs are; the coordinator may run.
+
+    Args:
+        config: coordinator.toml.
+        number: of the version; None: the newest.
+
+    Raises:
+        Misconfigured: the coordinator never ran, has no such version, or has removed it; the message names
+            those that are there.
+    """
+    settings = load_settings(config)
+    database, blobs = settings.state_dir / DATABASE, settings.state_dir / "blobs"
+    if not database.is_file():
+        raise Misconfigured(f"{config}: state_dir: {database} is not there; has this coordinator ever run?")
+    with Store(database, read_only=True) as store:
+        known = store.get_meta("task")
+        rows = store.rows(sa.select(schema.versions.c.version, schema.versions.c.manifest))
+    digests = {row["version"]: row["manifest"] for row in rows}
+    if known is None or not digests:
+        raise Misconfigured(f"{config}: {database} has no version yet")
+    here = sorted(one for one, digest in digests.items() if _path(blobs, digest).is_file())
+    wanted = max(digests) if number is None else number
+    there = ", ".join(map(str, here)) or "none"
+    if wanted not in digests:
+        raise Misconfigured(f"--version {wanted}: the coordinator of {config} never made it (here: {there})")
+    if wanted not in here:
+        raise Misconfigured(
+            f"--version {wanted} is gone: the coordinator of {config} keeps the newest "
+            f"{settings.keep_versions} (keep_versions); here: {there}"
+        )
+    manifest, base = read_manifest(_path(blobs, digests[wanted]))
+    return Chosen(Task.model_validate_json(known), manifest, base, blobs)
+
+
+def _path(blobs: Path, digest: str) -> Path:
+    """Of a blob; read directly, as its store cleans up as it opens."""
+    return blobs / digest[:2] / digest

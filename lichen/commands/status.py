@@ -1,0 +1,150 @@
+"""``lichen status``: what a fleet does now, as the broker knows it, and what it waits for."""
+
+import asyncio
+import contextlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+from uuid import uuid4
+
+import typer
+from pydantic import BaseModel, ConfigDict, ValidationError
+from rich.console import Console
+
+from lichen.commands.looking import as_onlooker
+from lichen.commands.status_table import coordinator_state, show
+from protocol.base import Name
+from protocol.errors import Misconfigured, Transient
+from protocol.topics import Kind, broadcast_topic
+from runtime import exit_codes
+from runtime.fleet_view import FleetView
+from runtime.logs import configure
+from runtime.mqtt.link import Link
+from runtime.settings.load import LogSettings, MqttSettings, load
+
+app = typer.Typer(add_completion=False)
+_CONNECT_S = 10.0
+
+
+class Format(StrEnum):
+    """How the result is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+class Where(BaseModel):
+    """What a daemon's configuration says of fleet and broker; the rest of the file is not looked at."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    fleet: Name
+    mqtt: MqttSettings = MqttSettings()
+
+
+def whereabouts(config: Path | None, fleet: str | None, given: Mapping[str, str | int | None]) -> Where:
+    """The fleet and its broker: of the configuration, and above that what the command line gives.
+
+    Raises:
+        Misconfigured: neither names the fleet, or something in them is wrong.
+    """
+    if config is None and fleet is None:
+        raise Misconfigured("which fleet? Give its name, or --config FILE (agent.toml or coordinator.toml)")
+    chosen = {key: value for key, value in given.items() if value is not None}
+    name, broker = fleet, MqttSettings()
+    if config is not None:
+        # Variables of the daemon's other sections are none of ours.
+        ours = {
+            k: v for k, v in os.environ.items() if k.upper().startswith(("LICHEN_MQTT__", "LICHEN_FLEET"))
+        }
+        found = load(Where, config, environ=ours)
+        name, broker = fleet or found.fleet, as_onlooker(found.mqtt)
+    try:
+        return Where(fleet=name or "", mqtt=broker.model_copy(update=chosen))
+    except ValidationError as error:
+        raise Misconfigured(f"fleet {fleet!r}: {error.errors()[0]['msg']}") from None
+
+
+async def look(settings: MqttSettings, fleet: str, listen_s: float) -> FleetView:
+    """Connect, take what is retained and what comes within ``listen_s``, and leave.
+
+    Raises:
+        Transient: no connection in 10 seconds; the message says why.
+    """
+    view, spoken = FleetView(fleet), broadcast_topic(fleet, Kind.ROUND)
+    # A name of its own and a session that ends with it: a broker that finds an old session of ours would not
+    # send what is retained once more.
+    passing = settings.model_copy(update={"session_expiry_s": 0})
+    link = Link(passing, f"status-{uuid4().hex}", filters=view.filters())
+    running = asyncio.create_task(link.run())
+    connected = asyncio.create_task(link.wait_connected())
+    try:
+        async with asyncio.timeout(_CONNECT_S):
+            done, _ = await asyncio.wait({running, connected}, return_when=asyncio.FIRST_COMPLETED)
+            if running in done:
+                running.result()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(listen_s):
+                async for message in link.messages():
+                    view.apply(message.topic, message.payload)
+                    view.heard |= message.topic == spoken and not message.retain
+                    message.ack()
+    except TimeoutError:
+        raise Transient(f"no connection to {settings.where} in {_CONNECT_S:g} s: {link.why}") from None
+    finally:
+        connected.cancel()
+        running.cancel()
+        await asyncio.wait([running, connected])
+    return view
+
+
+def as_json(view: FleetView) -> dict[str, Any]:
+    """The picture for programs."""
+    return {
+        "fleet": view.fleet,
+        "coordinator": coordinator_state(view),
+        "task": view.task.name if view.task else None,
+        "round": view.round.model_dump(mode="json") if view.round else None,
+        "model": view.model.model_dump(mode="json") if view.model else None,
+        "devices": {
+            name: {**asdict(d), "modalities": {m: s.model_dump(mode="json") for m, s in d.modalities.items()}}
+            for name, d in sorted(view.devices.items())
+        },
+    }
+
+
+@app.command()
+def status(
+    *,
+    fleet: Annotated[str | None, typer.Argument(help="the fleet's name; --config knows it too")] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", help="agent.toml or coordinator.toml: fleet, broker, TLS, account"),
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="the broker's host  [default: 127.0.0.1]")] = None,
+    port: Annotated[
+        int | None, typer.Option(help="the broker's port  [default: 1883]", min=1, max=65535)
+    ] = None,
+    listen_s: Annotated[float, typer.Option(help="listen for so long", min=0.1, max=60)] = 1.5,
+    why: Annotated[bool, typer.Option("--why", help="say what the round waits for")] = False,
+    output_format: Annotated[Format, typer.Option("--format", help="table or json")] = Format.TABLE,
+) -> None:
+    """Show devices, round and deployed model of a fleet, from what the broker retains.
+
+    Exit status 69: the broker cannot be reached.
+    """
+    configure(LogSettings(level="error"))
+    where = whereabouts(config, fleet, {"host": host, "port": port})
+    try:
+        view = asyncio.run(look(where.mqtt, where.fleet, listen_s))
+    except Transient as error:
+        typer.echo(f"lichen: {error}", err=True)
+        raise typer.Exit(exit_codes.UNAVAILABLE) from None
+    if output_format is Format.JSON:
+        typer.echo(json.dumps(as_json(view)))
+    else:
+        show(view, Console(), why=why, listened_s=listen_s)

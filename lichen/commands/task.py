@@ -1,0 +1,230 @@
+"""``lichen task``: what is wrong with a task, before a coordinator is started on it."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+
+import numpy as np
+import typer
+
+from protocol.base import name_trouble
+from protocol.errors import Misconfigured
+from protocol.tasks.task import LABEL, Task
+from runtime import exit_codes
+from runtime.outputs import NotWritten, writing
+from runtime.settings.load import load_toml
+from runtime.storage.files import replace_file
+
+if TYPE_CHECKING:
+    from models.data.labelled_windows import Found
+    from models.spec import MethodSpec
+
+app = typer.Typer(no_args_is_help=True, help="Tasks: what a fleet learns.", add_completion=False)
+Shape = Annotated[
+    Literal["table", "json"], typer.Option("--format", help="A table for people, or one JSON object.")
+]
+
+
+@app.command()
+def check(
+    file: Annotated[Path, typer.Argument(help="the task file")] = Path("task.toml"),
+    output_format: Shape = "table",
+) -> None:
+    """Read a task as a coordinator would: its method's options, its policy, its labelled windows.
+
+    Exit status 78: a coordinator would not start on it; all that is wrong is said at once. What is merely
+    missing, as labelled windows of a class, is said too and is no error. A task on graphs
+    has features and bounds in place of windows.
+    """
+    try:
+        task = load_toml(Task, file, named_by="the argument")
+    except Misconfigured as error:
+        told = {"file": str(file), "warnings": [], "wrong": str(error).splitlines(), "sound": False}
+        _leave(told, [], output_format)
+    about = dict(_about(task, file))
+    _leave(about, _lines(about), output_format)
+
+
+@app.command()
+def init(
+    paths: Annotated[list[Path], typer.Argument(help="recordings (npz, csv, parquet), or folders of them")],
+    out: Annotated[Path, typer.Option(help="the task file to write")] = Path("task.toml"),
+    name: Annotated[str, typer.Option(help="of the task")] = "my-task",
+    method: Annotated[str, typer.Option(help="of the task")] = "qqr",
+    *,
+    force: Annotated[bool, typer.Option("--force", help="also where the file is there")] = False,
+) -> None:
+    """Write a first task file from recordings: modalities, channels, rates and classes as in them."""
+    from lichen.commands import task_init  # noqa: PLC0415 - the other commands need none of it
+    from lichen.commands.data_check import files_of  # noqa: PLC0415 - as above
+
+    if out.exists() and not force:
+        raise NotWritten(f"--out {out}: is there already; --force replaces it", exit_codes.CANTCREAT)
+    if trouble := name_trouble(name):
+        raise Misconfigured(f"--name: {trouble}")
+    found = task_init.look(files_of(paths))
+    with writing(out):
+        replace_file(out, task_init.text(found, name, method).encode())
+    told = load_toml(Task, out)
+    typer.echo(
+        f"{out}: {', '.join(told.modality_names)}; {len(told.labels)} classes: {', '.join(told.labels)}\n"
+        f"look through its comments, then: lichen data check {paths[0]} --task {out}"
+    )
+
+
+def _leave(told: dict[str, Any], lines: list[str], output_format: str) -> NoReturn:
+    if output_format == "json":
+        typer.echo(json.dumps(told, allow_nan=False))
+    else:
+        for line in lines:
+            typer.echo(line)
+        for words in told["wrong"]:
+            typer.echo(f"wrong: {words}", err=True)
+    raise typer.Exit(exit_codes.OK if told["sound"] else exit_codes.CONFIG)
+
+
+def _about(task: Task, file: Path) -> Iterator[tuple[str, Any]]:
+    """Everything that is said, in JSON's terms."""
+    from coordinator.config.coordinator import problems  # noqa: PLC0415 - the help is shown without it
+    from models.registry import methods  # noqa: PLC0415 - as above
+
+    wrong = [f"{file}: {words}" for words in problems(task)]
+    warnings: list[str] = []
+    spec = methods().get(task.method)
+    yield "file", str(file)
+    yield "task", task.name
+    yield "method", _method(task, spec)
+    yield "window", None if task.graph else _window(task)
+    yield "targets", [_target(task, name) for name in task.target_names]
+    yield "graph", task.graph and task.graph.model_dump(mode="json")
+    yield "rounds", {"count": task.rounds.count, "selection": task.rounds.selection}
+    yield "aggregator", task.aggregator.kind
+    labelled = None
+    if task.labelled is not None:
+        try:
+            labelled, warnings = _labelled(task, file)
+        except Misconfigured as error:
+            wrong.append(f"{file}: labelled: {error}")
+        if spec is not None and not spec.guided:
+            warnings.append(f"method {task.method!r} does not learn from labelled windows at the coordinator")
+    yield "labelled", labelled
+    yield "warnings", warnings
+    yield "wrong", wrong
+    yield "sound", not wrong
+
+
+def _method(task: Task, spec: "MethodSpec | None") -> dict[str, Any]:
+    """Its name, and its options: those that the task sets, and those at their defaults."""
+    if spec is None:
+        return {"name": task.method}
+    about = {"name": task.method, "title": spec.title, "devices_need_labels": spec.needs_labels}
+    try:
+        options = spec.configure(task).model_dump(mode="json")
+    except Misconfigured:
+        return about
+    given = {name: value for name, value in options.items() if name in task.config}
+    return {**about, "options": given, "defaults": {n: v for n, v in options.items() if n not in given}}
+
+
+def _target(task: Task, name: str) -> dict[str, Any]:
+    """One thing that is predicted: what devices need labels for, but a generation."""
+    target = task.target(name)
+    found: dict[str, Any] = {"name": name, "kind": target.kind}
+    if target.labels:
+        found["labels"] = list(target.labels)
+    elif target.modality:
+        found["modality"] = target.modality
+    else:
+        found |= {"unit": target.unit, "offset": target.offset, "scale": target.scale}
+    return found
+
+
+def _window(task: Task) -> dict[str, Any]:
+    samples = {m.name: [m.channels, task.samples(m.name)] for m in task.modalities}
+    return {**task.window.model_dump(mode="json"), "samples": samples}
+
+
+def _labelled(task: Task, file: Path) -> tuple[dict[str, Any], list[str]]:
+    """The labelled windows counted, and what is missing in them."""
+    from models.data import labelled_windows as labelled  # noqa: PLC0415 - only where the task names them
+    from models.data import window_set  # noqa: PLC0415
+
+    found = labelled.read(task, file.parent)
+    windows = labelled.usable(task, found)
+    by_class = np.bincount(windows.y_B[windows.y_B >= 0], minlength=len(task.labels))
+    counts = window_set.counts(windows, task)
+    about = {
+        "file": str(found.path),
+        "kind": "window set" if found.recordings is None else "recordings",
+        "recordings": found.recordings,
+        "windows": len(windows),
+        "unlabelled": len(found.windows) - len(windows),
+        "by_class": dict(zip(task.labels, by_class.tolist(), strict=True)),
+        "by_modality": {name: dict(zip(task.labels, of_K, strict=True)) for name, of_K in counts.items()},
+        "targets": _targets(task, found),
+    }
+    return about, list(labelled.gaps(task, found, windows))
+
+
+def _targets(task: Task, found: "Found") -> dict[str, int]:
+    """Windows that are labelled for a further target."""
+    from models.data import window_set  # noqa: PLC0415 - only where the task names them
+
+    names = [target.name for target in task.targets if target.kind != "generation" and target.name != LABEL]
+    return {name: int(np.isfinite(window_set.target(found.windows, name)).sum()) for name in names}
+
+
+def _lines(told: dict[str, Any]) -> list[str]:
+    """The same for people, what is wrong left out."""
+    method = told["method"]
+    title = f" ({method['title']})" if "title" in method else ""
+    lines = [f"{told['file']}: task {told['task']}, method {method['name']}{title}"]
+    lines += _graph(told["graph"]) if told["graph"] else [_windows(told["window"])]
+    lines += [f"target      {_of_target(target)}" for target in told["targets"]]
+    lines.append(f"rounds      {told['rounds']['count']}, devices chosen by {told['rounds']['selection']}")
+    lines.append(f"aggregator  {told['aggregator']}")
+    for name, value in method.get("options", {}).items():
+        lines.append(f"option      {name} = {json.dumps(value)}")
+    if told["labelled"] is not None:
+        lines += _table(told["labelled"])
+    lines += [f"warning: {words}" for words in told["warnings"]]
+    return [*lines, "a coordinator can start on it"] if told["sound"] else lines
+
+
+def _windows(window: dict[str, Any]) -> str:
+    sizes = ", ".join(f"{name} {channels} x {t}" for name, (channels, t) in window["samples"].items())
+    share = f", for {window['min_share']:.0%} of it" if window["label_rule"] == "majority" else ""
+    rule = f"its label: {window['label_rule']}{share}"
+    return f"window      {window['length_s']:g} s every {window['stride_s']:g} s: {sizes}; {rule}"
+
+
+def _of_target(target: dict[str, Any]) -> str:
+    if target["kind"] == "classification":
+        return f"{target['name']}: one of {len(target['labels'])} classes: {', '.join(target['labels'])}"
+    if target["kind"] == "generation":
+        return f"{target['name']}: the window of {target['modality']} is generated; no labels are needed"
+    scale = f"learned as (value - {target['offset']:g}) / {target['scale']:g}"
+    return f"{target['name']}: a number, in {target['unit']}, {scale}"
+
+
+def _graph(graph: dict[str, Any]) -> Iterator[str]:
+    features = ", ".join(f"{one['name']} {one['dim']}" for one in graph["features"])
+    yield f"graph       features of entities: {features or 'none'}; {graph['top_k']} tails an answer"
+    bounds = ", ".join(f"{graph[f'max_{what}']} {what}" for what in ("entities", "relations", "triples"))
+    yield f"            of a device at most: {bounds}"
+
+
+def _table(told: dict[str, Any]) -> list[str]:
+    """Labelled windows: classes down, modalities across."""
+    count = told["recordings"]
+    what = told["kind"] if count is None else f"{count} recording{'s' if count > 1 else ''}"
+    size = f"{told['windows']} windows, {told['unlabelled']} more without a label or a modality"
+    lines = [f"labelled    {told['file']} ({what}): {size}"]
+    names = list(told["by_modality"])
+    wide = max(map(len, told["by_class"]))
+    lines.append(f"  {'':{wide}}  {'windows':>7}  " + "  ".join(f"{name:>7}" for name in names))
+    for label, count in told["by_class"].items():
+        cells = (f"{told['by_modality'][name][label]:>{max(7, len(name))}}" for name in names)
+        lines.append(f"  {label:{wide}}  {count:>7}  " + "  ".join(cells))
+    return [*lines, *(f"  target {name}: {count} windows" for name, count in told["targets"].items())]

@@ -1,0 +1,177 @@
+"""Every key of ``task.toml`` for docs/task.md, from the models that read it."""
+
+import ast
+import inspect
+import json
+import sys
+import textwrap
+from collections.abc import Iterator
+from typing import Any, Final, get_args
+
+from pydantic import BaseModel
+
+from models.registry import methods
+from protocol.tasks.task import Task
+
+_MORE: Final = {
+    "name": "of the task; the coordinator's state folder belongs to it",
+    "method": f"one of {', '.join(f'[{name}](methods/{name}.md)' for name in methods())}",
+    "seed": "of the first version, and of what chance decides",
+    "modalities.name": "as recordings and sources call it",
+    "modalities.channels": "of one sample",
+    "modalities.rate_hz": "of the grid that samples are interpolated onto; the sensor's own, or near it",
+    "modalities.unit": "of values: `g`, `m/s2`, `rad/s`; `1`: none is checked",
+    "modalities.low": "values below cannot be; none: any can",
+    "modalities.high": "values above cannot be",
+    "targets.name": "of the target; its labels are `target/<name>` in recordings",
+    "targets.kind": "one of `labels`, a number, or the window of a modality",
+    "targets.labels": "of a classification: two or more",
+    "targets.modality": "of a generation: what is made",
+    "targets.unit": "of a regression's number",
+    "targets.scale": "see `offset`",
+    "targets.offset": "of a regression: it learns `(value - offset) / scale`",
+    "window.length_s": "of a window: shorter than an activity, longer than its pattern",
+    "window.stride_s": "from the start of a window to that of the next; under `length_s` they overlap",
+    "network.encoders.kind": "convolutions, or a recurrent network",
+    "network.feature_dim": "numbers that an encoder makes of a window",
+    "network.hidden_dim": "of the head",
+    "rounds.count": "after which the fleet has learned; more are made when it is raised",
+    "rounds.deadline_s": "of a round: who has not delivered then is left out",
+    "uplink.codec": "of model deltas",
+    "uplink.error_carry": "what a codec rounds away is added to the next update",
+    "aggregator.kind": "plain averaging, or an adaptive step of the server",
+    "aggregator.beta1": "of the first moment",
+    "aggregator.beta2": "of the second moment",
+    "graph.features.name": "of the modality of entities",
+    "graph.features.dim": "numbers of one entity",
+    "graph.max_entities": "of one device",
+    "graph.max_relations": "of one device",
+    "graph.max_triples": "of one device",
+}
+"""What a key means, where its model does not say so in words of its own."""
+_HEAD: Final = """# Every key of a task
+
+A task says what a fleet learns: `task.toml` of a coordinator, announced to its devices. `lichen task init` writes a
+first one from recordings, `lichen task check` says what is wrong with one ([your own data](own-data.md)). Times are in
+seconds, rates in Hz; `none` is a key that is left out. A key that is not here is refused, with the nearest one.
+
+This page is made by `python -m lichen.commands.task_reference > docs/task.md`; `tests/unit/lichen/commands/test_task_reference.py` compares it
+with the models that read the file.
+"""  # noqa: E501 - lines of a page
+_TYPES: Final = {"integer": "whole number", "number": "number", "boolean": "true or false", "string": "text"}
+_BOUNDS: Final = {
+    "minimum": "at least {}",
+    "exclusiveMinimum": "over {}",
+    "maximum": "at most {}",
+    "exclusiveMaximum": "under {}",
+    "maxItems": "at most {} of them",
+}
+
+
+def page() -> str:
+    """The whole page."""
+    return "\n".join([_HEAD, *_table(Task, "", "The file"), ""])
+
+
+def keys(model: type[BaseModel] = Task, at: str = "") -> Iterator[str]:
+    """Every key with its table, as ``window.length_s``."""
+    for name, field in model.model_fields.items():
+        inner = _inner(field.annotation)
+        if inner is None:
+            yield f"{at}{name}"
+        else:
+            yield from keys(inner, f"{at}{name}.")
+
+
+def _table(model: type[BaseModel], at: str, title: str) -> list[str]:
+    """A heading, the rows of a model's own keys, and the tables below it."""
+    words, schema = _docstrings(model), model.model_json_schema()
+    lines = [f"## {title}", "", *_about(model, at), "| key | value | default | |", "|---|---|---|---|"]
+    below: list[str] = []
+    for name, field in model.model_fields.items():
+        inner = _inner(field.annotation)
+        if inner is not None:
+            kind = _kind(field.annotation, inner)
+            path = f"{at}{name}" + (".<modality>" if kind == "map" else "")
+            marks = f"`[[{path}]]`" if kind == "list" else f"`[{path}]`"
+            below += ["", *_table(inner, f"{at}{name}.", marks)]
+            continue
+        meaning = words.get(name) or _MORE[f"{at}{name}"]
+        value = _value(schema["properties"][name], schema.get("$defs", {}))
+        default = (
+            "required" if field.is_required() else _default(field.get_default(call_default_factory=True))
+        )
+        lines.append(f"| `{name}` | {value} | {default} | {_plain(meaning)} |")
+    return [*lines, *below]
+
+
+def _about(model: type[BaseModel], at: str) -> list[str]:
+    return [_plain(inspect.getdoc(model) or ""), ""] if at else []
+
+
+def _inner(annotation: Any) -> type[BaseModel] | None:
+    """The model of a table below, whatever holds it."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for one in get_args(annotation) if (found := _inner(one))), None)
+
+
+def _kind(annotation: Any, inner: type[BaseModel]) -> str:
+    """Whether it is one table, a list of tables, or a table of tables."""
+    if annotation is inner:
+        return "one"
+    for one in (annotation, *get_args(annotation)):
+        origin = getattr(one, "__origin__", None)
+        if origin in {tuple, dict}:
+            return "list" if origin is tuple else "map"
+    return "one"
+
+
+def _docstrings(model: type[BaseModel]) -> dict[str, str]:
+    """The words after each key in the models' source, inherited keys too."""
+    found: dict[str, str] = {}
+    for owner in reversed(model.__mro__):
+        if not (issubclass(owner, BaseModel) and owner.model_fields):
+            continue
+        body = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
+        assert isinstance(body, ast.ClassDef)  # noqa: S101 - what getsource gives of a class
+        for before, after in zip(body.body, body.body[1:], strict=False):
+            match before, after:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
+                    found[name] = inspect.cleandoc(words)
+    return found
+
+
+def _value(schema: dict[str, Any], defs: dict[str, Any]) -> str:
+    """What a key takes, in words."""
+    if "$ref" in schema:
+        return _value(defs[schema["$ref"].rpartition("/")[2]], defs)
+    if "anyOf" in schema:
+        return next(_value(one, defs) for one in schema["anyOf"] if one.get("type") != "null")
+    if "enum" in schema:
+        return ", ".join(f"`{word}`" for word in schema["enum"])
+    bounds = [words.format(f"{schema[key]:,}") for key, words in _BOUNDS.items() if key in schema]
+    if schema.get("type") == "array":
+        items = schema.get("items") or schema.get("prefixItems", [{}])[0]
+        return ", ".join([f"list of {_value(items, defs)}", *bounds])
+    if schema.get("type") == "object":
+        return "table"
+    return ", ".join([_TYPES.get(schema.get("type", ""), "any"), *bounds])
+
+
+def _default(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, tuple | dict):
+        return "empty" if not value else f"`{json.dumps(value)}`"
+    return f"`{json.dumps(value)}`"
+
+
+def _plain(words: str) -> str:
+    """ReStructuredText's marks as Markdown's, on one line that a table can hold."""
+    text = " ".join(words.split()).replace("``", "`").replace(":attr:`", "`").replace(":class:`", "`")
+    return text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

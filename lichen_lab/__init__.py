@@ -1,0 +1,1 @@
+"""Simulation, benchmarks and demos of lichen; no device carries it."""

@@ -1,0 +1,256 @@
+"""``lichen bench NAME``: measure, and print a table or one JSON object."""
+
+from dataclasses import replace
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from lichen_lab.benchmarks import registry
+from lichen_lab.benchmarks.result import Bench, Row, Say, as_json, as_table
+from protocol.errors import Misconfigured, Transient
+from runtime import exit_codes
+from runtime.outputs import writing
+
+
+class Format(StrEnum):
+    """How the figures are printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+Quick = Annotated[bool, typer.Option("--quick", help="A small run; under a minute.")]
+Light = Annotated[bool, typer.Option("--quick", help="Without torch and onnx, as the tests run it.")]
+Shape = Annotated[
+    Format, typer.Option("--format", help="A table for people, or one JSON object for programs.")
+]
+Out = Annotated[Path | None, typer.Option("--out", help="Also write NAME.json into this folder.")]
+Seeds = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Repetitions, from --seed on.", show_default="as many as the study's tables have"
+    ),
+]
+FirstSeed = Annotated[int, typer.Option(min=0, help="The first one.")]
+Workers = Annotated[int | None, typer.Option(min=1, help="Processes.", show_default="one a CPU")]
+Resume = Annotated[
+    Path | None,
+    typer.Option(help="File of finished runs: an interrupted bench goes on.", show_default="the cache's"),
+]
+AnyCode = Annotated[
+    bool, typer.Option("--any-code", help="Take finished runs of other versions of the code, too.")
+]
+Report = Annotated[Path | None, typer.Option(help="Write a page with the curves and tables.")]
+
+app = typer.Typer(no_args_is_help=True, help="Measure what lichen promises; each prints a table or JSON.")
+_ERRORS = Console(stderr=True)
+
+
+def _show(bench: Bench, rows: list[Row], shape: Format, out: Path | None) -> None:
+    if out is not None:
+        with writing(out):
+            out.mkdir(parents=True, exist_ok=True)
+            (out / f"{bench.name}.json").write_text(as_json(bench, rows) + "\n")
+    if shape is Format.JSON:
+        typer.echo(as_json(bench, rows))
+    else:
+        width = None if Console().is_terminal else 160
+        Console(width=width).print(as_table(bench, rows))
+
+
+def _say(name: str, line: str) -> None:
+    _ERRORS.print(f"{name}: {line}", style="dim", markup=False)
+
+
+def _run(wanted: tuple[str | Bench, ...], *, quick: bool, shape: Format, out: Path | None) -> None:
+    """Run them one after the other; one that cannot run, or finds a fault, does not stop the next."""
+    failed = 0
+    for one in wanted:
+        name = one if isinstance(one, str) else one.name
+        try:
+            bench = registry.bench(one) if isinstance(one, str) else one
+            rows = bench.run(quick, partial(_say, name))
+            _show(bench, rows, shape, out)
+            if not bench.sound(rows):
+                failed = failed or exit_codes.SOFTWARE
+        except Misconfigured as error:
+            _ERRORS.print(f"{name}: {error}", markup=False)
+            failed = failed or 78
+        except Transient as error:
+            _ERRORS.print(f"{name}: {error}", markup=False)
+            failed = failed or 75
+    if failed:
+        raise typer.Exit(failed)
+
+
+_HELP = {
+    "device": "CPU of a device for a round beyond training: real processes, a 223,622-parameter network.",
+    "fanin": "A thousand devices' updates through Mosquitto into one coordinator, each to its receipt.",
+    "fold": "The coordinator's memory while it folds 20 and 200 updates of a million parameters.",
+    "hostile": "One malicious device in five, real training on SPAR: points of accuracy that it costs.",
+    "idle": "Bytes that a connected agent at rest sends in a day.",
+    "int8": "The int8 variant of a model against float32: what it costs in accuracy, what it saves.",
+    "names": "What 10,000 made-up names leave behind in a round: bytes of log, database and announcements.",
+    "norms": "How far apart the updates of honest, uneven devices lie.",
+    "observer": "Memory of an agent that only observes and infers, without torch.",
+    "quality": "What the quality indicator finds of injected faults on real streams, and its false alarms.",
+    "serving": "What the agent adds to ONNX Runtime: time around a prediction, memory over swaps.",
+    "spar": "Sharing and prototypes against their baselines, on people whom no device has met.",
+    "wire": "Bytes of an update on the wire, and the time of its codec.",
+    "writes": "What an agent writes to its disk in an hour, at rest and collecting.",
+}
+
+
+_STUDIES = {
+    "qqr": (
+        "The study of QQR: missing and noisy modalities, bytes, dead sensors, new classes; paired seeds.",
+        (
+            "quantity, every_round, quality, bits, bytes, dead_sensor, new_class, personal; and attribution, "
+            "av_mnist, rates, sweeps, tune, which run only when named."
+        ),
+    ),
+    "disentafl": (
+        "The study of DisentAFL: different sensors and targets, six baselines, what each piece is worth.",
+        "table, ablation, bytes, cost; and options, tune, which run only when named.",
+    ),
+    "tactfl": (
+        "The study of TACTFL: no label on a device; baselines, missing sensors, shifted and broken devices.",
+        "table, missing, segments, labels, encoders, aggregators, shift, broken; and scarce, tune, if named.",
+    ),
+    "mmfed3_hide": (
+        "The study of MMFeD3-HidE: private graphs, absent features, fleets and bounds, bytes, throughput.",
+        "table, rates, fusions, scores, bytes, throughput; and full, tune, which run only when named.",
+    ),
+}
+"""Benchmarks made of parts -> words for their help, and their parts."""
+
+
+def _add(name: str) -> None:
+    def command(*, quick: Quick = False, shape: Shape = Format.TABLE, out: Out = None) -> None:
+        _run((name,), quick=quick, shape=shape, out=out)
+
+    # A benchmark that says nothing here is one that a test finds; `lichen` starts all the same.
+    command.__doc__ = _HELP.get(name, f"The benchmark {name}; lichen bench list says what it measures.")
+    app.command(name)(command)
+
+
+_OWN_OPTIONS = frozenset({"kills", "matrix"})
+
+
+def described() -> set[str]:
+    """Benchmarks that have words of their own for the help."""
+    return {*_HELP, *_STUDIES, *_OWN_OPTIONS}
+
+
+for _name in registry.names():
+    if _name not in _OWN_OPTIONS | _STUDIES.keys():
+        _add(_name)
+
+
+@app.command()
+def kills(
+    *,
+    quick: Quick = False,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from --seed on.")] = 10,
+    seed: Annotated[int, typer.Option(min=0, help="The first one; a seed names one plan of kills.")] = 0,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each seed.")] = 20,
+    power_cuts: Annotated[
+        bool, typer.Option("--power-cuts", help="Killed daemons' disks lose what was not synced (root).")
+    ] = False,
+    keep: Annotated[
+        Path | None, typer.Option(help="Leave the folders of runs with violations in here.")
+    ] = None,
+    shape: Shape = Format.TABLE,
+    out: Out = None,
+) -> None:
+    """SIGKILL for broker, coordinator and agents at random times; a violation ends with status 70."""
+    from lichen_lab.benchmarks.fault_injection import kills as bench  # noqa: PLC0415 - only on this path
+
+    def run(quick: bool, say: Say) -> list[Row]:  # noqa: FBT001 - every benchmark's signature
+        wanted = range(seed, seed + 1) if quick else range(seed, seed + seeds)
+        return bench.measure(wanted, bench.QUICK_ROUNDS if quick else rounds, say, keep, power=power_cuts)
+
+    _run((replace(bench.BENCH, run=run),), quick=quick, shape=shape, out=out)
+
+
+@app.command()
+def matrix(
+    *,
+    quick: Light = False,
+    fault: Annotated[
+        list[str] | None, typer.Option(help="Only this fault; may be given again. Default: all.")
+    ] = None,
+    keep: Annotated[Path | None, typer.Option(help="Leave the folders of failed rows in here.")] = None,
+    into: Annotated[
+        Path | None, typer.Option(help="Also write the table between the marks of this document.")
+    ] = None,
+    shape: Shape = Format.TABLE,
+    out: Out = None,
+) -> None:
+    """Faults x steps of a round, on real processes over Mosquitto; a violation ends with status 70."""
+    from lichen_lab.benchmarks.fault_injection import matrix_bench as bench  # noqa: PLC0415 - only on this path
+
+    def run(quick: bool, say: Say) -> list[Row]:  # noqa: FBT001 - every benchmark's signature
+        rows = bench.measure(tuple(fault or ()), say, light=quick, keep=keep)
+        if into is not None:
+            bench.write_into(into, rows)
+        return rows
+
+    _run((replace(bench.BENCH, run=run),), quick=quick, shape=shape, out=out)
+
+
+def _add_study(name: str, words: str, parts: str) -> None:
+    help_ = f"Only this part; may be given again: {parts}"
+
+    def command(
+        *,
+        quick: Quick = False,
+        part: Annotated[list[str] | None, typer.Option(help=help_)] = None,
+        seeds: Seeds = None,
+        seed: FirstSeed = 0,
+        workers: Workers = None,
+        resume: Resume = None,
+        any_code: AnyCode = False,
+        report: Report = None,
+        shape: Shape = Format.TABLE,
+        out: Out = None,
+    ) -> None:
+        from lichen_lab.benchmarks.study.study import Wish  # noqa: PLC0415 - only on this path
+
+        study = registry.study(name)
+        wish = Wish(tuple(part or ()), seeds, seed, workers, resume, any_code, report)
+
+        def run(quick: bool, say: Say) -> list[Row]:  # noqa: FBT001 - every benchmark's signature
+            return study.measure(replace(wish, quick=quick), say)
+
+        _run((replace(study.bench(), run=run),), quick=quick, shape=shape, out=out)
+
+    command.__doc__ = words
+    app.command(name)(command)
+
+
+for _name, (_words, _parts) in _STUDIES.items():
+    _add_study(_name, _words, _parts)
+
+
+@app.command("all")
+def everything(*, quick: Quick = False, shape: Shape = Format.TABLE, out: Out = None) -> None:
+    """Run them all, one after the other (JSON: one object a line)."""
+    _run(registry.names(), quick=quick, shape=shape, out=out)
+
+
+@app.command("list")
+def listing(*, shape: Shape = Format.TABLE) -> None:
+    """Say what can be measured."""
+    benches = [registry.bench(name) for name in registry.names()]
+    if shape is Format.JSON:
+        import json  # noqa: PLC0415 - only on this path
+
+        typer.echo(json.dumps({bench.name: bench.title for bench in benches}))
+        return
+    for bench in benches:
+        typer.echo(f"{bench.name:11} {bench.title}")

@@ -1,0 +1,122 @@
+"""The faults of the matrix: each does its harm to real processes, and ends it again."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from lichen_lab.simulation.processes.supervised_fleet import BROKER, COORDINATOR
+
+if TYPE_CHECKING:
+    from lichen_lab.benchmarks.fault_injection.matrix import Matrix
+
+_AWAY_S: Final = 0.3
+_CUTS: Final = 3
+_APART_S: Final = 0.25
+_SLOW_BYTES_S: Final = 3000.0
+_SLOW_S: Final = 1.5
+_BLACK_S: Final = 2.5
+"""Longer than the links of a trial wait for an answer to their ping."""
+_FULL_S: Final = 1.5
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One row of the matrix.
+
+    Attributes:
+        name: for the table and ``--fault``.
+        words: what is done.
+        harm: does it and ends it; the holds of the step are still in place when it begins, and are lifted
+            by ``free`` when the harm is done.
+        disks: the daemons' state lies on disks of their own.
+    """
+
+    name: str
+    words: str
+    harm: Callable[["Matrix", "Free"], Awaitable[None]]
+    disks: bool = False
+
+
+Free = Callable[[], None]
+
+
+def _kill(name: str | None) -> Callable[["Matrix", Free], Awaitable[None]]:
+    """SIGKILL; None: the agent that the trial looks at."""
+
+    async def harm(matrix: "Matrix", free: Free) -> None:
+        victim = name or matrix.target
+        await matrix.stage.kill(victim)
+        if victim in matrix.proxies:  # what it had sent and nobody had taken dies with it
+            matrix.proxies[victim].cut()
+        free()
+        await asyncio.sleep(_AWAY_S)
+        await matrix.stage.start(victim)
+
+    return harm
+
+
+async def _cut(matrix: "Matrix", free: Free) -> None:
+    for _ in range(_CUTS):
+        for proxy in matrix.proxies.values():
+            proxy.cut()
+        free()
+        await asyncio.sleep(_APART_S)
+
+
+async def _throttle(matrix: "Matrix", free: Free) -> None:
+    free()
+    for proxy in matrix.proxies.values():
+        proxy.throttle(_SLOW_BYTES_S)
+    await asyncio.sleep(_SLOW_S)
+    for proxy in matrix.proxies.values():
+        proxy.heal()
+
+
+async def _black_hole(matrix: "Matrix", free: Free) -> None:
+    for proxy in matrix.proxies.values():
+        proxy.black_hole()
+    free()
+    await asyncio.sleep(_BLACK_S)
+    for proxy in matrix.proxies.values():
+        proxy.heal()
+
+
+async def _full(matrix: "Matrix", free: Free) -> None:
+    for disk in matrix.disks.values():
+        await asyncio.to_thread(disk.fill)
+    free()
+    await asyncio.sleep(_FULL_S)
+    for disk in matrix.disks.values():
+        await asyncio.to_thread(disk.free)
+
+
+async def _read_only(matrix: "Matrix", free: Free) -> None:
+    """What an operator does about it: stop what still runs, repair, start."""
+    for disk in matrix.disks.values():
+        await asyncio.to_thread(disk.fail)
+    free()
+    await asyncio.sleep(_FULL_S)
+    for name in matrix.disks:
+        await matrix.stage.kill(name)
+    for disk in matrix.disks.values():
+        await asyncio.to_thread(disk.repair)
+    for name in matrix.disks:
+        await matrix.stage.start(name)
+
+
+FAULTS: Final = {
+    fault.name: fault
+    for fault in (
+        Fault("kill-broker", "SIGKILL for Mosquitto, back after 0.3 s", _kill(BROKER)),
+        Fault("kill-agent", "SIGKILL for the agent, back after 0.3 s", _kill(None)),
+        Fault("kill-coordinator", "SIGKILL for the coordinator, back after 0.3 s", _kill(COORDINATOR)),
+        Fault("cut", "every connection ends by RST, three times in a second", _cut),
+        Fault("throttle", "3 kB/s for 1.5 s", _throttle),
+        Fault("black-hole", "nothing passes for 2.5 s, no connection ends", _black_hole),
+        Fault("disk-full", "no block free for 1.5 s", _full, disks=True),
+        Fault(
+            "read-only", "the file system fails (remount,abort), repaired after 1.5 s", _read_only, disks=True
+        ),
+    )
+}

@@ -1,0 +1,1 @@
+"""Processes that stop, fail or lose their disk at a given step."""

@@ -1,0 +1,256 @@
+"""One seed of ``lichen bench kills``: a fleet that learns while its processes are killed, and the verdict."""
+
+import asyncio
+import contextlib
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from lichen_lab.benchmarks.fault_injection import kill_plan, refold
+from lichen_lab.benchmarks.fault_injection.harness.disks import Disk
+from lichen_lab.benchmarks.fault_injection.harness.gated_worker import LIGHT
+from lichen_lab.benchmarks.fault_injection.kill_plan import Strike
+from lichen_lab.benchmarks.fault_injection.verdict import Verdict, judge
+from lichen_lab.simulation.processes import fleet_files as places
+from lichen_lab.simulation.processes.embedded_broker import free_port
+from lichen_lab.simulation.processes.fleet_files import GATED_AGENTS, Layout, gated_command
+from lichen_lab.simulation.processes.supervised_fleet import BROKER, COORDINATOR, Stage
+from lichen_lab.simulation.processes.wire_observer import Witness
+from models.worker import job_folder
+from protocol.errors import Transient
+from protocol.topics import Kind
+from runtime.logs import configure
+from runtime.settings.load import LogSettings, MqttSettings
+
+DEVICES: Final = ("alectoria", "bryoria", "cetraria")
+_ROUND_S: Final = 15.0
+"""A round that takes longer on average is a run that hangs."""
+_START_S: Final = 60.0
+_AIM_S: Final = 2.0
+_SETTLE_S: Final = 0.3
+"""For the witness to hear the last receipts."""
+
+Tell = Callable[[int, int], None]
+"""Takes the round that is open, and how many kills there were."""
+
+
+@dataclass
+class Outcome:
+    """What one seed did.
+
+    Attributes:
+        seed: of strikes, recordings and training.
+        rounds: asked for.
+        seconds: from the first process to the verdict.
+        ended: the coordinator finished all rounds.
+        kills: name -> SIGKILLs.
+        restarts: processes that were started again.
+        accepted: updates in the journal.
+        acknowledged: of those, how many receipts were seen.
+        waiting: of those, how many nobody saw a receipt for, and their agent keeps.
+        repeats: update messages beyond the first of each update.
+        receipts_again: receipts beyond the first of each update.
+        refusals: reason -> receipts that refuse (a late update of a closed round).
+        compared: versions equal to the undisturbed fold, bit for bit.
+        violations: in words.
+        folder: where everything lies, if it was kept.
+    """
+
+    seed: int
+    rounds: int
+    seconds: float = 0.0
+    ended: bool = False
+    kills: dict[str, int] = field(default_factory=dict)
+    restarts: int = 0
+    accepted: int = 0
+    acknowledged: int = 0
+    waiting: int = 0
+    repeats: int = 0
+    receipts_again: int = 0
+    refusals: dict[str, int] = field(default_factory=dict)
+    compared: int = 0
+    violations: list[str] = field(default_factory=list)
+    folder: Path | None = None
+
+    @property
+    def sound(self) -> bool:
+        """It ended, and every promise held."""
+        return self.ended and not self.violations
+
+
+class Trial:
+    """One seed at work.
+
+    ``power``: a kill of a daemon is a power cut to its disk as well. ``light``: the initial model's file for
+    processes without torch; None: everything is real.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        seed: int,
+        rounds: int,
+        tell: Tell,
+        *,
+        power: bool = False,
+        light: Path | None = None,
+    ) -> None:
+        self.outcome = Outcome(seed, rounds)
+        self._tell = tell
+        self._layout = Layout(root, free_port(), DEVICES)
+        # odd seeds wait for everybody, so that a killed agent holds its round up; even ones for all but one
+        quorum = {"quorum": 1.0} if seed % 2 else {}
+        self._task = places.task(rounds, len(DEVICES), seed, **quorum)
+        self._disks: dict[str, Disk] = {}
+        if power:
+            for name in (COORDINATOR, *DEVICES):
+                self._disks[name] = Disk(root / f"{name}.ext4", self._layout.state(name))
+        places.write(self._layout, self._task, seed, {} if light is None else {"agents": GATED_AGENTS})
+        commands = {} if light is None else {COORDINATOR: gated_command(self._layout)}
+        self._stage = Stage(self._layout, env={} if light is None else {LIGHT: str(light)}, commands=commands)
+        self._first = refold.initial if light is None else lambda _task, _folder: job_folder.load_state(light)
+        self._witness = Witness(
+            MqttSettings.model_validate(self._layout.mqtt("witness")),
+            places.FLEET,
+            self._layout.state("coordinator") / "updates",
+            root / "frames",
+        )
+
+    async def run(self) -> Outcome:
+        """Run to the end, or until it took too long; then judge."""
+        started, out = time.monotonic(), self.outcome
+        async with self._stage as stage:
+            await stage.start(BROKER)
+            watching = asyncio.create_task(self._witness.run(), name="witness")
+            striking = asyncio.create_task(self._strike_all(), name="strikes")
+            try:
+                for name in (COORDINATOR, *DEVICES):
+                    await stage.start(name)
+                await self._finish()
+            except Transient as error:
+                out.violations.append(str(error))
+            finally:
+                striking.cancel()
+                await asyncio.gather(striking, return_exceptions=True)
+                await asyncio.sleep(_SETTLE_S)
+                self._witness.look()
+                watching.cancel()
+                await asyncio.gather(watching, return_exceptions=True)
+        self._count()
+        if out.ended:
+            verdict = await asyncio.to_thread(judge, self._layout, self._task, self._witness, self._first)
+            self._add(verdict)
+        out.seconds = time.monotonic() - started
+        return out
+
+    def close(self) -> None:
+        """Let the disks go."""
+        for disk in self._disks.values():
+            disk.close()
+
+    async def _finish(self) -> None:
+        stage, rounds = self._stage, self.outcome.rounds
+        limit = _START_S + _ROUND_S * rounds
+        await stage.until(f"the end of {rounds} rounds", stage.finished.is_set, limit)
+        self.outcome.ended = True
+
+    def _round(self) -> int:
+        now = self._witness.view.round
+        return 0 if now is None else now.round
+
+    async def _strike_all(self) -> None:
+        stage = self._stage
+        for strike in kill_plan.plan(self.outcome.seed, self.outcome.rounds, (BROKER, COORDINATOR, *DEVICES)):
+            while self._round() < strike.round:
+                self._witness.changed.clear()
+                await self._witness.changed.wait()
+            self._tell(self._round(), sum(stage.kills.values()))
+            if strike.on is not None:
+                await self._seen(strike.on)
+            await asyncio.sleep(strike.after_s)
+            if stage.finished.is_set():
+                return
+            struck = await self._strike(strike)
+            await asyncio.sleep(strike.away_s)
+            # the broker first: who comes back before it only waits
+            for name in sorted(struck, key=lambda name: name != BROKER):
+                await stage.start(name)
+
+    async def _strike(self, strike: Strike) -> list[str]:
+        """All victims at one moment; who ran, and so was killed."""
+        lost = [self._disks[name] for name in strike.victims if name in self._disks]
+        for disk in lost:
+            await asyncio.to_thread(disk.fail)
+        struck = [name for name in strike.victims if await self._stage.kill(name)]
+        for disk in lost:
+            await asyncio.to_thread(disk.repair)
+        return struck
+
+    async def _seen(self, kind: Kind) -> None:
+        """Until the next message of that kind, or until it is clear that none comes soon."""
+        witness = self._witness
+        before = witness.count(kind)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_AIM_S):
+                while witness.count(kind) == before:
+                    witness.changed.clear()
+                    await witness.changed.wait()
+
+    def _count(self) -> None:
+        out, stage, witness = self.outcome, self._stage, self._witness
+        out.kills = dict(sorted(stage.kills.items()))
+        out.restarts = sum(child.starts - 1 for child in stage.children.values())
+        out.repeats = sum(witness.sent.values()) - len(witness.sent)
+        out.receipts_again = sum(witness.receipts.values()) - len(witness.receipts)
+        out.refusals = dict(witness.refusals)
+        out.violations += stage.deaths
+
+    def _add(self, verdict: Verdict) -> None:
+        out = self.outcome
+        out.accepted, out.acknowledged, out.waiting = verdict.accepted, verdict.acknowledged, verdict.waiting
+        out.compared = verdict.compared
+        out.violations += verdict.violations
+
+
+def run(
+    seed: int,
+    rounds: int,
+    tell: Tell,
+    keep: Path | None = None,
+    *,
+    power: bool = False,
+    light: Path | None = None,
+) -> Outcome:
+    """Run one seed.
+
+    Args:
+        seed: names the plan of kills, the data and the training.
+        rounds: to learn.
+        tell: called as the run goes on.
+        keep: where the folder of a run that was not sound is kept; None: nowhere.
+        power: the disks of killed daemons lose all that was not synced (Linux, root).
+        light: see :class:`Trial`.
+
+    Raises:
+        Misconfigured: Mosquitto, or what the disks need, is not here.
+    """
+    configure(LogSettings(level="error"))  # the witness's own link; the processes have their logs
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
+    folder, kept = Path(tempfile.mkdtemp(prefix=f"lichen-kills-{seed}-", dir=keep)), False
+    try:
+        trial = Trial(folder, seed, rounds, tell, power=power, light=light)
+        try:
+            outcome = asyncio.run(trial.run())
+        finally:
+            trial.close()
+        if kept := keep is not None and not outcome.sound:
+            outcome.folder = folder
+        return outcome
+    finally:
+        if not kept:
+            shutil.rmtree(folder, ignore_errors=True)

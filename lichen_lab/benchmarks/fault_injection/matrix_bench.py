@@ -1,0 +1,122 @@
+"""The fault matrix: every fault at every step of a round, real processes over Mosquitto.
+
+A row is one fleet of two agents that learns nine rounds; in round n the fault strikes at step n, on which the
+processes are held until it has. The round must then end by itself. After the row each version is made again
+from the kept frames of exactly the accepted updates and compared by its digest.
+"""
+
+import time
+from pathlib import Path
+from typing import Final
+
+from lichen_lab.benchmarks.fault_injection import matrix_runner as trial
+from lichen_lab.benchmarks.fault_injection.faults import FAULTS, Fault
+from lichen_lab.benchmarks.fault_injection.harness import disks
+from lichen_lab.benchmarks.fault_injection.steps import STEPS
+from lichen_lab.benchmarks.result import Bench, Goal, Row, Say, row
+from protocol.errors import Misconfigured, Transient
+
+_SECONDS: Final = "s from the fault to the end of its round"
+_VIOLATIONS: Final = "violations"
+_EQUAL: Final = "versions equal to the undisturbed fold, %"
+_DEATHS: Final = "processes that ended by themselves"
+_ALL: Final = "all steps"
+_BEGIN: Final = "<!-- matrix: begin -->"
+_END: Final = "<!-- matrix: end -->"
+_DATA: Final = "synthetic, 2 modalities"
+
+
+def run(quick: bool, say: Say) -> list[Row]:  # noqa: FBT001 - every benchmark's signature
+    """All faults; quick: without torch and onnx, in about two minutes."""
+    return measure((), say, light=quick)
+
+
+def measure(names: tuple[str, ...], say: Say, *, light: bool, keep: Path | None = None) -> list[Row]:
+    """Run these rows.
+
+    Args:
+        names: of faults; none: all.
+        say: takes the progress.
+        light: without torch and onnx.
+        keep: where the folders of rows that failed are left.
+
+    Raises:
+        Misconfigured: there is no such fault.
+    """
+    strange = sorted(set(names) - set(FAULTS))
+    if strange:
+        raise Misconfigured(f"no fault {strange[0]!r}; there are {', '.join(FAULTS)}")
+    rows: list[Row] = []
+    with trial.initial_model(light=light) as model:
+        for number, name in enumerate(wanted := names or tuple(FAULTS), start=1):
+            fault = FAULTS[name]
+            if fault.disks and (why := disks.lack()):
+                say(f"{name}: LEFT OUT: {why}")
+                continue
+            say(f"{name} ({number} of {len(wanted)}): {fault.words}")
+            rows += _row(fault, say, model, keep)
+    return rows
+
+
+def _row(fault: Fault, say: Say, model: Path | None, keep: Path | None) -> list[Row]:
+    started = time.perf_counter()
+    try:
+        found = trial.run(fault, model, keep)
+    except Transient as error:  # a step that was not reached, or a round that did not end: the finding
+        say(f"{fault.name}: VIOLATION: {error}")
+        return [row(_DATA, fault.name, _ALL, _VIOLATIONS, [1.0])]
+    seconds = time.perf_counter() - started
+    for cell in found.cells:
+        say(f"{fault.name} at {cell.step}: {cell.words()}")
+    for words in found.verdict.violations:
+        say(f"{fault.name}: VIOLATION: {words}")
+    for words in found.deaths:
+        say(f"{fault.name}: {words}")
+    cells = [
+        row(_DATA, fault.name, cell.step, _SECONDS, [cell.seconds], seconds=seconds) for cell in found.cells
+    ]
+    share = 100.0 * found.verdict.compared / (len(found.cells) + 1)
+    whole = {
+        _VIOLATIONS: float(len(found.verdict.violations)),
+        _EQUAL: share,
+        _DEATHS: float(len(found.deaths)),
+        "updates accepted": float(found.verdict.accepted),
+        "updates seen acknowledged": float(found.verdict.acknowledged),
+    }
+    return cells + [
+        row(_DATA, fault.name, _ALL, name, [value], seconds=seconds) for name, value in whole.items()
+    ]
+
+
+def as_markdown(rows: list[Row]) -> str:
+    """Faults x steps as a table for docs/reliability.md; a row that failed says so in every cell."""
+    found = {(one.method, one.setting): f"{one.mean:.1f} s" for one in rows if one.metric == _SECONDS}
+    names = [step.name for step in STEPS]
+    lines = ["| fault | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
+    for fault in FAULTS:
+        cells = [found.get((fault, name), "not run, or failed") for name in names]
+        lines.append(f"| {fault} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def write_into(document: Path, rows: list[Row]) -> None:
+    """Put the table between the marks of a document.
+
+    Raises:
+        Misconfigured: it is not there, or has no marks.
+    """
+    try:
+        text = document.read_text(encoding="utf-8")
+        head, rest = text.split(_BEGIN)
+        _, tail = rest.split(_END)
+    except (OSError, ValueError) as error:
+        raise Misconfigured(f"{document}: no table between {_BEGIN} and {_END}: {error}") from None
+    document.write_text(f"{head}{_BEGIN}\n{as_markdown(rows)}\n{_END}{tail}", encoding="utf-8")
+
+
+BENCH: Final = Bench(
+    name="matrix",
+    title="faults x steps of a round, real processes: does every round end, with the model it must have?",
+    run=run,
+    promises=(Goal(_VIOLATIONS, 0.01), Goal(_EQUAL, 99.9, above=True)),
+)

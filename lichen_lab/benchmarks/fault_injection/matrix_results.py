@@ -1,0 +1,57 @@
+"""What the matrix found: a cell for each step, a row for each fault."""
+
+from dataclasses import dataclass, field
+
+from lichen_lab.benchmarks.fault_injection.steps import STEPS
+from lichen_lab.benchmarks.fault_injection.verdict import Verdict
+
+
+@dataclass
+class Cell:
+    """What happened at one step.
+
+    Attributes:
+        fault: its name.
+        step: its name.
+        seconds: from the beginning of the fault until the round was over.
+        trained: how often the agent that was looked at trained in this round.
+        sent: how often its update was sent.
+        deaths: processes that ended by themselves meanwhile.
+    """
+
+    fault: str
+    step: str
+    seconds: float
+    trained: int
+    sent: int
+    deaths: int
+
+    def words(self) -> str:
+        """For the table."""
+        extra = [
+            f"trained {self.trained} times" if self.trained > 1 else "",
+            f"{self.deaths} ended by themselves" if self.deaths else "",
+        ]
+        return "; ".join([f"round over after {self.seconds:.1f} s", *(one for one in extra if one)])
+
+
+@dataclass
+class Row:
+    """One fault at all steps.
+
+    Attributes:
+        fault: its name.
+        cells: in the order of the steps.
+        verdict: on the whole.
+        deaths: processes that ended by themselves, in words.
+    """
+
+    fault: str
+    cells: list[Cell] = field(default_factory=list)
+    verdict: Verdict = field(default_factory=Verdict)
+    deaths: list[str] = field(default_factory=list)
+
+    @property
+    def sound(self) -> bool:
+        """Every step was reached and every promise held."""
+        return len(self.cells) == len(STEPS) and not self.verdict.violations

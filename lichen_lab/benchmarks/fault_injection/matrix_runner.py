@@ -1,0 +1,59 @@
+"""Runs rows of the matrix, each in a folder of its own."""
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from lichen_lab.benchmarks.fault_injection import refold
+from lichen_lab.benchmarks.fault_injection.faults import Fault
+from lichen_lab.benchmarks.fault_injection.matrix import DEVICES, Matrix
+from lichen_lab.benchmarks.fault_injection.matrix_results import Row
+from lichen_lab.simulation.processes import fleet_files as places
+from models.worker import job_folder
+from runtime.logs import configure
+from runtime.settings.load import LogSettings
+
+
+def run(fault: Fault, light: Path | None = None, keep: Path | None = None) -> Row:
+    """Run one row in a folder of its own.
+
+    Args:
+        fault: which.
+        light: see :class:`Matrix`.
+        keep: where the folder is left when something is wrong; None: nowhere.
+
+    Raises:
+        Transient: a step was not reached, or its round did not end in time.
+        Misconfigured: something that the fault needs is not here.
+    """
+    configure(LogSettings(level="error"))  # the witness's own link; the processes have their logs
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
+    root, sound = Path(tempfile.mkdtemp(prefix=f"lichen-matrix-{fault.name}-", dir=keep)), False
+    try:
+        row = asyncio.run(Matrix(root, fault, light=light).run())
+        sound = row.sound
+        return row
+    finally:
+        if sound or keep is None:
+            shutil.rmtree(root, ignore_errors=True)
+
+
+@contextmanager
+def initial_model(*, light: bool) -> Iterator[Path | None]:
+    """For rows without torch the initial model as an npz, made once by the real worker; else None.
+
+    Raises:
+        Transient: the worker failed.
+    """
+    if not light:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="lichen-matrix-initial-") as name:
+        folder = Path(name)
+        file = folder / "initial.npz"
+        job_folder.write_state(file, refold.initial(places.task(1, len(DEVICES), 0), folder / "job"))
+        yield file

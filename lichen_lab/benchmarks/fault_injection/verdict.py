@@ -1,0 +1,169 @@
+"""What must be true after a trial, whatever was killed: journal, wire, logs and refold compared."""
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from coordinator.app import DATABASE
+from coordinator.storage import schema
+from coordinator.storage.database import Store
+from coordinator.storage.run_id import RunId
+from edge_agent.agent import SPOOL
+from lichen_lab.benchmarks.fault_injection import refold
+from lichen_lab.simulation.processes.fleet_files import Layout
+from lichen_lab.simulation.processes.wire_observer import Witness
+from models.contract import Blobs
+from protocol.errors import Transient
+from protocol.tasks.task import Task
+from runtime.storage.spool import Spool
+
+
+@dataclass(frozen=True)
+class Books:
+    """The coordinator's journal at rest.
+
+    Attributes:
+        versions: version -> its row.
+        updates: (round, device) -> its row.
+    """
+
+    versions: Mapping[int, dict[str, Any]]
+    updates: Mapping[tuple[int, str], dict[str, Any]]
+
+    @classmethod
+    def read(cls, state_dir: Path) -> "Books":
+        """Read the database of a coordinator that has ended."""
+        with Store(state_dir / DATABASE, read_only=True) as store:
+            versions = {row["version"]: row for row in store.rows(sa.select(schema.versions))}
+            updates = {(row["round"], row["device"]): row for row in store.rows(sa.select(schema.updates))}
+        return cls(versions, updates)
+
+    def counted(self) -> dict[int, list[tuple[str, str]]]:
+        """Round -> (device, digest) of what its version counts."""
+        return {
+            number: [(d, self.updates[number, d]["digest"]) for d in sorted(row["devices"])]
+            for number, row in self.versions.items()
+            if number > 0
+        }
+
+
+@dataclass
+class Verdict:
+    """What was found.
+
+    Attributes:
+        violations: in words; empty where every promise held.
+        compared: versions that equal the undisturbed fold, bit for bit.
+        accepted: updates in the journal.
+        acknowledged: different updates whose receipt was seen on the wire or in an agent's log.
+        waiting: accepted updates whose receipt nobody saw, and which their agent still keeps to send again.
+        lost: accepted updates that were reported as unusable later.
+    """
+
+    violations: list[str] = field(default_factory=list)
+    compared: int = 0
+    accepted: int = 0
+    acknowledged: int = 0
+    waiting: int = 0
+    lost: int = 0
+
+
+def judge(
+    layout: Layout, task: Task, witness: Witness, first: Callable[[Task, Path], Blobs] = refold.initial
+) -> Verdict:
+    """Compare all that is known about a trial that has ended; ``first`` makes version 0 again."""
+    found, books = Verdict(), Books.read(layout.state("coordinator"))
+    found.accepted = len(books.updates)
+    found.lost = sum(1 for row in books.updates.values() if row["lost"])
+    known = {(round_, device, mark) for round_, device, mark in witness.receipts}
+    logged = {(round_, device) for device in layout.devices for round_ in _logged(layout.log(device))}
+    heard = {(round_, device) for round_, device, _ in known} | logged
+    found.acknowledged = len(heard)
+    waiting = {(round_, device) for device in layout.devices for round_ in _spooled(layout.state(device))}
+    found.waiting = len((books.updates.keys() & waiting) - heard)
+    found.violations += list(_acknowledged(books, known, logged))
+    found.violations += list(_chain(books, task))
+    if not found.violations:
+        _compare(layout, task, witness, first, books, found)
+    return found
+
+
+def _logged(log: Path) -> Iterator[int]:
+    """Rounds whose receipt the agent says it got."""
+    if log.is_file():
+        for line in log.read_text(errors="replace").splitlines():
+            if '"update accepted"' in line and line.startswith("{"):
+                yield int(json.loads(line)["round"])
+
+
+def _spooled(state: Path) -> list[int]:
+    """Rounds whose update the agent still keeps."""
+    if not (state / SPOOL).is_file():
+        return []
+    with contextlib.closing(Spool(state / SPOOL, budget_bytes=sys.maxsize)) as spool:
+        return [entry.round for entry in spool.pending()]
+
+
+def _acknowledged(
+    books: Books, receipts: set[tuple[int, str, str]], logged: set[tuple[int, str]]
+) -> Iterator[str]:
+    """Promise 1: what was acknowledged is counted once, or reported as refused."""
+    for round_, device in sorted({(r, d) for r, d, _ in receipts} | logged):
+        row = books.updates.get((round_, device))
+        if row is None:
+            yield f"round {round_}: {device}'s update was acknowledged and is not in the journal"
+        elif not row["lost"] and device not in books.versions.get(round_, {}).get("devices", ()):
+            yield f"round {round_}: {device}'s update was acknowledged and is not counted in the version"
+    for round_, device, mark in sorted(receipts):
+        row = books.updates.get((round_, device))
+        if row is not None and row["digest"] != mark and not row["lost"]:
+            yield f"round {round_}: {device} has a receipt for {mark[:12]}, counted is {row['digest'][:12]}"
+
+
+def _chain(books: Books, task: Task) -> Iterator[str]:
+    """Every version once, each the child of the one before, of updates that were accepted."""
+    if sorted(books.versions) != list(range(task.rounds.count + 1)):
+        yield f"versions {sorted(books.versions)}, expected 0 to {task.rounds.count}"
+        return
+    for number in range(1, task.rounds.count + 1):
+        row = books.versions[number]
+        if row["parent"] != books.versions[number - 1]["manifest"]:
+            yield f"version {number} is not a child of version {number - 1}"
+        if len(row["devices"]) != len(set(row["devices"])):
+            yield f"version {number} counts a device twice: {row['devices']}"
+        if len(row["devices"]) < task.rounds.min_devices:
+            yield f"version {number} was closed with {len(row['devices'])} of {task.rounds.min_devices}"
+        for device in row["devices"]:
+            update = books.updates.get((number, device))
+            if update is None or update["lost"]:
+                yield f"version {number} counts {device}, which has no accepted update"
+
+
+def _compare(  # noqa: PLR0917 - one place calls it
+    layout: Layout,
+    task: Task,
+    witness: Witness,
+    first: Callable[[Task, Path], Blobs],
+    books: Books,
+    found: Verdict,
+) -> None:
+    """Bit for bit: the fold of exactly the accepted updates, undisturbed, against what the fleet got."""
+    try:
+        folder = layout.root / "again"
+        state = first(task, folder / "job")
+        run = RunId(layout.state("coordinator"))
+        again = refold.manifests(task, state, books.counted(), witness.frame, folder, run=run)
+    except Transient as error:
+        found.violations.append(str(error))
+        return
+    for number, mark in enumerate(again):
+        if books.versions[number]["manifest"] == mark:
+            found.compared += 1
+        else:
+            found.violations.append(f"version {number} differs from the undisturbed fold")

@@ -1,0 +1,1 @@
+"""Fleets and recordings of the DisentAFL study."""

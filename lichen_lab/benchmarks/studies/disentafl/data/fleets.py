@@ -1,0 +1,77 @@
+"""The fleets of the study by name. A builder is seeded and takes seconds."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from lichen_lab.benchmarks.studies.disentafl.data.made import build as made
+from lichen_lab.benchmarks.studies.disentafl.data.merge_fa import build as merge_fa
+from lichen_lab.benchmarks.studies.disentafl.data.uci_har import build as uci_har_xm
+from lichen_lab.benchmarks.studies.disentafl.data.vehicle import build as vehicle
+from lichen_lab.benchmarks.studies.disentafl.settings import Fleet, Judge, Member
+from models.data.window_set import select
+from protocol.errors import Misconfigured
+
+BUILDERS: Final[Mapping[str, Callable[[int], Fleet]]] = {
+    "vehicle-xm": vehicle,
+    "uci-har-xm": uci_har_xm,
+    "merge-fa": merge_fa,
+}
+"""The tables' fleets, at their usual sizes."""
+SMALL: Final[Mapping[str, Callable[[int], Fleet]]] = {
+    "vehicle-xm": lambda seed: vehicle(seed, each=1, samples=40),
+    "uci-har-xm": lambda seed: uci_har_xm(seed, each=1, train=24, test=24),
+    "merge-fa": lambda seed: merge_fa(seed, each=1, train=30, test=20),
+}
+"""The same with one small device of a kind: shows that it runs, not what it is worth."""
+_TUNED_ON: Final = 0.3
+
+
+def fleet(name: str, seed: int, *, small: bool = False) -> Fleet:
+    """The fleet of that name.
+
+    Raises:
+        Misconfigured: there is none, or its data set is not here.
+    """
+    known = SMALL if small else BUILDERS
+    if name not in known:
+        raise Misconfigured(f"no fleet {name!r}; there are {', '.join(known)}")
+    return known[name](seed)
+
+
+def tuning(fleet: Fleet, seed: int = 0) -> Fleet:
+    """The same fleet without its test windows: what it trains on, cut into train and test.
+
+    Learning rates are chosen on this, so that no table's test windows are looked at.
+    """
+    return replace(fleet, members=tuple(_tuned(m, at, seed) for at, m in enumerate(fleet.members)))
+
+
+def _tuned(member: Member, at: int, seed: int) -> Member:
+    order = np.random.default_rng([seed, 5, at]).permutation(len(member.train))
+    cut = max(1, round(_TUNED_ON * len(order)))
+    test, train = np.sort(order[:cut]), np.sort(order[cut:])
+    return replace(
+        member,
+        train=select(member.train, train),
+        test=select(member.train, test),
+        truth={name: y_B[test] for name, y_B in member.train_truth.items()},
+        train_truth={name: y_B[train] for name, y_B in member.train_truth.items()},
+    )
+
+
+__all__ = [
+    "BUILDERS",
+    "SMALL",
+    "Fleet",
+    "Judge",
+    "Member",
+    "fleet",
+    "made",
+    "merge_fa",
+    "tuning",
+    "uci_har_xm",
+    "vehicle",
+]

@@ -1,0 +1,78 @@
+"""Vehicle-xM: one classification, two sensors; devices have one of them or both (the paper's Table 4).
+
+The samples at hand are a subset (:mod:`lichen_lab.simulation.data.sets.vehicle`), so a device has about 93
+of them instead of
+1,000. They are dealt node after node in a seeded order, so a device holds few nodes, and the larger nodes are
+shared by several devices.
+"""
+
+from typing import Final
+
+import numpy as np
+
+from lichen_lab.benchmarks.studies.disentafl.data.windows import seen_by, stratified, words
+from lichen_lab.benchmarks.studies.disentafl.settings import Fleet, Member
+from lichen_lab.simulation.data.access.split import Split
+from lichen_lab.simulation.data.sets import vehicle
+from models.contract import Profile
+from models.data.window_set import select
+from protocol.tasks.task import Rounds, Task, Window
+
+NAME: Final = "vehicle-xm"
+KINDS: Final = (
+    (Profile(("acoustic",)), 7),
+    (Profile(("seismic",)), 7),
+    (Profile(("acoustic", "seismic")), 6),
+)
+"""The kinds of device, and how many there are of each."""
+TRAIN: Final = 0.6
+"""Of a device's samples; the rest judge it."""
+
+
+def task() -> Task:
+    """What is learned."""
+    return Task(
+        name=NAME,
+        method="disentafl",
+        labels=vehicle.LABELS,
+        modalities=vehicle.MODALITIES,
+        window=Window(length_s=vehicle.WINDOW_S, stride_s=vehicle.WINDOW_S),
+        rounds=Rounds(min_windows=1),
+    )
+
+
+def build(seed: int, *, each: int | None = None, samples: int | None = None, train: float = TRAIN) -> Fleet:
+    """The fleet.
+
+    Args:
+        seed: of who has which samples and which sensors.
+        each: devices of a kind; None: as the paper, 7, 7 and 6.
+        samples: of a device; None: as many as there are.
+        train: share of a device's samples, of each class.
+
+    Raises:
+        Misconfigured: the data set is not here.
+    """
+    rng = np.random.default_rng([seed, 1])
+    kinds = [profile for profile, count in KINDS for _ in range(each or count)]
+    dealt = _dealt(vehicle.load(), len(kinds), rng)
+    learned = task()
+    members = []
+    for at, profile in enumerate(kinds):
+        windows = select(dealt.windows, np.flatnonzero(dealt.person_B == at)[:samples])
+        trains_B = stratified(windows.y_B, train, rng)
+        mine = seen_by(learned, profile, windows)
+        members.append(
+            Member(f"d{at:02d}", words(profile), profile, select(mine, trains_B), select(mine, ~trains_B))
+        )
+    return Fleet(NAME, learned, tuple(members))
+
+
+def _dealt(split: Split, devices: int, rng: np.random.Generator) -> Split:
+    """The same samples in a seeded order; ``person_B`` is the device."""
+    place_N = rng.permutation(int(split.person_B.max()) + 1)
+    within_B = rng.permutation(len(split))
+    order = within_B[np.argsort(place_N[split.person_B[within_B]], kind="stable")]
+    device_B = np.arange(len(split)) * devices // len(split)
+    # Neighbours in the order share nodes; without this, so would the devices of a kind.
+    return Split(select(split.windows, order), rng.permutation(devices)[device_B])

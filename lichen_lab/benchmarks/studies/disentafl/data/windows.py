@@ -1,0 +1,66 @@
+"""Windows as a device of the study has them: without what it lacks."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.contract import Profile, WindowSet
+from protocol.tasks.task import LABEL, Task
+
+
+def seen_by(task: Task, profile: Profile, windows: WindowSet) -> WindowSet:
+    """The same windows without modalities that a device neither reads nor generates, nor targets it has not.
+
+    Args:
+        task: what the windows are of.
+        profile: of the device.
+        windows: with everything.
+
+    Returns:
+        A modality that is not the device's is zeros and not present; a target that is not, unlabelled.
+    """
+    made = {t.modality for t in task.objectives if t.name in profile.targets and t.modality is not None}
+    has_M = np.array([name in profile.modalities or name in made for name in task.modality_names])
+    return replace(
+        windows,
+        x={
+            name: windows.x[name] if has else np.zeros_like(windows.x[name])
+            for name, has in zip(task.modality_names, has_M, strict=True)
+        },
+        present_BM=windows.present_BM & has_M,
+        y_B=windows.y_B if LABEL in profile.targets else np.full_like(windows.y_B, -1),
+        targets={name: y_B for name, y_B in windows.targets.items() if name in profile.targets},
+    )
+
+
+def truths(
+    task: Task, profile: Profile, classes: Mapping[str, NDArray[np.int64]]
+) -> dict[str, NDArray[np.int64]]:
+    """Of the generations that a device has, the class each window should show.
+
+    Args:
+        task: its objectives.
+        profile: of the device.
+        classes: modality that is generated -> (B,) class.
+    """
+    mine = (task.target(name) for name in profile.targets)
+    return {t.name: classes[t.modality] for t in mine if t.modality is not None and t.modality in classes}
+
+
+def stratified(y_B: NDArray[np.int64], share: float, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """A mask that holds about ``share`` of every class, of each at least one on both sides where it can."""
+    chosen_B = np.zeros(len(y_B), np.bool_)
+    for value in np.unique(y_B):
+        members = rng.permutation(np.flatnonzero(y_B == value))
+        count = round(share * len(members))
+        if len(members) > 1:
+            count = min(max(count, 1), len(members) - 1)
+        chosen_B[members[:count]] = True
+    return chosen_B
+
+
+def words(profile: Profile) -> str:
+    """A kind's name: ``inputs > targets``."""
+    return f"{', '.join(profile.modalities)} > {', '.join(profile.targets)}"

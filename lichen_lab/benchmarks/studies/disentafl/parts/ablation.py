@@ -1,0 +1,65 @@
+"""What each piece of the method is worth: the auxiliary losses, the expert families, the bandit."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from lichen_lab.benchmarks.result import Row
+from lichen_lab.benchmarks.studies.disentafl import names as n
+from lichen_lab.benchmarks.studies.disentafl import variants as v
+from lichen_lab.benchmarks.studies.disentafl.part import EVERYBODY, Part, Results, Variant, own, scores
+
+_FLEETS: Final = (v.MERGE_FA,)
+WITHOUT: Final[Mapping[str, Mapping[str, Any]]] = {
+    "L_align": {"align": 0.0},
+    "L_orth": {"orthogonal": 0.0},
+    "both auxiliary losses": {"align": 0.0, "orthogonal": 0.0},
+    "domain experts (MoDE)": {"families": ["mote", "mome"]},
+    "task experts (MoTE)": {"families": ["mode", "mome"]},
+    "modality experts (MoME)": {"families": ["mode", "mote"]},
+}
+"""What is left out -> the options that leave it out."""
+LIKE: Final[Mapping[str, Mapping[str, Any]]] = {
+    "last layer interpolated": {"last_layer": "interpolated"},
+    "last layer shared": {"last_layer": "shared"},
+    "keeping 0.4 of its own weights": {"own_share": 0.4},
+}
+"""What is done otherwise -> the options. The last is not in the paper."""
+SOME: Final = 9
+"""Devices in a round, where they are chosen: a third of MERGE-FA's."""
+_CHOSEN: Final = f"{SOME} devices in a round"
+BANDIT: Final = f"{n.AVG}, chosen by the bandit"
+COVERAGE: Final = f"{n.AVG}, chosen by coverage"
+
+
+def without(what: str) -> str:
+    """The variant's name."""
+    return f"{n.AVG} without {what}"
+
+
+def _variants() -> tuple[Variant, ...]:
+    made = []
+    for fleet in _FLEETS:
+        made.append(Variant(n.AVG, v.one(fleet, n.AVG)))
+        made += [Variant(without(what), v.one(fleet, n.AVG, **more)) for what, more in WITHOUT.items()]
+        made += [Variant(f"{n.AVG}, {what}", v.one(fleet, n.AVG, **more)) for what, more in LIKE.items()]
+        made += [
+            Variant(name, v.one(fleet, n.AVG, devices_per_round=SOME, selection=policy), _CHOSEN)
+            for name, policy in ((BANDIT, "bandit"), (COVERAGE, "coverage"))
+        ]
+    return tuple(made)
+
+
+def _rows(results: Results) -> list[Row]:
+    rows = scores(results)
+    others = dict.fromkeys(variant.method for variant in results.part.variants if variant.under == EVERYBODY)
+    rows += results.margins(n.AVG, [method for method in others if method != n.AVG], own)
+    return rows + results.margins(BANDIT, [COVERAGE], own)
+
+
+PART: Final = Part(
+    name="ablation",
+    place=2,
+    title="the method without each of its pieces",
+    variants=_variants(),
+    rows=_rows,
+)

@@ -1,0 +1,42 @@
+"""Bytes of a device and round, by kind of device: the method's, beside those of whole models."""
+
+from statistics import fmean
+from typing import Final
+
+from lichen_lab.benchmarks.result import Row
+from lichen_lab.benchmarks.studies.disentafl import names as n
+from lichen_lab.benchmarks.studies.disentafl import variants as v
+from lichen_lab.benchmarks.studies.disentafl.part import Part, Results, Variant
+
+_METHODS: Final = (n.TITLES[n.FEDAVG], n.AVG, n.KD)
+
+
+def up(kind: str) -> str:
+    """The metric of what a kind of device sends."""
+    return f"bytes up a round: {kind}"
+
+
+def down(kind: str) -> str:
+    """The metric of what it receives."""
+    return f"bytes down a round: {kind}"
+
+
+def _rows(results: Results) -> list[Row]:
+    rows = []
+    for variant, runs in results.pairs():
+        kinds = next(iter(runs.values())).kinds
+        for kind in dict.fromkeys(kinds.values()):
+            members = [name for name, other in kinds.items() if other == kind]
+            sent = [fmean(one.bytes_up[m] for m in members) for one in runs.values()]
+            received = [fmean(one.bytes_down[m] for m in members) for one in runs.values()]
+            rows += [*results.row(variant, up(kind), sent), *results.row(variant, down(kind), received)]
+    return rows
+
+
+PART: Final = Part(
+    name="bytes",
+    place=3,
+    title="bytes of a device and round, by kind of device",
+    variants=tuple(Variant(title, v.one(fleet, title)) for fleet in v.FLEETS for title in _METHODS),
+    rows=_rows,
+)

@@ -1,0 +1,88 @@
+"""The main table: every method on every fleet, paired seeds."""
+
+from statistics import fmean
+from typing import Final
+
+from lichen_lab.benchmarks.result import Goal, Row
+from lichen_lab.benchmarks.studies.disentafl import names as n
+from lichen_lab.benchmarks.studies.disentafl import variants as v
+from lichen_lab.benchmarks.studies.disentafl.part import (
+    EVERYBODY,
+    Part,
+    Results,
+    above,
+    in_errors,
+    of_kind,
+    own,
+    paired,
+    scores,
+)
+from lichen_lab.benchmarks.studies.disentafl.settings import Outcome, fleet_mean
+
+BEST_OTHER: Final = "above the best baseline, points"
+IN_ERRORS: Final = "above the best baseline, standard errors"
+WORST: Final = "above Local, the worst kind of device, points"
+_LOCAL: Final = n.TITLES[n.LOCAL]
+
+
+def of(kind: str) -> str:
+    """The metric of a kind of device."""
+    return f"above Local, points: {kind}"
+
+
+def _rows(results: Results) -> list[Row]:
+    rows = scores(results)
+    for ours in (n.AVG, n.KD):
+        others = [title for title in v.METHODS if title != ours]
+        rows += results.margins(ours, others, own)
+        given = [title for title in others if title != _LOCAL]
+        rows += results.margins(ours, given, _aggregate, "as the fleet gives it: ")
+        rows += _beside_all(results, ours)
+    return rows
+
+
+def _aggregate(outcome: Outcome) -> float:
+    """Of what devices get from the fleet."""
+    return fleet_mean(outcome.aggregate or {})
+
+
+def _beside_all(results: Results, ours: str) -> list[Row]:
+    """Against the best baseline of each fleet, and against Local kind by kind."""
+    rows = []
+    for variant, runs in results.pairs():
+        if variant.method != ours:
+            continue
+        fleet = variant.one.fleet
+        others = [runs_ for title in n.TITLES.values() if (runs_ := results.of(title, dataset=fleet))]
+        if others:
+            best = max(others, key=lambda runs_: fmean(one.mean for one in runs_.values()))
+            ahead = paired(runs, best, own)
+            rows += results.row(variant, BEST_OTHER, ahead)
+            rows += results.row(variant, IN_ERRORS, in_errors(ahead))
+        local = results.of(_LOCAL, dataset=fleet)
+        kinds = dict.fromkeys(next(iter(runs.values())).kinds.values()) if local else ()
+        by_kind = {kind: paired(runs, local, of_kind(kind)) for kind in kinds}
+        for kind, values in by_kind.items():
+            rows += results.row(variant, of(kind), values)
+        if by_kind:
+            rows += results.row(variant, WORST, min(by_kind.values(), key=fmean))
+    return rows
+
+
+def _goal(metric: str, limit: float, fleet: str | None = None) -> Goal:
+    return Goal(metric, limit, above=True, setting=EVERYBODY, method=n.AVG, dataset=fleet)
+
+
+PART: Final = Part(
+    name="table",
+    place=1,
+    title="every method on every fleet",
+    variants=v.table(),
+    rows=_rows,
+    goals=(
+        _goal(above(_LOCAL), 4.0, v.VEHICLE),
+        _goal(above(n.TITLES[n.FEDAVG]), 0.0, v.VEHICLE),
+        _goal(IN_ERRORS, 1.0, v.MERGE_FA),
+        _goal(WORST, 0.0),
+    ),
+)

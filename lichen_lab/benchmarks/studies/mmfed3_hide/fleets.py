@@ -1,0 +1,107 @@
+"""The graphs of the study, dealt out to clients by relation. Seeded; NumPy only.
+
+FB15K-237 has no pictures here: its modalities are ``text`` (n-grams of names and short descriptions) and
+``numeric`` (attributes of MMKG), so that no figure is the paper's; what is compared is the order of methods.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+
+from lichen_lab.benchmarks.studies.mmfed3_hide.settings import Conditions, Fleet, Judge
+from lichen_lab.simulation.data.sets import fb15k237
+from models.knowledge_graph.data.graph import Graph, IntArray
+from models.knowledge_graph.data.keyed import KeyedGraph
+from models.knowledge_graph.data.partition import Client, part, partition
+from protocol.errors import Misconfigured
+from protocol.tasks.options import Features, GraphTask
+from protocol.tasks.task import Task
+
+WHOLE: Final = "FB15K-237"
+BUSY: Final = "FB15K-237 top 1,000"
+"""Its entities of highest degree."""
+ENTITIES: Final[Mapping[str, int | None]] = {WHOLE: None, BUSY: 1000}
+"""Of each graph, how many of the highest degree; None: all."""
+_SMALL: Final = 150
+_SECRET: Final = b"keys of the study, of one length"
+CENTRE: Final = "centre"
+
+
+def fleet(name: str, seed: int, conditions: Conditions, *, small: bool = False) -> Fleet:
+    """The graph of that name, dealt out.
+
+    Args:
+        name: a key of :data:`ENTITIES`.
+        seed: of deal, split and masks.
+        conditions: of the run.
+        small: few entities: shows that it runs, not what it is worth.
+
+    Raises:
+        Misconfigured: there is none, or its data set is not here.
+    """
+    if name not in ENTITIES:
+        raise Misconfigured(f"no graph {name!r}; there are {', '.join(ENTITIES)}")
+    return dealt(_graph(_SMALL if small else ENTITIES[name]), name, seed, conditions)
+
+
+@lru_cache(maxsize=2)
+def _graph(entities: int | None) -> Graph:
+    whole = fb15k237.load().graph
+    return whole if entities is None else busiest(whole, entities)
+
+
+def busiest(graph: Graph, count: int) -> Graph:
+    """The facts among those entities that have most facts in all, and the relations that are left."""
+    degree_E = np.bincount(graph.triples_N3[:, [0, 2]].ravel(), minlength=len(graph.entities))
+    chosen_E = np.zeros(len(graph.entities), np.bool_)
+    chosen_E[np.argsort(-degree_E, kind="stable")[:count]] = True
+    among_N = chosen_E[graph.triples_N3[:, [0, 2]]].all(axis=1)
+    left = graph.with_triples(graph.triples_N3[among_N])
+    return part(left, np.unique(left.triples_N3[:, 1]))[0]
+
+
+def dealt(graph: Graph, name: str, seed: int, conditions: Conditions) -> Fleet:
+    """A graph as a fleet.
+
+    Args:
+        graph: all facts.
+        name: of the fleet.
+        seed: of deal, split and masks.
+        conditions: of the run.
+    """
+    clients = partition(graph, conditions.clients, seed, conditions.rate)
+    features = {modality: x_EF.shape[1] for modality, x_EF in graph.features.items()}
+    task = bare_task(features)
+    own = {f"gateway-{at}": KeyedGraph.of(client.graph, _SECRET, task) for at, client in enumerate(clients)}
+    devices = own
+    if conditions.who == "centre":
+        devices = {CENTRE: KeyedGraph.of(together(graph, clients), _SECRET, task)}
+    judges = tuple(
+        Judge(device if device in devices else CENTRE, keyed, client.valid_N3, client.test_N3, client.known())
+        for (device, keyed), client in zip(own.items(), clients, strict=True)
+    )
+    deal = f"{name} {len(graph)} {seed} {conditions.clients} {conditions.who}"
+    return Fleet(name, deal, features, devices, judges, apart=conditions.who == "alone")
+
+
+def together(graph: Graph, clients: Sequence[Client]) -> Graph:
+    """What clients train on, in one place: all facts, and features of entities that any of them has."""
+    keep_EM = np.zeros_like(graph.present_EM)
+    facts: list[IntArray] = []
+    for client in clients:
+        keep_EM[client.entity_E] |= client.graph.present_EM
+        head_N, relation_N, tail_N = client.graph.triples_N3.T
+        facts.append(
+            np.stack(
+                [client.entity_E[head_N], client.relation_R[relation_N], client.entity_E[tail_N]], axis=1
+            )
+        )
+    return graph.masked(keep_EM).with_triples(np.concatenate(facts))
+
+
+def bare_task(features: Mapping[str, int]) -> Task:
+    """A task on graphs with these features, its options aside."""
+    shape = GraphTask(features=tuple(Features(name=name, dim=dim) for name, dim in features.items()))
+    return Task(name="completion", method="mmfed3_hide", graph=shape)

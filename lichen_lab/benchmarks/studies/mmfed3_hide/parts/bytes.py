@@ -1,0 +1,63 @@
+"""What travels: rows by the size of their change, and their numbers' codec, beside everything in float32."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from lichen_lab.benchmarks.result import Goal, Row
+from lichen_lab.benchmarks.studies.mmfed3_hide import names as n
+from lichen_lab.benchmarks.studies.mmfed3_hide import variants as v
+from lichen_lab.benchmarks.studies.mmfed3_hide.fleets import BUSY
+from lichen_lab.benchmarks.studies.mmfed3_hide.part import Part, Results, Variant, mrr, paired, scores
+
+WHOLE: Final = "float32, all rows"
+LINES: Final[Mapping[str, tuple[str, float]]] = {
+    WHOLE: ("float32", 1.0),
+    "int8, all rows": ("int8", 1.0),
+    "int8, half of the rows": ("int8", 0.5),
+    "int8, a quarter of the rows": ("int8", 0.25),
+    "int4, all rows": ("int4", 1.0),
+    "int4, half of the rows": ("int4", 0.5),
+}
+"""Words -> codec, and share of the rows with the largest change."""
+CHOSEN: Final = "int8, half of the rows"
+"""The one that the goals speak about."""
+UP: Final = "bytes up of a device and round"
+DOWN: Final = "bytes down of a device and round"
+SHARE: Final = "bytes up over all rows in float32"
+LOST: Final = "MRR below float32's, points"
+_FIFTH: Final = 0.2
+_EQUAL: Final = 0.3
+"""Points of MRR that count as equal: .003."""
+
+
+def _variants() -> tuple[Variant, ...]:
+    made = []
+    for words, (codec, share) in LINES.items():
+        options: Mapping[str, Any] = {} if share == 1 else {"rows_share": share}
+        made.append(v.usual(n.OURS, words, setting={"codec": codec}, **options))
+    return tuple(made)
+
+
+def _rows(results: Results) -> list[Row]:
+    rows = scores(results)
+    whole = results.of(n.OURS, WHOLE)
+    for variant, runs in results.pairs():
+        told = list(runs.values())
+        rows += results.row(variant, UP, [one.bytes_up for one in told])
+        rows += results.row(variant, DOWN, [one.bytes_down for one in told])
+        rows += results.row(variant, SHARE, [one.bytes_up / one.bytes_whole for one in told])
+        rows += results.row(variant, LOST, paired(whole, runs, mrr))
+    return rows
+
+
+PART: Final = Part(
+    name="bytes",
+    place=5,
+    title="what a device sends in a round",
+    variants=_variants(),
+    rows=_rows,
+    goals=(
+        Goal(SHARE, _FIFTH, setting=CHOSEN, method=n.OURS, dataset=BUSY),
+        Goal(LOST, _EQUAL, setting=CHOSEN, method=n.OURS, dataset=BUSY),
+    ),
+)

@@ -1,0 +1,44 @@
+"""FB15K-237 in full, three clients, 128 numbers an entity: as far as so many minutes of CPU go."""
+
+from typing import Final
+
+from lichen_lab.benchmarks.result import Goal, Row
+from lichen_lab.benchmarks.studies.mmfed3_hide import names as n
+from lichen_lab.benchmarks.studies.mmfed3_hide import variants as v
+from lichen_lab.benchmarks.studies.mmfed3_hide.fleets import WHOLE
+from lichen_lab.benchmarks.studies.mmfed3_hide.part import Part, Results, usual
+
+UNDER: Final = "r = 50 %"
+MINUTES: Final = 6
+EARLY: Final = f"MRR within {MINUTES} minutes of CPU, %"
+CPU: Final = "minutes of CPU"
+ROUNDS: Final = "rounds"
+_LINES: Final = (n.FEDE, n.MMFEDE, n.MMFEDE_HIDE, n.OURS, n.S_IND)
+_ENOUGH: Final = 31.0
+
+
+def _rows(results: Results) -> list[Row]:
+    rows = usual(results)
+    for variant, runs in results.pairs():
+        early = [look for one in runs.values() if (look := one.within(60 * MINUTES)) is not None]
+        rows += results.row(variant, EARLY, [100 * look.test["mrr"] for look in early])
+        last = [one.looks[-1] for one in runs.values()]
+        rows += results.row(variant, CPU, [look.cpu_s / 60 for look in last])
+        rows += results.row(variant, ROUNDS, [float(look.round) for look in last])
+    return rows
+
+
+PART: Final = Part(
+    name="full",
+    place=8,
+    title="FB15K-237 in full at 128/64, three clients, 20 minutes of CPU each",
+    variants=tuple(v.usual(title, UNDER, graph=WHOLE) for title in _LINES),
+    versus=((n.OURS, n.MMFEDE), (n.OURS, n.FEDE)),
+    rows=_rows,
+    goals=tuple(
+        Goal(EARLY, _ENOUGH, above=True, setting=UNDER, method=title, dataset=WHOLE)
+        for title in (n.FEDE, n.MMFEDE)
+    ),
+    by_default=False,
+    seeds=(0,),  # five runs, a good hour on two cores
+)

@@ -1,0 +1,76 @@
+"""The study's page: :mod:`lichen_lab.benchmarks.study.report.page` with its own words and figures."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from lichen_lab.benchmarks.result import Row
+from lichen_lab.benchmarks.studies.mmfed3_hide import names as n
+from lichen_lab.benchmarks.studies.mmfed3_hide import speed
+from lichen_lab.benchmarks.studies.mmfed3_hide.part import MRR, Results
+from lichen_lab.benchmarks.studies.mmfed3_hide.parts import table
+from lichen_lab.benchmarks.studies.mmfed3_hide.report import plots
+from lichen_lab.benchmarks.study.report.page import Group, Page, drawings
+from lichen_lab.benchmarks.study.report.plots import bars, conditions
+from lichen_lab.benchmarks.study.report.sheets import Sheet, pivot
+from lichen_lab.benchmarks.tables import tables
+
+_BY_ROUND: Final = frozenset({"table", "fusions", "scores", "bytes"})
+"""Parts whose versions are shown as they come."""
+_SHOWN: Final = frozenset({n.FEDE, n.MMFEDE, n.MMFEDE_HIDE, n.OURS, *n.BOUNDS})
+"""Of the matrix, methods whose curves are drawn: of all they would hide each other."""
+
+
+def groups(results: Results, rows: Sequence[Row]) -> tuple[Group, ...]:
+    """A part's figures and tables, graph by graph."""
+    return tuple(
+        _group(results, [row for row in rows if row.dataset == graph], graph, f"{results.part.name}-{at}")
+        for at, graph in enumerate(dict.fromkeys(row.dataset for row in rows))
+    )
+
+
+def _group(results: Results, rows: Sequence[Row], graph: str, drawing: str) -> Group:
+    sheets = matrix(rows) if results.part.name == table.PART.name else ()
+    return Group(drawings(_figures(results, rows, graph, drawing)), tables(rows), sheets, graph, wide=True)
+
+
+def matrix(rows: Sequence[Row]) -> tuple[Sheet, ...]:
+    """MRR of ways to learn (down) with ways to fill absent features (across); none without such rows."""
+    found = [row for row in rows if row.metric == MRR and row.method in n.PLACES]
+    title = "MRR, mean over seeds, %: ways to learn, and what fills absent features"
+    return (pivot(found, lambda row: n.PLACES[row.method], title, digits=2),) if found else ()
+
+
+def _figures(results: Results, rows: Sequence[Row], graph: str, drawing: str) -> Iterable[tuple[str, str]]:
+    """What suits the part: rates side by side, versions by round or by minutes of CPU, speeds."""
+    name = results.part.name
+    if name == "rates":
+        yield "MRR by share of features that are there", conditions(rows, MRR, MRR, f"{drawing}-rates")
+    if name in _BY_ROUND:
+        unders = dict.fromkeys(variant.under for variant, _ in results.pairs())
+        # a part compares either methods under one condition, or conditions of one method
+        if len(unders) > 1:
+            yield "MRR by round", plots.by_round(results, graph, n.OURS, f"{drawing}-ours")
+        else:
+            yield f"{next(iter(unders))}: by round", plots.methods(results, graph, _SHOWN, f"{drawing}-all")
+    if name == "full":
+        yield "MRR by minutes of CPU", plots.by_minutes(results, graph, f"{drawing}-cpu")
+    speeds = [row for row in rows if row.metric == speed.SPEED]
+    if speeds:
+        yield "triples a second", bars(speeds, f"{drawing}-speed")
+
+
+PAGE: Final = Page(
+    study="mmfed3_hide",
+    title="Private graphs completed together, measured",
+    lead="methods of one seed see the same facts, features, first embeddings and warm start. Every update is "
+    "quantized, framed, checked and folded by the code that runs in the field. The features are not the "
+    "paper's (no pictures; names with short texts, and numbers): the order of methods is what is compared.",
+    footer="MRR and hits: filtered, heads and tails, clients by their facts, on test facts at the round that "
+    "answers validation facts best. Figures: mean ± sample standard deviation over the seeds. Differences "
+    "are paired, seed by seed: mean ± standard error, coloured where the mean is two standard errors or more "
+    "from zero.",
+    groups=groups,
+    widest_px=860,
+)
+html = PAGE.html
+write = PAGE.write

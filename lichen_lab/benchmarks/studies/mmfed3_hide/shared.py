@@ -1,0 +1,65 @@
+"""The task of a run, and the judging of what devices predict with. Imports torch."""
+
+from collections.abc import Mapping, Sequence
+
+from lichen_lab.benchmarks.studies.mmfed3_hide.fleets import bare_task
+from lichen_lab.benchmarks.studies.mmfed3_hide.settings import FIGURES, Fleet, Judge, Setting
+from models.contract import Tensors
+from models.knowledge_graph.training.ranking import Ranking, pooled
+from models.methods.mmfed3_hide.evaluation import ranked
+from protocol.tasks.task import Task
+
+
+def task_of(fleet: Fleet, setting: Setting, seed: int) -> Task:
+    """The fleet's task with the run's options.
+
+    Args:
+        fleet: its features.
+        setting: of the run.
+        seed: of the first embeddings.
+
+    Raises:
+        ValidationError: an option of the task does not fit.
+    """
+    config = {
+        "score": setting.score,
+        "dim": setting.dim,
+        "gamma": setting.gamma,
+        "lr": setting.lr,
+        "dense_lr": setting.dense_lr,
+        "batch": setting.batch,
+        "negatives": setting.negatives,
+        "epochs": setting.epochs,
+        "warmup_rounds": setting.warmup,
+        "validation": 0.0,  # facts to validate with are held out by the study
+        **setting.options,
+    }
+    bare = bare_task(fleet.features)
+    changed = {
+        "rounds": bare.rounds.model_dump() | {"count": setting.rounds},
+        "uplink": {"codec": setting.codec, "error_carry": setting.codec != "float32"},
+        "config": config,
+        "seed": seed,
+    }
+    return Task.model_validate(bare.model_dump() | changed)
+
+
+Private = Mapping[str, Tensors]
+"""Of each device, what its method keeps on it."""
+
+
+def valid_mrr(task: Task, judges: Sequence[Judge], private: Private) -> float:
+    """Of all clients' validation facts, heads and tails; a fraction.
+
+    Raises:
+        Misconfigured: a device has not trained.
+    """
+    return pooled([ranked(task, private[j.holder], j.graph, j.valid_N3, (j.known_N3,)) for j in judges]).mrr
+
+
+def test_figures(task: Task, judges: Sequence[Judge], private: Private) -> dict[str, float]:
+    """Likewise of test facts, by name of ``settings.FIGURES``."""
+    found: Ranking = pooled(
+        [ranked(task, private[j.holder], j.graph, j.test_N3, (j.known_N3,)) for j in judges]
+    )
+    return dict(zip(FIGURES, (found.mrr, found.hits_1, found.hits_3, found.hits_10), strict=True))

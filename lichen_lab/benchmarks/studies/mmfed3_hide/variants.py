@@ -1,0 +1,168 @@
+"""What is compared: methods, their options as tuned, and the conditions. The one table to change.
+
+How the options were chosen: ``lichen bench mmfed3_hide --part tune`` tries those of :data:`TRIED` on seeds
+that no table uses, judged on validation facts.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any, Final
+
+from lichen_lab.benchmarks.studies.mmfed3_hide import names as n
+from lichen_lab.benchmarks.studies.mmfed3_hide.fleets import BUSY, WHOLE
+from lichen_lab.benchmarks.studies.mmfed3_hide.part import Variant
+from lichen_lab.benchmarks.studies.mmfed3_hide.run_spec import One
+from lichen_lab.benchmarks.studies.mmfed3_hide.settings import STRUCTURE, Conditions, Setting, Who
+
+SEEDS: Final = 3
+TUNING_SEEDS: Final = (100, 101, 102)
+"""No table uses these."""
+RATE: Final = 0.5
+"""r where nothing else is said, the paper's."""
+BASE: Final[Mapping[str, Setting]] = {
+    BUSY: Setting(rounds=12, warmup=4, epochs=3, dim=64, dense_lr=0.0002, look_every=1),
+    WHOLE: Setting(
+        rounds=200, warmup=4, epochs=3, dim=128, lr=0.01, dense_lr=0.0002, look_every=2, cpu_s=1200.0
+    ),
+}
+"""What all methods are given on a graph."""
+COMMON: Final[Mapping[str, Mapping[str, Any]]] = {BUSY: {"lr_decay": 0.9}, WHOLE: {"lr_decay": 0.95}}
+"""Options that all methods are given on a graph. Where the rate does not fall, they learn facts by heart."""
+FUSION: Final = "gated"
+"""Phi where nothing else is said."""
+FUSIONS: Final[Mapping[str, str]] = {
+    "gated": "gated from zero",
+    "gated_average": "gated, the paper's",
+    "weighted": "weighted",
+    "average": "average",
+    "concat": "concatenation",
+    "split": "split",
+    "structure": "none (structure alone)",
+}
+"""Phi -> its words."""
+SCORES: Final[Mapping[str, str]] = {"rotate": "RotatE", "transe": "TransE", "complex": "ComplEx"}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A way to learn.
+
+    Attributes:
+        options: of the method, over its defaults.
+        who: see :class:`lichen_lab.benchmarks.studies.mmfed3_hide.settings.Conditions`.
+        rate: of features, whatever the conditions: of what reads none, or has all; None: theirs.
+    """
+
+    options: Mapping[str, Any]
+    who: Who = "fleet"
+    rate: float | None = None
+
+
+RECIPES: Final[Mapping[str, Recipe]] = {
+    n.FEDE: Recipe(STRUCTURE, rate=0.0),
+    n.MMFEDE: Recipe({"dual": False}),
+    n.MMFEDEC: Recipe({"dual": False, "contrast": 0.1}),
+    n.MMFEDPROX: Recipe({"dual": False, "prox": 0.01}),
+    n.MMFEDLU: Recipe({"dual": True, "logits": 1.0, "logits_way": "up", "feature": 0.0}),
+    n.MMFED3: Recipe({"dual": True, "logits": 1.0, "logits_way": "both", "feature": 0.01}),
+    n.S_IND: Recipe(STRUCTURE, "alone", rate=0.0),
+    n.MM_IND: Recipe({"dual": False}, "alone"),
+    n.MM_CEN: Recipe({"dual": False}, "centre", rate=1.0),
+}
+"""By name; what fills absent features comes on top."""
+IMPUTING: Final[Mapping[str, Mapping[str, Any]]] = {
+    n.NONE: {},
+    "ae": {"impute": 0.1, "hide_share": 0.4},
+    "cra": {"impute": 0.1, "hide_share": 0.4},
+    "mmin": {"impute": 0.1, "hide_share": 0.4},
+    "hide": {"impute": 0.1, "hide_share": 0.4, "steps": 5},
+}
+"""Options of what fills absent features."""
+
+
+def one(
+    recipe: str,
+    imputer: str = n.NONE,
+    *,
+    graph: str = BUSY,
+    rate: float = RATE,
+    setting: Mapping[str, Any] | None = None,
+    tuning: bool = False,
+    **options: Any,
+) -> One:
+    """A run, as tuned but for what is named here.
+
+    Args:
+        recipe: a key of :data:`RECIPES`.
+        imputer: a key of :data:`lichen_lab.benchmarks.studies.mmfed3_hide.names.IMPUTERS`; of one that reads
+        no features
+            nothing.
+        graph: a key of :data:`BASE`.
+        rate: of features that clients have.
+        setting: fields of :class:`lichen_lab.benchmarks.studies.mmfed3_hide.settings.Setting`, ``options``
+        aside.
+        tuning: judge on validation facts.
+        options: of the method.
+    """
+    chosen = RECIPES[recipe]
+    own = {
+        "fusion": FUSION,
+        "imputer": imputer,
+        **COMMON[graph],
+        **IMPUTING[imputer],
+        **chosen.options,
+        **options,
+    }
+    whole = replace(BASE[graph], **dict(setting or {}), options=own)
+    who = Conditions(rate=rate if chosen.rate is None else chosen.rate, who=chosen.who)
+    return One(graph, whole, who, tuning=tuning)
+
+
+def line(
+    title: str,
+    under: str,
+    recipe: str,
+    imputer: str = n.NONE,
+    *,
+    graph: str = BUSY,
+    rate: float = RATE,
+    setting: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Variant:
+    """A line of a table: its title and its conditions in words; the rest as of :func:`one`."""
+    return Variant(title, one(recipe, imputer, graph=graph, rate=rate, setting=setting, **options), under)
+
+
+def usual(title: str, under: str, **more: Any) -> Variant:
+    """A line of that title, as the matrix or the bounds have it."""
+    return line(title, under, *PLACES[title], **more)
+
+
+PLACES: Final[Mapping[str, tuple[str, str]]] = {
+    n.FEDE: (n.FEDE, n.NONE),
+    **{n.titled(f, i): (f, i) for f, i in product(n.FLEETS, n.IMPUTERS)},
+    n.S_IND: (n.S_IND, n.NONE),
+    n.MM_IND: (n.MM_IND, n.NONE),
+    n.MM_CEN: (n.MM_CEN, n.NONE),
+}
+"""Title -> its recipe and its imputer."""
+TRIED: Final[Mapping[str, Sequence[Mapping[str, Any]]]] = {
+    n.FEDE: (),
+    n.MMFEDE: ({"fusion": "weighted"},),
+    n.MMFEDEC: ({"contrast": 0.01}, {"contrast": 1.0}),
+    n.MMFEDPROX: ({"prox": 0.001}, {"prox": 0.1}),
+    n.MMFEDLU: ({"logits": 0.1}, {"logits": 3.0}),
+    n.MMFED3: ({"logits": 0.1}, {"logits": 3.0}, {"feature": 0.0}, {"feature": 0.1}),
+    n.OURS: ({"impute": 0.01}, {"impute": 1.0}, {"hide_share": 0.0}, {"steps": 10}, {"gradient_steps": 0}),
+}
+"""Options of its own that a method is tried with beside those it has."""
+RATES_TRIED: Final[Sequence[Mapping[str, Any]]] = (
+    {"lr": 0.01},
+    {"lr": 0.02},
+    {"lr": 0.05},
+    {"dense_lr": 0.0003},
+    {"dense_lr": 0.003},
+    {"gamma": 6.0},
+)
+"""Fields of the setting that every method is tried with."""

@@ -1,0 +1,109 @@
+"""Accuracy against bytes sent up: the whole model in float32, quantized, and only in some of the rounds."""
+
+from collections.abc import Mapping
+from statistics import fmean
+from typing import Any, Final
+
+from lichen_lab.benchmarks.result import Goal, Row
+from lichen_lab.benchmarks.studies.qqr import variants as v
+from lichen_lab.benchmarks.studies.qqr.part import Part, Results, Variant, accuracies
+from lichen_lab.benchmarks.studies.qqr.parts.quantity import HALF
+from lichen_lab.benchmarks.studies.qqr.settings import Outcome, Setting
+from lichen_lab.benchmarks.study import part as base
+
+FLOAT32: Final[Mapping[str, str]] = {
+    "FedAvg float32 (zero input)": v.ZP_INPUT,
+    "FedAvg float32 (zero feature)": v.ZP_FEATURE,
+}
+"""Whole models in float32, one kind of padding each."""
+_SMOOTH: Final = 3
+"""Evaluations that a point of the smoothed curve is the mean of."""
+
+
+def _ours(codec: str, every: int = 1) -> Variant:
+    words = f"PNR, {codec}" + (f", model in every {every}th round" if every > 1 else "")
+    config = v.quantity(v.PNR, model_every=every)
+    return Variant(words, Setting(flow=v.HALF, config=config, codec=codec), HALF)
+
+
+_OURS: Final = (_ours("int8"), _ours("int4"), _ours("int4", 4))
+_BEST: Final = _ours("int4", 4).method
+
+
+def same(theirs: str) -> str:
+    """The metric of bytes until theirs' final accuracy is reached."""
+    return f"bytes to the accuracy of {theirs}, % of its own"
+
+
+def reached(theirs: str) -> str:
+    """The metric of whether it is."""
+    return f"reaches the accuracy of {theirs} (1: yes)"
+
+
+def smoothed(outcomes: Mapping[int, Outcome]) -> dict[int, float]:
+    """Mean over the seeds and over the last evaluations, by evaluated round, in %."""
+    rounds = sorted(set.intersection(*(set(one.curve) for one in outcomes.values())))
+    mean = [100 * fmean(one.curve[round_] for one in outcomes.values()) for round_ in rounds]
+    return {
+        round_: fmean(mean[max(0, place + 1 - _SMOOTH) : place + 1]) for place, round_ in enumerate(rounds)
+    }
+
+
+def bytes_at(outcomes: Mapping[int, Outcome], round_: int) -> float:
+    """Bytes sent up until then: mean over the seeds."""
+    return fmean(one.bytes_at[round_] for one in outcomes.values())
+
+
+def bytes_to(outcomes: Mapping[int, Outcome], accuracy: float) -> float | None:
+    """Bytes after which the smoothed curve first stands at that accuracy (%); None: it never does."""
+    for round_, reached in smoothed(outcomes).items():
+        if reached >= accuracy:
+            return bytes_at(outcomes, round_)
+    return None
+
+
+def _rows(results: Results) -> list[Row]:
+    rows = accuracies(results)
+    for variant, runs in results.pairs():
+        whole = [sum(one.bytes_up.values()) / 1e6 for one in runs.values()]
+        rows += results.row(variant, "MB up, all devices and rounds", whole)
+        for name in FLOAT32 if variant.method not in FLOAT32 else ():
+            rows += _compared(results, variant, name)
+    return rows
+
+
+def _compared(results: Results, variant: base.Variant[Setting], name: str) -> list[Row]:
+    """Bytes until the last point of theirs' smoothed curve, ours over theirs."""
+    ours, theirs = results.of(variant.method, variant.under), results.of(name, HALF)
+    if not theirs:
+        return []
+    target = smoothed(theirs)[max(smoothed(theirs))]
+    wanted, given = bytes_to(theirs, target), bytes_to(ours, target)
+    rows = results.row(variant, reached(name), [float(given is not None)])
+    if wanted is not None and given is not None:
+        rows += results.row(variant, same(name), [100 * given / wanted])
+    return rows
+
+
+def _fedavg(name: str) -> Variant:
+    # It needs no prototypes. Its frames hold them, at under a hundredth of its bytes.
+    config: dict[str, Any] = v.quantity(FLOAT32[name])
+    return Variant(name, Setting(flow=v.HALF, config=config, codec="float32"), HALF)
+
+
+PART: Final = Part(
+    name="bytes",
+    place=5,
+    title="accuracy against bytes sent up, beside whole models in float32",
+    variants=(*map(_fedavg, FLOAT32), *_OURS),
+    versus=tuple((ours.method, theirs) for ours in _OURS for theirs in FLOAT32),
+    rows=_rows,
+    goals=tuple(
+        goal
+        for theirs in FLOAT32
+        for goal in (
+            Goal(same(theirs), 5.0, setting=HALF, method=_BEST),
+            Goal(reached(theirs), 0.5, above=True, setting=HALF, method=_BEST),
+        )
+    ),
+)

@@ -1,0 +1,125 @@
+"""One sensor dead at inference, no label: what stands for it, beside a model of the other sensor alone."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from lichen_lab.benchmarks.result import Goal, Row
+from lichen_lab.benchmarks.studies.qqr import every_round
+from lichen_lab.benchmarks.studies.qqr import variants as v
+from lichen_lab.benchmarks.studies.qqr.part import Part, Results, Variant, above
+from lichen_lab.benchmarks.studies.qqr.parts import quantity
+from lichen_lab.benchmarks.studies.qqr.probes import FILLS
+from lichen_lab.benchmarks.studies.qqr.settings import Flow, Outcome, Setting
+
+ACCURACY: Final = "accuracy with one sensor dead, %"
+OURS: Final = "posterior-weighted prototypes"
+_WHOLE: Final = "whole windows"
+_ALONE: Final = "the other sensor alone, trained on whole windows"
+"""Wherever it is shown: such a model has lacked nothing while it was trained, whatever the others have."""
+SENSORS: Final = ("accelerometer", "gyroscope")
+_TRAINED: Final[Mapping[str, tuple[Flow, tuple[str, ...]]]] = {
+    _WHOLE: (v.CLEAN, (v.FC,)),
+    quantity.HALF: (v.HALF, (v.PNR, v.ZP_INPUT, v.ZP_FEATURE, v.MEAN, v.DROPOUT)),
+    every_round.EVERY: (v.EVERY, (v.PNR, v.ZP_INPUT, v.ZP_FEATURE, v.MEAN, v.DROPOUT)),
+}
+"""What training saw -> its stream, and the methods that were trained so."""
+
+
+@dataclass(frozen=True)
+class _Contestant:
+    """One line: a run, and where its figure stands in it. ``figure`` takes the dead sensor's name too."""
+
+    name: str
+    method: str
+    under: str
+    figure: Callable[[Outcome, str], float]
+
+
+def _final(outcome: Outcome, dead: str) -> float:
+    del dead
+    return 100 * outcome.curve[max(outcome.curve)]
+
+
+def _own(outcome: Outcome, dead: str) -> float:
+    return outcome.probes["dead_sensor"][dead]
+
+
+def _filled(words: str) -> Callable[[Outcome, str], float]:
+    return lambda outcome, dead: outcome.probes["fillings"][f"{dead}: {words}"]
+
+
+def _contestants(training: str, dead: str) -> list[_Contestant]:
+    """The first is ours."""
+    other = next(name for name in SENSORS if name != dead)
+    alone = _Contestant(_ALONE, _single(other), _WHOLE, _final)
+    if training == _WHOLE:
+        names = {words: words for words in FILLS} | {"prototypes": OURS, "mean feature": "mean of prototypes"}
+        return [*(_Contestant(n, v.FC, training, _filled(w)) for w, n in names.items()), alone]
+    methods = _TRAINED[training][1]
+    ours = _Contestant(OURS, v.PNR, training, _own)
+    rest = [_Contestant(m, m, training, _own) for m in methods if m != v.PNR]
+    return [ours, *rest, alone]
+
+
+def _single(sensor: str) -> str:
+    return f"{sensor} alone"
+
+
+def under(training: str, dead: str) -> str:
+    """The conditions in words."""
+    return f"{dead} dead; trained on {training}"
+
+
+def _rows(results: Results) -> list[Row]:
+    rows = []
+    for training in _TRAINED:
+        for dead in SENSORS:
+            ours, *others = _contestants(training, dead)
+            for one in (ours, *others):
+                runs = results.of(one.method, one.under)
+                shown = Variant(one.name, results.part.variants[0].one, under(training, dead))
+                rows += results.row(shown, ACCURACY, [one.figure(run, dead) for run in runs.values()])
+            for one in others:
+                shown = Variant(OURS, results.part.variants[0].one, under(training, dead))
+                rows += results.row(shown, above(one.name), _margins(results, ours, one, dead))
+    return rows
+
+
+def _margins(results: Results, ours: _Contestant, theirs: _Contestant, dead: str) -> list[float]:
+    sides = [
+        {seed: one.figure(run, dead) for seed, run in results.of(one.method, one.under).items()}
+        for one in (ours, theirs)
+    ]
+    return [sides[0][seed] - sides[1][seed] for seed in sorted(sides[0].keys() & sides[1].keys())]
+
+
+def _asked(training: str) -> tuple[str, ...]:
+    return ("fillings",) if training == _WHOLE else ("dead_sensor",)
+
+
+def _variants() -> tuple[Variant, ...]:
+    trained = [
+        Variant(method, Setting(flow=flow, config=v.quantity(method), probes=_asked(training)), training)
+        for training, (flow, methods) in _TRAINED.items()
+        for method in methods
+    ]
+    singles = [
+        Variant(_single(name), Setting(config=v.quantity(v.FC), modalities=(name,)), _WHOLE)
+        for name in SENSORS
+    ]
+    return (*trained, *singles)
+
+
+PART: Final = Part(
+    name="dead_sensor",
+    place=6,
+    title="one sensor dead at inference, unlabelled",
+    variants=_variants(),
+    rows=_rows,
+    goals=tuple(
+        Goal(above(words), 0.0, above=True, setting=under(quantity.HALF, dead), method=OURS)
+        for dead in SENSORS
+        for words in (v.ZP_INPUT, v.ZP_FEATURE)
+    ),
+)

@@ -1,0 +1,35 @@
+"""Quality imbalance: in half of the rounds one modality is noisy, and the stream says which (beta = 0.5)."""
+
+from typing import Final
+
+from lichen_lab.benchmarks.result import Goal
+from lichen_lab.benchmarks.studies.qqr import variants as v
+from lichen_lab.benchmarks.studies.qqr.part import Part, Variant, above, accuracies
+from lichen_lab.benchmarks.studies.qqr.settings import Setting
+
+
+def under(snr_db: float, rule: str) -> str:
+    """The conditions in words."""
+    return f"noise at {snr_db:g} dB in half of the rounds, {rule}"
+
+
+def variant(method: str, snr_db: float, rule: str) -> Variant:
+    """A method at a noise under a rule."""
+    flow = v.CLEAN if method == v.PQ else v.noisy(snr_db)
+    return Variant(method, Setting(flow=flow, config=v.quality(method, rule)), under(snr_db, rule))
+
+
+_USUAL: Final = (v.PQ, v.PLR, v.BQ)
+
+PART: Final = Part(
+    name="quality",
+    place=3,
+    title="a modality is noisy while training: pulled to its prototypes, and bare",
+    variants=(
+        *(variant(method, snr_db, v.NORMALISED) for snr_db in v.SNR_DB for method in _USUAL),
+        *(variant(method, 0.0, v.LITERAL) for method in _USUAL),
+    ),
+    rows=accuracies,
+    versus=((v.PQ, v.PLR), (v.PLR, v.BQ)),
+    goals=(Goal(above(v.BQ), 0.9, above=True, setting=under(0.0, v.NORMALISED), method=v.PLR),),
+)

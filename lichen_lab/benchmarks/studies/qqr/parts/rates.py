@@ -1,0 +1,28 @@
+"""Quantity imbalance again, each method at the learning rate that is best for it (part ``tune``)."""
+
+from typing import Final
+
+from lichen_lab.benchmarks.studies.qqr import variants as v
+from lichen_lab.benchmarks.studies.qqr.every_round import EVERY
+from lichen_lab.benchmarks.studies.qqr.part import Part, Variant, accuracies
+from lichen_lab.benchmarks.studies.qqr.parts.quantity import HALF
+from lichen_lab.benchmarks.studies.qqr.settings import Flow, Setting
+
+_FLOWS: Final = {HALF: v.HALF, EVERY: v.EVERY}
+
+
+def _variant(method: str, under: str) -> Variant:
+    flow: Flow = v.CLEAN if method == v.FC else _FLOWS[under]
+    config = v.quantity(method, lr=v.BEST_RATES[method])
+    return Variant(method, Setting(flow=flow, config=config), f"{under}, each at its best learning rate")
+
+
+PART: Final = Part(
+    name="rates",
+    place=20,
+    title="a modality is missing while training, each method at its best learning rate",
+    variants=tuple(_variant(method, under) for under in _FLOWS for method in v.QUANTITY),
+    rows=accuracies,
+    versus=tuple((v.PNR, method) for method in v.QUANTITY if method != v.PNR),
+    by_default=False,
+)

@@ -1,0 +1,61 @@
+"""How much is missing, in how many rounds, and how many rounds are noisy. Long: only when it is asked for."""
+
+from dataclasses import replace
+from typing import Final
+
+from lichen_lab.benchmarks.studies.qqr import variants as v
+from lichen_lab.benchmarks.studies.qqr.part import Part, Variant, accuracies
+from lichen_lab.benchmarks.studies.qqr.settings import Flow, Setting
+
+MISSING: Final = (0.3, 0.5, 0.7, 0.9, 1.0)
+AFFECTED: Final = (0.25, 0.5, 0.75, 1.0)
+NOISY: Final = (0.25, 0.5, 0.75, 1.0)
+_AT_DB: Final = 0.0
+_QUANTITY: Final = (v.PNR, v.ZP_INPUT, v.ZP_FEATURE, v.IS)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:g} %"
+
+
+def _missing() -> dict[str, Flow]:
+    half = {
+        f"{_percent(share)} missing in half of the rounds": replace(v.HALF, missing_share=share)
+        for share in MISSING
+    }
+    rounds = {
+        f"90 % missing in {_percent(share)} of the rounds": replace(v.HALF, affected_rounds=share)
+        for share in AFFECTED
+    }
+    return half | rounds
+
+
+def _noisy() -> dict[str, Flow]:
+    return {
+        f"noise at {_AT_DB:g} dB in {_percent(share)} of the rounds": replace(
+            v.noisy(_AT_DB), noisy_rounds=share
+        )
+        for share in NOISY
+    }
+
+
+PART: Final = Part(
+    name="sweeps",
+    place=20,
+    title="missing share, affected rounds, noisy rounds",
+    variants=(
+        *(
+            Variant(method, Setting(flow=flow, config=v.quantity(method)), words)
+            for words, flow in _missing().items()
+            for method in _QUANTITY
+        ),
+        *(
+            Variant(method, Setting(flow=flow, config=v.quality(method)), words)
+            for words, flow in _noisy().items()
+            for method in (v.PLR, v.BQ)
+        ),
+    ),
+    rows=accuracies,
+    versus=(*((v.PNR, method) for method in _QUANTITY[1:]), (v.PLR, v.BQ)),
+    by_default=False,
+)

@@ -1,0 +1,53 @@
+"""Every method over the same grid of learning rates, on seeds that no table uses: all tuned alike."""
+
+from statistics import fmean
+from typing import Final
+
+from lichen_lab.benchmarks.result import Row
+from lichen_lab.benchmarks.studies.qqr import variants as v
+from lichen_lab.benchmarks.studies.qqr.part import Part, Results, Variant, accuracies
+from lichen_lab.benchmarks.studies.qqr.parts.quantity import HALF
+from lichen_lab.benchmarks.studies.qqr.settings import Setting
+
+_BEST: Final = "best learning rate of the grid"
+_CHOSEN: Final = "learning rate in the tables"
+
+
+def _variant(method: str, lr: float) -> Variant:
+    flow = v.CLEAN if method == v.FC else v.HALF
+    return Variant(method, Setting(flow=flow, config=v.quantity(method, lr=lr)), f"{HALF}, lr {lr:g}")
+
+
+def _literal(lr: float) -> Variant:
+    config = v.quantity(v.PNR, v.LITERAL, lr=lr)
+    return Variant(v.PNR, Setting(flow=v.HALF, config=config), f"{HALF}, {v.LITERAL}, lr {lr:g}")
+
+
+def _rows(results: Results) -> list[Row]:
+    rows = accuracies(results)
+    for method in v.QUANTITY:
+        tried = [
+            (fmean(one.accuracy for one in runs.values()), variant)
+            for variant in results.part.variants
+            if variant.method == method and (runs := results.of(method, variant.under))
+        ]
+        if tried:
+            best = max(tried, key=lambda pair: pair[0])[1]
+            shown = Variant(method, best.one, HALF)
+            rows += results.row(shown, _BEST, [float(best.one.config["lr"])])
+            rows += results.row(shown, _CHOSEN, [float(v.quantity(method)["lr"])])
+    return rows
+
+
+PART: Final = Part(
+    name="tune",
+    place=21,
+    title="learning rates, on seeds of their own",
+    variants=(
+        *(_variant(method, lr) for method in v.QUANTITY for lr in v.GRID),
+        *(_literal(lr) for lr in v.GRID),
+    ),
+    rows=_rows,
+    by_default=False,
+    seeds=v.TUNING_SEEDS,
+)

@@ -1,0 +1,59 @@
+"""A run's windows and task, from ``data.dataset_tasks``: what ``lichen simulate --dataset`` trains, too."""
+
+from dataclasses import replace
+from functools import cache
+from typing import Final
+
+from lichen_lab.benchmarks.studies.qqr.settings import Setting
+from lichen_lab.simulation.data.access.split import Part, Split
+from lichen_lab.simulation.data.dataset_tasks import study
+from models.contract import WindowSet
+from protocol.tasks.task import Task
+
+_DATA_SEED: Final = 0
+"""Pairs and people stay as they are: a run's seed decides partition, faults, model and batches."""
+
+
+def task_of(setting: Setting) -> Task:
+    """The task of one run: the study's network, the setting's options.
+
+    Raises:
+        Misconfigured: there is no such data set.
+    """
+    task = study(setting.dataset).task(
+        rounds=setting.rounds, seed=setting.seed, config=setting.config, codec=setting.codec
+    )
+    if not setting.modalities:
+        return task
+    modalities = tuple(m for m in task.modalities if m.name in setting.modalities)
+    encoders = {m.name: task.encoder(m.name) for m in modalities}
+    network = task.network.model_copy(update={"encoders": encoders})
+    return task.model_copy(update={"modalities": modalities, "network": network})
+
+
+@cache
+def _loaded(name: str, part: Part) -> Split:
+    return study(name).load(part, _DATA_SEED)
+
+
+def split(setting: Setting, part: Part) -> Split:
+    """A part of the data set, with the setting's modalities alone. Read once a process.
+
+    Raises:
+        Misconfigured: the data set is unknown, or not here.
+    """
+    whole = _loaded(setting.dataset, part)
+    if not setting.modalities:
+        return whole
+    return replace(whole, windows=_only(whole.windows, setting.modalities))
+
+
+def _only(windows: WindowSet, names: tuple[str, ...]) -> WindowSet:
+    """The columns of some modalities."""
+    columns = [column for column, name in enumerate(windows.x) if name in names]
+    return replace(
+        windows,
+        x={name: x_BCT for name, x_BCT in windows.x.items() if name in names},
+        present_BM=windows.present_BM[:, columns],
+        quality_BM=windows.quality_BM[:, columns],
+    )

@@ -1,0 +1,40 @@
+"""A run's end, for whoever asks it something."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from lichen_lab.benchmarks.studies.qqr.settings import Setting
+from lichen_lab.simulation.data.access.split import Split
+from models.contract import Blobs, Client, WindowSet
+from protocol.tasks.task import Task
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A run's end.
+
+    Attributes:
+        setting: the run's.
+        task: the run's.
+        client: the method's.
+        state: the final one.
+        test: the windows that versions were judged on.
+        people: all test windows, with whose they are.
+    """
+
+    setting: Setting
+    task: Task
+    client: Client
+    state: Blobs
+    test: WindowSet
+    people: Split
+
+    def accuracy(self, windows: WindowSet, **options: Any) -> float:
+        """In %, with some of the method's options changed at inference."""
+        return (
+            100 * self.client.evaluate(self.with_options(**options), windows, self.state).metrics["accuracy"]
+        )
+
+    def with_options(self, **options: Any) -> Task:
+        """The task with some of the method's options changed."""
+        return self.task.model_copy(update={"config": {**self.task.config, **options}})

@@ -1,0 +1,108 @@
+"""What is compared: the methods, their options as tuned, and the streams. The one table to change.
+
+How the options were chosen: ``lichen bench qqr --part tune`` runs every method over the same grid of learning
+rates, on seeds that no table uses.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from lichen_lab.benchmarks.studies.qqr.settings import Flow
+
+Options = Mapping[str, Any]
+
+FC: Final = "FC (nothing missing)"
+PNR: Final = "PNR"
+ZP_INPUT: Final = "ZP (zero input)"
+ZP_FEATURE: Final = "ZP (zero feature)"
+MEAN: Final = "mean imputation"
+DROPOUT: Final = "FedAvg, modality dropout"
+IS: Final = "IS (complete windows only)"
+
+ALL_METHODS: Final[Options] = {"lr": 0.08, "lr_decay": 0.95, "lr_min": 0.001, "batch": 128, "epochs": 1}
+"""The paper's."""
+OURS: Final[Options] = {"impute": "pnr"}
+QUANTITY: Final[Mapping[str, Options]] = {
+    FC: OURS,
+    PNR: OURS,
+    ZP_INPUT: {"impute": "zero_input"},
+    ZP_FEATURE: {"impute": "zero_feature"},
+    MEAN: {"impute": "mean_feature"},
+    DROPOUT: {"impute": "zero_feature", "modality_dropout": 0.3},
+    IS: {"impute": "complete_only"},
+}
+"""Options of each method under quantity imbalance, over those of all."""
+
+AV_MNIST: Final[Options] = {}
+"""Options that differ on the second data set, the same for all methods."""
+
+BEST_RATES: Final[Mapping[str, float]] = {
+    FC: 0.32,
+    PNR: 0.16,
+    ZP_INPUT: 0.32,
+    ZP_FEATURE: 0.16,
+    MEAN: 0.16,
+    DROPOUT: 0.32,
+    IS: 0.16,
+}
+"""The learning rate that was best for each method in the part ``tune``."""
+
+PQ: Final = "PQ (no noise)"
+PLR: Final = "PLR"
+PLR_ALL_NORMS: Final = "PLR, noise in BatchNorm's statistics"
+CLEAN_NORMS: Final = "clean BatchNorm statistics alone"
+BQ: Final = "BQ (noise, nothing done)"
+QUALITY: Final[Mapping[str, Options]] = {
+    PQ: {"quality": "plr", "beta": 0.5},
+    PLR: {"quality": "plr", "beta": 0.5},
+    PLR_ALL_NORMS: {"quality": "plr", "beta": 0.5, "clean_norms": False},
+    CLEAN_NORMS: {"quality": "plr", "beta": 0.0},
+    BQ: {"quality": "none"},
+}
+"""Options under quality imbalance, over ``OURS``."""
+
+NORMALISED: Final = "normalised"
+LITERAL: Final = "the paper's literal rule"
+RULES: Final[Mapping[str, Options]] = {
+    NORMALISED: {"normalise": True},
+    LITERAL: {
+        "normalise": False,
+        "pce_on_incomplete": False,
+        "forgetting": "cumulative",
+        "clean_norms": False,
+    },
+}
+"""How features and prototypes meet; what the literal rule sets outweighs a method's own options."""
+
+CLEAN: Final = Flow()
+HALF: Final = Flow(missing_share=0.9, affected_rounds=0.5)
+EVERY: Final = Flow(missing_share=0.9, affected_rounds=1.0)
+SNR_DB: Final = (10.0, 5.0, 0.0, -5.0)
+
+
+def noisy(snr_db: float) -> Flow:
+    """Half of the rounds have a noisy modality."""
+    return Flow(noisy_rounds=0.5, snr_db=snr_db)
+
+
+def quantity(method: str, rule: str = NORMALISED, **more: Any) -> dict[str, Any]:
+    """A method's options in full."""
+    return {**ALL_METHODS, **QUANTITY[method], **RULES[rule], **_literal(method, rule), **more}
+
+
+def quality(method: str, rule: str = NORMALISED, **more: Any) -> dict[str, Any]:
+    """The same under quality imbalance."""
+    return {**ALL_METHODS, **OURS, **QUALITY[method], **RULES[rule], **_literal(PNR, rule), **more}
+
+
+def _literal(method: str, rule: str) -> Options:
+    """Literally, a missing feature is the prototype of the true class."""
+    pnr = QUANTITY[method].get("impute", "pnr").startswith("pnr")
+    return {"impute": "pnr"} if rule == LITERAL and pnr else {}
+
+
+GRID: Final = (0.04, 0.08, 0.16, 0.32)
+"""Learning rates of the first round that every method is tried with."""
+TUNING_SEEDS: Final = (100, 101)
+"""No table uses these."""
+SEEDS: Final = 5

@@ -1,0 +1,185 @@
+"""The one loop of all baselines: devices train, means are folded, the coordinator trains. Imports torch."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import numpy as np
+import torch
+
+from lichen_lab.benchmarks.studies.tactfl.names import BASELINES as TITLES
+from lichen_lab.benchmarks.studies.tactfl.settings import (
+    HERE,
+    TRAINED,
+    TUNED,
+    Fleet,
+    Member,
+    Outcome,
+    Setting,
+    Tell,
+)
+from lichen_lab.benchmarks.studies.tactfl.shared import Coordinator, looks, task_of
+from models.aggregation.server_optimizer import model_of, rejoined, stepped
+from models.contract import Blobs
+from protocol.errors import Misconfigured
+from protocol.tasks.folding import Aggregator
+from protocol.tasks.task import Task
+
+OPTIMISED: Final = ("encoder", "head", "decoder")
+_FOR_OURS: Final = ("head_epochs", "head_lr", "head_dropout", "feature_scale", "normalise")
+"""Options of the product's method that mean the same to a baseline: of the features and of the head."""
+Trained = tuple[float, Blobs]
+"""Weight in the mean, and the parts that a device trained."""
+
+
+class Local(Protocol):
+    """What devices do in a round."""
+
+    def begin(self, state: Blobs) -> Blobs:
+        """The first state, with parts that the baseline adds to the network."""
+
+    def train(self, member: Member, state: Blobs, round_: int) -> Trained | None:
+        """One device's training from ``state``; None where none of its windows can train."""
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What makes one of them.
+
+    Attributes:
+        name: of :mod:`lichen_lab.benchmarks.studies.tactfl.names`.
+        local: of task, setting, options and seed, what devices do; None: nothing.
+        options: with their defaults.
+        whole: the coordinator trains encoders and head in every round, and not the head alone.
+        adaptive: the mean update is a gradient for Adam at the coordinator.
+    """
+
+    name: str
+    local: Callable[[Task, Setting, Mapping[str, float], int], Local] | None = None
+    options: Mapping[str, float] = field(default_factory=dict)
+    whole: bool = False
+    adaptive: bool = False
+
+
+def run(baseline: Baseline, fleet: Fleet, setting: Setting, seed: int, tell: Tell) -> Outcome:
+    """One baseline on a fleet: :data:`lichen_lab.benchmarks.studies.tactfl.settings.Run` for each of them.
+
+    Raises:
+        Misconfigured: the baseline has no such option.
+    """
+    began = time.monotonic()
+    torch.set_num_threads(1)
+    federation = Federation(baseline, fleet, setting, seed)
+    by_round: list[tuple[int, float]] = []
+    scores = {}
+    for round_ in range(1, setting.rounds + 1):
+        federation.round(round_)
+        if looks(round_, setting.rounds):
+            scores[TRAINED] = federation.coordinator.judged(federation.model)
+            by_round.append((round_, scores[TRAINED][HERE]["f1"]))
+        tell(f"round {round_} of {setting.rounds}")
+    if setting.tune_epochs and not baseline.whole:
+        tuned = federation.coordinator.whole(setting.rounds, federation.model, setting.tune_epochs)
+        scores[TUNED] = federation.coordinator.judged(tuned)
+    return Outcome(scores, by_round, seconds=time.monotonic() - began)
+
+
+def labelled_only(fleet: Fleet, setting: Setting, seed: int, tell: Tell) -> Outcome:
+    """The fresh network trained end to end on the labelled windows; another such run.
+
+    Raises:
+        Misconfigured: there is no such option.
+    """
+    began = time.monotonic()
+    torch.set_num_threads(1)
+    task = task_of(fleet, setting, seed, setting.options)
+    coordinator = Coordinator.of(fleet, task, setting)
+    fresh = coordinator.client.initial(task, seed)
+    scores = {TRAINED: coordinator.judged(coordinator.whole(setting.rounds, fresh, setting.tune_epochs))}
+    tell(f"{setting.tune_epochs} passes")
+    by_round = [(setting.rounds, scores[TRAINED][HERE]["f1"])]
+    return Outcome(scores, by_round, seconds=time.monotonic() - began)
+
+
+class Federation:
+    """One run of one baseline."""
+
+    def __init__(self, baseline: Baseline, fleet: Fleet, setting: Setting, seed: int) -> None:
+        for_ours, self.options = options_of(baseline, setting)
+        self.baseline, self.fleet, self.setting = baseline, fleet, setting
+        self.task = task_of(fleet, setting, seed, for_ours)
+        self.coordinator = Coordinator.of(fleet, self.task, setting)
+        self.state = self.coordinator.client.initial(self.task, seed)
+        self.local: Local | None = None
+        if baseline.local is None:
+            self._take(self.coordinator.measured(self.model))
+        else:
+            self.local = baseline.local(self.task, setting, self.options, seed)
+            self.state = self.local.begin(self.state)
+        if baseline.whole:
+            self._take(self.coordinator.whole(1, self.model, int(self.options["warm_epochs"]), last=False))
+
+    @property
+    def model(self) -> Blobs:
+        """The network's parts of the state, as the product's method knows them."""
+        return {name: part for name, part in model_of(self.state).items() if not name.startswith("decoder")}
+
+    def _take(self, model: Blobs) -> None:
+        self.state = {**self.state, **model}
+
+    def round(self, round_: int) -> None:
+        """One round of everybody."""
+        if self.local is not None:
+            start = model_of(self.state)
+            made = (self.local.train(member, start, round_) for member in self.fleet.members)
+            folded = mean(start, (each for each in made if each is not None))
+            if self.baseline.adaptive:
+                self.state = stepped(self._aggregator(), OPTIMISED, self.state, folded)
+            else:
+                self.state = rejoined(folded, self.state)
+        if self.baseline.whole:
+            self._take(self.coordinator.whole(round_, self.model, self._epochs(round_), last=False))
+        else:
+            self._take(self.coordinator.head(round_, self.model))
+
+    def _aggregator(self) -> Aggregator:
+        known = {name: self.options[name] for name in ("beta1", "beta2", "tau")}
+        return Aggregator(kind="fedadam", lr=self.options["server_lr"], **known)
+
+    def _epochs(self, round_: int) -> int:
+        """Passes over the labelled windows after that round: ``tune_epochs`` in all, spread evenly."""
+        total, rounds = self.setting.tune_epochs, self.setting.rounds
+        return round_ * total // rounds - (round_ - 1) * total // rounds
+
+
+def mean(state: Blobs, trained: Iterable[Trained]) -> Blobs:
+    """Each part's weighted mean over the devices that trained it; a part that nobody did stays."""
+    total: dict[str, dict[str, np.ndarray[Any, np.dtype[np.float64]]]] = {}
+    weight: dict[str, float] = {}
+    for own, parts in trained:
+        for blob, tensors in parts.items():
+            weight[blob] = weight.get(blob, 0.0) + own
+            sums = total.setdefault(blob, {})
+            for name, tensor in tensors.items():
+                sums[name] = sums.get(name, np.zeros(tensor.shape)) + own * tensor.astype(np.float64)
+    folded = {
+        blob: {name: (x / weight[blob]).astype(np.float32) for name, x in sums.items()}
+        for blob, sums in total.items()
+    }
+    return {**state, **folded}
+
+
+def options_of(baseline: Baseline, setting: Setting) -> tuple[dict[str, Any], dict[str, float]]:
+    """Options of features and head that all methods share, and the baseline's own.
+
+    Raises:
+        Misconfigured: the baseline has no such option.
+    """
+    given = dict(setting.options)
+    shared: dict[str, Any] = {name: given.pop(name) for name in _FOR_OURS if name in given}
+    unknown = sorted(given.keys() - baseline.options.keys())
+    if unknown:
+        known = ", ".join((*_FOR_OURS, *baseline.options))
+        raise Misconfigured(f"{TITLES[baseline.name]}: no option {unknown[0]!r}; there are {known}")
+    return shared, {**baseline.options, **given}

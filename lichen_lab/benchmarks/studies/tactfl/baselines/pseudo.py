@@ -1,0 +1,135 @@
+"""Devices that take the global model's confident predictions for labels. Imports torch.
+
+FedProx and MOON add to the loss of FedAvg and FedOpt; see
+:mod:`lichen_lab.benchmarks.studies.tactfl.baselines`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, cast
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cosine_similarity, cross_entropy
+
+from lichen_lab.benchmarks.studies.tactfl.baselines.loop import Trained
+from lichen_lab.benchmarks.studies.tactfl.settings import Member, Setting
+from models.contract import Blobs
+from models.methods.tactfl import METHOD, TactflConfig
+from models.methods.tactfl.coordinator_training.finetune import Batch, features, remeasured
+from models.methods.tactfl.coordinator_training.head_training import Recipe
+from models.multimodal.network import MultimodalNetwork, build, load_blobs, to_blobs
+from models.training import local
+from protocol.tasks.task import Task
+
+_BATCH: Final = 256
+_FEWEST: Final = 2
+"""Confident windows that a device trains on at least: BatchNorm learns nothing of one."""
+
+
+@dataclass(frozen=True)
+class _Step:
+    """What a device's loss looks at.
+
+    Attributes:
+        net: in training.
+        parameters: of it, those that are trained.
+        anchors: their values in the global model.
+        others: the global model, and the device's last one; neither is trained.
+    """
+
+    net: MultimodalNetwork
+    parameters: Sequence[Tensor]
+    anchors: Sequence[Tensor]
+    others: tuple[MultimodalNetwork, MultimodalNetwork]
+
+
+class PseudoLabels:
+    """See :class:`lichen_lab.benchmarks.studies.tactfl.baselines.loop.Local`.
+
+    Args:
+        task: network and options of the features.
+        setting: training of the devices.
+        options: ``confidence``; ``prox``, or ``moon`` and ``moon_tau``, where the method has them.
+        seed: of the order of windows.
+    """
+
+    def __init__(self, task: Task, setting: Setting, options: Mapping[str, float], seed: int) -> None:
+        self._task, self._setting, self._options, self._seed = task, setting, options, seed
+        self._recipe = Recipe.of_head(cast("TactflConfig", METHOD.configure(task)))
+        self._last: dict[str, Blobs] = {}
+
+    def begin(self, state: Blobs) -> Blobs:
+        """Nothing is added."""
+        return state
+
+    def train(self, member: Member, state: Blobs, round_: int) -> Trained | None:
+        """All epochs on the windows that the global model is confident about."""
+        order = local.start_deterministic(local.derive_seed(self._seed, member.name, round_))
+        whole, every = self._loaded(state).eval(), Batch.of(self._task, member.windows)
+        y_B, sure_B = self._labels(whole, every)
+        if int(sure_B.sum()) < _FEWEST:
+            return None
+        net, last = self._loaded(state), self._loaded(self._last.get(member.name, state)).eval()
+        own = [name for m, name in enumerate(net.names) if bool(every.present_BM[:, m].any())]
+        parameters = [*(p for name in own for p in net.encoders[name].parameters()), *net.head.parameters()]
+        step = _Step(net, parameters, [p.detach().clone() for p in parameters], (whole, last))
+        self._descend(step, every.at(sure_B), y_B[sure_B], order)
+        for m, name in enumerate(net.names):
+            remeasured(net, name, every.x[name][every.present_BM[:, m]])
+        made = to_blobs(net)
+        self._last[member.name] = made
+        sent = {"head", *(f"encoder/{name}" for name in own)}
+        return float(sure_B.sum()), {name: part for name, part in made.items() if name in sent}
+
+    def _loaded(self, state: Blobs) -> MultimodalNetwork:
+        net = build(self._task)
+        load_blobs(net, state)
+        return net
+
+    def _labels(self, whole: MultimodalNetwork, every: Batch) -> tuple[Tensor, Tensor]:
+        """The global model's classes, and where it is confident."""
+        parts = [torch.zeros(0, len(self._task.labels))]
+        with torch.no_grad():
+            for index_B in torch.split(torch.arange(len(every)), _BATCH):
+                z = features(whole, every.at(index_B), self._recipe)
+                parts.append(torch.softmax(whole.classify(z), dim=1))
+        sure_B, y_B = torch.cat(parts).max(dim=1)
+        return y_B, sure_B >= self._options["confidence"]
+
+    def _descend(self, step: _Step, known: Batch, y_B: Tensor, order: torch.Generator) -> None:
+        adam = local.Adam(step.parameters, self._setting.lr)
+        step.net.train()
+        for _ in range(self._setting.epochs):
+            for index_B in local.batches(len(known), self._setting.batch, order):
+                adam.descend(self._loss(step, known.at(index_B), y_B[index_B]))
+
+    def _loss(self, step: _Step, batch: Batch, y_B: Tensor) -> Tensor:
+        z = features(step.net, batch, self._recipe)
+        loss = cross_entropy(step.net.classify(z), y_B)
+        if self._options.get("prox"):
+            loss = loss + self._options["prox"] / 2 * proximal(step.parameters, step.anchors)
+        if self._options.get("moon"):
+            with torch.no_grad():
+                near_BF, far_BF = (joined(features(net, batch, self._recipe)) for net in step.others)
+            loss = loss + self._options["moon"] * contrast(
+                joined(z), near_BF, far_BF, self._options["moon_tau"]
+            )
+        return loss
+
+
+def joined(z: Mapping[str, Tensor]) -> Tensor:
+    """``z_BF`` of all modalities after each other, F = M * D."""
+    return torch.cat(list(z.values()), dim=1)
+
+
+def proximal(parameters: Sequence[Tensor], anchors: Sequence[Tensor]) -> Tensor:
+    """Squared distance from the global model (Li et al. 2020, (2))."""
+    return torch.stack([(p - a).square().sum() for p, a in zip(parameters, anchors, strict=True)]).sum()
+
+
+def contrast(z_BF: Tensor, global_BF: Tensor, last_BF: Tensor, tau: float) -> Tensor:
+    """The model-contrastive loss (Li et al. 2021, (3)), mean over windows."""
+    near_B = cosine_similarity(z_BF, global_BF, dim=1) / tau
+    far_B = cosine_similarity(z_BF, last_BF, dim=1) / tau
+    return (torch.logaddexp(near_B, far_B) - near_B).mean()

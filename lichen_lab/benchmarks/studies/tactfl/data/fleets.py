@@ -1,0 +1,55 @@
+"""The fleets of the study by name. A builder is seeded and takes seconds."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final, Protocol
+
+from lichen_lab.benchmarks.studies.tactfl.data.hapt import build as hapt
+from lichen_lab.benchmarks.studies.tactfl.data.uci_har import build as uci_har
+from lichen_lab.benchmarks.studies.tactfl.settings import Conditions, Fleet
+from protocol.errors import Misconfigured
+
+
+class Builder(Protocol):
+    """Makes a fleet of a seed; see :func:`lichen_lab.benchmarks.studies.tactfl.data.uci_har.build`."""
+
+    def __call__(
+        self, seed: int, conditions: Conditions, *, tuning: bool = False, tests: int | None = None
+    ) -> Fleet:
+        """The fleet."""
+
+
+BUILDERS: Final[Mapping[str, Builder]] = {"uci-har": uci_har, "hapt": hapt}
+SMALL_DEVICES: Final = 3
+_SMALL_WINDOWS: Final = 24
+_SMALL_TESTS: Final = 60
+_SMALL_SHARE: Final = 0.1
+
+
+def fleet(
+    name: str, seed: int, conditions: Conditions, *, tuning: bool = False, small: bool = False
+) -> Fleet:
+    """The fleet of that name.
+
+    Args:
+        name: a key of :data:`BUILDERS`.
+        seed: of everything that is drawn.
+        conditions: of the run.
+        tuning: judge on training people who are held out, and look at no test person.
+        small: a few devices with a few windows: shows that it runs, not what it is worth.
+
+    Raises:
+        Misconfigured: there is none, or its data set is not here.
+    """
+    if name not in BUILDERS:
+        raise Misconfigured(f"no fleet {name!r}; there are {', '.join(BUILDERS)}")
+    if not small:
+        return BUILDERS[name](seed, conditions, tuning=tuning)
+    few = replace(
+        conditions,
+        devices=SMALL_DEVICES,
+        windows=_SMALL_WINDOWS,
+        alpha=100.0,
+        labelled=_SMALL_SHARE * conditions.labelled,
+    )
+    return BUILDERS[name](seed, few, tuning=tuning, tests=_SMALL_TESTS)

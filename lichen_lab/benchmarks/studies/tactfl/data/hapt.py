@@ -1,0 +1,218 @@
+"""HAPT's raw streams: a device a person, and devices that are worn in different ways.
+
+The devices are the 21 official training people of UCI-HAR (HAPT's people are the same), each with the windows
+that the agent's windower cuts of their recordings, gravity included. The coordinator's windows are a random
+tenth of what was recorded of them as it was worn in the laboratory; a device has the others, as *it* is worn:
+
+- ``placement``: on another side of the body. All axes are turned about the vertical by a quarter, a half or
+  three quarters of a turn, give or take 15 degrees, and motion is up to a quarter stronger or weaker (gravity
+  is not).
+- ``gravity``: askew. All axes are tilted by up to 60 degrees about a level axis, so that gravity points
+  elsewhere.
+- ``rate``: with a slower sensor. Every second or third sample alone is there (25 or 16.7 Hz); the windower
+  interpolates. A third of the devices has the whole 50 Hz.
+
+Judged on the official test people as they were recorded (:data:`HERE`), and as they would be recorded if they
+differed from one another as the devices do (:data:`WORN`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lichen_lab.benchmarks.studies.tactfl.data import dealing
+from lichen_lab.benchmarks.studies.tactfl.data.faults import broken
+from lichen_lab.benchmarks.studies.tactfl.data.uci_har import BROKEN
+from lichen_lab.benchmarks.studies.tactfl.settings import HERE, Conditions, Fleet, Member
+from lichen_lab.simulation.data.sets import hapt, uci_har
+from models.contract import FloatArray, WindowSet
+from models.data.streams.cutting import cut
+from models.data.streams.recording import Recording, Stream
+from models.data.streams.windows import Windows
+from models.data.window_set import concat, select
+from protocol.errors import Misconfigured
+from protocol.tasks.task import Modality, Rounds, Task, Window
+
+NAME: Final = "hapt"
+WORN: Final = "test people, worn as differently"
+SHIFTS: Final = ("placement", "gravity", "rate")
+SCALES: Final = {"accelerometer": 0.5, "gyroscope": 0.5}
+"""Standard deviations of the signals, about, in g and rad/s."""
+_VERTICAL: Final = np.array([1.0, 0.0, 0.0])
+"""Of the phone at the waist: gravity lies along its first axis."""
+_TUNED_ON: Final = 6
+_PEOPLE: Final = 5
+_SHIFT: Final = 21
+_ASIDE_DEG: Final = 15.0
+_TILT_DEG: Final = 60.0
+_STRENGTH: Final = 0.25
+_STEPS: Final = (1, 2, 3)
+_MANY: Final = 1_000_000
+Keys = NDArray[np.int64]
+
+
+def task(context_s: float | None = None) -> Task:
+    """What is learned; its network and options are set by a run."""
+    return Task(
+        name=NAME,
+        method="tactfl",
+        labels=uci_har.LABELS,
+        modalities=tuple(
+            Modality(name=m.name, channels=3, rate_hz=m.rate_hz, unit=m.unit, scale=SCALES[m.name])
+            for m in hapt.MODALITIES
+        ),
+        window=Window(length_s=uci_har.WINDOW_S, stride_s=uci_har.WINDOW_S / 2, context_s=context_s),
+        rounds=Rounds(min_windows=1),
+    )
+
+
+def build(seed: int, conditions: Conditions, *, tuning: bool = False, tests: int | None = None) -> Fleet:
+    """The fleet; arguments as of :func:`lichen_lab.benchmarks.studies.tactfl.data.uci_har.build`.
+
+    ``alpha`` means nothing here: a device's windows are one person's.
+
+    Raises:
+        Misconfigured: the data set is not here, or there is no such shift.
+    """
+    strange = sorted(set(conditions.shift) - set(SHIFTS))
+    if strange:
+        raise Misconfigured(f"{NAME}: no shift {strange[0]!r}; there are {', '.join(SHIFTS)}")
+    learned = task(conditions.context_s)
+    people, judged = _people(seed, tuning=tuning)
+    recorded = {person: _windows(learned, person) for person in people}
+    ours, left = _labelled(recorded, conditions.labelled, seed)
+    worn = people[: conditions.devices]
+    lacks_DM = dealing.lacking(len(worn), len(learned.modalities), conditions.missing, seed)
+    members = []
+    for at, (person, lacks_M) in enumerate(zip(worn, lacks_DM, strict=True)):
+        own, key_B = _windows(learned, person, _worn(seed, person, conditions.shift))
+        places = np.flatnonzero(np.isin(key_B, left[person]))
+        own = dealing.unlabelled(select(own, dealing.some(places, conditions.windows)))
+        fault = conditions.broken if at == 0 else ""
+        if fault:
+            own = broken(own, fault, dealing.rng_of(seed, dealing.BROKEN))
+        if not lacks_M.all():
+            kind = f"{BROKEN}: {fault}" if fault else ""
+            members.append(Member(f"p{person:02d}", kind, dealing.without(own, lacks_M)))
+    found = {HERE: _judged(learned, judged, seed, (), tests)}
+    if conditions.shift:
+        found[WORN] = _judged(learned, judged, seed, conditions.shift, tests)
+    return Fleet(NAME, learned, tuple(members), ours, found)
+
+
+def _people(seed: int, *, tuning: bool) -> tuple[list[int], list[int]]:
+    """Who trains, in a drawn order, and who is judged on."""
+    train = [person for person in hapt.PEOPLE if person not in uci_har.TEST_PEOPLE]
+    order = dealing.rng_of(seed, _PEOPLE).permutation(train).tolist()
+    return (order[_TUNED_ON:], order[:_TUNED_ON]) if tuning else (order, list(uci_har.TEST_PEOPLE))
+
+
+def _labelled(
+    recorded: Mapping[int, tuple[WindowSet, Keys]], share: float, seed: int
+) -> tuple[WindowSet, dict[int, Keys]]:
+    """The coordinator's windows, and the keys of all others by person, those without a label among them."""
+    of_whom = [(person, at) for person, (own, _) in recorded.items() for at in np.flatnonzero(own.y_B >= 0)]
+    chosen, _ = dealing.labelled_places(len(of_whom), share, seed)
+    places: dict[int, list[int]] = {person: [] for person in recorded}
+    for person, at in (of_whom[n] for n in chosen.tolist()):
+        places[person].append(int(at))
+    ours = concat([select(own, np.array(places[p], np.int64)) for p, (own, _) in recorded.items()])
+    left = {person: np.delete(key_B, places[person]) for person, (_, key_B) in recorded.items()}
+    return replace(ours, context=None), left
+
+
+def _judged(
+    learned: Task, people: Sequence[int], seed: int, shifts: tuple[str, ...], tests: int | None
+) -> WindowSet:
+    alone = learned.model_copy(update={"window": learned.window.model_copy(update={"context_s": None})})
+    whole = concat([_windows(alone, person, _worn(seed, person, shifts))[0] for person in people])
+    return select(whole, dealing.some(np.flatnonzero(whole.y_B >= 0), tests))
+
+
+@dataclass(frozen=True)
+class Worn:
+    """How a device is worn.
+
+    Attributes:
+        turn_33: applied to the axes of both sensors.
+        strength: of motion: acceleration about its mean, and rotation.
+        step: every so many samples one is there.
+    """
+
+    turn_33: NDArray[np.float64] = field(default_factory=lambda: np.eye(3))
+    strength: float = 1.0
+    step: int = 1
+
+
+def _worn(seed: int, person: int, shifts: tuple[str, ...]) -> Worn:
+    """Drawn for each shift by itself."""
+    turn_33, strength, step = np.eye(3), 1.0, 1
+    if "placement" in shifts:
+        rng = dealing.rng_of(seed, _SHIFT, person, 0)
+        angle_deg = 90.0 * rng.integers(1, 4) + rng.uniform(-_ASIDE_DEG, _ASIDE_DEG)
+        turn_33 = _rotation(_VERTICAL, angle_deg)
+        strength = float(rng.uniform(1 - _STRENGTH, 1 + _STRENGTH))
+    if "gravity" in shifts:
+        rng = dealing.rng_of(seed, _SHIFT, person, 1)
+        around = rng.uniform(0, 2 * np.pi)
+        level = np.array([0.0, np.cos(around), np.sin(around)])
+        turn_33 = _rotation(level, rng.uniform(-_TILT_DEG, _TILT_DEG)) @ turn_33
+    if "rate" in shifts:
+        step = int(dealing.rng_of(seed, _SHIFT, person, 2).choice(_STEPS))
+    return Worn(turn_33, strength, step)
+
+
+def _rotation(axis: NDArray[np.float64], angle_deg: float) -> NDArray[np.float64]:
+    """About a unit vector (Rodrigues)."""
+    x, y, z = axis
+    cross_33 = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
+    angle = np.deg2rad(angle_deg)
+    turn_33: NDArray[np.float64] = (
+        np.eye(3) + np.sin(angle) * cross_33 + (1 - np.cos(angle)) * cross_33 @ cross_33
+    )
+    return turn_33
+
+
+def _as_worn(signal: str, values_NC: FloatArray, how: Worn) -> FloatArray:
+    still_C = values_NC.mean(axis=0) if signal == "accelerometer" else np.zeros(3)
+    made_NC: FloatArray = ((still_C + how.strength * (values_NC - still_C)) @ how.turn_33.T).astype(
+        np.float32
+    )
+    return made_NC[:: how.step]
+
+
+def _windows(learned: Task, person: int, how: Worn | None = None) -> tuple[WindowSet, Keys]:
+    """All windows of a person, and what names each whatever is done to the streams: recording and start."""
+    sets, keys = [], []
+    for session in _sessions(person):
+        told = session.recorded
+        streams = {}
+        for name in learned.modality_names:
+            t, values_NC = told[f"{name}/t"], told[f"{name}/values"]
+            if how is not None:
+                t, values_NC = t[:: how.step], _as_worn(name, values_NC, how)
+            streams[name] = Stream(t, values_NC)
+        for found in cut(learned, Recording(streams, told["label/t"], told["label/values"])):
+            index_B = np.rint(found.start_B / learned.window.stride_s).astype(np.int64)
+            keys.append(session.number * _MANY + index_B)
+            sets.append(_of(found))
+    return concat(sets), np.concatenate(keys)
+
+
+def _of(found: Windows) -> WindowSet:
+    quality_BM = np.ones(found.present_BM.shape, np.float32)
+    return WindowSet(found.x, found.present_BM, quality_BM, found.y_B, context=found.context)
+
+
+@cache
+def _sessions(person: int) -> tuple[hapt.Session, ...]:
+    return tuple(session for session in _everybody() if session.person == person)
+
+
+@cache
+def _everybody() -> tuple[hapt.Session, ...]:
+    return hapt.sessions(transitions=False)

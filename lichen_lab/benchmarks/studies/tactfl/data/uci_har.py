@@ -1,0 +1,132 @@
+"""UCI-HAR without labels on the devices: accelerometer (gravity taken out) and gyroscope, six activities.
+
+The coordinator holds a random tenth of the official training people's windows, with labels; the devices
+divide the others by Dirichlet. Judged on the official test people, whose windows have both modalities. The
+paper names neither the number of clients nor alpha:
+:class:`lichen_lab.benchmarks.studies.tactfl.settings.Conditions` has ours.
+"""
+
+from dataclasses import replace
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lichen_lab.benchmarks.studies.tactfl.data import dealing
+from lichen_lab.benchmarks.studies.tactfl.data.faults import broken
+from lichen_lab.benchmarks.studies.tactfl.settings import HERE, Conditions, Fleet, Member
+from lichen_lab.simulation.data.access.split import Part, Split
+from lichen_lab.simulation.data.sets import uci_har
+from models.contract import Context
+from models.data.window_set import select
+from models.tensors import read_arrays
+from protocol.errors import Misconfigured
+from protocol.tasks.task import Modality, Rounds, Task, Window
+
+NAME: Final = "uci-har"
+SCALES: Final = {"accelerometer": 0.15, "gyroscope": 0.35}
+"""Standard deviations of the signals, in g and rad/s."""
+BROKEN: Final = "broken"
+"""The kind of a broken device."""
+_TUNED_ON: Final = 6
+_PEOPLE: Final = 5
+_HOP: Final = uci_har.SAMPLES // 2
+
+
+def task(context_s: float | None = None) -> Task:
+    """What is learned; its network and options are set by a run."""
+    return Task(
+        name=NAME,
+        method="tactfl",
+        labels=uci_har.LABELS,
+        modalities=tuple(
+            Modality(name=m.name, channels=3, rate_hz=m.rate_hz, unit=m.unit, scale=SCALES[m.name])
+            for m in uci_har.MODALITIES
+        ),
+        window=Window(length_s=uci_har.WINDOW_S, stride_s=uci_har.WINDOW_S / 2, context_s=context_s),
+        rounds=Rounds(min_windows=1),
+    )
+
+
+def build(seed: int, conditions: Conditions, *, tuning: bool = False, tests: int | None = None) -> Fleet:
+    """The fleet.
+
+    Args:
+        seed: of which windows are labelled, of who has which, and of who lacks what.
+        conditions: how many, how uneven, what is missing or broken.
+        tuning: judge on some of the training people, who then train nothing, and not on the test people.
+        tests: judge on so many windows; None: on all.
+
+    Raises:
+        Misconfigured: the data set is not here, or a condition does not fit it.
+    """
+    if conditions.shift:
+        raise Misconfigured(f"{NAME}: devices cannot differ by {', '.join(conditions.shift)}; hapt's can")
+    learned = task(conditions.context_s)
+    train, test = _people(seed) if tuning else (_split("train"), _split("test"))
+    windows = train.windows
+    if conditions.context_s is not None:
+        windows = replace(windows, context=_contexts(learned, train))
+    places, left = dealing.labelled_places(len(windows), conditions.labelled, seed)
+    labelled = replace(select(windows, places), context=None)
+    shares = dealing.dirichlet_shares(windows.y_B[left], conditions.devices, conditions.alpha, seed)
+    lacks_DM = dealing.lacking(conditions.devices, len(learned.modalities), conditions.missing, seed)
+    members = []
+    for at, (share, lacks_M) in enumerate(zip(shares, lacks_DM, strict=True)):
+        own = dealing.unlabelled(select(windows, left[dealing.some(share, conditions.windows)]))
+        fault = conditions.broken if at == 0 else ""
+        if fault:
+            own = broken(own, fault, dealing.rng_of(seed, dealing.BROKEN))
+        if len(own) and not lacks_M.all():
+            kind = f"{BROKEN}: {fault}" if fault else ""
+            members.append(Member(f"d{at:02d}", kind, dealing.without(own, lacks_M)))
+    judged = select(test.windows, dealing.some(np.arange(len(test)), tests))
+    return Fleet(NAME, learned, tuple(members), labelled, {HERE: judged})
+
+
+@cache
+def _split(part: Part) -> Split:
+    return uci_har.load(part, "body")
+
+
+def _people(seed: int) -> tuple[Split, Split]:
+    """Training people without some, and those."""
+    whole = _split("train")
+    people = dealing.rng_of(seed, _PEOPLE).permutation(np.unique(whole.person_B))
+    held_B = np.isin(whole.person_B, people[:_TUNED_ON])
+    return whole.select(~held_B), whole.select(held_B)
+
+
+@cache
+def _before() -> NDArray[np.int64]:
+    """By official training window, how many windows before it its stream goes on through."""
+    arrays: dict[str, NDArray[Any]] = read_arrays(uci_har.packed("train"), "UCI-HAR")
+    if "continues_previous" not in arrays:
+        raise Misconfigured(
+            f"{uci_har.packed('train')}: key 'continues_previous' is not in it, without which no stream can "
+            "be joined; fetch the data set anew"
+        )
+    runs_B = np.zeros(len(arrays["y"]), np.int64)
+    for at in np.flatnonzero(arrays["continues_previous"]).tolist():
+        runs_B[at] = runs_B[at - 1] + 1
+    return runs_B
+
+
+def _contexts(learned: Task, train: Split) -> Context:
+    """What went before each window: windows of one stream lie half a window apart, in the official order."""
+    whole, runs_B = _split("train").windows, _before()
+    at_B = np.flatnonzero(np.isin(_split("train").person_B, np.unique(train.person_B)))
+    x, points = {}, []
+    for name, x_BCT in whole.x.items():
+        length = learned.context_samples(name)
+        hops = -(-(length - uci_har.SAMPLES) // _HOP)
+        joined_BCL = np.zeros((len(at_B), x_BCT.shape[1], hops * _HOP + uci_har.SAMPLES), np.float32)
+        joined_BCL[:, :, hops * _HOP :] = x_BCT[at_B]
+        for back in range(1, hops + 1):
+            there_B = runs_B[at_B] >= back
+            start = (hops - back) * _HOP
+            joined_BCL[there_B, :, start : start + _HOP] = x_BCT[at_B[there_B] - back, :, :_HOP]
+        x[name] = np.ascontiguousarray(joined_BCL[:, :, -length:])
+        points.append(np.minimum(length, uci_har.SAMPLES + _HOP * np.minimum(runs_B[at_B], hops)))
+    return Context(x, np.stack(points, axis=1))

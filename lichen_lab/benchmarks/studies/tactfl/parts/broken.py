@@ -1,0 +1,67 @@
+"""One of five devices is broken: what it weighs, and what it costs."""
+
+from collections.abc import Mapping
+from statistics import fmean
+from typing import Any, Final
+
+from lichen_lab.benchmarks.result import Goal, Row
+from lichen_lab.benchmarks.studies.tactfl import names as n
+from lichen_lab.benchmarks.studies.tactfl import variants as v
+from lichen_lab.benchmarks.studies.tactfl.part import Part, Results, shown, usual
+from lichen_lab.benchmarks.studies.tactfl.settings import Outcome
+
+DEVICES: Final = 5
+FAULTS: Final[Mapping[str, str]] = {
+    "none broken": "",
+    "1 of 5 broken: noise": "noise",
+    "1 of 5 broken: axes with the wrong sign": "flipped",
+}
+"""In words -> a name of :mod:`lichen_lab.benchmarks.studies.tactfl.data.faults`."""
+WEIGHT: Final = "weight of the broken device, shares of an equal one"
+COST: Final = "F1 lost to the broken device, points"
+_LINES: Final = (n.TACTFL, n.TACTFL_TUNED, n.NO_SIMILARITY, n.NO_SIMILARITY_TUNED)
+_SOUND: Final = next(iter(FAULTS))
+
+
+def weight(outcome: Outcome) -> float:
+    """Mean share of the broken devices over rounds and encoders; 0 where their updates were refused."""
+    broken = [name for name, kind in outcome.kinds.items() if kind]
+    return fmean(outcome.shares.get(name, 0.0) for name in broken)
+
+
+def _rows(results: Results) -> list[Row]:
+    rows = usual(results)
+    lines = [(shown(plain), runs) for plain, runs in results.pairs()]
+    sound = {variant.method: runs for variant, runs in lines if variant.under == _SOUND}
+    for variant, runs in lines:
+        if variant.under == _SOUND:
+            continue
+        rows += results.row(variant, WEIGHT, [weight(one) for one in runs.values()])
+        whole = sound.get(variant.method, {})
+        seeds = sorted(runs.keys() & whole.keys())
+        lost = [variant.f1(whole[seed]) - variant.f1(runs[seed]) for seed in seeds]
+        rows += results.row(variant, COST, lost)
+    return rows
+
+
+def _conditions(fault: str) -> Mapping[str, Any]:
+    return {"devices": DEVICES, "broken": fault}
+
+
+PART: Final = Part(
+    name="broken",
+    place=8,
+    title="one of five devices broken: what it weighs, and what it costs",
+    variants=tuple(
+        v.line(title, v.UCI_HAR, words, conditions=_conditions(fault))
+        for words, fault in FAULTS.items()
+        for title in _LINES
+    ),
+    versus=((n.TACTFL, n.NO_SIMILARITY), (n.TACTFL_TUNED, n.NO_SIMILARITY_TUNED)),
+    rows=_rows,
+    goals=tuple(
+        Goal(metric, limit, setting=words, method=n.TACTFL, dataset=v.UCI_HAR)
+        for words in tuple(FAULTS)[1:]
+        for metric, limit in ((WEIGHT, 0.9), (COST, 2.0))
+    ),
+)

@@ -1,0 +1,66 @@
+"""Devices that lack modalities, each with the same probability; beside the paper's figures."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from lichen_lab.benchmarks.result import Goal, Row
+from lichen_lab.benchmarks.studies.tactfl import names as n
+from lichen_lab.benchmarks.studies.tactfl import variants as v
+from lichen_lab.benchmarks.studies.tactfl.part import F1, Part, Results, shown, usual
+
+RATES: Final = (0.5, 0.7, 0.8)
+PAPER: Final[Mapping[str, tuple[float, float, float]]] = {
+    n.TACTFL: (77.92, 75.83, 75.12),
+    n.BASELINES[n.FEDOPT]: (74.79, 66.17, 56.45),
+    n.BASELINES[n.FEDPROX]: (70.14, 69.37, 68.77),
+    n.BASELINES[n.MOON]: (74.87, 73.63, 72.78),
+    n.BASELINES[n.AUTOENCODER]: (71.57, 70.58, 68.62),
+}
+"""Table 3 of the paper, F1 in % by rate; its best other method (MFCPL) has 77.44, 75.61 and 75.19."""
+_LEFT_OUT: Final = {n.BASELINES[n.FEDAVG], n.TACTFL_PLAIN, n.TACTFL_PLAIN_TUNED, n.TACTFL_SHORTER_TUNED}
+_LINES: Final = tuple(title for title in v.LINES if title not in _LEFT_OUT)
+"""FedOpt is there, and the paper has no figure of FedAvg."""
+BESIDE: Final = "more than the paper's figure, points"
+
+
+def under(rate: float) -> str:
+    """A rate in words."""
+    return f"missing {rate:g}"
+
+
+def _rows(results: Results) -> list[Row]:
+    rows = usual(results)
+    for plain, runs in results.pairs():
+        variant = shown(plain)
+        told = dict(zip(map(under, RATES), PAPER.get(variant.method, ()), strict=False)).get(variant.under)
+        if told is not None:
+            rows += results.row(variant, BESIDE, [variant.f1(one) - told for one in runs.values()])
+    return rows
+
+
+PART: Final = Part(
+    name="missing",
+    place=2,
+    title="modalities missing by device, beside the paper's table 3",
+    variants=tuple(
+        v.line(
+            title,
+            v.UCI_HAR,
+            under(rate),
+            conditions={"missing": rate},
+        )
+        for rate in RATES
+        for title in _LINES
+    ),
+    versus=(
+        (n.TACTFL_TUNED, n.LABELLED_ONLY),
+        (n.TACTFL_TUNED, n.NO_CONTRAST_TUNED),
+        (n.TACTFL, n.BASELINES[n.RANDOM]),
+        (n.TACTFL, n.NO_SIMILARITY),
+    ),
+    rows=_rows,
+    goals=tuple(
+        Goal(F1, limit, above=True, setting=under(rate), method=n.TACTFL, dataset=v.UCI_HAR)
+        for rate, limit in zip(RATES, (77.9, 75.8, 75.1), strict=True)
+    ),
+)

@@ -1,0 +1,142 @@
+"""What every method of the study has in common: the task, the coordinator's training, the judging.
+
+All of them begin with the same network, as the product's method makes it, and train at the coordinator with
+its code. Imports torch when it runs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self, cast
+
+import torch
+
+from coordinator.aggregation.round_fold import finish_seed
+from lichen_lab.benchmarks.studies.tactfl.names import OURS
+from lichen_lab.benchmarks.studies.tactfl.settings import Fleet, Scores, Setting
+from models.aggregation.server_optimizer import model_of
+from models.contract import Blobs, Client
+from models.methods.tactfl import TactflConfig
+from models.methods.tactfl.coordinator_training.finetune import head_trained, remeasured, whole_trained
+from models.methods.tactfl.coordinator_training.head_training import Recipe
+from models.multimodal.network import build, load_blobs, to_blobs
+from models.registry import method
+from models.training.local import derive_seed
+from protocol.tasks.task import Encoder, Network, Task
+
+LOOK_EVERY: Final = 5
+"""Rounds between two looks at the version."""
+
+
+def task_of(fleet: Fleet, setting: Setting, seed: int, options: Mapping[str, Any]) -> Task:
+    """The fleet's task with the study's network.
+
+    Args:
+        fleet: names, shapes and units.
+        setting: of the run.
+        seed: of the task.
+        options: of the product's method, over what the setting gives all methods.
+
+    Raises:
+        ValidationError: an option of the network or of the aggregator does not fit.
+    """
+    given = dict(options)
+    codec = given.pop("uplink", "int8")
+    config = {
+        "lr": setting.lr,
+        "batch": setting.batch,
+        "epochs": setting.epochs,
+        "head_batch": setting.batch,
+        "finetune_batch": setting.batch,
+        **given,
+    }
+    encoder = Encoder.model_validate(
+        {"kind": setting.encoder, "width": setting.width, "depth": setting.depth}
+    )
+    network = Network(
+        encoders=dict.fromkeys(fleet.task.modality_names, encoder),
+        feature_dim=setting.feature_dim,
+        hidden_dim=setting.hidden_dim,
+    )
+    changed = {
+        "network": network.model_dump(),
+        "rounds": fleet.task.rounds.model_dump() | {"count": setting.rounds},
+        "uplink": {"codec": codec, "error_carry": codec != "float32"},
+        "aggregator": dict(setting.aggregator),
+        "config": config,
+        "seed": seed,
+    }
+    return Task.model_validate(fleet.task.model_dump() | changed)
+
+
+@dataclass(frozen=True)
+class Coordinator:
+    """The labelled windows at work: the product's own training at a coordinator.
+
+    Attributes:
+        fleet: whose windows they are.
+        task: names, options, and the seed of its training.
+        setting: of the run.
+        client: judges versions.
+    """
+
+    fleet: Fleet
+    task: Task
+    setting: Setting
+    client: Client
+
+    @classmethod
+    def of(cls, fleet: Fleet, task: Task, setting: Setting) -> Self:
+        """With the product's own halves."""
+        return cls(fleet, task, setting, method(OURS).client())
+
+    def config(self, **options: Any) -> TactflConfig:
+        """The method's options, with others over them.
+
+        Raises:
+            Misconfigured: there is no such option.
+        """
+        task = self.task.model_copy(update={"config": {**self.task.config, **options}})
+        return cast("TactflConfig", method(OURS).configure(task))
+
+    def head(self, round_: int, state: Blobs) -> Blobs:
+        """The head trained on the labelled windows, encoders as they are: so ends a round of the product."""
+        recipe = Recipe.of_head(self.config())
+        return head_trained(self.task, self.fleet.labelled, state, recipe, self._chance(round_))[0]
+
+    def whole(self, round_: int, state: Blobs, epochs: int, *, last: bool = True) -> Blobs:
+        """Encoders and head trained together for so many passes over the labelled windows.
+
+        After the last round, with ``tune_epochs``, it is to the bit what the product's last round ends with.
+        Where it is not the ``last`` thing done, as in methods that do it in every round, the head goes on
+        from where it is.
+        """
+        tune = {f"finetune_{name}": value for name, value in self.setting.tune.items()}
+        recipe = Recipe.of_whole(self.config(**tune, finetune_epochs=epochs))
+        recipe = recipe if last else replace(recipe, fresh_head=False)
+        return whole_trained(self.task, self.fleet.labelled, state, recipe, self._chance(round_))[0]
+
+    def measured(self, state: Blobs) -> Blobs:
+        """The same encoders with BatchNorm statistics of the labelled windows: fresh ones have none."""
+        net = build(self.task)
+        load_blobs(net, state)
+        windows = self.fleet.labelled
+        for m, name in enumerate(net.names):
+            remeasured(net, name, torch.from_numpy(windows.x[name][windows.present_BM[:, m]]))
+        return {**state, **to_blobs(net)}
+
+    def _chance(self, round_: int) -> int:
+        """Of the product's training after that round."""
+        return derive_seed(finish_seed(self.task, round_), "finish", round_)
+
+    def judged(self, state: Blobs) -> Scores:
+        """A version's scores by test set, in %."""
+        found = {}
+        for name, windows in self.fleet.tests.items():
+            metrics = self.client.evaluate(self.task, windows, model_of(state)).metrics
+            found[name] = {"f1": 100 * metrics["macro_f1"], "accuracy": 100 * metrics["accuracy"]}
+        return found
+
+
+def looks(round_: int, rounds: int) -> bool:
+    """Whether the version of that round is judged."""
+    return round_ % LOOK_EVERY == 0 or round_ == rounds

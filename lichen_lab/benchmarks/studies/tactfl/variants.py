@@ -1,0 +1,204 @@
+"""What is compared: methods, their options as tuned, and the conditions. The one table to change.
+
+How the options were chosen: ``lichen bench tactfl --part tune`` tries those of :data:`TRIED` on seeds that no
+table uses, judged on training people who are held out.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from lichen_lab.benchmarks.studies.tactfl import names as n
+from lichen_lab.benchmarks.studies.tactfl.part import Variant
+from lichen_lab.benchmarks.studies.tactfl.run_spec import One
+from lichen_lab.benchmarks.studies.tactfl.settings import HERE, TRAINED, TUNED, Conditions, Setting
+
+UCI_HAR: Final = "uci-har"
+HAPT: Final = "hapt"
+SEEDS: Final = 3
+TUNING_SEEDS: Final = (100, 101, 102)
+"""No table uses these."""
+
+BASE: Final[Mapping[str, Setting]] = {
+    name: Setting(
+        rounds=15,
+        lr=0.002,
+        batch=128,
+        depth=4,
+        tune_epochs=100,
+        tune={"lr": 0.002, "rotate_deg": 20.0, "gain": 0.2, "dropout": 0.1},
+    )
+    for name in (UCI_HAR, HAPT)
+}
+"""What all methods are given on a fleet."""
+CONDITIONS: Final[Mapping[str, Conditions]] = {
+    UCI_HAR: Conditions(devices=10, alpha=1.0, labelled=0.1, context_s=5.12),
+    HAPT: Conditions(devices=21, labelled=0.1, context_s=5.12, windows=120),
+}
+"""Where nothing else is said."""
+OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
+    n.OURS: {
+        "segment_share": 0.8,
+        "temperature": 0.2,
+        "self_weight": 3.0,
+        "rotate_deg": 30.0,
+        "gain": 0.3,
+        "jitter": 0.05,
+        "summary": "classes",
+        "sharpness": 10.0,
+    },
+    n.FEDOPT: {},
+    n.FEDPROX: {},
+    n.MOON: {},
+    n.AUTOENCODER: {},
+}
+"""Options of a method on every fleet, over its defaults."""
+PLAIN: Final[Mapping[str, Any]] = {
+    "temperature": 0.1,
+    "self_weight": 0.0,
+    "rotate_deg": 0.0,
+    "gain": 0.0,
+    "jitter": 0.0,
+    "use_context": False,
+    "summary": "mean",
+    "sharpness": 5.0,
+}
+"""Of :data:`~lichen_lab.benchmarks.studies.tactfl.names.OURS`, without what the paper does not have."""
+SETTING_OF: Final[Mapping[str, Mapping[str, Any]]] = {
+    n.LABELLED: {"tune": {"lr": 0.002, "rotate_deg": 20.0, "gain": 0.2}},
+}
+"""Fields of the setting that suit a method better than those of :data:`BASE`."""
+ON_FLEET: Final[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {UCI_HAR: {}, HAPT: {}}
+"""Likewise, on one fleet alone."""
+LSTM: Final[Mapping[str, Any]] = {"encoder": "lstm", "width": 32, "depth": 2}
+"""The paper's encoder, of both modalities."""
+FEDADAM: Final[Mapping[str, Any]] = {"kind": "fedadam", "lr": 0.003, "tau": 0.001}
+FEDYOGI: Final[Mapping[str, Any]] = {**FEDADAM, "kind": "fedyogi"}
+
+
+@dataclass(frozen=True)
+class Line:
+    """A method as tables name it.
+
+    Attributes:
+        method: its run.
+        end: of the run.
+        options: over those of :data:`OPTIONS`.
+    """
+
+    method: str
+    end: str = TRAINED
+    options: Mapping[str, Any] | None = None
+
+
+_EQUAL: Final[Mapping[str, Any]] = {"weighting": "equal"}
+LINES: Final[Mapping[str, Line]] = {
+    n.BASELINES[n.RANDOM]: Line(n.RANDOM),
+    n.LABELLED_ONLY: Line(n.LABELLED),
+    n.BASELINES[n.FEDAVG]: Line(n.FEDAVG),
+    n.BASELINES[n.FEDOPT]: Line(n.FEDOPT),
+    n.BASELINES[n.FEDPROX]: Line(n.FEDPROX),
+    n.BASELINES[n.MOON]: Line(n.MOON),
+    n.BASELINES[n.AUTOENCODER]: Line(n.AUTOENCODER),
+    n.AUTOENCODER_TUNED: Line(n.AUTOENCODER, TUNED),
+    n.TACTFL: Line(n.OURS),
+    n.TACTFL_TUNED: Line(n.OURS, TUNED),
+    n.TACTFL_SHORTER_TUNED: Line(n.OURS, TUNED, {"segment_share": 0.7}),
+    n.TACTFL_PLAIN: Line(n.OURS, TRAINED, PLAIN),
+    n.TACTFL_PLAIN_TUNED: Line(n.OURS, TUNED, PLAIN),
+    n.NO_SIMILARITY: Line(n.OURS, TRAINED, _EQUAL),
+    n.NO_SIMILARITY_TUNED: Line(n.OURS, TUNED, _EQUAL),
+    n.NO_CONTRAST_TUNED: Line(n.RANDOM, TUNED),
+}
+"""Title -> the run that it shows, in the tables' order. Without contrast, encoders stay random: the first
+line is TACTFL without contrast, and the last the same, fine-tuned."""
+OF_ALL: Final = frozenset({"labelled", "shift"})
+"""Conditions that are not of the devices alone."""
+ALONE: Final = frozenset({n.RANDOM, n.LABELLED})
+"""Methods that ask nothing of devices: what these hold and lack is the same to them."""
+
+
+def one(
+    fleet: str,
+    method: str,
+    *,
+    conditions: Mapping[str, Any] | None = None,
+    setting: Mapping[str, Any] | None = None,
+    tuning: bool = False,
+    seed: int = 0,
+    **options: Any,
+) -> One:
+    """A method's run on a fleet, as tuned but for what is named here.
+
+    Args:
+        fleet: :data:`UCI_HAR` or :data:`HAPT`.
+        method: a name of :mod:`lichen_lab.benchmarks.studies.tactfl.names`.
+        conditions: fields of :class:`lichen_lab.benchmarks.studies.tactfl.settings.Conditions`.
+        setting: fields of :class:`lichen_lab.benchmarks.studies.tactfl.settings.Setting`, ``options`` aside.
+        tuning: judge on training people who are held out.
+        seed: of everything.
+        options: of the method.
+    """
+    own = {**OPTIONS.get(method, {}), **ON_FLEET[fleet].get(method, {})}
+    base = BASE[fleet]
+    whole = replace(
+        base,
+        **{**SETTING_OF.get(method, {}), **dict(setting or {})},
+        options={**base.options, **own, **options},
+    )
+    given = dict(conditions or {})
+    # One run serves all devices' conditions where nothing is asked of devices.
+    who = replace(CONDITIONS[fleet], **{k: x for k, x in given.items() if method not in ALONE or k in OF_ALL})
+    return One(fleet, method, whole, who, seed, tuning)
+
+
+def line(
+    title: str,
+    fleet: str,
+    under: str,
+    *,
+    conditions: Mapping[str, Any] | None = None,
+    setting: Mapping[str, Any] | None = None,
+    test: str = HERE,
+    **options: Any,
+) -> Variant:
+    """A line of a table; arguments as of :func:`one`, ``under`` the conditions in words."""
+    shown = LINES[title]
+    run = one(fleet, shown.method, conditions=conditions, setting=setting, **(shown.options or {}), **options)
+    return Variant(title, run, under, shown.end, test)
+
+
+TRIED: Final[Mapping[str, Sequence[Mapping[str, Any]]]] = {
+    n.OURS: (
+        {"segment_share": 0.5},
+        {"segment_share": 0.6},
+        {"segment_share": 0.7},
+        {"segments": "ends"},
+        {"temperature": 0.1},
+        {"temperature": 0.4},
+        {"self_weight": 0.0},
+        {"self_weight": 1.0},
+        {"rotate_deg": 0.0, "gain": 0.0, "jitter": 0.0},
+        {"rotate_deg": 45.0},
+        {"use_context": False},
+        {"summary": "mean", "sharpness": 5.0},
+    ),
+    n.FEDAVG: ({"confidence": 0.8}, {"confidence": 0.95}),
+    n.FEDOPT: ({"server_lr": 0.001}, {"server_lr": 0.01}),
+    n.FEDPROX: ({"prox": 0.001}, {"prox": 0.1}),
+    n.MOON: ({"moon": 0.1}, {"moon": 5.0}),
+    n.AUTOENCODER: ({"decoder_dim": 128.0},),
+}
+"""Options of its own that a method is tried with beside those it has."""
+LEARNING_RATES: Final = (0.0005, 0.001, 0.002, 0.004)
+"""Of the devices; every method is tried with each."""
+TUNES: Final[Sequence[Mapping[str, Any]]] = (
+    {"tune": {"lr": 0.001}},
+    {"tune": {"lr": 0.002}},
+    {"tune": {"lr": 0.004}},
+    {"tune": {"lr": 0.002, "rotate_deg": 10.0, "gain": 0.1}},
+    {"tune": {"lr": 0.002, "rotate_deg": 20.0, "gain": 0.2}},
+    {"tune": {"lr": 0.002, "rotate_deg": 30.0, "gain": 0.2}},
+    {"tune_epochs": 60, "tune": {"lr": 0.002}},
+)
+"""Ways to train encoders and head together at the coordinator."""

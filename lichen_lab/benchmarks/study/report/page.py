@@ -1,0 +1,124 @@
+"""Runs and rows in, one self-contained HTML file out: the page of every study."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+from markupsafe import Markup
+
+from lichen_lab.benchmarks.result import Row, commit
+from lichen_lab.benchmarks.study.part import Results
+from lichen_lab.benchmarks.study.report.sheets import Sheet
+from lichen_lab.benchmarks.tables import Table, judged, template
+from lichen_lab.simulation.reporting import style
+from runtime.outputs import writing
+
+Figures = tuple[tuple[str, Markup], ...]
+"""Words and drawing of each."""
+_PACKAGE: Final = "lichen_lab.benchmarks.study.report"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Figures and tables that stand together.
+
+    Attributes:
+        figures: side by side, a lone one over the whole width.
+        tables: one a condition.
+        sheets: below them.
+        name: above all; empty: nothing.
+        wide: each figure has the whole width.
+    """
+
+    figures: Figures
+    tables: tuple[Table, ...]
+    sheets: tuple[Sheet, ...] = ()
+    name: str = ""
+    wide: bool = False
+
+
+@dataclass(frozen=True)
+class Section:
+    """One part of a study.
+
+    Attributes:
+        name: the part's.
+        title: the part's.
+        groups: what is shown of it.
+    """
+
+    name: str
+    title: str
+    groups: tuple[Group, ...]
+
+
+def drawings(made: Iterable[tuple[str, str]]) -> Figures:
+    """Figures of words and SVG that matplotlib wrote."""
+    return tuple((words, Markup(svg)) for words, svg in made)  # noqa: S704 - our own SVG, texts escaped
+
+
+@dataclass(frozen=True)
+class Page:
+    """What one study says around its figures.
+
+    Attributes:
+        study: its name.
+        title: of the page.
+        lead: what runs have in common; ends with a full stop.
+        footer: what figures mean.
+        groups: a part's runs and rows as they are shown.
+        widest_px: of a figure that has the whole width.
+    """
+
+    study: str
+    title: str
+    lead: str
+    footer: str
+    groups: Callable[[Results[Any, Any], Sequence[Row]], tuple[Group, ...]]
+    widest_px: int = 760
+
+    def html(self, results: Sequence[Results[Any, Any]], rows: Sequence[Row]) -> str:
+        """The page.
+
+        Args:
+            results: by part.
+            rows: all, for the goals.
+        """
+        goals = [goal for one in results for goal in one.part.goals]
+        with style.context():
+            sections = [
+                Section(
+                    one.part.name,
+                    one.part.title,
+                    self.groups(one, one.rows()),
+                )
+                for one in results
+            ]
+        return template((files(_PACKAGE) / "page.html").read_text()).render(
+            study=self.study,
+            title=self.title,
+            lead=self.lead,
+            footer=self.footer,
+            widest_px=self.widest_px,
+            sections=sections,
+            judged=judged(goals, rows),
+            style=style.sheet(),
+            commit=commit(),
+            when=datetime.now(tz=UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            seeds=max((row.n for row in rows), default=0),
+            runs=len(set().union(*(one.keys() for one in results))),
+            quick=any(one.quick for one in results),
+        )
+
+    def write(self, results: Sequence[Results[Any, Any]], rows: Sequence[Row], path: Path) -> None:
+        """Write the page.
+
+        Raises:
+            NotWritten: it cannot be.
+        """
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(self.html(results, rows), encoding="utf-8")

@@ -1,0 +1,135 @@
+"""Drawings that several studies have, each from runs or rows alone."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from lichen_lab.benchmarks.result import Row
+from lichen_lab.simulation.reporting import style
+
+_DASHES: Final = ("-", "--", ":")
+Curve = Mapping[int, float]
+"""A run's figure by round."""
+Values = NDArray[np.float64]
+
+
+def look(place: int) -> tuple[str, str]:
+    """Colour and dash of the n-th line."""
+    colours = style.CLASSES
+    return colours[place % len(colours)], _DASHES[(place // len(colours)) % len(_DASHES)]
+
+
+def below(axes: Axes, columns: int = 2) -> None:
+    """The legend under the figure, where it hides no line."""
+    axes.legend(loc="upper center", bbox_to_anchor=(0.45, -0.17), ncols=columns, fontsize=9.5)
+
+
+def mean_curve(runs: Sequence[Curve]) -> tuple[list[int], Values, Values]:
+    """Rounds that all seeds looked at, the mean of their figures, and its standard error."""
+    rounds = sorted(set.intersection(*(set(one) for one in runs)))
+    table = np.array([[one[round_] for round_ in rounds] for one in runs])
+    error = table.std(axis=0, ddof=1) / np.sqrt(len(table)) if len(table) > 1 else np.zeros(len(rounds))
+    return rounds, table.mean(axis=0), error
+
+
+def curves(
+    lines: Iterable[tuple[str, Sequence[Curve]]], figure: str, name: str, room: float | None = None
+) -> str:
+    """A figure by round: of each method the mean over seeds, and the band of one standard error about it.
+
+    Args:
+        lines: methods with a curve a seed.
+        figure: what it is, with its unit.
+        name: of the drawing.
+        room: free about what is shown of all rounds but the first third; None: all of every line is shown.
+    """
+    made, (axes,) = style.figure(6.4, 4.3)
+    lowest, highest = np.inf, -np.inf
+    for place, (method, runs) in enumerate(lines):
+        colour, dash = look(place)
+        rounds, mean, error = mean_curve(runs)
+        axes.plot(rounds, mean, dash, color=colour, lw=2, marker="o", ms=2.5, label=method)
+        axes.fill_between(rounds, mean - error, mean + error, color=colour, alpha=0.14, lw=0)
+        lowest, highest = min(lowest, mean[len(mean) // 3 :].min()), max(highest, mean.max())
+    if room is not None and highest > lowest:
+        axes.set_ylim(lowest - room, highest + room)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlabel("round")
+    axes.set_ylabel(figure)
+    axes.grid(axis="y")
+    below(axes)
+    return style.svg(made, name)
+
+
+def conditions(rows: Sequence[Row], metric: str, figure: str, name: str) -> str:
+    """A metric under each condition, in their order: a line a method, a bar for one standard error each way.
+
+    Args:
+        rows: others of them are passed over.
+        metric: of the rows that are shown.
+        figure: its words at the axis.
+        name: of the drawing.
+    """
+    found = [row for row in rows if row.metric == metric]
+    unders = list(dict.fromkeys(row.setting for row in found))
+    made, (axes,) = style.figure(6.8, 4.6)
+    for place, method in enumerate(dict.fromkeys(row.method for row in found)):
+        own = {row.setting: row for row in found if row.method == method}
+        at = [number for number, under in enumerate(unders) if under in own]
+        mean = [own[unders[number]].mean for number in at]
+        error = [own[unders[number]].se for number in at]
+        colour, dash = look(place)
+        axes.errorbar(at, mean, error, fmt="o", ls=dash, color=colour, lw=2, ms=4, label=method)
+    axes.set_xticks(range(len(unders)), unders, fontsize=8.5, rotation=20, ha="right")
+    axes.set_xlim(-0.4, len(unders) - 0.6)
+    axes.set_ylabel(figure)
+    axes.grid(axis="y")
+    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize=9)
+    return style.svg(made, name)
+
+
+def bars(rows: Sequence[Row], name: str) -> str:
+    """One figure by condition and method: a dot for the mean, a line for one standard deviation each way."""
+    settings = list(dict.fromkeys(row.setting for row in rows))
+    made, (axes,) = style.figure(7.4, 1.2 + 0.24 * len(rows) + 0.34 * len(settings))
+    level = 0.0
+    ticks: list[tuple[float, str]] = []
+    for setting in settings:
+        # Above the methods' names, which stand left of the axis.
+        left: Any = axes.get_yaxis_transform()
+        axes.text(
+            -0.4, level, setting, transform=left, fontsize=9.5, weight="bold", va="center", in_layout=False
+        )
+        for place, row in enumerate(row for row in rows if row.setting == setting):
+            level += 1
+            colour = look(place)[0]
+            axes.plot([row.mean - row.sd, row.mean + row.sd], [level, level], color=colour, lw=2, alpha=0.55)
+            axes.plot(row.mean, level, "o", color=colour, ms=7)
+            ticks.append((level, row.method))
+        level += 1.4
+    axes.set_yticks(*zip(*ticks, strict=True), fontsize=9)
+    axes.set_ylim(level - 0.4, -1)
+    axes.set_xlabel(rows[0].metric)
+    axes.grid(axis="x")
+    axes.spines["left"].set_visible(False)
+    return style.svg(made, name)
+
+
+def margins(rows: Sequence[Row], name: str) -> str:
+    """Paired differences of one method: a dot for the mean, a line for one standard error each way."""
+    made, (axes,) = style.figure(6.8, 1.1 + 0.3 * len(rows))
+    for level, row in enumerate(rows):
+        colour = style.GREEN if row.mean > 0 else style.RED
+        axes.plot([row.mean - row.se, row.mean + row.se], [level, level], color=colour, lw=2, alpha=0.55)
+        axes.plot(row.mean, level, "o", color=colour, ms=7)
+    axes.axvline(0, color=style.GREY, lw=1)
+    axes.set_yticks(range(len(rows)), [row.metric.removesuffix(", points") for row in rows], fontsize=9)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.set_xlabel("points")
+    axes.grid(axis="x")
+    axes.spines["left"].set_visible(False)
+    return style.svg(made, name)

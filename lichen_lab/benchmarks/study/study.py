@@ -1,0 +1,129 @@
+"""A study as a whole: parts to runs to rows, and the report."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from importlib import import_module
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from lichen_lab.benchmarks.parallel_runs import run_each
+from lichen_lab.benchmarks.result import Bench, Row, Say
+from lichen_lab.benchmarks.run_cache import Kept
+from lichen_lab.benchmarks.study.part import Results, Setting, Timed
+from lichen_lab.benchmarks.study.parts import Parts
+
+S = TypeVar("S", bound=Setting)
+O = TypeVar("O", bound=Timed)  # noqa: E741 - an outcome, beside a setting
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a command asks for.
+
+    Attributes:
+        parts: their names; empty: all that run without being asked.
+        seeds: repetitions, from ``seed`` on; None: as many as the study says.
+        seed: the first one.
+        workers: processes; None is one a CPU.
+        resume: file of finished runs; None: the cache's.
+        any_code: finished runs of other versions of the code count too.
+        report: write a page here.
+        quick: one seed, small runs.
+    """
+
+    parts: tuple[str, ...] = ()
+    seeds: int | None = None
+    seed: int = 0
+    workers: int | None = None
+    resume: Path | None = None
+    any_code: bool = False
+    report: Path | None = None
+    quick: bool = False
+
+
+def _first(one: Any, other: Any) -> Any:
+    del other
+    return one
+
+
+def distinct(ones: Iterable[S], merge: Callable[[S, S], S] = _first) -> dict[str, S]:
+    """Each run once, by key, in the order of first mention.
+
+    Args:
+        ones: may repeat.
+        merge: one run that does for two of the same key.
+    """
+    by_key: dict[str, list[S]] = {}
+    for one in ones:
+        by_key.setdefault(one.key(), []).append(one)
+    return {key: reduce(merge, same) for key, same in by_key.items()}
+
+
+@dataclass(frozen=True)
+class Study(Generic[S, O]):
+    """A benchmark that is made of parts.
+
+    Attributes:
+        name: the word after ``lichen bench``; the folder's name.
+        title: what it measures, in one line.
+        parts: that it has.
+        store: opens the file of finished runs, or the cache's; a keyword ``any_code``.
+        run: makes one run, in whatever process this is; importable by name, and torch-free until it runs.
+        report: module with ``write(results, rows, path)``, imported where a page is asked for.
+        seeds: repetitions where a command names none.
+        merge: one run that does for two of the same key.
+        order: runs are made in this one; of seeds first.
+    """
+
+    name: str
+    title: str
+    parts: Parts[S, O]
+    store: Callable[..., Kept[S, O]]
+    run: Callable[[S], O]
+    report: str
+    seeds: int = 5
+    merge: Callable[[S, S], S] = _first
+    order: Callable[[S], Any] = attrgetter("seed")
+
+    def bench(self) -> Bench:
+        """As the registry knows it."""
+
+        def run(quick: bool, say: Say) -> list[Row]:  # noqa: FBT001 - every benchmark's signature
+            return self.measure(Wish(quick=quick), say)
+
+        return Bench(self.name, self.title, run, goals=self.parts.goals())
+
+    def measure(self, wish: Wish, say: Say) -> list[Row]:
+        """Run what is wished, and write the report.
+
+        Raises:
+            Misconfigured: an unknown part, or a data set is not here.
+            NotWritten: a file cannot be written.
+            Transient: a worker was killed.
+        """
+        found = [replace(one, computed=one.part.computed(wish.quick, say)) for one in self.results(wish, say)]
+        rows = [row for one in found for row in one.rows()]
+        if wish.report is not None:
+            self._write(found, rows, wish.report)
+            say(f"the report is in {wish.report}")
+        return rows
+
+    def _write(self, found: Sequence[Results[S, O]], rows: Sequence[Row], path: Path) -> None:
+        """Matplotlib is imported only where a page is asked for."""
+        import_module(self.report).write(found, rows, path)
+
+    def results(self, wish: Wish, say: Say) -> list[Results[S, O]]:
+        """The runs of every part that is wished."""
+        wanted = self.parts.chosen(wish.parts)
+        if wish.quick:
+            wanted = [part.small() for part in wanted]
+        count = 1 if wish.quick else wish.seeds or self.seeds
+        seeds = range(wish.seed, wish.seed + count)
+        store = self.store(wish.resume, any_code=wish.any_code)
+        ones = [one for part in wanted for one in part.ones(seeds)]
+        # One seed of everything before the next: what is there when somebody stops it can be compared.
+        ones.sort(key=self.order)
+        done = run_each(distinct(ones, self.merge), store, say, self.run, wish.workers)
+        return [part.results(done, seeds, quick=wish.quick) for part in wanted]

@@ -1,0 +1,1 @@
+"""Benchmarks of the agent, the wire and inference."""

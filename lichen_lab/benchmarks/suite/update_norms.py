@@ -1,0 +1,167 @@
+"""How far honest updates of one round lie apart: what a screen by norm must leave alone.
+
+Real QQR training on real data, split unevenly on purpose: SPAR's people with failing sensors (the demo's
+fleet), and UCI-HAR in the QQR paper's setting (Dirichlet shares of the classes, an evolving set, rounds with
+missing and noisy modalities). Of every round and part of the model, each device's root mean square over the
+median of the round's devices.
+"""
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from lichen_lab.benchmarks.result import Bench, Row, Say, row
+from lichen_lab.simulation.data import spar_fleet
+from lichen_lab.simulation.data.sets import spar
+from lichen_lab.simulation.data.streams import Evolving, Stream, dirichlet_pools, rng_of
+from lichen_lab.simulation.training.runner import simulate
+from models.aggregation.update_norms import magnitudes
+from models.contract import Update, WindowSet
+from models.data.window_set import select
+from protocol.errors import Misconfigured
+from protocol.tasks.folding import Robust
+from protocol.tasks.task import Encoder, Modality, Network, Rounds, Task, Window
+
+DATA_VARIABLE: Final = "LICHEN_DATA"
+_FILE: Final = Path("uci_har") / "uci_har_train.npz"
+_LABELS: Final = ("walking", "upstairs", "downstairs", "sitting", "standing", "laying")
+_RATE_HZ: Final = 50.0
+_POOL: Final = 800
+_PURPOSE: Final = 7
+UNSCREENED: Final = Robust(outlier_factor=0)
+
+
+class Gauge:
+    """Collects, per part, each update's magnitude over the median of its round's."""
+
+    def __init__(self) -> None:
+        self.ratios: dict[str, list[float]] = {}
+
+    def see(self, updates: Iterable[Update]) -> None:
+        """One round's updates."""
+        by_part: dict[str, list[float]] = {}
+        for update in updates:
+            for part, value in magnitudes(update.tensors).items():
+                by_part.setdefault(part, []).append(value)
+        for part, values in by_part.items():
+            middle = float(np.median(values))
+            if len(values) > 2 and middle > 0:  # noqa: PLR2004 - of two, the median says nothing
+                self.ratios.setdefault(part, []).extend(value / middle for value in values)
+
+    def rows(self, dataset: str, setting: str, seconds: float) -> Iterator[Row]:
+        """The median, the 99th percentile and the largest."""
+        for part, ratios in sorted(self.ratios.items()):
+            for metric, value in (
+                ("99 % of the updates stay below, times the median", float(np.quantile(ratios, 0.99))),
+                ("largest, times the median", max(ratios)),
+            ):
+                yield row(dataset, part, setting, metric, [value], seconds=seconds)
+
+
+def uci_har_task(rounds: int, seed: int) -> Task:
+    """Six activities from a waist-worn phone."""
+    small = Encoder(kind="cnn1d", width=16, depth=4)
+    return Task(
+        name="uci-har",
+        labels=_LABELS,
+        modalities=(
+            Modality(name="accelerometer", channels=3, rate_hz=_RATE_HZ, unit="g"),
+            Modality(name="gyroscope", channels=3, rate_hz=_RATE_HZ, unit="rad/s"),
+        ),
+        window=Window(length_s=2.56),
+        network=Network(encoders={"accelerometer": small, "gyroscope": small}, feature_dim=64, hidden_dim=64),
+        rounds=Rounds(count=rounds, min_windows=1),
+        robust=UNSCREENED,
+        config={"lr": 0.16, "pce_on_incomplete": True},
+        seed=seed,
+    )
+
+
+def uci_har_windows(path: Path) -> WindowSet:
+    """The training half.
+
+    Raises:
+        Misconfigured: the file is not there.
+    """
+    if not path.is_file():
+        raise Misconfigured(f"{path} is not there; name the folder of the data sets in {DATA_VARIABLE}")
+    with np.load(path, allow_pickle=False) as data:
+        arrays = {name: data[name] for name in data.files}
+    return _windows(arrays)
+
+
+def _windows(arrays: Mapping[str, Any]) -> WindowSet:
+    """Total acceleration and rotation: what a phone measures."""
+    x, channels = arrays["x"], list(arrays["channels"])
+
+    def of(prefix: str) -> Any:
+        return np.ascontiguousarray(x[:, [channels.index(f"{prefix}_{axis}") for axis in "xyz"]])
+
+    count = len(x)
+    return WindowSet(
+        x={"accelerometer": of("total_acc"), "gyroscope": of("body_gyro")},
+        present_BM=np.ones((count, 2), np.bool_),
+        quality_BM=np.ones((count, 2), np.float32),
+        y_B=arrays["y"].astype(np.int64) - 1,
+    )
+
+
+def uci_har_devices(windows: WindowSet, alpha: float, seed: int) -> dict[str, Stream]:
+    """Ten devices with from 40 to 600 windows, uneven in classes, with missing and noisy modalities."""
+    rng = rng_of(seed, _PURPOSE)
+    sizes = [40, 40, 80, 80, 150, 150, 300, 300, 600, 600]
+    pools = dirichlet_pools(windows.y_B, len(sizes), _POOL, alpha, rng)
+    return {
+        f"d{number}": Evolving(
+            select(windows, pool), 1000 * seed + number, size, max(4, size // 20), 0.5, 0.5, 0.3, 0.0
+        )
+        for number, (size, pool) in enumerate(zip(sizes, pools, strict=True))
+    }
+
+
+def _measured(
+    dataset: str, setting: str, say: Say, runs: Iterable[tuple[Task, Mapping[str, WindowSet | Stream], int]]
+) -> list[Row]:
+    gauge, started = Gauge(), time.perf_counter()
+    for task, devices, seed in runs:
+        say(f"{dataset}, {setting}, seed {seed}")
+        simulate(task, devices, None, seed, watch=lambda _, updates: gauge.see(updates))
+    return list(gauge.rows(dataset, setting, time.perf_counter() - started))
+
+
+def run(quick: bool, say: Say) -> list[Row]:  # noqa: FBT001 - every benchmark's signature
+    """Three seeds of 20 rounds each; quick: one seed, 5 rounds."""
+    import torch  # noqa: PLC0415 - heavy, and only needed here
+
+    torch.set_num_threads(1)
+    seeds, rounds = (range(1), 5) if quick else (range(3), 20)
+    series = spar.load()
+
+    def of_spar(seed: int) -> tuple[Task, Mapping[str, WindowSet | Stream], int]:
+        task = spar_fleet.task(rounds, seed=seed).model_copy(update={"robust": UNSCREENED})
+        return (
+            task,
+            {
+                d.name: spar_fleet.windows(task, spar_fleet.played(series, d, seed).recorded)
+                for d in spar_fleet.DEVICES
+            },
+            seed,
+        )
+
+    rows = _measured("SPAR", "six people, sensors fail", say, map(of_spar, seeds))
+    folder = os.environ.get(DATA_VARIABLE)
+    if folder is None:
+        say(f"UCI-HAR is left out: name the folder of the data sets in {DATA_VARIABLE}")
+        return rows
+    windows = uci_har_windows(Path(folder) / _FILE)
+    for alpha in (0.1, 1.0):
+        of_har = ((uci_har_task(rounds, seed), uci_har_devices(windows, alpha, seed), seed) for seed in seeds)
+        rows += _measured("UCI-HAR", f"10 devices, 40 to 600 windows, Dirichlet {alpha:g}", say, of_har)
+    return rows
+
+
+BENCH: Final = Bench(name="norms", title="how far apart the updates of honest, uneven devices lie", run=run)

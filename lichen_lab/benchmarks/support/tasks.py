@@ -1,0 +1,28 @@
+"""Tasks and windows for benchmarks that measure bytes and time, and no accuracy."""
+
+import numpy as np
+
+from lichen_lab.simulation.data.sets.spar import LABELS, MODALITIES
+from models.contract import WindowSet
+from protocol.tasks.task import Task
+
+
+def demo_task() -> Task:
+    """SPAR: 7 classes, accelerometer and gyroscope, 128-d features."""
+    return Task(name="spar", labels=LABELS, modalities=MODALITIES)
+
+
+def noise_windows(task: Task, count: int, seed: int = 0) -> WindowSet:
+    """Windows of noise with all classes in turn, every modality present: for what measures bytes and time."""
+    rng = np.random.default_rng(seed)
+    return WindowSet(
+        x={
+            m.name: (
+                m.offset + m.scale * rng.standard_normal((count, m.channels, task.samples(m.name)))
+            ).astype(np.float32)
+            for m in task.modalities
+        },
+        present_BM=np.ones((count, len(task.modalities)), np.bool_),
+        quality_BM=np.ones((count, len(task.modalities)), np.float32),
+        y_B=np.arange(count, dtype=np.int64) % len(task.labels),
+    )

@@ -1,0 +1,122 @@
+"""Tables of a report's page: methods down, figures across, paired differences beside what they are of."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Final
+
+from jinja2 import Environment, StrictUndefined, Template
+from markupsafe import Markup
+
+from lichen_lab.benchmarks.result import Goal, Row, short
+
+_CLEAR: Final = 2.0
+"""A margin is coloured from so many standard errors on."""
+_LARGE: Final = 1000
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A goal and the row it speaks about."""
+
+    goal: Goal
+    row: Row
+
+    @property
+    def met(self) -> bool:
+        """Whether it holds."""
+        return self.goal.met(self.row)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One method under one condition.
+
+    Attributes:
+        method: as rows name it.
+        cells: its row of each metric of the table, None where it has none.
+        margins: paired differences that stand in this line, with the words before each.
+    """
+
+    method: str
+    cells: tuple[Row | None, ...]
+    margins: tuple[tuple[str, Row], ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """One condition: methods down, figures across.
+
+    Attributes:
+        setting: the condition.
+        metrics: columns.
+        margin: what the column of paired differences is called; empty without one.
+        lines: see :class:`Line`.
+    """
+
+    setting: str
+    metrics: tuple[str, ...]
+    margin: str
+    lines: tuple[Line, ...]
+
+
+_MARGIN: Final = re.compile(r"(?:(?P<of>.*): )?above (?P<theirs>.*), points")
+
+
+def is_margin(row: Row) -> bool:
+    """Whether the row is a paired difference."""
+    return _MARGIN.fullmatch(row.metric) is not None
+
+
+def tables(rows: Sequence[Row]) -> tuple[Table, ...]:
+    """A table for each condition, paired differences in the lines of those that they speak about."""
+    return tuple(
+        _table(setting, [row for row in rows if row.setting == setting])
+        for setting in dict.fromkeys(row.setting for row in rows)
+    )
+
+
+def _table(setting: str, rows: Sequence[Row]) -> Table:
+    absolute = {(row.method, row.metric): row for row in rows if not is_margin(row)}
+    metrics = tuple(dict.fromkeys(metric for _, metric in absolute))
+    margins = [(row, found) for row in rows if (found := _MARGIN.fullmatch(row.metric))]
+    ours = tuple(dict.fromkeys(row.method for row, _ in margins))
+    theirs = tuple(dict.fromkeys(found["theirs"] for _, found in margins))
+    # All against one: the differences stand in the lines of the many.
+    many = len(theirs) == 1 and len(ours) > 1
+    header = f"minus {theirs[0]}" if many else f"{ours[0]} minus this" if len(ours) == 1 else "difference"
+    shown: dict[str, list[tuple[str, Row]]] = {}
+    for row, found in margins:
+        words = found["of"] or ("" if many or len(ours) == 1 else f"{row.method} minus this")
+        shown.setdefault(row.method if many else found["theirs"], []).append((words, row))
+    lines = tuple(
+        Line(
+            method, tuple(absolute.get((method, metric)) for metric in metrics), tuple(shown.get(method, ()))
+        )
+        for method in dict.fromkeys(method for method, _ in absolute)
+    )
+    return Table(setting, metrics, header if margins else "", lines)
+
+
+def judged(goals: Sequence[Goal], rows: Sequence[Row]) -> list[Judged]:
+    """Every goal with every row that it speaks about."""
+    return [Judged(goal, row) for goal in goals for row in rows if goal.concerns(row)]
+
+
+def template(page: str) -> Template:
+    """A page's template, with the macros ``goals`` and ``tables`` before it."""
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(short=short, figure=figure)
+    environment.globals.update(
+        Markup=Markup, clear=lambda row: row.n > 1 and abs(row.mean) >= _CLEAR * row.se
+    )
+    macros = (files("lichen_lab.benchmarks") / "_tables.html").read_text()
+    return environment.from_string(macros + page)
+
+
+def figure(value: float) -> str:
+    """Two digits after the point, or whole thousands."""
+    return short(value) if value == round(value) or abs(value) >= _LARGE else f"{value:.2f}"

@@ -1,0 +1,118 @@
+"""``lichen demo``."""
+
+import asyncio
+import json
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from lichen_lab.demo import plans
+from lichen_lab.demo.core import run
+from lichen_lab.demo.core.results import Results
+from lichen_lab.demo.core.screen import Screen
+from lichen_lab.simulation.data import spar_fleet
+from runtime import exit_codes
+from runtime.logs import configure
+from runtime.settings.load import LogSettings
+
+app = typer.Typer(add_completion=False)
+_LOG_WIDTH = 140
+_STOPPED = 130
+"""What shells expect of a program that was ended by Ctrl-C."""
+
+
+class Format(StrEnum):
+    """How the result is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+@app.command()
+def demo(
+    *,
+    method: Annotated[str, typer.Option(help=f"Whose demo: {', '.join(plans.names())}.")] = plans.DEFAULT,
+    out: Annotated[Path, typer.Option(help="Where everything is written.")] = Path("demo-out"),
+    rounds: Annotated[int, typer.Option(help="Rounds of learning.", min=1, max=200)] = spar_fleet.ROUNDS,
+    speed: Annotated[float, typer.Option(help="Replay so many times faster than recorded.", min=1)] = 20.0,
+    seed: Annotated[int, typer.Option(help="Decides faults, order of exercises, initial model.", min=0)] = 0,
+    chaos: Annotated[
+        bool, typer.Option("--chaos", help="Kill one agent and the coordinator in mid-round.")
+    ] = False,
+    study: Annotated[
+        bool,
+        typer.Option(help="Beside it, simulate several seeds and the alternatives (where the demo does)."),
+    ] = True,
+    study_seeds: Annotated[int, typer.Option(help="Seeds of the simulation.", min=1, max=20)] = 3,
+    observer_python: Annotated[
+        Path | None,
+        typer.Option(
+            help="Python of the observing device; it has only lichen[infer]. Default: .venv-observer"
+        ),
+    ] = None,
+    timeout_s: Annotated[float, typer.Option(help="Give up after so long, and say why.", min=10)] = 1200.0,
+    output_format: Annotated[
+        Format, typer.Option("--format", help="A table for people, or one JSON object.")
+    ] = Format.TABLE,
+) -> None:
+    """A whole fleet on this machine, on real data: learn over MQTT, end with ONNX on a device.
+
+    Starts an embedded broker, a coordinator, training agents and (but for graphs) an observing one as
+    processes, with sensors that really fail. Exit code 0 only when every check holds.
+    """
+    shown = plans.demo(method)
+    options = spar_fleet.Options(
+        out=out,
+        rounds=rounds,
+        speed=speed,
+        seed=seed,
+        chaos=chaos,
+        study=study,
+        study_seeds=study_seeds,
+        observer_python=observer_python,
+        timeout_s=timeout_s,
+    )
+    as_json = output_format is Format.JSON
+    # Links and settings log as they do in the daemons; here the screen tells.
+    configure(LogSettings(level="error"))
+    try:
+        with Screen(Console(), quiet=as_json) as screen:
+            story = asyncio.run(run.run(shown, options, screen))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        typer.echo("lichen demo: stopped; all of its processes are ended", err=True)
+        raise typer.Exit(_STOPPED) from None
+    except ExceptionGroup as group:
+        # From the two things that run side by side: the first one tells.
+        raise _first(group) from None
+    if as_json:
+        typer.echo(json.dumps(asdict(story)))
+    else:
+        console = Console()
+        # Without a terminal nothing is known of the width, and a log can be wide.
+        page = out / "report.html"
+        wide = console if console.is_terminal else Console(width=_LOG_WIDTH)
+        print_result(story, shown.table(story), wide, page)
+    if not story.worked:
+        raise typer.Exit(exit_codes.SOFTWARE)
+
+
+def _first(group: ExceptionGroup[Exception]) -> Exception:
+    found = group.exceptions[0]
+    return _first(found) if isinstance(found, ExceptionGroup) else found
+
+
+def print_result(story: Results, table: Table | None, console: Console, page: Path) -> None:
+    """The demo's own table, the checks and where the report is."""
+    if table is not None:
+        console.print()
+        console.print(table)
+    console.print()
+    for check in story.checks:
+        mark = "[green]✓[/]" if check.ok else "[red]✗[/]" if check.must else "[yellow]○[/]"
+        console.print(f"{mark} {check.what}: {check.detail}", highlight=False, soft_wrap=True)
+    console.print(f"\n{story.seconds:.0f} s. Report: {page}", highlight=False, soft_wrap=True)

@@ -1,0 +1,1 @@
+"""What all demos share: the fleet, the chaos, the results."""

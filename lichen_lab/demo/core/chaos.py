@@ -1,0 +1,75 @@
+"""``--chaos``: SIGKILL for one agent and the coordinator in mid-round, and their return."""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from lichen_lab.demo.core.screen import Screen
+from lichen_lab.simulation.processes.process import Child, Nursery
+from runtime.fleet_view import FleetView
+
+_AWAY_S: Final = 3.0
+_FROM_ROUND: Final = 3
+"""Not in the first rounds, where everybody still starts."""
+
+
+@dataclass(frozen=True)
+class Strike:
+    """What was killed, and when.
+
+    Attributes:
+        device: the agent that was killed together with the coordinator.
+        round: the round that was open.
+        pids: name -> the process id that was killed.
+    """
+
+    device: str
+    round: int
+    pids: dict[str, int | None]
+
+    def returned(self, children: Iterable[Child]) -> tuple[str, ...]:
+        """Who of the killed runs again, as a new process."""
+        return tuple(
+            sorted(c.name for c in children if c.name in self.pids and c.pid not in (None, self.pids[c.name]))
+        )
+
+
+def moment(view: FleetView, rounds: int) -> str | None:
+    """The device to kill, when the round is open, one device has delivered and another has not; else None."""
+    now = view.round
+    if now is None or now.phase != "collecting" or now.round < min(_FROM_ROUND, rounds):
+        return None
+    late = sorted(set(now.selected) - view.delivered())
+    return late[0] if len(late) < len(now.selected) and late else None
+
+
+async def strike(
+    nursery: Nursery,
+    *,
+    agents: dict[str, Child],
+    coordinator: Child,
+    view: FleetView,
+    screen: Screen,
+    changed: asyncio.Event,
+) -> Strike:
+    """Wait for the moment, kill both, bring them back."""
+    rounds = view.round.rounds if view.round else 1
+    while (victim := moment(view, rounds)) is None:
+        await changed.wait()
+        # The picture is drawn from the same event, which clears it.
+        await asyncio.sleep(0)
+        rounds = view.round.rounds if view.round else rounds
+    accepted = ", ".join(sorted(view.delivered()))
+    number = view.round.round if view.round else 0
+    done = Strike(victim, number, {child.name: child.pid for child in (coordinator, agents[victim])})
+    await asyncio.gather(nursery.kill(coordinator), nursery.kill(agents[victim]))
+    screen.say(
+        f"chaos: SIGKILL for the coordinator and for {victim} in round {number}, "
+        f"with updates of {accepted} already accepted"
+    )
+    await asyncio.sleep(_AWAY_S)
+    await nursery.revive(coordinator)
+    await nursery.revive(agents[victim])
+    screen.say(f"chaos: the coordinator and {victim} are started again")
+    return done

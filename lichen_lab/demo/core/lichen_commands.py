@@ -1,0 +1,68 @@
+"""lichen's own commands, as an operator runs them, and what they answer as JSON."""
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from protocol.errors import Transient
+
+if TYPE_CHECKING:
+    from lichen_lab.demo.core.fleet import Fleet
+
+_PATIENCE_S: Final = 60.0
+_WORDS: Final = 500
+"""Characters of an error that are told."""
+
+
+async def history(fleet: "Fleet[Any]") -> dict[str, Any]:
+    """What the coordinator's database says, by its own command.
+
+    Raises:
+        Transient: the command failed or took more than a minute.
+    """
+    config = str(fleet.layout.config("coordinator"))
+    found: dict[str, Any] = await ask(fleet, "coordinator", "history", "--config", config)
+    return found
+
+
+def spoken(*words: str) -> str:
+    """A command as a person types it."""
+    return " ".join(("lichen", *words))
+
+
+async def ask(fleet: "Fleet[Any]", *words: str, patience_s: float = _PATIENCE_S) -> Any:
+    """Run ``lichen WORDS --format json``.
+
+    Args:
+        fleet: whose environment, and whose folder for relative paths.
+        words: of the command.
+        patience_s: it is killed after so long.
+
+    Returns:
+        What it printed.
+
+    Raises:
+        Transient: it failed, printed no JSON, or took too long; the message ends with its last words.
+    """
+    name = spoken(*words[:2])
+    process = await asyncio.create_subprocess_exec(
+        *fleet.command("lichen", *words, "--format", "json"),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        out, err = await asyncio.wait_for(process.communicate(), patience_s)
+    except TimeoutError:
+        raise Transient(f"{name} took more than {patience_s:g} s") from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode != 0:
+        said = (err or out).decode(errors="replace").strip()
+        raise Transient(f"{name} ended with exit status {process.returncode}: {said[-_WORDS:]}")
+    try:
+        return json.loads(out)
+    except ValueError:
+        raise Transient(f"{name} printed no JSON: {out.decode(errors='replace')[:_WORDS]}") from None

@@ -1,0 +1,97 @@
+"""What every demo prepares alike: an empty folder, its data, the configurations of all processes."""
+
+import shutil
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from lichen_lab.demo.core.scenario import Stage
+from lichen_lab.simulation.data.spar_fleet import Layout, Options, write_toml
+from lichen_lab.simulation.processes.embedded_broker import free_port
+from models.contract import WindowSet
+from models.data import window_set
+from protocol.errors import Misconfigured
+from protocol.tasks.task import Task
+from runtime.outputs import writing
+
+T = TypeVar("T")
+StageT = TypeVar("StageT", bound=Stage[Any])
+_OURS: Final = ("config", "state", "logs", "recordings", "sites", "bad")
+_NEEDED: Final = (
+    "iotcore",
+    "torch",
+    "sqlalchemy",
+    "onnx",
+    "onnxscript",
+    "onnxruntime",
+    "matplotlib",
+    "jinja2",
+)
+_MARK: Final = ".lichen-demo"
+_OUR_FILES: Final = ("*.jsonl*", "report.*", "*.npz", "*.json", "*.bundle")
+
+
+def clear(root: Path) -> None:
+    """Make the output folder anew; one that the demo did not make is not touched.
+
+    Raises:
+        Misconfigured: it holds something that is not the demo's.
+    """
+    if root.exists() and any(root.iterdir()) and not (root / _MARK).is_file():
+        raise Misconfigured(
+            f"--out {root}: it is not empty and not from an earlier demo; name another folder"
+        )
+    with writing(root):
+        root.mkdir(parents=True, exist_ok=True)
+        (root / _MARK).write_text("made by lichen demo; the next run replaces what lies here\n")
+    for name in _OURS:
+        shutil.rmtree(root / name, ignore_errors=True)
+    # a set: report.json is found twice
+    for file in {found for pattern in _OUR_FILES for found in root.glob(pattern)}:
+        file.unlink()
+
+
+def require() -> None:
+    """Everything that a process of the demo, or its report at the very end, imports.
+
+    Raises:
+        ModuleNotFoundError: naming the first one that is not installed.
+    """
+    for name in _NEEDED:
+        if find_spec(name) is None:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+def begin(options: Options, data: Callable[[], T]) -> tuple[Layout, T]:
+    """Read the demo's data, and make its folder anew.
+
+    Raises:
+        Misconfigured: the data is not here, or the output folder is somebody else's.
+        ModuleNotFoundError: something that the demo needs later is not installed.
+    """
+    # What can fail comes before anything of an earlier run is removed.
+    require()
+    found = data()
+    root = options.out.absolute()
+    clear(root)
+    return Layout(root, free_port()), found
+
+
+def configured(stage: StageT, others: Mapping[str, Mapping[str, Any]]) -> StageT:
+    """Write the task and the configurations: of the training devices, and ``others`` by name; the stage."""
+    agents = {name: stage.agent(name) for name in stage.people}
+    for name, table in {**agents, **others, "task": bare(stage.task)}.items():
+        write_toml(stage.layout.config(name), table)
+    return stage
+
+
+def labelled(windows: WindowSet) -> WindowSet:
+    """Those windows in which one exercise was done throughout."""
+    return window_set.select(windows, windows.y_B >= 0)
+
+
+def bare(task: Task) -> dict[str, Any]:
+    """A task as ``task.toml`` holds it."""
+    table: dict[str, Any] = task.model_dump(mode="json", exclude_none=True)
+    return table

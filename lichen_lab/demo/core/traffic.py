@@ -1,0 +1,131 @@
+"""What an onlooker at the broker sees of each device's downloads and uploads, blob by blob. Pure.
+
+Payload bytes as they were published, repetitions included. Downloads are named by the manifests that the
+devices themselves fetch.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from pydantic import ValidationError
+
+from protocol import messages
+from protocol.errors import Refused
+from protocol.frames.headers import Manifest
+from protocol.messages import ModelPointer, Offer
+from protocol.topics import Kind, Route, parse
+
+MANIFEST: Final = "manifest"
+BUNDLE: Final = "bundle"
+OTHER: Final = "other"
+
+
+@dataclass
+class Turn:
+    """One device in one round: bytes down by blob name, bytes up."""
+
+    down: dict[str, int] = field(default_factory=dict)
+    up: int = 0
+
+    @property
+    def blobs(self) -> tuple[str, ...]:
+        """The parts of the model that were fetched, sorted."""
+        return tuple(sorted(set(self.down) - {MANIFEST, BUNDLE, OTHER}))
+
+    @property
+    def model_bytes(self) -> int:
+        """Down, without bundles: what learning costs."""
+        return sum(size for name, size in self.down.items() if name != BUNDLE)
+
+
+class Onlooker:
+    """Counts; :meth:`turns` names what was counted."""
+
+    def __init__(self, fleet: str) -> None:
+        self._fleet = fleet
+        self._round: dict[str, int] = {}
+        """Device -> the round of the last offer to it: what it fetches and sends belongs to it."""
+        self._down: dict[tuple[str, int], dict[str, int]] = defaultdict(lambda: defaultdict(int))
+        self._up: dict[tuple[str, int], int] = defaultdict(int)
+        self._bases: set[str] = set()
+        self._bundles: set[str] = set()
+        self._names: dict[str, str] = {}
+        self.pointers: dict[str, ModelPointer] = {}
+        """Device -> the newest bundle that it was pointed to by itself."""
+        self.sizes: dict[str, int] = {}
+        """Blob name -> its bytes in the newest manifest that was seen: all of the model."""
+        self.missed = 0
+        """Messages that there was no room for: so many are not counted."""
+
+    def filters(self) -> tuple[tuple[str, int], ...]:
+        """Topic filters and their QoS."""
+        device = f"lichen/v1/{self._fleet}/d/+"
+        single = (Kind.OFFER, Kind.MODEL, Kind.UPDATE)
+        return (
+            *((f"{device}/{kind.value}", 0) for kind in single),
+            *((f"{device}/{kind.value}/+", 0) for kind in (Kind.DOWN_BLOB, Kind.UP_BLOB)),
+        )
+
+    def apply(self, topic: str, payload: bytes) -> None:
+        """Take one message; what is not lichen's is passed over."""
+        try:
+            route = parse(topic)
+            if route.device is not None:
+                self._take(route, route.device, payload)
+            elif route.kind is Kind.FLEET_MODEL:
+                self._bundles.add(messages.decode(payload, ModelPointer).bundle.digest)
+        except Refused:
+            return
+
+    def _take(self, route: Route, device: str, payload: bytes) -> None:
+        at = (device, self._round.get(device, 0))
+        match route.kind:
+            case Kind.OFFER:
+                offer = messages.decode(payload, Offer)
+                self._round[device] = offer.round
+                self._bases.add(offer.base)
+            case Kind.MODEL:
+                self.pointers[device] = pointer = messages.decode(payload, ModelPointer)
+                self._bundles.add(pointer.bundle.digest)
+            case Kind.UPDATE | Kind.UP_BLOB:
+                self._up[at] += len(payload)
+            case Kind.DOWN_BLOB if route.digest is not None:
+                self._down[at][route.digest] += len(payload)
+                self._learn(route.digest, payload)
+            case _:
+                return
+
+    def _learn(self, digest: str, payload: bytes) -> None:
+        """A manifest that came in one chunk says what the blobs are called."""
+        if digest not in self._bases:
+            return
+        try:
+            manifest = Manifest.model_validate_json(payload)
+        except ValidationError:
+            return
+        self._names |= {ref.digest: name for name, ref in manifest.blobs.items()}
+        self.sizes = {name: ref.size for name, ref in manifest.blobs.items()}
+
+    def _name(self, digest: str) -> str:
+        if digest in self._bases:
+            return MANIFEST
+        return BUNDLE if digest in self._bundles else self._names.get(digest, OTHER)
+
+    def turns(self) -> dict[str, dict[int, Turn]]:
+        """Device -> round -> what went over the wire for it. Round 0: before its first offer."""
+        found: dict[str, dict[int, Turn]] = defaultdict(lambda: defaultdict(Turn))
+        for (device, number), digests in self._down.items():
+            down = found[device][number].down
+            for digest, size in digests.items():
+                name = self._name(digest)
+                down[name] = down.get(name, 0) + size
+        for (device, number), size in self._up.items():
+            found[device][number].up += size
+        return {device: dict(sorted(turns.items())) for device, turns in found.items()}
+
+
+def total(sizes: Mapping[str, int], names: Iterable[str]) -> int:
+    """Bytes of these blobs."""
+    return sum(sizes[name] for name in names if name in sizes)

@@ -1,0 +1,147 @@
+"""Figures that several demos draw."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import Colormap
+from matplotlib.patches import Patch, Rectangle
+from numpy.typing import NDArray
+
+from lichen_lab.demo.core.results import DeviceStory, ObserverStory, WindowResults
+from lichen_lab.simulation.data.sets.spar import LABEL_NAMES
+from lichen_lab.simulation.reporting import style
+
+_DARK_ABOVE = 0.55
+_PERCENT = 100.0
+
+
+def of_windows(story: WindowResults) -> dict[str, str]:
+    """Where the last version errs, and what the observing device said: those that there is data for."""
+    drawn = {}
+    if story.confusion:
+        drawn["confusion"] = confusion(story.confusion, story.labels)
+    if story.observer and story.observer.predictions:
+        drawn["timeline"] = timeline(story.observer, story.labels)
+    return drawn
+
+
+def confused(story: WindowResults) -> str:
+    """The largest confusion in words: which class is taken for which other, by share of its windows."""
+    found = [
+        (count / sum(row), count, sum(row), done, said)
+        for done, row in enumerate(story.confusion)
+        for said, count in enumerate(row)
+        if done != said and count
+    ]
+    if not found:
+        return "No window is taken for another exercise."
+    share, count, windows, done, said = max(found)
+    names = [LABEL_NAMES.get(label, label) for label in story.labels]
+    return (
+        f"The largest confusion: {names[done]} is taken for {names[said]} in {_PERCENT * share:.0f} % of its "
+        f"windows ({count} of {windows})."
+    )
+
+
+def heat(
+    axes: Axes,
+    values: NDArray[np.float64],
+    *,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    shades: Colormap,
+    text: str,
+) -> None:
+    """One heat map with its numbers in the cells; ``text`` formats them."""
+    top = float(np.nanmax(values)) if np.isfinite(values).any() else 1.0
+    scaled = values / top if top > 0 else values
+    axes.imshow(scaled, cmap=shades, vmin=0, vmax=1, aspect="auto")
+    for row in range(values.shape[0]):
+        for column in range(values.shape[1]):
+            value = values[row, column]
+            if np.isfinite(value):
+                ink = "#ffffff" if scaled[row, column] > _DARK_ABOVE else "#1d2b26"
+                axes.text(column, row, text.format(value), ha="center", va="center", color=ink, fontsize=9.5)
+    axes.set_xticks(range(len(columns)), columns)
+    axes.set_yticks(range(len(rows)), rows)
+    axes.spines[:].set_visible(False)
+
+
+def sensors(devices: Sequence[DeviceStory], modalities: Sequence[str]) -> str:
+    """Per device and modality: share of windows missing, and quality."""
+    height = 1.0 + 0.38 * max(1, len(devices))
+    made, (left, right) = style.figure(7.4, height, columns=2)
+    names = [d.name for d in devices]
+    table = [[_PERCENT * d.missing.get(m, 0.0) for m in modalities] for d in devices]
+    heat(left, np.array(table, float), rows=names, columns=modalities, shades=style.WARM, text="{:.0f} %")
+    left.set_title("windows without this modality", fontsize=11)
+    table = [[d.quality.get(m, np.nan) for m in modalities] for d in devices]
+    heat(
+        right,
+        np.array(table, float),
+        rows=style.row_names(names, 1),
+        columns=modalities,
+        shades=style.SHADES,
+        text="{:.2f}",
+    )
+    right.set_title("quality of the rest", fontsize=11)
+    return style.svg(made, "sensors")
+
+
+def confusion(counted: Sequence[Sequence[int]], labels: Sequence[str]) -> str:
+    """Rows: what was done; columns: what the model said."""
+    made, (axes,) = style.figure(5.2, 4.4)
+    counts = np.array(counted, float)
+    share = _PERCENT * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    shown = np.where(counts > 0, share, np.nan)
+    heat(axes, shown, rows=labels, columns=labels, shades=style.SHADES, text="{:.0f}")
+    axes.set_xlabel("the model said")
+    axes.set_ylabel("was done")
+    return style.svg(made, "confusion")
+
+
+def timeline(observer: ObserverStory, labels: Sequence[str]) -> str:
+    """The observing device's predictions against the truth, over the time of its stream."""
+    made, (axes,) = style.figure(7.4, 2.9)
+    width = _stride(observer)
+    for p in observer.predictions:
+        for level, label in ((2, p.truth), (1, p.label)):
+            if label in labels:
+                colour = style.CLASSES[labels.index(label) % len(style.CLASSES)]
+                axes.add_patch(_box(p.t - width, level, width, 0.8, colour))
+        if p.right is False:
+            axes.plot(p.t - width / 2, 1.92, marker="x", color=style.RED, ms=4, mew=1.4)
+    times = [p.t for p in observer.predictions]
+    axes.fill_between(
+        times, 0, [0.8 * p.confidence for p in observer.predictions], color=style.GREY, alpha=0.5, lw=0
+    )
+    if observer.fault is not None:
+        axes.axvspan(*observer.fault, color=style.RED, alpha=0.10, lw=0)
+        axes.text(sum(observer.fault) / 2, 2.92, "gyroscope silent", ha="center", va="bottom", fontsize=9.5)
+    axes.set_yticks([0.4, 1.4, 2.4], ["confidence", "predicted", "true"])
+    axes.set_ylim(0, 3.25)
+    if times:
+        axes.set_xlim(min(times) - width, max(times))
+    axes.set_xlabel("seconds of the stream")
+    axes.spines["left"].set_visible(False)
+    colours = [
+        Patch(color=style.CLASSES[i % len(style.CLASSES)], label=name) for i, name in enumerate(labels)
+    ]
+    axes.legend(
+        handles=colours,
+        ncols=style.legend_columns(len(labels), 4),
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.22),
+        handlelength=1,
+    )
+    return style.svg(made, "timeline")
+
+
+def _stride(observer: ObserverStory) -> float:
+    gaps = np.diff([p.t for p in observer.predictions])
+    return float(np.median(gaps)) if len(gaps) else 1.0
+
+
+def _box(x: float, y: float, width: float, height: float, colour: str) -> Patch:
+    return Rectangle((x, y), width, height, facecolor=colour, edgecolor="none", alpha=0.9)

@@ -1,0 +1,85 @@
+"""The files of the routed demo: what each kind of watch records, the unseen people, all configurations."""
+
+from pathlib import Path
+
+from edge_agent.windows.window_sets import windows_of
+from lichen_lab.demo.core.prepare import begin, configured, labelled
+from lichen_lab.demo.core.scenario import Stage
+from lichen_lab.demo.plans.disentafl import devices, recordings
+from lichen_lab.demo.plans.disentafl.results import RoutedStory, WatchStory
+from lichen_lab.simulation.data import spar_fleet
+from lichen_lab.simulation.data.sets import spar
+from models.contract import WindowSet
+from models.data import window_set
+from models.data.streams.recording import read
+from protocol.tasks.task import Task
+
+
+def prepare(options: spar_fleet.Options, version: str) -> Stage[RoutedStory]:
+    """Write everything that the processes read.
+
+    Raises:
+        Misconfigured: SPAR is not here, or the output folder is somebody else's.
+        ModuleNotFoundError: something that the demo needs later is not installed.
+    """
+    layout, series = begin(options, spar.load)
+    task = devices.task(options.rounds, seed=options.seed)
+    lengths: dict[str, float] = {}
+    for watch in devices.DEVICES:
+        own, later = recordings.played(series, watch, options.seed)
+        spar.save(layout.recording(watch.name), own)
+        if watch.later:
+            spar.save(layout.recording(devices.later(watch.name)), later)
+        lengths[watch.name] = spar.seconds(own)
+    watched = recordings.observed(series, options.seed)
+    spar.save(layout.recording(devices.OBSERVED.name), watched)
+    lengths[devices.OBSERVED.name] = spar.seconds(watched)
+    window_set.save(layout.unseen, unseen(task, series, layout))
+    watches = {watch.name: watch for watch in devices.DEVICES}
+    stage = Stage(
+        layout=layout,
+        task=task,
+        story=told(task, options, version),
+        people={name: f"{watch.person}: {watch.kind}" for name, watch in watches.items()},
+        agent=lambda name: devices.watch_config(layout, watches[name], options),
+        lengths_s=lengths,
+    )
+    observing = devices.observer_config(layout)
+    others = {devices.OBSERVED.name: observing, "coordinator": spar_fleet.coordinator_config(layout)}
+    return configured(stage, others)
+
+
+def told(task: Task, options: spar_fleet.Options, version: str) -> RoutedStory:
+    """The story before anything happened."""
+    story = RoutedStory(
+        labels=task.labels,
+        modalities=task.modality_names,
+        targets={target.name: target.labels for target in task.objectives},
+        unseen=spar_fleet.UNSEEN,
+        chaos=options.chaos,
+        version=version,
+    )
+    story.devices = [
+        WatchStory(
+            name=watch.name,
+            person=watch.person,
+            kind=watch.kind,
+            sensors=watch.sensors,
+            targets=watch.targets,
+            later=watch.later,
+            observes=watch is devices.OBSERVED,
+        )
+        for watch in (*devices.DEVICES, devices.OBSERVED)
+    ]
+    return story
+
+
+def unseen(task: Task, series: tuple[spar.Series, ...], layout: spar_fleet.Layout) -> WindowSet:
+    """What the fleet is judged on: whole sensors, all targets, people no training device has met."""
+    path = Path(layout.recording("unseen"))
+    parts = []
+    for person in spar_fleet.UNSEEN:
+        spar.save(path, recordings.whole(spar.of_person(series, person), 0))
+        parts.append(windows_of(task, read(path)))
+    path.unlink()
+    return labelled(window_set.concat(parts))

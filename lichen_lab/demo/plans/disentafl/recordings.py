@@ -1,0 +1,86 @@
+"""Recordings with the labels of several targets, made from SPAR.
+
+Not mirrored onto one wrist, as QQR's demo does: which arm wears the watch is something to be learned.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lichen_lab.demo.plans.disentafl.devices import ARM, OBSERVED, OBSERVED_S, SPEED, Watch
+from lichen_lab.simulation.data.sensor_faults import inject, plan_faults
+from lichen_lab.simulation.data.sets import spar
+from protocol.tasks.task import LABEL
+
+STEP_S: Final = 0.32
+"""The turning speed is labelled in steps of this length; a window's label is its mean over them."""
+_GYRO: Final = slice(3, 6)
+Recording = spar.Recording
+
+
+def _order(series: Sequence[spar.Series], seed: int) -> list[spar.Series]:
+    return [series[i] for i in np.random.default_rng(seed).permutation(len(series))]
+
+
+def turning_speed(values_TC: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Mean length of the angular velocity in each step, rad/s; a last part of a step is left out."""
+    length_T = np.linalg.norm(values_TC[:, _GYRO].astype(np.float64), axis=1)
+    step = round(STEP_S * spar.RATE_HZ)
+    whole = len(length_T) // step * step
+    return np.asarray(length_T[:whole].reshape(-1, step).mean(axis=1))
+
+
+def tracks(series: Sequence[spar.Series], recorded: Recording) -> Recording:
+    """Label tracks of the further targets, for series in the order in which ``recorded`` has them."""
+    starts = [
+        float(t) for t, label in zip(recorded["label/t"], recorded["label/values"], strict=True) if label >= 0
+    ]
+    arm_t, arm, speed_t, speed = [], [], [], []
+    for start, one in zip(starts, series, strict=True):
+        step_S = turning_speed(one.values[: _samples(recorded, start)])
+        end = start + STEP_S * len(step_S)
+        arm_t += [start, start + _samples(recorded, start) / spar.RATE_HZ]
+        arm += [one.side, -1]
+        speed_t += [*(start + STEP_S * np.arange(len(step_S))), end]
+        speed += [*step_S, np.nan]
+    found: dict[str, NDArray[Any]] = {}
+    for name, t, values in ((ARM, arm_t, arm), (SPEED, speed_t, speed)):
+        found[f"target/{name}/t"] = np.asarray(t, np.float64)
+        found[f"target/{name}/values"] = np.asarray(values, np.float64)
+    return found
+
+
+def _samples(recorded: Recording, start: float) -> int:
+    """How many samples of the series that begins there were kept."""
+    at = int(np.searchsorted(recorded["label/t"], start))
+    return round((float(recorded["label/t"][at + 1]) - start) * spar.RATE_HZ)
+
+
+def whole(series: Sequence[spar.Series], seed: int, limit_s: float | None = None) -> Recording:
+    """All sensors and all targets, in an order that the seed decides."""
+    chosen = _order(series, seed)
+    recorded = spar.recording(chosen, limit_s=limit_s)
+    return {**recorded, **tracks(chosen, recorded)}
+
+
+def part(recorded: Recording, sensors: Sequence[str], targets: Sequence[str]) -> Recording:
+    """What these sensors deliver, with the labels of these targets."""
+    kept = {*sensors, *(LABEL if name == LABEL else f"target/{name}" for name in targets)}
+    return {key: values for key, values in recorded.items() if key.rpartition("/")[0] in kept}
+
+
+def played(series: Sequence[spar.Series], watch: Watch, seed: int) -> tuple[Recording, Recording]:
+    """What a training device plays: its sensors with labels, and its later sensors without any."""
+    recorded = whole(spar.of_person(series, watch.person), seed)
+    if watch.faults is not None:
+        sensors = {k: v for k, v in recorded.items() if not k.startswith("target/")}
+        recorded |= inject(sensors, plan_faults(sensors, watch.faults, seed), seed)
+    return part(recorded, watch.sensors, watch.targets), part(recorded, watch.later, ())
+
+
+def observed(series: Sequence[spar.Series], seed: int) -> Recording:
+    """What the observing device plays; its labels are only compared with what it says."""
+    recorded = whole(spar.of_person(series, OBSERVED.person), seed, OBSERVED_S)
+    return part(recorded, OBSERVED.sensors, OBSERVED.targets)

@@ -1,0 +1,136 @@
+"""The sites of a fleet that completes a graph: what each writes down, and the task.
+
+UMLS says which kinds of medical notion stand in which relation to which. Here each site writes down relations
+of its own, which no other has, about notions that others name, too.
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from lichen_lab.simulation.data import spar_fleet
+from lichen_lab.simulation.data.sets import small_graphs
+from protocol.tasks.options import Features, GraphTask
+from protocol.tasks.task import Rounds, Task, Uplink
+
+TASK_NAME: Final = "umls-sites"
+TEXT: Final = small_graphs.TEXT
+TEXT_WIDTH: Final = 32
+TEXT_SHARE: Final = 0.5
+"""Of a site's entities, those whose text it has (r of the paper's tables)."""
+TRIPLES: Final = "facts.tsv"
+TEXT_FILE: Final = "text.npz"
+QUESTIONS: Final = 8
+"""That each gateway is asked."""
+TOP_K: Final = 25
+"""Of which the known ones are left out."""
+POLL_S: Final = 0.5
+JUDGE_SHARE: Final = 0.1
+"""Of its own facts, those on which a gateway judges its model and never trains."""
+
+CONFIG: Final = {
+    "dim": 64,
+    "epochs": 3,
+    "lr": 0.015,
+    "batch": 512,
+    "negatives": 64,
+    "warmup_rounds": 2,
+    "rows_share": 0.5,
+    "validation": JUDGE_SHARE,
+}
+ALONE: Final = {"fusion": "structure", "imputer": "none", "dual": False, "warmup_rounds": 0, "lr": 0.03}
+"""S-Ind, over these: structure alone, and nobody to learn with, at the best of the rates that were tried."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """One gateway."""
+
+    name: str
+    relations: tuple[str, ...]
+    about: str
+    """What it writes down, in words."""
+    later: tuple[str, ...] = ()
+    """Entities that it is told of while the fleet runs: with them, all facts that name them."""
+    late: bool = False
+    """Joins while the fleet runs."""
+    first: tuple[tuple[str, str], ...] = ()
+    """Questions that it is asked before all others."""
+
+
+SITES: Final = (
+    Site(
+        "anatomy",
+        ("isa", "location_of", "part_of", "process_of", "property_of", "adjacent_to", "connected_to",
+         "consists_of", "contains", "surrounds", "interconnects", "conceptual_part_of",
+         "developmental_form_of"),
+        "what is where, and part of what",
+    ),
+    Site(
+        "laboratory",
+        ("measures", "analyzes", "diagnoses", "evaluation_of", "measurement_of", "assesses_effect_of", "uses",
+         "carries_out", "performs", "practices", "method_of", "degree_of", "exhibits", "precedes"),
+        "what measures and shows what",
+    ),
+    Site(
+        "ward",
+        ("treats", "prevents", "complicates", "manages", "manifestation_of", "co-occurs_with", "occurs_in",
+         "associated_with", "indicates", "result_of"),
+        "what treats, prevents and complicates what",
+        later=("antibiotic", "pharmacologic_substance", "hormone", "vitamin"),
+        first=(("antibiotic", "treats"), ("pharmacologic_substance", "treats")),
+    ),
+    Site(
+        "pharmacy",
+        ("affects", "interacts_with", "disrupts", "causes", "produces", "ingredient_of", "derivative_of",
+         "issue_in", "conceptually_related_to"),
+        "what acts on what",
+        late=True,
+    ),
+)  # fmt: skip
+
+
+def task(rounds: int, *, seed: int = 0, **config: Any) -> Task:
+    """What the fleet learns: tails of facts, from structure and text."""
+    return Task(
+        name=TASK_NAME,
+        method="mmfed3_hide",
+        graph=GraphTask(
+            features=(Features(name=TEXT, dim=TEXT_WIDTH),),
+            top_k=TOP_K,
+            max_entities=1000,
+            max_relations=100,
+            max_triples=20_000,
+        ),
+        rounds=Rounds(
+            count=rounds,
+            deadline_s=60.0,
+            quorum=1.0,
+            min_devices=sum(not site.late for site in SITES),
+            min_windows=100,
+        ),
+        uplink=Uplink(codec="int8", error_carry=True),
+        config={**CONFIG, **config},
+        seed=seed,
+    )
+
+
+def growing() -> Site:
+    """The site that is told more."""
+    return next(site for site in SITES if site.later)
+
+
+def grow_round(rounds: int) -> int:
+    """The round after which a site is told more."""
+    return max(1, math.ceil(rounds / 3))
+
+
+def join_round(rounds: int) -> int:
+    """The round after which the late site joins."""
+    return max(1, rounds // 2)
+
+
+def folder(layout: spar_fleet.Layout, name: str) -> Path:
+    """Where a site's own files lie."""
+    return layout.root / "sites" / name

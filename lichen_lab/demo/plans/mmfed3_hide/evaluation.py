@@ -1,0 +1,128 @@
+"""How good each gateway's model is on facts that nobody was told, and what it reaches by itself.
+
+A job beside the fleet, because it trains. By itself means: the same training for the same rounds with the
+same facts at the same time, on structure alone (S-Ind of the paper), as a fleet of one.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edge_agent.training.update_encoding import pack_update
+from lichen_lab.demo.core.side_jobs import main
+from lichen_lab.demo.plans.mmfed3_hide import devices
+from lichen_lab.demo.plans.mmfed3_hide.results import Scores
+from models.contract import ClientContext, LocalResult, Tensors, Update
+from models.knowledge_graph.data.embedding_tables import Tables, tables
+from models.knowledge_graph.data.files import Triple
+from models.knowledge_graph.data.keyed import KeyedGraph
+from models.knowledge_graph.data.keys import RELATIONS, key
+from models.knowledge_graph.data.merging import empty, merge
+from models.methods.mmfed3_hide import config_of
+from models.registry import method
+from models.tensors import read_npz
+from protocol.frames.frame import decode_frame
+from protocol.frames.headers import UpdateHeader
+from protocol.messages import Offer
+from protocol.tasks.task import Task, Uplink
+
+_NO_BASE = "0" * 64
+
+
+def scores(
+    task: Task, own: Tables, secret: bytes, asked: Sequence[Triple], known: Sequence[Triple]
+) -> Scores:
+    """Filtered ranks of held-out facts by a gateway's tables, heads and tails.
+
+    Args:
+        task: says which score.
+        own: the tables that its answers come from.
+        secret: the fleet's.
+        asked: held-out facts.
+        known: what else is true.
+    """
+    from models.methods.mmfed3_hide.evaluation import judged  # noqa: PLC0415 - only in the child: torch
+
+    asked_N3, known_N3 = (
+        np.array([_rows(own, secret, one) for one in facts], np.int64).reshape(-1, 3)
+        for facts in (asked, known)
+    )
+    found = judged(config_of(task), own, asked_N3, [asked_N3, known_N3])
+    return Scores(found.mrr, found.hits_1, found.hits_10, found.questions)
+
+
+def _rows(own: Tables, secret: bytes, fact: Triple) -> tuple[int, int, int]:
+    head, relation, tail = fact
+    h, r, t = (
+        own.entity(key(secret, head)),
+        own.relation(key(secret, relation, RELATIONS)),
+        own.entity(key(secret, tail)),
+    )
+    if h is None or r is None or t is None:
+        raise ValueError(f"{fact}: the gateway's tables lack one of them")
+    return h, r, t
+
+
+def by_itself(
+    task: Task, name: str, turns: Mapping[int, Sequence[Triple]], secret: bytes, seed: int
+) -> tuple[dict[int, float], Tables]:
+    """Train without a fleet: MRR by round on the gateway's own facts, and the tables in the end.
+
+    Args:
+        task: the fleet's.
+        name: of the gateway.
+        turns: round -> the facts that it had then.
+        secret: the fleet's.
+        seed: of the training.
+    """
+    alone = task.model_copy(
+        update={
+            "config": {**task.config, **devices.ALONE},
+            "uplink": Uplink(codec="float32", error_carry=False),
+        }
+    )
+    spec = method(alone.method)
+    client, server = spec.client(), spec.server()
+    state, kept = client.initial(alone, seed), Tensors()
+    found: dict[int, float] = {}
+    for number, facts in turns.items():
+        graph: Any = KeyedGraph.of(merge(empty(), facts)[0], secret, alone)
+        result = client.train(ClientContext(alone, name, number, seed), graph, state, kept)
+        kept, found[number] = result.private, result.metrics["mrr"]
+        fold = server.open(alone, number, state)
+        fold.fold(_sent(alone, name, number, graph, result))
+        state = fold.close()
+    own = tables(kept)
+    if own is None:
+        raise ValueError(f"{name}: training left no tables")
+    return found, own
+
+
+def _sent(task: Task, name: str, number: int, graph: Any, result: LocalResult) -> Update:
+    """As it would arrive."""
+    offer = Offer(task=task.name, round=number, base=_NO_BASE, base_size=0, closes_in_s=1.0)
+    frame, _ = pack_update(offer, task, (name, ()), graph, result, carry={})
+    header, tensors = decode_frame(frame, UpdateHeader)
+    return Update(header, dict(tensors))
+
+
+def results(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """One line a result."""
+    task = Task.model_validate(job["task"])
+    secret = bytes.fromhex(job["secret"])
+    for name, told in job["gateways"].items():
+        facts, asked = [tuple(one) for one in told["facts"]], [tuple(one) for one in told["held_out"]]
+        own = tables(read_npz(Path(told["private"])))
+        if own is None:
+            raise ValueError(f"{told['private']}: no tables")
+        yield {"gateway": name, "scores": asdict(scores(task, own, secret, asked, facts))}
+        turns = {int(number): facts[:count] for number, count in told["turns"].items()}
+        reached, alone = by_itself(task, name, turns, secret, int(job["seed"]))
+        yield {"gateway": name, "alone": reached, "scores": asdict(scores(task, alone, secret, asked, facts))}
+
+
+if __name__ == "__main__":
+    main(results)

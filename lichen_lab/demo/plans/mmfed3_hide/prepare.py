@@ -1,0 +1,135 @@
+"""The files of the demo on graphs: each site's facts, texts and questions, and all configurations."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from edge_agent.identity import fleet_secret
+from lichen_lab.demo.core import scenario
+from lichen_lab.demo.core.prepare import begin, configured
+from lichen_lab.demo.plans.mmfed3_hide import devices as cast
+from lichen_lab.demo.plans.mmfed3_hide import parts
+from lichen_lab.demo.plans.mmfed3_hide.devices import Site
+from lichen_lab.demo.plans.mmfed3_hide.parts import Part
+from lichen_lab.demo.plans.mmfed3_hide.results import Answer, Gateway, GraphStory
+from lichen_lab.simulation.data import spar_fleet
+from models.knowledge_graph.data.graph import Graph
+
+
+@dataclass(frozen=True)
+class Stage(scenario.Stage[GraphStory]):
+    """All that is ready before the first process starts."""
+
+    graph: Graph = field(kw_only=True)
+    parts: dict[str, Part] = field(kw_only=True)
+    waiting: dict[str, str] = field(default_factory=dict)
+    """As ``people``, of sites that join later."""
+
+
+def prepare(options: spar_fleet.Options, version: str) -> Stage:
+    """Write everything that the processes read.
+
+    Raises:
+        Misconfigured: UMLS is not here and does not come, or the output folder is somebody else's.
+        ModuleNotFoundError: something that the demo needs later is not installed.
+    """
+    layout, graph = begin(options, parts.umls)
+    task = cast.task(options.rounds, seed=options.seed)
+    fleet_secret.make(secret_file(layout))
+    dealt = {site.name: parts.part(graph, site, options.seed) for site in cast.SITES}
+    for site in cast.SITES:
+        parts.write(cast.folder(layout, site.name), dealt[site.name])
+        asked = parts.questions(dealt[site.name], cast.QUESTIONS, site.first)
+        parts.write_questions(questions_file(layout, site.name), asked)
+    stage = Stage(
+        layout=layout,
+        task=task,
+        story=told(graph, dealt, options, version),
+        people={site.name: site.about for site in cast.SITES if not site.late},
+        waiting={site.name: site.about for site in cast.SITES if site.late},
+        agent=lambda name: gateway_config(layout, name),
+        lengths_s=dict.fromkeys((site.name for site in cast.SITES), 0.0),
+        graph=graph,
+        parts=dealt,
+    )
+    late = {name: gateway_config(layout, name) for name in stage.waiting}
+    return configured(stage, {**late, "coordinator": coordinator_config(layout, options.rounds)})
+
+
+def secret_file(layout: spar_fleet.Layout) -> Path:
+    """The fleet's secret: the gateways' alone. The coordinator's configuration does not name it."""
+    return layout.root / "sites" / fleet_secret.FILE
+
+
+def questions_file(layout: spar_fleet.Layout, name: str) -> Path:
+    """What a gateway is asked."""
+    return cast.folder(layout, name) / "questions.tsv"
+
+
+def private_file(layout: spar_fleet.Layout, name: str) -> Path:
+    """What training leaves on a gateway: its embeddings."""
+    return layout.state(name) / "private" / f"{cast.TASK_NAME}.npz"
+
+
+def answers_file(layout: spar_fleet.Layout, name: str) -> Path:
+    """What it answers."""
+    return layout.root / f"answers-{name}.jsonl"
+
+
+def gateway_config(layout: spar_fleet.Layout, name: str) -> dict[str, Any]:
+    """An agent that reads its site's files against the demo's broker."""
+    folder = cast.folder(layout, name)
+    return {
+        "fleet": spar_fleet.FLEET,
+        "device": name,
+        "roles": ["observe", "train"],
+        "state_dir": str(layout.state(name)),
+        "cache_dir": str(layout.state(name) / "cache"),
+        "state_every_s": 1.0,
+        "mqtt": {"host": "127.0.0.1", "port": layout.port},
+        "log": {"format": "json"},
+        "infer": {"enabled": True, "output": str(answers_file(layout, name))},
+        "graph": {
+            "triples": [str(folder / cast.TRIPLES)],
+            "features": {cast.TEXT: str(folder / cast.TEXT_FILE)},
+            "secret_file": str(secret_file(layout)),
+            "queries": str(questions_file(layout, name)),
+            "poll_s": cast.POLL_S,
+        },
+    }
+
+
+def coordinator_config(layout: spar_fleet.Layout, rounds: int) -> dict[str, Any]:
+    """The demo's coordinator: it has no graph to judge versions on."""
+    table = spar_fleet.coordinator_config(layout)
+    del table["evaluation"]
+    # Before a site is told more, so that it answers before and after.
+    return {**table, "export": {"enabled": True, "every_rounds": cast.grow_round(rounds)}}
+
+
+def told(graph: Graph, dealt: dict[str, Part], options: spar_fleet.Options, version: str) -> GraphStory:
+    """The story before anything happened."""
+    story = GraphStory(entities=len(graph.entities), chaos=options.chaos, version=version)
+    story.gateways = [_gateway(site, dealt[site.name]) for site in cast.SITES]
+    return story
+
+
+def _gateway(site: Site, own: Part) -> Gateway:
+    tails: dict[tuple[str, str], list[str]] = {}
+    for head, relation, tail in own.held_out:
+        tails.setdefault((head, relation), []).append(tail)
+    return Gateway(
+        name=site.name,
+        about=site.about,
+        relations=site.relations,
+        entities=own.entities[1],
+        entities_first=own.entities[0],
+        texts=len(own.text.entities),
+        triples=len(own.now),
+        later=len(own.later),
+        late=site.late,
+        answers=[
+            Answer(head, relation, tuple(tails[head, relation]))
+            for head, relation in parts.questions(own, cast.QUESTIONS, site.first)
+        ],
+    )

@@ -1,0 +1,75 @@
+"""The files of QQR's demo: recordings with faults, the unseen people's windows, all configurations."""
+
+import json
+
+from lichen_lab.demo.core.prepare import begin, configured, labelled
+from lichen_lab.demo.core.results import DeviceStory
+from lichen_lab.demo.core.scenario import Stage
+from lichen_lab.demo.plans.qqr.results import Story
+from lichen_lab.demo.rollout import devices as cast
+from lichen_lab.demo.rollout.results import RolloutStory, Watcher
+from lichen_lab.simulation.data import spar_fleet
+from lichen_lab.simulation.data.sensor_faults import share_of
+from lichen_lab.simulation.data.sets import spar
+from models.data import window_set
+from protocol.errors import Misconfigured
+from protocol.tasks.task import Task
+
+
+def prepare(options: spar_fleet.Options, version: str) -> Stage[Story]:
+    """Write everything that the processes read.
+
+    Raises:
+        Misconfigured: SPAR is not here, the output folder is somebody else's, or there are too few rounds.
+        ModuleNotFoundError: something that the demo needs later is not installed.
+    """
+    if options.rounds < cast.LEAST_ROUNDS:
+        raise Misconfigured(
+            f"--rounds {options.rounds}: this demo ends with rollouts of two versions that are much alike; "
+            f"give it {cast.LEAST_ROUNDS} rounds or more"
+        )
+    layout, series = begin(options, spar.load)
+    task = spar_fleet.task(options.rounds, seed=options.seed)
+    window_set.save(layout.unseen, labelled(spar_fleet.windows(task, spar_fleet.unseen(series))))
+    story = told(task, options, version)
+    lengths: dict[str, float] = {}
+    for device in spar_fleet.DEVICES:
+        played = spar_fleet.played(series, device, options.seed)
+        spar.save(layout.recording(device.name), played.recorded)
+        lengths[device.name] = played.seconds
+        one = DeviceStory(device.name, device.people, device.trouble)
+        for modality in task.modality_names:
+            one.injected[modality] = {
+                kind: share_of(played.faults, kind, modality, played.seconds)
+                for kind in ("outage", "noise", "stuck")
+            }
+        story.devices.append(one)
+    for watch in cast.WATCHES:
+        watched = cast.played(series, watch, options.seed)
+        spar.save(layout.recording(watch.name), watched.recorded)
+        lengths[watch.name] = watched.seconds
+    injected = {device.name: device.injected for device in story.devices}
+    (layout.root / "faults.json").write_text(json.dumps(injected, indent=1))
+    stage = Stage(
+        layout=layout,
+        task=task,
+        story=story,
+        people={d.name: ", ".join(map(str, d.people)) for d in spar_fleet.DEVICES},
+        agent=lambda name: spar_fleet.agent_config(layout, name, options.speed),
+        lengths_s=lengths,
+        fault=cast.fault_of(cast.played(series, cast.CANARY, options.seed)),
+    )
+    watches = {watch.name: cast.config(layout, watch) for watch in cast.WATCHES}
+    return configured(stage, {**watches, "coordinator": cast.coordinator(layout, options.rounds)})
+
+
+def told(task: Task, options: spar_fleet.Options, version: str) -> Story:
+    """The story before anything happened; the devices are still to be added."""
+    return Story(
+        labels=task.labels,
+        modalities=task.modality_names,
+        unseen=spar_fleet.UNSEEN,
+        chaos=options.chaos,
+        version=version,
+        rollout=RolloutStory([Watcher(w.name, w.person, w.site) for w in cast.WATCHES], cast.CANARY.name),
+    )

@@ -1,0 +1,45 @@
+"""What QQR's demo finds besides: devices, the observing device, rollouts, simulated seeds, sizes."""
+
+from dataclasses import dataclass, field
+
+from lichen_lab.demo.core.results import DeviceStory, WindowResults
+from lichen_lab.demo.plans.qqr.simulated_seeds import Line
+from lichen_lab.demo.rollout.results import RolloutStory
+
+
+@dataclass
+class Sizes:
+    """Bytes on the wire, MQTT and CBOR headers included."""
+
+    prototypes_4bit: int
+    delta_int8: int
+    """A full update: the model's delta at int8, with its 4-bit prototypes."""
+    delta_float32: int
+    """The same update, all of it in float32."""
+    parameters: int
+    """The model's parameters alone in float32: no names, headers or prototypes (as ``lichen bench wire``)."""
+
+    @property
+    def ratio(self) -> float:
+        """The int8 update as a share of the same one in float32."""
+        return self.delta_int8 / self.delta_float32
+
+    @property
+    def ratio_to_parameters(self) -> float:
+        """The int8 update as a share of the bare parameters in float32."""
+        return self.delta_int8 / self.parameters
+
+
+@dataclass(kw_only=True)
+class Story(WindowResults):
+    """Everything."""
+
+    devices: list[DeviceStory] = field(default_factory=list)
+    rollout: RolloutStory | None = None
+    study: list[Line] = field(default_factory=list)
+    sizes: Sizes | None = None
+
+    @property
+    def alone(self) -> list[float]:
+        """What the devices reach by themselves."""
+        return [d.alone for d in self.devices if d.alone is not None]

@@ -1,0 +1,104 @@
+"""The same people and faults simulated over several seeds: what sharing and what prototypes are worth.
+
+A job beside the live fleet.
+"""
+
+import statistics
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from lichen_lab.demo.core.side_jobs import lines, main
+from lichen_lab.simulation.data import spar_fleet
+from lichen_lab.simulation.data.sets import spar
+
+FEDERATED: Final = "prototypes (PNR)"
+ALONE: Final = "each device alone"
+VARIANTS: Final[Mapping[str, Mapping[str, Any]]] = {FEDERATED: {}, **spar_fleet.BASELINES}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One run: the accuracy on unseen people."""
+
+    seed: int
+    variant: str
+    accuracy: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One variant over the seeds, and how far the fleet with prototypes is above it, seed by seed.
+
+    Accuracies and margins are shares, not percent; ``sd`` is the sample's (n - 1), 0 for one seed.
+    """
+
+    variant: str
+    mean: float
+    sd: float
+    margin: float
+    margin_sd: float
+    seeds: int
+
+    @property
+    def clear(self) -> bool:
+        """Whether the margin is outside its own spread; one seed shows none."""
+        return self.seeds > 1 and abs(self.margin) >= self.margin_sd
+
+
+def spread(values: Iterable[float]) -> tuple[float, float]:
+    """Mean and sample standard deviation (0 for one value)."""
+    numbers = list(values)
+    return statistics.fmean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else 0.0
+
+
+def summarise(lines: Iterable[Line]) -> list[Summary]:
+    """The table: one row a variant. Margins are paired, over the seeds that both have finished."""
+    by_variant: dict[str, dict[int, float]] = {}
+    for line in lines:
+        by_variant.setdefault(line.variant, {})[line.seed] = line.accuracy
+    ours = by_variant.get(FEDERATED, {})
+    rows = []
+    for variant in (*VARIANTS, ALONE):
+        theirs = by_variant.get(variant)
+        shared = sorted(set(ours) & set(theirs or {}))
+        if not theirs or not shared:
+            continue
+        mean, sd = spread(theirs.values())
+        margin, margin_sd = spread(ours[seed] - theirs[seed] for seed in shared)
+        rows.append(Summary(variant, mean, sd, margin, margin_sd, len(theirs)))
+    return rows
+
+
+def read(path: Path) -> list[Line]:
+    """The lines so far; a half-written last one is left for later."""
+    return [Line(**row) for row in lines(path)]
+
+
+def results(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """All seeds and variants of a job."""
+    from lichen_lab.simulation.training.runner import alone, simulate  # noqa: PLC0415 - the parent reads the results without torch
+
+    series = spar.load()
+    rounds = int(job["rounds"])
+    base = spar_fleet.task(rounds)
+    test = spar_fleet.windows(base, spar_fleet.unseen(series))
+    for seed in job["seeds"]:
+        devices = {
+            d.name: spar_fleet.windows(base, spar_fleet.played(series, d, seed).recorded)
+            for d in spar_fleet.DEVICES
+        }
+        for variant, config in VARIANTS.items():
+            chosen = spar_fleet.task(rounds, config=config, seed=seed)
+            history = simulate(chosen, devices, test, seed, rounds=rounds, evaluate_every=rounds)
+            reached = history.rounds[-1].metrics["accuracy"]
+            yield vars(Line(seed, variant, reached, history.seconds))
+        single = alone(spar_fleet.task(rounds, seed=seed), devices, test, seed, rounds=rounds)
+        mean, _ = spread(e.metrics["accuracy"] for e in single.values())
+        yield vars(Line(seed, ALONE, mean, 0.0))
+
+
+if __name__ == "__main__":
+    main(results)

@@ -1,0 +1,90 @@
+"""The files of the demo without labels: recordings, labelled windows, every process's configuration."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from lichen_lab.demo.core.prepare import begin, configured
+from lichen_lab.demo.core.prepare import labelled as with_labels
+from lichen_lab.demo.core.results import DeviceStory
+from lichen_lab.demo.core.scenario import Stage
+from lichen_lab.demo.plans.tactfl import devices, recordings
+from lichen_lab.demo.plans.tactfl.results import UnlabelledStory
+from lichen_lab.simulation.data import spar_fleet
+from lichen_lab.simulation.data.sensor_faults import share_of
+from lichen_lab.simulation.data.sets import spar
+from models.contract import WindowSet
+from models.data import window_set
+from protocol.tasks.task import Task
+
+
+def prepare(options: spar_fleet.Options, version: str) -> Stage[UnlabelledStory]:
+    """Write everything that the processes read.
+
+    Raises:
+        Misconfigured: SPAR is not here, or the output folder is somebody else's.
+        ModuleNotFoundError: something that the demo needs later is not installed.
+    """
+    layout, series = begin(options, spar.load)
+    task = devices.task(options.rounds, str(labelled_file(layout)), seed=options.seed)
+    labelled = recordings.labelled(task, series, options.seed)
+    window_set.save(labelled_file(layout), labelled)
+    window_set.save(layout.unseen, with_labels(spar_fleet.windows(task, spar_fleet.unseen(series))))
+    story = told(task, options, version, labelled)
+    lengths = _devices(layout, series, options, story)
+    watched = spar_fleet.observed(series, options.seed)
+    spar.save(layout.recording(spar_fleet.OBSERVER), watched.recorded)
+    lengths[spar_fleet.OBSERVER] = watched.seconds
+    stage = Stage(
+        layout=layout,
+        task=task,
+        story=story,
+        people={watch.name: f"{watch.person}: {watch.trouble}" for watch in devices.DEVICES},
+        agent=lambda name: spar_fleet.agent_config(layout, name, options.speed),
+        lengths_s=lengths,
+        fault=(watched.faults[0].start_s, watched.faults[0].end_s),
+    )
+    observing = spar_fleet.agent_config(
+        layout, spar_fleet.OBSERVER, spar_fleet.OBSERVER_SPEED, observe_only=True
+    )
+    others = {spar_fleet.OBSERVER: observing, "coordinator": spar_fleet.coordinator_config(layout)}
+    return configured(stage, others)
+
+
+def labelled_file(layout: spar_fleet.Layout) -> Path:
+    """The coordinator's labelled windows."""
+    return layout.root / "labelled.npz"
+
+
+def _devices(
+    layout: spar_fleet.Layout,
+    series: Sequence[spar.Series],
+    options: spar_fleet.Options,
+    story: UnlabelledStory,
+) -> dict[str, float]:
+    """Each training device's recording; returns their lengths in seconds."""
+    lengths: dict[str, float] = {}
+    for watch, device in zip(devices.DEVICES, story.devices, strict=True):
+        played = recordings.played(series, watch, options.seed)
+        spar.save(layout.recording(watch.name), played.recorded)
+        lengths[watch.name] = played.seconds
+        for modality in watch.sensors:
+            device.injected[modality] = {
+                kind: share_of(played.faults, kind, modality, played.seconds) for kind in ("outage", "noise")
+            }
+    return lengths
+
+
+def told(task: Task, options: spar_fleet.Options, version: str, labelled: WindowSet) -> UnlabelledStory:
+    """The story before anything happened."""
+    return UnlabelledStory(
+        labels=task.labels,
+        modalities=task.modality_names,
+        unseen=spar_fleet.UNSEEN,
+        devices=[DeviceStory(watch.name, (watch.person,), watch.trouble) for watch in devices.DEVICES],
+        chaos=options.chaos,
+        version=version,
+        labelled=[int(n) for n in np.bincount(labelled.y_B, minlength=len(task.labels))],
+        broken=next(watch.name for watch in devices.DEVICES if watch.broken),
+    )

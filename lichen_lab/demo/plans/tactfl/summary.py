@@ -1,0 +1,19 @@
+"""What the terminal shows of the devices at the end."""
+
+from rich.table import Table
+
+from lichen_lab.demo.core.screen import summary
+from lichen_lab.demo.plans.tactfl.results import UnlabelledStory
+
+
+def table(story: UnlabelledStory) -> Table:
+    """One row a device: its weight in the last round by part, in percent, and beside the equal share."""
+    last = story.weighed[-1].weights if story.weighed else {}
+    rows = []
+    for device in story.devices:
+        name, relative = device.name, story.relative(device.name)
+        shares = [f"{100 * part[name]:.1f}" if name in part else "" for part in last.values()]
+        ratio = "" if relative is None else f"{relative:.2f}"
+        rows.append((name, f"{device.people[0]}, {device.trouble}", *shares, ratio))
+    columns = ("person, sensors", *last, "of an equal share")
+    return summary("weights of the last round, %", columns, rows, words=1)

@@ -1,0 +1,106 @@
+"""Who takes part in the rollouts: four watches that only predict, one of them in the lab."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from lichen_lab.simulation.data import spar_fleet
+from lichen_lab.simulation.data.sets import spar
+from protocol.rollout import Trial
+
+SPEED: Final = 30.0
+"""Recorded seconds a second: a trial is over in seconds."""
+LIMIT_S: Final = 20.0
+"""So much of each exercise and arm, over and over."""
+GAP_S: Final = 5.0
+"""Recorded seconds of silence before a recording begins again."""
+STATE_EVERY_S: Final = 0.5
+LEAST_ROUNDS: Final = 4
+"""Before that versions agree on too little to be told from a bad one."""
+LAB: Final = "lab"
+CLINIC: Final = "clinic"
+
+
+@dataclass(frozen=True)
+class Watch:
+    """An observing device, on the wrist of a person whom no training device has met."""
+
+    name: str
+    person: int
+    site: str
+
+
+WATCHES: Final = (
+    Watch(spar_fleet.OBSERVER, spar_fleet.OBSERVED, LAB),
+    Watch("alectoria", 8, CLINIC),
+    Watch("letharia", 9, CLINIC),
+    Watch("ramalina", 10, CLINIC),
+)
+CANARY: Final = WATCHES[0]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a rollout goes."""
+
+    canary: str
+    waves: str
+    trial: Trial
+
+
+ALL_AT_ONCE: Final = Plan("share:1", "1", Trial(windows=20, deadline_s=60.0))
+"""The first version has nothing to be compared with: it must answer."""
+PLAN: Final = Plan(
+    f"label:site={LAB}",
+    "0.3,1",
+    Trial(windows=140, deadline_s=60.0, min_agreement=0.45, max_accuracy_drop=0.25, max_latency_ratio=100.0),
+)
+"""The lab first, then some, then all. The demo's versions agree on 0.55 to 0.95 of so many windows, one with
+shuffled weights on 0.0 to 0.4. Latencies are hardly judged: this machine does everything at once."""
+
+
+def before(rounds: int) -> int:
+    """The version that all watches run at first; it is exported in the midst of learning."""
+    return rounds // 2
+
+
+def played(series: tuple[spar.Series, ...], watch: Watch, seed: int) -> spar_fleet.Played:
+    """What its sensors deliver: some seconds of each exercise; the canary's gyroscope fails in the middle."""
+    if watch is CANARY:
+        return spar_fleet.observed(series, seed)
+    own = spar.on_one_wrist(spar.of_person(series, watch.person))
+    return spar_fleet.Played(spar.recording(own, seed=seed + watch.person, limit_s=LIMIT_S), ())
+
+
+def predictions(layout: spar_fleet.Layout, name: str) -> Path:
+    """What a watch says: a line for each window."""
+    return layout.root / f"predictions-{name}.jsonl"
+
+
+def config(layout: spar_fleet.Layout, watch: Watch) -> dict[str, Any]:
+    """Its configuration: it plays its recording for ever, and has the operator's word for where it is."""
+    base = spar_fleet.agent_config(layout, watch.name, SPEED, observe_only=True)
+    (source,) = base["source"]
+    return {
+        **base,
+        "state_every_s": STATE_EVERY_S,
+        "labels": {"site": watch.site},
+        "infer": {**base["infer"], "output": str(predictions(layout, watch.name))},
+        "source": [{**source, "loop": True, "loop_gap_s": GAP_S}],
+    }
+
+
+def coordinator(layout: spar_fleet.Layout, rounds: int) -> dict[str, Any]:
+    """Its configuration: a second version is exported, and none goes out by itself."""
+    base = spar_fleet.coordinator_config(layout)
+    return {
+        **base,
+        "keep_versions": rounds + 1,
+        "export": {**base["export"], "every_rounds": before(rounds)},
+        "rollout": {"mode": "manual", "soak_s": 1.0, "deadline_s": 90.0},
+    }
+
+
+def fault_of(one: spar_fleet.Played) -> tuple[float, float] | None:
+    """When its gyroscope is silent, in seconds of its recording."""
+    return next(((fault.start_s, fault.end_s) for fault in one.faults), None)

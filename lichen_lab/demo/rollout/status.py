@@ -1,0 +1,49 @@
+"""``lichen rollout`` as the demo uses it: the words of a command, and what the status says."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from lichen_lab.demo.rollout.devices import Plan
+from lichen_lab.demo.rollout.results import COMPLETE, FAILED, PAUSED
+
+_OVER: Final = frozenset({COMPLETE, FAILED, PAUSED, "aborted"})
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How the last rollout stands."""
+
+    phase: str
+    why: str
+    words: str
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more comes of it by itself."""
+        return self.phase in _OVER
+
+
+def create_words(config: Path, plan: Plan, which: Sequence[str]) -> tuple[str, ...]:
+    """``rollout create`` and its options.
+
+    Args:
+        config: the coordinator's.
+        plan: how it goes.
+        which: what is rolled out: ``--version N`` or ``--bundle FILE``.
+    """
+    trial = plan.trial.model_dump(exclude_defaults=True)
+    options = [word for key, value in trial.items() for word in (f"--{key.replace('_', '-')}", f"{value:g}")]
+    going = ("--canary", plan.canary, "--waves", plan.waves)
+    return ("rollout", "create", "--config", str(config), *which, *going, *options)
+
+
+def standing(told: dict[str, Any]) -> Standing:
+    """What ``rollout status --format json`` says of the last rollout."""
+    rollout = told["rollout"]
+    if rollout is None:
+        return Standing("none", "", "no rollout has begun")
+    phase, why = str(rollout["phase"]), str(rollout["why"])
+    waits = "; ".join(str(wait["why"]) for wait in told["waits"])
+    return Standing(phase, why, waits or f"the rollout of version {rollout['version']} is {phase}")

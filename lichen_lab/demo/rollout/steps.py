@@ -1,0 +1,187 @@
+"""The last act: four watches predict, a bad version is rolled out and fails, the newest one reaches all."""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from lichen_lab.demo.core.broker_listener import looking_on
+from lichen_lab.demo.core.fleet import Fleet
+from lichen_lab.demo.core.lichen_commands import ask, history, spoken
+from lichen_lab.demo.core.side_jobs import lines
+from lichen_lab.demo.rollout import devices
+from lichen_lab.demo.rollout.bad_model import spoil
+from lichen_lab.demo.rollout.monitor import Recorder, said
+from lichen_lab.demo.rollout.results import (
+    COMMITTED,
+    COMPLETE,
+    FAILED,
+    PAUSED,
+    ROLLED_BACK,
+    TRIAL,
+    Move,
+    Release,
+    RolloutStory,
+)
+from lichen_lab.demo.rollout.screen import board
+from lichen_lab.demo.rollout.status import create_words, standing
+from protocol.errors import Transient
+from runtime.storage.files import disk_errors
+
+if TYPE_CHECKING:
+    from lichen_lab.simulation.processes.process import Child
+
+_START_S: Final = 90.0
+_RELEASE_S: Final = 300.0
+_SAID_S: Final = 20.0
+_LOOK_S: Final = 1.0
+_FIRST: Final = "what half of the rounds made"
+_BAD: Final = "the newest version with its weights shuffled: passes every gate before the device"
+_GOOD: Final = "the newest version, what all rounds made"
+
+
+class Act:
+    """See :meth:`play`."""
+
+    def __init__(self, fleet: Fleet[Any], story: RolloutStory) -> None:
+        self._fleet = fleet
+        self._story = story
+        self._names = [one.name for one in self._story.watchers]
+        self._zero = time.time() - fleet.screen.seconds
+        """Wall clock at the demo's second 0."""
+        self.recorder = Recorder(
+            fleet.view.fleet,
+            self._names,
+            now=lambda: fleet.screen.seconds,
+            tell=lambda move: fleet.screen.say(in_words(move)),
+        )
+        self.children: dict[str, Child] = {}
+        self.words = ""
+        """How the rollout stands."""
+
+    async def play(self) -> None:
+        """All of it; the story is told on the way.
+
+        Raises:
+            Transient: something did not happen in time, or a command failed.
+        """
+        story, screen = self._story, self._fleet.screen
+        story.began = round(screen.seconds, 1)
+        screen.board = lambda: board(story, self.recorder.moves, self.words)
+        async with looking_on(self._fleet, self.recorder):
+            story.moves = self.recorder.moves
+            async with asyncio.TaskGroup() as both:
+                made = both.create_task(self._bad_bundle())
+                both.create_task(self._begin())
+            bundle, version = made.result()
+            story.bad = await self._release(version, _BAD, devices.PLAN, "--bundle", str(bundle))
+            await self._over(story.bad, FAILED)
+            newest = self._fleet.options.rounds
+            story.good = await self._release(newest, _GOOD, devices.PLAN, "--version", str(newest))
+            await self._over(story.good, COMPLETE)
+        self.read()
+
+    def read(self) -> None:
+        """Take what the watches have predicted so far."""
+        for name in self._names:
+            self._story.said[name] = said(self.rows(name), self._zero)
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        """A watch's lines."""
+        return lines(devices.predictions(self._fleet.layout, name))
+
+    async def _begin(self) -> None:
+        """The watches, and the version that they run at first."""
+        fleet, story = self._fleet, self._story
+        for name in self._names:
+            self.children[name] = await fleet.start_observer(name)
+        where = ", ".join(f"{one.name} ({one.site})" for one in story.watchers)
+        fleet.screen.say(f"{len(self._names)} watches that only predict are started: {where}")
+
+        def here() -> bool:
+            known = (fleet.view.devices.get(name) for name in self._names)
+            return all(one is not None and one.status == "online" for one in known)
+
+        await fleet.wait("the watches to connect", here, _START_S)
+        story.before = devices.before(fleet.options.rounds)
+        words = ("--version", str(story.before))
+        story.first = await self._release(story.before, _FIRST, devices.ALL_AT_ONCE, *words)
+        await self._over(story.first, COMPLETE)
+
+    async def _bad_bundle(self) -> tuple[Path, int]:
+        """Spoil the newest version, and export it by the product's own command."""
+        fleet = self._fleet
+        newest = max((await history(fleet))["versions"], key=lambda row: int(row["version"]))
+        folder, out = fleet.layout.root / "bad", fleet.layout.root / "bad.bundle"
+        blobs = fleet.layout.state("coordinator") / "blobs"
+        with disk_errors(folder):
+            manifest, spoilt, version = await asyncio.to_thread(
+                spoil, blobs, newest["manifest"], folder, fleet.options.seed
+            )
+        told = await ask(
+            fleet,
+            *("export", "--blobs", str(spoilt), "--manifest", str(manifest)),
+            *("--task", str(fleet.layout.config("task")), "--out", str(out)),
+            patience_s=fleet.options.timeout_s,
+        )
+        fleet.screen.say(
+            f"version {version} is version {newest['version']} with its weights shuffled; lichen export "
+            f"finds nothing wrong: {told['size']} bytes, graph and torch agree"
+        )
+        return out, version
+
+    async def _release(self, version: int, made: str, plan: devices.Plan, *which: str) -> Release:
+        """``lichen rollout create``."""
+        fleet = self._fleet
+        words = create_words(fleet.layout.config("coordinator"), plan, which)
+        shown = spoken(*(word.replace(f"{fleet.layout.root}/", "") for word in words))
+        release = Release(version, made, shown, began=round(fleet.screen.seconds, 1))
+        fleet.screen.say(shown)
+        await ask(fleet, *words)
+        return release
+
+    async def _over(self, release: Release, wanted: str) -> None:
+        """Watch a rollout to its end."""
+        fleet, screen = self._fleet, self._fleet.screen
+
+        async def over() -> bool:
+            await asyncio.sleep(_LOOK_S)
+            found = standing(await self._status())
+            self.words, release.phase, release.why = found.words, found.phase, found.why
+            return found.over
+
+        def said_so() -> bool:
+            return release.phase != wanted or self._settled(release.version, wanted)
+
+        try:
+            await fleet.wait(f"the rollout of version {release.version} to be over", over, _RELEASE_S)
+        except Transient as error:
+            raise Transient(f"{error}; of the rollout is said: {self.words or 'nothing'}") from None
+        release.ended = round(screen.seconds, 1)
+        await fleet.wait("the watches to say what became of it", said_so, _SAID_S)
+        screen.say(f"the rollout of version {release.version} is {release.phase}: {release.why}")
+        if release.phase == PAUSED:  # no other can begin beside it; the checks tell
+            await ask(fleet, "rollout", "abort", "--config", str(fleet.layout.config("coordinator")))
+            screen.say("it is aborted, so that the demo goes on")
+
+    def _settled(self, version: int, wanted: str) -> bool:
+        """Whether the devices that a rollout reached have said how it ended for them."""
+        reached = self._names if wanted == COMPLETE else [self._story.canary]
+        moves = [self._story.last(name, version) for name in reached]
+        return all(move is not None and move.phase != TRIAL for move in moves)
+
+    async def _status(self) -> dict[str, Any]:
+        config = str(self._fleet.layout.config("coordinator"))
+        told: dict[str, Any] = await ask(self._fleet, "rollout", "status", "--config", config)
+        return told
+
+
+def in_words(move: Move) -> str:
+    """For people."""
+    does = {
+        TRIAL: f"tries version {move.version}",
+        COMMITTED: f"keeps version {move.version}",
+        ROLLED_BACK: f"has dropped version {move.version} by itself",
+    }
+    found = does.get(move.phase, f"says of version {move.version}: {move.phase}")
+    return f"{move.device} {found}" + (f": {move.why}" if move.why else "")

@@ -1,0 +1,1 @@
+"""A fleet on one machine: training alone, daemons in virtual time, or real processes."""

@@ -1,0 +1,277 @@
+"""``lichen simulate``: a fleet's training without a broker; with ``--faults``, its daemons under faults."""
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from protocol.errors import Misconfigured
+
+app = typer.Typer(add_completion=False)
+_ONLINE: Final = "The devices of --dataset"
+_PAIRS: Final = {
+    "missing_share": "affected_rounds",
+    "affected_rounds": "missing_share",
+    "snr_db": "noisy_rounds",
+}
+"""An option that alone leaves every round as it is, and the one it needs beside it."""
+
+
+class Format(StrEnum):
+    """How the history is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+class Parts(StrEnum):
+    """Values of :data:`models.training.evaluation.Part`."""
+
+    GROUP = "group"
+    MODALITIES = "modalities"
+
+
+class Dataset(StrEnum):
+    """Names of ``dataset_tasks.STUDIES``, which is not imported for the help."""
+
+    UCI_HAR = "uci-har"
+    SPAR = "spar"
+    AV_MNIST = "av-mnist"
+
+
+TaskFile = Annotated[
+    Path | None,
+    typer.Option("--task", help="task.toml; --dataset has one of its own.", show_default=False),
+]
+Data = Annotated[
+    Path | None,
+    typer.Option("--data", help="Folder: one npz, csv or parquet file a device.", show_default=False),
+]
+Set = Annotated[
+    Dataset | None,
+    typer.Option("--dataset", help="Instead of --data: deal this one out to devices.", show_default=False),
+]
+Test = Annotated[Path | None, typer.Option("--test", help="Labelled file to judge on; none of the devices'.")]
+Rounds = Annotated[int | None, typer.Option("--rounds", min=1, help="Instead of the task's.")]
+Seed = Annotated[
+    int | None, typer.Option("--seed", min=0, help="Instead of the task's; the first of --faults.")
+]
+Options = Annotated[
+    list[str] | None,
+    typer.Option("--option", help="KEY=VALUE, over the task's options of the method; may be repeated."),
+]
+Method = Annotated[str | None, typer.Option("--method", help="Instead of the task's.")]
+Known = Annotated[
+    Path | None,
+    typer.Option(
+        "--labelled", help="The coordinator's labelled windows, instead of the task's; for such methods."
+    ),
+]
+Profiles = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--profile",
+        help="DEVICE=MODALITY,...:TARGET,..., what it may read and predict (a side left empty: all). May be "
+        "repeated; of --data.",
+    ),
+]
+Every = Annotated[int, typer.Option("--every", min=1, help="Judge every so many rounds, and the last.")]
+By = Annotated[
+    list[Parts] | None,
+    typer.Option(
+        "--by",
+        help="Also judge the last version on each group (person, device) of the test windows, or on all with "
+        "fewer modalities. May be repeated.",
+    ),
+]
+Local = Annotated[bool, typer.Option("--alone", help="Also train each device by itself, and compare.")]
+Own = Annotated[
+    bool,
+    typer.Option(
+        "--personal", help="Also judge the model that each device keeps for itself, on its classes."
+    ),
+]
+Threads = Annotated[int, typer.Option("--threads", min=1, help="Of torch, with one worker.")]
+Shape = Annotated[Format, typer.Option("--format", help="A table for people, or one JSON object.")]
+Faults = Annotated[
+    bool,
+    typer.Option(
+        "--faults", help="Instead: the real coordinator and agents under faults drawn from seeds; no data."
+    ),
+]
+Seeds = Annotated[int, typer.Option("--seeds", min=1, help="With --faults: how many worlds.")]
+Workers = Annotated[int, typer.Option("--workers", min=1, help="Processes; the result is the same.")]
+Trace = Annotated[bool, typer.Option("--trace", help="With --faults: every event of the world of --seed.")]
+
+
+def _online(name: str, words: str, **bounds: Any) -> Any:
+    return typer.Option(name, help=words, rich_help_panel=_ONLINE, show_default=False, **bounds)
+
+
+Devices = Annotated[int | None, _online("--devices", "How many.", min=1)]
+Alpha = Annotated[float | None, _online("--alpha", "Dirichlet's: small is uneven in classes.")]
+Pool = Annotated[int | None, _online("--pool", "Windows that a device sees in the end.", min=1)]
+Size = Annotated[int | None, _online("--size", "Windows that it holds at a time.", min=1)]
+Step = Annotated[int | None, _online("--step", "New ones a round.", min=0)]
+Missing = Annotated[
+    float | None,
+    _online("--missing-share", "Share of windows without a modality, if affected.", min=0, max=1),
+]
+Affected = Annotated[float | None, _online("--affected-rounds", "Share of affected rounds.", min=0, max=1)]
+Noisy = Annotated[
+    float | None, _online("--noisy-rounds", "Share of rounds with a noisy modality.", min=0, max=1)
+]
+Snr = Annotated[float | None, _online("--snr-db", "Its signal-to-noise ratio, dB.")]
+LabelledShare = Annotated[
+    float | None,
+    _online(
+        "--labelled-share",
+        "Of the windows, those that the coordinator has, labelled; devices have the rest, unlabelled. For "
+        "methods that learn from them (there 0.1).",
+        min=0,
+        max=1,
+    ),
+]
+Prototypes = Annotated[
+    int, _online("--prototype-devices", "The last so many only send prototypes, without torch.", min=0)
+]
+
+
+@app.command()
+def simulate(
+    *,
+    task: TaskFile = None,
+    data: Data = None,
+    test: Test = None,
+    dataset: Set = None,
+    rounds: Rounds = None,
+    seed: Seed = None,
+    method: Method = None,
+    option: Options = None,
+    labelled: Known = None,
+    profiles: Profiles = None,
+    every: Every = 1,
+    by: By = None,
+    local: Local = False,
+    personal: Own = False,
+    threads: Threads = 1,
+    workers: Workers = 1,
+    shape: Shape = Format.TABLE,
+    devices: Devices = None,
+    alpha: Alpha = None,
+    pool: Pool = None,
+    size: Size = None,
+    step: Step = None,
+    missing_share: Missing = None,
+    affected_rounds: Affected = None,
+    noisy_rounds: Noisy = None,
+    snr_db: Snr = None,
+    labelled_share: LabelledShare = None,
+    prototype_devices: Prototypes = 0,
+    faults: Faults = False,
+    seeds: Seeds = 100,
+    trace: Trace = False,
+) -> None:
+    """Train a fleet of virtual devices: the real method, real frames, no broker.
+
+    The devices are files (--data), or a data set is dealt out to them (--dataset): Dirichlet pools, an
+    evolving set of windows, rounds in which a modality is missing or noisy. A device's file is a recording
+    (as the replay source reads it) or a window set (x/<modality>, present, quality, y).
+
+    Where a method learns from labelled windows at the coordinator, they are the task's (or --labelled), or a
+    share of the data set (--labelled-share).
+
+    With --faults: the real coordinator and agents on simulated time, links and disks, under faults that seeds
+    decide, and every promise is checked. Exit status 70: one was broken; the words name the seed.
+    """
+    given = {
+        "devices": devices,
+        "alpha": alpha,
+        "pool": pool,
+        "size": size,
+        "step": step,
+        "missing_share": missing_share,
+        "affected_rounds": affected_rounds,
+        "noisy_rounds": noisy_rounds,
+        "snr_db": snr_db,
+        "labelled_share": labelled_share,
+        "prototype_devices": prototype_devices or None,
+    }
+    changes = {name: value for name, value in given.items() if value is not None}
+    if faults:
+        from lichen_lab.simulation.deterministic import cli  # noqa: PLC0415 - the help is shown without it
+
+        cli.faults(seeds=seeds, seed=seed, workers=workers, as_json=shape is Format.JSON, trace=trace)
+        return
+    _require_one_kind(task, data, test, dataset, changes)
+    if profiles and dataset is not None:
+        raise typer.BadParameter("--profile goes with --data: a data set's devices are all of one kind")
+    if labelled is not None and dataset is not None:
+        raise typer.BadParameter("--labelled goes with --data; with --dataset it is --labelled-share")
+    if threads > 1 and workers > 1:
+        raise typer.BadParameter("--threads goes with one worker: each of several has one thread")
+    from lichen_lab.simulation.training import inputs as files  # noqa: PLC0415 - as above
+
+    options = files.options_of(option or [])
+    if dataset is not None:
+        last, share = int(changes.pop("prototype_devices", 0)), changes.pop("labelled_share", None)
+        fleet = files.of_dataset(
+            dataset.value,
+            task,
+            changes,
+            rounds=rounds,
+            seed=seed,
+            options=options,
+            prototype_devices=last,
+            named=method,
+            labelled_share=share,
+        )
+    elif task is not None and data is not None:
+        from lichen_lab.simulation.training.evaluation.labelled import labelled_of  # noqa: PLC0415 - as above
+
+        its = files.read_task(task, rounds, options, method)
+        known = labelled_of(its, task.parent, labelled)
+        fleet = files.of_files(its, data, test, seed, profiles or [], known=known)
+    if fleet.test is None and (local or personal or by):
+        word = "--by" if by else "--alone" if local else "--personal"
+        raise Misconfigured(f"{word} compares on labelled windows: name them with --test")
+    from lichen_lab.simulation.training.report import How, run  # noqa: PLC0415 - as above
+    from models.training.evaluation import PARTS  # noqa: PLC0415 - as above
+
+    how = How(every, local, personal, threads, workers, tuple(kind for kind in PARTS if kind in (by or ())))
+    report = run(fleet, how)
+    if shape is Format.JSON:
+        typer.echo(json.dumps(report, allow_nan=False))
+    else:
+        from lichen_lab.simulation.training.simulated_table import show  # noqa: PLC0415 - as above
+
+        show(report)
+
+
+def _require_one_kind(
+    task: Path | None,
+    data: Path | None,
+    test: Path | None,
+    dataset: Dataset | None,
+    changes: dict[str, Any],
+) -> None:
+    """Files or a data set, and each with its own options."""
+    if dataset is None and changes:
+        raise typer.BadParameter(f"{_flag(next(iter(changes)))} goes with --dataset")
+    if dataset is not None and (data is not None or test is not None):
+        word = "--data" if data is not None else "--test"
+        raise typer.BadParameter(f"{word} and --dataset exclude each other: the data set has its own windows")
+    if dataset is None and (task is None or data is None):
+        raise typer.BadParameter(
+            "name a data set with --dataset, or a task and its devices' data with --task and --data; "
+            "or --faults"
+        )
+    for name, other in _PAIRS.items():
+        if name in changes and other not in changes:
+            raise typer.BadParameter(f"{_flag(name)} does nothing without {_flag(other)}: give both")
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

@@ -1,0 +1,1 @@
+"""Data sets, and the streams and fleets made from them."""

@@ -1,0 +1,1 @@
+"""Download, archives, caches and splits of data sets."""

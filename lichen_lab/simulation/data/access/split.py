@@ -1,0 +1,37 @@
+"""One part of a data set: labelled windows, and whose they are."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from models.contract import WindowSet
+from models.data.window_set import select as select_windows
+
+Part = Literal["train", "test"]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Windows and the person each was recorded from.
+
+    Attributes:
+        windows: B labelled windows, modalities in the data set's order.
+        person_B: int64, the data set's own number of the person (speaker, subject) of each window.
+    """
+
+    windows: WindowSet
+    person_B: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.person_B)
+
+    def select(self, index: ArrayLike) -> "Split":
+        """The windows at these places (indices or a boolean mask), copied."""
+        at = np.asarray(index)
+        return Split(select_windows(self.windows, at), self.person_B[at])
+
+    def of_person(self, *people: int) -> "Split":
+        """The windows of these people."""
+        return self.select(np.isin(self.person_B, people))

@@ -1,0 +1,94 @@
+"""FSDD: spoken digits, 6 speakers, 50 recordings of each digit by each, 8 kHz; as log-mel spectrograms.
+
+Z. Jackson, C. Souza, J. Flaks, Y. Pan, H. Nicolas, A. Thite, Free Spoken Digit Dataset v1.0.8, 2018. The
+official split: recordings 0 to 4 of each digit and speaker test, the others train; all speakers are in both.
+
+Packed form, ``fsdd.npz``: ``audio`` (N,) int16, recordings one after another; per recording ``start`` and
+``length`` (samples), ``digit``, ``speaker`` and ``index``.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lichen_lab.simulation.data.access import cache, locations
+from lichen_lab.simulation.data.access import log_mel as logmel
+from lichen_lab.simulation.data.access.split import Part
+from models.contract import FloatArray
+from models.tensors import read_arrays
+from protocol.errors import Misconfigured
+
+FOLDER: Final = "fsdd"
+FILE: Final = "fsdd.npz"
+DIGITS: Final = 10
+SPEAKERS: Final = ("george", "jackson", "lucas", "nicolas", "theo", "yweweler")
+_TEST_RECORDINGS: Final = 5
+_PER_SOUND: Final = ("start", "length", "digit", "speaker", "index")
+
+
+@dataclass(frozen=True)
+class Sounds:
+    """Spectrograms, and what was said by whom.
+
+    Attributes:
+        mel: (S, bands, frames) float32, see :mod:`lichen_lab.simulation.data.access.log_mel`.
+        digit: (S,) int64, 0 to 9.
+        speaker: (S,) int64, index into ``SPEAKERS``.
+        index: (S,) int64, counts a speaker's recordings of a digit.
+    """
+
+    mel: FloatArray
+    digit: NDArray[np.int64]
+    speaker: NDArray[np.int64]
+    index: NDArray[np.int64]
+
+    def of(self, part: Part) -> NDArray[np.int64]:
+        """The places of the recordings of that part."""
+        test_S = self.index < _TEST_RECORDINGS
+        return np.flatnonzero(test_S if part == "test" else ~test_S)
+
+
+def load() -> Sounds:
+    """All recordings as spectrograms, which are computed once and kept in the cache.
+
+    Raises:
+        Misconfigured: the data set is not here, or the file is not in the packed form.
+    """
+    path = locations.file(FOLDER, FILE)
+    arrays = read_arrays(path, "FSDD")
+    _check(arrays, path)
+    start, length = (arrays[key].astype(np.int64) for key in ("start", "length"))
+    clips = [arrays["audio"][at : at + count] for at, count in zip(start, length, strict=True)]
+    content = hashlib.sha256(start.tobytes() + length.tobytes())
+    content.update(arrays["audio"].tobytes())
+    mel = cache.kept(
+        f"logmel{logmel.VERSION}-{content.hexdigest()}",
+        (len(clips), logmel.BANDS, logmel.FRAMES),
+        lambda: logmel.log_mel(clips),
+    )
+    digit, speaker, index = (arrays[key].astype(np.int64) for key in ("digit", "speaker", "index"))
+    return Sounds(mel, digit, speaker, index)
+
+
+def _check(arrays: Mapping[str, NDArray[Any]], path: Path) -> None:
+    for key in ("audio", *_PER_SOUND):
+        if key not in arrays:
+            raise Misconfigured(f"{path}: key {key!r} is not in it; docs/data.md has the layout")
+        if arrays[key].ndim != 1 or arrays[key].dtype.kind not in "iu":
+            raise Misconfigured(
+                f"{path}: key {key!r} must be integers on one axis; it is {arrays[key].dtype} of shape "
+                f"{arrays[key].shape}"
+            )
+    if arrays["audio"].dtype != np.int16 or len({len(arrays[key]) for key in _PER_SOUND}) != 1:
+        raise Misconfigured(f"{path}: 'audio' must be int16, and {', '.join(_PER_SOUND)} of one length")
+    start, length = (arrays[key].astype(np.int64) for key in ("start", "length"))
+    if (start < 0).any() or (length < 1).any() or (start + length > len(arrays["audio"])).any():
+        raise Misconfigured(f"{path}: keys 'start' and 'length' point outside the audio")
+    for key, most in (("digit", DIGITS), ("speaker", len(SPEAKERS))):
+        if ((arrays[key] < 0) | (arrays[key] >= most)).any():
+            raise Misconfigured(f"{path}: key {key!r} must be 0 to {most - 1}")

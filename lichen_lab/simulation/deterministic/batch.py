@@ -1,0 +1,113 @@
+"""Many seeds, on some processes; what they came to, added up."""
+
+import gc
+import multiprocessing
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from lichen_lab.simulation.deterministic.world import Outcome, run_seed
+
+_CHUNK: Final = 8
+_KEPT: Final = 100
+"""Failing seeds that are kept with their trace."""
+
+
+@dataclass
+class Summary:
+    """Of all seeds that were lived through."""
+
+    first: int
+    seeds: int = 0
+    steps: int = 0
+    messages: int = 0
+    moments: int = 0
+    virtual_s: float = 0.0
+    counted: int = 0
+    lost: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    failed: list[Outcome] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def add(self, outcome: Outcome) -> None:
+        """Take one more seed."""
+        self.seeds += 1
+        self.steps += outcome.steps
+        self.messages += outcome.messages
+        self.moments += outcome.moments
+        self.virtual_s += outcome.virtual_s
+        self.counted += outcome.counted
+        self.lost += outcome.lost
+        self.faults += outcome.faults
+        if outcome.violation and len(self.failed) < _KEPT:
+            self.failed.append(outcome)
+
+    def as_json(self) -> dict[str, Any]:
+        """One object."""
+        return {
+            "first_seed": self.first,
+            "seeds": self.seeds,
+            "violations": len(self.failed),
+            "failed": [
+                {"seed": one.seed, "violation": one.violation, "replay": replay(one.seed), "trace": one.trace}
+                for one in self.failed
+            ],
+            "steps": self.steps,
+            "messages": self.messages,
+            "crash_points": self.moments,
+            "updates_counted": self.counted,
+            "updates_rotten_and_reported": self.lost,
+            "virtual_s": round(self.virtual_s, 1),
+            "faults": dict(sorted(self.faults.items(), key=lambda item: -item[1])),
+            "seconds": round(self.seconds, 1),
+        }
+
+
+def replay(seed: int) -> str:
+    """The command that lives through a seed once more."""
+    return f"lichen simulate --faults --seed {seed} --trace"
+
+
+def live_through(
+    seeds: Iterable[int],
+    workers: int,
+    heard: Callable[[Summary], None],
+    *,
+    first: int,
+    keep_going: bool = True,
+) -> Summary:
+    """Run seeds.
+
+    Args:
+        seeds: which.
+        workers: processes; 1 runs them in this one.
+        heard: called after each seed.
+        first: for the summary.
+        keep_going: do not stop at the first seed that fails.
+    """
+    summary, start = Summary(first), time.perf_counter()
+    for outcome in _outcomes(seeds, workers):
+        summary.add(outcome)
+        summary.seconds = time.perf_counter() - start
+        heard(summary)
+        if summary.failed and not keep_going:
+            break
+    return summary
+
+
+def _outcomes(seeds: Iterable[int], workers: int) -> Iterator[Outcome]:
+    if workers == 1:
+        _settle_in()
+        yield from map(run_seed, seeds)
+        return
+    # Fresh interpreters: what this process has imported or locked is not in them.
+    with multiprocessing.get_context("spawn").Pool(workers, _settle_in) as pool:
+        yield from pool.imap_unordered(run_seed, seeds, _CHUNK)
+
+
+def _settle_in() -> None:
+    """What is imported by now stays: the garbage collector need not walk it for each seed."""
+    gc.collect()
+    gc.freeze()

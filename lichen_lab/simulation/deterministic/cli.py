@@ -1,0 +1,89 @@
+"""``lichen simulate --faults``: the real daemons in a simulated world, seed after seed."""
+
+import json
+import time
+from typing import Final
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from lichen_lab.simulation.deterministic.batch import Summary, live_through, replay
+from lichen_lab.simulation.deterministic.world import Outcome, run_seed
+from runtime import exit_codes
+
+_EVERY_S: Final = 5.0
+_SHOWN: Final = 10
+
+
+def faults(*, seeds: int, seed: int | None, workers: int, as_json: bool, trace: bool) -> None:
+    """Live through seeds, and say what came of them.
+
+    Args:
+        seeds: how many, from 0 on (from ``seed`` on, where that is given).
+        seed: the first; alone where ``trace`` is on.
+        workers: processes.
+        as_json: one object on standard output instead of a table.
+        trace: print every event of one seed.
+
+    Raises:
+        typer.Exit: 70 where a promise was broken.
+    """
+    if trace:
+        _show_one(run_seed(seed or 0, trace=typer.echo))
+        return
+    first = seed or 0
+    errors, said, said_of = Console(stderr=True), [time.perf_counter()], [0]
+
+    def heard(summary: Summary) -> None:
+        for one in summary.failed[said_of[0] :]:
+            errors.print(f"simulate: seed {one.seed}: {one.violation}", style="bold", markup=False)
+        said_of[0] = len(summary.failed)
+        if time.perf_counter() - said[0] >= _EVERY_S:
+            said[0] = time.perf_counter()
+            rate = summary.seeds / max(summary.seconds, 1e-9)
+            left = (seeds - summary.seeds) / max(rate, 1e-9)
+            words = f"{summary.seeds} of {seeds} seeds, {len(summary.failed)} failed"
+            errors.print(f"simulate: {words}; {rate:.1f} seeds/s, {left:.0f} s left", style="dim")
+
+    summary = live_through(range(first, first + seeds), workers, heard, first=first)
+    if as_json:
+        typer.echo(json.dumps(summary.as_json(), allow_nan=False))
+    else:
+        show(summary)
+    if summary.failed:
+        raise typer.Exit(exit_codes.SOFTWARE)
+
+
+def _show_one(outcome: Outcome) -> None:
+    for fault in outcome.scenario.faults:
+        typer.echo(f"planned: {fault}")
+    typer.echo(f"seed {outcome.seed}: {outcome.violation or 'no promise was broken'}")
+    typer.echo(f"{outcome.steps} steps, {outcome.messages} messages, trace {outcome.mark}")
+    if outcome.violation:
+        raise typer.Exit(exit_codes.SOFTWARE)
+
+
+def show(summary: Summary) -> None:
+    """Print a summary for people."""
+    console = Console(width=None if Console().is_terminal else 160)
+    last = summary.first + summary.seeds - 1
+    table = Table(title=f"seeds {summary.first} to {last}", title_justify="left")
+    table.add_column("fault", overflow="fold")
+    table.add_column("times", justify="right")
+    for kind, times in sorted(summary.faults.items(), key=lambda item: -item[1]):
+        table.add_row(escape(kind), f"{times:,}")
+    console.print(table)
+    console.print(
+        f"{summary.seeds:,} seeds, {summary.steps:,} steps, {summary.messages:,} messages, "
+        f"{summary.moments:,} moments at which a process could have ended, {summary.counted:,} updates "
+        f"counted, {summary.virtual_s / 3600:,.1f} virtual hours in {summary.seconds:,.0f} s"
+    )
+    if not summary.failed:
+        console.print("no promise was broken")
+        return
+    console.print(f"{len(summary.failed)} seeds broke a promise:")
+    for one in summary.failed[:_SHOWN]:
+        console.print(f"  seed {one.seed}: {escape(one.violation)}", highlight=False)
+        console.print(f"    {replay(one.seed)}", highlight=False)

@@ -1,0 +1,1 @@
+"""A simulated machine: clock, event loop, disk, processes."""

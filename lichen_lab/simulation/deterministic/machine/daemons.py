@@ -1,0 +1,178 @@
+"""The machines of the simulated world: one with the coordinator, the others with the agent, watched."""
+
+import errno
+from contextvars import Context
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from coordinator.app import Coordinator
+from coordinator.config.coordinator import CoordinatorSettings
+from edge_agent.agent import Agent
+from edge_agent.app import live
+from edge_agent.config.agent import AgentSettings
+from lichen_lab.simulation.deterministic.machine.node import Node
+from lichen_lab.simulation.deterministic.scenario.scenario import Scenario
+from lichen_lab.simulation.deterministic.scenario.toy_method import ToyJobs, ToySource, ToyTrainer
+from protocol.messages import Receipt
+
+FLEET: Final = "world"
+_CHANNELS: Final = {"acc": 2, "temp": 1}
+
+
+class Device(Node):
+    """A machine with the agent."""
+
+    agent: Agent | None = None
+
+    async def run(self) -> int:
+        """See the base class."""
+        scenario, root = self.world.scenario, self._root
+        lacking = self.name in scenario.lacking
+        channels = {k: v for k, v in _CHANNELS.items() if not (lacking and k == "temp")}
+        source = ToySource(
+            channels, self.clock, self.rng("sensor"), scenario.window_every_s, scenario.sensor_fails
+        )
+        agent = self.agent = Agent(
+            agent_settings(scenario, self.name, root),
+            [source],
+            self.clock,
+            make_link=self.world.link_maker(self),
+            worker=ToyTrainer(self.clock, scenario.train_s, self.rng("worker"), scenario.work_fails),
+            rng=self.rng("jitter"),
+        )
+        self._observe(agent)
+        return await live(agent)
+
+    def _observe(self, agent: Agent) -> None:
+        """Remember frames and receipts, without touching what happens."""
+        put, clear, hear = agent.spool.put, agent.spool.clear, agent.outbox.on_receipt
+        truth = self.world.truth
+
+        def on_put(**what: Any) -> None:
+            self.aside(lambda: truth.spooled(self.name, what["round_"], what["digest"], what["payload"]))
+            put(**what)
+
+        def on_clear(digest: str) -> bool:
+            self.aside(lambda: truth.cleared(self.name, digest))
+            return clear(digest)
+
+        async def on_receipt(receipt: Receipt) -> bool:
+            truth.arrived(self.name, receipt)
+            return await hear(receipt)
+
+        vars(agent.spool).update(put=on_put, clear=on_clear)
+        vars(agent.outbox).update(on_receipt=on_receipt)
+
+    def may_rot(self, path: Path) -> bool:
+        """JSON that the agent keeps, blobs, private tensors; databases while nobody has them open."""
+        if path.suffix == ".sqlite3":
+            return not self.is_up
+        return path.suffix in {".json", ".npz"} or "blobs" in path.parts
+
+    @property
+    def waiting(self) -> int:
+        """Updates without receipt."""
+        return 0 if self.agent is None or not self.is_up else len(Context().run(self.agent.spool.pending))
+
+
+class Headquarters(Node):
+    """The machine with the coordinator."""
+
+    app: Coordinator | None = None
+
+    async def run(self) -> int:
+        """See the base class."""
+        scenario, task = self.world.scenario, self.world.task
+        app = self.app = Coordinator(
+            coordinator_settings(scenario, self._root),
+            task,
+            self.world.truth.server,
+            jobs=ToyJobs(task, scenario.head, self.clock, self.rng("jobs"), scenario.work_fails),
+            clock=self.clock,
+            make_link=self.world.link_maker(self),
+            rng=self.rng("run id"),
+        )
+        self._observe(app)
+        return await app.run()
+
+    def _observe(self, app: Coordinator) -> None:
+        truth = self.world.truth
+        say, changed, opened = app.teller.say, app.announcer.changed, app.driver.open
+
+        def on_say(device: str, kind: Any, message: Any) -> None:
+            if isinstance(message, Receipt):
+                self.world.say(f"tells {device}: {message.status} round {message.round} {message.digest[:8]}")
+                self.aside(lambda: truth.told(app, device, message, self.disk.is_durable))
+            say(device, kind, message)
+
+        def on_change() -> None:
+            state = app.driver.state
+            self.world.say(f"round {state.round}.{state.attempt} {state.phase.value} {state.delivered}")
+            self.aside(lambda: truth.changed(app))
+            changed()
+
+        async def on_open() -> None:
+            await opened()
+            self.aside(lambda: truth.changed(app, reopened=True))
+
+        vars(app.teller).update(say=on_say)
+        vars(app.announcer).update(changed=on_change)
+        vars(app.driver).update(open=on_open)
+
+    def may_rot(self, path: Path) -> bool:
+        """Frames of updates; the database while nobody has it open."""
+        if path.suffix == ".sqlite3":
+            return not self.is_up
+        return "updates" in path.parts
+
+
+def agent_settings(scenario: Scenario, name: str, root: Path) -> AgentSettings:
+    """As in the field, but smaller and more hasty."""
+    known = _settings_of(scenario, name)
+    return known.model_copy(update={"state_dir": root, "cache_dir": root / "cache"})
+
+
+@lru_cache(8)
+def _settings_of(scenario: Scenario, name: str) -> AgentSettings:
+    return AgentSettings.model_validate(
+        {
+            "fleet": FLEET,
+            "device": name,
+            "source": ({"kind": "toy"},),
+            "mqtt": mqtt(scenario),
+            "windows": {"lateness_s": 10.0},
+            "store": {"commit_every_s": 4.0},
+            "outbox": {"resend_s": scenario.resend_s},
+            "learn": {"module": "lichen_lab.simulation.deterministic.scenario.toy_method", "timeout_s": 60.0},
+            "infer": {"enabled": False},
+            "fetch_timeout_s": 60.0,
+            "state_every_s": 5.0,
+        }
+    )
+
+
+def coordinator_settings(scenario: Scenario, root: Path) -> CoordinatorSettings:
+    """As in the field, but more hasty."""
+    return CoordinatorSettings.model_validate(
+        {
+            "fleet": FLEET,
+            "state_dir": root,
+            "task": root / "task.toml",
+            "mqtt": mqtt(scenario),
+            "evaluation": {"data": root / "windows.npz" if scenario.evaluate else None},
+            "export": {"enabled": scenario.export, "every_rounds": int(scenario.routed)},
+            "quarantine": {"first_s": 20.0, "longest_s": 160.0},
+            "offer_every_s": scenario.offer_every_s,
+            "spread_s": scenario.spread_s,
+            "away_grace_s": scenario.away_grace_s,
+        }
+    )
+
+
+def mqtt(scenario: Scenario) -> dict[str, Any]:
+    """The part that both have."""
+    return {"chunk_bytes": scenario.chunk_bytes, "backoff_min_s": 0.2, "backoff_max_s": 5.0}
+
+
+ERRNO: Final = {"full disk": errno.ENOSPC, "read-only disk": errno.EROFS}

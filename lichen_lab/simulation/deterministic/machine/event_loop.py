@@ -1,0 +1,282 @@
+"""An event loop whose time is virtual: nothing sleeps, and a seed decides all that threads would decide.
+
+When nothing is ready to run, time jumps to the next timer. ``run_in_executor`` (so ``asyncio.to_thread``)
+runs the function inline, at once or after a seeded virtual delay: every interleaving that it could have with
+the event loop can come about, and each comes about again with the same seed.
+"""
+
+import asyncio
+import heapq
+import random
+import weakref
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextvars import Context
+from typing import Any, Final, SupportsIndex, TypeVar
+
+from lichen_lab.simulation.deterministic.machine.handles import Call, Task
+from lichen_lab.simulation.deterministic.machine.patched_time import virtual_time
+from lichen_lab.simulation.deterministic.machine.process_life import LIFE, PowerCut
+
+T = TypeVar("T")
+_THREAD_S: Final = 0.004
+"""A thread's work takes up to this, in virtual seconds."""
+
+
+class Stuck(AssertionError):  # noqa: N818 - reads as what happened
+    """The simulated world does not come to its end: nothing can happen any more, or too much did."""
+
+
+class SimLoop(asyncio.BaseEventLoop):
+    """See the module. Make it with :func:`run`.
+
+    Args:
+        seed: decides the length of threads' work.
+        max_virtual_s: a longer world is :class:`Stuck`.
+        max_steps: so is one with more callbacks.
+    """
+
+    def __init__(
+        self, seed: int | str = 0, *, max_virtual_s: float = 100_000.0, max_steps: int = 20_000_000
+    ) -> None:
+        super().__init__()
+        self._now = 0.0
+        self._ready: deque[Call] = deque()
+        self._timers: list[tuple[float, int, Call]] = []
+        self._order = self._tasks_made = 0
+        self._random = random.Random(f"loop {seed}")  # noqa: S311 - a seed, not a secret
+        self._max_virtual_s = max_virtual_s
+        self._max_steps = max_steps
+        self._stopping = False
+        self._tasks: list[weakref.ref[asyncio.Task[Any]]] = []
+        self.steps = 0
+        """Callbacks that ran."""
+        self.jumps = 0
+        """How often time moved."""
+        self.threads = 0
+        """Functions that ran as in a thread."""
+        self.on_quiet: Callable[[], None] | None = None
+        """Called whenever nothing is ready to run, before time moves: look at the world here."""
+        self.faults: list[BaseException] = []
+        """What callbacks raised and nobody caught; :func:`run` raises the first."""
+        self.set_exception_handler(self._keep_fault)
+
+    def time(self) -> float:
+        """Virtual seconds since the world began."""
+        return self._now
+
+    def pass_time(self, seconds: float | SupportsIndex) -> None:
+        """Let time pass while nothing runs: somebody blocks the loop."""
+        self._now += float(seconds)
+
+    def call_soon(  # type: ignore[override] # the handle is asyncio's, made leaner
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> Call:
+        """Run a callback in this instant, after those that are ready."""
+        call = Call(callback, args, context, 0.0)
+        self._ready.append(call)
+        return call
+
+    call_soon_threadsafe = call_soon  # type: ignore[assignment] # there is one thread
+
+    def call_at(  # type: ignore[override] # see call_soon
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> Call:
+        """Run a callback at a virtual time; those of one time run in the order of their asking."""
+        call = Call(callback, args, context, when)
+        self._order += 1
+        heapq.heappush(self._timers, (when, self._order, call))
+        return call
+
+    def call_later(  # type: ignore[override] # see call_soon
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> Call:
+        """Run a callback after virtual seconds."""
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def create_task(  # type: ignore[override] # typeshed's TypeVar is private
+        self, coro: Coroutine[Any, Any, T], *, name: str | None = None, context: Context | None = None
+    ) -> "asyncio.Task[T]":
+        """A task; those without a name get one that is the same in each run."""
+        self._check_closed()  # type: ignore[attr-defined] # of BaseEventLoop
+        self._tasks_made += 1
+        number, life = self._tasks_made, LIFE.get() if context is None else context.get(LIFE)
+        task = Task(number, life, coro, loop=self, name=name or f"task-{number:06}", context=context)
+        self._tasks.append(weakref.ref(task))
+        return task
+
+    def live_tasks(self) -> "list[asyncio.Task[Any]]":
+        """Tasks that are not done, in the order of their making; ``asyncio.all_tasks`` is slow."""
+        live = [task for known in self._tasks if (task := known()) is not None and not task.done()]
+        self._tasks = [weakref.ref(task) for task in live]
+        return live
+
+    def _run_once(self) -> None:
+        ready = self._ready
+        while not self._stopping:
+            if not ready:
+                self._jump()
+            self.steps += len(ready)
+            for _ in range(len(ready)):
+                call = ready.popleft()
+                if not call._cancelled:  # noqa: SLF001 - our own class
+                    try:
+                        call._context.run(call._callback, *call._args)  # noqa: SLF001 - our own class
+                    except PowerCut:
+                        continue  # its life is over; the others go on
+                    except BaseException as error:
+                        self.faults.append(error)
+                        raise
+            if self.steps > self._max_steps:
+                raise Stuck(f"more than {self._max_steps} steps at {self._now:.1f} s; {self.waiting()}")
+
+    def _jump(self) -> None:
+        """Move time to the next timer, and make ready what is due then."""
+        if self.on_quiet is not None:
+            self.on_quiet()
+            if self._ready:
+                return
+        timers = self._timers
+        while timers and timers[0][2]._cancelled:  # noqa: SLF001 - our own class
+            heapq.heappop(timers)
+        if not timers:
+            raise Stuck(f"nothing can happen any more at {self._now:.1f} s; {self.waiting()}")
+        when = timers[0][0]
+        if when > self._max_virtual_s:
+            raise Stuck(f"not at an end after {self._max_virtual_s:g} virtual s; {self.waiting()}")
+        self._now = max(self._now, when)
+        self.jumps += 1
+        while timers and timers[0][0] <= self._now:
+            self._ready.append(heapq.heappop(timers)[2])
+
+    def run_in_executor(  # type: ignore[override] # no executor: this is the point
+        self, executor: object, func: Callable[..., T], *args: Any
+    ) -> "asyncio.Future[T]":
+        """Run the function now and hand its result over later, or run it later: the seed says which."""
+        del executor
+        self.threads += 1
+        future: asyncio.Future[T] = self.create_future()
+        takes = self._random.random() * _THREAD_S
+        if takes < _THREAD_S / 2:
+            self._work(future, func, args, 2 * takes)
+        else:
+            self.call_later(2 * takes - _THREAD_S, self._work, future, func, args, 0.0)
+        return future
+
+    def _work(
+        self, future: "asyncio.Future[T]", func: Callable[..., T], args: tuple[Any, ...], later: float
+    ) -> None:
+        """A thread's work, whole. Where its life ends in it, nobody hears of the result."""
+        life = LIFE.get()
+        result: T | None = None
+        failed: BaseException | None = None
+        try:
+            if life is not None:
+                life.moment("before a thread's work")
+            try:
+                result = func(*args)
+            except PowerCut:
+                raise
+            except BaseException as error:  # noqa: BLE001 - handed to who waits for it
+                failed = error
+            if life is not None:
+                life.moment("after a thread's work")
+        except PowerCut:
+            future.cancel()  # nobody may wait for ever, not even the dead
+            return
+        if later:
+            self.call_later(later, _tell, future, result, failed)
+        else:
+            _tell(future, result, failed)
+
+    def add_signal_handler(self, sig: int, callback: Callable[..., object], *args: Any) -> None:  # type: ignore[override] # as typeshed has it, without TypeVars
+        """Keep a handler with the life that sets it (see :meth:`Life.signal`)."""
+        if (life := LIFE.get()) is not None:
+            life.signals[sig] = lambda: self.call_soon(callback, *args)
+
+    def remove_signal_handler(self, sig: int) -> bool:
+        """Forget it."""
+        life = LIFE.get()
+        return life is not None and life.signals.pop(sig, None) is not None
+
+    def waiting(self) -> str:
+        """In words, which tasks wait and where."""
+        return "waiting: " + (
+            "; ".join(f"{t.get_name()} in {_where(t)}" for t in self.live_tasks()) or "nobody"
+        )
+
+    def _keep_fault(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error, task = context.get("exception"), context.get("task") or context.get("future")
+        of_the_dead = isinstance(task, Task) and task.life is not None and task.life.dead
+        if not of_the_dead and not _is_cut(error):
+            self.faults.append(error or RuntimeError(str(context.get("message"))))
+
+    def _write_to_self(self) -> None:
+        """Nobody sleeps in a selector."""
+
+
+def _is_cut(error: BaseException | None) -> bool:
+    """Whether a life ended in this."""
+    if isinstance(error, BaseExceptionGroup):
+        return any(_is_cut(one) for one in error.exceptions)
+    return isinstance(error, PowerCut)
+
+
+def _tell(future: "asyncio.Future[Any]", result: object, failed: BaseException | None) -> None:
+    if future.done():  # who waited was cancelled
+        return
+    if failed is None:
+        future.set_result(result)
+    else:
+        future.set_exception(failed)
+
+
+def _where(task: "asyncio.Task[Any]") -> str:
+    """The innermost line of a task, as file:line."""
+    frames = task.get_stack(limit=1)
+    awaited: Any = task.get_coro()
+    while (inner := getattr(awaited, "cr_await", None)) is not None and hasattr(inner, "cr_frame"):
+        awaited = inner
+    frame = getattr(awaited, "cr_frame", None) or (frames[0] if frames else None)
+    if frame is None:
+        return "?"
+    return f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno} {frame.f_code.co_name}"
+
+
+def run(
+    main: Callable[[SimLoop], Coroutine[Any, Any, T]],
+    seed: int | str = 0,
+    *,
+    max_virtual_s: float = 100_000.0,
+    max_steps: int = 20_000_000,
+) -> T:
+    """Run a world: ``main(loop)`` on a fresh :class:`SimLoop`, then cancel what is left.
+
+    Raises:
+        Stuck: it came to no end; the message says who waits where.
+        BaseException: the first error that a callback raised and nobody caught.
+    """
+    loop = SimLoop(seed, max_virtual_s=max_virtual_s, max_steps=max_steps)
+    with virtual_time(loop, seed):
+        asyncio.set_event_loop(loop)
+        try:
+            result = loop.run_until_complete(main(loop))
+            if loop.faults:
+                raise loop.faults[0]
+            return result
+        finally:
+            try:
+                _cancel_all(loop)
+                loop.run_until_complete(loop.shutdown_asyncgens())
+            finally:
+                asyncio.set_event_loop(None)
+                loop.close()
+
+
+def _cancel_all(loop: SimLoop) -> None:
+    tasks = loop.live_tasks()
+    loop.on_quiet = None
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))

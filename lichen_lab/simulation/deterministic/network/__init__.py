@@ -1,0 +1,1 @@
+"""A simulated network and broker, with message faults."""

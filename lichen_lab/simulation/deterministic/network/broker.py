@@ -1,0 +1,239 @@
+"""A simulated MQTT broker: QoS 1, retained messages, wills, sessions with their queues, takeover, crashes.
+
+It does what the brokers of ``tests/e2e`` do (Mosquitto where they differ). Clients are
+:class:`lichen_lab.simulation.deterministic.network.link.SimLink`; between the two stands a
+:class:`Connection` per connect.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextvars import Context
+from typing import TYPE_CHECKING, Final
+
+from lichen_lab.simulation.deterministic.network.message_faults import Weather
+from lichen_lab.simulation.deterministic.network.session import Packet, SavedState, Session, matches
+from runtime.mqtt.link import Will
+
+if TYPE_CHECKING:
+    from lichen_lab.simulation.deterministic.network.connection import Connection
+
+Listener = Callable[[str, str, str, bytes], None]
+"""Told of (what, client id, topic, payload). ``what``: published, puback, delivered, acked, will, lost."""
+_MAX_TOPICS: Final = 4096
+
+
+class SimBroker:
+    """One broker on the loop that runs.
+
+    Args:
+        weather: of all connections.
+        max_queued: messages kept for a client that is away; more are lost, as FACTS.md says of Mosquitto's
+            default (1000).
+    """
+
+    def __init__(self, weather: Weather, *, max_queued: int = 1000) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.weather = weather
+        self.max_queued = max_queued
+        self.up = True
+        self.retained: dict[str, bytes] = {}
+        self.sessions: dict[str, Session] = {}
+        self.listener: Listener | None = None
+        self.blocked: dict[str, dict[str, float]] = {}
+        """Client id -> direction (``up``, ``down``) -> until when nothing passes."""
+        self._context = Context()  # the world's own callbacks belong to nobody's life
+        self._routes: dict[str, list[tuple[Session, int]]] = {}
+        self._saved = SavedState({}, {})
+
+    def say(self, what: str, client_id: str, topic: str = "", payload: bytes = b"") -> None:
+        """Tell the listener."""
+        if self.listener is not None:
+            self.listener(what, client_id, topic, payload)
+
+    def at(self, when: float, callback: Callable[..., object], *args: object) -> None:
+        """Do something in virtual time, in nobody's life."""
+        self.loop.call_at(when, callback, *args, context=self._context)
+
+    def open(self, connection: "Connection", client_id: str, will: Will | None, *, expiry_s: float) -> bool:
+        """CONNECT came: take an older connection of that id over. True when a session was there."""
+        session = self.sessions.get(client_id)
+        if session is not None and session.connection is not None:
+            if not self.weather.will_at_takeover:
+                session.will = None
+            old = session.connection
+            self.gone(old)
+            old.refuse_further("taken over")
+        if session is not None and self.loop.time() - session.left_at > session.expiry_s:
+            del self.sessions[client_id]
+            self._routes.clear()
+            session = None
+        present = session is not None
+        if session is None:
+            session = self.sessions[client_id] = Session(client_id)
+        session.connection, session.will, session.expiry_s = connection, will, expiry_s
+        connection.session = session
+        self._pump(session)
+        return present
+
+    def subscribe(self, session: Session, filters: Sequence[tuple[str, int]]) -> None:
+        """SUBSCRIBE came: retained messages follow, at every time."""
+        wanted = session.filters | dict(filters)
+        if session.filters != wanted:
+            session.filters = wanted
+            self._routes.clear()
+        for topic in sorted(self.retained):
+            granted = [qos for name, qos in filters if matches(name, topic)]
+            if granted:
+                self._give(session, Packet(topic, self.retained[topic], max(granted), retain=True))
+
+    def publish(self, client_id: str, packet: Packet) -> None:
+        """PUBLISH came: keep it where it is retained, and give it to whom it concerns."""
+        topic, payload = packet.topic, packet.payload
+        self.say("published", client_id, topic, payload)
+        if packet.retain:
+            if payload:
+                self.retained[topic] = payload
+            else:
+                self.retained.pop(topic, None)
+        route = self._routes.get(topic)
+        if route is None:
+            if len(self._routes) > _MAX_TOPICS:
+                self._routes.clear()
+            route = self._routes[topic] = self._route(topic)
+        for session, granted in route:
+            if self.weather.strikes("lose", self.weather.lose):
+                self.say("lost", session.client_id, topic, payload)
+            else:
+                self._give(session, Packet(topic, payload, min(packet.qos, granted)))
+
+    def _route(self, topic: str) -> list[tuple[Session, int]]:
+        found = []
+        for _, session in sorted(self.sessions.items()):
+            granted = [qos for name, qos in session.filters.items() if matches(name, topic)]
+            if granted:
+                found.append((session, max(granted)))
+        return found
+
+    def _give(self, session: Session, packet: Packet) -> None:
+        if session.connection is None and packet.qos == 0:
+            return
+        if session.connection is None and len(session.queue) >= self.max_queued:
+            self.say("lost", session.client_id, packet.topic, packet.payload)
+            return
+        session.queue.append(packet)
+        self._pump(session)
+
+    def _pump(self, session: Session) -> None:
+        """Send what the client's Receive Maximum leaves room for."""
+        connection = session.connection
+        while (
+            connection is not None
+            and session.queue
+            and (self.weather.overruns or len(session.sent) < connection.receive_maximum)
+        ):
+            packet = session.queue.popleft()
+            if packet.qos:
+                session.sent.append(packet)
+            connection.send_down(packet)
+
+    def acknowledged(self, connection: "Connection", packet: Packet) -> None:
+        """PUBACK came from a subscriber: the broker forgets the message."""
+        session = connection.session
+        if session is None or session.connection is not connection or packet not in session.sent:
+            return
+        session.sent.remove(packet)
+        self.say("acked", session.client_id, packet.topic, packet.payload)
+        self._pump(session)
+
+    def gone(self, connection: "Connection", *, goodbye: bool = False) -> None:
+        """A connection is over, as the broker sees it; without a goodbye its will is published."""
+        session = connection.session
+        if session is None or session.connection is not connection:
+            return
+        session.connection, session.left_at = None, self.loop.time()
+        will, session.will = session.will, None
+        session.requeue()
+        if session.expiry_s == 0:
+            del self.sessions[session.client_id]
+            self._routes.clear()
+        if will is not None and not goodbye:
+            self.say("will", session.client_id, will.topic, will.payload)
+            self.publish(session.client_id, Packet(will.topic, will.payload, will.qos, will.retain))
+
+    def save(self) -> None:
+        """As Mosquitto does every ``autosave_interval``: a crash with ``keep="saved"`` goes back to here."""
+        self._saved = self._state()
+
+    def crash(self, keep: str = "all") -> None:
+        """Stop dead: every connection breaks, what is in flight is lost.
+
+        Args:
+            keep: ``all`` (persistence that syncs), ``saved`` (the state of the last :meth:`save`) or
+                ``nothing`` (no persistence).
+        """
+        connections = [s.connection for _, s in sorted(self.sessions.items()) if s.connection is not None]
+        for session in self.sessions.values():
+            session.connection, session.will, session.left_at = None, None, self.loop.time()
+            session.requeue()
+        if keep != "all":
+            saved = self._saved if keep == "saved" else SavedState({}, {})
+            self.retained = dict(saved.retained)
+            self.sessions = {name: session.copy() for name, session in saved.sessions.items()}
+        self._routes.clear()
+        self.up = False
+        for connection in connections:
+            connection.refuse_further("the broker is gone")
+
+    def restart(self) -> None:
+        """Be there again."""
+        self.up = True
+
+    def _state(self) -> SavedState:
+        return SavedState(dict(self.retained), {n: s.copy() for n, s in self.sessions.items()})
+
+    def connection_of(self, client_id: str) -> "Connection | None":
+        """The connection that the broker has of a client."""
+        session = self.sessions.get(client_id)
+        return None if session is None else session.connection
+
+    def cut(self, client_id: str) -> bool:
+        """Break a client's connection (RST both ways); False where there is none."""
+        connection = self.connection_of(client_id)
+        if connection is None:
+            return False
+        connection.break_off("the connection was reset")
+        return True
+
+    def partition(self, client_id: str, seconds: float, direction: str = "both") -> None:
+        """Let nothing pass for a while; TCP holds it back, and a keepalive that runs out ends the connection.
+
+        Args:
+            client_id: whose link.
+            seconds: how long.
+            direction: ``up`` (from the client), ``down`` or ``both``.
+        """
+        until = self.loop.time() + seconds
+        blocked = self.blocked.setdefault(client_id, {})
+        for way in ("up", "down") if direction == "both" else (direction,):
+            blocked[way] = max(until, blocked.get(way, 0.0))
+        connection = self.connection_of(client_id)
+        if connection is not None:
+            connection.watch_keepalive(until)
+
+    def half_open(self, client_id: str) -> bool:
+        """Let nothing pass on this connection any more, unnoticed; False where there is none."""
+        connection = self.connection_of(client_id)
+        if connection is not None:
+            connection.go_deaf()
+        return connection is not None
+
+    def heal(self, client_id: str | None = None) -> None:
+        """End the partitions of a client, or all."""
+        if client_id is None:
+            self.blocked.clear()
+        else:
+            self.blocked.pop(client_id, None)
+
+    def queued(self) -> dict[str, int]:
+        """Client id -> messages that wait for it, sent ones included."""
+        return {name: len(s.queue) + len(s.sent) for name, s in self.sessions.items()}

@@ -1,0 +1,105 @@
+"""The broker and the links of one world, and the faults that befall them."""
+
+from collections.abc import Callable
+from contextvars import Context
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from lichen_lab.simulation.deterministic.network.broker import SimBroker
+from lichen_lab.simulation.deterministic.network.link import SimLink
+from lichen_lab.simulation.deterministic.network.message_faults import Weather
+from lichen_lab.simulation.deterministic.scenario.scenario import Fault, Kind
+from protocol.frames.frame import is_frame
+
+if TYPE_CHECKING:
+    from lichen_lab.simulation.deterministic.machine.node import Node
+    from lichen_lab.simulation.deterministic.world import World
+
+_KEEP: Final = {Kind.BROKER_CRASH: "all", Kind.BROKER_LOSS: "nothing"}
+_WAYS: Final = ("both", "up", "down")
+_SHOWN: Final = 24
+_TORN: Final = 0.3
+"""Share of damaged frames that are cut off; in the others bits flip."""
+
+
+class _Storm(Weather):
+    """Any bits of a chunk (it has a digest) and of a frame (a checksum); else what breaks the form.
+
+    A control message carries no checksum of its own: flipped bits that leave the form whole are TCP's and
+    TLS's to find.
+    """
+
+    def damaged(self, payload: bytes) -> bytes:
+        """The payload with bits flipped; see the base class."""
+        if payload[:1] == b"{":
+            at = self.random.randrange(len(payload))
+            return payload[:at] + bytes([payload[at] | 0x80]) + payload[at + 1 :]
+        if is_frame(payload) and self.random.random() < _TORN:
+            return payload[: self.random.randrange(3, len(payload))]
+        return super().damaged(payload)
+
+
+class Sky:
+    """Weather, broker and links.
+
+    Args:
+        world: whose.
+    """
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        plan = world.scenario.weather
+        self.weather = _Storm(
+            seed=world.scenario.seed,
+            delay_s=plan.delay_s,
+            duplicate=plan.duplicate,
+            reorder=plan.reorder,
+            corrupt=plan.corrupt,
+            lose=plan.lose,
+            cut=plan.cut,
+            slow=plan.slow,
+        )
+        self.broker = SimBroker(self.weather)
+        self.broker.listener = self._heard
+        self.messages = 0
+        self._ids: dict[str, str] = {}
+        """Client id by node."""
+
+    def link_maker(self, node: "Node") -> Callable[..., Any]:
+        """Makes the links of a node, as the constructor of ``runtime.mqtt.link.Link``."""
+
+        def make(settings: Any, client_id: str, **rest: Any) -> SimLink:
+            self._ids[node.name] = client_id
+            return partial(SimLink, broker=self.broker)(settings, client_id, **rest)
+
+        return make
+
+    def _heard(self, what: str, client_id: str, topic: str, payload: bytes) -> None:
+        if what == "delivered":
+            self.messages += 1
+        tail = topic.split("/", 3)[-1]
+        self._world.say(f"{what} {client_id.rsplit('-', 1)[-1]} {tail[:_SHOWN]} {len(payload)}")
+
+    def strike(self, fault: Fault) -> bool:
+        """Carry out a fault of the broker or of a link; False where it befell nobody."""
+        broker = self.broker
+        if fault.kind in _KEEP:
+            if not broker.up:
+                return False
+            broker.crash(_KEEP[fault.kind])
+            broker.loop.call_later(fault.span_s, broker.restart, context=Context())
+            return True
+        client = self._ids.get(fault.node, "")
+        if fault.kind is Kind.DROP:
+            return broker.cut(client)
+        if fault.kind in {Kind.PARTITION, Kind.ONE_WAY} and client:
+            way = "both" if fault.kind is Kind.PARTITION else _WAYS[1 + int(fault.amount) % 2]
+            broker.partition(client, fault.span_s, way)
+            return True
+        return False
+
+    def clear(self) -> None:
+        """No more faults: messages arrive once and whole, all links heal, the broker is there."""
+        self.weather.calm()
+        self.broker.heal()
+        self.broker.restart()

@@ -1,0 +1,71 @@
+"""What must stay small in every world: queues, spools, uploads, stores, tasks."""
+
+import asyncio
+from typing import Final
+
+from coordinator.app import Coordinator
+from coordinator.storage.write_behind import MAX_ROWS
+from edge_agent.agent import Agent
+from edge_agent.messaging.outbox import MAX_WANTS
+from lichen_lab.simulation.deterministic.machine.daemons import Device, Headquarters
+from lichen_lab.simulation.deterministic.machine.event_loop import SimLoop
+from lichen_lab.simulation.deterministic.machine.node import Node
+from lichen_lab.simulation.deterministic.scenario.coordinator_state import Violation
+
+_TASKS: Final = 60
+"""Of one process: its services, one a message in flight, some timers."""
+
+
+def check(node: Node) -> None:
+    """Compare a node that runs with its bounds.
+
+    Raises:
+        Violation: names what has grown.
+    """
+    if not node.is_up:
+        return
+    if isinstance(node, Device) and node.agent is not None:
+        found = of_agent(node.agent)
+    elif isinstance(node, Headquarters) and node.app is not None:
+        found = of_coordinator(node.app)
+    else:
+        return
+    for what, (size, limit) in found.items():
+        if size > limit:
+            raise Violation(f"{node.name}: {what}: {size}, at most {limit}")
+
+
+def of_agent(agent: Agent) -> dict[str, tuple[int, int]]:
+    """What an agent holds -> (size, bound)."""
+    work, settings = agent.collector.workspace, agent.settings
+    found = {
+        "bytes in the spool": (agent.spool.bytes_used, settings.outbox.budget_bytes),
+        "metrics that wait": (agent._metrics.qsize(), 16),  # noqa: SLF001 - an observer looks inside
+        "files of interrupted writes": (len(list(settings.state_dir.glob(".tmp-*"))), 1),
+        "answers in the outbox": (len(agent.outbox._wants), MAX_WANTS),  # noqa: SLF001 - as above
+    }
+    if work is not None:
+        found["bytes in the window store"] = (work.store.stock().bytes, settings.store.budget_bytes)
+    return found
+
+
+def of_coordinator(app: Coordinator) -> dict[str, tuple[int, int]]:
+    """What a coordinator holds -> (size, bound)."""
+    uploads = app.receiver._uploads  # noqa: SLF001 - an observer looks inside
+    return {
+        "announced bytes of uploads": (uploads.announced_bytes, app.settings.uploads.total_bytes),
+        "rows that wait for the ledger": (len(app.ledger._rows), MAX_ROWS),  # noqa: SLF001 - as above
+        "work in hand": (app.driver.work.qsize(), 2),
+    }
+
+
+def of_loop(processes: int) -> None:
+    """Count the tasks of all processes together.
+
+    Raises:
+        Violation: more than they need: they leak.
+    """
+    loop = asyncio.get_running_loop()
+    count = len(loop.live_tasks()) if isinstance(loop, SimLoop) else len(asyncio.all_tasks())
+    if count > processes * _TASKS:
+        raise Violation(f"{count} tasks in {processes} processes, at most {_TASKS} each")

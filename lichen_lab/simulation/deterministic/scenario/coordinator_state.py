@@ -1,0 +1,49 @@
+"""Reads the coordinator's books beside it, for ``scenario.invariants``."""
+
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from coordinator.app import Coordinator
+from coordinator.storage import schema
+from models.contract import Blobs
+from protocol.frames.frame import decode_frame
+from protocol.frames.frame import digest as digest_of
+from protocol.frames.headers import BlobHeader, Manifest
+
+
+class Violation(AssertionError):  # noqa: N818 - reads as what happened
+    """A promise is broken."""
+
+
+def read_state(blobs: Path, manifest: str) -> Blobs:
+    """A global state, read beside the coordinator."""
+
+    def blob(digest: str) -> bytes:
+        data = (blobs / digest[:2] / digest).read_bytes()
+        if digest_of(data) != digest:
+            raise Violation(f"blob {digest[:8]} of a new version is damaged")
+        return data
+
+    refs = Manifest.model_validate_json(blob(manifest)).blobs
+    return {name: decode_frame(blob(ref.digest), BlobHeader)[1] for name, ref in refs.items()}
+
+
+def version_of(app: Coordinator, version: int) -> dict[str, Any] | None:
+    """A version's row."""
+    rows = app.store.rows(sa.select(schema.versions).where(schema.versions.c.version == version))
+    return rows[0] if rows else None
+
+
+def row_of(app: Coordinator, device: str, digest: str) -> dict[str, Any] | None:
+    """An accepted update's row."""
+    table = schema.updates
+    rows = app.store.rows(sa.select(table).where(table.c.digest == digest, table.c.device == device))
+    return rows[0] if rows else None
+
+
+def updates_of(app: Coordinator, round_: int) -> list[dict[str, Any]]:
+    """The rows of a round's accepted updates, by device."""
+    table = schema.updates
+    return app.store.rows(sa.select(table).where(table.c.round == round_).order_by(table.c.device))

@@ -1,0 +1,288 @@
+"""What must be true in every world, and the memory of what was seen that it is compared with.
+
+Nothing here asks the daemons what they believe: frames are kept as the agents wrote them, receipts as they
+were decided, and every version is folded once more from those frames by the method's own equations.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import sqlalchemy as sa
+
+from coordinator.aggregation.round_fold import finish_seed, guiding
+from coordinator.app import Coordinator
+from coordinator.round_machine.closing import closes_at
+from coordinator.round_machine.events import Phase, RoundState
+from coordinator.storage import schema
+from lichen_lab.simulation.deterministic.scenario.coordinator_state import (
+    Violation,
+    read_state,
+    row_of,
+    updates_of,
+    version_of,
+)
+from lichen_lab.simulation.deterministic.scenario.toy_guided import finished, viewed
+from models.contract import Blobs, Server, Update
+from models.tensors import flatten
+from protocol.frames.frame import decode_frame
+from protocol.frames.headers import UpdateHeader
+from protocol.messages import Receipt
+from protocol.tasks.task import Task
+
+_WRITING_S: Final = 0.5
+"""A deadline counts from the decision; an attempt is seen when that is on disk, at most so much later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """An update as its device put it into the spool."""
+
+    device: str
+    round: int
+    data: bytes
+
+
+@dataclass
+class Truth:
+    """All that an outside observer of the fleet knows.
+
+    Args:
+        task: what is learned.
+        server: a half of the method of our own.
+        first: version 0.
+        tolerant: bits were rotted on purpose: accepted updates may be reported as lost.
+        time: true seconds, of no machine's clock; None: not told, and deadlines are taken on trust.
+    """
+
+    task: Task
+    server: Server
+    first: Blobs
+    tolerant: bool = False
+    time: Callable[[], float] | None = None
+    frames: dict[str, Frame] = field(default_factory=dict)
+    accepted: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """Digest -> (device, round) of every update that was promised to count."""
+    refused: dict[str, str] = field(default_factory=dict)
+    lost: set[str] = field(default_factory=set)
+    """Of the accepted ones, those that rotted and were reported."""
+    heard: dict[str, set[str]] = field(default_factory=dict)
+    """Digests by device whose receipt arrived there."""
+    refusals_heard: dict[str, set[str]] = field(default_factory=dict)
+    """The same, of refusals."""
+    states: list[Blobs] = field(default_factory=list)
+    manifests: list[str] = field(default_factory=list)
+    counted: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    """Round -> digests that its version was folded from."""
+    last: RoundState | None = None
+    away: float | None = None
+    """The true time at which the devices that lacked were all away; None: not so, or it was not looked at."""
+    opened: tuple[int, int, float] = (0, 0, 0.0)
+    """Round, attempt, and the true time at which it began to collect."""
+    looked: float = 0.0
+    """The true time at which the state was last looked at."""
+    living: Coordinator | None = None
+    """The life that was looked at."""
+
+    def spooled(self, device: str, round_: int, digest: str, data: bytes) -> None:
+        """A device is about to keep an update."""
+        self.frames[digest] = Frame(device, round_, data)
+
+    def cleared(self, device: str, digest: str) -> None:
+        """A device forgets an update.
+
+        Raises:
+            Violation: no receipt for it ever arrived there.
+        """
+        if digest not in self.heard.get(device, set()):
+            raise Violation(f"{device} forgets update {digest[:8]} that no receipt was heard for")
+
+    def arrived(self, device: str, receipt: Receipt) -> None:
+        """A receipt has come to its device."""
+        self.heard.setdefault(device, set()).add(receipt.digest)
+        if receipt.status == "refused":
+            self.refusals_heard.setdefault(device, set()).add(receipt.digest)
+
+    def unreported(self) -> list[str]:
+        """Accepted updates that do not count, and whose device got no refusal, in words."""
+        return [
+            f"{device} was not told that its accepted update {digest[:8]} for round {round_} does not count"
+            for digest, (device, round_) in self.accepted.items()
+            if digest not in {*self.counted.get(round_, ()), *self.refusals_heard.get(device, ())}
+        ]
+
+    def told(self, app: Coordinator, device: str, receipt: Receipt, durable: Callable[[Path], bool]) -> None:
+        """The coordinator decides to send a receipt.
+
+        Raises:
+            Violation: it promises what is not on disk, or refuses what it counts.
+        """
+        row = row_of(app, device, receipt.digest)
+        words = f"{device}'s update {receipt.digest[:8]} for round {receipt.round}"
+        if receipt.status == "refused":
+            if row is not None and not row["lost"]:
+                raise Violation(f"{words} is refused ({receipt.reason}: {receipt.detail}) and counted")
+            self.refused[receipt.digest] = f"{receipt.reason}: {receipt.detail}"
+            return
+        if row is None or row["lost"]:
+            raise Violation(f"{words} gets its receipt before it is in the journal")
+        if receipt.digest not in self.frames:
+            raise Violation(f"{words} is accepted, but no device ever made it")
+        path = app.settings.state_dir / "updates" / str(row["round"]) / (row["file"] or receipt.digest)
+        if row["round"] > app.driver.state.version and not self.tolerant and not durable(path):
+            raise Violation(f"{words} gets its receipt, but a power cut would take its frame")
+        self.accepted[receipt.digest] = (device, row["round"])
+
+    def changed(self, app: Coordinator, *, reopened: bool = False) -> None:
+        """The round machine's state is another one, or was read from disk again.
+
+        Raises:
+            Violation: a round closed too early, a version is not the fold of its updates, or one is missing.
+        """
+        state, before = app.driver.state, RoundState() if self.last is None else self.last
+        reopened, self.living = reopened or app is not self.living, app
+        if len(set(state.delivered)) != len(state.delivered):
+            raise Violation(f"a device counts twice in round {state.round}: {state.delivered}")
+        if (state.version < before.version or state.round < before.round) and not self.tolerant:
+            raise Violation(
+                f"round {before.round} (version {before.version}) was forgotten: now {state.round}"
+            )
+        if state.phase is Phase.AGGREGATING and before.phase is not Phase.AGGREGATING:
+            self._closed(before, state, None if reopened else app.driver.now())
+        self._collects(before, state, reopened=reopened)
+        self._bundles_are_there(app)
+        while len(self.states) <= state.version:
+            self._made(app, len(self.states))
+        self._none_missing(app, state)
+        self.last = state
+
+    def _closed(self, before: RoundState, state: RoundState, now: float | None) -> None:
+        """A round closed just now; ``now`` is None where it did in the coordinator's last life."""
+        rounds = self.task.rounds
+        delivered, selected = set(state.delivered), set(state.selected)
+        if len(delivered) < rounds.min_devices:
+            raise Violation(
+                f"round {state.round} closed with {len(delivered)} of {rounds.min_devices} devices"
+            )
+        wanted = math.ceil(rounds.quorum * len(selected) - 1e-9)
+        if state.closed_by == "quorum" and len(delivered & selected) < wanted:
+            raise Violation(
+                f"round {state.round} closed on a quorum of {sorted(delivered & selected)}, selected are "
+                f"{sorted(selected)} and {wanted} are needed"
+            )
+        ends = None if self.living is None else closes_at(self.living.driver.rules, before)
+        timely = before.phase is Phase.COLLECTING and now is not None and (ends is None or now < ends)
+        if state.closed_by != "quorum" and timely:
+            raise Violation(f"round {state.round} closed {before.until} on no quorum, at {now}")
+
+    def _collects(self, before: RoundState, state: RoundState, *, reopened: bool) -> None:
+        """No attempt ends before its deadline but on a quorum, by a clock that is not the coordinator's."""
+        if self.time is None:
+            return
+        now, (round_, attempt, since) = self.time(), self.opened
+        looked, self.looked = self.looked, now
+        if state.away_since != before.away_since and state.phase is Phase.COLLECTING:
+            self.away = None if state.away_since is None or reopened else now
+        if state.phase is Phase.COLLECTING:
+            if (state.round, state.attempt) != (round_, attempt):
+                # Found at a start, it began in the life before: at any time since that one was last seen.
+                self.opened = state.round, state.attempt, looked if reopened else now
+            return
+        ended = before.phase is Phase.COLLECTING and (before.round, before.attempt) == (round_, attempt)
+        if reopened and self.tolerant:  # a rotten journal is made again, without what it knew last
+            return
+        if ended and state.closed_by == "away":
+            self._waited_for_the_away(state, now)
+            return
+        least = self.task.rounds.deadline_s - _WRITING_S
+        if ended and state.closed_by != "quorum" and now - since < least:
+            raise Violation(
+                f"round {round_}, attempt {attempt} ended after {now - since:.2f} s without a quorum; its "
+                f"deadline is {self.task.rounds.deadline_s:.2f} s"
+            )
+
+    def _waited_for_the_away(self, state: RoundState, now: float) -> None:
+        """Who went away was given its grace, by a clock that is not the coordinator's."""
+        grace = 0.0 if self.living is None else self.living.settings.away_grace_s - _WRITING_S
+        if self.away is not None and now - self.away < grace:
+            raise Violation(
+                f"round {state.round} closed {now - self.away:.2f} s after the last device went away"
+            )
+
+    def _made(self, app: Coordinator, version: int) -> None:
+        """Fold a new version once more, and compare."""
+        row = version_of(app, version)
+        if row is None:
+            raise Violation(f"the machine is at version {app.driver.state.version}; {version} has no row")
+        expected, digests = (self.first, ()) if version == 0 else self._fold(app, version, row)
+        actual = read_state(app.settings.state_dir / "blobs", row["manifest"])
+        if not _equal(expected, actual):
+            raise Violation(f"version {version} is not the fold of {sorted(row['devices'])}")
+        self.states.append(expected)
+        self.manifests.append(row["manifest"])
+        self.counted[version] = digests
+
+    def _fold(self, app: Coordinator, version: int, row: dict[str, Any]) -> tuple[Blobs, tuple[str, ...]]:
+        rows = [r for r in updates_of(app, version) if not r["lost"]]
+        if sorted(r["device"] for r in rows) != sorted(row["devices"]):
+            raise Violation(
+                f"version {version} is made of {sorted(row['devices'])}, accepted are "
+                f"{sorted(r['device'] for r in rows)}"
+            )
+        updates: list[Update] = []
+        for one in rows:
+            frame = self.frames.get(one["digest"])
+            if frame is None or (frame.device, frame.round) != (one["device"], version):
+                raise Violation(
+                    f"version {version} counts {one['digest'][:8]} of {one['device']}: whose is it?"
+                )
+            header, tensors = decode_frame(frame.data, UpdateHeader)
+            if header.base != self.manifests[version - 1]:
+                raise Violation(f"version {version} counts an update on another base, of {one['device']}")
+            updates.append(Update(header, tensors))
+        return self._folded(version, updates), tuple(sorted(r["digest"] for r in rows))
+
+    def _folded(self, version: int, updates: list[Update]) -> Blobs:
+        """By the method's own equations; of a guided round with the looks before and the training after."""
+        task, before, guided = self.task, self.states[version - 1], guiding(self.server)
+        if guided is None:
+            fold = self.server.open(task, version, before)
+        else:
+            weighing = guided.weigh(task, {one.header.device: viewed(one) for one in updates})
+            fold = guided.open_guided(task, version, before, weighing)
+        for one in updates:
+            fold.fold(one)
+        made = fold.close()
+        return made if guided is None else finished(version, finish_seed(task, version), made)
+
+    def _bundles_are_there(self, app: Coordinator) -> None:
+        """What a device may be pointed at can be fetched."""
+        for table in (schema.exports, schema.bundles):
+            newest = sa.select(table).order_by(table.c.version.desc())
+            for row in app.store.rows(newest if table is schema.bundles else newest.limit(1)):
+                path = app.settings.state_dir / "blobs" / row["digest"][:2] / row["digest"]
+                if not path.is_file() and not self.tolerant:
+                    raise Violation(f"{table.name}: the bundle of version {row['version']} is gone")
+
+    def _none_missing(self, app: Coordinator, state: RoundState) -> None:
+        """Every promised update is counted, or will be, or its device was told that it is lost."""
+        for digest, (device, round_) in self.accepted.items():
+            if digest in self.counted.get(round_, ()):
+                continue
+            if round_ == state.round > state.version and device in state.delivered:
+                continue
+            if digest in self.refused and self.tolerant:
+                continue
+            if self.tolerant and (row := row_of(app, device, digest)) is not None and row["lost"]:
+                self.lost.add(digest)
+                continue
+            where = f"version {state.version}, round {state.round} has {state.delivered}"
+            raise Violation(f"{device}'s accepted update {digest[:8]} for round {round_} is gone; {where}")
+
+
+def _equal(a: Blobs, b: Blobs) -> bool:
+    one, other = flatten(a), flatten(b)
+    return one.keys() == other.keys() and all(np.array_equal(x, other[name]) for name, x in one.items())

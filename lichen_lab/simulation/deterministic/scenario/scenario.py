@@ -1,0 +1,226 @@
+"""What a seed decides before the world begins: the fleet, its habits, and a plan of faults. Pure."""
+
+import random
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from protocol.tasks.task import CodecName, Rounds, Uplink
+
+COORDINATOR: Final = "coordinator"
+BROKER: Final = "broker"
+
+
+class Kind(StrEnum):
+    """Kinds of planned faults."""
+
+    KILL = "kill"  # SIGKILL: what was written stays, what was not is gone
+    POWER = "power cut"  # as KILL, and what was not synced is gone, or half there
+    MOMENT = "end at a moment"  # at the n-th disk operation, thread or message from now on
+    STOP = "orderly stop"
+    DROP = "dropped connection"
+    PARTITION = "partition"
+    ONE_WAY = "one-way partition"
+    BROKER_CRASH = "broker crash"
+    BROKER_LOSS = "broker crash, sessions lost"
+    CLOCK = "clock jump"
+    DISK_FULL = "full disk"
+    READ_ONLY = "read-only disk"
+    ROT = "bit rot"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One planned fault.
+
+    Attributes:
+        at: virtual seconds since the world began.
+        kind: what happens.
+        node: to whom.
+        span_s: how long it lasts; for a process: until it is started again.
+        amount: seconds of a clock jump; moments until a power cut (until a SIGKILL where negative); which
+            file rots; which way is cut.
+    """
+
+    at: float
+    kind: Kind
+    node: str
+    span_s: float = 0.0
+    amount: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.at:7.2f} s  {self.kind.value}: {self.node}, {self.span_s:.1f} s, {self.amount:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Weather:
+    """What happens to single messages, as shares of them."""
+
+    delay_s: float
+    duplicate: float = 0.0
+    reorder: float = 0.0
+    corrupt: float = 0.0
+    lose: float = 0.0
+    cut: float = 0.0
+    slow: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """All that a seed decides; what happens in detail is drawn from the same seed on the way."""
+
+    seed: int
+    devices: tuple[str, ...]
+    lacking: tuple[str, ...]
+    """Devices without the second sensor."""
+    rounds: Rounds
+    uplink: Uplink
+    head: int
+    """Elements of the model's largest tensor."""
+    chunk_bytes: int
+    resend_s: float
+    offer_every_s: float
+    spread_s: float
+    away_grace_s: float
+    train_s: float
+    window_every_s: float
+    evaluate: bool
+    export: bool
+    work_fails: float
+    sensor_fails: float
+    weather: Weather
+    faults: tuple[Fault, ...]
+    faults_end_s: float
+    goes_on: bool
+    """Faults come also after the last round is over; else the world ends with the task."""
+    routed: bool = False
+    """Each kind of device gets a bundle of its own."""
+    guided: bool = False
+    """The coordinator looks at every update before it folds, and trains after."""
+
+    @property
+    def rots(self) -> bool:
+        """Whether bits are rotted on purpose: accepted updates may then be reported as lost."""
+        return any(fault.kind is Kind.ROT for fault in self.faults)
+
+    def jumps_at(self, node: str) -> bool:
+        """Whether somebody sets this node's clock: its deadlines are then not those of a true clock."""
+        return any(fault.kind is Kind.CLOCK and fault.node == node for fault in self.faults)
+
+
+_CODECS: Final[tuple[CodecName, ...]] = ("int8", "int8", "float32", "int4", "float16")
+_WEIGHTS: Final = {
+    Kind.KILL: 3,
+    Kind.POWER: 2,
+    Kind.MOMENT: 8,
+    Kind.STOP: 2,
+    Kind.DROP: 4,
+    Kind.PARTITION: 2,
+    Kind.ONE_WAY: 1,
+    Kind.BROKER_CRASH: 1,
+    Kind.BROKER_LOSS: 1,
+    Kind.CLOCK: 2,
+    Kind.DISK_FULL: 2,
+    Kind.READ_ONLY: 1,
+}
+_ROTTEN: Final = 0.15
+"""Share of worlds in which bits rot."""
+_POLICIES: Final = ("coverage", "coverage", "bandit")
+_OF_BROKER: Final = (Kind.BROKER_CRASH, Kind.BROKER_LOSS)
+
+
+def draw(seed: int) -> Scenario:
+    """The scenario of a seed."""
+    rng = random.Random(f"scenario {seed}")  # noqa: S311 - a seed, not a secret
+    # What came into the worlds later is drawn apart: the rest of what a seed means stays what it was.
+    later = random.Random(f"selection and routes {seed}")  # noqa: S311 - a seed, not a secret
+    guided = random.Random(f"guided rounds {seed}").random() < 0.3  # noqa: S311, PLR2004 - a seed; of the worlds
+    devices = tuple(f"dev-{n + 1}" for n in range(rng.choice((2, 3, 3, 3))))
+    end = rng.uniform(25.0, 60.0)
+    small = rng.random() < 0.4  # noqa: PLR2004 - of the worlds
+    return Scenario(
+        seed=seed,
+        devices=devices,
+        lacking=tuple(d for d in devices if rng.random() < 0.2),  # noqa: PLR2004 - of the devices
+        rounds=_rounds(rng, len(devices)).model_copy(update={"selection": later.choice(_POLICIES)}),
+        uplink=Uplink(codec=rng.choice(_CODECS), error_carry=rng.random() < 0.8),  # noqa: PLR2004 - of the worlds
+        head=rng.choice((16, 200)) if small else rng.randint(700, 1800),
+        chunk_bytes=65536 if small else 1024,
+        resend_s=rng.uniform(2.0, 8.0),
+        offer_every_s=rng.uniform(2.0, 6.0),
+        spread_s=rng.choice((0.0, 1.0, 3.0)),
+        away_grace_s=random.Random(f"away {seed}").choice((1.0, 4.0, 20.0)),  # noqa: S311 - a seed
+        train_s=rng.choice((1.0, 8.0, 20.0)),
+        window_every_s=rng.choice((8.0, 15.0, 30.0)),
+        evaluate=rng.random() < 0.5,  # noqa: PLR2004 - of the worlds
+        export=rng.random() < 0.5,  # noqa: PLR2004 - of the worlds
+        work_fails=rng.choice((0.0, 0.0, 0.1, 0.3)),
+        sensor_fails=rng.choice((0.0, 0.0, 0.2)),
+        weather=_weather(rng),
+        faults=_faults(rng, devices, end),
+        faults_end_s=end,
+        goes_on=rng.random() < 0.1,  # noqa: PLR2004 - of the worlds
+        routed=later.random() < 0.4,  # noqa: PLR2004 - of the worlds
+        guided=guided,
+    )
+
+
+def _rounds(rng: random.Random, devices: int) -> Rounds:
+    return Rounds(
+        count=rng.choice((1, 2, 2, 2, 3)),
+        deadline_s=rng.uniform(8.0, 40.0),
+        devices_per_round=rng.choice((None, None, max(1, devices - 1))),
+        quorum=rng.choice((0.5, 0.67, 1.0, 1.0)),
+        min_devices=rng.randint(1, max(1, devices - 1)),
+        min_windows=2,
+    )
+
+
+def _weather(rng: random.Random) -> Weather:
+    """Half of the worlds have fair weather: crashes alone find other faults than storms do."""
+    if rng.random() < 0.5:  # noqa: PLR2004 - of the worlds
+        return Weather(rng.choice((0.01, 0.1)))
+    return Weather(
+        delay_s=rng.choice((0.01, 0.2, 0.6)),
+        duplicate=rng.choice((0.0, 0.05, 0.2)),
+        reorder=rng.choice((0.0, 0.05, 0.2)),
+        corrupt=rng.choice((0.0, 0.0, 0.01, 0.05)),
+        lose=rng.choice((0.0, 0.0, 0.02, 0.1)),
+        cut=rng.choice((0.0, 0.0, 0.01, 0.05)),
+        slow=rng.choice((0.0, 0.0, 0.05)),
+    )
+
+
+def _faults(rng: random.Random, devices: tuple[str, ...], end: float) -> tuple[Fault, ...]:
+    weights = dict(_WEIGHTS)
+    if rng.random() < _ROTTEN:
+        weights[Kind.ROT] = 6
+    kinds = rng.choices(list(weights), list(weights.values()), k=rng.randint(6, 26))
+    planned = [_fault(rng, kind, devices, end) for kind in kinds]
+    closed = [f for f in planned if f.kind is Kind.ROT and rng.random() < 0.6]  # noqa: PLR2004 - databases rot while closed
+    planned += [Fault(max(0.1, rot.at - 0.5), Kind.KILL, rot.node, 2.0) for rot in closed]
+    return tuple(sorted(planned, key=lambda f: f.at))
+
+
+def _fault(rng: random.Random, kind: Kind, devices: tuple[str, ...], end: float) -> Fault:
+    at = end * rng.random() ** 1.3  # rather early: a task that is done can hardly be hurt
+    if kind in _OF_BROKER:
+        return Fault(at, kind, BROKER, rng.uniform(0.2, 8.0))
+    # The coordinator is one of many, and the one whose faults hurt most.
+    node = COORDINATOR if rng.random() < 0.45 else rng.choice(devices)  # noqa: PLR2004 - of the faults
+    span, amount = rng.choice((0.2, 1.0, rng.uniform(0.1, 15.0))), 0.0
+    match kind:
+        case Kind.MOMENT:
+            moments = rng.choice((1, 2, 3, rng.randint(1, 12), rng.randint(1, 60)))
+            amount = float(moments * rng.choice((1, 1, 1, -1)))
+        case Kind.CLOCK:
+            span, amount = 0.0, rng.choice((-86400.0, -3600.0, -30.0, 1.0, 45.0, 3600.0, 1e7))
+        case Kind.ONE_WAY | Kind.PARTITION:
+            span, amount = rng.choice((0.5, 5.0, 20.0)), float(rng.getrandbits(1))
+        case Kind.DISK_FULL | Kind.READ_ONLY:
+            span = rng.uniform(0.2, 12.0)
+        case Kind.ROT:
+            span, amount = 0.0, float(rng.getrandbits(30))
+        case _:
+            pass
+    return Fault(at, kind, node, span, amount)

@@ -1,0 +1,273 @@
+"""One seed, from the first start of a real coordinator and real agents to the end of their task.
+
+While faults come, promises are checked at every step of the round machine, every receipt and every spooled
+update. After the last fault all must come to an end: the task done, no update without a receipt.
+"""
+
+import asyncio
+import hashlib
+from collections import Counter
+from collections.abc import Callable
+from contextvars import Context
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from coordinator.round_machine.events import Phase
+from lichen_lab.simulation.deterministic import resource_bounds
+from lichen_lab.simulation.deterministic.machine import event_loop
+from lichen_lab.simulation.deterministic.machine.daemons import ERRNO, Device, Headquarters
+from lichen_lab.simulation.deterministic.machine.disk import memory_folder
+from lichen_lab.simulation.deterministic.machine.event_loop import SimLoop, Stuck
+from lichen_lab.simulation.deterministic.machine.log_capture import quiet
+from lichen_lab.simulation.deterministic.machine.node import Node
+from lichen_lab.simulation.deterministic.network import network
+from lichen_lab.simulation.deterministic.scenario.coordinator_state import Violation
+from lichen_lab.simulation.deterministic.scenario.invariants import Truth
+from lichen_lab.simulation.deterministic.scenario.scenario import COORDINATOR, Fault, Kind, Scenario, draw
+from lichen_lab.simulation.deterministic.scenario.toy_method import first_state, server_half, toy_task
+
+PATIENCE_S: Final = 1800.0
+"""Virtual seconds after the last fault within which the task must be done."""
+_LOOK_S: Final = 4.0
+_ROT_S: Final = 20.0
+_ROT_LOOK_S: Final = 0.2
+_TRACE: Final = 40
+"""Lines that are kept for a seed that fails."""
+
+
+@dataclass
+class Outcome:
+    """What a seed came to."""
+
+    seed: int
+    scenario: Scenario
+    violation: str = ""
+    """Which promise was broken, and when; empty where none was."""
+    steps: int = 0
+    """Callbacks of the event loop."""
+    messages: int = 0
+    threads: int = 0
+    moments: int = 0
+    """At which a power cut could have fallen: disk operations, commits, threads, messages."""
+    virtual_s: float = 0.0
+    faults: Counter[str] = field(default_factory=Counter)
+    """That came about, by kind."""
+    counted: int = 0
+    """Updates in versions."""
+    lost: int = 0
+    """Updates that rotted after their receipt; reported, and asked for again."""
+    mark: str = ""
+    """SHA-256 of the whole trace: the same seed gives the same."""
+    trace: list[str] = field(default_factory=list)
+
+
+class World:
+    """Broker, machines, observers and the plan of one seed."""
+
+    def __init__(
+        self, scenario: Scenario, folder: Path, sim: SimLoop, trace: Callable[[str], None] | None
+    ) -> None:
+        self.scenario = scenario
+        self.folder = folder
+        self.loop = sim
+        self.task = toy_task(scenario.rounds, scenario.uplink, scenario.seed % 2**31)
+        server = server_half(self.task, routed=scenario.routed, guided=scenario.guided)
+        self.truth = Truth(
+            self.task,
+            server,
+            first_state(self.task, scenario.head),
+            tolerant=scenario.rots,
+            time=None if scenario.jumps_at(COORDINATOR) else sim.time,
+        )
+        self.sky = network.Sky(self)
+        self.nodes: dict[str, Node] = {COORDINATOR: Headquarters(self, COORDINATOR, sim)}
+        self.nodes |= {name: Device(self, name, sim) for name in scenario.devices}
+        self.outcome = Outcome(scenario.seed, scenario)
+        self._mark = hashlib.sha256()
+        self._trace = trace
+        self._over = asyncio.Event()
+        self._failure: BaseException | None = None
+
+    @property
+    def headquarters(self) -> Headquarters:
+        """The coordinator's machine."""
+        node = self.nodes[COORDINATOR]
+        assert isinstance(node, Headquarters)  # noqa: S101 - made so above
+        return node
+
+    def link_maker(self, node: Node) -> Callable[..., Any]:
+        """See ``nodes.Surroundings``."""
+        return self.sky.link_maker(node)
+
+    def say(self, words: str) -> None:
+        """See ``nodes.Surroundings``."""
+        if self.outcome.mark:
+            return
+        line = f"{self.loop.time():9.3f} s  {words}"
+        self._mark.update(line.encode())
+        self.outcome.trace.append(line)
+        del self.outcome.trace[:-_TRACE]
+        self.note(words)
+
+    def note(self, words: str) -> None:
+        """Write a line that is no part of what happens."""
+        if self._trace is not None and not self.outcome.mark:
+            self._trace(f"{self.loop.time():9.3f} s  {words}")
+
+    def count(self, what: str) -> None:
+        """See ``nodes.Surroundings``."""
+        self.outcome.faults[what] += 1
+
+    def fail(self, error: BaseException) -> None:
+        """See ``nodes.Surroundings``."""
+        if self._failure is None and not self.outcome.mark:
+            self._failure = error
+            words = str(error) if isinstance(error, Violation) else f"{type(error).__name__}: {error}"
+            self.outcome.violation = f"at {self.loop.time():.3f} s, step {self.loop.steps}: {words}"
+            self.say(f"VIOLATION: {words}")
+            self._over.set()
+
+    async def run(self) -> None:
+        """From the first start to the end, or to the first broken promise."""
+        for node in self.nodes.values():
+            node.begin()
+        for fault in self.scenario.faults:
+            self.loop.call_at(fault.at, self._strike, fault, context=Context())
+        long = self.scenario.goes_on
+        await self._until(lambda: self._at_end() or (not long and self._done()))
+        if self._failure is None:
+            self._calm()
+            limit = self.loop.time() + PATIENCE_S
+            await self._until(lambda: self._done() or self.loop.time() > limit)
+            if self._failure is None and not self._done():
+                self.fail(Violation(f"nothing is in the way for {PATIENCE_S:g} s, and still: {self._why()}"))
+        self.finish()
+
+    def _at_end(self) -> bool:
+        return self.loop.time() >= self.scenario.faults_end_s
+
+    async def _until(self, true: Callable[[], bool]) -> None:
+        while self._failure is None and not true():
+            try:
+                async with asyncio.timeout(_LOOK_S):
+                    await self._over.wait()
+            except TimeoutError:
+                resource_bounds.of_loop(len(self.nodes))
+                for node in self.nodes.values():
+                    node.aside(lambda node=node: resource_bounds.check(node))  # type: ignore[misc] # the loop's own node
+
+    def _strike(self, fault: Fault) -> None:
+        """Carry one fault out."""
+        if self._failure is None and self._struck(fault):
+            self.count(fault.kind.value)
+            self.say(f"FAULT {fault.kind.value}: {fault.node} ({fault.span_s:.1f} s, {fault.amount:g})")
+
+    def _struck(self, fault: Fault) -> bool:
+        """Whether there was anybody for it to befall."""
+        if self.sky.strike(fault):
+            return True
+        node, amount = self.nodes.get(fault.node), int(abs(fault.amount))
+        if node is None:
+            return False
+        struck = True
+        match fault.kind:
+            case Kind.KILL | Kind.POWER:
+                struck = node.kill(power=fault.kind is Kind.POWER, down_s=fault.span_s)
+            case Kind.MOMENT:
+                struck = node.kill_at(amount, fault.span_s, power=fault.amount > 0)
+            case Kind.STOP:
+                struck = node.stop(fault.span_s)
+            case Kind.CLOCK:
+                node.jump(fault.amount)
+            case Kind.DISK_FULL | Kind.READ_ONLY:
+                node.trouble(ERRNO[fault.kind.value])
+                self.loop.call_later(fault.span_s, node.trouble, 0, context=Context())
+            case Kind.ROT:
+                struck = self._rotted(node, fault)
+            case _:
+                struck = False
+        return struck
+
+    def _rotted(self, node: Node, fault: Fault) -> bool:
+        """Where nothing lies that could rot, it happens to the next that does: frames do not lie for long."""
+        name = node.rot(int(fault.amount))
+        if name:
+            self.say(f"rotten: {fault.node} {name}")
+        elif self.loop.time() < min(fault.at + _ROT_S, self.scenario.faults_end_s):
+            self.loop.call_later(_ROT_LOOK_S, self._strike, fault, context=Context())
+        return bool(name)
+
+    def _calm(self) -> None:
+        """No more faults: the sky clears, disks are well."""
+        self.say("the faults are over")
+        self.sky.clear()
+        for node in self.nodes.values():
+            node.spare()
+            node.trouble(0)
+
+    def finish(self) -> Outcome:
+        """Write down what it came to, once."""
+        if not self.outcome.mark:
+            outcome = self.outcome
+            outcome.mark = self._mark.hexdigest()
+            outcome.steps, outcome.threads, outcome.virtual_s = (
+                self.loop.steps,
+                self.loop.threads,
+                self.loop.time(),
+            )
+            outcome.messages = self.sky.messages
+            outcome.moments = sum(node.moments for node in self.nodes.values())
+            outcome.faults += Counter({f"message: {k}": n for k, n in self.sky.weather.happened.items()})
+            outcome.lost = len(self.truth.lost)
+            outcome.counted = sum(len(digests) for digests in self.truth.counted.values())
+        return self.outcome
+
+    def _done(self) -> bool:
+        app = self.headquarters.app
+        if app is None or not self.headquarters.is_up or app.driver.state.phase is not Phase.DONE:
+            return False
+        devices = [node for node in self.nodes.values() if isinstance(node, Device)]
+        if self.truth.unreported():
+            return False
+        return all(device.is_up and not device.waiting for device in devices)
+
+    def _why(self) -> str:
+        app = self.headquarters.app
+        words = ["no coordinator" if app is None else f"{app.driver.state.phase.value}: {app.driver.why()}"]
+        for node in self.nodes.values():
+            if not node.is_up:
+                words.append(f"{node.name} is down")
+            elif isinstance(node, Device) and node.agent is not None:
+                words.append(
+                    f"{node.name}: {node.waiting} wait; {node.agent.learner.why}; {node.agent.link.why}"
+                )
+        return "; ".join([*words, *self.truth.unreported()])
+
+
+def run_seed(
+    seed: int, *, trace: Callable[[str], None] | None = None, scenario: Scenario | None = None
+) -> Outcome:
+    """Live through one seed.
+
+    Args:
+        seed: decides all.
+        trace: is given every line.
+        scenario: instead of the seed's own.
+
+    Returns:
+        What came about; a broken promise is in ``violation``.
+    """
+    chosen = draw(seed) if scenario is None else scenario
+    held: list[World] = []
+
+    async def main(sim: SimLoop) -> None:
+        held.append(World(chosen, Path(folder), sim, trace))
+        await held[0].run()
+
+    with memory_folder() as folder, quiet(held, talk=trace is not None):
+        try:
+            event_loop.run(main, seed, max_virtual_s=chosen.faults_end_s + 2 * PATIENCE_S)
+        except (Stuck, Violation) as error:
+            held[0].fail(error)
+    return held[0].finish()

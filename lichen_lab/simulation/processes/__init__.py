@@ -1,0 +1,1 @@
+"""Fleets of real processes on one machine."""

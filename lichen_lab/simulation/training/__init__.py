@@ -1,0 +1,1 @@
+"""Federated training in one process, without a broker."""

@@ -1,0 +1,281 @@
+"""A device of a simulation: what an agent does with an offer, without its process, disk and link."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Final, Literal
+
+import numpy as np
+
+from edge_agent.tasks.profile import follows_windows
+from edge_agent.tasks.simulated_profile import material_of
+from edge_agent.training.prototype_maker import features_of
+from edge_agent.training.update_encoding import pack_update
+from lichen_lab.simulation.data.streams import Stream
+from models import registry
+from models.contract import (
+    Blobs,
+    Client,
+    ClientContext,
+    FloatArray,
+    LocalResult,
+    Profile,
+    Prototyper,
+    Router,
+    Server,
+    Tensors,
+    WindowSet,
+)
+from models.data import window_set
+from protocol.errors import Refused, Transient
+from protocol.frames.frame import digest
+from protocol.messages import Offer
+from protocol.tasks.task import Task
+
+Role = Literal["train", "prototype"]
+TRAIN: Final = "train"
+PROTOTYPE: Final = "prototype"
+
+
+@dataclass
+class VirtualDevice:
+    """A device without a process: its windows, and what stays on it between rounds.
+
+    Attributes:
+        name: as in the update's header.
+        stream: what it holds at each round.
+        number: its place in the fleet; decides, with seed and round, its order of samples.
+        role: ``train``, or ``prototype``: features by the encoders' ONNX graphs, only prototypes up.
+        may: what it may read and predict, where the method lets devices differ; None: all that its windows
+            show.
+        private: the method's own, handed back each round; a round that gave no update leaves it as it was.
+        carry: what quantization cut off so far, by tensor.
+    """
+
+    name: str
+    stream: Stream
+    number: int = 0
+    role: Role = TRAIN
+    may: Profile | None = None
+    private: Tensors = field(default_factory=dict)
+    carry: Tensors = field(default_factory=dict)
+    _held: tuple[int, WindowSet] | None = field(default=None, repr=False, compare=False)
+    _material: tuple[int, Profile, WindowSet] | None = field(default=None, repr=False, compare=False)
+
+    def material(self, task: Task, round_: int) -> tuple[Profile, WindowSet]:
+        """What it reads and predicts in that round, and the windows to learn from; as an agent decides it.
+
+        Raises:
+            Transient: none of its windows has something to read and a label of a target.
+        """
+        if self._material is None or self._material[0] != round_:
+            self._material = round_, *self._sorted_out(task, round_)
+        return self._material[1:]
+
+    def _sorted_out(self, task: Task, round_: int) -> tuple[Profile, WindowSet]:
+        if follows_windows(task):
+            return material_of(task, self.may, self.held(round_))
+        needs_labels = registry.method(task.method).needs_labels
+        windows = self.labelled(round_) if needs_labels else self.held(round_)
+        return Profile(tuple(self.modalities(task, round_))), windows
+
+    def update(
+        self, context: ClientContext, client: Client, state: Blobs, base: str
+    ) -> tuple[bytes, LocalResult]:
+        """Train once from ``state``: the frame that goes up, and what it was made from.
+
+        Args:
+            context: a profile in it is taken; else it is what the windows show.
+            client: the method's.
+            state: on its route.
+            base: digest of the version.
+
+        Raises:
+            Transient: none of its windows can train this round.
+            Refused: training gave a value that is not finite.
+        """
+        profile, windows = self.material(context.task, context.round)
+        if context.profile is None:
+            context = replace(context, profile=profile)
+        return self._packed(context, windows, client.train(context, windows, state, self.private), base)
+
+    def summary(
+        self, context: ClientContext, prototyper: Prototyper, features: Mapping[str, FloatArray], base: str
+    ) -> tuple[bytes, LocalResult]:
+        """Its prototypes as the frame that goes up, without torch.
+
+        Args:
+            context: task, device, round and seed.
+            prototyper: the method's.
+            features: by modality, ``z_BD`` of all rows of :meth:`labelled`.
+            base: digest of the version that the features come from.
+
+        Raises:
+            Transient: none of its windows can make a prototype.
+            Refused: a prototype is not finite.
+        """
+        windows = self.labelled(context.round)
+        result = prototyper.summarise(context, windows, features, self.private)
+        return self._packed(context, windows, result, base)
+
+    def _packed(
+        self, context: ClientContext, windows: WindowSet, result: LocalResult, base: str
+    ) -> tuple[bytes, LocalResult]:
+        frame = self.pack(context, windows, result, base)
+        self.private = result.private  # kept only with an update that goes up, as an agent does
+        return frame, result
+
+    def pack(self, context: ClientContext, windows: WindowSet, result: LocalResult, base: str) -> bytes:
+        """Quantize with error carry and write the frame: the agent's own code."""
+        task = context.task
+        offer = Offer(
+            task=task.name, round=context.round, base=base, base_size=0, closes_in_s=0, seed=context.seed
+        )
+        profile = context.profile
+        who = (self.name, self.modalities(task, context.round) if profile is None else profile.modalities)
+        frame, carry = pack_update(offer, task, who, windows, result, carry=self.carry)
+        self.carry = carry if carry is not None else {}
+        return frame
+
+    def held(self, round_: int) -> WindowSet:
+        """All it holds in that round; asked of the stream once a round."""
+        if self._held is None or self._held[0] != round_:
+            self._held = round_, self.stream.at(round_)
+        return self._held[1]
+
+    def forget(self) -> None:
+        """Give the round's windows back: many devices need not keep them from round to round."""
+        self._held = self._material = None
+
+    def labelled(self, round_: int) -> WindowSet:
+        """What teaches a method that needs labels in that round."""
+        windows = self.held(round_)
+        labelled_B = windows.y_B >= 0
+        return windows if labelled_B.all() else window_set.select(windows, labelled_B)
+
+    def modalities(self, task: Task, round_: int) -> list[str]:
+        """The modalities it has any window of in that round."""
+        present_BM = self.held(round_).present_BM
+        return [name for column, name in enumerate(task.modality_names) if present_BM[:, column].any()]
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What came of one device in one round.
+
+    Attributes:
+        device: its name.
+        frame: its update; None where it could not make one.
+        metrics: of its training.
+        why_not: why there is no frame.
+        route: names of the blobs that it worked with.
+    """
+
+    device: str
+    frame: bytes | None
+    metrics: dict[str, float]
+    why_not: str = ""
+    route: tuple[str, ...] = ()
+
+
+@dataclass
+class Site:
+    """Where devices are trained: the method's halves, made once for all of a process's devices.
+
+    Attributes:
+        task: what is learned.
+        seed: of the simulation.
+        graphs: by modality, the encoder's serialized graph (``export.encoder_models``); for prototype
+        devices.
+    """
+
+    task: Task
+    seed: int
+    graphs: Mapping[str, bytes] = field(default_factory=dict)
+
+    @cached_property
+    def client(self) -> Client:
+        """The training half; imports torch."""
+        return registry.method(self.task.method).client()
+
+    @cached_property
+    def server(self) -> Server:
+        """The coordinator's half, which knows the routes."""
+        return registry.method(self.task.method).server()
+
+    @cached_property
+    def router(self) -> Router | None:
+        """The gate of a routed method; None: the server's route is the device's."""
+        spec = registry.method(self.task.method)
+        return spec.router() if spec.routed else None
+
+    @cached_property
+    def prototyper(self) -> Prototyper:
+        """The half of devices without torch.
+
+        Raises:
+            Misconfigured: the method has none.
+        """
+        return registry.method(self.task.method).prototyper()
+
+    def deliver(self, device: VirtualDevice, state: Blobs, round_: int) -> Delivery:
+        """One device's round, from ``state``."""
+        context = ClientContext(self.task, device.name, round_, _seed_of(self.seed, round_, device.number))
+        base = digest(f"{self.task.name}/{round_ - 1}".encode())
+        mine: Blobs = {}
+        try:
+            mine |= _ROUTES[device.role](self, device, context, state)
+            frame, result = _WORK[device.role](self, device, context, mine, base)
+        except (Refused, Transient) as error:
+            return Delivery(device.name, None, {}, str(error), tuple(mine))
+        finally:
+            device.forget()
+        return Delivery(device.name, frame, result.metrics, route=tuple(mine))
+
+    def routed(self, device: VirtualDevice, context: ClientContext, state: Blobs) -> Blobs:
+        """What the role ``train`` works with; a router chooses it.
+
+        Raises:
+            Transient: the device has nothing to learn from.
+        """
+        profile, windows = device.material(self.task, context.round)
+        if self.router is None:
+            return _on(self.server.route(self.task, profile), state)
+        first = _on(self.router.first(self.task, profile), state)
+        context = replace(context, profile=profile)
+        return _on(self.router.choose(context, windows, first, device.private), state)
+
+    def trained(
+        self, device: VirtualDevice, context: ClientContext, state: Blobs, base: str
+    ) -> tuple[bytes, LocalResult]:
+        """The role ``train``."""
+        return device.update(context, self.client, state, base)
+
+    def encoders(self, device: VirtualDevice, context: ClientContext, state: Blobs) -> Blobs:
+        """What the role ``prototype`` works with: only encoders go down."""
+        wanted = self.prototyper.modalities(self.task, device.labelled(context.round))
+        return _on(self.server.prototype_route(self.task, wanted), state)
+
+    def summarised(
+        self, device: VirtualDevice, context: ClientContext, state: Blobs, base: str
+    ) -> tuple[bytes, LocalResult]:
+        """The role ``prototype``: only prototypes go up."""
+        windows = device.labelled(context.round)
+        wanted = self.prototyper.modalities(self.task, windows)
+        graphs = {name: self.graphs[name] for name in wanted}
+        features = features_of(self.task, windows, graphs, state, 1)
+        return device.summary(context, self.prototyper, features, base)
+
+
+_ROUTES: Final = {TRAIN: Site.routed, PROTOTYPE: Site.encoders}
+_WORK: Final = {TRAIN: Site.trained, PROTOTYPE: Site.summarised}
+
+
+def _on(route: Iterable[str], state: Blobs) -> Blobs:
+    """The blobs of a route, in the state's order."""
+    wanted = set(route)
+    return {name: tensors for name, tensors in state.items() if name in wanted}
+
+
+def _seed_of(*keys: int) -> int:
+    return int(np.random.SeedSequence(keys).generate_state(1)[0]) % 2**31

@@ -1,0 +1,45 @@
+"""What simulated devices would fetch: the blobs of their routes that they do not have yet."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from models.contract import Blobs, Tensors
+from protocol.frames.frame import digest, encode_frame
+from protocol.frames.headers import BlobHeader
+from protocol.frames.tensors import Codec, encode
+
+
+@dataclass
+class Downloads:
+    """Counts payload bytes. A device keeps what it fetched, as an agent does while there is room.
+
+    Attributes:
+        kept: by device, digest of the newest blob of each name that it fetched.
+        codecs: how tensors travel, by the last part of their names (``MethodSpec.codecs``); others in
+            float32.
+    """
+
+    kept: dict[str, dict[str, str]] = field(default_factory=dict)
+    codecs: Mapping[str, Codec] = field(default_factory=dict)
+    _known: dict[str, tuple[Tensors, str, int]] = field(default_factory=dict)
+
+    def of(self, device: str, route: Iterable[str], state: Blobs) -> int:
+        """Bytes of what a device lacks for its route through a state; it has them from now on."""
+        kept, total = self.kept.setdefault(device, {}), 0
+        for name in route:
+            mark, size = self._blob(name, state[name])
+            total += size if kept.get(name) != mark else 0
+            kept[name] = mark
+        return total
+
+    def _blob(self, name: str, tensors: Tensors) -> tuple[str, int]:
+        """Digest and size as it travels; worked out once for each version of it."""
+        known = self._known.get(name)
+        if known is None or known[0] is not tensors:
+            encoded = {
+                key: encode(value, self.codecs.get(key.rsplit("/", 1)[-1], Codec.FLOAT32))
+                for key, value in tensors.items()
+            }
+            frame = encode_frame(BlobHeader(name=name), encoded)
+            known = self._known[name] = (tensors, digest(frame), len(frame))
+        return known[1], known[2]

@@ -1,0 +1,281 @@
+"""What ``lichen simulate`` trains on: a folder of files, or a data set dealt out to devices."""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lichen_lab.simulation.data.streams import Stream, Unlabelled, of_windows
+from lichen_lab.simulation.training.device import PROTOTYPE, Role
+from lichen_lab.simulation.training.evaluation.labelled import SHARE, parted
+from models import registry
+from models.contract import Profile, WindowSet
+from models.data import window_set
+from models.data.streams.stream_findings import Finding
+from protocol.errors import Misconfigured
+from protocol.tasks.task import Task
+
+if TYPE_CHECKING:
+    from lichen_lab.simulation.data.access.split import Split
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """All that a simulation is about.
+
+    Attributes:
+        task: with what the command line changed.
+        seed: of everything.
+        devices: name -> windows or stream.
+        test: labelled windows to judge on; None: nothing is judged.
+        roles: of the devices that do not train.
+        profiles: what devices may read and predict, where that is not everything.
+        labelled: the coordinator's windows, for a guided method.
+        findings: what is odd in its files, by file.
+        about: the data set and the setting, for the report.
+    """
+
+    task: Task
+    seed: int
+    devices: Mapping[str, WindowSet | Stream]
+    test: WindowSet | None
+    roles: Mapping[str, Role] = field(default_factory=dict)
+    profiles: Mapping[str, Profile] = field(default_factory=dict)
+    labelled: WindowSet | None = None
+    findings: Mapping[Path, tuple[Finding, ...]] = field(default_factory=dict)
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_task(file: Path, rounds: int | None, options: Mapping[str, Any], named: str | None = None) -> Task:
+    """A task file, with another number of rounds, other options and another method where these are given.
+
+    Raises:
+        Misconfigured: there is no such file, or it is no task on windows.
+    """
+    from runtime.settings.load import load_toml  # noqa: PLC0415 - the help is shown without it
+
+    if not file.is_file():
+        raise Misconfigured(f"--task {file}: there is no such file")
+    task = of_windows(load_toml(Task, file, named_by="--task"), "lichen simulate")
+    of_rounds = task.rounds if rounds is None else task.rounds.model_copy(update={"count": rounds})
+    changed = {"rounds": of_rounds, "config": {**task.config, **options}, "method": named or task.method}
+    return task.model_copy(update=changed)
+
+
+def of_files(
+    task: Task,
+    data: Path,
+    test: Path | None,
+    seed: int | None,
+    profiles: Sequence[str] = (),
+    *,
+    known: WindowSet | None = None,
+) -> Fleet:
+    """One file a device.
+
+    Args:
+        task: what is learned.
+        data: the folder.
+        test: labelled windows to judge on.
+        seed: instead of the task's.
+        profiles: as :func:`profiles_of` reads them.
+        known: the coordinator's labelled windows.
+
+    Raises:
+        Misconfigured: a folder or file is not there or does not fit the task, or a profile is of no device.
+    """
+    files = {file.stem: file for file in device_files(data, test)}
+    may = profiles_of(task, profiles, files)
+    devices, found = {}, {}
+    for name, file in files.items():
+        devices[name], found[file] = read_device(file, task)
+    judged = None
+    if test is not None:
+        whole, found[test] = read_labelled(test, task)
+        judged = labelled(whole, task, test)
+    seed = task.seed if seed is None else seed
+    return Fleet(task, seed, devices, judged, profiles=may, labelled=known, findings=found)
+
+
+def profiles_of(task: Task, words: Sequence[str], devices: Collection[str]) -> dict[str, Profile]:
+    """``DEVICE=MODALITY,...:TARGET,...`` each; a side that is empty or not there is all there is.
+
+    Raises:
+        Misconfigured: it is not written so, or the task or the fleet has no such name.
+    """
+    if words and not registry.method(task.method).routed:
+        raise Misconfigured(f"--profile: under method {task.method!r} all devices read and predict the same")
+    found: dict[str, Profile] = {}
+    for word in words:
+        name, equals, rest = word.partition("=")
+        reads, _, says = rest.partition(":")
+        if not (name and equals):
+            raise Misconfigured(f"--profile {word}: write DEVICE=MODALITY,...:TARGET,...")
+        if name not in devices:
+            raise Misconfigured(f"--profile {word}: no file is named {name} ({', '.join(devices)})")
+        sides = []
+        for given, known in ((reads, task.input_names), (says, task.target_names)):
+            names = given.split(",") if given else known
+            if stray := [one for one in names if one not in known]:
+                raise Misconfigured(f"--profile {word}: the task has no {stray[0]!r} ({', '.join(known)})")
+            sides.append(tuple(one for one in known if one in names))
+        found[name] = Profile(*sides)
+    return found
+
+
+def of_dataset(
+    name: str,
+    file: Path | None,
+    changes: Mapping[str, Any],
+    *,
+    rounds: int | None,
+    seed: int | None,
+    options: Mapping[str, Any],
+    prototype_devices: int = 0,
+    named: str | None = None,
+    labelled_share: float | None = None,
+) -> Fleet:
+    """A data set's windows in the online protocol; see ``online_fleet.online_fleet``.
+
+    Args:
+        name: of the data set.
+        file: task file; None: the data set's own task.
+        changes: over the data set's setting (:class:`lichen_lab.simulation.data.online_fleet.Setting`).
+        rounds: instead of the task's.
+        seed: instead of the task's.
+        options: of the method, over the task's.
+        prototype_devices: the last so many devices send prototypes alone.
+        named: the method, instead of the task's.
+        labelled_share: of a guided method, the share of the training windows that the coordinator has, with
+            their labels, drawn by chance; devices are dealt the others, without. None: a tenth.
+
+    Raises:
+        Misconfigured: no such data set, it is not here, or a number does not fit.
+    """
+    from lichen_lab.simulation.data.dataset_tasks import study  # noqa: PLC0415 - as above
+
+    chosen = study(name)
+    if file is not None:
+        task = read_task(file, rounds, options, named)
+    else:
+        task = chosen.task(config=options, seed=seed or 0)
+        of_rounds = task.rounds if rounds is None else task.rounds.model_copy(update={"count": rounds})
+        task = task.model_copy(update={"method": named or task.method, "rounds": of_rounds})
+    seed = task.seed if seed is None else seed
+    setting = replace(chosen.setting, **changes)
+    if prototype_devices > setting.devices:
+        raise Misconfigured(
+            f"--prototype-devices {prototype_devices}: there are {setting.devices} devices (--devices)"
+        )
+    splits = (chosen.load(part, seed) for part in ("train", "test"))
+    train, test = (window_set.check(_of_people(split), task, name) for split in splits)
+    about: dict[str, Any] = {"dataset": name, "setting": dict(vars(setting))}
+    known = None
+    if registry.method(task.method).guided:
+        share = SHARE if labelled_share is None else labelled_share
+        known, train = parted(train, share, seed)
+        about |= {"labelled_share": share, "labelled": len(known)}
+    elif labelled_share is not None:
+        raise Misconfigured(f"--labelled-share: method {task.method!r} learns nothing at the coordinator")
+    devices: Mapping[str, Stream] = setting.fleet(train, seed)
+    if known is not None:
+        devices = {device: Unlabelled(stream) for device, stream in devices.items()}
+    last = list(devices)[len(devices) - prototype_devices :]
+    return Fleet(task, seed, devices, test, dict.fromkeys(last, PROTOTYPE), labelled=known, about=about)
+
+
+def _of_people(split: "Split") -> WindowSet:
+    """Its windows, each with its person as its group."""
+    return replace(split.windows, group_B=split.person_B.astype(np.str_))
+
+
+def options_of(words: Sequence[str]) -> dict[str, Any]:
+    """``KEY=VALUE`` each; a value is JSON, or else the word itself.
+
+    Raises:
+        Misconfigured: there is no ``=`` in it.
+    """
+    options: dict[str, Any] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not (key and equals):
+            raise Misconfigured(f"--option {word}: write KEY=VALUE, as in --option impute=zero_input")
+        try:
+            options[key] = json.loads(value)
+        except ValueError:
+            options[key] = value
+    return options
+
+
+def device_files(folder: Path, test: Path | None) -> list[Path]:
+    """The devices' files, sorted; the test file is not one of them.
+
+    Raises:
+        Misconfigured: no such folder, nothing in it, or two files of one name.
+    """
+    if not folder.is_dir():
+        raise Misconfigured(f"--data {folder}: there is no such folder")
+    apart = None if test is None else test.resolve()
+    files = sorted(
+        file
+        for file in folder.iterdir()
+        if file.suffix in {".npz", ".csv", ".parquet"} and file.resolve() != apart
+    )
+    if not files:
+        raise Misconfigured(f"--data {folder}: it has no .npz, .csv or .parquet file")
+    names = [file.stem for file in files]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise Misconfigured(f"--data {folder}: two files are named {twice[0]}")
+    return files
+
+
+def read_device(file: Path, task: Task) -> tuple[WindowSet, tuple[Finding, ...]]:
+    """A window set, or a recording cut and judged as on a device; and what is odd in a recording.
+
+    Raises:
+        Misconfigured: it is neither, or does not fit the task; the message names file and key.
+    """
+    from edge_agent.windows.window_sets import windows_of  # noqa: PLC0415 - the help is shown without it
+    from models.data.streams.recording import read  # noqa: PLC0415 - as above
+    from models.data.streams.recording_findings import of_recording  # noqa: PLC0415 - as above
+
+    if not file.is_file():
+        raise Misconfigured(f"{file}: there is no such file")
+    if file.suffix == ".npz" and window_set.is_one(file):
+        return window_set.load(file, task), ()
+    try:
+        recording = read(file)
+        return windows_of(task, recording), of_recording(task, recording)
+    except Misconfigured as error:
+        raise Misconfigured(str(error) if str(file) in str(error) else f"{file}: {error}") from None
+
+
+def read_labelled(file: Path, task: Task) -> tuple[WindowSet, tuple[Finding, ...]]:
+    """As :func:`read_device`; a table as the task's labelled one, where it has one.
+
+    Raises:
+        Misconfigured: likewise.
+    """
+    from models.data.labelled_windows import another  # noqa: PLC0415 - the help is shown without it
+
+    windows = another(task, file) if file.is_file() else None
+    return read_device(file, task) if windows is None else (windows, ())
+
+
+def labelled(windows: WindowSet, task: Task, file: Path) -> WindowSet:
+    """The windows that are labelled for a classification.
+
+    Raises:
+        Misconfigured: there is none.
+    """
+    named = [target.name for target in task.objectives if target.labels]
+    chosen = window_set.select(
+        windows, np.any([np.isfinite(window_set.target(windows, name)) for name in named], axis=0)
+    )
+    if not len(chosen):
+        raise Misconfigured(f"--test {file}: none of its {len(windows)} windows is labelled")
+    return chosen

@@ -1,0 +1,156 @@
+"""Runs what ``lichen simulate`` was asked for, and reports it as JSON values. Imports torch."""
+
+import sys
+import time
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+import torch
+from rich.console import Console
+
+from coordinator.aggregation.device_weights import kept
+from lichen_lab.simulation.training.evaluation.subsets import judged_in_parts
+from lichen_lab.simulation.training.inputs import Fleet
+from lichen_lab.simulation.training.personal import each_personal
+from lichen_lab.simulation.training.runner import History, RoundRecord, alone, not_judged, simulate
+from models.data.window_set import described
+from models.training.evaluation import Part
+
+_SAY_EVERY_S: Final = 5.0
+
+
+@dataclass(frozen=True)
+class How:
+    """How a simulation is run and judged.
+
+    Attributes:
+        every: rounds between two judgements.
+        local: also train each device by itself.
+        personal: also judge what each device keeps for itself.
+        threads: of torch, with one worker.
+        workers: processes.
+        by: parts of the test windows to judge the last version on.
+    """
+
+    every: int = 1
+    local: bool = False
+    personal: bool = False
+    threads: int = 1
+    workers: int = 1
+    by: tuple[Part, ...] = ()
+
+
+def run(fleet: Fleet, how: How) -> dict[str, Any]:
+    """Simulate; the history as JSON values."""
+    torch.set_num_threads(how.threads)
+    for file, findings in fleet.findings.items():
+        for finding in findings:
+            sys.stderr.write(f"{finding.severity}: {file}: {finding.words}\n")
+    why_not = not_judged(fleet.task, fleet.test) if how.personal else ""
+    history = simulate(
+        fleet.task,
+        fleet.devices,
+        None if why_not else fleet.test,
+        fleet.seed,
+        evaluate_every=how.every,
+        roles=fleet.roles,
+        profiles=fleet.profiles,
+        labelled=fleet.labelled,
+        workers=how.workers,
+        keep_private=how.personal,
+        progress=_Progress(fleet.task.rounds.count).told,
+    )
+    report: dict[str, Any] = {
+        "task": fleet.task.name,
+        "method": fleet.task.method,
+        "config": fleet.task.config,
+        "seed": fleet.seed,
+        **fleet.about,
+        "devices": sorted(fleet.devices),
+        "findings": [
+            {"file": str(file), **finding.as_json()} for file, of in fleet.findings.items() for finding in of
+        ],
+        "roles": {name: fleet.roles.get(name, "train") for name in sorted(fleet.devices)},
+        "judged_on": None if fleet.test is None else described(fleet.test, fleet.task),
+        "rounds": [_round(record) for record in history.rounds],
+        "confusion": None if history.evaluation is None else history.evaluation.confusion_KK,
+        "bytes_up": history.bytes_up,
+        "bytes_down": history.bytes_down,
+        "seconds": history.seconds,
+        **({"not_judged": why_not} if why_not else {}),
+    }
+    if history.evaluation is not None and fleet.test is not None:
+        report["by"] = judged_in_parts(fleet.task, history.state, fleet.test, how.by)
+    if how.local and fleet.test is not None:
+        trainers = {name: held for name, held in fleet.devices.items() if name not in fleet.roles}
+        may = {name: profile for name, profile in fleet.profiles.items() if name in trainers}
+        reached = alone(
+            fleet.task,
+            trainers,
+            fleet.test,
+            fleet.seed,
+            profiles=may,
+            labelled=fleet.labelled,
+            progress=_Each(len(trainers)).begins,
+        )
+        report["alone"] = {name: evaluation.metrics for name, evaluation in reached.items()}
+    if how.personal:
+        report["personal"] = _personal(fleet, history)
+    return report
+
+
+def _round(record: RoundRecord) -> dict[str, Any]:
+    """A round; of a weighing what a coordinator would keep, whose size does not grow with devices squared."""
+    row = asdict(replace(record, weighing=None))
+    if record.weighing is not None:
+        row["weighing"] = kept(record.weighing, {}).as_json()
+        del row["weighing"]["metrics"]  # they are ``trained``
+    return row
+
+
+def _personal(fleet: Fleet, history: History) -> dict[str, Any]:
+    assert fleet.test is not None  # noqa: S101 - asked for in simulate()
+    judged = each_personal(
+        fleet.task, history, fleet.devices, fleet.test, fleet.seed, profiles=fleet.profiles
+    )
+    return {
+        name: {"global": None if one.common is None else one.common.metrics, "personal": one.own.metrics}
+        for name, one in judged.items()
+    }
+
+
+class _Each:
+    """Says on standard error which device is trained by itself now."""
+
+    def __init__(self, devices: int) -> None:
+        self._devices, self._done, self._began = devices, 0, time.perf_counter()
+        self._console = Console(stderr=True)
+
+    def begins(self, name: str) -> None:
+        """That device is next."""
+        took = time.perf_counter() - self._began
+        left = f"; {took / self._done * (self._devices - self._done):.0f} s left" if self._done else ""
+        self._done += 1
+        words = f"alone: device {self._done} of {self._devices}, {name}{left}"
+        self._console.print(words, style="dim", highlight=False, markup=False)
+
+
+class _Progress:
+    """Says on standard error how far it is, now and then."""
+
+    def __init__(self, rounds: int) -> None:
+        self._rounds = rounds
+        self._began = self._said = time.perf_counter()
+        self._console = Console(stderr=True)
+
+    def told(self, record: RoundRecord) -> None:
+        """One round is over."""
+        now = time.perf_counter()
+        if now - self._said < _SAY_EVERY_S:
+            return
+        self._said = now
+        left = (now - self._began) / record.round * (self._rounds - record.round)
+        accuracy = record.metrics.get("accuracy")
+        reached = "" if accuracy is None else f", accuracy {accuracy:.3f}"
+        words = f"simulate: round {record.round} of {self._rounds}{reached}; {left:.0f} s left"
+        self._console.print(words, style="dim", highlight=False)

@@ -1,0 +1,294 @@
+"""Many virtual devices: the method's real client and server, real frames, no broker.
+
+Every update is quantized with error carry, written as a frame, read back and checked exactly as between an
+agent and a coordinator, so that the accuracy includes what the codec costs and the bytes are those of the
+wire. The same task, windows and seed give the same history, in one process or in several.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from lichen_lab.simulation.data.streams import Fixed, Stream, of_windows
+from lichen_lab.simulation.training.device import PROTOTYPE, Role, Site, VirtualDevice
+from lichen_lab.simulation.training.downloads import Downloads
+from lichen_lab.simulation.training.engine import Engine, RoundRecord, Tamper, Watch
+from lichen_lab.simulation.training.evaluation.subsets import judgeable, labelled_for, without_others
+from lichen_lab.simulation.training.guided import Guide
+from lichen_lab.simulation.training.selection import Choice
+from lichen_lab.simulation.training.workers import Crew, Here, Workers
+from models import registry
+from models.aggregation.server_optimizer import model_of
+from models.contract import Blobs, Evaluation, Profile, Tensors, WindowSet
+from protocol.errors import Misconfigured
+from protocol.tasks.task import Task
+
+__all__ = ["History", "Role", "RoundRecord", "VirtualDevice", "alone", "each_alone", "not_judged", "simulate"]
+
+Devices = Mapping[str, WindowSet | Stream]
+Progress = Callable[[RoundRecord], None]
+
+
+@dataclass(frozen=True)
+class History:
+    """What a simulation made.
+
+    Attributes:
+        rounds: in order.
+        state: the final global state, without an optimizer's moments.
+        evaluation: of the final state on the test windows; None without any.
+        seconds: wall time of it all.
+        private: what each device kept of its own; empty where it was not asked for.
+        extra: by device, the method's own message of its last accepted update.
+    """
+
+    rounds: tuple[RoundRecord, ...]
+    state: Blobs
+    evaluation: Evaluation | None
+    seconds: float
+    private: Mapping[str, Tensors] = field(default_factory=dict)
+    extra: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def curve(self, metric: str = "accuracy") -> list[float]:
+        """One metric over the evaluated rounds."""
+        return [record.metrics[metric] for record in self.rounds if metric in record.metrics]
+
+    @property
+    def bytes_up(self) -> int:
+        """Payload bytes of all updates of all rounds."""
+        return sum(sum(record.bytes_up.values()) for record in self.rounds)
+
+    @property
+    def bytes_down(self) -> int:
+        """Payload bytes of the blobs that all devices fetched in all rounds."""
+        return sum(sum(record.bytes_down.values()) for record in self.rounds)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """How a simulation is to be run and judged; see :func:`simulate`."""
+
+    test: WindowSet | None
+    rounds: int
+    every: int = 1
+    progress: Progress | None = None
+    keep_private: bool = False
+
+
+def simulate(
+    task: Task,
+    devices: Devices,
+    test: WindowSet | None,
+    seed: int,
+    *,
+    rounds: int | None = None,
+    evaluate_every: int = 1,
+    progress: Progress | None = None,
+    tamper: Mapping[str, Tamper] | None = None,
+    watch: Watch | None = None,
+    roles: Mapping[str, Role] | None = None,
+    profiles: Mapping[str, Profile] | None = None,
+    labelled: WindowSet | None = None,
+    workers: int = 1,
+    keep_private: bool = False,
+) -> History:
+    """Run a whole federated training.
+
+    Args:
+        task: method, network, uplink codec and the method's options; ``rounds.devices_per_round`` of the
+            devices take part in a round, chosen by ``rounds.selection``.
+        devices: name -> its windows, or a stream that says what it holds at each round.
+        test: labelled windows to judge each version on.
+        seed: decides the initial model and every device's order of samples.
+        rounds: instead of ``task.rounds.count``.
+        evaluate_every: judge every so many rounds; the last one always.
+        progress: told each round as it closes.
+        tamper: hostile devices, and what each does with its frames.
+        watch: told the updates of every round.
+        roles: of the devices that do not train (``prototype``).
+        profiles: what devices may read and predict, where the method lets them differ; all others whatever
+            their windows show.
+        labelled: the coordinator's labelled windows, for a guided method.
+        workers: processes that the devices are dealt out to, each with one torch thread; 1 runs all in this
+            process, with its number of threads. With one thread here, the number changes no byte.
+        keep_private: give the devices' private tensors back too.
+
+    Raises:
+        Misconfigured: a task on graphs, an unknown method, option or policy, no device, a role that the
+            method lacks, or labelled windows that lack, do not fit or are not used.
+        Transient: a worker process ended by itself; the message names its devices.
+    """
+    task = _of_rounds(task, rounds)
+    spec = registry.method(task.method)
+    spec.configure(task)
+    fleet = _fleet(devices, roles or {}, profiles or {})
+    if workers < 1:
+        raise Misconfigured(f"a simulation needs at least one worker process, not {workers}")
+    site, guide = _site(task, seed, fleet), Guide.of(task, labelled, seed)
+    engine = Engine(
+        task,
+        spec.server(),
+        tamper or {},
+        watch,
+        down=Downloads(),
+        choice=_choice(task, seed, fleet),
+        guide=guide,
+    )
+    asked = _Asked(test, task.rounds.count, evaluate_every, progress, keep_private)
+    crew: Crew = Here(site, fleet) if workers == 1 else Workers(site, fleet, workers)
+    try:
+        return _run(engine, crew, site, asked)
+    finally:
+        crew.close()
+
+
+def _of_rounds(task: Task, rounds: int | None) -> Task:
+    """The task with that number of rounds: devices and methods read it there."""
+    of_windows(task, "a simulation")
+    if rounds is None:
+        return task
+    return task.model_copy(update={"rounds": task.rounds.model_copy(update={"count": rounds})})
+
+
+def _fleet(
+    devices: Devices, roles: Mapping[str, Role], profiles: Mapping[str, Profile]
+) -> list[VirtualDevice]:
+    if not devices:
+        raise Misconfigured("a simulation needs at least one device")
+    for what, named in (("roles", roles), ("profiles", profiles)):
+        if stray := sorted(set(named) - set(devices)):
+            raise Misconfigured(
+                f"{what}: there is no device {stray[0]!r} (there are {', '.join(sorted(devices))})"
+            )
+    return [
+        VirtualDevice(
+            name,
+            Fixed(windows) if isinstance(windows, WindowSet) else windows,
+            number,
+            role=roles.get(name, "train"),
+            may=profiles.get(name),
+        )
+        for number, (name, windows) in enumerate(sorted(devices.items()))
+    ]
+
+
+def _choice(task: Task, seed: int, fleet: list[VirtualDevice]) -> Choice | None:
+    """None where all devices take part in every round."""
+    wanted = task.rounds.devices_per_round
+    if wanted is None or wanted >= len(fleet):
+        return None
+    trainers = [device.name for device in fleet if device.role != PROTOTYPE]
+    return Choice(task, [device.name for device in fleet], trainers, seed)
+
+
+def _site(task: Task, seed: int, fleet: list[VirtualDevice]) -> Site:
+    """With the encoders' graphs, made once, where a device needs them."""
+    site = Site(task, seed)
+    if not any(device.role == PROTOTYPE for device in fleet):
+        return site
+    registry.method(task.method).prototyper()  # says so where the method has none, before anything is made
+    from export.encoder_models import feature_graphs  # noqa: PLC0415 - an optional part, and slow to import
+
+    return Site(task, seed, feature_graphs(task))
+
+
+def not_judged(task: Task, test: WindowSet | None) -> str:
+    """Why no version of a task can be judged by itself, in words; empty where one can, or nothing is to be.
+
+    So it is where devices keep parts of the model to themselves that the fleet has not got.
+    """
+    if test is None:
+        return ""
+    client = registry.method(task.method).client()
+    try:
+        client.evaluate(task, test, client.initial(task, task.seed))
+    except Misconfigured as error:
+        return str(error)
+    return ""
+
+
+def _run(engine: Engine, crew: Crew, site: Site, asked: _Asked) -> History:
+    started, task = time.perf_counter(), engine.task
+    client = registry.method(task.method).client()
+    state = client.initial(task, site.seed)
+    records: list[RoundRecord] = []
+    judged: Evaluation | None = None
+
+    def settle() -> None:
+        """Judge the last round's version; worker processes are at the next round already."""
+        nonlocal judged
+        record = records[-1]
+        if asked.test is not None and (record.round % asked.every == 0 or record.round == asked.rounds):
+            judged = client.evaluate(task, asked.test, model_of(state))
+            record.metrics.update(judged.metrics)
+        if asked.progress is not None:
+            asked.progress(record)
+
+    for round_ in range(1, asked.rounds + 1):
+        crew.start(model_of(state), round_, engine.chosen(round_))
+        if records:
+            settle()
+        record, state = engine.close(crew.finish(), state, round_)
+        records.append(record)
+    settle()
+    private = crew.private() if asked.keep_private else {}
+    seconds = time.perf_counter() - started
+    return History(tuple(records), model_of(state), judged, seconds, private, dict(engine.extra))
+
+
+def alone(
+    task: Task,
+    devices: Devices,
+    test: WindowSet,
+    seed: int,
+    *,
+    rounds: int | None = None,
+    profiles: Mapping[str, Profile] | None = None,
+    labelled: WindowSet | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> dict[str, Evaluation]:
+    """What each device reaches by itself, judged on the same windows; see :func:`each_alone`.
+
+    It is judged on targets that it had labels for alone; a device that had none of those is left out.
+    """
+    asked: dict[str, Any] = {"rounds": rounds, "profiles": profiles, "labelled": labelled}
+    found = each_alone(task, devices, test, seed, progress=progress, **asked)
+    return {name: history.evaluation for name, history in found.items() if history.evaluation is not None}
+
+
+def each_alone(
+    task: Task,
+    devices: Devices,
+    test: WindowSet | None,
+    seed: int,
+    *,
+    rounds: int | None = None,
+    profiles: Mapping[str, Profile] | None = None,
+    labelled: WindowSet | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> dict[str, History]:
+    """The local-only baseline: the same client and as many rounds, no aggregation.
+
+    A fleet of one is that baseline, with the order of samples that the device has in the whole fleet. Its
+    "uplink" is float32, so that it is not held back by a codec it would not need. A guided method trains on
+    the same labelled windows for each. ``progress`` is told each device's name before it is trained.
+    """
+    local = _of_rounds(
+        task.model_copy(update={"uplink": task.uplink.model_copy(update={"codec": "float32"})}), rounds
+    )
+    spec = registry.method(task.method)
+    spec.configure(local)
+    site, guide, found = Site(local, seed), Guide.of(local, labelled, seed), {}
+    for device in _fleet(devices, {}, profiles or {}):
+        if progress is not None:
+            progress(device.name)
+        targets = labelled_for(local, device.held(local.rounds.count))
+        own = None if test is None else judgeable(local, test, targets)
+        asked = _Asked(own, local.rounds.count, local.rounds.count)
+        engine = Engine(local, spec.server(), {}, None, guide=guide)
+        history = _run(engine, Here(site, [device]), site, asked)
+        if history.evaluation is not None:
+            history = replace(history, evaluation=without_others(local, history.evaluation, targets))
+        found[device.name] = history
+    return found

@@ -1,0 +1,277 @@
+"""The devices' half of a simulation: in this process, or in several that each keep their own devices.
+
+A device stays in one process: what it keeps between rounds (private tensors, error carry) never travels. The
+state goes to every process once a round, through a pipe; updates come back as frames. Whichever process is
+done first, they are handed on in the devices' order, so the bytes do not depend on the number of processes.
+"""
+
+import multiprocessing
+import signal
+import threading
+import traceback
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any, Final, Protocol
+
+from lichen_lab.simulation.training.device import TRAIN, Delivery, Site, VirtualDevice
+from models.contract import Blobs, Tensors
+from protocol.errors import Misconfigured, Transient
+
+_STOP_S: Final = 10.0
+
+
+class Crew(Protocol):
+    """Devices at work. One round at a time: ``start``, then ``finish``."""
+
+    def start(self, state: Blobs, round_: int, chosen: Collection[str] | None = None) -> None:
+        """Let the chosen devices (None: all) work on this state."""
+
+    def finish(self) -> list[Delivery]:
+        """What came of them, in the devices' order."""
+
+    def private(self) -> dict[str, Tensors]:
+        """What each device keeps of its own."""
+
+    def close(self) -> None:
+        """Nothing is left at work afterwards."""
+
+
+class Here:
+    """All devices in this process, one after the other; they work when they are waited for."""
+
+    def __init__(self, site: Site, devices: Sequence[VirtualDevice]) -> None:
+        self._site, self._devices = site, devices
+        self._order: tuple[Blobs, int] | None = None
+        self._chosen: Collection[str] | None = None
+
+    def start(self, state: Blobs, round_: int, chosen: Collection[str] | None = None) -> None:
+        """See :class:`Crew`."""
+        self._order, self._chosen = (state, round_), chosen
+
+    def finish(self) -> list[Delivery]:
+        """See :class:`Crew`."""
+        assert self._order is not None  # noqa: S101 - Crew's order of calls
+        takes_part = [one for one in self._devices if self._chosen is None or one.name in self._chosen]
+        return [self._site.deliver(device, *self._order) for device in takes_part]
+
+    def private(self) -> dict[str, Tensors]:
+        """See :class:`Crew`."""
+        return {device.name: device.private for device in self._devices}
+
+    def close(self) -> None:
+        """See :class:`Crew`."""
+
+
+@dataclass
+class _Trouble:
+    """Why a process cannot go on."""
+
+    words: str
+    misconfigured: bool
+
+
+@dataclass
+class _Hand:
+    """One worker process and the pipe to it."""
+
+    process: BaseProcess
+    pipe: Connection
+    place: str
+    """Which of how many."""
+    names: list[str]
+    waits_for: list[str] = field(default_factory=list)
+
+
+class Workers:
+    """Devices dealt out to fresh processes with one torch thread each.
+
+    Args:
+        site: as for one process.
+        devices: dealt out in turn.
+        count: processes; at most one a device.
+
+    Raises:
+        Transient: a process ended by itself.
+    """
+
+    def __init__(self, site: Site, devices: Sequence[VirtualDevice], count: int) -> None:
+        self._names = [device.name for device in devices]
+        self._round = 0
+        self._hands: list[_Hand] = []
+        shares = [list(devices[first::count]) for first in range(min(count, len(devices)))]
+        try:
+            for share in shares:
+                self._hire(share, f"{len(self._hands) + 1} of {len(shares)}")
+            for hand, share in zip(self._hands, shares, strict=True):  # all are starting up meanwhile
+                self._send(hand, (site, share))
+        except BaseException:
+            self._end(at_once=True)
+            raise
+
+    def _hire(self, share: list[VirtualDevice], place: str) -> None:
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        process = context.Process(target=serve, args=(theirs,), name=f"simulate {place}", daemon=True)
+        with _without_interrupts():
+            process.start()
+            self._hands.append(_Hand(process, ours, place, [device.name for device in share]))
+        theirs.close()
+
+    def start(self, state: Blobs, round_: int, chosen: Collection[str] | None = None) -> None:
+        """See :class:`Crew`."""
+        self._round = round_
+        for hand in self._hands:
+            hand.waits_for = [name for name in hand.names if chosen is None or name in chosen]
+            if hand.waits_for:
+                self._send(hand, (state, round_, tuple(hand.waits_for)))
+
+    def finish(self) -> list[Delivery]:
+        """See :class:`Crew`.
+
+        Raises:
+            Transient: a process ended by itself; the message names its devices.
+            Misconfigured: what a device is given is wrong.
+            RuntimeError: a fault of ours; the message has the worker's traceback.
+        """
+        done: dict[str, Delivery] = {}
+        while busy := [hand for hand in self._hands if hand.waits_for]:
+            ready = wait([hand.pipe for hand in busy])
+            for hand in busy:
+                if hand.pipe in ready:
+                    delivery = self._receive(hand)
+                    hand.waits_for.remove(delivery.device)
+                    done[delivery.device] = delivery
+        return [done[name] for name in self._names if name in done]
+
+    def private(self) -> dict[str, Tensors]:
+        """See :class:`Crew`."""
+        kept: dict[str, Tensors] = {}
+        for hand in self._hands:
+            self._send(hand, None)
+            kept |= self._receive(hand)
+        return {name: kept[name] for name in self._names}
+
+    def close(self) -> None:
+        """See :class:`Crew`. A process that is at work is ended at once."""
+        self._end(at_once=any(hand.waits_for for hand in self._hands))
+
+    def _send(self, hand: _Hand, what: object) -> None:
+        try:
+            hand.pipe.send(what)
+        except OSError:
+            raise self._gone(hand) from None
+
+    def _receive(self, hand: _Hand) -> Any:
+        try:
+            found = hand.pipe.recv()
+        except (EOFError, OSError):
+            raise self._gone(hand) from None
+        if not isinstance(found, _Trouble):
+            return found
+        if found.misconfigured:
+            raise Misconfigured(found.words)
+        raise RuntimeError(f"{self._words(hand)}:\n{found.words}")
+
+    def _gone(self, hand: _Hand) -> Transient:
+        hand.process.join(_STOP_S)
+        code = hand.process.exitcode
+        how = "ended" if code is None or code >= 0 else f"was ended by {_signal_name(-code)}"
+        status = "" if code is None or code < 0 else f" with status {code}"
+        return Transient(
+            f"{self._words(hand)} {how}{status}; a process that is killed usually lacked memory: "
+            "fewer workers or smaller devices need less"
+        )
+
+    def _words(self, hand: _Hand) -> str:
+        when = f"in round {self._round}" if self._round else "before round 1"
+        return f"simulation, worker process {hand.place} (devices {', '.join(hand.names)}), {when}"
+
+    def _end(self, *, at_once: bool) -> None:
+        """First ask (a closed pipe is the word), then insist."""
+        for hand in self._hands:
+            hand.pipe.close()
+            if at_once:
+                hand.process.terminate()
+        for hand in self._hands:
+            hand.process.join(_STOP_S)
+            if hand.process.is_alive():
+                hand.process.kill()
+                hand.process.join()
+        self._hands = []
+
+
+def _signal_name(number: int) -> str:
+    with suppress(ValueError):
+        return signal.Signals(number).name
+    return f"signal {number}"
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """A process started in here never sees Ctrl-C: the one that started it does, and ends it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    # multiprocessing's helper is started by the first process, and lets interrupts through again
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class _Closed(Exception):  # noqa: N818 - says what happened
+    """Whoever started this process is gone, or needs no more of it."""
+
+
+def serve(pipe: Connection) -> None:
+    """A worker process: first the devices come, then a state a round; ends when the pipe is closed."""
+    with suppress(_Closed):
+        try:
+            _serve(pipe)
+        except Misconfigured as error:
+            _give(pipe, _Trouble(str(error), misconfigured=True))
+        except Exception as error:
+            if isinstance(error, _Closed):
+                raise
+            _give(pipe, _Trouble(traceback.format_exc(), misconfigured=False))
+
+
+def _serve(pipe: Connection) -> None:
+    site, devices = _take(pipe)
+    if any(device.role == TRAIN for device in devices):
+        _one_thread()
+    while True:
+        order = _take(pipe)
+        if order is None:
+            _give(pipe, {device.name: device.private for device in devices})
+            continue
+        state, round_, chosen = order
+        for device in devices:
+            if device.name in chosen:
+                _give(pipe, site.deliver(device, state, round_))
+
+
+def _take(pipe: Connection) -> Any:
+    try:
+        return pipe.recv()
+    except (EOFError, OSError):
+        raise _Closed from None
+
+
+def _give(pipe: Connection, found: object) -> None:
+    try:
+        pipe.send(found)
+    except OSError:
+        raise _Closed from None
+
+
+def _one_thread() -> None:
+    import torch  # noqa: PLC0415 - heavy, and not for prototype devices
+
+    torch.set_num_threads(1)

@@ -1,0 +1,1 @@
+"""Aggregation of updates: exact sums, robust folds, server optimizers."""

@@ -1,0 +1,193 @@
+"""Sums of tensors that do not depend on order or grouping, to the bit (DESIGN section 3). NumPy only.
+
+Floating-point addition is not associative; integer addition is. Every value is turned into a 64-bit integer
+in steps of 2**-24 (finer than float32 resolves near 1), multiplied by its integer weight and added. Overflow
+cannot happen: the sum of ``|value| * weight`` is bounded before anything is added. (It is also the form that
+secure aggregation needs.)
+"""
+
+from collections.abc import Mapping
+from typing import Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.contract import FloatArray, Tensors
+from models.tensors import check_tensor
+from protocol.errors import Reason, Refused
+
+FRACTION_BITS: Final = 24
+MAX_ABS: Final = 1024.0
+"""Default bound of a value. With it, weights may sum to ``2**28`` in a round."""
+_BLOCK: Final = 1 << 16
+_HEADROOM_BITS: Final = 62
+IntArray = NDArray[np.int64]
+
+
+def _add_scaled(total: IntArray, values: FloatArray, weight: int) -> None:
+    """``total += weight * round(values * 2**24)``, in blocks: temporaries stay at 0.75 MiB at any size."""
+    flat_total, flat = total.reshape(-1), np.ascontiguousarray(values, np.float32).reshape(-1)
+    size = min(flat.size, _BLOCK)
+    floats, integers = np.empty(size, np.float32), np.empty(size, np.int64)
+    for start in range(0, flat.size, _BLOCK):
+        part = flat[start : start + _BLOCK]
+        f, i = floats[: part.size], integers[: part.size]
+        # exact: a power of two moves only the exponent, and bounded values stay far below float32's largest
+        np.multiply(part, np.float32(2**FRACTION_BITS), out=f)
+        np.rint(f, out=f)
+        np.copyto(i, f, casting="unsafe")
+        if weight != 1:
+            i *= weight
+        block = flat_total[start : start + _BLOCK]
+        np.add(block, i, out=block)
+
+
+def _divided(total: IntArray, divisor: float) -> FloatArray:
+    """``total / divisor`` as float32, in blocks."""
+    out = np.empty(total.shape, np.float32)
+    flat_out, flat = out.reshape(-1), total.reshape(-1)
+    for start in range(0, flat.size, _BLOCK):
+        part = slice(start, start + _BLOCK)
+        np.divide(flat[part], divisor, out=flat_out[part], casting="unsafe")
+    return out
+
+
+class FixedPointSum:
+    """A weighted mean of named tensors in O(model) memory.
+
+    An update may lack tensors (a device without a modality sends no encoder of it): each tensor's mean is
+    over the updates that had it.
+
+    Args:
+        shapes: the names that may be added, and their shapes.
+        max_abs: values beyond are refused.
+    """
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], max_abs: float = MAX_ABS) -> None:
+        self._totals = {name: np.zeros(shape, np.int64) for name, shape in shapes.items()}
+        self._weights = dict.fromkeys(shapes, 0)
+        self._max_abs = float(max_abs)
+        self.max_weight = int(2 ** (_HEADROOM_BITS - FRACTION_BITS) / max(self._max_abs, 1.0))
+        """Weights of one tensor may not sum to more."""
+
+    @property
+    def weights(self) -> dict[str, int]:
+        """Per tensor, the sum of the weights added so far."""
+        return dict(self._weights)
+
+    def add(self, tensors: Mapping[str, FloatArray], weight: int = 1) -> None:
+        """Add ``weight`` times each tensor; all of them, or none when one is refused.
+
+        Raises:
+            Refused: an unknown name or wrong shape (WRONG_TENSORS), a non-finite or too large value, or a
+                weight below 1 or beyond what the sum can hold (OUT_OF_BOUNDS); the detail names the tensor.
+        """
+        for name, tensor in tensors.items():
+            if name not in self._totals:
+                raise Refused(Reason.WRONG_TENSORS, f"tensor {name!r} is not in the model")
+            check_tensor(name, tensor, self._totals[name].shape, self._max_abs)
+            self._check_weight(name, weight)
+        for name, tensor in tensors.items():
+            _add_scaled(self._totals[name], tensor, weight)
+            self._weights[name] += weight
+
+    def _check_weight(self, name: str, weight: int) -> None:
+        if weight < 1 or self._weights[name] + weight > self.max_weight:
+            raise Refused(
+                Reason.OUT_OF_BOUNDS,
+                f"tensor {name!r}: weight {weight} on top of {self._weights[name]}; weights are at least "
+                f"1 and sum to at most {self.max_weight}",
+            )
+
+    def merge(self, other: Self) -> None:
+        """Add another sum of the same tensors: the result is that of adding all updates to one.
+
+        Raises:
+            ValueError: the two differ in names, shapes or bound (a fault of ours).
+            Refused: together they would exceed the weight bound.
+        """
+        mine = {name: total.shape for name, total in self._totals.items()}
+        if (
+            mine != {name: total.shape for name, total in other._totals.items()}
+            or self._max_abs != other._max_abs
+        ):
+            raise ValueError("only sums over the same tensors and bound can be merged")
+        for name, weight in other._weights.items():
+            if weight:
+                self._check_weight(name, weight)
+        for name, total in other._totals.items():
+            self._totals[name] += total
+            self._weights[name] += other._weights[name]
+
+    def mean(self) -> Tensors:
+        """The weighted mean of each tensor that was added at least once."""
+        return {
+            name: _divided(total, float(self._weights[name]) * 2**FRACTION_BITS)
+            for name, total in self._totals.items()
+            if self._weights[name]
+        }
+
+
+class RowSum:
+    """A mean per row of a matrix, over those updates that have the row (QQR's class prototypes).
+
+    Args:
+        rows: K.
+        columns: D.
+        max_abs: values beyond are refused.
+    """
+
+    def __init__(self, rows: int, columns: int, max_abs: float = MAX_ABS) -> None:
+        self._total_KD = np.zeros((rows, columns), np.int64)
+        self.count_K: IntArray = np.zeros(rows, np.int64)
+        """Updates that had the row."""
+        self._max_abs = float(max_abs)
+        self._max_count = int(2 ** (_HEADROOM_BITS - FRACTION_BITS) / max(self._max_abs, 1.0))
+
+    def add(self, name: str, index_R: IntArray, values_RD: FloatArray) -> None:
+        """Add rows.
+
+        Args:
+            name: the tensor, for the error's words.
+            index_R: which rows, each at most once.
+            values_RD: their values.
+
+        Raises:
+            Refused: a row is named twice or is not there, the shape is wrong, or a value is not finite or too
+                large.
+        """
+        rows, columns = self._total_KD.shape
+        index_R = np.asarray(index_R, np.int64)
+        if len(set(index_R.tolist())) != len(index_R) or any(not 0 <= i < rows for i in index_R.tolist()):
+            raise Refused(
+                Reason.WRONG_TENSORS,
+                f"tensor {name!r}: rows {index_R.tolist()} must be distinct and below {rows}",
+            )
+        check_tensor(name, values_RD, (len(index_R), columns), self._max_abs)
+        if len(index_R) and int(self.count_K[index_R].max()) >= self._max_count:
+            raise Refused(
+                Reason.OUT_OF_BOUNDS, f"tensor {name!r}: more than {self._max_count} updates in one sum"
+            )
+        part_RD = np.zeros_like(values_RD, np.int64)
+        _add_scaled(part_RD, values_RD, 1)
+        self._total_KD[index_R] += part_RD
+        self.count_K[index_R] += 1
+
+    def merge(self, other: Self) -> None:
+        """Add another sum of the same matrix.
+
+        Raises:
+            ValueError: the shapes or bounds differ (a fault of ours).
+            Refused: together they would hold too many updates.
+        """
+        if self._total_KD.shape != other._total_KD.shape or self._max_abs != other._max_abs:
+            raise ValueError("only row sums of one shape and bound can be merged")
+        if self.count_K.size and int((self.count_K + other.count_K).max()) > self._max_count:
+            raise Refused(Reason.OUT_OF_BOUNDS, f"more than {self._max_count} updates in one row sum")
+        self._total_KD += other._total_KD
+        self.count_K += other.count_K
+
+    def mean(self) -> FloatArray:
+        """``(K, D)`` float32; zeros in rows that nothing was added to (``count_K`` is 0 there)."""
+        divisor_K1 = np.maximum(self.count_K, 1)[:, None] * float(2**FRACTION_BITS)
+        return (self._total_KD / divisor_K1).astype(np.float32)

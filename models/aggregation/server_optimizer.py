@@ -1,0 +1,161 @@
+"""The server's optimizer: what becomes of a round's mean update. NumPy only, pure.
+
+After Reddi et al., Adaptive Federated Optimization, ICLR 2021, algorithm 2 (FedAdam and FedYogi). With x the
+model before the round, x' what the fold made of it, and D = x' - x, of each value:
+
+    m <- beta1 m + (1 - beta1) D
+    v <- beta2 v + (1 - beta2) D^2                     (fedadam)
+    v <- v - (1 - beta2) D^2 sign(v - D^2)             (fedyogi)
+    x <- x + lr m / (sqrt(v) + tau)
+
+m begins at 0 and v at tau^2; there is no correction for the beginning, as in the paper. It looks only at what
+a fold made, so it works after every method's fold and every robust one. A tensor that no device moved stays,
+with its moments. Arithmetic is float64, value by value: the same bytes on every machine.
+
+The moments are blobs of the version beside the model's own, ``optimizer/first.<blob>`` and
+``optimizer/second.<blob>`` (slashes as dots). They are on no device's route, and methods never see them:
+:func:`model_of`.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.aggregation.update_norms import STATISTICS, part_of
+from models.contract import Blobs, FloatArray, Tensors, blob_of
+from models.tensors import flatten, unflatten
+from protocol.errors import Misconfigured
+from protocol.tasks.folding import Aggregator
+
+PART: Final = "optimizer"
+"""The first word of the names of the moments' blobs."""
+FIRST: Final = f"{PART}/first"
+SECOND: Final = f"{PART}/second"
+_BLOCK: Final = 1 << 16
+_LONGEST: Final = 128
+"""Characters of a tensor's name in a frame."""
+MAX_VALUE: Final = 1e6
+"""A model with larger values learns nothing: the server's steps are far too long."""
+_MOST: Final = float(np.finfo(np.float32).max)
+"""A moment of absurd updates stays a number, and so fades; infinite, it would hold its values for ever."""
+
+Wide = NDArray[np.float64]
+Second = Callable[[Wide, Wide, float], Wide]
+"""The next second moment of the last one, D^2 and beta2."""
+
+
+def _adam(v: Wide, square: Wide, beta2: float) -> Wide:
+    """Algorithm 2, FedAdam."""
+    return beta2 * v + (1 - beta2) * square
+
+
+def _yogi(v: Wide, square: Wide, beta2: float) -> Wide:
+    """Algorithm 2, FedYogi."""
+    return v - (1 - beta2) * square * np.sign(v - square)
+
+
+_SECOND: Final[Mapping[str, Second]] = {"fedadam": _adam, "fedyogi": _yogi}
+
+
+def model_of(state: Blobs) -> Blobs:
+    """A version without moments: what methods, devices and exports see."""
+    return {name: tensors for name, tensors in state.items() if not _is_moment(name)}
+
+
+def rejoined(model: Blobs, state: Blobs) -> Blobs:
+    """``model`` with the moments of ``state``: a version whose model was changed after the fold."""
+    return {**model_of(model), **{name: tensors for name, tensors in state.items() if _is_moment(name)}}
+
+
+def moment_name(which: str, tensor: str) -> str:
+    """The name of a tensor's moment, :data:`FIRST` or :data:`SECOND`."""
+    blob = blob_of(tensor)
+    return f"{which}.{blob.replace('/', '.')}/{tensor.removeprefix(f'{blob}/')}"
+
+
+def stepped(aggregator: Aggregator, optimised: Collection[str], before: Blobs, after: Blobs) -> Blobs:
+    """The next version: the fold's result, its optimised parts replaced by the optimizer's step.
+
+    Args:
+        aggregator: kind and options.
+        optimised: first words of the blobs that are stepped (:attr:`models.spec.MethodSpec.optimised`);
+            the others, and running statistics, become what the fold says.
+        before: the version that the round started from, with its moments, if it has any.
+        after: what the fold made of it; moments in it are passed over.
+
+    Returns:
+        The version, with moments; ``fedavg`` gives ``after`` without any.
+
+    Raises:
+        Misconfigured: nothing of the version is optimised, or the step leads to absurd values; the message
+            names the tensor and the option.
+    """
+    if aggregator.kind not in _SECOND:
+        return model_of(after)
+    old, new = flatten(before), flatten(model_of(after))
+    stepped_names = [name for name in sorted(new) if _is_stepped(name, optimised)]
+    if not stepped_names:
+        raise Misconfigured(
+            f'aggregator.kind = "{aggregator.kind}": the method has no part that it could step (of '
+            f'{", ".join(optimised) or "none"}); use "fedavg"'
+        )
+    moments = {name: tensor for name, tensor in old.items() if _is_moment(name)}
+    for name in stepped_names:
+        if name in old and not np.array_equal(old[name], new[name]):
+            new[name] = _step(aggregator, name, old[name], new[name], moments)
+    return unflatten({**new, **moments})
+
+
+def _step(
+    aggregator: Aggregator, name: str, old: FloatArray, new: FloatArray, moments: Tensors
+) -> FloatArray:
+    """One tensor; its moments are replaced in ``moments``. In blocks: temporaries stay small at any size."""
+    first, second = _names(aggregator, name)
+    m_old = moments.get(first, np.zeros(old.shape, np.float32))
+    v_old = moments.get(second)
+    given = [np.ascontiguousarray(tensor).reshape(-1) for tensor in (old, new, m_old)]
+    v_flat = None if v_old is None else np.ascontiguousarray(v_old).reshape(-1)
+    made = [np.empty(old.size, np.float32) for _ in range(3)]
+    for start in range(0, old.size, _BLOCK):
+        part = slice(start, start + _BLOCK)
+        x, x_new, m = (tensor[part].astype(np.float64) for tensor in given)
+        v = np.full(x.shape, aggregator.tau**2) if v_flat is None else v_flat[part].astype(np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):  # what is absurd is refused below
+            for tensor, values in zip(made, _block(aggregator, x, x_new - x, m, v), strict=True):
+                tensor[part] = values
+    moved, moments[first], moments[second] = (tensor.reshape(old.shape) for tensor in made)
+    if not float(np.abs(moved).max(initial=0.0)) <= MAX_VALUE:  # so that NaN is absurd, too
+        raise Misconfigured(
+            f"aggregator.lr = {aggregator.lr:g} with tau = {aggregator.tau:g}: a step of {aggregator.kind} "
+            f"takes tensor {name!r} beyond {MAX_VALUE:g}; use a smaller lr, or a larger tau"
+        )
+    return moved
+
+
+def _block(aggregator: Aggregator, x: Wide, delta: Wide, m: Wide, v: Wide) -> tuple[Wide, Wide, Wide]:
+    """Algorithm 2 on some values: the model's, and their moments."""
+    m_new = aggregator.beta1 * m + (1 - aggregator.beta1) * delta
+    v_new = _SECOND[aggregator.kind](v, np.square(delta), aggregator.beta2)
+    moved = x + aggregator.lr * m_new / (np.sqrt(v_new) + aggregator.tau)
+    return moved, m_new, np.minimum(v_new, _MOST)
+
+
+def _names(aggregator: Aggregator, tensor: str) -> tuple[str, str]:
+    """Of a tensor's two moments."""
+    first, second = moment_name(FIRST, tensor), moment_name(SECOND, tensor)
+    if len(second) > _LONGEST:
+        raise Misconfigured(
+            f'aggregator.kind = "{aggregator.kind}": a moment of tensor {tensor!r} has a name of '
+            f"{len(second)} characters, and at most {_LONGEST} can be stored; give modalities shorter names"
+        )
+    return first, second
+
+
+def _is_stepped(tensor: str, optimised: Collection[str]) -> bool:
+    return tensor.split("/", 1)[0] in optimised and not part_of(tensor).endswith(STATISTICS)
+
+
+def _is_moment(name: str) -> bool:
+    return name.split("/", 1)[0] == PART

@@ -1,0 +1,1 @@
+"""Windows as training data."""

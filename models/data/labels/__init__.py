@@ -1,0 +1,1 @@
+"""Labels of windows: rules, class names, files."""

@@ -1,0 +1,174 @@
+"""What is odd in one stream of a recording: its times, its rate, its values, its unit. Pure.
+
+Shapes: n samples, C channels.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.data.streams.recording import Stream
+from models.data.streams.track import ABSURD, Track
+from protocol.tasks.task import Modality, Task
+
+ERROR: Final = "error"
+WARNING: Final = "warning"
+RATE_FACTOR: Final = 1.5
+"""A recorded rate further than this from the task's is doubtful."""
+_CLOCKS: Final = {1e3: "milliseconds", 1e6: "microseconds", 1e9: "nanoseconds"}
+_UNITS: Final = {
+    1000.0: "a thousand times",
+    9.80665: "9.81 times (g and m/s2)",
+    57.29578: "57.3 times (degrees)",
+}
+_GRAVITY: Final = {"g": 1.0, "m/s2": 9.80665, "m/s^2": 9.80665}
+"""By unit, what an accelerometer reads at rest."""
+_NEAR: Final = 1.25
+"""A quotient so near to a factor is that factor."""
+_SOME: Final = 0.01
+_MOST: Final = 0.5
+_AXES: Final = 3
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something odd.
+
+    Attributes:
+        kind: a word for programs; docs/data.md lists them.
+        severity: :data:`ERROR` or :data:`WARNING`.
+        words: for people.
+        modality: that it is about; empty: none.
+    """
+
+    kind: str
+    severity: str
+    words: str
+    modality: str = ""
+
+    def as_json(self) -> dict[str, str]:
+        """As JSON values."""
+        return dict(vars(self))
+
+
+def of_stream(task: Task, name: str, stream: Stream) -> tuple[Finding, ...]:
+    """Everything odd in a stream of that modality of the task."""
+    modality = task.modality(name)
+    channels = stream.values.shape[1]
+    if channels != modality.channels:
+        words = f"modality {name!r} has {channels} channels, the task says {modality.channels}"
+        return (Finding("channels", ERROR, words, name),)
+    if not len(stream.t):
+        return (Finding("empty", WARNING, f"modality {name!r} has no sample", name),)
+    return (*_of_times(task, modality, stream), *_of_values(modality, stream))
+
+
+def rate_of(stream: Stream) -> float | None:
+    """Samples per recorded second between neighbours, whatever gaps there are; None where nothing tells."""
+    steps = np.diff(stream.t)
+    steps = steps[steps > 0]
+    return 1 / float(np.median(steps)) if len(steps) else None
+
+
+def clock_of(modality: Modality, stream: Stream) -> str:
+    """In which unit its times seem to be, where that is not seconds; empty: seconds, or nothing tells."""
+    rate = rate_of(stream)
+    for factor, words in _CLOCKS.items():
+        if rate is not None and 1 / RATE_FACTOR <= rate * factor / modality.rate_hz <= RATE_FACTOR:
+            return words
+    return ""
+
+
+def has_odd_times(task: Task, streams: Mapping[str, Stream]) -> bool:
+    """Whether the times of any stream seem to be no seconds."""
+    return any(clock_of(task.modality(n), s) for n, s in streams.items() if n in task.modality_names)
+
+
+def _of_times(task: Task, modality: Modality, stream: Stream) -> Iterator[Finding]:
+    name, rate, total = f"modality {modality.name!r}", rate_of(stream), len(stream.t)
+    if stream.moved:
+        words = (
+            f"{name}: {stream.moved} of {total} times are before the one in front of them; they were sorted"
+        )
+        yield Finding("disorder", WARNING, words, modality.name)
+    if twice := int((np.diff(stream.t) == 0).sum()):
+        words = f"{name}: {twice} of {total} samples have the time of the one before; the first counts"
+        yield Finding("same-times", WARNING, words, modality.name)
+    if rate is None:
+        return
+    off = f"{name} was recorded at {rate:.4g} Hz, the task's rate_hz is {modality.rate_hz:g}"
+    if clock := clock_of(modality, stream):
+        words = f"{off}: its times look like {clock}, and a recording's are seconds"
+        yield Finding("time-unit", ERROR, words, modality.name)
+        return
+    if not 1 / RATE_FACTOR <= rate / modality.rate_hz <= RATE_FACTOR:
+        yield Finding("rate", WARNING, f"{off}: are its times in seconds?", modality.name)
+    yield from _of_gaps(task, modality, stream)
+
+
+def _of_gaps(task: Task, modality: Modality, stream: Stream) -> Iterator[Finding]:
+    steps, most = np.diff(stream.t), Track(modality, task.window.max_gap_s).gap_s
+    gaps, span = steps[steps > most], float(stream.t[-1] - stream.t[0])
+    if gaps.sum() > _SOME * span:
+        words = (
+            f"modality {modality.name!r}: {len(gaps)} gaps over {most:g} s (window.max_gap_s), together "
+            f"{gaps.sum():.4g} of {span:.4g} s: nothing is known there"
+        )
+        yield Finding("gaps", WARNING, words, modality.name)
+
+
+def _of_values(modality: Modality, stream: Stream) -> Iterator[Finding]:
+    name = f"modality {modality.name!r}"
+    good_n: NDArray[np.bool_] = np.all(np.abs(stream.values) < ABSURD, axis=1)
+    if lost := int((~good_n).sum()):
+        words = f"{name}: {lost} of {len(good_n)} samples ({lost / len(good_n):.1%}) hold NaN or no number"
+        yield Finding(
+            "not-a-number", WARNING if good_n.any() else ERROR, f"{words}: each is a gap", modality.name
+        )
+    values = stream.values[good_n]
+    if not len(values):
+        return
+    flat = np.flatnonzero(np.ptp(values, axis=0) == 0)
+    if len(flat) and len(values) > 1:
+        listed = ", ".join(f"{c} ({values[0, c]:g})" for c in flat)
+        words = f"{name}: channel {listed} never changes: is the sensor dead?"
+        yield Finding("constant", WARNING, words, modality.name)
+    yield from _of_bounds(modality, values)
+
+
+def _of_bounds(modality: Modality, values: NDArray[np.float32]) -> Iterator[Finding]:
+    """Values that the modality cannot have, and those of another unit."""
+    name, low = f"modality {modality.name!r}", -np.inf if modality.low is None else modality.low
+    high = np.inf if modality.high is None else modality.high
+    out = float(((values < low) | (values > high)).any(axis=1).mean())
+    if out > 0:
+        words = f"{name}: {out:.1%} of its samples go beyond {low:g} to {high:g} {modality.unit} (low, high)"
+        factor = _fitting(values, low, high) if out > _MOST else ""
+        severity = ERROR if factor else WARNING
+        hint = f": they would fit if they were {factor} smaller: another unit?" if factor else ""
+        yield Finding("bounds", severity, words + hint, modality.name)
+    elif modality.channels == _AXES and modality.unit in _GRAVITY:
+        size = float(np.median(np.linalg.norm(values, axis=1))) / _GRAVITY[modality.unit]
+        if factor := factor_of(size):
+            words = f"{name}: it reads {size:.3g} times gravity, off by {factor}: is it in {modality.unit}?"
+            yield Finding("unit", ERROR, words, modality.name)
+
+
+def _fitting(values: NDArray[np.float32], low: float, high: float) -> str:
+    """By what the values are too large, in words; empty where no known factor explains it."""
+    for factor, words in _UNITS.items():
+        outside = ((values / factor < low) | (values / factor > high)).any(axis=1).mean()
+        if outside <= _SOME:
+            return words
+    return ""
+
+
+def factor_of(quotient: float) -> str:
+    """A known factor between units that the quotient, or its inverse, is near to, in words; empty: none."""
+    for factor, words in _UNITS.items():
+        if any(factor / _NEAR <= q <= factor * _NEAR for q in (quotient, 1 / max(quotient, 1e-12))):
+            return words
+    return ""

@@ -1,0 +1,1 @@
+"""Knowledge graphs as files, indices and embedding tables."""

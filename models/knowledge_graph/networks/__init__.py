@@ -1,0 +1,1 @@
+"""Networks for knowledge graph completion."""

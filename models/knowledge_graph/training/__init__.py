@@ -1,0 +1,1 @@
+"""Training and ranking on knowledge graphs."""

@@ -1,0 +1,1 @@
+"""The supernet of DisentAFL."""

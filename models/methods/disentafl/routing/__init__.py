@@ -1,0 +1,1 @@
+"""Which experts a device gets: gate, features, blob names."""

@@ -1,0 +1,261 @@
+"""QQR's local training: batches, PNR, the loss of (20) to (22), plain SGD. Imports torch.
+
+Shapes: B windows, M modalities, C channels, T samples, D features, K classes.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from models.contract import FloatArray, WindowSet
+from models.methods.qqr import QqrConfig
+from models.methods.qqr.losses import (
+    cross_entropy,
+    imputed,
+    imputed_by_mean,
+    imputed_by_posterior,
+    prototype_cross_entropy,
+    rebalanced,
+)
+from models.methods.qqr.prototyper import high_quality
+from models.multimodal.network import MultimodalNetwork
+from models.multimodal.prototypes import normalise
+from models.training import local
+from protocol.tasks.task import Task
+
+_FEATURE_BATCH = 256
+_FEW = 16
+"""Windows that BatchNorm's statistics need at least, where others of low quality are at hand."""
+WHATEVER_THE_CLASS: Final = frozenset({"pnr_posterior", "mean_feature"})
+"""Ways to impute by prototypes that need one of any class, not that of the window's."""
+
+
+@dataclass(frozen=True)
+class Globals:
+    """What a device knows of the fleet besides the network.
+
+    Attributes:
+        encoders: modalities that this device has an encoder for.
+        vbar: global prototypes ``vbar_KD`` by modality, of length ``feature_scale`` if so configured.
+        seen: which classes have one, ``(K,)`` bool by modality.
+        config: the method's options.
+    """
+
+    encoders: frozenset[str]
+    vbar: Mapping[str, Tensor]
+    seen: Mapping[str, Tensor]
+    config: QqrConfig
+
+    @classmethod
+    def of(
+        cls,
+        task: Task,
+        encoders: frozenset[str],
+        tables: Mapping[str, tuple[FloatArray, FloatArray]],
+        config: QqrConfig,
+    ) -> "Globals":
+        """From the global state's tables of values and rounds."""
+        seen = {name: torch.from_numpy(tables[name][1] > 0) for name in task.modality_names}
+        made = cls(encoders, {}, seen, config)
+        vbar = {name: made.scaled(torch.from_numpy(tables[name][0])) for name in task.modality_names}
+        return cls(encoders, vbar, seen, config)
+
+    def scaled(self, z: Tensor) -> Tensor:
+        """A feature or prototype at its set length; unchanged when ``normalise`` is off."""
+        return normalise(z, self.config.feature_scale) if self.config.normalise else z
+
+    def high_quality(self, quality_BM: FloatArray) -> NDArray[np.bool_]:
+        """The q of (14): all true when quality is not read."""
+        return high_quality(quality_BM, self.config)
+
+    def q(self, windows: WindowSet) -> NDArray[np.bool_]:
+        """The q of (22), (B, M): false where a feature is pulled towards its prototype."""
+        high_BM = self.high_quality(windows.quality_BM)
+        complete_B1 = windows.present_BM.all(axis=1, keepdims=True)
+        return high_BM & complete_B1 if self.config.pce_on_incomplete else high_BM
+
+    def replaceable(self, y_B: Tensor) -> Tensor:
+        """Whether something can stand for each (window, modality) if it is missing, (B, M)."""
+        if self.config.impute == "pnr":
+            return torch.stack([seen_K[y_B] for seen_K in self.seen.values()], dim=1)
+        if self.config.impute in WHATEVER_THE_CLASS:
+            return torch.stack([seen_K.any().expand(len(y_B)) for seen_K in self.seen.values()], dim=1)
+        return torch.ones(len(y_B), len(self.seen), dtype=torch.bool)
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """One step's windows as tensors; ``q_BM`` is that of (22)."""
+
+    x: Mapping[str, Tensor]
+    present_BM: Tensor
+    q_BM: Tensor
+    y_B: Tensor
+
+
+class LocalTraining:
+    """One device's training in one round, on ``net`` in place.
+
+    Attributes:
+        trained: modalities whose encoder took part in a step.
+    """
+
+    def __init__(
+        self, net: MultimodalNetwork, known: Globals, config: QqrConfig, generator: torch.Generator
+    ) -> None:
+        self._net = net
+        self._known = known
+        self._config = config
+        self._generator = generator
+        self.trained: frozenset[str] = frozenset()
+
+    def run(self, windows: WindowSet, round_: int) -> dict[str, float]:
+        """All epochs; the metrics of the last one."""
+        config = self._config
+        lr = local.learning_rate(config.lr, config.lr_decay, config.lr_min, round_)
+        sgd = local.Sgd(self._net.parameters(), lr, config.momentum, config.weight_decay)
+        everything = _whole(windows, self._known)
+        before = {name: local.norms(self._net.encoders[name]) for name in self._net.names}
+        self._net.train()
+        losses, hits, steps = [0.0], 0, 0
+        for _ in range(config.epochs):
+            losses, hits = [], 0
+            for index_B in local.batches(len(windows), config.batch, self._generator):
+                loss, right = self._step(sgd, self._batch(everything, index_B))
+                losses.append(loss * len(index_B))
+                hits += right
+                steps += 1
+        self._net.eval()
+        good_BM = self._known.high_quality(windows.quality_BM)
+        if config.remeasure_norms:
+            self._remeasure(everything, torch.from_numpy(good_BM), before)
+        low_B = (windows.present_BM & ~good_BM).any(axis=1)
+        return {
+            "loss": sum(losses) / len(windows),
+            "accuracy": hits / len(windows),
+            "lr": lr,
+            "steps": float(steps),
+            "low_quality": float(low_B.sum()),
+        }
+
+    def _remeasure(self, everything: _Batch, good_BM: Tensor, before: Mapping[str, list[Tensor]]) -> None:
+        """BatchNorm statistics of the trained encoders, on the windows as inference will see them.
+
+        Noise would shift them for all windows, so windows of low quality have no part in them; where hardly
+        any other is left, those of the base stay (``clean_norms``).
+        """
+        for m, name in enumerate(self._net.names):
+            if name not in self.trained:
+                continue
+            encoder, use_B = self._net.encoders[name], self._encoded(name, everything.present_BM[:, m])
+            clean_B = use_B & good_BM[:, m] if self._config.clean_norms else use_B
+            if int(clean_B.sum()) < min(_FEW, int(use_B.sum())):
+                local.restore_norms(encoder, before[name])
+                continue
+            x_BCT = everything.x[name][clean_B]
+            parts = torch.tensor_split(x_BCT, math.ceil(len(x_BCT) / _FEATURE_BATCH))
+            local.remeasure_norms(encoder, (partial(self._net.encode, name, part) for part in parts))
+
+    def _encoded(self, name: str, here_B: Tensor) -> Tensor:
+        """Which windows go through an encoder: with ``zero_input``, where the device has it, all."""
+        everywhere = self._config.impute == "zero_input" and name in self._known.encoders
+        return torch.ones_like(here_B) if everywhere else here_B
+
+    def _batch(self, everything: _Batch, index_B: Tensor) -> _Batch:
+        config = self._config
+        x = {name: x_BCT[index_B] for name, x_BCT in everything.x.items()}
+        batch = _Batch(
+            x=local.augmented(x, config.rotate_deg, config.gain, self._generator),
+            present_BM=everything.present_BM[index_B],
+            q_BM=everything.q_BM[index_B],
+            y_B=everything.y_B[index_B],
+        )
+        return self._dropped(batch) if config.modality_dropout else batch
+
+    def _dropped(self, batch: _Batch) -> _Batch:
+        """The batch after modality dropout, which never takes what a window would have to wait for."""
+        droppable_BM = batch.present_BM
+        if self._config.missing_prototype == "wait":
+            droppable_BM = droppable_BM & self._known.replaceable(batch.y_B)
+        keep_BM = local.kept(batch.present_BM, droppable_BM, self._config.modality_dropout, self._generator)
+        q_BM = batch.q_BM
+        if self._config.pce_on_incomplete:
+            q_BM = q_BM & keep_BM.all(dim=1, keepdim=True)
+        x = {
+            name: torch.where(keep_BM[:, m, None, None], x_BCT, 0.0)
+            for m, (name, x_BCT) in enumerate(batch.x.items())
+        }
+        return replace(batch, x=x, present_BM=keep_BM, q_BM=q_BM)
+
+    def _step(self, sgd: local.Sgd, batch: _Batch) -> tuple[float, int]:
+        z = self._completed(batch)
+        logits_BK = self._net.classify(z)
+        loss = rebalanced(
+            cross_entropy(logits_BK, batch.y_B),
+            self._pce(z, batch),
+            batch.q_BM.T,
+            self._config.beta,
+        )
+        sgd.descend(loss)
+        return float(loss.detach()), int((logits_BK.argmax(dim=1) == batch.y_B).sum())
+
+    def _completed(self, batch: _Batch) -> dict[str, Tensor]:
+        """Each modality's ``z_BD``: encoded where it is there, else what ``impute`` says."""
+        config, known = self._config, self._known
+        z: dict[str, Tensor] = {}
+        for m, name in enumerate(self._net.names):
+            here_B = batch.present_BM[:, m]
+            encode_B = self._encoded(name, here_B)
+            z_BD = torch.zeros(len(here_B), known.vbar[name].shape[1])
+            if bool(encode_B.any()):
+                self.trained |= {name}
+                z_BD[encode_B] = known.scaled(self._net.encode(name, batch.x[name][encode_B]))
+            if config.impute == "pnr":
+                # a class without prototype has a row of zeros: the zero feature
+                z_BD = imputed(z_BD, here_B, batch.y_B, known.vbar[name])
+            elif config.impute == "mean_feature":
+                z_BD = imputed_by_mean(z_BD, here_B, known.vbar[name], known.seen[name])
+            z[name] = z_BD
+        if config.impute == "pnr_posterior":
+            tables = [(known.vbar[name], known.seen[name]) for name in z]
+            filled = imputed_by_posterior(list(z.values()), batch.present_BM, *zip(*tables, strict=True))
+            return dict(zip(z, filled, strict=True))
+        return z
+
+    def _pce(self, z: Mapping[str, Tensor], batch: _Batch) -> Tensor:
+        """Equation (21) as ``pce_MB``; 0 where a modality is missing. Computed only where q is false."""
+        pce_MB = torch.zeros(len(self._net.names), len(batch.y_B))
+        for m, name in enumerate(self._net.names):
+            low_B = batch.present_BM[:, m] & ~batch.q_BM[:, m]
+            if bool(low_B.any()):
+                pce_MB[m, low_B] = prototype_cross_entropy(
+                    z[name][low_B], batch.y_B[low_B], self._known.vbar[name], self._known.seen[name]
+                )
+        return pce_MB
+
+
+def _whole(windows: WindowSet, known: Globals) -> _Batch:
+    present_BM = torch.from_numpy(windows.present_BM)
+    return _Batch(
+        x={
+            name: torch.where(present_BM[:, m, None, None], torch.from_numpy(windows.x[name]), 0.0)
+            for m, name in enumerate(known.seen)
+        },
+        present_BM=present_BM,
+        q_BM=torch.from_numpy(known.q(windows)),
+        y_B=torch.from_numpy(windows.y_B),
+    )
+
+
+def features(net: MultimodalNetwork, name: str, x_BCT: Tensor) -> Tensor:
+    """``z_BD`` as prototypes and inference see it, before normalisation: BatchNorm's running statistics."""
+    net.eval()
+    with torch.no_grad():
+        return torch.cat([net.encode(name, part) for part in torch.split(x_BCT, _FEATURE_BATCH)])

@@ -1,0 +1,1 @@
+"""What the coordinator of TACTFL trains itself."""

@@ -1,0 +1,178 @@
+"""The account of differential privacy: what a device's releases have cost so far. Pure; NumPy alone.
+
+A method adds noise to what it sends and charges each release here, in zero-concentrated differential privacy
+(Bun and Steinke 2016): the rhos of releases add (lemma 1.7). :class:`Account` is of one window store (one way
+of cutting the streams), by modality and by window; a method gets it with its private tensors and gives it
+back. :class:`DeviceAccount` is of all window stores of a device, over all tasks: they are cut from the same
+streams, so they compose.
+
+There are two units:
+
+- A *window*: neighbouring data differ in the content of one window.
+- A *moment*: neighbouring data differ in all samples of one instant of the streams. An instant is in the
+  content of ``k = ceil(span / stride)`` windows of a store (:func:`span_of`). Replacing k windows costs up to
+  ``k^2`` times the rho of one (group privacy, proposition 1.9): of releases that each hold at most k of them,
+  the sum of the squares of those numbers is at most k times their sum, which is at most k times what one
+  window is in.
+
+A release without noise has no bound: epsilon is infinite from then on.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.contract import FloatArray, Tensors
+from models.data.streams.track import Track
+from protocol.tasks.task import Task
+
+PREFIX: Final = "privacy/"
+"""How the names of an account's tensors begin, among a method's private tensors."""
+LIMIT: Final = "privacy/limit"
+_REMEMBERED: Final = 4096
+"""So many signals of a modality are remembered besides those in use: they may come back."""
+_EPSILON: Final = 1e-9
+
+
+def rho_of(dp_noise: float) -> float:
+    """The rho of one release, ``1 / (2 dp_noise^2)``; infinite without noise."""
+    return 1.0 / (2.0 * dp_noise**2) if dp_noise else math.inf
+
+
+def epsilon_of(rho: float, delta: float) -> float:
+    """rho-zCDP as (epsilon, delta): ``rho + 2 sqrt(rho ln(1 / delta))`` (Bun and Steinke, 1.3)."""
+    return rho + 2.0 * math.sqrt(rho * math.log(1.0 / delta))
+
+
+def rho_within(epsilon: float, delta: float) -> float:
+    """The largest rho whose :func:`epsilon_of` is at most ``epsilon``."""
+    log = math.log(1.0 / delta)
+    return float((math.sqrt(log + epsilon) - math.sqrt(log)) ** 2)
+
+
+def span_of(task: Task) -> float:
+    """Seconds of stream whose samples are in one window's content; 0 where a task has no windows.
+
+    A point of the grid takes its value from the samples around it (``models/data/streams/track.py``), which
+    may
+    lie beside the window: as far as a gap is bridged, or, where the window has no sample at its edge, as far
+    as ``min_coverage`` leaves points that hold the nearest sample.
+    """
+    if task.graph is not None:
+        return 0.0
+    window = task.window
+    bridged = max(Track(one, window.max_gap_s).gap_s - 0.5 / one.rate_hz for one in task.modalities)
+    beside_s = max(bridged, (1.0 - window.min_coverage) * window.length_s)
+    return max(window.length_s, window.context_s or 0.0) + 2.0 * beside_s
+
+
+def overlap(span_s: float, stride_s: float, stretch_s: float = 0.0) -> int:
+    """In how many windows something that lasts ``stretch_s`` lies at most; 0: a moment."""
+    return max(1, math.ceil((span_s + stretch_s) / stride_s - _EPSILON)) if span_s and stride_s else 1
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """What a device's releases have cost each signal (a window's samples) of one modality so far.
+
+    Attributes:
+        rho: by signal, the one used last at the end.
+        gone: the largest rho of those that were forgotten.
+    """
+
+    rho: Mapping[int, float]
+    gone: float = 0.0
+
+    def after(self, used: Iterable[int], rho: float) -> "Ledger":
+        """After one release with these signals."""
+        new = dict(self.rho)
+        spent = {signal: new.pop(signal, 0.0) + rho for signal in used}
+        forgotten = [new.pop(signal) for signal in list(new)[: max(0, len(new) - _REMEMBERED)]]
+        return Ledger(new | spent, max([self.gone, *forgotten]))
+
+    @property
+    def most(self) -> float:
+        """The largest rho of any signal."""
+        return max([self.gone, *self.rho.values()])
+
+    def arrays(self) -> tuple[NDArray[np.uint64], NDArray[np.float32]]:
+        """Signals (N,) and rhos (1 + N,), first that of those forgotten; rounded up: the bound stays one."""
+        rho_N = np.array([self.gone, *self.rho.values()])
+        near_N = rho_N.astype(np.float32)
+        up_N = np.where(near_N < rho_N, np.nextafter(near_N, np.float32(np.inf)), near_N)
+        return np.array(list(self.rho), "<u8"), up_N.astype(np.float32)
+
+    @classmethod
+    def of_arrays(cls, ids_N: NDArray[np.uint64], rho_N: FloatArray) -> "Ledger":
+        """The inverse of :meth:`arrays`.
+
+        Raises:
+            ValueError: they do not belong together.
+        """
+        gone, *rho = rho_N.astype(float).tolist()
+        if min([gone, *rho]) < 0 or not math.isfinite(max([gone, *rho])):
+            raise ValueError("a rho that is none")
+        return cls(dict(zip(ids_N.tolist(), rho, strict=True)), gone)
+
+
+class Account:
+    """A device's ledgers by modality, of one window store."""
+
+    def __init__(self, ledgers: Mapping[str, Ledger]) -> None:
+        self._ledgers = dict(ledgers)
+
+    @classmethod
+    def of(cls, private: Mapping[str, FloatArray], modalities: Sequence[str]) -> "Account":
+        """The one kept in ``private``; nothing spent where there is none."""
+        return cls({name: _read(private, name) for name in modalities if _rho_name(name) in private})
+
+    @property
+    def ledgers(self) -> dict[str, Ledger]:
+        """By modality."""
+        return dict(self._ledgers)
+
+    def rho(self, modality: str, ids: Sequence[int]) -> NDArray[np.float64]:
+        """What each of these signals has spent."""
+        spent = self._ledgers.get(modality, Ledger({})).rho
+        return np.array([spent.get(signal, 0.0) for signal in ids], np.float64)
+
+    def after(self, modality: str, used: Iterable[int], rho: float) -> "Account":
+        """The account after one more release."""
+        ledger = self._ledgers.get(modality, Ledger({}))
+        return Account(self._ledgers | {modality: ledger.after(used, rho)})
+
+    @property
+    def most(self) -> float:
+        """The rho of the dearest window at most: the dearest signal of each modality, added up."""
+        return sum(ledger.most for ledger in self._ledgers.values())
+
+    def epsilon(self, delta: float) -> float:
+        """A bound for every window, at this delta."""
+        return epsilon_of(self.most, delta)
+
+    def tensors(self) -> Tensors:
+        """For ``LocalResult.private``; by modality ``ids`` (N, 4), 16 bits each, and ``rho`` (1 + N,)."""
+        made: Tensors = {}
+        for name, ledger in self._ledgers.items():
+            ids_N, rho_N = ledger.arrays()
+            ids_N4 = ids_N.view("<u2").reshape(-1, 4).astype(np.float32)
+            made |= {f"{PREFIX}{name}/ids": ids_N4, _rho_name(name): rho_N}
+        return made
+
+
+def limit_in(private: Mapping[str, FloatArray]) -> float:
+    """The rho that the device lets one window of this store spend in all; infinite where it sets none."""
+    return float(private[LIMIT].ravel()[0]) if LIMIT in private else math.inf
+
+
+def _rho_name(modality: str) -> str:
+    return f"{PREFIX}{modality}/rho"
+
+
+def _read(private: Mapping[str, FloatArray], modality: str) -> Ledger:
+    ids_N = private[f"{PREFIX}{modality}/ids"].astype("<u2").view("<u8").ravel()
+    return Ledger.of_arrays(ids_N, private[_rho_name(modality)])

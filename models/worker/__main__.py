@@ -1,0 +1,101 @@
+"""The child process that may import torch: initial states, local training, evaluation, guided rounds.
+
+``python -P -m models.worker JOBDIR`` does one job and leaves. ``python -P -m models.worker --serve`` reads
+one JSON line ``{"job": "<dir>"}`` after another from its standard input until that closes. Either way it
+answers each job with one line on its standard output: ``{"ok": true}``, or ``{"ok": false, "error": "...",
+"kind": "Misconfigured"}`` (or ``Refused`` with its ``reason``, ``Transient``, ``Fault``). Whatever a library
+prints goes to standard error.
+"""
+
+import math
+import sys
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from models.contract import Client, WindowSet
+from models.data import window_set
+from models.data.materials import Material
+from models.registry import method
+from models.spec import MethodSpec
+from models.tensors import flatten, read_npz
+from models.training.evaluation import in_parts
+from models.worker import job_folder, job_loop, update_views
+from protocol.errors import Misconfigured
+
+
+def _prepare(threads: int) -> None:
+    """Load torch, and let it use this many threads."""
+    if find_spec("torch") is None:
+        raise Misconfigured(
+            "local training needs torch, which is not installed here: pip install 'lichen[train]'"
+        )
+    import torch  # noqa: PLC0415 - a wrong job is answered before the second that torch takes to load
+
+    torch.set_num_threads(threads)
+
+
+def do(job_dir: Path) -> None:
+    """Do the job in this folder and leave its result there.
+
+    Raises:
+        Misconfigured: the job, the task's method or its config cannot be used.
+        Transient: the job cannot be done with this material, for instance no window is labelled.
+    """
+    job = job_folder.read_job(job_dir)
+    spec = method(job.task.method)
+    spec.configure(job.task)
+    _prepare(job.threads)
+    client = spec.client()
+    match job:
+        case job_folder.InitJob():
+            job_folder.save_result(job_dir, {}, flatten(client.initial(job.task, job.seed)))
+        case job_folder.TrainJob():
+            material = spec.kind.load(job_dir / spec.kind.file, job.task)
+            context = job_folder.context(job)
+            state, private = (
+                job_folder.load_state(job_dir / job_folder.STATE),
+                read_npz(job_dir / job_folder.PRIVATE),
+            )
+            job_folder.save_local_result(job_dir, client.train(context, material, state, private))
+        case job_folder.EvaluateJob():
+            material = spec.kind.load(Path(job.windows_path), job.task)
+            _evaluate(client, job, material, job_dir)
+        case job_folder.ViewJob() | job_folder.FinishJob():
+            _guide(spec, job, job_dir)
+
+
+def _evaluate(client: Client, job: job_folder.EvaluateJob, material: Material, job_dir: Path) -> None:
+    state = job_folder.load_state(job_dir / job_folder.STATE)
+    found = client.evaluate(job.task, material, state)
+    result: dict[str, Any] = {"metrics": found.metrics, "confusion_KK": found.confusion_KK, "by": {}}
+    if isinstance(material, WindowSet):
+        judged = partial(client.evaluate, job.task, state=state)
+        result["by"] = in_parts(job.task, material, judged, job.by)
+    job_folder.save_result(job_dir, result)
+
+
+def _guide(spec: MethodSpec, job: job_folder.ViewJob | job_folder.FinishJob, job_dir: Path) -> None:
+    """The coordinator's part of a guided round that needs torch."""
+    if not spec.guided:
+        raise Misconfigured(f"task {job.task.name!r}: method {spec.name!r} trains nothing at the coordinator")
+    trainer, state = spec.trainer(), job_folder.load_state(job_dir / job_folder.STATE)
+    labelled = window_set.load(Path(job.windows_path), job.task)
+    if isinstance(job, job_folder.ViewJob):
+        found = update_views.look(trainer, job.task, labelled, state, job.frames, job.limits)
+        seen, tensors = update_views.packed(*found)
+        job_folder.save_result(job_dir, dict(seen), tensors)
+        return
+    made, metrics = trainer.finish(job.task, job.round, job.seed, labelled, state)
+    finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
+    job_folder.save_result(job_dir, {"metrics": finite}, flatten(made))
+
+
+def answer(job_dir: Path) -> dict[str, Any]:
+    """Do a job; say in one JSON object how it went."""
+    return job_loop.answer(do, job_dir)
+
+
+if __name__ == "__main__":
+    sys.exit(job_loop.main(do, "models.worker", sys.argv[1:]))

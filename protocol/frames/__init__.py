@@ -1,0 +1,1 @@
+"""Update frames: CBOR, tensors, quantization, chunks."""

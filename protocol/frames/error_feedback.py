@@ -1,0 +1,52 @@
+"""Error carry: what quantization cut off this round is added to the next (error feedback, Seide et al. 2014).
+
+The sum of what the coordinator decodes over many rounds then follows the sum of what the device meant,
+however few bits a round has. The carry stays on the device, saved in the same transaction as the frame
+(``runtime.storage.spool``).
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from protocol.frames.tensors import Codec, Encoded, decode, encode
+
+if TYPE_CHECKING:
+    # numpy loads its random part on first use: an observing agent saves 3 MB
+    from numpy.random import Generator
+
+
+def with_error_carry(
+    x: ArrayLike,
+    carry: NDArray[np.float32] | None,
+    codec: Codec,
+    *,
+    per_channel: bool = False,
+    rng: "Generator | None" = None,
+    keep: float = 0.01,
+) -> tuple[Encoded, NDArray[np.float32]]:
+    """Encode ``x + carry``; the new carry is what the encoding lost.
+
+    Args:
+        x: the tensor to send, any shape, finite.
+        carry: the carry of the last round, same shape; None at the first.
+        codec: as in :func:`protocol.frames.tensors.encode`, like the rest.
+        per_channel: see there.
+        rng: see there.
+        keep: see there.
+
+    Returns:
+        The encoded tensor, and ``(x + carry) - decode(encoded)`` (float32).
+
+    Raises:
+        ValueError: the shapes differ, or the sum is not finite.
+    """
+    if carry is not None and np.shape(carry) != np.shape(x):
+        raise ValueError(
+            f"error carry of shape {np.shape(carry)} does not fit a tensor of shape {np.shape(x)}"
+        )
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = np.asarray(x, np.float32) if carry is None else np.add(x, carry, dtype=np.float32)
+    encoded = encode(total, codec, per_channel=per_channel, rng=rng, keep=keep)
+    return encoded, np.subtract(total, decode(encoded), dtype=np.float32)

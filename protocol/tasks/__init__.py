@@ -1,0 +1,1 @@
+"""The task, and its announcement to devices."""

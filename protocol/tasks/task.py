@@ -1,0 +1,300 @@
+"""The task: what a fleet learns. Written once as ``task.toml``, announced retained on ``b/task``.
+
+The method's own options stay an opaque table here; the method that is named checks them with its config model
+(``models.registry``), so that a new method needs no change in the protocol.
+"""
+
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import Field, JsonValue, model_validator
+
+from protocol.base import Label, Name, Share, Wire
+from protocol.tasks.folding import Aggregator, Robust
+from protocol.tasks.labelling import Labelling
+from protocol.tasks.options import GraphTask
+
+CodecName = Literal["float32", "float16", "int8", "int4", "int2"]
+ModalityName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,31}$")]
+"""Also a part of tensor names and the name of an ONNX input: no dot."""
+MAX_WINDOW_VALUES: Final = 1 << 22
+"""Values of one window, all modalities together (16 MB), and of all that a device cuts in a second."""
+MAX_OVERLAP: Final = 1024
+"""``length_s`` is at most so many times ``stride_s``."""
+LABEL: Final = "label"
+"""The name of every task's first target, whose classes are ``Task.labels``."""
+RESERVED: Final = frozenset({LABEL, "target", "present", "probabilities", "logits"})
+"""Words with a meaning of their own: recordings' label tracks, the exported graph's inputs and outputs."""
+
+
+class Modality(Wire):
+    """One sensor stream. ``low``/``high`` bound a physically possible value, in ``unit``."""
+
+    name: ModalityName
+    channels: Annotated[int, Field(ge=1, le=64)]
+    rate_hz: Annotated[float, Field(ge=1e-6, le=20_000)]
+    unit: Label = "1"
+    low: float | None = None
+    high: float | None = None
+    offset: float = 0.0
+    """Subtracted before the network, in ``unit``."""
+    scale: Annotated[float, Field(gt=0)] = 1.0
+    """Divided by before the network, in ``unit``; part of the exported graph."""
+    input: bool = True
+    """False: no device reads it to predict; it is only there to be generated (``Target.modality``)."""
+
+
+class Target(Wire):
+    """One thing that is predicted (a downstream task, in the words of papers on several of them).
+
+    ``classification``: one of ``labels``. ``regression``: one number, in ``unit``. ``generation``: the window
+    of a modality, which then needs no labels: what is to be generated is recorded.
+    """
+
+    name: ModalityName
+    kind: Literal["classification", "regression", "generation"] = "classification"
+    labels: Annotated[tuple[Label, ...], Field(max_length=1024)] = ()
+    modality: ModalityName | None = None
+    unit: Label = "1"
+    offset: float = 0.0
+    """Regression: the network learns ``(value - offset) / scale``."""
+    scale: Annotated[float, Field(gt=0)] = 1.0
+
+    @model_validator(mode="after")
+    def _says_what_its_kind_needs(self) -> Self:
+        if (self.kind == "classification") != bool(self.labels) or len(self.labels) == 1:
+            raise ValueError(f"target {self.name!r}: labels: two or more for a classification, else none")
+        if len(set(self.labels)) != len(self.labels):
+            raise ValueError(f"target {self.name!r}: a label is named twice")
+        if (self.kind == "generation") != (self.modality is not None):
+            raise ValueError(f"target {self.name!r}: modality: what a generation makes, and of no other kind")
+        return self
+
+
+class Window(Labelling):
+    """How streams are cut. Modalities share the time axis; each has ``round(length_s * rate_hz)`` samples."""
+
+    length_s: Annotated[float, Field(ge=0.001, le=3600)] = 2.56
+    stride_s: Annotated[float, Field(ge=0.001, le=3600)] = 1.28
+    max_gap_s: Annotated[float, Field(gt=0, le=3600)] = 0.2
+    """Neighbouring samples further apart are not interpolated between: what lies in the gap is missing."""
+    min_coverage: Annotated[float, Field(gt=0, le=1)] = 0.75
+    """A modality counts as present in a window when at least this share of its grid points is covered."""
+    context_s: Annotated[float, Field(gt=0, le=3600)] | None = None
+    """Devices keep so many seconds of stream with each window, up to the window's end, for methods that learn
+    from more than a window (``WindowSet.context``); at least ``length_s``. None keeps the window alone."""
+
+
+class Encoder(Wire):
+    """The network of one modality."""
+
+    kind: Literal["cnn1d", "lstm"] = "cnn1d"
+    width: Annotated[int, Field(ge=4, le=1024)] = 32
+    """Channels of the first convolution, or hidden units of the LSTM."""
+    depth: Annotated[int, Field(ge=1, le=8)] = 5
+    """Convolutions, or stacked LSTM layers."""
+
+
+class Network(Wire):
+    """Encoders by modality name (absent: the default encoder), one feature size for all, one head."""
+
+    encoders: dict[Name, Encoder] = Field(default_factory=dict)
+    feature_dim: Annotated[int, Field(ge=4, le=1024)] = 128
+    hidden_dim: Annotated[int, Field(ge=4, le=4096)] = 128
+
+
+class Bandit(Wire):
+    """Selection by a discounted upper confidence bound: ``coordinator.selection.policies.bandit``."""
+
+    discount: Annotated[float, Field(gt=0, le=1)] = 0.9
+    """Of what was seen, by round."""
+    explore: Annotated[float, Field(ge=0, le=1000)] = 1.0
+    """Weight of the term that favours devices and experts that were seen seldom; 1 is the paper's."""
+
+
+class Rounds(Wire):
+    """When a round opens and closes. Quorum is over the *set* of selected devices that have delivered."""
+
+    count: Annotated[int, Field(ge=1, le=100_000)] = 10
+    deadline_s: Annotated[float, Field(gt=0, le=7 * 86400)] = 120.0
+    devices_per_round: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    """None selects every device that is online and able."""
+    selection: Name = "coverage"
+    """How devices are chosen where there are more: a policy of ``coordinator.selection.policies``."""
+    bandit: Bandit = Bandit()
+    """Options of ``selection = "bandit"``."""
+    quorum: Share = 1.0
+    """The round closes early when this share of the selected devices has delivered."""
+    min_devices: Annotated[int, Field(ge=1, le=100_000)] = 1
+    """Fewer at the deadline: the round is given up and opened again."""
+    min_windows: Annotated[int, Field(ge=1, le=10_000_000)] = 32
+    """A device is able when its store holds at least this many windows to learn from: labelled ones, where
+    the method learns from labels on devices."""
+
+
+class Uplink(Wire):
+    """How model deltas travel up. Prototypes have their own bits in the method's config."""
+
+    codec: CodecName = "int8"
+    error_carry: bool = True
+
+
+class Labelled(Wire):
+    """Labelled windows at the coordinator, for methods that learn from them there (``[labelled]``).
+
+    The coordinator reads it, and does not announce it.
+    """
+
+    file: Annotated[str, Field(min_length=1, max_length=1024)]
+    """A window set (npz), or a recording with labels (npz, csv, parquet), relative to the task file."""
+    label_column: Annotated[str, Field(min_length=1, max_length=128)] = "label"
+    """csv and parquet: the column with the class, by name or by index; an empty cell: none."""
+    recording_column: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    """csv and parquet: the column that says which recording a row is of; no window spans two of them."""
+
+
+class Task(Wire):
+    """One fleet's learning task: on windows of streams (``labels``, ``modalities``), or on graphs."""
+
+    name: Name
+    method: Name = "qqr"
+    labels: Annotated[tuple[Label, ...], Field(max_length=1024)] = ()
+    """Classes of windows: two or more; of a graph's task none."""
+    modalities: Annotated[tuple[Modality, ...], Field(max_length=16)] = ()
+    """Sensor streams: one or more; of a graph's task none (``graph.features`` are its modalities)."""
+    graph: GraphTask | None = None
+    """Facts about entities are learned, and not windows."""
+    targets: Annotated[tuple[Target, ...], Field(max_length=15)] = ()
+    """What is predicted besides ``labels``; a device learns those that it has labels for."""
+    window: Window = Window()
+    network: Network = Network()
+    rounds: Rounds = Rounds()
+    uplink: Uplink = Uplink()
+    robust: Robust = Robust()
+    aggregator: Aggregator = Aggregator()
+    labelled: Labelled | None = None
+    config: dict[str, JsonValue] = Field(default_factory=dict)
+    """Options of the method, checked by its config model."""
+    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+
+    @model_validator(mode="after")
+    def _is_of_windows_or_of_graphs(self) -> Self:
+        if self.graph is None:
+            if len(self.labels) < 2:  # noqa: PLR2004 - one class is nothing to tell apart
+                raise ValueError(f"labels: two or more are needed, found {len(self.labels)}")
+            if not self.modalities:
+                raise ValueError("modalities: one or more are needed (a task on graphs has a table [graph])")
+            return self
+        for key in ("labels", "modalities", "targets", "labelled"):
+            if getattr(self, key):
+                raise ValueError(f"{key}: a task with [graph] learns facts and not windows; leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _names_are_consistent(self) -> Self:
+        if self.graph is not None:
+            return self
+        names = [m.name for m in self.modalities]
+        for what, seen in (("modality", names), ("label", list(self.labels))):
+            twice = sorted({n for n in seen if seen.count(n) > 1})
+            if twice:
+                raise ValueError(f"{what} named twice: {', '.join(twice)}")
+        taken = sorted(RESERVED.intersection(names))
+        if taken:
+            raise ValueError(f"modality {taken[0]!r}: the name has a meaning of its own; choose another")
+        if not any(m.input for m in self.modalities):
+            raise ValueError("no modality is an input")
+        stray = sorted(set(self.network.encoders) - set(names))
+        if stray:
+            known = ", ".join(names)
+            raise ValueError(f"network.encoders: unknown modalities: {', '.join(stray)} (known: {known})")
+        return self
+
+    @model_validator(mode="after")
+    def _targets_are_consistent(self) -> Self:
+        names = [target.name for target in self.targets]
+        twice = sorted(
+            {n for n in names if names.count(n) > 1} | ({*self.modality_names, *RESERVED} & {*names})
+        )
+        if twice:
+            raise ValueError(f"target {twice[0]!r}: the name is taken; choose another")
+        for target in self.targets:
+            if target.modality is not None and target.modality not in self.modality_names:
+                known = ", ".join(self.modality_names)
+                raise ValueError(f"target {target.name!r}: no modality {target.modality!r} (known: {known})")
+        return self
+
+    @model_validator(mode="after")
+    def _a_window_fits_into_memory(self) -> Self:
+        if self.window.context_s is not None and self.window.context_s < self.window.length_s:
+            raise ValueError("window.context_s: under window.length_s; leave it out to keep windows alone")
+        values = sum(m.channels * self.context_samples(m.name) for m in self.modalities)
+        if values > MAX_WINDOW_VALUES:
+            what = "length_s: a window" if self.window.context_s is None else "context_s: a window's context"
+            raise ValueError(f"window.{what} has {values} values, at most {MAX_WINDOW_VALUES}")
+        if values > MAX_WINDOW_VALUES * self.window.stride_s:
+            raise ValueError(f"window.stride_s: a device would cut over {MAX_WINDOW_VALUES} values a second")
+        if self.window.length_s > MAX_OVERLAP * self.window.stride_s:
+            raise ValueError(f"window.stride_s: under a {MAX_OVERLAP}th of window.length_s")
+        return self
+
+    def modality(self, name: str) -> Modality:
+        """The modality of that name.
+
+        Raises:
+            KeyError: there is none; the message lists those there are.
+        """
+        for modality in self.modalities:
+            if modality.name == name:
+                return modality
+        raise KeyError(
+            f"task {self.name!r} has no modality {name!r}; it has {', '.join(self.modality_names)}"
+        )
+
+    @property
+    def objectives(self) -> tuple[Target, ...]:
+        """All targets: the one of ``labels`` first; none on graphs, where entities are predicted."""
+        return (Target(name=LABEL, labels=self.labels), *self.targets) if self.graph is None else ()
+
+    @property
+    def target_names(self) -> tuple[str, ...]:
+        """Of all :attr:`objectives`, in their order."""
+        return (LABEL, *(target.name for target in self.targets)) if self.graph is None else ()
+
+    def target(self, name: str) -> Target:
+        """The objective of that name.
+
+        Raises:
+            KeyError: there is none; the message lists those there are.
+        """
+        for target in self.objectives:
+            if target.name == name:
+                return target
+        raise KeyError(f"task {self.name!r} has no target {name!r}; it has {', '.join(self.target_names)}")
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """The modalities that may be read to predict, in the task's order."""
+        return self.modality_names if self.graph else tuple(m.name for m in self.modalities if m.input)
+
+    @property
+    def modality_names(self) -> tuple[str, ...]:
+        """In the task's order, which is the order of columns in every availability mask."""
+        return tuple(m.name for m in (self.modalities if self.graph is None else self.graph.features))
+
+    @property
+    def classes(self) -> int:
+        """Numbers in an update's ``counts`` of a modality: one a class, on graphs one in all."""
+        return len(self.labels) if self.graph is None else 1
+
+    def samples(self, name: str) -> int:
+        """Grid points of a window of that modality (the T of ``x_BCT``)."""
+        return max(1, round(self.window.length_s * self.modality(name).rate_hz))
+
+    def context_samples(self, name: str) -> int:
+        """Grid points of a window's context of that modality (the L of ``x_BCL``); at least a window's."""
+        seconds = self.window.context_s or self.window.length_s
+        return max(self.samples(name), round(seconds * self.modality(name).rate_hz))
+
+    def encoder(self, name: str) -> Encoder:
+        """The encoder chosen for that modality."""
+        return self.network.encoders.get(name, Encoder())

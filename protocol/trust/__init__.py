@@ -1,0 +1,1 @@
+"""Signed metadata and decisions."""

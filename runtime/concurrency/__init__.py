@@ -1,0 +1,1 @@
+"""Signals, threads and waits of a daemon."""

@@ -1,0 +1,1 @@
+"""The MQTT link: session, flow control, keepalive, TLS."""

@@ -1,0 +1,72 @@
+"""How long to wait before the next attempt to connect, and what the way connections end gives away."""
+
+import random
+from dataclasses import dataclass
+from typing import Final
+
+from runtime.settings.load import MqttSettings
+
+_STABLE_S: Final = 10.0
+"""A connection that held this long, and twice the wait before it, starts the back-off anew."""
+_SUSPICIOUS: Final = 3
+"""This many connections in a row that broke soon: say what is likely. More do not lengthen the back-off: on a
+link that is cut every few seconds, waiting long would waste the seconds in which it holds."""
+_STOLEN: Final = 6
+"""So often in a row closed by the broker in order, and soon, with never an attempt in vain between: no
+network does that, but a broker of MQTT 3.1.1 (and Mosquitto 2.0.11) when another client takes the session.
+Fighting helps nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How one attempt to connect went.
+
+    ``was_open``: there was a connection. ``lasted_s``: for how long. ``taken_over``: the broker said that
+    another client has our session. ``in_order``: the broker closed it without a word, but not by RST.
+    ``patient``: only a person can mend it.
+    """
+
+    was_open: bool
+    lasted_s: float
+    taken_over: bool = False
+    in_order: bool = False
+    patient: bool = False
+
+
+class Backoff:
+    """Exponential with full jitter; at its slowest where only a person can help."""
+
+    def __init__(self, settings: MqttSettings, rng: random.Random) -> None:
+        self._settings = settings
+        self._random = rng
+        self._failures = 0
+        self._broken = 0
+        self._stolen = 0
+        self._waited_s = 0.0
+
+    @property
+    def suspicion(self) -> str:
+        """What is likely wrong, as an end of a sentence with ``{id}``; empty while nothing is."""
+        if self._stolen >= _STOLEN:
+            return "; again and again, and always in order: another process uses id {id}; stop one of the two"
+        if self._broken >= _SUSPICIOUS:
+            return "; again and again: is the link poor, or does another process use id {id}?"
+        return ""
+
+    def after(self, ending: Ending) -> float:
+        """Seconds to wait."""
+        if ending.was_open:
+            lasted = ending.lasted_s > max(_STABLE_S, 2 * self._waited_s)
+            self._stolen = 0 if lasted or not ending.in_order or self._failures else self._stolen + 1
+            self._failures, self._broken = 0, 0 if lasted else min(self._broken + 1, _SUSPICIOUS)
+        else:
+            self._failures += 1
+        slowest = self._settings.backoff_max_s
+        if ending.patient or ending.taken_over or self._stolen >= _STOLEN:
+            self._waited_s = self._random.uniform(slowest / 2, slowest)
+        else:
+            exponent = min(self._failures + self._broken, 30)
+            self._waited_s = self._random.uniform(
+                0, min(slowest, self._settings.backoff_min_s * 2.0**exponent)
+            )
+        return self._waited_s

@@ -1,0 +1,96 @@
+"""Words for what goes wrong between us and a broker."""
+
+import socket
+import ssl
+from typing import Final
+
+from paho.mqtt.reasoncodes import ReasonCode
+
+from protocol.errors import Transient
+from runtime.mqtt.tls import date_words
+from runtime.settings.load import MqttSettings
+
+TAKEN_OVER: Final = 0x8E
+"""MQTT 5: DISCONNECT, another client connected with our client id."""
+_UNSPECIFIED: Final = 0x80
+_UNSUPPORTED_VERSION: Final = 0x84
+_BAD_CLIENT_ID: Final = 0x85
+_BAD_CREDENTIALS: Final = (0x86, 0x87)
+SMALLEST_CHUNK_BYTES: Final = 1024
+"""The protocol's smallest chunk."""
+
+
+class ConnectFailed(Transient):
+    """No connection now. ``patient``: only a person can mend it, so try at the slowest pace."""
+
+    def __init__(self, words: str, *, patient: bool = False) -> None:
+        super().__init__(words)
+        self.patient = patient
+
+
+def dial_words(settings: MqttSettings, error: Exception) -> str:
+    """Why no TCP or TLS connection came about."""
+    where = f"the broker at {settings.where}"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        words = f"{where} shows a certificate that is not trusted: {error.verify_message} (mqtt.tls.ca_file)"
+        return words + date_words(error)
+    if isinstance(error, ssl.SSLError):
+        return f"{where}: TLS failed: {error.reason or error} (mqtt.tls, mqtt.port)"
+    if isinstance(error, socket.gaierror):
+        return f"{where}: the host name is not known: {error.strerror} (mqtt.host)"
+    if isinstance(error, ConnectionRefusedError):
+        return f"{where} is not there: connection refused"
+    if isinstance(error, TimeoutError):
+        return f"{where} does not answer in {settings.connect_timeout_s:g} s"
+    return f"{where} cannot be reached: {error}"
+
+
+def refusal(settings: MqttSettings, reason: ReasonCode) -> ConnectFailed:
+    """CONNACK said no."""
+    where = f"the broker at {settings.where}"
+    if reason.value in _BAD_CREDENTIALS:
+        return ConnectFailed(
+            f"{where} refuses us: {reason}; check mqtt.username and mqtt.password_file (or mqtt.tls)",
+            patient=True,
+        )
+    if reason.value == _UNSUPPORTED_VERSION:
+        return ConnectFailed(f"{where} does not speak MQTT {settings.protocol} (mqtt.protocol)", patient=True)
+    if reason.value == _BAD_CLIENT_ID:
+        return ConnectFailed(f"{where} refuses our client id: {reason}", patient=True)
+    return ConnectFailed(f"{where} refuses the connection: {reason}")
+
+
+def limit_words(settings: MqttSettings, limits: object, topic_room: int) -> str:
+    """What CONNACK's limits make impossible; empty where lichen can work with them."""
+    where = f"the broker at {settings.where}"
+    if getattr(limits, "MaximumQoS", 1) < 1:
+        return f"{where} offers QoS 0 only; lichen needs QoS 1"
+    if getattr(limits, "RetainAvailable", 1) < 1:
+        return f"{where} keeps no retained messages; lichen needs them for states and announcements"
+    if getattr(limits, "WildcardSubscriptionAvailable", 1) < 1:
+        return f"{where} allows no wildcard subscriptions; lichen needs them"
+    most = getattr(limits, "MaximumPacketSize", None)
+    if most is not None and most < SMALLEST_CHUNK_BYTES + topic_room:
+        least = SMALLEST_CHUNK_BYTES + topic_room
+        return f"{where} takes packets of at most {most} bytes; lichen needs {least}"
+    return ""
+
+
+def lost_words(settings: MqttSettings, reason: ReasonCode, *, from_broker: bool, before_connack: bool) -> str:
+    """Why a connection ended."""
+    where = f"the broker at {settings.where}"
+    if from_broker and reason.value == TAKEN_OVER:
+        return (
+            f"{where} gave our session to another client with the same client id: "
+            "two processes run as the same device or coordinator; stop one"
+        )
+    if from_broker:
+        return f"{where} closed the connection: {reason}"
+    if before_connack:
+        return (
+            f"{where} closed the connection before it answered; does it speak MQTT {settings.protocol} "
+            "(mqtt.protocol), and TLS or not (mqtt.tls)?"
+        )
+    if reason.value == _UNSPECIFIED:  # that is all that is known: TCP ended without a word of MQTT
+        return f"the connection to {where} was lost: it was cut, or the broker ended"
+    return f"the connection to {where} was lost: {reason}"

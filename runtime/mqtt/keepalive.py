@@ -1,0 +1,88 @@
+"""Whether a connection is alive: a link that swallows all looks healthy to TCP for many minutes.
+
+Heard counts what shows that the broker handles messages: PUBACK, SUBACK, a message. PINGRESP does not: some
+front ends answer PINGREQ for a broker that is not there any more. After ``ping_s`` of silence the link
+publishes an empty message to a topic of its own; without anything in ``ping_timeout_s`` the connection ends.
+"""
+
+import time
+from enum import Enum
+
+from runtime.settings.load import MqttSettings
+
+
+class Ask(Enum):
+    """What to do besides ending the connection."""
+
+    NOTHING = "all is well, or there is nothing to do but to wait"
+    PING = "publish a ping"
+
+
+class Watch:
+    """The time since something was heard on one connection. :meth:`heard` may be called from any thread."""
+
+    def __init__(self, settings: MqttSettings) -> None:
+        self._settings = settings
+        self._heard = time.monotonic()
+        self._acked = self._heard
+        self._pinged: float | None = None
+
+    @property
+    def interval_s(self) -> float:
+        """How often to look: a second, or less where the limits are shorter (tests)."""
+        if self._settings.ping_s <= 0:
+            return 1.0
+        return min(1.0, self._settings.ping_s / 2, self._settings.ping_timeout_s / 2)
+
+    @property
+    def patience_s(self) -> float:
+        """Without any PUBACK for this long, while packets wait for one, the connection ends."""
+        return max(1.5 * self._settings.keepalive_s, self._settings.ping_s + self._settings.ping_timeout_s)
+
+    @property
+    def quiet(self) -> str:
+        """Words for a ping that has no answer yet; empty where none is out."""
+        if self._pinged is None:
+            return ""
+        return f"nothing came for {time.monotonic() - self._heard:.0f} s; a ping is out"
+
+    def heard(self) -> None:
+        """A message came, or a SUBACK."""
+        self._heard = time.monotonic()
+        self._pinged = None
+
+    def acked(self) -> None:
+        """A PUBACK came."""
+        self.heard()
+        self._acked = self._heard
+
+    def silent_for(self, seconds: float) -> bool:
+        """Whether no PUBACK came for so long."""
+        return time.monotonic() - self._acked > seconds
+
+    def look(self, oldest_unacked: float | None) -> Ask | str:
+        """What to do now.
+
+        Args:
+            oldest_unacked: since when the oldest packet waits for its PUBACK; None: none waits.
+
+        Returns:
+            Words where the connection is to end.
+        """
+        now, where = time.monotonic(), self._settings.where
+        if oldest_unacked is not None and now - max(oldest_unacked, self._acked) > self.patience_s:
+            return f"the broker at {where} acknowledged nothing for {self.patience_s:g} s; connecting anew"
+        if self._settings.ping_s <= 0:
+            return Ask.NOTHING
+        pinged = self._pinged  # read once: the network thread may take it away at any moment
+        if pinged is None:
+            if now - self._heard < self._settings.ping_s:
+                return Ask.NOTHING
+            self._pinged = now
+            return Ask.PING
+        if now - pinged < self._settings.ping_timeout_s:
+            return Ask.NOTHING
+        return (
+            f"the link to the broker at {where} swallows all: nothing came for {now - self._heard:.0f} s, "
+            f"no answer to a ping in {self._settings.ping_timeout_s:g} s; connecting anew"
+        )

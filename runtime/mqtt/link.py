@@ -1,0 +1,263 @@
+"""The MQTT link: one stable client id, connected for ever, from asyncio (DESIGN section 5, shared/FACTS.md).
+
+Promises: a broker that is not there is no error; every wait is bounded; a publish returns at PUBACK or
+raises; nothing is sent again from memory; a message is acknowledged only after the consumer handled it.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+import structlog
+
+from protocol.errors import Misconfigured, Refused, Transient
+from runtime.mqtt.backoff import Backoff, Ending
+from runtime.mqtt.errors import ConnectFailed
+from runtime.mqtt.inbox import Inbox, Message
+from runtime.mqtt.paho_connection import Identity, Will
+from runtime.mqtt.session import TOPIC_ROOM, LinkCounters, Session
+from runtime.mqtt.tls import Trust, tls_context
+from runtime.settings.load import MqttSettings
+
+__all__ = ["Link", "LinkCounters", "Message", "OnConnect", "Will", "WillNow", "tls_context"]
+
+OnConnect = Callable[[], Awaitable[None]]
+WillNow = Will | Callable[[], Will]
+"""A will, or what makes it anew at each connect."""
+
+_log = structlog.get_logger("runtime.mqtt.link")
+
+
+class Link:
+    """A connection to the broker that comes back.
+
+    Args:
+        settings: where, and how hard to lean on it.
+        client_id: stable; the broker keeps the session under it.
+        filters: (topic filter, QoS 0 or 1); subscribed at every connect.
+        ping_topic: where to ask whether the broker still answers (``ping_s``); None: keepalive alone.
+        max_queued: bound of the inbound queue, told to MQTT 5 brokers as our Receive Maximum.
+        spare_bytes: brokers that send more all the same (:class:`runtime.mqtt.inbox.Inbox`) have so much
+        room.
+            When that is full, too, a message is dropped without acknowledgement, counted and logged; for QoS
+            1 the link connects anew once there is room, so that the broker delivers it again.
+    """
+
+    def __init__(
+        self,
+        settings: MqttSettings,
+        client_id: str,
+        *,
+        filters: Sequence[tuple[str, int]],
+        ping_topic: str | None = None,
+        max_queued: int = 256,
+        spare_bytes: int = 32 * 1024 * 1024,
+    ) -> None:
+        if any(qos not in (0, 1) for _, qos in filters):
+            raise ValueError("filters take QoS 0 or 1")
+        self._settings = settings
+        self._client_id = client_id
+        self._filters = tuple(filters)
+        self._ping_topic = ping_topic
+        self._inbox = Inbox(max_queued, spare_bytes)
+        self._session: Session | None = None
+        self._up = asyncio.Event()
+        self._stop = asyncio.Event()
+        self._said = ""
+        self._was_up = False
+        self._dropped_said = 0
+        self._random = random.Random()  # noqa: S311 - jitter
+        self.counters = LinkCounters()
+        self.why = "not started"
+        """In words, what it is doing; for ``status``."""
+        self._began = time.monotonic()
+        self.until: float | None = None
+        """When it tries again, unix seconds; None while it is connected or trying."""
+
+    @property
+    def connected(self) -> bool:
+        """True from the SUBACKs to the end of the connection."""
+        return self._up.is_set()
+
+    @property
+    def resumed(self) -> bool:
+        """Whether the broker kept our session when we came: what was on its way to us still comes."""
+        return self._session is not None and self._session.session_present
+
+    @property
+    def chunk_bytes(self) -> int:
+        """The largest chunk that fits one packet: the setting, or what the broker's limit leaves."""
+        limit = self._settings.max_packet_bytes if self._session is None else self._session.max_packet_bytes
+        return max(1024, min(self._settings.chunk_bytes, limit - TOPIC_ROOM))
+
+    async def wait_connected(self) -> None:
+        """Return once connected; bound it with ``asyncio.timeout``."""
+        await self._up.wait()
+
+    def messages(self) -> AsyncIterator[Message]:
+        """What arrives, in order, for ever; one consumer, which acknowledges every message."""
+        return self._inbox.stream()
+
+    async def publish(
+        self, topic: str, payload: bytes, *, qos: int = 1, retain: bool = False, timeout_s: float = 30.0
+    ) -> None:
+        """Send and return at PUBACK. A PUBACK is not a receipt (DESIGN section 5).
+
+        Raises:
+            Refused: TOO_LARGE, above the packet limit.
+            Transient: not connected, the connection ended, or no PUBACK in ``timeout_s``.
+        """
+        session = self._session
+        if session is None or not self.connected:
+            raise Transient(f"{topic} was not published: {self.why}")
+        await session.publish(topic, payload, qos=qos, retain=retain, timeout_s=timeout_s)
+
+    def reconnect(self, because: str) -> None:
+        """End the connection, if there is one; the next uses the TLS files as they are then."""
+        if self._session is not None:
+            self._session.end(because)
+
+    async def close(self) -> None:
+        """Make :meth:`run` say goodbye to the broker and return."""
+        self._stop.set()
+        if self._session is not None:
+            self._session.end("closed")
+
+    async def run(self, *, on_connect: OnConnect | None = None, will: WillNow | None = None) -> None:
+        """Keep connected until cancelled (or :meth:`close`); then disconnect in order.
+
+        Args:
+            on_connect: awaited after every connect and its SUBACKs (birth messages). A ``Transient`` from it
+                makes the link connect anew; a ``Refused`` is logged.
+            will: published by the broker when we vanish; a callable is asked at each connect.
+
+        Raises:
+            Misconfigured: a password or TLS file is missing or wrong.
+        """
+        password = read_password(self._settings)
+        trust = Trust(self._settings)
+        trust.context()  # what is wrong with the files is said before anything else
+        backoff = Backoff(self._settings, self._random)
+        while not self._stop.is_set():
+            last_words = will() if callable(will) else will
+            identity = Identity(
+                self._client_id, last_words, self._settings.username, password, trust.context()
+            )
+            session = Session(self._settings, identity, self._inbox, self.counters)
+            started = time.monotonic()
+            patient = False
+            try:
+                await self._live(session, on_connect)
+            except ConnectFailed as error:
+                session.end(str(error))
+                patient = error.patient
+            finally:
+                self._up.clear()
+                self._session = None
+                await session.close()
+            if self._stop.is_set():
+                break
+            lasted_s, in_order = time.monotonic() - started, session.closed_by_peer
+            wait = backoff.after(
+                Ending(session.was_open, lasted_s, session.taken_over, in_order, patient=patient)
+            )
+            guess = "" if session.taken_over or not session.was_open else backoff.suspicion
+            words = session.ended_because + guess.format(id=repr(self._client_id))
+            await self._pause(trust.alert or words, wait)
+        self._say("info", "disconnected", f"disconnected from {self._settings.where}")
+
+    async def _live(self, session: Session, on_connect: OnConnect | None) -> None:
+        """One connection, from dialling to its end."""
+        if not self._said:
+            self.why = f"connecting to {self._settings.where}"
+        await session.open()
+        if session.session_present:
+            self._inbox.forget_repeated()
+        for words in await session.subscribe(self._filters):
+            _log.error(f"{self._settings.where} refuses the subscription to {words}; check its access list")
+        self._session = session
+        self._up.set()
+        self.counters.reconnects += self._was_up
+        self._was_up = True
+        self._say("info", "connected", f"connected to {self._settings.where}")
+        greeting = asyncio.ensure_future(_greet(session, on_connect))
+        try:
+            while not await session.wait_ended():
+                if greeting.done():
+                    greeting.result()
+                self._look(session)
+                self._say_dropped()
+                self._ask_again(session)
+        finally:
+            greeting.cancel()
+            await asyncio.wait([greeting])
+        if not greeting.cancelled():
+            greeting.result()
+
+    def _look(self, session: Session) -> None:
+        quiet = session.look(self._ping_topic)
+        self.why = f"connected to {self._settings.where}" + (f", but {quiet}" if quiet else "")
+
+    def _say_dropped(self) -> None:
+        new = self.counters.dropped - self._dropped_said
+        if new:
+            self._dropped_said += new
+            _log.warning(
+                "messages were dropped: no room in the inbound queue", count=new, limit=self._inbox.limit
+            )
+
+    def _ask_again(self, session: Session) -> None:
+        if session.withheld and len(self._inbox) <= self._inbox.limit // 2:
+            session.end(f"{session.withheld} messages had no room; the broker is asked to deliver them again")
+
+    async def _pause(self, because: str, wait: float) -> None:
+        self._say("warning", because, because)
+        _log.debug("next attempt", in_s=round(wait, 2))
+        self.until = time.time() + wait
+        try:
+            async with asyncio.timeout(wait):
+                await self._stop.wait()
+        except TimeoutError:
+            pass
+        self.until = None
+
+    @property
+    def since(self) -> float:
+        """When :attr:`why` began to be so, unix seconds by the clock as it is now."""
+        return time.time() - (time.monotonic() - self._began)
+
+    def _say(self, level: str, state: str, words: str) -> None:
+        """Log a state once, however often it is tried."""
+        self.why = words
+        if state != self._said:
+            self._said = state
+            self._began = time.monotonic()
+            getattr(_log, level)(words, client_id=self._client_id)
+
+
+async def _greet(session: Session, on_connect: OnConnect | None) -> None:
+    if on_connect is None:
+        return
+    try:
+        await on_connect()
+    except Refused as error:
+        _log.error("a message of the greeting was refused", error=str(error))
+    except Transient as error:
+        session.end(f"the greeting failed: {error}")
+
+
+def read_password(settings: MqttSettings) -> str | None:
+    """The first line of ``mqtt.password_file``, or None.
+
+    Raises:
+        Misconfigured: the file cannot be read.
+    """
+    file = settings.password_file
+    if file is None:
+        return None
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Misconfigured(f"mqtt.password_file: {file}: {error}") from None
+    return lines[0] if lines else ""

@@ -1,0 +1,297 @@
+"""paho under one connection: its client, its network thread, its callbacks, and how they end.
+
+Every connection gets a paho client of its own, so nothing is sent again from paho's memory, and an
+acknowledgement can never meet a packet id of another connection. Callbacks run in paho's network thread and
+only hand over: all but :meth:`Events.arrived` are called in the event loop.
+"""
+
+import asyncio
+import ssl
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
+
+from protocol.errors import Transient
+from runtime.mqtt.errors import ConnectFailed, dial_words
+from runtime.mqtt.inbox import post
+from runtime.settings.load import MqttSettings
+
+MAX_INCOMING_BYTES: Final = 1024 * 1024 + 4096
+"""The largest packet taken: the protocol's largest chunk and its header (told to MQTT 5 brokers)."""
+
+
+@dataclass(frozen=True)
+class Will:
+    """What the broker publishes for us when the connection ends without a goodbye."""
+
+    topic: str
+    payload: bytes
+    retain: bool = True
+    qos: int = 1
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who connects, and how it shows that."""
+
+    client_id: str
+    will: Will | None = None
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    tls: ssl.SSLContext | None = None
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A PUBLISH that came in. ``topic`` is None when it is not UTF-8; ``acknowledge``: from any thread."""
+
+    topic: str | None
+    payload: bytes
+    retain: bool
+    qos: int
+    wire_bytes: int
+    acknowledge: Callable[[], None]
+
+
+class Events(Protocol):
+    """What a connection reports."""
+
+    def connected(self, present: bool, reason: ReasonCode, limits: Any) -> None:  # noqa: FBT001 - a flag of CONNACK
+        """CONNACK came; ``limits`` may have ``MaximumPacketSize`` and the like as attributes."""
+
+    def lost(self, from_broker: bool, reason: ReasonCode) -> None:  # noqa: FBT001 - who ended it
+        """The connection is over."""
+
+    def acknowledged(self, mid: int, reason: ReasonCode) -> None:
+        """PUBACK came (QoS 0: the packet is written)."""
+
+    def subscribed(self, mid: int, reasons: list[ReasonCode]) -> None:
+        """SUBACK came."""
+
+    def arrived(self, arrival: Arrival) -> None:
+        """A message came. In the network thread: hand over and return."""
+
+
+class _Client(paho.Client):
+    """paho, and whether the other side closed the connection in order: its callbacks do not tell."""
+
+    closed_by_peer = False
+
+    def _sock_recv(self, bufsize: int) -> bytes:
+        data = super()._sock_recv(bufsize)
+        if not data:
+            self.closed_by_peer = True
+        return data
+
+
+class _Order:
+    """Acknowledges QoS 1 arrivals in their order, whatever order they are handled in (MQTT 5, 4.6)."""
+
+    def __init__(self, client: paho.Client) -> None:
+        self._client = client
+        self._lock = threading.Lock()
+        self._waiting: deque[list[Any]] = deque()  # [packet id, handled]
+        self.closed = False
+
+    def expect(self, mid: int) -> Callable[[], None]:
+        entry = [mid, False]
+        with self._lock:
+            self._waiting.append(entry)
+        return lambda: self._handled(entry)
+
+    def _handled(self, entry: list[Any]) -> None:
+        with self._lock:
+            entry[1] = True
+            while self._waiting and self._waiting[0][1]:
+                mid = self._waiting.popleft()[0]
+                if not self.closed:
+                    self._client.ack(mid, 1)
+
+
+class Connection:
+    """One paho client. Made and used in an event loop: ``dial`` once, ``close`` once."""
+
+    def __init__(
+        self, settings: MqttSettings, identity: Identity, receive_maximum: int, events: Events
+    ) -> None:
+        self._settings = settings
+        self._receive_maximum = receive_maximum
+        self._events = events
+        self._loop = asyncio.get_running_loop()
+        self._mqtt5 = settings.protocol == "5"
+        self._gate = threading.Lock()  # guards _closed against the start of the network thread
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        self._client = self._make(identity)
+        self._order = _Order(self._client)
+
+    def _make(self, identity: Identity) -> _Client:
+        client = _Client(
+            CallbackAPIVersion.VERSION2,
+            identity.client_id,
+            clean_session=None if self._mqtt5 else self._settings.session_expiry_s == 0,
+            protocol=paho.MQTTv5 if self._mqtt5 else paho.MQTTv311,
+            reconnect_on_failure=False,
+            manual_ack=True,
+        )
+        client.max_inflight_messages_set(0)  # the session's semaphore bounds what is in flight
+        client.connect_timeout = self._settings.connect_timeout_s
+        if identity.username is not None:
+            client.username_pw_set(identity.username, identity.password)
+        if identity.tls is not None:
+            client.tls_set_context(identity.tls)
+        if identity.will is not None:
+            will = identity.will
+            client.will_set(will.topic, will.payload, will.qos, will.retain)
+        client.on_connect = self._on_connect
+        client.on_disconnect = self._on_disconnect
+        client.on_publish = self._on_publish
+        client.on_subscribe = self._on_subscribe
+        client.on_message = self._on_message
+        return client
+
+    def dial(self) -> "asyncio.Future[None]":
+        """Begin to connect; the future ends with the TCP or TLS connection, or ``ConnectFailed``.
+
+        A thread of its own, because name look-up, connect and handshake block; a daemon, so that a resolver
+        that hangs cannot hold up the end of the process.
+        """
+        dialled: asyncio.Future[None] = self._loop.create_future()
+        threading.Thread(target=self._dial, args=(dialled,), name="mqtt-dial", daemon=True).start()
+        return dialled
+
+    def _dial(self, dialled: "asyncio.Future[None]") -> None:
+        client, options = self._client, self._options()
+        try:
+            client.connect(self._settings.host, self._settings.port, self._settings.keepalive_s, **options)
+        except (OSError, ValueError) as error:  # ValueError: a host name that IDNA cannot encode
+            post(self._loop, fail, dialled, ConnectFailed(dial_words(self._settings, error)))
+            return
+        with self._gate:
+            if self._closed:
+                client.disconnect()
+                return
+            client.loop_start()
+            self._thread = client._thread  # noqa: SLF001 - paho has no public way to see its thread die
+        post(self._loop, succeed, dialled)
+
+    def _options(self) -> dict[str, Any]:
+        if not self._mqtt5:
+            return {}
+        properties: Any = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+        properties.SessionExpiryInterval = self._settings.session_expiry_s
+        properties.ReceiveMaximum = min(65535, self._receive_maximum)
+        properties.MaximumPacketSize = max(MAX_INCOMING_BYTES, self._settings.max_packet_bytes)
+        return {"clean_start": self._settings.session_expiry_s == 0, "properties": properties}
+
+    @property
+    def closed_by_peer(self) -> bool:
+        """The broker ended the TCP connection in order, and not by RST."""
+        return self._client.closed_by_peer
+
+    @property
+    def dead(self) -> bool:
+        """The network thread ended; a malformed packet can do that without a word."""
+        return self._thread is not None and not self._thread.is_alive()
+
+    def publish(self, topic: str, payload: bytes, *, qos: int, retain: bool) -> int:
+        """Hand a packet to the network thread; returns its id. No topic alias, ever.
+
+        Raises:
+            Transient: the socket is closed.
+        """
+        info = self._client.publish(topic, payload, qos, retain)
+        if info.rc != paho.MQTT_ERR_SUCCESS:
+            raise Transient(f"{topic} was not published: {paho.error_string(info.rc)}")
+        return info.mid
+
+    def subscribe(self, filters: Sequence[tuple[str, int]]) -> int:
+        """Hand a SUBSCRIBE of all filters to the network thread; returns its id.
+
+        Raises:
+            ConnectFailed: the socket is closed.
+        """
+        code, mid = self._client.subscribe(list(filters))
+        if code != paho.MQTT_ERR_SUCCESS or mid is None:
+            raise ConnectFailed(f"the connection to the broker at {self._settings.where} ended at once")
+        return mid
+
+    async def close(self, timeout_s: float = 2.0) -> None:
+        """Say goodbye where possible, and end the network thread in any case."""
+        client = self._client
+        with self._gate:
+            self._closed = True
+        self._order.closed = True
+        if self._thread is not None:
+            client.disconnect()
+            await self._thread_ended(self._thread, timeout_s)
+        # Breaks the circle, so that paho's own sockets close now and not at some collection.
+        client.on_connect = client.on_disconnect = client.on_publish = None
+        client.on_subscribe = client.on_message = None
+
+    async def _thread_ended(self, thread: threading.Thread, timeout_s: float) -> None:
+        """Wait for the network thread; halfway, cut the socket under a peer that takes no goodbye."""
+        started = time.monotonic()
+        cut = False
+        while thread.is_alive() and time.monotonic() - started < timeout_s:
+            if not cut and time.monotonic() - started > timeout_s / 2:
+                cut = True
+                self._cut()
+            await asyncio.sleep(0.005)
+
+    def _cut(self) -> None:
+        sock: Any = self._client.socket()
+        if sock is not None:
+            try:
+                sock.shutdown(2)
+            except OSError:
+                return  # closed between the two lines
+
+    def _on_connect(self, _c: Any, _u: Any, flags: Any, reason: ReasonCode, limits: Any) -> None:
+        post(self._loop, self._events.connected, bool(flags.session_present), reason, limits)
+
+    def _on_disconnect(self, _c: Any, _u: Any, flags: Any, reason: ReasonCode, _p: Any) -> None:
+        post(self._loop, self._events.lost, bool(flags.is_disconnect_packet_from_server), reason)
+
+    def _on_publish(self, _c: Any, _u: Any, mid: int, reason: ReasonCode, _p: Any) -> None:
+        post(self._loop, self._events.acknowledged, mid, reason)
+
+    def _on_subscribe(self, _c: Any, _u: Any, mid: int, reasons: list[ReasonCode], _p: Any) -> None:
+        post(self._loop, self._events.subscribed, mid, reasons)
+
+    def _on_message(self, _c: Any, _u: Any, message: paho.MQTTMessage) -> None:
+        acknowledge = self._order.expect(message.mid) if message.qos else _nothing
+        wire_bytes = len(message.payload) + len(message._topic) + 5  # noqa: SLF001 - `topic` decodes, and may raise
+        try:
+            topic: str | None = message.topic
+        except UnicodeDecodeError:
+            topic = None
+        self._events.arrived(
+            Arrival(topic, bytes(message.payload), message.retain, message.qos, wire_bytes, acknowledge)
+        )
+
+
+def _nothing() -> None:
+    """QoS 0 has no acknowledgement."""
+
+
+def fail(future: "asyncio.Future[None]", error: Exception) -> None:
+    """End a future with an error, unless it has ended; nobody need be waiting any more."""
+    if not future.done():
+        future.set_exception(error)
+        future.exception()
+
+
+def succeed(future: "asyncio.Future[None]") -> None:
+    """End a future, unless it has ended."""
+    if not future.done():
+        future.set_result(None)

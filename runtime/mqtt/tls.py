@@ -1,0 +1,240 @@
+"""TLS of the link to the broker: files read at every connect, and a machine whose clock is not yet right.
+
+A small board without a battery boots in 1970, or where its clock stood when it was switched off. Until
+somebody tells it the time, every certificate seems to come from the future. So: while the clock stands
+before a time that has passed for certain (``runtime.mqtt.certificate_dates``), dates are left out of the
+check; chain and
+host name are still checked, and a warning says so. A machine whose clock is behind could not see that a
+certificate ran out anyway, so nothing is lost by this. Once the clock is right, dates count.
+"""
+
+import datetime as dt
+import ssl
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from protocol.errors import Misconfigured
+from runtime.mqtt.certificate_dates import known_since
+from runtime.settings.load import MqttSettings, TlsSettings
+
+_log = structlog.get_logger("runtime.mqtt.tls")
+NO_CHECK_TIME: Final = 0x200000
+"""X509_V_FLAG_NO_CHECK_TIME of OpenSSL's x509_vfy.h; Python's ssl has no name for it."""
+NOT_YET_VALID: Final = 9
+"""X509_V_ERR_CERT_NOT_YET_VALID."""
+HAS_EXPIRED: Final = 10
+"""X509_V_ERR_CERT_HAS_EXPIRED."""
+_TRIES: Final = 3
+_ALERTS: Final = {
+    "CERTIFICATE_EXPIRED": "it ran out",
+    "CERTIFICATE_REVOKED": "it was revoked",
+    "UNKNOWN_CA": "it comes from another authority",
+    "CERTIFICATE_REQUIRED": "none was shown",
+    "CERTIFICATE_UNKNOWN": "it was not taken",
+    "BAD_CERTIFICATE": "it was not taken",
+    "ACCESS_DENIED": "it has no access",
+}
+"""TLS alerts (RFC 8446, 6.2) that are about our certificate."""
+
+
+class Trust:
+    """Whom a link trusts and what it shows, made anew for each connection: a renewed certificate is used.
+
+    Args:
+        settings: of the link.
+        wall: unix seconds.
+    """
+
+    def __init__(self, settings: MqttSettings, wall: Callable[[], float] = time.time) -> None:
+        self._tls = settings.tls
+        self._where = settings.where
+        self._wall = wall
+        self._last: ssl.SSLContext | None = None
+        self._made_from: object = None
+        self._early = False
+        self._said = ""
+        self._alert = self._alert_before = ""
+        self._shaken = False
+
+    @property
+    def alert(self) -> str:
+        """What the broker has against our certificate, in words.
+
+        The alert itself is often lost, for the broker closes the connection right after it. So it stands as
+        long as connections end after the handshake without a byte from the broker.
+        """
+        return self._alert or (self._alert_before if self._shaken else "")
+
+    def context(self) -> ssl.SSLContext | None:
+        """For the next connection; None without ``[mqtt.tls]``.
+
+        Raises:
+            Misconfigured: a file is missing or is not what it should be; the message names the key. Only at
+                the first call: later the last good files are used on, and the log says so.
+        """
+        if self._tls is None:
+            return None
+        self._alert_before, self._alert, self._shaken = self.alert, "", False
+        early, self._early = self._early, False
+        try:
+            self._last = self._current(self._tls, early=early)
+        except Misconfigured as error:
+            if self._last is None:
+                raise
+            self._say(str(error), "the TLS files cannot be read any more; those read before are used on")
+        return self._last
+
+    def _current(self, tls: TlsSettings, *, early: bool) -> ssl.SSLContext:
+        """The context made last while nothing changed, else a new one."""
+        made_from = _stamps(tls)
+        context = self._last
+        if context is None or made_from != self._made_from:
+            context = _make(tls, _socket_class(self))
+            self._made_from = made_from
+            self._since = known_since(tls.cert_file, _private(tls, context))
+        behind = early or self._wall() < self._since
+        if behind:
+            context.verify_flags |= NO_CHECK_TIME
+            self._say(
+                "behind",
+                f"this machine's clock ({utc(self._wall())}) is behind: a certificate was issued later; "
+                "dates of certificates are not checked until the clock is right",
+            )
+        else:
+            context.verify_flags &= ~NO_CHECK_TIME
+            self._said = ""
+        return context
+
+    def on_shaken(self) -> None:
+        """The handshake is done; in TLS 1.3 the broker has not judged our certificate yet."""
+        self._shaken = True
+
+    def on_data(self) -> None:
+        """The broker speaks with us."""
+        self._alert_before = ""
+
+    def on_early(self) -> None:
+        """The broker's certificate begins later than our clock says: the next attempt leaves dates out.
+
+        Only where we were told whom to trust: an authority of our own does not sign for the future.
+        """
+        self._early = self._tls is not None and self._tls.ca_file is not None
+
+    def on_alert(self, reason: str) -> None:
+        """TLS failed for this reason, in OpenSSL's words."""
+        for name, words in _ALERTS.items():
+            if reason.endswith("ALERT_" + name):
+                self._alert = (
+                    f"the broker at {self._where} refuses our certificate: {words} (mqtt.tls.cert_file)"
+                )
+
+    def _say(self, state: str, words: str) -> None:
+        if state != self._said:
+            self._said = state
+            _log.warning(words, why=state)
+
+
+def tls_context(settings: MqttSettings) -> ssl.SSLContext | None:
+    """The context of ``[mqtt.tls]`` as it is now, or None.
+
+    Raises:
+        Misconfigured: a file is missing or is not what it should be; the message names the key.
+    """
+    return Trust(settings).context()
+
+
+def leave_out_dates(context: ssl.SSLContext) -> None:
+    """Check chain and host name, but no dates: for a machine whose clock is known to be behind."""
+    context.verify_flags |= NO_CHECK_TIME
+
+
+def utc(seconds: float) -> str:
+    """Unix seconds for people."""
+    try:
+        return dt.datetime.fromtimestamp(seconds, dt.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (OverflowError, ValueError, OSError):
+        return f"{seconds:g} s"
+
+
+def date_words(error: ssl.SSLCertVerificationError) -> str:
+    """What to look at when the check of a date failed; empty for any other failure."""
+    if error.verify_code in (NOT_YET_VALID, HAS_EXPIRED):
+        return f"; this machine's clock says {utc(time.time())}: is it right?"
+    return ""
+
+
+def _make(tls: TlsSettings, socket_class: type[ssl.SSLSocket]) -> ssl.SSLContext:
+    key, file = "ca_file", tls.ca_file
+    try:
+        context = ssl.create_default_context(cafile=tls.ca_file)
+        context.sslsocket_class = socket_class
+        if tls.cert_file is not None:
+            key, file = "cert_file and key_file", tls.cert_file
+            _load_pair(context, tls.cert_file, tls.key_file)
+    except (OSError, ssl.SSLError) as error:
+        raise Misconfigured(f"mqtt.tls.{key}: {file}: {error}") from None
+    return context
+
+
+def _load_pair(context: ssl.SSLContext, cert_file: Path, key_file: Path | None) -> None:
+    """Certificate and key are opened one after the other: between the two a renewal may replace them."""
+    for left in reversed(range(_TRIES)):
+        try:
+            context.load_cert_chain(cert_file, key_file)
+        except ssl.SSLError as error:
+            if error.reason != "KEY_VALUES_MISMATCH" or left == 0:
+                raise
+        else:
+            return
+
+
+def _private(tls: TlsSettings, context: ssl.SSLContext) -> list[dict[str, object]]:
+    return [] if tls.ca_file is None else [dict(one) for one in context.get_ca_certs()]
+
+
+def _stamps(tls: TlsSettings) -> tuple[object, ...]:
+    """Changes when a file does."""
+    found: list[object] = []
+    for path in (tls.ca_file, tls.cert_file, tls.key_file):
+        try:
+            status = None if path is None else path.stat()
+        except OSError as error:
+            found.append(str(error))
+        else:
+            found.append(status and (status.st_ino, status.st_mtime_ns, status.st_size))
+    return tuple(found)
+
+
+def _socket_class(trust: Trust) -> type[ssl.SSLSocket]:
+    """A socket that tells ``trust`` what happened, in the thread that uses it."""
+
+    class TlsSocket(ssl.SSLSocket):
+        """Closes itself when the handshake fails, which paho does not."""
+
+        def do_handshake(self, block: bool = False) -> None:  # noqa: FBT001, FBT002 - the standard library's signature
+            try:
+                super().do_handshake(block)
+            except BaseException as error:
+                if isinstance(error, ssl.SSLCertVerificationError) and error.verify_code == NOT_YET_VALID:
+                    trust.on_early()
+                elif isinstance(error, ssl.SSLError):
+                    trust.on_alert(error.reason or "")
+                self.close()
+                raise
+            trust.on_shaken()
+
+        def read(self, len: int = 1024, buffer: Any = None) -> bytes:  # noqa: A002 - as above
+            try:
+                found = super().read(len, buffer)
+            except ssl.SSLError as error:  # TLS 1.3: the peer judges our certificate after the handshake
+                trust.on_alert(error.reason or "")
+                raise
+            if found:
+                trust.on_data()
+            return found
+
+    return TlsSocket

@@ -1,0 +1,1 @@
+"""Daemons and worker processes."""

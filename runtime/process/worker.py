@@ -1,0 +1,303 @@
+"""Child processes for what must not live in a daemon: training, server halves that train, export.
+
+Serve protocol, JSON lines: in ``{"job": "<folder>"}``, out ``{"ok": true}`` or ``{"ok": false, "error":
+"...", "kind": KIND}`` with KIND one of Misconfigured, Refused (with its ``reason``), Transient, Fault. The
+child ends when its standard input ends, so it does not outlive a daemon that was killed. A child for one job
+alone answers with the same line, or with its exit status.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from protocol.errors import Misconfigured, Reason, Refused, Transient
+from runtime import exit_codes
+from runtime.process.exit_check import has_ended
+
+_log = structlog.get_logger("runtime.process.worker")
+_STDERR_BYTES: Final = 4096
+_LINE_BYTES: Final = 1024 * 1024
+_GOODBYE_S: Final = 5.0
+_NOT_INHERITED: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
+"""A child must not speak to systemd in the daemon's name."""
+
+
+class WorkerFailed(Transient):
+    """The child did not finish its job. ``detail``: how it ended, and its last words on stderr."""
+
+    def __init__(self, words: str, detail: str) -> None:
+        super().__init__(f"{words}: {detail}" if detail else words)
+        self.detail = detail
+
+
+class _Child:
+    """A running process, its own process group, and the end of its stderr."""
+
+    def __init__(self, process: asyncio.subprocess.Process, module: str) -> None:
+        self.process = process
+        self._module = module
+        self._tail = b""
+        self._reader = asyncio.ensure_future(self._drain())
+        self._over = False
+
+    async def _drain(self) -> None:
+        if self.process.stderr is None:
+            return
+        while data := await self.process.stderr.read(_STDERR_BYTES):
+            self._tail = (self._tail + data)[-_STDERR_BYTES:]
+            _log.debug("worker says", module=self._module, text=data.decode(errors="replace"))
+
+    async def last_words(self) -> str:
+        """The end of stderr, once the process is over."""
+        # A grandchild may hold the pipe open; do not wait for it for long.
+        await asyncio.wait([self._reader], timeout=1.0)
+        return self.words_so_far()
+
+    def words_so_far(self) -> str:
+        """What came on stderr in this job, its last 4 KB."""
+        return self._tail.decode(errors="replace").strip()
+
+    def forget_words(self) -> None:
+        """A new job begins: what was said before is not about it."""
+        self._tail = b""
+
+    async def end(self, patience_s: float = 0.0) -> None:
+        """Close its stdin, wait ``patience_s``, then kill the whole process group; reap it. Idempotent."""
+        if self._over:
+            return
+        self._over = True
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        try:
+            async with asyncio.timeout(patience_s):
+                await self.process.wait()
+        except TimeoutError:
+            pass
+        finally:
+            # The group, also when its leader is gone: what the worker started ends with it.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            await self.process.wait()
+            await asyncio.wait([self._reader], timeout=1.0)
+            self._reader.cancel()
+
+
+class Worker:
+    """Runs jobs in a child process, one at a time.
+
+    Args:
+        module: started as ``python -P -m MODULE --serve`` (warm) or ``... JOBDIR``.
+        python: the interpreter.
+        idle_s: a warm child leaves after this many seconds without a job, and gives its memory back.
+        env: added to the environment.
+        warm: keep the child between jobs (imports and torch start-up are paid once).
+        hidden: paths that the child cannot open, where the kernel has Landlock
+        (:mod:`runtime.process.hide_paths`).
+    """
+
+    def __init__(
+        self,
+        module: str,
+        *,
+        python: str = sys.executable,
+        idle_s: float = 120.0,
+        env: Mapping[str, str] | None = None,
+        warm: bool = True,
+        hidden: Sequence[Path] = (),
+    ) -> None:
+        self._module = module
+        self._through = (
+            ["runtime.process.hide_paths", json.dumps([str(path) for path in hidden])] if hidden else []
+        )
+        self._python = python
+        self._idle_s = idle_s
+        self._env = {k: v for k, v in os.environ.items() if k not in _NOT_INHERITED} | dict(env or {})
+        self._warm = warm
+        self._lock = asyncio.Lock()
+        self._child: _Child | None = None
+        self._idle: asyncio.Task[None] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The warm child's process id, or None."""
+        return None if self._child is None else self._child.process.pid
+
+    async def run(self, job_dir: Path, timeout_s: float) -> None:
+        """Run one job; waits for the one before. Timeout or cancellation kill the whole process group.
+
+        Raises:
+            WorkerFailed: it died, was killed, timed out, or met a fault; the detail has its last words.
+            Misconfigured, Refused: what the worker itself said.
+        """
+        job = os.path.abspath(job_dir)  # noqa: PTH100, ASYNC240 - a path as text; no file is touched
+        async with self._lock:
+            await self._stay()
+            child = await self._ready(job)
+            self._child, keep = child, False
+            child.forget_words()
+            try:
+                async with asyncio.timeout(timeout_s):
+                    answer = await (self._ask(child, job) if self._warm else self._wait(child))
+                keep = self._warm
+            except TimeoutError:
+                await child.end()
+                words = f"{self._module} did not finish in {timeout_s:g} s and was killed"
+                raise WorkerFailed(words, await child.last_words()) from None
+            finally:
+                if not keep:
+                    self._child = None
+                    await asyncio.shield(child.end())
+            self._leave_later()
+        self._judge(answer, await self._words_so_far(child, answer))
+
+    async def close(self) -> None:
+        """End the child, if there is one; a running job is cut off."""
+        await self._stay()
+        child, self._child = self._child, None
+        if child is not None:
+            await child.end(0.0 if self._lock.locked() else _GOODBYE_S)
+
+    async def _ready(self, job: str) -> _Child:
+        """The warm child while it lives, else a new one."""
+        child = self._child
+        if child is not None and (child.process.returncode is not None or has_ended(child.process.pid)):
+            how = status_words(await child.process.wait())
+            _log.warning("idle worker was gone", module=self._module, how=how)
+            await child.end()
+            child = None
+        try:
+            return child or await self._start(["--serve"] if self._warm else [job])
+        except OSError as error:  # no memory, no processes left
+            raise WorkerFailed(f"{self._module} could not be started", str(error)) from None
+
+    async def _start(self, args: list[str]) -> _Child:
+        process = await asyncio.create_subprocess_exec(
+            self._python,
+            "-P",  # a folder called like one of our packages where the user stands is not imported
+            "-m",
+            *(*self._through, self._module, *args),
+            stdin=asyncio.subprocess.PIPE if self._warm else asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=self._env,
+            start_new_session=True,
+            close_fds=True,
+            limit=_LINE_BYTES,
+        )
+        _log.info("worker started", module=self._module, pid=process.pid)
+        return _Child(process, self._module)
+
+    async def _ask(self, child: _Child, job: str) -> dict[str, Any]:
+        """Give a warm child its job; its next answer is ours."""
+        writer = child.process.stdin
+        if writer is not None:
+            with contextlib.suppress(ConnectionError):  # it died between two jobs: reading tells
+                writer.write(json.dumps({"job": job}).encode() + b"\n")
+                await writer.drain()
+        answer = await self._read(child)
+        if answer is not None:
+            return answer
+        words = status_words(await child.process.wait())
+        raise WorkerFailed(f"{self._module} {words}", await child.last_words())
+
+    async def _wait(self, child: _Child) -> dict[str, Any]:
+        """A child for one job: its answer, or what its exit status says."""
+        answer = await self._read(child)
+        status = await child.process.wait()
+        words = await child.last_words()
+        if answer is not None:
+            return answer
+        if status == exit_codes.OK:
+            return {"ok": True}
+        if status == exit_codes.CONFIG:
+            return {"ok": False, "kind": "Misconfigured", "error": words or self._module}
+        raise WorkerFailed(f"{self._module} {status_words(status)}", words)
+
+    async def _read(self, child: _Child) -> dict[str, Any] | None:
+        """The next answer on standard output; None at its end. Whatever libraries print is passed over."""
+        reader = child.process.stdout
+        while reader is not None and (line := await _line(reader)):
+            answer = _answer(line)
+            if answer is not None:
+                return answer
+            _log.debug("worker printed", module=self._module, text=line.decode(errors="replace").rstrip())
+        return None
+
+    async def _words_so_far(self, child: _Child, answer: Mapping[str, Any]) -> str:
+        if answer.get("ok") is True:
+            return ""
+        await asyncio.sleep(0.01)  # stderr is another pipe: let its last lines arrive
+        return child.words_so_far()
+
+    def _judge(self, answer: Mapping[str, Any], stderr: str) -> None:
+        if answer.get("ok") is True:
+            return
+        error = str(answer.get("error", "no reason given"))
+        if stderr:
+            _log.warning("worker failed", module=self._module, error=error, stderr=stderr)
+        match answer.get("kind"):
+            case "Misconfigured":
+                raise Misconfigured(error)
+            case "Refused":
+                raise _refused(answer.get("reason"), error)
+            case _:
+                raise WorkerFailed(f"{self._module}: {error}", stderr)
+
+    def _leave_later(self) -> None:
+        if self._child is not None:
+            self._idle = asyncio.ensure_future(self._leave_when_idle(self._child))
+
+    async def _stay(self) -> None:
+        """Stop the idle clock."""
+        idle, self._idle = self._idle, None
+        if idle is not None:
+            idle.cancel()
+            await asyncio.wait([idle])
+
+    async def _leave_when_idle(self, child: _Child) -> None:
+        await asyncio.sleep(self._idle_s)
+        if self._child is child:
+            self._child = None
+        await asyncio.shield(child.end(_GOODBYE_S))
+        _log.info("idle worker left", module=self._module)
+
+
+def status_words(code: int) -> str:
+    """An exit status in words."""
+    if code >= 0:
+        return f"ended with exit status {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    hint = " (out of memory?)" if -code == signal.SIGKILL else ""
+    return f"was killed by {name}{hint}"
+
+
+async def _line(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await reader.readline()
+    except ValueError:  # longer than the limit; asyncio has thrown it away
+        return b"(a line that is too long)\n"
+
+
+def _answer(line: bytes) -> dict[str, Any] | None:
+    """The line as an answer, or None when it is something that a library printed."""
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and "ok" in found else None
+
+
+def _refused(reason: object, error: str) -> Refused:
+    """The worker names the reason; an unknown one is MALFORMED."""
+    return Refused(Reason(str(reason)) if reason in set(Reason) else Reason.MALFORMED, error)

@@ -1,0 +1,1 @@
+"""Settings from TOML and the environment."""

@@ -1,0 +1,1 @@
+"""Files, blobs, spools and SQLite on disks that fail."""

@@ -1,0 +1,256 @@
+"""Content-addressed blobs on disk, and their partial downloads.
+
+``<root>/<first two hex digits>/<digest>`` holds a blob, ``<root>/partial/<digest>.<chunk bytes>.part`` and
+``.map`` one that is on its way. Everything may be deleted at any time: blobs are pulled again.
+"""
+
+import contextlib
+import os
+import re
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from protocol.errors import Reason, Refused
+from protocol.frames.chunks import Assembly
+from protocol.frames.frame import digest as digest_of
+from protocol.messages import BlobRef
+from runtime.storage.files import (
+    ROOM,
+    disk_errors,
+    make_folder,
+    remove,
+    sync_folder,
+    write_at,
+    write_atomic,
+    write_in_place,
+)
+
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}\Z")
+
+
+class BlobStore:
+    """Blobs below ``root``. Synchronous (call it through ``asyncio.to_thread``); one writing process."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        with disk_errors(root):
+            make_folder(root)
+            for stray in root.glob("*/.tmp-*"):  # a write that a crash cut off
+                remove(stray)
+
+    def path(self, digest: str) -> Path:
+        """Where a blob is, or would be.
+
+        Raises:
+            ValueError: not a SHA-256 in lower-case hexadecimal.
+        """
+        if not _DIGEST.match(digest):
+            raise ValueError(f"{digest!r} is not a digest")
+        return self._root / digest[:2] / digest
+
+    def has(self, digest: str) -> bool:
+        """Is it here (not verified)?"""
+        return self.path(digest).is_file()
+
+    def put(self, data: bytes) -> BlobRef:
+        """Store durably; storing the same bytes again costs nothing.
+
+        Raises:
+            Transient: no space left.
+        """
+        ref = BlobRef(digest=digest_of(data), size=len(data))
+        path = self.path(ref.digest)
+        if not (path.is_file() and path.stat().st_size == ref.size and path.read_bytes() == data):
+            write_atomic(path, data)  # also over one that has rotted
+        return ref
+
+    def get(self, digest: str) -> bytes:
+        """A verified blob.
+
+        Raises:
+            KeyError: it is not here.
+            Refused: WRONG_DIGEST, the file was corrupt; it is removed, so that it can be pulled again.
+        """
+        path = self.path(digest)
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            raise KeyError(f"no blob {digest}") from None
+        if digest_of(data) != digest:
+            remove(path)
+            raise Refused(Reason.WRONG_DIGEST, f"{path} was corrupt and is removed")
+        return data
+
+    def read_chunk(self, digest: str, index: int, chunk_bytes: int) -> bytes:
+        """One chunk, not verified: the receiver verifies the whole.
+
+        Raises:
+            KeyError: no such blob.
+            Refused: MALFORMED, there is no chunk of that index.
+        """
+        try:
+            with self.path(digest).open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                if index < 0 or chunk_bytes < 1 or index * chunk_bytes >= max(size, 1):
+                    raise Refused(
+                        Reason.MALFORMED,
+                        f"blob {digest} of {size} bytes has no chunk {index} of {chunk_bytes} bytes",
+                    )
+                file.seek(index * chunk_bytes)
+                return file.read(chunk_bytes)
+        except FileNotFoundError:
+            raise KeyError(f"no blob {digest}") from None
+
+    def names(self) -> list[str]:
+        """Digests of all blobs that are here (not verified), sorted."""
+        return sorted(path.name for path in self._root.glob("??/*") if _DIGEST.match(path.name))
+
+    def remove(self, digest: str) -> None:
+        """Remove a blob and what came of its download, if it is here."""
+        for path in (self.path(digest), *(self._root / "partial").glob(f"{digest}.*")):
+            remove(path)
+
+    def partial(self, ref: BlobRef, chunk_bytes: int) -> "Partial":
+        """Begin a download, or go on with one that an earlier process began."""
+        return Partial(self, self._root / "partial", ref, chunk_bytes)
+
+    def total_bytes(self) -> int:
+        """Bytes on disk, partial downloads included."""
+        return sum(size for _, size, _ in self._files())
+
+    def collect(self, keep: Iterable[str], max_bytes: int) -> int:
+        """Remove the oldest files that no digest in ``keep`` names until at most ``max_bytes`` are left.
+
+        Returns:
+            Bytes freed. What is kept is never removed, even above ``max_bytes``.
+        """
+        kept = set(keep)
+        files = sorted(self._files(), key=lambda f: f[2])
+        total = sum(size for _, size, _ in files)
+        freed = 0
+        for path, size, _ in files:
+            if total - freed <= max_bytes:
+                break
+            if path.name.split(".")[0] not in kept:
+                remove(path)
+                freed += size
+        return freed
+
+    def make_room(self, keep: Iterable[str], wanted: int) -> int:
+        """Give up the oldest blobs that ``keep`` does not name, until so many bytes more fit on the disk.
+
+        Returns:
+            Bytes freed; 0 where there was room.
+        """
+        with disk_errors(self._root):
+            lacking = wanted + ROOM - shutil.disk_usage(self._root).free
+        return 0 if lacking <= 0 else self.collect(keep, max(0, self.total_bytes() - lacking))
+
+    def _files(self) -> list[tuple[Path, int, float]]:
+        found = []
+        for path in self._root.glob("*/*"):
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                info = path.stat()
+                found.append((path, info.st_size, info.st_mtime))
+        return found
+
+
+class Partial:
+    """A download in chunks, in any order, that survives restarts.
+
+    The map of chunks is written after their bytes without a sync: should a power cut leave a map that
+    promises too much, the digest at the end says so and the download begins anew.
+    """
+
+    def __init__(self, store: BlobStore, folder: Path, ref: BlobRef, chunk_bytes: int) -> None:
+        self.ref = ref
+        self.chunk_bytes = chunk_bytes
+        self._store = store
+        self._data = folder / f"{ref.digest}.{chunk_bytes}.part"
+        self._map = self._data.with_suffix(".map")
+        with disk_errors(folder):
+            make_folder(folder)
+            mine = (self._data.name, self._map.name)
+            for name in os.listdir(folder):  # noqa: PTH208 - many uploads lie here; a Path of each costs more than the look
+                if name.startswith(f"{ref.digest}.") and name not in mine:  # begun with another chunk size
+                    remove(folder / name)
+        self._assembly = self._resume()
+
+    def _resume(self) -> Assembly:
+        try:
+            bitmap = self._map.read_bytes()
+            there = self._data.is_file()
+        except FileNotFoundError:
+            there = False
+        if there:
+            with contextlib.suppress(Refused, ValueError):  # a torn map: begin anew
+                return Assembly.from_bytes(self.ref.size, self.chunk_bytes, bitmap)
+        self.discard()
+        return Assembly(self.ref.size, self.chunk_bytes)
+
+    def discard(self) -> None:
+        """Remove what is here; the download is not to be gone on with."""
+        remove(self._map)
+        remove(self._data)
+
+    @property
+    def complete(self) -> bool:
+        """Is every chunk here?"""
+        return self._assembly.complete
+
+    def missing(self, limit: int = 64) -> tuple[tuple[int, int], ...]:
+        """Ranges (first, last), inclusive, of chunks that are not here."""
+        return self._assembly.missing(limit)
+
+    def add(self, index: int, data: bytes) -> bool:
+        """Take a chunk; False when it was here already.
+
+        Raises:
+            Refused: no such index, or a wrong length.
+            Transient: no space left.
+        """
+        wanted = self._assembly.length_of(index)
+        if len(data) != wanted:
+            detail = f"chunk {index} of blob {self.ref.digest} has {len(data)} bytes, not {wanted}"
+            raise Refused(Reason.MALFORMED, detail)
+        if self._assembly.has(index):
+            return False
+        with disk_errors(self._data):
+            write_at(self._data, data, index * self.chunk_bytes)
+            # Only now: a chunk whose write failed is still missing.
+            self._assembly.add(index, len(data))
+            write_in_place(self._map, self._assembly.to_bytes())
+        return True
+
+    def finish(self) -> BlobRef:
+        """Verify, sync and move into the store.
+
+        Raises:
+            Refused: WRONG_DIGEST; what was here is removed and the download stands at its beginning.
+            ValueError: it is not complete.
+        """
+        ref = self._store.put(self.verified())
+        self.discard()
+        sync_folder(self._data.parent)
+        return ref
+
+    def verified(self) -> bytes:
+        """All of it, for who keeps it elsewhere.
+
+        Raises:
+            Refused: WRONG_DIGEST; what was here is removed and the download stands at its beginning.
+            ValueError: it is not complete.
+        """
+        if not self.complete:
+            raise ValueError(f"blob {self.ref.digest} is not complete")
+        with disk_errors(self._data):
+            data = self._data.read_bytes() if self.ref.size else b""
+        if digest_of(data) != self.ref.digest:
+            self.discard()
+            self._assembly = Assembly(self.ref.size, self.chunk_bytes)
+            raise Refused(
+                Reason.WRONG_DIGEST, f"blob {self.ref.digest}: the chunks' SHA-256 differs; pulled anew"
+            )
+        return data

@@ -1,0 +1,215 @@
+"""Small durable file operations, all through the seam of :mod:`runtime.storage.disk`."""
+
+import contextlib
+import errno
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from protocol.errors import Misconfigured, Transient
+from runtime.storage.disk import DISK
+
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+_IN_THE_WAY: Final = (errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
+_NOT_ALLOWED: Final = (errno.EACCES, errno.EPERM)
+ROOM: Final = 128 * 1024
+"""Bytes that a transaction of SQLite and its index need at least."""
+_BEING_WRITTEN_S: Final = 60.0
+NOT_OURS: Final = "the service's user must own this folder"
+
+
+class ReadOnlyDisk(Transient, Misconfigured):
+    """The disk is read-only. A daemon that runs goes on, as with a full one; one that starts ends with 78.
+
+    Args:
+        path: what should have been written.
+        error: the system's words.
+    """
+
+    def __init__(self, path: Path, error: str) -> None:
+        super().__init__(
+            f"{path}: the disk of {path.parent} is read-only, or has become so because it fails ({error}); "
+            "see dmesg, repair it and mount it for writing"
+        )
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Write so that ``path`` holds either all of ``data`` or what it held before, also after a power cut.
+
+    Raises:
+        Transient: no space left; nothing changed.
+        Misconfigured: the folder is not writable for us.
+    """
+    with disk_errors(path):
+        replace_file(path, data)
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """As :func:`write_atomic`, with the disk's own errors: for a file that a command line names.
+
+    Raises:
+        OSError: it cannot be written; nothing changed.
+    """
+    disk = DISK.get()
+    make_folder(path.parent)
+    part = disk.temporary(path.parent)
+    try:
+        disk.write(part, data, sync=True, fresh=True)
+        disk.replace(part, path)
+    except BaseException:
+        with contextlib.suppress(OSError):  # what was wrong at first is said
+            disk.unlink(part)
+        raise
+    disk.sync_folder(path.parent)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, durably: a file cannot survive the loss of its folder's name."""
+    if folder.is_dir():
+        return
+    disk = DISK.get()
+    try:
+        disk.mkdir(folder)
+    except FileNotFoundError:
+        make_folder(folder.parent)
+        disk.mkdir(folder)
+    disk.sync_folder(folder.parent)
+
+
+def write_in_place(path: Path, data: bytes) -> None:
+    """Overwrite a file without a sync: for what can be lost, and is checked when it is read."""
+    DISK.get().write(path, data, sync=False)
+
+
+def write_at(path: Path, data: bytes, offset: int) -> None:
+    """Write a part of a file without a sync: for what is verified as a whole later."""
+    DISK.get().write_at(path, data, offset)
+
+
+def rename(old: Path, new: Path) -> None:
+    """Rename a file or folder; durable after :func:`sync_folder`."""
+    DISK.get().replace(old, new)
+
+
+def put_in_place(part: Path, path: Path) -> None:
+    """Make a file that something else wrote durable, and then ``path``, as :func:`write_atomic` does."""
+    disk = DISK.get()
+    disk.sync(part)
+    disk.replace(part, path)
+    disk.sync_folder(path.parent)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, if it is there. A power cut soon after may bring it back.
+
+    Raises:
+        Misconfigured: the folder is not writable for us.
+    """
+    with disk_errors(path):
+        DISK.get().unlink(path)
+
+
+def disk_trouble(folder: Path) -> str:
+    """What keeps anybody from writing below a folder now, in words; empty where nothing is known to."""
+    if not folder.is_dir():
+        return f"{folder} is gone"
+    if is_read_only(folder):
+        return f"the disk of {folder} is read-only, or has become so because it fails"
+    try:
+        return f"the disk of {folder} is full" if shutil.disk_usage(folder).free < ROOM else ""
+    except OSError as error:
+        return f"the disk of {folder} fails: {error.strerror}"
+
+
+def sweep(folder: Path) -> None:
+    """Remove what :func:`write_atomic` left when the power was cut; call it before ``folder`` is written."""
+    for stray in folder.glob(".tmp-*"):
+        with contextlib.suppress(OSError, Misconfigured, Transient):  # it only takes room
+            remove(stray)
+
+
+def sweep_below(folder: Path) -> None:
+    """:func:`sweep` of a daemon's state folder and of each folder in it, at its start.
+
+    What is younger than a minute stays until the next start: a command may be writing it.
+    """
+    now = time.time()
+    for stray in (*folder.glob(".tmp-*"), *folder.glob("*/.tmp-*")):
+        with contextlib.suppress(OSError, Misconfigured, Transient):
+            if abs(now - stray.stat().st_mtime) > _BEING_WRITTEN_S:
+                remove(stray)
+
+
+def remove_tree(folder: Path, *, ignore_errors: bool = True) -> None:
+    """Remove a folder with all in it. A power cut may leave any part of it."""
+    DISK.get().rmtree(folder, ignore_errors=ignore_errors)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename or removal in ``folder`` durable."""
+    DISK.get().sync_folder(folder)
+
+
+def before_commit(path: Path) -> None:
+    """Mark that a transaction of the SQLite file at ``path`` is about to become durable."""
+    DISK.get().before_commit(path)
+
+
+def after_commit(path: Path, *, synced: bool = True) -> None:
+    """Mark that it is committed, and durable where the file has ``synchronous=FULL`` (``synced``)."""
+    DISK.get().after_commit(path, synced=synced)
+
+
+@contextlib.contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Sort the disk's errors.
+
+    Raises:
+        Misconfigured: it is closed to us, or a file stands where a folder should be.
+        ReadOnlyDisk: it is read-only.
+        Transient: it is full or fails, or what was there is gone; any other error is left as it is.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _NO_ROOM:
+            raise full(path, _folder_of(path)) from None
+        if error.errno == errno.ENOENT:
+            raise Transient(f"{path}: {error.strerror}") from None
+        if error.errno == errno.EIO:
+            raise Transient(f"{path}: the disk fails ({error.strerror}); is it worn out?") from None
+        if error.errno == errno.EROFS:
+            raise ReadOnlyDisk(path, str(error.strerror)) from None
+        if error.errno in _IN_THE_WAY:
+            raise Misconfigured(
+                f"{path}: {error.strerror}: a part of this path is a file where a folder should be, or the "
+                "other way round"
+            ) from None
+        if error.errno in _NOT_ALLOWED:
+            raise Misconfigured(f"{path}: {error.strerror}; {NOT_OURS}") from None
+        raise
+
+
+def full(path: Path, folder: Path) -> Transient:
+    """What is to be said where ``path`` could not be written for want of room."""
+    return Transient(f"{path}: the disk of {folder} is full")
+
+
+def _folder_of(path: Path) -> Path:
+    """The folder that a person looks for: of a file the one that it lies in."""
+    return path if path.is_dir() else path.parent
+
+
+def is_read_only(folder: Path) -> bool:
+    """Whether nothing can be written to the disk of a folder, whoever writes."""
+    try:
+        if os.statvfs(folder).f_flag & os.ST_RDONLY:
+            return True
+        # An ext4 that failed does not say so there: a file without a name is tried.
+        os.close(os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        return error.errno == errno.EROFS
+    return False

@@ -1,0 +1,70 @@
+"""One process a folder: an exclusive lock; the kernel takes it back when its holder ends, however that is."""
+
+import fcntl
+import os
+import time
+from pathlib import Path
+from typing import Final
+
+from protocol.errors import Misconfigured
+from runtime.storage.files import disk_errors
+
+_PATIENCE_S: Final = 0.5
+"""Who only asks (:func:`is_owned`) has the lock for an instant; one that is stopping, for a moment."""
+_STEP_S: Final = 0.05
+
+
+class Owner:
+    """The lock; a child process that is started by exec does not inherit it.
+
+    Args:
+        path: the lock's file; its folder is there. The file stays when the lock is gone.
+        who: for the message, as ``agent``.
+
+    Raises:
+        Misconfigured: another process has it, or the file is closed to us.
+        Transient: the disk is full.
+    """
+
+    def __init__(self, path: Path, who: str) -> None:
+        self._handle = -1
+        with disk_errors(path):
+            self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        until = time.monotonic() + _PATIENCE_S
+        while not _taken(self._handle, fcntl.LOCK_EX):
+            if time.monotonic() > until:
+                self.close()
+                raise Misconfigured(f"{path}: another {who} runs on this state_dir; stop it first")
+            time.sleep(_STEP_S)
+
+    def close(self) -> None:
+        """Give the lock back. Idempotent."""
+        handle, self._handle = self._handle, -1
+        if handle >= 0:
+            os.close(handle)
+
+    def __del__(self) -> None:
+        """A daemon that was given up half made holds nothing."""
+        self.close()
+
+
+def is_owned(path: Path) -> bool | None:
+    """Whether a live process holds the lock; None where we may not look."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except PermissionError:
+        return None
+    except OSError:  # no such file: nobody ever had it
+        return False
+    try:
+        return not _taken(handle, fcntl.LOCK_SH)
+    finally:
+        os.close(handle)
+
+
+def _taken(handle: int, how: int) -> bool:
+    try:
+        fcntl.flock(handle, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,45 @@
+"""What a header may claim of itself."""
+
+import pytest
+
+from coordinator.ingest.header_checks import MAX_SAMPLES, check_header
+from protocol.errors import Reason, Refused
+from tests.support.coordinator_fake import header, tiny_task
+
+TASK = tiny_task()
+
+
+def test_an_honest_header_passes() -> None:
+    check_header(TASK, "a", header("a", 1, "0" * 64))
+    whole = header(
+        "a", 1, "0" * 64, samples=100, counts={"acc": (25, 25), "gyro": (0, 0)}, missing={"acc": 0.5}
+    )
+    check_header(TASK, "a", whole)
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"samples": 0, "counts": {}}, "samples"),
+        ({"samples": MAX_SAMPLES + 1}, "samples"),
+        ({"samples": 2**31 - 1}, "samples"),
+        ({"weight": 4}, "weight"),
+        ({"counts": {"acc": (2, 2)}}, "counts.acc"),
+        ({"counts": {"acc": (2**31 - 1, 2**31 - 1)}}, "counts.acc"),
+        ({"counts": {"acc": (1, 1, 1)}}, "counts.acc"),
+        ({"counts": {"gyro": (2, 1)}}, "missing.gyro"),
+        ({"samples": 1000, "counts": {"acc": (1000, 0)}, "missing": {"acc": 0.9}}, "missing.acc"),
+    ],
+)
+def test_a_claim_that_cannot_be_is_refused_with_its_field(change, word) -> None:
+    with pytest.raises(Refused, match=word) as caught:
+        check_header(TASK, "a", header("a", 1, "0" * 64, **change))
+    assert caught.value.reason is Reason.OUT_OF_BOUNDS
+
+
+@pytest.mark.parametrize(
+    "change", [{"samples": -1}, {"counts": {"acc": (-1, 1)}}, {"weight": 0}, {"weight": 1 << 21}]
+)
+def test_what_the_header_cannot_even_say(change) -> None:
+    with pytest.raises(ValueError, match=next(iter(change))):
+        header("a", 1, "0" * 64, **change)

@@ -1,0 +1,320 @@
+"""The machine of a device's rollout, cell by cell: which pointer counts, and what outlives a restart."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from edge_agent.deployment.events import (
+    Answers,
+    Damaged,
+    Declined,
+    Do,
+    Event,
+    Fetch,
+    Fetched,
+    GivenUp,
+    Outcome,
+    Phase,
+    Pointed,
+    Refused,
+    Say,
+    Standing,
+    Started,
+    Stopped,
+    Tick,
+    TooOld,
+    Withdrawn,
+)
+from edge_agent.deployment.pointer_rules import chosen
+from edge_agent.deployment.record import Book, Kept, reported
+from edge_agent.deployment.state_machine import TABLE, apply, diagram, listing
+from edge_agent.inference.onnx_models.observation import Seen
+from protocol.bundle import unpack
+from protocol.messages import BlobRef, ModelPointer
+from protocol.rollout import Trial
+from tests.support.agent_bundle import bundle
+from tests.support.agent_data import toy_task
+from tests.support.trial_runner import classes
+
+MANIFEST = unpack(bundle(toy_task()))[0]
+RULES = Trial(windows=4)
+A, B, C = "a" * 64, "b" * 64, "c" * 64
+
+
+def kept(digest: str, version: int = 1, serial: int = 0, epoch: int | None = None) -> Kept:
+    return Kept(task="toy", version=version, digest=digest, serial=serial, epoch=epoch)
+
+
+def pointer(digest: str, version: int = 1, serial: int = 0, trial: Trial | None = None) -> ModelPointer:
+    return ModelPointer(
+        task="toy", version=version, bundle=BlobRef(digest=digest, size=1), serial=serial, trial=trial
+    )
+
+
+def batch(digest: str, count: int = 1, error: str = "") -> Seen:
+    return Seen(digest, MANIFEST, count, 0.001, error=error, answers=classes(*[0] * count))
+
+
+def after(*events: Event, book: Book | None = None) -> Outcome:
+    """The last step of several."""
+    standing, commands = Standing(book or Book()), ()
+    for event in events:
+        standing, commands = apply(standing, event)
+    return standing, commands
+
+
+def words(commands: Sequence[object]) -> str:
+    return " ".join(command.words for command in commands if isinstance(command, Say))
+
+
+ON_A = Book(committed=kept(A))
+TRY_B: tuple[Event, ...] = (Fetched(kept(B, 2, 5), RULES), Answers())
+
+
+def test_the_book_names_a_model_before_it_is_loaded_and_loads_it_before_it_answers() -> None:
+    one, commands = after(Fetched(kept(B, 2), RULES), book=ON_A)
+    assert one.phase is Phase.FETCHED
+    assert commands == (Do.WRITE, Do.LOAD)
+    assert one.book.committed == kept(A)
+    two, commands = apply(one, Answers())
+    assert (two.phase, commands) == (Phase.ON_TRIAL, (Do.SWAP,))
+
+
+def test_a_healthy_model_is_committed_in_one_write_and_the_one_before_is_kept() -> None:
+    standing, commands = after(*TRY_B, batch(B, 3), batch(B, 1), book=ON_A)
+    assert standing.phase is Phase.COMMITTED
+    assert commands == (Do.WRITE, Do.KEEP, Do.TIDY)
+    book = standing.book
+    assert (book.committed, book.before, book.trial) == (kept(B, 2, 5), kept(A), None)
+    assert book.report is not None
+    assert (book.report.phase, book.report.serial, book.report.measures["windows"]) == ("committed", 5, 4)
+
+
+def test_a_bad_model_goes_before_anything_is_written_and_is_not_tried_again() -> None:
+    standing, commands = after(*TRY_B, batch(B, 2), batch(B, 1, "it died"), book=ON_A)
+    assert commands == (Do.BACK, Do.WRITE, Do.TIDY), "a full disk keeps no bad model active"
+    book = standing.book
+    assert (book.committed, book.trial) == (kept(A), None)
+    assert book.report is not None
+    assert (book.report.phase, book.report.bundle) == ("rolled_back", B)
+    assert "no answer to 1 of 3" in book.report.why
+    _, again = apply(standing, Pointed(pointer(B, 2, 5)))
+    assert "was rolled back: no answer" in words(again)
+    _, without_serial = apply(standing, Pointed(pointer(B, 2)))
+    assert "was rolled back" in words(without_serial)
+    _, later = apply(standing, Pointed(pointer(B, 2, 6)))
+    assert later == (Fetch(pointer(B, 2, 6)),), "a later decision tries it again"
+
+
+def test_the_first_model_of_all_is_on_trial_too_and_there_is_nothing_to_go_back_to() -> None:
+    standing, commands = after(Fetched(kept(A), RULES), Answers(), batch(A, error="no"))
+    assert (standing.phase, commands) == (Phase.NONE, (Do.BACK, Do.WRITE, Do.TIDY))
+    standing, _ = after(Fetched(kept(A), RULES), Answers(), batch(A, 4))
+    assert (standing.book.committed, standing.book.before) == (kept(A), None)
+
+
+def test_batches_of_another_model_do_not_count() -> None:
+    standing, commands = after(*TRY_B, batch(A, 100), book=ON_A)
+    assert (standing.phase, commands) == (Phase.ON_TRIAL, ())
+    assert standing.book.trial is not None
+    assert standing.book.trial.measures.windows == 0
+
+
+def test_the_deadline_counts_running_time_from_the_first_window_on() -> None:
+    late = Tick(2 * RULES.deadline_s)
+    standing, _ = after(*TRY_B, late, late, book=ON_A)
+    assert standing.phase is Phase.ON_TRIAL, "a device without windows shows nothing"
+    standing, commands = after(*TRY_B, late, batch(B), Tick(1), late, book=ON_A)
+    assert (standing.phase, Do.KEEP in commands) == (Phase.COMMITTED, True)
+
+
+def test_starts_are_counted_before_it_is_loaded_and_three_are_enough() -> None:
+    book = after(*TRY_B, batch(B, 1), book=ON_A)[0].book
+    for start in (1, 2, 3):
+        standing, commands = after(Started(3), book=book)
+        assert (standing.phase, commands) == (Phase.FETCHED, (Do.WRITE, Do.LOAD))
+        book = standing.book
+        assert book.trial is not None
+        assert (book.trial.starts, book.trial.measures.windows) == (start, 1)
+    standing, commands = after(Started(3), book=book)
+    assert (standing.phase, commands) == (Phase.COMMITTED, (Do.WRITE, Do.TIDY))
+    assert standing.book.report is not None
+    assert "start 4 of the agent" in standing.book.report.why
+
+
+def test_an_orderly_end_is_no_sign_of_a_bad_model() -> None:
+    book = after(*TRY_B, book=ON_A)[0].book
+    for _ in range(9):
+        book = after(Started(3), Answers(), Stopped(), book=book)[0].book
+    assert after(Started(3), book=book)[0].phase is Phase.FETCHED
+
+
+def test_one_that_never_ran_is_refused_and_one_that_ran_before_is_rolled_back() -> None:
+    first, _ = after(Fetched(kept(B, 2, 5), RULES), Refused("it dies"), book=ON_A)
+    assert first.book.report is not None
+    assert (first.book.report.phase, first.book.report.why, first.book.bad) == ("refused", "it dies", ())
+    book = after(*TRY_B, book=ON_A)[0].book
+    again, _ = after(Started(3), Refused("it dies"), book=book)
+    assert again.book.report is not None
+    assert (again.book.report.phase, len(again.book.bad)) == ("rolled_back", 1)
+    assert again.book.committed == kept(A)
+
+
+def test_a_model_that_inference_gave_up_goes() -> None:
+    standing, commands = after(*TRY_B, GivenUp("it died three times"), book=ON_A)
+    assert (standing.phase, commands[0]) == (Phase.COMMITTED, Do.BACK)
+
+
+def test_a_pointer_back_to_the_committed_model_ends_the_trial() -> None:
+    standing, commands = after(*TRY_B, Pointed(pointer(A, 1, 6)), book=ON_A)
+    assert standing.phase is Phase.COMMITTED
+    assert commands[:3] == (Do.BACK, Do.WRITE, Do.TIDY)
+    assert standing.book.bad == (), "nobody's fault"
+    assert standing.book.report is not None
+    assert (standing.book.report.phase, standing.book.report.bundle) == ("committed", A)
+    assert standing.book.report.serial == 6
+
+
+def test_what_is_newer_ends_the_wait_for_more_windows() -> None:
+    newer, rules = pointer(C, 3), Trial(windows=9, min_agreement=1.0)
+    for others, stays in ((classes(0), kept(B, 2)), (classes(1), kept(A))):
+        one = replace(batch(B), before=others, before_latency_s=0.001)
+        events = (Fetched(kept(B, 2), rules), Answers(), one)
+        standing, commands = after(*events, Pointed(newer), book=ON_A)
+        assert (standing.phase, commands[-1]) == (Phase.COMMITTED, Fetch(newer))
+        assert standing.book.committed == stays
+    restarted, _ = after(Fetched(kept(B, 2), RULES), Answers(), batch(B), book=ON_A)
+    _, commands = apply(Standing(restarted.book), Pointed(newer))
+    assert "waits" in words(commands), "it is loaded first"
+
+
+def test_a_rollout_s_trial_is_not_cut_short_by_what_is_merely_newer() -> None:
+    fresh, _ = after(Fetched(kept(B, 2, 5), RULES, rollout=True), Answers(), book=ON_A)
+    newer = pointer(C, 3, 6)
+    assert apply(fresh, Pointed(newer))[1] == (Fetch(newer),), "no window came yet: nothing is lost"
+    assert isinstance(apply(fresh, Pointed(pointer(C, 1)))[1][0], TooOld)
+    trying, _ = apply(fresh, batch(B))
+    assert "waits: version 2 is on trial" in words(apply(trying, Pointed(newer))[1])
+    assert "waits" in words(apply(trying, Pointed(pointer(C, 3)))[1])
+    later = pointer(C, 3, 6, RULES)
+    assert apply(trying, Pointed(later))[1] == (Fetch(later),)
+    standing, commands = apply(trying, Fetched(kept(C, 3, 6), RULES))
+    assert commands == (Do.BACK, Do.WRITE, Do.LOAD), "the one before answers until it is loaded"
+    assert standing.book.committed == kept(A)
+
+
+def test_an_older_decision_is_out_of_date_and_says_nothing() -> None:
+    committed, _ = after(*TRY_B, batch(B, 4), book=ON_A)
+    same, commands = apply(committed, Pointed(pointer(A, 1, 4)))
+    assert same is committed
+    assert "decision 4 is out of date: this device went by decision 5" in words(commands)
+    back = pointer(A, 1, 6)
+    assert apply(committed, Pointed(back))[1] == (Fetch(back),), "a later one goes back to an older version"
+
+
+def test_without_serials_versions_count() -> None:
+    committed, _ = after(Fetched(kept(B, 2), RULES), Answers(), batch(B, 4), book=ON_A)
+    (refused,) = apply(committed, Pointed(pointer(A, 1)))[1]
+    assert isinstance(refused, TooOld)
+    assert "older than version 2, which runs" in refused.why
+    other_route = pointer(C, 2)
+    assert apply(committed, Pointed(other_route))[1] == (Fetch(other_route),)
+
+
+def test_who_signs_anew_is_not_bound_by_versions_and_decisions_of_those_before() -> None:
+    book = Book(committed=kept(A, 7, 9, epoch=1), serial=9)
+    for one in (pointer(B, 3), pointer(B, 3, 2)):
+        assert apply(Standing(book), Pointed(one, 2))[1] == (Fetch(one),)
+        assert apply(Standing(book), Pointed(one, 1))[1] != (Fetch(one),)
+
+
+def test_a_later_decision_on_the_same_bundle_is_remembered_and_nothing_starts_anew() -> None:
+    trying, _ = after(*TRY_B, batch(B), book=ON_A)
+    standing, commands = apply(trying, Pointed(pointer(B, 2, 8)))
+    assert (standing.phase, commands[0]) == (Phase.ON_TRIAL, Do.WRITE)
+    told = reported(standing.book)
+    assert told is not None
+    assert (told.phase, told.serial, told.measures["windows"]) == ("trial", 8, 1)
+    committed, _ = apply(standing, batch(B, 3))
+    again, commands = apply(committed, Pointed(pointer(B, 2, 9)))
+    assert again.book.report is not None
+    assert (again.book.report.serial, again.book.report.measures["windows"]) == (9, 4)
+    assert Do.WRITE in commands
+    assert Do.WRITE not in apply(again, Pointed(pointer(B, 2, 9)))[1], "nothing new: nothing is written"
+
+
+def test_a_damaged_folder_is_forgotten_and_pulled_again_when_it_is_pointed_to() -> None:
+    committed, _ = after(*TRY_B, batch(B, 4), book=ON_A)
+    one, _ = apply(committed, Damaged(B))
+    assert (one.book.committed, one.book.before) == (kept(A), None)
+    wanted = pointer(B, 2, 5)
+    assert apply(one, Pointed(wanted))[1] == (Fetch(wanted),)
+    two, _ = apply(one, Damaged(A))
+    assert two.phase is Phase.NONE
+    trying, commands = after(*TRY_B, Damaged(B), book=ON_A)
+    assert (trying.book.committed, trying.book.bad, commands[0]) == (kept(A), (), Do.BACK)
+    lost, _ = after(*TRY_B, Damaged(A), book=ON_A)
+    assert (lost.phase, lost.book.committed) == (Phase.ON_TRIAL, None)
+
+
+def test_a_task_that_the_trial_does_not_fit_ends_it_and_the_bundle_may_come_again() -> None:
+    standing, commands = after(*TRY_B, Withdrawn(), book=ON_A)
+    assert (standing.phase, standing.book.bad) == (Phase.COMMITTED, ())
+    assert commands == (Do.BACK, Do.WRITE, Do.TIDY)
+
+
+def test_what_was_refused_before_its_trial_is_reported_and_wears_out_no_disk() -> None:
+    standing, commands = after(Declined(kept(C, 9, 7), "unsigned"), book=ON_A)
+    assert commands == ()
+    told = reported(standing.book)
+    assert told is not None
+    assert (told.phase, told.why, told.serial) == ("refused", "unsigned", 7)
+
+
+def test_the_words_of_a_report_are_bounded_and_plain() -> None:
+    standing, _ = after(*TRY_B, GivenUp("x\n\x1b[2J" + 1000 * "y"), book=ON_A)
+    assert standing.book.report is not None
+    assert len(standing.book.report.why) == 240
+    assert standing.book.report.why.isprintable()
+
+
+def test_marks_are_bounded() -> None:
+    standing = Standing(ON_A)
+    for number in range(100):
+        digest = f"{number:064x}"
+        for event in (Fetched(kept(digest, 2, number), RULES), Answers(), GivenUp("no")):
+            standing, _ = apply(standing, event)
+    assert len(standing.book.bad) == 32
+    assert standing.book.failed(f"{99:064x}", 99) is not None
+
+
+@pytest.mark.parametrize(
+    ("fleet", "own", "wins"),
+    [
+        (pointer(A, 3), None, A),
+        (None, pointer(B, 1), B),
+        (pointer(A, 3, 4), pointer(B, 9, 3), A),
+        (pointer(A, 9, 3), pointer(B, 1, 4), B),
+        (pointer(A, 9, 4), pointer(B, 1, 4), B),
+        (pointer(A, 3), pointer(B, 2), A),
+        (pointer(A, 2), pointer(B, 2), B),
+        (pointer(A, 2), pointer(B, 3), B),
+        (pointer(A, 9), pointer(B, 1, 1), B),
+    ],
+)
+def test_the_later_decision_counts_on_whichever_topic_it_came(
+    fleet: ModelPointer | None, own: ModelPointer | None, wins: str
+) -> None:
+    found = chosen(fleet, own)
+    assert found is not None
+    assert found.bundle.digest == wins
+
+
+def test_the_page_is_drawn_from_the_table() -> None:
+    assert {phase for phase, _ in TABLE} == set(Phase)
+    page = (Path(__file__).parents[4] / "docs" / "rollout.md").read_text()
+    words = "write edge_agent.deployment.state_machine.diagram() and listing() into docs/rollout.md"
+    assert f"```mermaid\n{diagram()}\n```" in page, words
+    assert listing() in page, words

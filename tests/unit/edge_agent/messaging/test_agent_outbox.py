@@ -1,0 +1,175 @@
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from edge_agent.config.agent import AgentSettings, OutboxSettings
+from edge_agent.messaging.outbox import Outbox
+from edge_agent.training.round_ledger import FINAL, GRACE_S, MOST_RETRY_S, RETRY_S, Ledger
+from protocol.errors import Reason
+from protocol.frames.frame import digest
+from protocol.messages import BlobPointer, Offer, Receipt, Want
+from runtime.clock import ManualClock, SystemClock
+from runtime.storage.spool import Spool
+from tests.support.agent_link import FakeLink, until
+
+SMALL = b"\xd9\xd9\xf7" + b"s" * 500
+LARGE = bytes(range(256)) * 40
+
+
+def settings(**outbox) -> AgentSettings:
+    return AgentSettings(fleet="f", device="d", source=({},), outbox=OutboxSettings(**outbox))
+
+
+def put(spool: Spool, payload: bytes, round_: int = 1) -> str:
+    spool.put(task="t", round_=round_, digest=digest(payload), payload=payload, carry=None)
+    return digest(payload)
+
+
+def receipt(name: str, **kwargs) -> Receipt:
+    return Receipt(**{"task": "t", "round": 1, "digest": name, "status": "accepted", **kwargs})
+
+
+@asynccontextmanager
+async def running(link, spool, resend_s=0.05):
+    outbox = Outbox(link, spool, settings(resend_s=resend_s), SystemClock())
+    task = asyncio.create_task(outbox.run())
+    yield outbox
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+
+
+@pytest.fixture
+def spool(tmp_path):
+    spool = Spool(tmp_path / "spool.sqlite3", 1_000_000)
+    yield spool
+    spool.close()
+
+
+async def test_a_small_frame_goes_as_it_is_again_and_again_until_its_receipt(spool):
+    link, name = FakeLink(), put(spool, SMALL)
+    async with running(link, spool) as outbox:
+        await until(lambda: len(link.on("up/update")) >= 3)
+        assert set(link.on("up/update")) == {SMALL}
+        assert await outbox.on_receipt(receipt(name))
+        await until(lambda: outbox.waiting == 0)
+        count = len(link.sent)
+        await asyncio.sleep(0.15)
+        assert len(link.sent) == count
+    assert outbox.accepted == 1
+    assert spool.pending() == []
+
+
+async def test_a_refusal_clears_too_and_is_told(spool):
+    link, name = FakeLink(), put(spool, SMALL)
+    async with running(link, spool) as outbox:
+        refused = receipt(name, status="refused", reason=Reason.WRONG_ROUND, detail="round 1 is closed")
+        assert await outbox.on_receipt(refused)
+        assert not await outbox.on_receipt(refused), "twice does no harm"
+    assert outbox.refused == 1
+    assert "round 1 is closed" in outbox.last_refusal
+    assert spool.pending() == []
+
+
+async def test_a_large_one_is_announced_and_only_wanted_chunks_go_with_a_window_in_flight(spool):
+    link, name = FakeLink(chunk_bytes=1024), put(spool, LARGE)
+    async with running(link, spool, resend_s=5) as outbox:
+        await until(lambda: link.on("up/update"))
+        pointer = link.messages("up/update", BlobPointer)[0]
+        assert (pointer.blob.digest, pointer.blob.size, pointer.chunk_bytes) == (name, len(LARGE), 1024)
+        outbox.on_want(Want(digest=name, missing=((1, 3), (5, 99))))
+        await until(lambda: len(link.sent) == 9)
+        await asyncio.sleep(0.02)
+    chunks = {topic.rsplit("-", 1)[1]: payload for topic, payload, _ in link.sent if "/blob/" in topic}
+    assert chunks == {str(i): LARGE[i * 1024 : (i + 1) * 1024] for i in (1, 2, 3, 5, 6, 7, 8, 9)}
+    assert link.most_in_flight == 4
+
+
+async def test_what_could_not_be_sent_goes_at_the_next_connect(spool):
+    link = FakeLink()
+    link.connected = False
+    put(spool, SMALL)
+    async with running(link, spool, resend_s=60) as outbox:
+        await asyncio.sleep(0.05)
+        assert link.sent == []
+        link.connected = True
+        outbox.kick()
+        await until(lambda: link.on("up/update"))
+
+
+async def test_a_want_from_before_a_restart_is_answered_with_a_new_pointer(spool):
+    link, name = FakeLink(chunk_bytes=1024), put(spool, LARGE)
+    outbox = Outbox(link, spool, settings(resend_s=60), SystemClock())
+    outbox._due[name] = 1e18
+    outbox.on_want(Want(digest=name, missing=((0, 1),)))
+    task = asyncio.create_task(outbox.run())
+    await until(lambda: link.sent)
+    assert link.messages("up/update", BlobPointer)
+    task.cancel()
+    await asyncio.wait([task])
+
+
+OFFER = Offer(task="t", round=3, base="a" * 64, base_size=10, closes_in_s=60)
+
+
+def settled(tmp_path, clock, **kwargs) -> Ledger:
+    ledger = Ledger(tmp_path / "rounds.json", clock)
+    ledger.spooled(OFFER, "b" * 64)
+    assert not ledger.is_done(OFFER)
+    ledger.settled(receipt("b" * 64, round=3, **kwargs))
+    return ledger
+
+
+async def test_a_settled_round_is_not_trained_again_also_after_a_restart(tmp_path):
+    clock = ManualClock(100)
+    ledger = settled(tmp_path, clock)
+    assert ledger.is_done(OFFER)
+    assert Ledger(tmp_path / "rounds.json", clock).is_done(OFFER)
+    assert not ledger.is_done(OFFER.model_copy(update={"base": "c" * 64})), "another base is another question"
+    await clock.advance(GRACE_S + 1)
+    assert not ledger.is_done(OFFER), "the coordinator keeps asking: it has lost the update"
+
+
+async def test_a_restarted_learner_says_that_the_last_update_was_refused_and_why(tmp_path):
+    clock = ManualClock(100)
+    assert Ledger(tmp_path / "rounds.json", clock).at_start() == "no offer yet"
+    words = "for another 600 s; `lichen device approve` ends it"
+    settled(tmp_path, clock, status="refused", reason=Reason.QUARANTINED, detail=words)
+    told = Ledger(tmp_path / "rounds.json", clock).at_start()
+    assert told == f"no offer yet; the last update, of round 3, was refused: quarantined: {words}"
+    (tmp_path / "rounds.json").unlink()
+    settled(tmp_path, clock)
+    assert Ledger(tmp_path / "rounds.json", clock).at_start() == "no offer yet"
+
+
+@pytest.mark.parametrize("reason", sorted(FINAL))
+async def test_what_was_refused_for_good_is_not_tried_again_and_why_is_said(tmp_path, reason):
+    clock = ManualClock(100)
+    ledger = settled(tmp_path, clock, status="refused", reason=reason, detail="acc/w is odd")
+    await clock.advance(MOST_RETRY_S + 1)
+    words = f"this offer's update was refused: {reason}: acc/w is odd; waiting for the next round"
+    for one in (ledger, Ledger(tmp_path / "rounds.json", clock)):
+        assert one.why_not(OFFER) == words
+
+
+@pytest.mark.parametrize("reason", sorted(set(Reason) - FINAL))
+async def test_what_was_refused_for_the_moment_is_tried_again_at_a_growing_pace(tmp_path, reason):
+    clock = ManualClock(100)
+    ledger = settled(tmp_path, clock, status="refused", reason=reason, detail="now now")
+    assert f"refused: {reason}: now now" in ledger.why_not(OFFER)
+    await clock.advance(RETRY_S - 1)
+    assert ledger.is_done(OFFER), "no busy loop"
+    await clock.advance(2)
+    assert not ledger.is_done(OFFER)
+    ledger.spooled(OFFER, "c" * 64)
+    ledger.settled(receipt("c" * 64, round=3, status="refused", reason=reason))
+    await clock.advance(RETRY_S + 1)
+    assert ledger.is_done(OFFER), "the second pause is longer"
+    await clock.advance(RETRY_S)
+    assert not ledger.is_done(OFFER)
+
+
+def test_a_broken_ledger_is_forgotten(tmp_path):
+    (tmp_path / "rounds.json").write_text("{half")
+    assert Ledger(tmp_path / "rounds.json", ManualClock()).find(OFFER) is None

@@ -1,0 +1,160 @@
+"""What the learner does where the disk lets it down; no training, no broker."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import numpy as np
+import pytest
+
+from edge_agent.training.learner import Learner
+from edge_agent.training.round_ledger import RETRY_S, Ledger
+from edge_agent.windows.workspace import WindowWorkspace
+from protocol.errors import Reason, Refused, Transient
+from protocol.frames.frame import digest
+from protocol.messages import Offer, Receipt
+from runtime.clock import ManualClock, SystemClock
+from runtime.storage.blob_store import BlobStore
+from runtime.storage.spool import Spool
+from tests.support.agent_link import until
+from tests.unit.edge_agent.messaging.test_agent_session import config, read
+from tests.unit.edge_agent.windows.test_agent_store import TASK, Store, windows
+
+
+class Shelf:
+    """A fetcher that finds everything here already."""
+
+    def __init__(self, blobs):
+        self.blobs = blobs
+
+    async def fetch(self, ref, _timeout_s):
+        return self.blobs.path(ref.digest)
+
+
+@asynccontextmanager
+async def learning(folder, clock=None):
+    settings, clock = read(config(folder)), clock or SystemClock()
+    store = Store(settings.state_dir / "store", TASK, 10_000_000)
+    store.add(windows([0, 1, 2] * 10))
+    work = WindowWorkspace(TASK, TASK.modality_names, None, None, store)
+    blobs, spool = BlobStore(settings.cache_dir / "blobs"), Spool(settings.state_dir / "s.sqlite3", 10**6)
+    learner = Learner(
+        settings,
+        lambda: work,
+        blobs=blobs,
+        fetcher=Shelf(blobs),
+        spool=spool,
+        ledger=Ledger(settings.state_dir / "rounds.json", clock),
+        clock=clock,
+        on_spooled=lambda *_: None,
+    )
+    learner.blobs, learner.spool = blobs, spool
+    task = asyncio.create_task(learner.run())
+    yield learner
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled(), "the agent goes on"
+    spool.close()
+    store.close()
+
+
+def offer(base: str, round_: int = 1) -> Offer:
+    return Offer(task="toy", round=round_, base=base, base_size=10, closes_in_s=60)
+
+
+async def test_a_spool_that_cannot_be_read_now_costs_one_offer(tmp_path):
+    async with learning(tmp_path) as learner:
+        learner._ledger.spooled(offer("a" * 64), "b" * 64)
+
+        def full():
+            raise Transient("spool.sqlite3: no space left on the disk")
+
+        learner.spool.pending = full
+        learner.offer(offer("a" * 64))
+        await until(lambda: learner.failures == 1)
+        assert "no space left" in learner.why
+
+
+@pytest.mark.parametrize("reason", [Reason.WRONG_TENSORS, Reason.WRONG_ROUND])
+async def test_a_refused_update_is_said_and_tried_again_unless_it_would_be_refused_again(tmp_path, reason):
+    clock = ManualClock(100)
+    async with learning(tmp_path, clock) as learner:
+        asked, final = offer("a" * 64), reason is Reason.WRONG_TENSORS
+        learner._ledger.spooled(asked, "b" * 64)
+        learner.settled(
+            Receipt(task="toy", round=1, digest="b" * 64, status="refused", reason=reason, detail="acc/w")
+        )
+        refused = f"this offer's update was refused: {reason}: acc/w; waiting for the next round"
+        assert (learner.why == refused) == final
+        assert f"refused: {reason}: acc/w" in learner.why
+        assert not await learner._is_wanted(asked)
+        await clock.advance(RETRY_S + 1)
+        assert await learner._is_wanted(asked) == (not final)
+        assert f"refused: {reason}: acc/w" in learner.why
+
+
+async def test_a_damaged_manifest_in_the_cache_is_removed_so_that_it_is_pulled_again(tmp_path):
+    async with learning(tmp_path) as learner:
+        ref = learner.blobs.put(b"a manifest")
+        learner.blobs.path(ref.digest).write_bytes(b"a manifesT")
+        learner.offer(offer(ref.digest))
+        await until(lambda: learner.failures == 1)
+        assert "wrong_digest" in learner.why
+        assert not learner.blobs.has(ref.digest)
+
+
+async def test_a_job_that_a_power_cut_left_is_removed_at_the_start(tmp_path):
+    left = tmp_path / "cache" / "jobs" / "toy-7"
+    left.mkdir(parents=True)
+    (left / "windows.npz").write_bytes(bytes(1000))
+    async with learning(tmp_path):
+        await until(lambda: not left.exists())
+
+
+def test_a_blob_is_what_its_digest_says(tmp_path):
+    blobs = BlobStore(tmp_path)
+    ref = blobs.put(b"x" * 10)
+    assert ref.digest == digest(b"x" * 10)
+    blobs.path(ref.digest).write_bytes(b"y" * 10)
+    with pytest.raises(Refused, match="corrupt"):
+        blobs.get(ref.digest)
+    blobs.remove(ref.digest)
+
+
+async def test_what_a_full_disk_kept_from_the_spool_is_not_counted_as_sent(tmp_path, monkeypatch):
+    """A privacy account, or weights that go on from round to round: tried a hundred times, counted once."""
+
+    def full(**_):
+        raise Transient("no space left on the disk")
+
+    before, after = ({"spent": np.full(1, n, np.float32)} for n in (1, 2))
+    async with learning(tmp_path) as learner:
+        private, frame = learner._private, b"frame"
+        for kept in ({}, before):
+            if kept:
+                private.write("toy", kept)
+            with monkeypatch.context() as patch:
+                patch.setattr(learner.spool, "put", full)
+                with pytest.raises(Transient):
+                    learner._keep(offer("b" * 64), digest(frame), frame, None, after)
+            assert private.read("toy") == kept
+            assert learner.spool.pending() == []
+        learner._keep(offer("b" * 64), digest(frame), frame, None, after)
+        assert private.read("toy") == after
+        assert [entry.digest for entry in learner.spool.pending()] == [digest(frame)]
+
+
+async def test_a_kill_between_private_tensors_and_spool_leaves_them_counted(tmp_path, monkeypatch):
+    """Of what may have left the device nothing is ever missing from the account."""
+
+    class Killed(BaseException):
+        """Nothing runs after it."""
+
+    def killed(*_):
+        raise Killed
+
+    async with learning(tmp_path) as learner:
+        monkeypatch.setattr(learner._ledger, "spooled", killed)
+        with pytest.raises(Killed):
+            learner._keep(offer("b" * 64), "d" * 64, b"", None, {"spent": np.ones(1, np.float32)})
+        assert learner._private.read("toy") == {"spent": np.ones(1, np.float32)}
+        assert learner.spool.pending() == []

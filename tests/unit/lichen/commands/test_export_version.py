@@ -1,0 +1,108 @@
+"""A version of a coordinator is exported by its number."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from coordinator.config.coordinator import load_settings
+from coordinator.recovery.folder_owner import DATABASE, own_task
+from coordinator.storage.database import Store
+from coordinator.storage.model_registry import Registry
+from lichen.commands.export import app
+from models.registry import method
+from protocol.bundle import unpack
+from protocol.errors import Misconfigured
+from protocol.tasks.task import Task
+from runtime.storage.blob_store import BlobStore
+
+TASK = """
+name = "tiny"
+labels = ["a", "b"]
+[[modalities]]
+name = "acc"
+channels = 2
+rate_hz = 8
+[window]
+length_s = 2.0
+stride_s = 1.0
+[network]
+feature_dim = 4
+hidden_dim = 8
+[network.encoders.acc]
+width = 4
+depth = 1
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """Of a coordinator that made versions 0 to 3, and keeps two."""
+    (tmp_path / "task.toml").write_text(TASK)
+    file = tmp_path / "coordinator.toml"
+    file.write_text(f'fleet = "f"\nstate_dir = "{tmp_path}/state"\ntask = "task.toml"\nkeep_versions = 2\n')
+    settings = load_settings(file)
+    task = Task.model_validate(tomllib.loads(TASK))
+    (tmp_path / "state").mkdir()
+    blobs = BlobStore(tmp_path / "state" / "blobs")
+    with Store(tmp_path / "state" / DATABASE) as store:
+        own_task(store, task, settings)
+        registry, parent = Registry(store, blobs, task), None
+        for version in range(4):
+            state = method("qqr").client().initial(task, version)
+            digest, _ = registry.publish(version, state, parent)
+            registry.record(version, digest, parent, ("d",), wall=0.0, traffic=(0, 0), metrics={})
+            parent = digest
+        registry.collect(3, settings.keep_versions)
+    return file
+
+
+def run(config: Path, out: Path, *words: str):
+    return CliRunner().invoke(app, ["--config", str(config), "--out", str(out), *words])
+
+
+def test_a_version_is_exported_by_its_number_and_the_newest_without(config: Path, tmp_path: Path) -> None:
+    for words, version in ((("--version", "2"), 2), ((), 3)):
+        done = run(config, tmp_path / "m.zip", *words, "--format", "json")
+        assert done.exit_code == 0, done.exception
+        assert json.loads(done.stdout)["version"] == version
+        manifest, _ = unpack((tmp_path / "m.zip").read_bytes())
+        assert (manifest.version, manifest.task) == (version, "tiny")
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        ("1", r"--version 1 is gone: .*keeps the newest 2 \(keep_versions\); here: 2, 3"),
+        ("9", r"--version 9: the coordinator of .* never made it \(here: 2, 3\)"),
+    ],
+)
+def test_a_version_that_is_not_there_is_refused_with_those_that_are(
+    config: Path, tmp_path: Path, number: str, words: str
+) -> None:
+    done = run(config, tmp_path / "m.zip", "--version", number)
+    assert isinstance(done.exception, Misconfigured)
+    with pytest.raises(Misconfigured, match=words):
+        raise done.exception
+    assert not (tmp_path / "m.zip").exists()
+
+
+def test_a_coordinator_that_never_ran_is_named(config: Path, tmp_path: Path) -> None:
+    (tmp_path / "state" / DATABASE).unlink()
+    assert "has this coordinator ever run?" in str(run(config, tmp_path / "m.zip").exception)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--config", "c.toml", "--blobs", "b"], "exclude each other"),
+        (["--blobs", "b", "--manifest", "m"], "--task is missing"),
+        (["--blobs", "b", "--manifest", "m", "--task", "t", "--version", "1"], "--version goes with"),
+    ],
+)
+def test_one_way_or_the_other(tmp_path: Path, words: list[str], said: str) -> None:
+    done = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "m.zip")], env={"COLUMNS": "200"})
+    assert done.exit_code == 2
+    assert said in done.stderr

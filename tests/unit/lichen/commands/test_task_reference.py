@@ -1,0 +1,29 @@
+"""The page of a task's keys is what the models say."""
+
+from pathlib import Path
+
+import pytest
+
+from lichen.commands.task_reference import keys, page
+from protocol.tasks.task import Task
+
+PAGE = Path(__file__).parents[4] / "docs" / "task.md"
+
+
+def test_the_page_is_that_of_the_models() -> None:
+    assert PAGE.read_text() == page(), "run: python -m lichen.commands.task_reference > docs/task.md"
+
+
+@pytest.mark.parametrize("key", [*keys()])
+def test_every_key_has_a_row_with_words(key: str) -> None:
+    table, _, name = key.rpartition(".")
+    marks = {"": "## The file", "network.encoders": "## `[network.encoders.<modality>]`"}
+    lists = {"modalities", "targets", "graph.features"}
+    head = marks.get(table) or (f"## `[[{table}]]`" if table in lists else f"## `[{table}]`")
+    part = page().split(head + "\n")[1].split("\n## ")[0]
+    (row,) = [line for line in part.splitlines() if line.startswith(f"| `{name}` |")]
+    assert len(row.split(" | ")[-1]) > len("| x |")
+
+
+def test_all_tables_of_a_task_are_there() -> None:
+    assert {key.partition(".")[0] for key in keys()} == set(Task.model_fields)

@@ -1,0 +1,225 @@
+"""``lichen bench mmfed3_hide``: its parts, store, page and command, on made-up runs."""
+
+import json
+import re
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from lichen_lab.benchmarks import cli
+from lichen_lab.benchmarks.result import Row
+from lichen_lab.benchmarks.run_cache import ROOT
+from lichen_lab.benchmarks.studies.mmfed3_hide import STUDY, federation, fleets, pykeen_side, speed, store
+from lichen_lab.benchmarks.studies.mmfed3_hide import names as n
+from lichen_lab.benchmarks.studies.mmfed3_hide import variants as v
+from lichen_lab.benchmarks.studies.mmfed3_hide.part import MRR, Part, Results, above, least
+from lichen_lab.benchmarks.studies.mmfed3_hide.parts import bytes as travel
+from lichen_lab.benchmarks.studies.mmfed3_hide.parts import full, fusions, table
+from lichen_lab.benchmarks.studies.mmfed3_hide.report.page import matrix, write
+from lichen_lab.benchmarks.studies.mmfed3_hide.run_spec import One
+from lichen_lab.benchmarks.studies.mmfed3_hide.settings import Fleet, Outcome
+from lichen_lab.benchmarks.studies.mmfed3_hide.shared import task_of
+from lichen_lab.benchmarks.study.study import Study, Wish
+from models.registry import method
+from protocol.errors import Misconfigured
+from tests.support.mmfed3_study import TINY, made_up, small_fleet
+from tests.support.pages import check_whole
+
+SEEDS = (0, 1, 2)
+parts = STUDY.parts
+
+
+def finished(part: Part, seeds: tuple[int, ...] = SEEDS) -> Results:
+    return part.results({one.key(): made_up(one) for one in part.ones(seeds)}, seeds)
+
+
+@pytest.fixture(params=parts.names())
+def part(request: pytest.FixtureRequest) -> Part:
+    return parts.part(request.param)
+
+
+def test_bench_mmfed3_each_line_of_a_part_has_a_name_of_its_own(part: Part) -> None:
+    lines = [(line.dataset, line.method, line.under) for line in part.variants]
+    assert len(lines) == len(set(lines))
+
+
+def test_bench_mmfed3_every_option_is_one_that_the_method_has(part: Part) -> None:
+    fleet = small_fleet()
+    for one in part.ones((0,)):
+        task = task_of(fleet, one.setting, 0)
+        method(task.method).configure(task)
+
+
+def test_bench_mmfed3_goals_speak_about_rows_that_there_are_and_none_of_a_quick_run(part: Part) -> None:
+    rows = part.rows(finished(part))
+    for goal in part.goals if part.variants else ():
+        assert any(goal.concerns(row) for row in rows), goal
+    small = part.small()
+    assert all(one.small and one.setting.rounds == 2 for one in small.ones((0,)))
+    made = {one.key(): made_up(one) for one in small.ones((0,))}
+    quick = part.rows(small.results(made, (0,), quick=True))
+    assert not [(goal, row) for goal in part.goals for row in quick if goal.concerns(row)]
+
+
+def test_bench_mmfed3_tables_and_tuning_share_no_seed_and_tuning_no_test_fact(monkeypatch) -> None:
+    tune = parts.part("tune")
+    assert not {one.seed for one in tune.ones(range(v.SEEDS))} & set(range(v.SEEDS))
+    assert all(one.tuning for one in tune.ones(()))
+    assert not any(
+        one.tuning for name in parts.names() if name != "tune" for one in parts.part(name).ones((0,))
+    )
+    asked: list[Fleet] = []
+    monkeypatch.setattr("lichen_lab.benchmarks.studies.mmfed3_hide.run_spec._fleet", lambda *_: small_fleet())
+    monkeypatch.setattr(federation, "run", lambda fleet, *_: asked.append(fleet))
+    for tuning in (True, False):
+        One("made", TINY, tuning=tuning).run()
+    seen = [{np.array_equal(j.test_N3, j.valid_N3) for j in fleet.judges} for fleet in asked]
+    assert seen == [{True}, {False}]
+
+
+def test_bench_mmfed3_what_reads_no_features_is_run_once_for_all_rates() -> None:
+    runs = {title: set() for title in (n.FEDE, n.S_IND, n.MM_CEN, n.OURS)}
+    for line in parts.part("rates").variants:
+        if line.method in runs:
+            runs[line.method].add(line.one.key())
+    assert {title: len(keys) for title, keys in runs.items()} == {
+        n.FEDE: 1,
+        n.S_IND: 1,
+        n.MM_CEN: 1,
+        n.OURS: 5,
+    }
+    assert runs[n.FEDE] <= {one.key() for one in parts.part("table").ones((0,))}
+
+
+def test_bench_mmfed3_the_round_that_validates_best_counts_and_differences_are_paired() -> None:
+    part = parts.part("table")
+    level = {n.OURS: (0.45, 0.43), n.MMFEDE: (0.40, 0.44)}
+
+    def made(one: One) -> Outcome:
+        title = next(line.method for line in part.variants if line.one.at(one.seed) == one)
+        return made_up(one, level.get(title, (0.3, 0.3))[one.seed])
+
+    rows = part.rows(part.results({one.key(): made(one) for one in part.ones((0, 1))}, (0, 1)))
+    found = {(row.method, row.metric): row.mean for row in rows}
+    assert found[n.OURS, MRR] == pytest.approx(44.0)
+    assert found[n.OURS, above(n.MMFEDE)] == pytest.approx(2.0)
+    assert found[n.OURS, least(n.MMFEDE)] == pytest.approx(-1.0)
+    missed = [goal for goal in part.goals for row in rows if goal.concerns(row) and not goal.met(row)]
+    assert [goal.metric for goal in missed] == [least(n.MMFEDE)]
+    (sheet,) = matrix(rows)
+    assert sheet.columns == ("nothing", "AE", "CRA", "MMIN", "HidE")
+    by_line = dict(sheet.lines)
+    assert list(by_line) == [n.FEDE, *n.FLEETS]
+    assert by_line[n.MMFED3][-1] == pytest.approx(44.0)
+    assert by_line[n.FEDE][1:] == (None,) * 4
+
+
+def test_bench_mmfed3_the_best_fusion_is_named_with_its_worst_seed() -> None:
+    part = parts.part("fusions")
+
+    def made(one: One) -> Outcome:
+        concat = one.setting.options["fusion"] == "concat" and one.setting.options["dual"]
+        return made_up(one, 0.44 - 0.01 * one.seed if concat else 0.43)
+
+    rows = part.rows(part.results({one.key(): made(one) for one in part.ones((0, 1))}, (0, 1)))
+    (told,) = [row for row in rows if row.metric == fusions.ABOVE[n.S_IND]]
+    assert (told.method, told.setting) == (n.OURS, "r = 50 %, fusion: concatenation")
+    assert told.mean == pytest.approx(0.0)
+
+
+def test_bench_mmfed3_bytes_are_told_beside_all_rows_in_float32() -> None:
+    rows = travel.PART.rows(finished(travel.PART, (0,)))
+    found = {(row.setting, row.metric): row.mean for row in rows}
+    assert found[travel.CHOSEN, travel.SHARE] == pytest.approx(0.15)
+    assert found[travel.WHOLE, travel.LOST] == 0.0
+
+
+def test_bench_mmfed3_what_was_reached_early_is_the_best_until_then() -> None:
+    outcome = made_up(One("made"), 0.33)
+    assert outcome.within(150.0) == outcome.looks[1]
+    assert outcome.within(59.0) is None
+    rows = full.PART.rows(finished(full.PART, (0,)))
+    assert {row.mean for row in rows if row.metric == full.CPU} == {3.0}
+
+
+def test_bench_mmfed3_speed_is_told_with_pykeens_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet, case, told = small_fleet(), replace(speed.CASES[0], dim=8), []
+    size = len(next(iter(fleet.devices.values())))
+    monkeypatch.setattr(speed, "epoch_s", lambda *_: 0.5)
+    monkeypatch.setattr(pykeen_side, "here", lambda: False)
+    rows = speed.of(case, fleet, told.append)
+    assert {row.mean for row in rows if row.metric == speed.SPEED} == {size / 0.5}
+    assert speed.TIMES not in {row.metric for row in rows}
+    monkeypatch.setattr(pykeen_side, "here", lambda: True)
+    monkeypatch.setattr(
+        pykeen_side, "triples_a_second", lambda way, facts_N3, *_, **__: len(facts_N3) / (1 + (way == "LCWA"))
+    )
+    rows = speed.of(case, fleet, told.append)
+    (times,) = [row.mean for row in rows if row.metric == speed.TIMES]
+    assert times == 2.0, "the faster of its two ways is compared with"
+    assert parts.part("throughput").goals[0].metric == speed.TIMES
+
+
+def test_bench_mmfed3_finished_runs_are_found_again_and_a_key_is_of_all_of_a_run(tmp_path: Path) -> None:
+    plain = v.one(n.MMFED3)
+    others = [
+        plain.at(1),
+        v.one(n.MMFED3, "hide"),
+        v.one(n.MMFEDE),
+        v.one(n.MMFED3, graph=fleets.WHOLE),
+        v.one(n.MMFED3, rate=0.1),
+        v.one(n.MMFED3, setting={"lr": 0.1}),
+        v.one(n.MMFED3, tuning=True),
+        v.one(n.MM_IND),
+        replace(plain, small=True),
+    ]
+    assert len({one.key() for one in (plain, *others)}) == 1 + len(others)
+    file = tmp_path / "runs.jsonl"
+    store.store(file).put(plain, made_up(plain))
+    assert store.store(file).get(plain) == made_up(plain)
+    assert store.store(file).get(others[0]) is None
+    assert Outcome.of_json(json.loads(json.dumps(asdict(made_up(plain))))) == made_up(plain)
+    for name in store.SOURCES:
+        assert (ROOT / name).exists(), name
+
+
+def test_bench_mmfed3_the_command_measures_what_it_was_asked(monkeypatch, tmp_path: Path) -> None:
+    asked: list[Wish] = []
+
+    def results(_study: object, wish: Wish, _say: object) -> list[Results]:
+        asked.append(wish)
+        return [finished(parts.part("table"))]
+
+    monkeypatch.setattr(Study, "results", results)
+    runs = tmp_path / "runs.jsonl"
+    words = ["--part", "table", "--seeds", "3", "--workers", "2", "--resume", str(runs)]
+    done = CliRunner().invoke(cli.app, ["mmfed3_hide", *words, "--format", "json"])
+    assert done.exit_code == 0, done.output
+    assert asked == [Wish(("table",), 3, 0, 2, runs)]
+    assert n.OURS in done.stdout
+    usual, extra = cli._STUDIES["mmfed3_hide"][1].split("; and ")
+    for name in parts.names():
+        assert re.search(rf"\b{name}\b", usual if parts.part(name).by_default else extra), name
+    with pytest.raises(Misconfigured, match="no graph 'WN18'"):
+        One("WN18").run()
+
+
+def test_bench_mmfed3_the_page_is_whole_and_fetches_nothing(tmp_path: Path) -> None:
+    results = [finished(parts.part(name), SEEDS[:2]) for name in ("table", "rates", "bytes", "full")]
+    timed = [Row(fleets.BUSY, n.FEDE, "first of three clients", speed.SPEED, 9.0)]
+    results.append(replace(finished(parts.part("throughput")), computed=timed))
+    rows = [row for one in results for row in one.rows()]
+    write(results, rows, tmp_path / "new" / "page.html")
+    page = (tmp_path / "new" / "page.html").read_text()
+    check_whole(page)
+    for words in (
+        n.OURS,
+        "what fills absent features",
+        "MRR by minutes of CPU",
+        "triples a second",
+        table.UNDER,
+    ):
+        assert words in page

@@ -1,0 +1,109 @@
+"""One real run of the study, on made-up windows in UCI-HAR's shapes."""
+
+from dataclasses import replace
+from statistics import fmean
+
+import numpy as np
+import pytest
+
+from lichen_lab.benchmarks.studies.qqr import run_spec, studies
+from lichen_lab.benchmarks.studies.qqr import variants as v
+from lichen_lab.benchmarks.studies.qqr.personal import halves
+from lichen_lab.benchmarks.studies.qqr.probes import without
+from lichen_lab.benchmarks.studies.qqr.settings import Flow, Setting
+from lichen_lab.simulation.data.access.split import Part, Split
+from tests.support.qqr_study import PROBES, SENSORS, made_split, tiny
+
+SPLITS = {"train": made_split((1, 3, 5), 0), "test": made_split((2, 4), 1)}
+
+
+@pytest.fixture(autouse=True)
+def _made_up_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    def loaded(_name: str, part: Part) -> Split:
+        return SPLITS[part]
+
+    monkeypatch.setattr(studies, "_loaded", loaded)
+
+
+def test_bench_qqr_a_run_is_the_same_again_and_answers_its_probes() -> None:
+    setting = tiny(
+        Setting(flow=v.HALF, config=v.quantity(v.PNR), probes=("dead_sensor", "fillings", "personal"))
+    )
+    first, second = run_spec.run(setting), run_spec.run(replace(setting, probes=()))
+    assert (first.curve, first.bytes_up) == (second.curve, second.bytes_up)
+    assert list(first.curve) == [2]
+    assert first.bytes_at[2] == sum(first.bytes_up.values())
+    assert len(first.recall_K) == 6
+    assert fmean(first.recall_K) == pytest.approx(first.curve[2]), "as many windows of each class"
+    assert first.refused == 0
+    assert {name: sorted(found) for name, found in first.probes.items()} == {
+        name: sorted(PROBES[name]) for name in setting.probes
+    }
+    assert second.probes == {}
+
+
+def test_bench_qqr_methods_of_one_seed_begin_with_the_same_model_and_windows() -> None:
+    fleets = [
+        run_spec.fleet_of(tiny(Setting(flow=flow, config=v.quantity(method))))
+        for flow, method in ((v.CLEAN, v.FC), (v.HALF, v.PNR), (v.noisy(0.0), v.IS))
+    ]
+    held = [[device.stream.at(2).y_B.tolist() for device in fleet] for fleet in fleets]
+    assert held[0] == held[1] == held[2]
+    other = run_spec.fleet_of(tiny(Setting(seed=1)))
+    assert [device.stream.at(2).y_B.tolist() for device in other] != held[0]
+
+
+def test_bench_qqr_no_training_device_holds_the_unseen_class_and_prototype_devices_do() -> None:
+    flow = Flow(unseen_class=4, prototype_devices=1)
+    fleet = run_spec.fleet_of(tiny(Setting(flow=flow)))
+    holds = {device.name: 4 in device.stream.at(1).y_B for device in fleet}
+    assert holds == {"d0": False, "d1": False, "p0": True}
+    assert [device.role for device in fleet] == ["train", "train", "prototype"]
+    assert len({device.number for device in fleet}) == 3, "two devices would train in the same order"
+
+
+def test_bench_qqr_prototype_devices_alone_can_teach_a_class() -> None:
+    before = tiny(Setting(flow=Flow(unseen_class=4), config=v.quantity(v.PNR), probes=("unseen_class",)))
+    after = replace(before, flow=replace(before.flow, prototype_devices=1))
+    found = [run_spec.run(setting) for setting in (before, after)]
+    assert sorted(found[1].probes["unseen_class"]) == sorted(PROBES["unseen_class"])
+    recall = [outcome.probes["unseen_class"]["recall, with"] for outcome in found]
+    assert recall[0] == 0.0
+    assert found[1].probes["unseen_class"]["recall, without"] == 0.0
+    assert recall[1] > 0.0, "nobody learned it"
+    assert found[1].bytes_up["head"] == found[0].bytes_up["head"], "a prototype device sent a model"
+
+
+def test_bench_qqr_a_task_of_one_sensor_has_its_windows_alone() -> None:
+    setting = tiny(Setting(modalities=("gyroscope",), config=v.quantity(v.FC)))
+    task, windows = studies.task_of(setting), studies.split(setting, "test").windows
+    assert task.modality_names == ("gyroscope",)
+    assert set(task.network.encoders) == {"gyroscope"}
+    assert windows.present_BM.shape == (len(windows), 1)
+    assert np.array_equal(windows.x["gyroscope"], SPLITS["test"].windows.x["gyroscope"])
+    assert set(run_spec.run(setting).bytes_up) >= {"encoder/gyroscope", "head"}
+
+
+def test_bench_qqr_a_dead_sensor_leaves_nothing_of_its_values() -> None:
+    windows = without(SPLITS["test"].windows, SENSORS[0])
+    assert not windows.x[SENSORS[0]].any()
+    assert windows.present_BM.tolist() == [[False, True]] * len(windows)
+
+
+def test_bench_qqr_what_a_person_is_judged_on_overlaps_nothing_that_was_learned() -> None:
+    split = SPLITS["test"]
+    own, other = halves(split, 2)
+    every = split.of_person(2).windows.x[SENSORS[0]][:, 0, 0].tolist()
+    places = [
+        sorted(every.index(value) for value in part.x[SENSORS[0]][:, 0, 0].tolist()) for part in (own, other)
+    ]
+    assert not set(places[0]) & set(places[1])
+    # Windows of the archive overlap by half: the neighbour of a learned one is not judged.
+    same_class = [(a, b) for a in places[0] for b in places[1] if a // 10 == b // 10]
+    assert min(b - a for a, b in same_class) >= 2
+    assert set(own.y_B.tolist()) == set(other.y_B.tolist()) == set(range(6))
+
+
+def test_bench_qqr_a_small_run_is_judged_on_some_windows_and_a_whole_one_on_all() -> None:
+    assert len(run_spec.judged_on(Setting())) == len(SPLITS["test"])
+    assert len(run_spec.judged_on(Setting(flow=Flow(test=50)))) == 50

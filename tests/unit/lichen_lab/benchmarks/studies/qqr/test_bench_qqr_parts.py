@@ -1,0 +1,207 @@
+"""The parts of the study: their variants, rows, goals and page, on made-up runs."""
+
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from lichen_lab.benchmarks import cli, registry
+from lichen_lab.benchmarks.result import Goal, Row
+from lichen_lab.benchmarks.studies.qqr import STUDY
+from lichen_lab.benchmarks.studies.qqr import variants as v
+from lichen_lab.benchmarks.studies.qqr.part import Part, Results, paired, standard_error
+from lichen_lab.benchmarks.studies.qqr.parts.bytes import FLOAT32, bytes_to, smoothed
+from lichen_lab.benchmarks.studies.qqr.report.page import html, write
+from lichen_lab.benchmarks.studies.qqr.settings import Outcome
+from lichen_lab.benchmarks.study.study import Study, Wish
+from lichen_lab.benchmarks.tables import tables
+from protocol.errors import Misconfigured
+from tests.support.pages import check_whole
+from tests.support.qqr_study import made_up
+
+SEEDS = (0, 1, 2)
+parts = STUDY.parts
+
+
+def finished(part: Part) -> Results:
+    done = {setting.key(): made_up(setting) for setting in part.ones(SEEDS)}
+    return part.results(done, SEEDS)
+
+
+def outcome(curve: dict[int, float], each: int = 10) -> Outcome:
+    return Outcome(curve, {r: each * r for r in curve}, {"head": each}, [], {}, 0, 1.0)
+
+
+@pytest.fixture(params=parts.names())
+def part(request: pytest.FixtureRequest) -> Part:
+    return parts.part(request.param)
+
+
+def test_bench_qqr_each_line_of_a_part_has_a_name_of_its_own_and_options_that_there_are(part: Part) -> None:
+    lines = [(one.method, one.under) for one in part.variants]
+    assert len(lines) == len(set(lines))
+    assert all(one.one.key() for one in part.variants)
+    assert part.title
+
+
+def test_bench_qqr_every_difference_is_between_variants_that_there_are(part: Part) -> None:
+    assert {name for pair in part.versus for name in pair} <= {one.method for one in part.variants}
+
+
+def test_bench_qqr_every_goal_speaks_about_one_row_and_none_of_a_quick_run(part: Part) -> None:
+    rows = part.rows(finished(part))
+    for goal in part.goals:
+        if "reaches" in goal.metric or "% of its own" in goal.metric:
+            continue  # made-up curves need not get there
+        assert sum(goal.concerns(row) for row in rows) == 1, goal
+    small = part.small()
+    done = {setting.key(): made_up(setting) for setting in small.ones((0,))}
+    quick = part.rows(small.results(done, (0,), quick=True))
+    assert quick
+    assert not [(goal, row) for goal in part.goals for row in quick if goal.concerns(row)]
+
+
+def test_bench_qqr_every_part_has_rows_of_every_seed(part: Part) -> None:
+    rows = part.rows(finished(part))
+    assert rows
+    counts = {row.n for row in rows if "bytes to" not in row.metric and "reaches" not in row.metric}
+    assert counts <= {len(part.seeds or SEEDS), 1}
+    assert len(part.seeds or SEEDS) in counts
+
+
+def test_bench_qqr_parts_share_their_runs() -> None:
+    keys = {name: {s.key() for s in parts.part(name).ones((0,))} for name in parts.names()}
+    assert keys["quantity"] & keys["quality"], "FC is PQ"
+    assert keys["quantity"] & keys["bits"], "PNR with 4 bits"
+    assert keys["quantity"] & keys["bytes"]
+    assert keys["personal"] < keys["quantity"]
+    assert len(keys["dead_sensor"] - keys["quantity"] - keys["every_round"]) == 2, "one sensor alone, twice"
+
+
+def test_bench_qqr_the_tables_do_not_use_the_seeds_of_tuning() -> None:
+    assert not set(v.TUNING_SEEDS) & set(range(v.SEEDS))
+    assert {s.seed for s in parts.part("tune").ones(range(v.SEEDS))} == set(v.TUNING_SEEDS)
+    grid = {(one.method, one.one.config["lr"]) for one in parts.part("tune").variants}
+    assert grid == {(method, lr) for method in v.QUANTITY for lr in v.GRID}
+
+
+def test_bench_qqr_unasked_runs_no_sweep_and_no_tuning() -> None:
+    names = [part.name for part in parts.chosen(())]
+    assert names[0] == "quantity"
+    assert not {"sweeps", "tune"} & set(names)
+    assert [part.name for part in parts.chosen(("tune", "bits", "tune"))] == ["tune", "bits"]
+    with pytest.raises(Misconfigured, match=r"no part 'bit'.*quantity"):
+        parts.chosen(("bit",))
+
+
+def test_bench_qqr_the_literal_rule_is_the_papers_whatever_is_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
+    tuned = {**v.QUANTITY, v.PNR: {"impute": "pnr_posterior", "pce_on_incomplete": True}}
+    monkeypatch.setattr(v, "QUANTITY", tuned)
+    literal = v.quantity(v.PNR, v.LITERAL)
+    assert (literal["impute"], literal["pce_on_incomplete"], literal["normalise"]) == ("pnr", False, False)
+    assert v.quantity(v.PNR)["impute"] == "pnr_posterior"
+    assert v.quantity(v.ZP_INPUT, v.LITERAL)["impute"] == "zero_input"
+
+
+def test_bench_qqr_differences_are_taken_seed_by_seed() -> None:
+    ours = {0: outcome({40: 0.9}), 1: outcome({40: 0.7}), 3: outcome({40: 0.1})}
+    theirs = {0: outcome({40: 0.8}), 1: outcome({40: 0.5}), 2: outcome({40: 0.9})}
+    assert paired(ours, theirs, lambda one: one.accuracy) == pytest.approx([10.0, 20.0])
+    assert standard_error([10.0, 20.0]) == pytest.approx(5.0)
+    assert Row("", "", "", "", 15.0, 50**0.5, 2).se == pytest.approx(5.0)
+    assert standard_error([10.0]) == 0.0
+
+
+def test_bench_qqr_bytes_to_an_accuracy_are_those_of_the_smoothed_mean_curve() -> None:
+    runs = {
+        0: outcome({4: 0.1, 8: 0.5, 12: 0.6, 16: 0.7, 20: 0.7}),
+        1: outcome({4: 0.3, 8: 0.7, 12: 0.6, 16: 0.7, 20: 0.7}, each=30),
+    }
+    assert smoothed(runs) == pytest.approx({4: 20, 8: 40, 12: 140 / 3, 16: 190 / 3, 20: 200 / 3})
+    assert bytes_to(runs, 60.0) == 20 * 16
+    assert bytes_to(runs, 69.0) is None, "one lucky version is not there yet"
+
+
+def test_bench_qqr_who_never_reaches_the_accuracy_misses_that_goal() -> None:
+    part = parts.part("bytes")
+    low = {setting.key(): outcome({40: 0.3}) for setting in part.ones((0,))}
+    fedavg = next(one for one in part.variants if one.method in FLOAT32)
+    low[fedavg.one.at(0).key()] = outcome({40: 0.9})
+    rows = part.rows(part.results(low, (0,)))
+    missed = [goal for goal in part.goals for row in rows if goal.concerns(row) and not goal.met(row)]
+    assert any("reaches" in goal.metric for goal in missed)
+
+
+def test_bench_qqr_the_page_is_whole_and_fetches_nothing(tmp_path: Path) -> None:
+    results = [finished(part) for part in parts.chosen(())]
+    rows = [row for one in results for row in one.part.rows(one)]
+    write(results, rows, tmp_path / "new" / "page.html")
+    page = (tmp_path / "new" / "page.html").read_text()
+    check_whole(page)
+    assert all(f'id="part-{one.part.name}"' in page for one in results)
+    assert page.count("<svg") >= len(results)
+    assert re.search(r'class="(good|bad)">(met|missed)<', page)
+
+
+def test_bench_qqr_a_page_of_nothing_but_one_quick_part_says_so() -> None:
+    small = parts.part("bits").small()
+    done = {setting.key(): made_up(setting) for setting in small.ones((0,))}
+    results = [small.results(done, (0,), quick=True)]
+    assert "its figures mean nothing" in html(results, small.rows(results[0]))
+
+
+def test_bench_qqr_a_difference_stands_in_the_line_that_it_speaks_about() -> None:
+    rows = [Row("d", method, "s", "accuracy, %", 80.0, 1.0, 3) for method in ("PNR", "ZP", "IS")]
+    rows += [Row("d", "PNR", "s", f"above {name}, points", 1.5, 0.3, 3) for name in ("ZP", "IS")]
+    (table,) = tables(rows)
+    assert (table.metrics, table.margin) == (("accuracy, %",), "PNR minus this")
+    assert [len(line.margins) for line in table.lines] == [0, 1, 1]
+    against_one = [row for row in rows if row.method != "PNR"]
+    against_one += [Row("d", name, "s", "above PNR, points", -1.5, 0.3, 3) for name in ("ZP", "IS")]
+    (table,) = tables(against_one)
+    assert table.margin == "minus PNR"
+    assert [len(line.margins) for line in table.lines] == [1, 1]
+
+
+def test_bench_qqr_is_a_bench_with_the_goals_of_its_parts() -> None:
+    bench = registry.bench("qqr")
+    goals = {goal for name in parts.names() for goal in parts.part(name).goals}
+    assert set(bench.goals) == goals
+    goal = Goal("accuracy, %", 87.5, above=True, method="PNR")
+    assert goal.concerns(Row("d", "PNR", "s", "accuracy, %", 90.0))
+    assert not goal.concerns(Row("d", "IS", "s", "accuracy, %", 90.0))
+
+
+def test_bench_qqr_the_command_measures_what_it_was_asked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[Wish] = []
+
+    def results(_study: object, wish: Wish, _say: object) -> list[Results]:
+        asked.append(wish)
+        return [finished(parts.part("bits"))]
+
+    monkeypatch.setattr(Study, "results", results)
+    page, runs = tmp_path / "page.html", tmp_path / "runs.jsonl"
+    words = ["--part", "bits", "--seeds", "3", "--workers", "2", "--report", str(page), "--resume", str(runs)]
+    done = CliRunner().invoke(cli.app, ["qqr", *words, "--format", "json"])
+    assert done.exit_code == 0, done.output
+    assert asked == [Wish(("bits",), 3, 0, 2, runs, any_code=False, report=page, quick=False)]
+    assert "2-bit prototypes" in page.read_text()
+
+
+def test_bench_qqr_the_help_names_every_part_and_those_that_must_be_asked_for() -> None:
+    usual, asked = cli._STUDIES["qqr"][1].split("; and ")
+    for name in parts.names():
+        assert re.search(rf"\b{name}\b", usual if parts.part(name).by_default else asked), name
+
+
+def test_bench_qqr_every_benchmark_has_words_for_its_help() -> None:
+    assert set(registry.names()) - cli._OWN_OPTIONS - set(cli._STUDIES) == set(cli._HELP)
+
+
+def test_bench_qqr_an_unknown_part_ends_with_its_words() -> None:
+    done = CliRunner().invoke(cli.app, ["qqr", "--part", "bit"])
+    assert done.exit_code == 78
+    assert "no part 'bit'" in done.stderr

@@ -1,0 +1,245 @@
+"""``lichen bench tactfl``: its runs, store, parts, page and command, on made-up runs and a made fleet."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from lichen_lab.benchmarks import cli
+from lichen_lab.benchmarks.run_cache import ROOT
+from lichen_lab.benchmarks.studies.tactfl import STUDY, store
+from lichen_lab.benchmarks.studies.tactfl import names as n
+from lichen_lab.benchmarks.studies.tactfl import run_spec as module
+from lichen_lab.benchmarks.studies.tactfl import variants as v
+from lichen_lab.benchmarks.studies.tactfl.part import ACCURACY, F1, Part, Results, above, least, shown
+from lichen_lab.benchmarks.studies.tactfl.parts import broken, missing, table
+from lichen_lab.benchmarks.studies.tactfl.parts.labels import SHARES
+from lichen_lab.benchmarks.studies.tactfl.report.page import write
+from lichen_lab.benchmarks.studies.tactfl.run_spec import One, run
+from lichen_lab.benchmarks.studies.tactfl.settings import HERE, TRAINED, TUNED, Outcome
+from lichen_lab.benchmarks.study.study import Study, Wish
+from models.methods.tactfl import TactflConfig
+from protocol.errors import Misconfigured
+from protocol.tasks.folding import Aggregator
+from tests.support import tactfl_study
+from tests.support.pages import check_whole
+from tests.support.tactfl_study import made_up
+
+SEEDS = (0, 1, 2)
+parts = STUDY.parts
+
+
+def finished(part: Part, seeds: tuple[int, ...] = SEEDS) -> Results:
+    return part.results({one.key(): made_up(one) for one in part.ones(seeds)}, seeds)
+
+
+@pytest.fixture(params=parts.names())
+def part(request: pytest.FixtureRequest) -> Part:
+    return parts.part(request.param)
+
+
+def test_bench_tactfl_each_line_of_a_part_has_a_name_of_its_own(part: Part) -> None:
+    lines = [(line.dataset, line.method, line.under) for line in part.variants]
+    assert len(lines) == len(set(lines))
+    assert len({(shown(one).one.key(), shown(one).end, shown(one).test) for one in part.variants}) >= 2
+
+
+def test_bench_tactfl_every_option_is_one_that_its_method_has(part: Part) -> None:
+    from lichen_lab.benchmarks.studies.tactfl.baselines import BASELINES  # noqa: PLC0415 - torch
+    from lichen_lab.benchmarks.studies.tactfl.baselines.loop import options_of  # noqa: PLC0415 - likewise
+
+    for one in part.ones((0,)):
+        Aggregator.model_validate(dict(one.setting.aggregator))
+        tune = {f"finetune_{name}": value for name, value in one.setting.tune.items()}
+        own = dict(one.setting.options)
+        if one.method in BASELINES:
+            own = options_of(BASELINES[one.method], one.setting)[0]
+        TactflConfig.model_validate({**own, **tune})
+
+
+def test_bench_tactfl_goals_speak_about_rows_that_there_are_and_none_of_a_quick_run(part: Part) -> None:
+    rows = part.rows(finished(part))
+    for goal in part.goals:
+        assert any(goal.concerns(row) for row in rows), goal
+    small = part.small()
+    assert all(one.small and one.setting.rounds == 2 for one in small.ones((0,)))
+    assert {one.seed for one in small.ones((0,))} == {0}
+    made = {one.key(): made_up(one) for one in small.ones((0,))}
+    quick = part.rows(small.results(made, (0,), quick=True))
+    assert quick
+    assert not [(goal, row) for goal in part.goals for row in quick if goal.concerns(row)]
+
+
+def test_bench_tactfl_tables_and_tuning_share_no_seed_and_tuning_no_test_person() -> None:
+    tune = parts.part("tune")
+    assert not tune.by_default
+    assert not {one.seed for one in tune.ones(range(v.SEEDS))} & set(range(v.SEEDS))
+    assert all(one.tuning for one in tune.ones(()))
+    for name in parts.names():
+        if name != "tune":
+            assert not any(one.tuning for one in parts.part(name).ones((0,)))
+
+
+def test_bench_tactfl_what_asks_nothing_of_devices_is_run_once_for_all_their_conditions() -> None:
+    runs = {one.key() for one in parts.part("missing").ones((0,)) if one.method in v.ALONE}
+    assert len(runs) == len(v.ALONE)
+    assert runs <= {one.key() for one in parts.part("table").ones((0,))}
+    shares = [one for one in parts.part("labels").ones((0,)) if one.method == n.RANDOM]
+    assert len({one.key() for one in shares}) == len(SHARES), "the labelled windows are another matter"
+
+
+def _outcome(f1: float, tuned: float | None = None, **more: object) -> Outcome:
+    ends = {TRAINED: f1} | ({} if tuned is None else {TUNED: tuned})
+    scores = {end: {HERE: {"f1": value, "accuracy": value + 1}} for end, value in ends.items()}
+    return Outcome(scores, **more)  # type: ignore[arg-type]  # its own fields
+
+
+def _rows(part: Part, outcome: dict[str, Outcome]) -> dict[tuple[str, str, str], float]:
+    """Method, conditions, metric -> mean, where each method has one outcome, one point better by seed."""
+
+    def made(one: One) -> Outcome:
+        found = outcome[one.method]
+        scores = {
+            end: {name: {k: x + one.seed for k, x in s.items()} for name, s in by_test.items()}
+            for end, by_test in found.scores.items()
+        }
+        return replace(found, scores=scores)
+
+    rows = part.rows(part.results({one.key(): made(one) for one in part.ones(SEEDS)}, SEEDS))
+    return {(row.method, row.setting, row.metric): row.mean for row in rows}
+
+
+def test_bench_tactfl_lines_show_ends_of_runs_and_differences_are_paired() -> None:
+    outcome = {name: _outcome(50.0, 60.0) for name in (n.OURS, *n.BASELINES)}
+    outcome |= {n.LABELLED: _outcome(80.0), n.OURS: _outcome(78.0, 83.5), n.RANDOM: _outcome(70.0, 79.0)}
+    found = _rows(parts.part("table"), outcome)
+    under = table.UNDER
+    assert found[n.TACTFL, under, F1] == 79.0
+    assert found[n.TACTFL, under, ACCURACY] == 80.0
+    assert found[n.TACTFL_TUNED, under, F1] == 84.5
+    assert found[n.LABELLED_ONLY, under, F1] == 81.0
+    assert found[n.NO_CONTRAST_TUNED, under, F1] == 80.0
+    assert found[n.TACTFL_TUNED, under, above(n.LABELLED_ONLY)] == 3.5
+    assert found[n.TACTFL, under, above(n.BASELINES[n.RANDOM])] == 8.0
+
+
+def test_bench_tactfl_the_worst_seed_is_told() -> None:
+    part = parts.part("table")
+
+    def made(one: One) -> Outcome:
+        tuned = {0: 81.0, 1: 79.5, 2: 95.0}[one.seed]
+        return _outcome(80.0, tuned)
+
+    rows = part.rows(part.results({one.key(): made(one) for one in part.ones(SEEDS)}, SEEDS))
+    worst = [
+        row for row in rows if (row.method, row.metric) == (n.TACTFL_SHORTER_TUNED, least(n.LABELLED_ONLY))
+    ]
+    assert [(row.mean, row.n) for row in worst] == [(-0.5, 1)]
+    assert [goal.met(row) for goal in part.goals for row in worst if goal.concerns(row)] == [False]
+
+
+def test_bench_tactfl_missing_rates_stand_beside_the_papers_figures() -> None:
+    outcome = {name: _outcome(76.83, 80.0) for name in (n.OURS, *n.BASELINES)}
+    found = _rows(parts.part("missing"), outcome)
+    assert found[n.TACTFL, missing.under(0.7), missing.BESIDE] == pytest.approx(77.83 - 75.83)
+    assert found[n.BASELINES[n.FEDOPT], missing.under(0.8), missing.BESIDE] == pytest.approx(77.83 - 56.45)
+    assert (n.TACTFL_TUNED, missing.under(0.5), missing.BESIDE) not in found
+
+
+def test_bench_tactfl_a_broken_device_is_told_by_its_weight_and_its_cost() -> None:
+    part = parts.part("broken")
+    words = list(broken.FAULTS)
+
+    def made(one: One) -> Outcome:
+        hurt = one.conditions.broken != ""
+        lost = 1.5 if one.setting.options.get("weighting") != "equal" else 6.0
+        shares = {"d00": 0.4, "d01": 1.2} if hurt else {"d00": 1.0, "d01": 1.0}
+        kinds = {"d00": "broken" if hurt else "", "d01": ""}
+        return _outcome(80.0 - lost * hurt, 84.0, shares=shares, kinds=kinds)
+
+    rows = part.rows(part.results({one.key(): made(one) for one in part.ones(SEEDS)}, SEEDS))
+    found = {(row.method, row.setting, row.metric): row.mean for row in rows}
+    assert found[n.TACTFL, words[1], broken.WEIGHT] == pytest.approx(0.4)
+    assert found[n.TACTFL, words[1], broken.COST] == 1.5
+    assert found[n.NO_SIMILARITY, words[2], broken.COST] == 6.0
+    assert (n.TACTFL, words[0], broken.WEIGHT) not in found
+
+
+def test_bench_tactfl_a_run_is_of_its_fleet_and_names_the_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = tactfl_study.fleet()
+    fleet = replace(fleet, members=(replace(fleet.members[0], kind="odd"), *fleet.members[1:]))
+    monkeypatch.setattr(module, "_fleet", lambda *_: fleet)
+    told: list[str] = []
+    outcome = One("made", n.OURS, tactfl_study.TINY).run(told.append)
+    assert outcome.kinds == {"d0": "odd", "d1": "", "d2": ""}
+    assert told[-1] == "round 2 of 2"
+    assert run(One("made", n.OURS, tactfl_study.TINY)).scores == outcome.scores
+
+
+def test_bench_tactfl_finished_runs_are_found_again_and_a_key_is_of_all_of_a_run(tmp_path: Path) -> None:
+    plain = v.one(v.UCI_HAR, n.OURS)
+    others = [
+        plain.at(1),
+        v.one(v.UCI_HAR, n.FEDAVG),
+        v.one(v.HAPT, n.OURS),
+        v.one(v.UCI_HAR, n.OURS, setting={"lr": 0.1}),
+        v.one(v.UCI_HAR, n.OURS, setting={"tune": {"lr": 0.1}}),
+        v.one(v.UCI_HAR, n.OURS, conditions={"missing": 0.5}),
+        v.one(v.UCI_HAR, n.OURS, temperature=0.7),
+        v.one(v.UCI_HAR, n.OURS, tuning=True),
+        replace(plain, small=True),
+    ]
+    assert len({one.key() for one in (plain, *others)}) == 1 + len(others)
+    file = tmp_path / "runs.jsonl"
+    store.store(file).put(plain, made_up(plain))
+    assert store.store(file).get(plain) == made_up(plain)
+    assert store.store(file).get(others[0]) is None
+
+
+def test_bench_tactfl_the_code_version_sees_every_source_that_it_names() -> None:
+    for name in store.SOURCES:
+        assert (ROOT / name).exists(), name
+
+
+def test_bench_tactfl_the_command_measures_what_it_was_asked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[Wish] = []
+
+    def results(_study: object, wish: Wish, _say: object) -> list[Results]:
+        asked.append(wish)
+        return [finished(parts.part("table"))]
+
+    monkeypatch.setattr(Study, "results", results)
+    runs = tmp_path / "runs.jsonl"
+    words = ["--part", "table", "--seeds", "3", "--workers", "2", "--resume", str(runs)]
+    done = CliRunner().invoke(cli.app, ["tactfl", *words, "--format", "json"])
+    assert done.exit_code == 0, done.output
+    assert asked == [Wish(("table",), 3, 0, 2, runs)]
+    assert n.TACTFL_TUNED in done.stdout
+
+
+def test_bench_tactfl_the_help_names_every_part_and_those_that_must_be_asked_for() -> None:
+    usual, asked = cli._STUDIES["tactfl"][1].split("; and ")
+    for name in parts.names():
+        assert re.search(rf"\b{name}\b", usual if parts.part(name).by_default else asked), name
+
+
+def test_bench_tactfl_an_unknown_part_or_fleet_ends_with_its_words() -> None:
+    done = CliRunner().invoke(cli.app, ["tactfl", "--part", "tabel"])
+    assert done.exit_code == 78
+    assert "no part 'tabel'" in done.stderr
+    with pytest.raises(Misconfigured, match="no fleet 'bus'"):
+        run(One("bus", n.OURS))
+
+
+def test_bench_tactfl_the_page_is_whole_and_fetches_nothing(tmp_path: Path) -> None:
+    results = [finished(parts.part(name), SEEDS[:2]) for name in ("table", "labels", "broken")]
+    rows = [row for one in results for row in one.part.rows(one)]
+    write(results, rows, tmp_path / "new" / "page.html")
+    page = (tmp_path / "new" / "page.html").read_text()
+    check_whole(page)
+    for words in (n.TACTFL_TUNED, "broken: noise", "F1 by condition", "90 % labelled"):
+        assert words in page

@@ -1,0 +1,221 @@
+"""The study's baselines and its TACTFL, on a made fleet of three small devices."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from lichen_lab.benchmarks.studies.tactfl import names as n
+from lichen_lab.benchmarks.studies.tactfl.baselines import BASELINES, RUNS
+from lichen_lab.benchmarks.studies.tactfl.baselines.autoencoder import Reconstruction
+from lichen_lab.benchmarks.studies.tactfl.baselines.loop import Baseline, Federation, mean
+from lichen_lab.benchmarks.studies.tactfl.baselines.pseudo import PseudoLabels, contrast
+from lichen_lab.benchmarks.studies.tactfl.federation import run as tactfl
+from lichen_lab.benchmarks.studies.tactfl.federation import shares
+from lichen_lab.benchmarks.studies.tactfl.settings import HERE, TRAINED, TUNED, Fleet, Outcome, Setting
+from lichen_lab.benchmarks.studies.tactfl.shared import Coordinator, task_of
+from lichen_lab.simulation.training.guided import Guide
+from models.contract import Blobs
+from models.guided import Weighing
+from models.tensors import flatten
+from protocol.errors import Misconfigured
+from tests.support import tactfl_study
+
+SURE = {"confidence": 0.0, "warm_epochs": 1}
+
+
+def quiet(_line: str) -> None:
+    pass
+
+
+def setting(**options: object) -> Setting:
+    return replace(tactfl_study.TINY, options={**tactfl_study.TINY.options, **options})
+
+
+def federation(name: str, fleet: Fleet | None = None, **options: object) -> Federation:
+    return Federation(BASELINES[name], fleet or tactfl_study.fleet(), setting(**options), 0)
+
+
+def trained(made: Federation, member: int = 0) -> Blobs:
+    """What a device sends in round 1."""
+    assert made.local is not None
+    found = made.local.train(made.fleet.members[member], made.state, 1)
+    assert found is not None
+    return found[1]
+
+
+def distance(one: Blobs, other: Blobs) -> float:
+    """Of trained values, by what both have."""
+    a, b = flatten(one), flatten(other)
+    names = [name for name in a if name in b and "running" not in name]
+    return float(np.sqrt(sum(np.square(a[name] - b[name]).sum() for name in names)))
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_tactfl_baseline_runs_the_same_for_the_same_seed(name: str) -> None:
+    own = SURE if name in {n.FEDAVG, n.FEDOPT, n.FEDPROX, n.MOON} else {}
+    one, again, other = (RUNS[name](tactfl_study.fleet(), setting(**own), seed, quiet) for seed in (0, 0, 1))
+    assert one.scores == again.scores
+    assert one.scores != other.scores
+    ends = {TRAINED, TUNED} if name in {n.RANDOM, n.AUTOENCODER} else {TRAINED}
+    assert set(one.scores) == ends
+    assert one.by_round[-1] == (2, one.f1())
+
+
+def test_tactfl_baseline_an_unknown_option_is_named() -> None:
+    with pytest.raises(Misconfigured, match="FedProx: no option 'proxy'"):
+        federation(n.FEDPROX, proxy=1.0)
+
+
+def test_tactfl_baseline_means_are_weighted_and_what_nobody_trained_stays() -> None:
+    state = {
+        "encoder/a": {"encoder/a/w": np.zeros(2, np.float32)},
+        "head": {"head/w": np.ones(1, np.float32)},
+    }
+    sent = [
+        (1.0, {"encoder/a": {"encoder/a/w": np.array([4.0, 0.0], np.float32)}}),
+        (3.0, {"encoder/a": {"encoder/a/w": np.array([0.0, 8.0], np.float32)}}),
+    ]
+    found = mean(state, sent)
+    assert found["encoder/a"]["encoder/a/w"].tolist() == [1.0, 6.0]
+    assert found["head"] is state["head"]
+
+
+def test_tactfl_baseline_devices_send_parts_of_modalities_that_they_have() -> None:
+    for name in (n.FEDAVG, n.AUTOENCODER):
+        made = federation(name, **(SURE if name == n.FEDAVG else {}))
+        both, one = (set(trained(made, member)) for member in (0, 2))
+        assert both - one == {blob for blob in both if blob.endswith("/mic")} != set()
+
+
+def test_tactfl_baseline_where_the_model_is_not_confident_nobody_trains() -> None:
+    made = federation(n.FEDAVG, confidence=1.1, warm_epochs=1)
+    assert isinstance(made.local, PseudoLabels)
+    assert made.local.train(made.fleet.members[0], made.state, 1) is None
+    alone = replace(tactfl_study.fleet(), members=())
+    options = {"confidence": 1.1, "warm_epochs": 1}
+    with_fleet, without = (
+        RUNS[n.FEDAVG](fleet, setting(**options), 0, quiet) for fleet in (tactfl_study.fleet(), alone)
+    )
+    assert with_fleet.scores == without.scores
+    sure = RUNS[n.FEDAVG](tactfl_study.fleet(), setting(**SURE), 0, quiet)
+    assert sure.scores != without.scores
+
+
+def test_tactfl_baseline_fedprox_holds_devices_to_the_global_model() -> None:
+    moved = {}
+    for prox in (0.0, 1e3):
+        made = federation(n.FEDPROX, **SURE, prox=prox)
+        moved[prox] = distance(trained(made), made.state)
+    free = federation(n.FEDAVG, **SURE)
+    assert moved[0.0] == distance(trained(free), free.state) > 0
+    assert moved[1e3] < 0.9 * moved[0.0]
+
+
+def test_tactfl_baseline_moon_is_its_equation_and_without_it_fedavg() -> None:
+    z, near, far = torch.tensor([[1.0, 0.0]]), torch.tensor([[2.0, 0.0]]), torch.tensor([[0.0, 3.0]])
+    assert float(contrast(z, near, far, 0.5)) == pytest.approx(np.log(1 + np.exp(-2)))
+    assert float(contrast(z, near, near, 0.5)) == pytest.approx(np.log(2))
+    assert float(contrast(z, far, near, 0.5)) > float(contrast(z, near, far, 0.5))
+    plain, off, on = (
+        flatten(trained(federation(name, **SURE, **more)))
+        for name, more in ((n.FEDAVG, {}), (n.MOON, {"moon": 0.0}), (n.MOON, {"moon": 5.0}))
+    )
+    assert all(np.array_equal(plain[name], off[name]) for name in plain)
+    assert any(not np.array_equal(plain[name], on[name]) for name in plain)
+
+
+def test_tactfl_baseline_fedopt_steps_by_adam_and_goes_on_with_its_moments() -> None:
+    made = federation(n.FEDOPT, **SURE, server_lr=0.01)
+    made.round(1)
+    moments = {name: tensors for name, tensors in made.state.items() if name.startswith("optimizer/")}
+    assert moments
+    assert not any(name.startswith("optimizer/") for name in made.model)
+    made.round(2)
+    assert any(not np.array_equal(x, flatten(made.state)[name]) for name, x in flatten(moments).items())
+
+
+def test_tactfl_baseline_autoencoders_reconstruct_ever_better() -> None:
+    made = federation(n.AUTOENCODER)
+    assert isinstance(made.local, Reconstruction)
+    assert {"decoder/acc", "decoder/mic"} <= set(made.state)
+    assert not {"decoder/acc", "decoder/mic"} & set(made.model)
+    errors = [made.local.error(made.fleet.members[0], made.state)]
+    for round_ in (1, 2, 3):
+        made.round(round_)
+        errors.append(made.local.error(made.fleet.members[0], made.state))
+    for name in ("acc", "mic"):
+        assert errors[3][name] < errors[1][name] < errors[0][name]
+
+
+def test_tactfl_baseline_all_begin_alike_and_pass_over_the_labelled_windows_as_often() -> None:
+    passes = Federation(
+        BASELINES[n.RANDOM], tactfl_study.fleet(), replace(setting(), rounds=7, tune_epochs=60), 0
+    )
+    assert sum(passes._epochs(round_) for round_ in range(1, 8)) == 60
+    first = Coordinator.of(tactfl_study.fleet(), passes.task, setting()).client.initial(passes.task, 0)
+    made = Federation(
+        Baseline("random", BASELINES[n.AUTOENCODER].local, {"decoder_dim": 8}), passes.fleet, setting(), 0
+    )
+    assert distance(made.model, first) == 0
+
+
+def test_tactfl_study_fine_tuned_end_is_what_the_products_last_round_gives() -> None:
+    fleet, plain = tactfl_study.fleet(), setting()
+    found = tactfl(fleet, plain, 0, quiet)
+    whole = setting(finetune_epochs=plain.tune_epochs, finetune_lr=0.01)
+    product = tactfl(fleet, replace(whole, tune_epochs=0), 0, quiet)
+    assert found.scores[TUNED] == product.scores[TRAINED]
+    assert found.scores[TRAINED] != found.scores[TUNED]
+    assert set(product.scores) == {TRAINED}
+
+
+def test_tactfl_study_similarity_weights_change_the_version_and_are_told() -> None:
+    weighed, equal = (
+        tactfl(tactfl_study.fleet(), setting(**more), 0, quiet)
+        for more in ({"sharpness": 50.0, "floor": 0.0}, {"weighting": "equal"})
+    )
+    assert equal.shares == pytest.approx(dict.fromkeys(("d0", "d1", "d2"), 1.0))
+    assert weighed.shares != pytest.approx(equal.shares)
+    assert weighed.bytes_up == pytest.approx(equal.bytes_up, rel=0.05)
+    assert weighed.bytes_up > 0
+    assert weighed.refused == 0
+    assert set(weighed.last_shares) == {"d0", "d1", "d2"}
+
+
+def test_tactfl_study_shares_are_of_equal_weights_over_rounds_and_parts() -> None:
+    rounds = [
+        Weighing({"encoder/a": {"x": 0.75, "y": 0.25}, "encoder/b": {"x": 1.0}}),
+        Weighing({"encoder/a": {"x": 0.25, "y": 0.75}}),
+    ]
+    assert shares(rounds) == {"x": pytest.approx((1.5 + 1.0 + 0.5) / 3), "y": pytest.approx(1.0)}
+
+
+def test_tactfl_study_the_coordinators_training_is_the_products() -> None:
+    fleet = tactfl_study.fleet()
+    task = task_of(fleet, tactfl_study.TINY, 0, tactfl_study.TINY.options)
+    coordinator = Coordinator.of(fleet, task, tactfl_study.TINY)
+    state = coordinator.client.initial(task, 0)
+    guide = Guide.of(task, fleet.labelled, 0)
+    assert guide is not None
+    made, _ = guide.finish(1, state)
+    ours = flatten(coordinator.head(1, state))
+    assert all(np.array_equal(x, ours[name]) for name, x in flatten(made).items())
+
+
+def test_tactfl_study_measured_encoders_have_the_labelled_windows_statistics() -> None:
+    fleet = tactfl_study.fleet()
+    task = task_of(fleet, tactfl_study.TINY, 0, {})
+    coordinator = Coordinator.of(fleet, task, tactfl_study.TINY)
+    state = coordinator.client.initial(task, 0)
+    before, after = flatten(state), flatten(coordinator.measured(state))
+    moved = {name for name, x in after.items() if not np.array_equal(x, before[name])}
+    assert moved == {name for name in before if "running_" in name}
+
+
+def test_tactfl_study_an_outcome_survives_json_and_names_ends_that_are_not_there() -> None:
+    outcome = Outcome({TRAINED: {HERE: {"f1": 1.0, "accuracy": 2.0}}}, [(2, 1.0)])
+    assert Outcome.of_json({**outcome.__dict__, "by_round": [[2, 1.0]]}) == outcome
+    with pytest.raises(KeyError, match="fine-tuned"):
+        outcome.f1(TUNED)

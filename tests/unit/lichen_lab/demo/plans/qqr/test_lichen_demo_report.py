@@ -1,0 +1,161 @@
+"""The report needs nothing but itself, and shows what the story says."""
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from lichen_lab.demo.core.results import Check, DeviceStory, ObserverStory, Prediction, RoundStory
+from lichen_lab.demo.figures import confused
+from lichen_lab.demo.page import size
+from lichen_lab.demo.plans.qqr.report import PAGE
+from lichen_lab.demo.plans.qqr.results import Sizes, Story
+from lichen_lab.demo.plans.qqr.simulated_seeds import ALONE, FEDERATED, Line
+from lichen_lab.simulation.data import spar_fleet
+from lichen_lab.simulation.data.sets import spar
+from tests.support.browser import at_widths, needs_chromium
+
+
+@pytest.fixture
+def story() -> Story:
+    """A made-up run, small."""
+    told = Story(
+        labels=spar.LABELS, modalities=("accelerometer", "gyroscope"), unseen=(8, 9, 10), version="1"
+    )
+    told.rounds = [RoundStory(i, 0.3 + i / 10, 1000 * i, 2000 * i, ("usnea",)) for i in range(1, 5)]
+    for device in spar_fleet.DEVICES:
+        counts = {m: list(range(7)) for m in told.modalities}
+        one = DeviceStory(device.name, device.people, device.trouble, 21, counts, alone=0.5)
+        one.quality = {"accelerometer": 0.9}
+        one.missing = {"gyroscope": 0.4}
+        told.devices.append(one)
+    told.confusion = [[3 if i == j else 0 for j in range(7)] for i in range(7)]
+    seen = [Prediction(1.28 * i, "PEN", "PEN" if i % 3 else None, 0.8, {"gyroscope": True}) for i in range(9)]
+    told.observer = ObserverStory(
+        "physcia", 7, "python", torch_free=True, how="<own & clean>", predictions=seen
+    )
+    told.observer.fault = (3.0, 6.0)
+    told.study = [Line(s, v, a, 1.0) for s in (1, 2) for v, a in ((FEDERATED, 0.8), (ALONE, 0.5))]
+    told.sizes = Sizes(1094, 26, 100, 95)
+    told.checks = [Check("a", ok=True, detail="fine"), Check("b", ok=False, detail="no", must=False)]
+    return told
+
+
+class _Tags(HTMLParser):
+    VOID = frozenset({"meta", "br", "hr", "img", "link", "input"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in self.VOID:
+            self.open.append(tag)
+        self._attributes(attrs)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:  # noqa: ARG002 - HTMLParser's
+        self._attributes(attrs)
+
+    def _attributes(self, attrs: list[tuple[str, str | None]]) -> None:
+        self.ids += [value or "" for name, value in attrs if name == "id"]
+        self.links += [value or "" for name, value in attrs if name in {"src", "href", "xlink:href"}]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_whole_and_fetches_nothing(story: Story) -> None:
+    page = PAGE.html(story)
+    tags = _Tags()
+    tags.feed(page)
+    assert tags.open == []
+    twice = {one for one in tags.ids if tags.ids.count(one) > 1}
+    assert not twice, "two figures share an id"
+    assert all(link.startswith(("#", "data:image/png;base64,")) for link in tags.links)
+    assert "@import" not in page
+    assert "url(http" not in page
+    assert page.count('<div class="desk"><svg') == 7
+
+
+@needs_chromium
+def test_no_figure_is_cut_at_the_width_of_a_phone_a_tablet_and_a_desk(story: Story, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    page.write_text(PAGE.html(story))
+    shown = """[...document.querySelectorAll("figure .scroll")].map((box) => [
+        box.scrollWidth - box.clientWidth,
+        [...box.querySelectorAll("svg")].map((svg) => svg.getBoundingClientRect().width).filter((w) => w > 0),
+    ])"""
+    for width, figures in at_widths(page, (360, 1000, 1400), shown, tmp_path).items():
+        assert len(figures) == 7
+        for cut_px, widths in figures:
+            assert cut_px <= 0, f"a figure is cut by {cut_px} px at {width} px"
+            assert len(widths) == 1, "a page shows a figure for a desk or for a phone"
+            assert widths[0] >= 250
+
+
+def test_every_reference_in_a_figure_leads_somewhere(story: Story) -> None:
+    page = PAGE.html(story)
+    ids = set(re.findall(r'\bid="([^"]+)"', page))
+    assert set(re.findall(r'(?:url\(|href=")#([^")]+)', page)) <= ids
+
+
+def test_the_headlines_are_the_storys(story: Story) -> None:
+    page = PAGE.html(story)
+    assert "70 %" in page  # the last round
+    assert "+30.0" in page  # the margin over a device alone
+    assert "1.1 kB" in page
+    assert "<own" not in page
+
+
+def test_a_story_without_study_observer_and_confusion_still_renders(story: Story) -> None:
+    story.study, story.observer, story.confusion, story.sizes = [], None, [], None
+    for device in story.devices:
+        device.alone = None
+    assert PAGE.html(story).count('<div class="desk"><svg') == 4
+
+
+def test_a_story_survives_its_file(story: Story, tmp_path: Path) -> None:
+    story.save(tmp_path / "report.json")
+    assert Story.load(tmp_path / "report.json") == story
+
+
+def test_what_must_hold_decides(story: Story) -> None:
+    assert story.worked
+    story.checks.append(Check("c", ok=False, detail=""))
+    assert not story.worked
+    story.checks = []
+    assert not story.worked, "nothing was checked"
+
+
+def test_sizes_are_for_people() -> None:
+    assert [size(n) for n in (999, 1094, 2_500_000)] == ["999 B", "1.1 kB", "2.5 MB"]
+
+
+def test_the_largest_confusion_is_named(story: Story) -> None:
+    assert confused(story) == "No window is taken for another exercise."
+    story.confusion[3][4], story.confusion[0][1] = 9, 2
+    words = "internal rotation is taken for external rotation in 75 % of its windows (9 of 12)"
+    assert words in confused(story)
+    assert words in PAGE.html(story)
+
+
+def test_the_table_says_which_case_it_shows_and_greys_what_is_within_the_spread(story: Story) -> None:
+    story.study += [
+        Line(s, v, a, 1.0) for v in ("zero input", "zero feature") for s, a in ((1, 0.78), (2, 0.83))
+    ]
+    page = PAGE.html(story)
+    assert "one of them is missing" in page
+    assert page.count('class="n soft"') == 2
+
+
+def test_beside_the_accuracy_stands_what_it_is_of(story: Story) -> None:
+    story.confusion[0][1] = 3
+    assert story.judged == 24
+    # of the first class 3 of 6 are found, of the second 3 are and 3 more are called so
+    assert story.macro_f1 == pytest.approx((2 * (6 / 9) + 5) / 7)
+    words = PAGE.html(story)
+    assert "model on 24 windows of" in words
+    assert "macro F1 over 7 classes 90 %" in words

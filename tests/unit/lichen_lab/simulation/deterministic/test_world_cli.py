@@ -1,0 +1,73 @@
+"""``lichen simulate --faults``."""
+
+import json
+
+import pytest
+
+from lichen import cli
+from lichen_lab.simulation.deterministic import batch, world
+from lichen_lab.simulation.deterministic import cli as world_cli
+
+
+def simulate(capsys, *words: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["simulate", "--faults", *words])
+    out, err = capsys.readouterr()
+    return int(ended.value.code or 0), out, err
+
+
+def test_world_cli_sums_up_for_people(capsys) -> None:
+    code, out, _ = simulate(capsys, "--seeds", "2")
+    assert code == 0
+    assert "no promise was broken" in out
+    assert "2 seeds" in out
+
+
+def test_world_cli_sums_up_for_programs_and_shows_progress(capsys, monkeypatch) -> None:
+    monkeypatch.setattr(world_cli, "_EVERY_S", 0.0)
+    code, out, err = simulate(capsys, "--seeds", "2", "--seed", "5", "--format", "json")
+    found = json.loads(out)
+    assert code == 0
+    assert (found["first_seed"], found["seeds"], found["violations"]) == (5, 2, 0)
+    assert found["steps"] > 100
+    assert found["faults"]
+    assert "1 of 2 seeds, 0 failed" in err
+
+
+def test_world_cli_a_broken_promise_is_status_70_and_says_how_to_see_it_again(capsys, monkeypatch) -> None:
+    def broken(seed: int) -> world.Outcome:
+        return world.Outcome(
+            seed, world.draw(seed), "at 1.0 s, step 9: it was forgotten", trace=["one", "two"]
+        )
+
+    monkeypatch.setattr(batch, "run_seed", broken)
+    code, out, _ = simulate(capsys, "--seeds", "3")
+    assert code == 70
+    assert "3 seeds broke a promise" in out
+    assert "lichen simulate --faults --seed 2 --trace" in out
+    code, out, _ = simulate(capsys, "--seeds", "1", "--seed", "4", "--format", "json")
+    assert code == 70
+    assert json.loads(out)["failed"][0]["seed"] == 4
+    assert json.loads(out)["failed"][0]["trace"] == ["one", "two"]
+
+
+def test_world_cli_traces_one_seed(capsys) -> None:
+    code, out, _ = simulate(capsys, "--seed", "3", "--trace")
+    assert code == 0
+    assert "coordinator begins life 1" in out
+    assert "seed 3: no promise was broken" in out
+    assert world.run_seed(3).mark in out, "the trace changes nothing"
+
+
+def test_world_cli_without_faults_still_asks_for_data(capsys) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["simulate"])
+    assert ended.value.code == 2
+    assert "--task" in capsys.readouterr().err
+
+
+def test_world_two_processes_come_to_the_same(capsys) -> None:
+    _, alone, _ = simulate(capsys, "--seeds", "2", "--format", "json")
+    _, both, _ = simulate(capsys, "--seeds", "2", "--format", "json", "--workers", "2")
+    one, two = json.loads(alone), json.loads(both)
+    assert {**one, "seconds": 0} == {**two, "seconds": 0}

@@ -1,0 +1,116 @@
+"""What a device of DisentAFL keeps for itself and what travels: last layers, and features with kd."""
+
+import numpy as np
+import torch
+
+from models.data import window_set
+from models.methods.disentafl.client import make_client
+from models.methods.disentafl.personal import blended
+from models.methods.disentafl.routing import domain_gate
+from models.methods.disentafl.routing.blob_names import config_of
+from tests.support.disentafl_cases import ACC, ALL
+from tests.support.disentafl_learning import learnable, on, small, taken, train, whole
+
+
+def test_a_private_last_layer_never_leaves_and_is_where_the_next_round_begins():
+    task = small(last_layer="private")
+    state, windows = whole(task), learnable(task)
+    first = train(task, windows, on(task, state, ALL))
+    assert not any(name.startswith("last/") for name in first.tensors)
+    own = {name for name in first.private if name.startswith("last/")}
+    assert {name.rpartition("/")[0] for name in own} == {f"last/{o}" for o in ALL.targets}
+    # with nothing but the private part changed, so is what travels
+    quiet = {name: np.zeros_like(t) if name in own else t for name, t in first.private.items()}
+    second, other = (train(task, windows, on(task, state, ALL), p, round_=2) for p in (first.private, quiet))
+    name = "decoder/label/fc.weight"
+    assert second.tensors[name].tobytes() != other.tensors[name].tobytes()
+    taken(task, state, first)
+
+
+def test_an_interpolated_last_layer_travels_is_kept_and_every_round_begins_with_the_fleets():
+    task = small(last_layer="interpolated", keep_moments=False)
+    state, windows = whole(task), learnable(task)
+    held = on(task, state, ALL)
+    first = train(task, windows, held)
+    name = "last/label/fc.weight"
+    np.testing.assert_allclose(
+        first.private[name], held["last/label"][name] + first.tensors[name], rtol=1e-6, atol=1e-6
+    )
+    only_gate = {domain_gate.MEMORY: first.private[domain_gate.MEMORY]}
+    second, again = (train(task, windows, held, p, round_=2) for p in (first.private, only_gate))
+    assert second.tensors[name].tobytes() == again.tensors[name].tobytes()
+
+
+def test_a_shared_last_layer_stays_nowhere_else():
+    task = small(last_layer="shared", keep_moments=False)
+    result = train(task, learnable(task), on(task, whole(task), ALL))
+    assert set(result.private) == {domain_gate.MEMORY}
+    assert "last/label/fc.weight" in result.tensors
+
+
+def test_a_target_that_comes_back_finds_its_own_last_layer():
+    task = small()
+    held = on(task, whole(task), ALL)
+    first = train(task, learnable(task), held)
+    fewer = train(task, learnable(task), on(task, whole(task), ACC), first.private, profile=ACC, round_=2)
+    name = "last/speed/fc.weight"
+    assert fewer.private[name].tobytes() == first.private[name].tobytes()
+
+
+def test_with_kd_weights_stay_and_features_by_class_travel():
+    task = small(aggregate="kd", epochs=2)
+    state, windows = whole(task), learnable(task)
+    first = train(task, windows, on(task, state, ALL))
+    parts = {name.split("/")[0] for name in first.tensors}
+    assert parts == {"gate", "features"}
+    assert set(first.extra["rows"]["features/acc.label"]) == {0, 1, 2}
+    # label has 3 rows, pose 2, speed and picture one each
+    assert first.extra["rows"]["features/_shared._shared"] == list(range(7))
+    assert first.tensors["features/gyro.pose/values"].shape == (2, 4)
+    own = {name.split("/")[0] for name in first.private} - {"gate_memory", "moments"}
+    assert own == {"base", "domain", "expert", "decoder", "last"}
+    second = taken(task, state, first)
+    changed = {blob for blob in state if any((second[blob][n] != t).any() for n, t in state[blob].items())}
+    assert {blob.split("/")[0] for blob in changed} == {"gate", "features"}
+    later = train(task, windows, on(task, second, ALL), first.private, round_=2)
+    assert later.metrics["loss"] < first.metrics["loss"]
+    assert first.metrics["distil"] == 0
+    assert later.metrics["distil"] > 0
+
+
+def test_only_rows_with_data_travel():
+    task = small(aggregate="kd")
+    windows = learnable(task)
+    windows = window_set.select(windows, windows.y_B != 1)
+    rows = train(task, windows, on(task, whole(task), ACC), profile=ACC).extra["rows"]
+    assert rows["features/acc.label"] == [0, 2]
+    assert rows["features/acc._shared"] == [0, 2]
+
+
+def test_the_features_sent_are_the_means_by_class_of_what_trained():
+    task = small(aggregate="kd", domains=1)
+    state, windows = on(task, whole(task), ACC), learnable(task)
+    result = train(task, windows, state, profile=ACC)
+    own = blended(config_of(task), state, result.private)
+    net = make_client().inference_model(task, own).net
+    with torch.no_grad():
+        seen = net(torch.ones(48, 1, dtype=torch.bool), torch.from_numpy(windows.x["acc"]))
+    for blob, (m, o) in {"acc.label": (0, 0), "acc._shared": (0, 1), "_shared.label": (1, 0)}.items():
+        want = [seen.z_BMOF[windows.y_B == k, m, o].mean(dim=0).numpy() for k in range(3)]
+        np.testing.assert_allclose(result.tensors[f"features/{blob}/values"], want, rtol=1e-4, atol=1e-5)
+
+
+def test_distillation_draws_features_to_the_fleets():
+    def apart(distil):
+        task = small(aggregate="kd", domains=1, epochs=10, distil=distil)
+        state = on(task, whole(task), ACC)
+        for blob in [name for name in state if name.startswith("features/")]:
+            values, rounds = f"{blob}/values", f"{blob}/rounds"
+            count = len(state[blob][rounds])
+            state[blob] = {
+                values: np.full_like(state[blob][values], 2),
+                rounds: np.ones(count, np.float32),
+            }
+        return train(task, learnable(task), state, profile=ACC).metrics["distil"]
+
+    assert apart(5.0) < apart(0.0) / 2

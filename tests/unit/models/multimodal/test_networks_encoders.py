@@ -1,0 +1,162 @@
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from models.multimodal.encoders import Cnn1d, Lstm, make_encoder, poolings_of, widths_of
+from models.multimodal.network import (
+    MultimodalNetwork,
+    build,
+    load_blobs,
+    parameter_count,
+    to_blobs,
+    two_branch_task,
+)
+from protocol.errors import Refused
+from protocol.tasks.task import Encoder, Modality, Network, Task, Window
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """As the worker runs it; with more, torch's threads wait for each other on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def small_task(samples: int = 16) -> Task:
+    return Task(
+        name="small",
+        labels=("a", "b", "c"),
+        modalities=(
+            Modality(name="acc", channels=3, rate_hz=10, offset=1.0, scale=2.0),
+            Modality(name="gyro", channels=2, rate_hz=10),
+        ),
+        window=Window(length_s=samples / 10),
+        network=Network(
+            encoders={"gyro": Encoder(kind="lstm", width=6, depth=2)}, feature_dim=8, hidden_dim=5
+        ),
+    )
+
+
+def test_reference_network_has_exactly_the_published_number_of_parameters() -> None:
+    assert parameter_count(build(two_branch_task())) == 223_622
+
+
+def test_channel_growth_and_pooling_follow_the_written_rules() -> None:
+    assert widths_of(32, 5) == (32, 32, 64, 64, 64)
+    assert widths_of(4, 7) == (4, 4, 8, 8, 8, 16, 16)
+    assert [poolings_of(t, 5) for t in (1, 8, 16, 31, 32, 128, 1024)] == [0, 0, 1, 1, 2, 4, 5]
+
+
+@pytest.mark.parametrize("kind", ["cnn1d", "lstm"])
+@pytest.mark.parametrize("samples", [1, 16, 100, 1024])
+def test_encoders_take_every_window_length(kind: str, samples: int) -> None:
+    encoder = make_encoder(Encoder.model_validate({"kind": kind, "width": 4, "depth": 3}), 2, samples, 7)
+    z = encoder(torch.randn(3, 2, samples))
+    assert z.shape == (3, 7)
+    assert z.isfinite().all()
+
+
+@pytest.mark.parametrize("encoder", [Cnn1d(2, 1, 4, 2, 5), Lstm(2, 4, 1, 5)], ids=["cnn1d", "lstm"])
+def test_a_batch_of_one_window_trains(encoder: torch.nn.Module) -> None:
+    z = encoder.train()(torch.randn(1, 2, 1))
+    z.sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in encoder.parameters())
+
+
+def test_four_batches_of_one_round_move_the_statistics_most_of_the_way() -> None:
+    encoder = Lstm(2, 4, 1, 5).train()
+    for _ in range(4):
+        encoder(10 + torch.randn(64, 2, 8))
+    assert encoder.norm_in.running_mean.min() > 7
+
+
+def test_plain_sgd_at_the_papers_rate_leaves_chance() -> None:
+    # Two classes differ in frequency only; without BatchNorm the loss stays at log 2 = .69.
+    torch.manual_seed(0)
+    phase, t = 6.3 * torch.rand(64, 2, 1), torch.arange(32.0)
+    y = torch.arange(64) % 2
+    x = torch.sin(t * (0.5 + 0.8 * y)[:, None, None] + phase)
+    for encoder in (Cnn1d(2, 32, 8, 3, 2), Lstm(2, 16, 1, 2)):
+        for _ in range(60):
+            loss = torch.nn.functional.cross_entropy(encoder(x), y)
+            encoder.zero_grad()
+            loss.backward()
+            with torch.no_grad():
+                for p in encoder.parameters():
+                    p.sub_(0.08 * p.grad)
+        assert loss < 0.2, type(encoder).__name__
+
+
+def test_raw_units_are_normalised_inside() -> None:
+    net = build(small_task()).eval()
+    x = torch.randn(4, 3, 16)
+    bare = net.encoders["acc"](x)
+    assert torch.allclose(net.encode("acc", x * 2.0 + 1.0), bare, atol=1e-5)
+
+
+def test_head_sees_features_in_the_tasks_order() -> None:
+    net = build(small_task()).eval()
+    z = {"acc": torch.randn(2, 8), "gyro": torch.randn(2, 8)}
+    turned = dict(reversed(z.items()))
+    assert torch.equal(net.classify(z), net.classify(turned))
+    assert torch.equal(net.classify(z), net.head([z["acc"], z["gyro"]]))
+
+
+def test_blobs_carry_everything_that_the_outputs_depend_on() -> None:
+    torch.manual_seed(1)
+    net = build(small_task())
+    x = torch.randn(9, 3, 16), torch.randn(9, 2, 16)
+    net(*x)  # moves BatchNorm's statistics
+    blobs = to_blobs(net)
+    assert set(blobs) == {"encoder/acc", "encoder/gyro", "head"}
+    names = [name for tensors in blobs.values() for name in tensors]
+    assert "encoder/gyro/lstm.weight_hh_l1" in names
+    assert "encoder/acc/convolutions.1.running_var" in names
+    assert not any("num_batches" in name for name in names)
+    assert all(a.dtype == np.float32 for tensors in blobs.values() for a in tensors.values())
+    other = build(small_task())
+    load_blobs(other, blobs | {"prototypes/acc": {"prototypes/acc/values": np.zeros((3, 8), np.float32)}})
+    assert torch.equal(net.eval()(*x), other.eval()(*x))
+
+
+def test_blobs_are_copies() -> None:
+    net = build(small_task())
+    before = to_blobs(net)
+    with torch.no_grad():
+        for p in net.parameters():
+            p.add_(1.0)
+    load_blobs(net, before)
+    assert np.array_equal(to_blobs(net)["head"]["head/fc1.bias"], before["head"]["head/fc1.bias"])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            lambda b: b["head"].update({"head/fc1.bias": np.zeros(4, np.float32)}),
+            r"head/fc1.bias.*\(5,\).*\(4,\)",
+        ),
+        (lambda b: b["head"].pop("head/fc2.bias"), "head/fc2.bias.*nothing"),
+        (lambda b: b["head"].update({"head/fc9.bias": np.zeros(4, np.float32)}), "head/fc9.bias"),
+        (lambda b: b.pop("encoder/acc"), "encoder/acc"),
+    ],
+)
+def test_wrong_tensors_are_named(change, words) -> None:
+    blobs = to_blobs(build(small_task()))
+    change(blobs)
+    with pytest.raises(Refused, match=words):
+        load_blobs(build(small_task()), blobs)
+
+
+def test_a_device_may_lack_an_encoder_but_not_half_of_one() -> None:
+    net: MultimodalNetwork = build(small_task())
+    blobs = to_blobs(net)
+    del blobs["encoder/gyro"]
+    load_blobs(net, blobs, partial=True)
+    del blobs["encoder/acc"]["encoder/acc/fc.bias"]
+    with pytest.raises(Refused, match=r"encoder/acc/fc\.bias"):
+        load_blobs(net, blobs, partial=True)
