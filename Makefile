@@ -49,12 +49,12 @@ $(VENV)/torch.stamp:
 	$(BIN)/pip install -q torch==2.13.0
 	touch $@
 
-$(VENV)/demo.stamp: $(VENV)/torch.stamp pyproject.toml
-	$(BIN)/pip install -q -e '.[demo]'
+$(VENV)/demo.stamp: $(VENV)/torch.stamp pyproject.toml lichen_lab/pyproject.toml
+	$(BIN)/pip install -q -e '.[coordinator,export]' -e ./lichen_lab
 	touch $@
 
-$(VENV)/dev.stamp: $(VENV)/torch.stamp pyproject.toml
-	$(BIN)/pip install -q -e '.[dev]'
+$(VENV)/dev.stamp: $(VENV)/torch.stamp pyproject.toml lichen_lab/pyproject.toml
+	$(BIN)/pip install -q -e '.[dev]' -e ./lichen_lab
 	touch $@ $(VENV)/demo.stamp
 
 # What a device of the observing role installs: no torch, no web parts. Not editable: as on a device.

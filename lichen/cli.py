@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 from protocol.errors import Misconfigured, Refused, Transient
@@ -25,6 +26,7 @@ class Part:
     """A subcommand: where its typer app is, and the line that ``lichen --help`` shows unimported."""
 
     app: str
+    """Where its typer app is; empty: the distribution ``lichen-lab`` has it."""
     help: str
     panel: str
     runs: str = ""
@@ -57,12 +59,10 @@ PARTS: Final[dict[str, Part]] = {
     "export": Part(
         "lichen.commands.export:app", "A version into an ONNX bundle, checked against torch.", _RUN
     ),
-    "demo": Part("lichen_lab.demo.cli:app", "A whole fleet on this machine, on real sensor data.", _STUDY),
-    "simulate": Part(
-        "lichen_lab.simulation.cli:app", "Many devices in one process: the same method, no broker.", _STUDY
-    ),
-    "bench": Part("lichen_lab.benchmarks.cli:app", "The benchmarks, as tables or JSON.", _STUDY),
-    "data": Part("lichen_lab.simulation.data_cli:app", "Data sets and recordings.", _STUDY),
+    "demo": Part("", "A whole fleet on this machine, on real sensor data.", _STUDY),
+    "simulate": Part("", "Many devices in one process: the same method, no broker.", _STUDY),
+    "bench": Part("", "The benchmarks, as tables or JSON.", _STUDY),
+    "data": Part("lichen.commands.data:app", "Data sets and recordings.", _STUDY),
     "status": Part("lichen.commands.status:app", "What a fleet does now, and what it waits for.", _LOOK),
     "protocol": Part("lichen.commands.protocol:app", "What travels: the AsyncAPI document.", _LOOK),
 }
@@ -77,10 +77,6 @@ EXTRA_OF: Final = {
     "starlette": "coordinator",
     "uvicorn": "coordinator",
     "pyarrow": "parquet",
-    "iotcore": "demo",
-    "jinja2": "demo",
-    "matplotlib": "demo",
-    "seglearn": "demo",
 }
 """Third-party module -> the extra that installs it."""
 
@@ -133,13 +129,20 @@ def _found(where: str) -> Any:
 
 
 def mount(name: str) -> "typer.Typer":
-    """Import the part of that name."""
+    """Import the part of that name, with what lichen-lab adds to it (entry points ``lichen.commands``)."""
     import typer  # noqa: PLC0415 - as above
 
-    app = _found(PARTS[name].app)
-    if not isinstance(app, typer.Typer):
-        raise TypeError(f"{PARTS[name].app} is not a typer app")
-    return app
+    apps = [_found(PARTS[name].app)] if PARTS[name].app else []
+    apps += [one.load() for one in entry_points(group="lichen.commands", name=name)]
+    if not apps:
+        _stop(exit_codes.UNAVAILABLE, f"lichen {name} comes with lichen-lab: pip install lichen-lab")
+    for app in apps:
+        if not isinstance(app, typer.Typer):
+            raise TypeError(f"{name} is not a typer app: {app!r}")
+    for app in apps[1:]:
+        apps[0].add_typer(app)
+    mounted: typer.Typer = apps[0]
+    return mounted
 
 
 def _stop(code: int, words: str) -> NoReturn:

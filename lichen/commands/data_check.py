@@ -214,3 +214,21 @@ def _spreads(task: Task, every: Sequence[Checked]) -> Iterator[Finding]:
                 words = f"{file}: modality {name!r} moves {quotient:.3g} times as much as in the other files"
                 hint = f": off by {factor}, another unit?" if factor else ""
                 yield Finding("spread", ERROR if factor else WARNING, words + hint, name)
+
+
+def require_windows(task: Task, what: str) -> Task:
+    """Give the task back if it is learned on windows.
+
+    Args:
+        task: any.
+        what: the command that needs windows, for the message.
+
+    Raises:
+        Misconfigured: it is learned on graphs.
+    """
+    if task.graph is not None:
+        raise Misconfigured(
+            f"task {task.name!r} has a table [graph]: it is learned on facts, and {what} wants windows of "
+            "streams; lichen demo and lichen bench of its method show such a fleet"
+        )
+    return task

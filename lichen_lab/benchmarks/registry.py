@@ -1,23 +1,47 @@
-"""The benchmarks that there are: every module of this folder that has a ``BENCH``."""
+"""The benchmarks that there are: each module has a ``BENCH``."""
 
 from importlib import import_module
-from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final
 
-import lichen_lab.benchmarks
 from lichen_lab.benchmarks.result import Bench
 from protocol.errors import Misconfigured
 
 if TYPE_CHECKING:
     from lichen_lab.benchmarks.study.study import Study
 
-_TOOLS = frozenset({"cli", "registry", "result"})
+_MODULES: Final = {
+    "device": "suite.device_cost",
+    "disentafl": "studies.disentafl",
+    "fanin": "suite.coordinator.fan_in",
+    "fold": "suite.coordinator.fold_memory",
+    "hostile": "suite.coordinator.hostile_device",
+    "idle": "suite.idle_traffic",
+    "int8": "suite.int8",
+    "kills": "fault_injection.kills",
+    "matrix": "fault_injection.matrix_bench",
+    "mmfed3_hide": "studies.mmfed3_hide",
+    "names": "suite.coordinator.fleet_names",
+    "norms": "suite.update_norms",
+    "observer": "suite.observer",
+    "qqr": "studies.qqr",
+    "quality": "suite.quality_indicator",
+    "serving": "suite.serving",
+    "spar": "suite.spar",
+    "tactfl": "studies.tactfl",
+    "wire": "suite.wire_bytes",
+    "writes": "suite.disk_writes",
+}
+"""Name of a benchmark -> its module, below ``lichen_lab.benchmarks``."""
 
 
 def names() -> tuple[str, ...]:
-    """Their names, sorted. Modules that begin with ``_`` are shared pieces."""
-    found = (module.name for module in iter_modules(lichen_lab.benchmarks.__path__))
-    return tuple(sorted(name for name in found if name not in _TOOLS and not name.startswith("_")))
+    """Their names, sorted."""
+    return tuple(sorted(_MODULES))
+
+
+def _module(name: str) -> ModuleType:
+    return import_module(f"lichen_lab.benchmarks.{_MODULES[name]}")
 
 
 def bench(name: str) -> Bench:
@@ -28,11 +52,11 @@ def bench(name: str) -> Bench:
     """
     if name not in names():
         raise Misconfigured(f"no benchmark {name!r}; there are {', '.join(names())}, and `all`")
-    made: Bench = import_module(f"lichen_lab.benchmarks.{name}").BENCH
+    made: Bench = _module(name).BENCH
     return made
 
 
 def study(name: str) -> "Study[Any, Any]":
     """The benchmark of that name, which is made of parts: its package has a ``STUDY``."""
-    made: Study[Any, Any] = import_module(f"lichen_lab.benchmarks.{name}").STUDY
+    made: Study[Any, Any] = _module(name).STUDY
     return made

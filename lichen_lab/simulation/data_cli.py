@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 import typer
 
+from lichen.commands.data_check import require_windows
 from lichen_lab.simulation.data.sets import spar
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Task
-from runtime import exit_codes
 from runtime.outputs import writing
 from runtime.settings.load import load_toml
 
@@ -111,29 +111,6 @@ def _progress() -> Iterator["Say"]:
         yield say
 
 
-@app.command()
-def check(
-    paths: Annotated[list[Path], typer.Argument(help="recordings or window sets, or folders of them")],
-    task: Annotated[Path, typer.Option(help="task.toml that they are for")],
-    output_format: Shape = "table",
-) -> None:
-    """Look for what would make data useless without a word: names, classes, times, units, gaps.
-
-    Exit status 65: something is wrong; warnings alone are no error. docs/data.md lists what is looked for.
-    """
-    from lichen.commands import data_check, data_check_table  # noqa: PLC0415 - the other commands need none of it
-    from lichen_lab.simulation.data.streams import of_windows  # noqa: PLC0415 - as above
-
-    chosen = of_windows(load_toml(Task, task, named_by="--task"), "lichen data check")
-    every = [data_check.checked(chosen, file) for file in data_check.files_of(paths)]
-    told = data_check_table.report(chosen, every, data_check.across(chosen, every))
-    if output_format == "json":
-        typer.echo(json.dumps(told, allow_nan=False))
-    else:
-        typer.echo("\n".join(data_check_table.lines(told)))
-    raise typer.Exit(exit_codes.OK if told["sound"] else exit_codes.DATAERR)
-
-
 @app.command("spar")
 def show_spar(
     output_format: Annotated[Format, typer.Option("--format", help="table or json")] = "table",
@@ -183,11 +160,10 @@ def windows(
     one file a person, or a device. Tables (csv, parquet) are read as the task's own labelled one, where it
     names one.
     """
-    from lichen_lab.simulation.data.streams import of_windows  # noqa: PLC0415 - as above
     from lichen_lab.simulation.training.inputs import read_labelled  # noqa: PLC0415 - the other commands need none of it
     from models.data import window_set  # noqa: PLC0415 - as above
 
-    chosen = of_windows(load_toml(Task, task), "lichen data windows")
+    chosen = require_windows(load_toml(Task, task), "lichen data windows")
     # versions are judged on windows alone: what was kept before them is of no use there
     parts = []
     for file in recordings:

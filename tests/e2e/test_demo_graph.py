@@ -16,7 +16,7 @@ from lichen_lab.demo.plans.mmfed3_hide.results import GraphStory
 from lichen_lab.simulation.data import spar_fleet
 from lichen_lab.simulation.data.sets import small_graphs
 
-pytest.importorskip("iotcore", reason="the demo extra's broker")
+pytest.importorskip("iotcore", reason="the lab's broker")
 RUN_S = 120
 ROUNDS = 3
 # How well it learns in three rounds is left to chance; all else must hold.

@@ -17,7 +17,7 @@ from lichen_lab.simulation.data import spar_fleet
 from lichen_lab.simulation.data.sets import spar
 from protocol.errors import Misconfigured
 
-pytest.importorskip("iotcore", reason="the demo extra's broker")
+pytest.importorskip("iotcore", reason="the lab's broker")
 RUN_S = 280
 ROUNDS = 5
 # How well it predicts after so few rounds is left to chance; all else must hold.

@@ -15,7 +15,7 @@ from lichen_lab.demo.plans.qqr.results import Story
 from lichen_lab.simulation.data.sets import spar
 from protocol.errors import Misconfigured
 
-pytest.importorskip("iotcore", reason="the demo extra's broker")
+pytest.importorskip("iotcore", reason="the lab's broker")
 RUN_S = 330
 
 

@@ -18,7 +18,7 @@ from lichen_lab.simulation.data import spar_fleet
 from lichen_lab.simulation.data.sets import spar
 from protocol.errors import Misconfigured
 
-pytest.importorskip("iotcore", reason="the demo extra's broker")
+pytest.importorskip("iotcore", reason="the lab's broker")
 RUN_S = 150
 ROUNDS = 2
 # How well it learns in two rounds, and whom it trusts by then, is left to chance; all else must hold.

@@ -18,7 +18,7 @@ from lichen_lab.demo.core.scenario import Stage
 from lichen_lab.demo.core.screen import Screen
 from lichen_lab.simulation.data import spar_fleet as plan
 from lichen_lab.simulation.processes import environment
-from lichen_lab.simulation.processes.process import Child, Nursery
+from lichen_lab.simulation.processes.process import ONE_THREAD, Child, Nursery
 from protocol.errors import Transient
 from runtime.fleet_view import FleetView
 from runtime.mqtt.link import Link
@@ -27,7 +27,6 @@ from runtime.settings.load import MqttSettings
 _LOOK_S: Final = 0.25
 _LOW: Final = 10
 """Niceness of what runs beside the fleet."""
-ONE_THREAD: Final = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 StageT_co = TypeVar("StageT_co", bound=Stage[Any], covariant=True)

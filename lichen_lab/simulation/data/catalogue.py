@@ -84,7 +84,7 @@ KNOWN: Final = (
         "spar",
         "7 shoulder exercises, 10 people, watch, 140 series at 50 Hz",
         {spar_windows.FOLDER: (spar_windows.FILE,)},
-        "pip install 'lichen[demo]'",
+        "pip install lichen-lab",
     ),
     Known(
         "av-mnist",

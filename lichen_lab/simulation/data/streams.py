@@ -18,30 +18,10 @@ from numpy.typing import NDArray
 from models.contract import WindowSet
 from models.data.streams import context as contexts
 from models.data.window_set import select
-from protocol.errors import Misconfigured
-from protocol.tasks.task import Task
 
 Indices = NDArray[np.int64]
 _NOISE: Final = 1
 _MISSING: Final = 2
-
-
-def of_windows(task: Task, what: str) -> Task:
-    """The task, where it is one that windows teach.
-
-    Args:
-        task: any.
-        what: that wants windows, for the message.
-
-    Raises:
-        Misconfigured: it is learned on graphs.
-    """
-    if task.graph is not None:
-        raise Misconfigured(
-            f"task {task.name!r} has a table [graph]: it is learned on facts, and {what} wants windows of "
-            "streams; lichen demo and lichen bench of its method show such a fleet"
-        )
-    return task
 
 
 class Stream(Protocol):

@@ -14,6 +14,8 @@ from typing import Final
 from protocol.errors import Transient
 from runtime import exit_codes
 
+ONE_THREAD: Final = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
 _PR_SET_PDEATHSIG: Final = 1
 _RESTARTS: Final = 3
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)

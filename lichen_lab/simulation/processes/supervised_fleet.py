@@ -14,10 +14,9 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
 
-from lichen_lab.demo.core.fleet import ONE_THREAD
 from lichen_lab.simulation.processes import mosquitto
 from lichen_lab.simulation.processes.fleet_files import HOST, Layout
-from lichen_lab.simulation.processes.process import Child
+from lichen_lab.simulation.processes.process import ONE_THREAD, Child
 from protocol.errors import Transient
 
 BROKER: Final = "broker"

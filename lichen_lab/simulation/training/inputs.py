@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lichen_lab.simulation.data.streams import Stream, Unlabelled, of_windows
+from lichen.commands.data_check import require_windows
+from lichen_lab.simulation.data.streams import Stream, Unlabelled
 from lichen_lab.simulation.training.device import PROTOTYPE, Role
 from lichen_lab.simulation.training.evaluation.labelled import SHARE, parted
 from models import registry
@@ -59,7 +60,7 @@ def read_task(file: Path, rounds: int | None, options: Mapping[str, Any], named:
 
     if not file.is_file():
         raise Misconfigured(f"--task {file}: there is no such file")
-    task = of_windows(load_toml(Task, file, named_by="--task"), "lichen simulate")
+    task = require_windows(load_toml(Task, file, named_by="--task"), "lichen simulate")
     of_rounds = task.rounds if rounds is None else task.rounds.model_copy(update={"count": rounds})
     changed = {"rounds": of_rounds, "config": {**task.config, **options}, "method": named or task.method}
     return task.model_copy(update=changed)

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lichen_lab.simulation.data.streams import Fixed, Stream, of_windows
+from lichen.commands.data_check import require_windows
+from lichen_lab.simulation.data.streams import Fixed, Stream
 from lichen_lab.simulation.training.device import PROTOTYPE, Role, Site, VirtualDevice
 from lichen_lab.simulation.training.downloads import Downloads
 from lichen_lab.simulation.training.engine import Engine, RoundRecord, Tamper, Watch
@@ -145,7 +146,7 @@ def simulate(
 
 def _of_rounds(task: Task, rounds: int | None) -> Task:
     """The task with that number of rounds: devices and methods read it there."""
-    of_windows(task, "a simulation")
+    require_windows(task, "a simulation")
     if rounds is None:
         return task
     return task.model_copy(update={"rounds": task.rounds.model_copy(update={"count": rounds})})

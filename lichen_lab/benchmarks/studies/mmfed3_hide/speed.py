@@ -65,7 +65,7 @@ def rows(quick: bool, say: Say) -> list[Row]:  # noqa: FBT001 - every benchmark'
     from lichen_lab.benchmarks.studies.mmfed3_hide.federation import one_thread  # noqa: PLC0415 - torch
 
     if not pykeen_side.here():
-        say("PyKEEN is not here, and not compared with: pip install 'lichen[pykeen]'")
+        say("PyKEEN is not here, and not compared with: pip install 'lichen-lab[pykeen]'")
     with one_thread():
         if quick:
             fleet = fleets.fleet(_QUICK.graph, 0, Conditions(rate=v.RATE), small=True)

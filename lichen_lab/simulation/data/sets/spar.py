@@ -85,7 +85,7 @@ def locate() -> Path:
         if path.is_file():
             return path
     raise Misconfigured(
-        "SPAR is not here: it comes with seglearn 1.2.5 (pip install 'lichen[demo]'), "
+        "SPAR is not here: it comes with seglearn 1.2.5 (pip install lichen-lab), "
         f"or name a copy of its watch_dataset.npy in {FILE_VARIABLE}"
     )
 

@@ -1,0 +1,40 @@
+"""``lichen data check``: recordings and window sets against a task. ``lichen-lab`` adds the data sets."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from lichen.commands import data_check, data_check_table
+from protocol.tasks.task import Task
+from runtime import exit_codes
+from runtime.settings.load import load_toml
+
+app = typer.Typer(no_args_is_help=True, help="Data sets and recordings.", add_completion=False)
+Shape = Annotated[Literal["table", "json"], typer.Option("--format", help="table or json")]
+
+
+@app.callback()
+def data() -> None:
+    """Data sets and recordings."""
+
+
+@app.command()
+def check(
+    paths: Annotated[list[Path], typer.Argument(help="recordings or window sets, or folders of them")],
+    task: Annotated[Path, typer.Option(help="task.toml that they are for")],
+    output_format: Shape = "table",
+) -> None:
+    """Look for what would make data useless without a word: names, classes, times, units, gaps.
+
+    Exit status 65: something is wrong; warnings alone are no error. docs/data.md lists what is looked for.
+    """
+    chosen = data_check.require_windows(load_toml(Task, task, named_by="--task"), "lichen data check")
+    every = [data_check.checked(chosen, file) for file in data_check.files_of(paths)]
+    told = data_check_table.report(chosen, every, data_check.across(chosen, every))
+    if output_format == "json":
+        typer.echo(json.dumps(told, allow_nan=False))
+    else:
+        typer.echo("\n".join(data_check_table.lines(told)))
+    raise typer.Exit(exit_codes.OK if told["sound"] else exit_codes.DATAERR)
