@@ -35,10 +35,8 @@ def main(words: Sequence[str]) -> int:
         (OUT / "results.jsonl").unlink(missing_ok=True)
     forked.preload()
     with _copied() as tree:
-        chosen = plan.sample(tree, groups, options.seed, sys.maxsize)
-        chosen = [(group, mutant) for group, mutant in chosen if fnmatch(mutant.module, options.module)][
-            : options.count
-        ]
+        everything = plan.sample(tree, groups, options.seed)
+        chosen = [one for one in everything if options.only in one[1].key][: options.count]
         results = list(_tried(Bench(tree, options.budget), chosen, reasons))
     (OUT / "report.md").write_text(report.page(results, reasons, " ".join(["make mutants", *words])))
     failings = report.failings(results, reasons)
@@ -52,7 +50,9 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="which sample")
     parser.add_argument("--count", type=int, default=300, help="how many mutants")
     parser.add_argument("--group", default="*", help="only groups of pyproject.toml with such a name")
-    parser.add_argument("--module", default="*", help="only modules with such a path")
+    parser.add_argument(
+        "--only", default="", help="only mutants with this text in their name (module, function, change)"
+    )
     parser.add_argument(
         "--budget", type=float, default=20.0, help="processor seconds of tests for each mutant"
     )

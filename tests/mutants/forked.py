@@ -4,6 +4,7 @@ The parent imports third-party libraries once (torch alone takes seconds), but n
 repository. So a child starts fast, and imports our packages, one module of them mutated, from the copy.
 """
 
+import gc
 import importlib
 import os
 import resource
@@ -48,6 +49,7 @@ def preload() -> None:
     """Import what every child would import for itself."""
     for name in ("pytest", *_PRELOADED):
         importlib.import_module(name)
+    gc.freeze()  # a child's garbage collector need not walk all of it
 
 
 def run(tree: Path, arguments: list[str], plugin: object, log: Path, limits: Limits) -> Ended:

@@ -54,8 +54,8 @@ def _paths(root: Path, group: str, patterns: Iterable[str]) -> tuple[str, ...]:
     return tuple(paths)
 
 
-def sample(root: Path, chosen: Iterable[Group], seed: int, count: int) -> list[tuple[Group, Mutant]]:
-    """The first `count` of all mutants in an order that the seed gives.
+def sample(root: Path, chosen: Iterable[Group], seed: int) -> list[tuple[Group, Mutant]]:
+    """All mutants, in an order that the seed gives: a sample is the first of them.
 
     A mutant's place in the order depends on the seed and its own name alone: a larger sample begins with
     the smaller one, and a change elsewhere in the code leaves the sample as it is.
@@ -67,7 +67,7 @@ def sample(root: Path, chosen: Iterable[Group], seed: int, count: int) -> list[t
         for mutant in mutants(module, (root / module).read_text())
     ]
     everything.sort(key=lambda one: hashlib.sha256(f"{seed} {one[1].key}".encode()).digest())
-    return everything[:count]
+    return everything
 
 
 def accepted(file: Path = ACCEPTED) -> dict[str, str]:

@@ -61,17 +61,9 @@ def trace(tree: Path, modules: Iterable[str], file: str, answers: Path) -> list[
 
 def arguments(files: Iterable[str], tree: Path) -> list[str]:
     """How pytest is called: in our order, without what needs real data, a broker or minutes."""
-    quiet = [
-        "-q",
-        "--no-header",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:xdist",
-        f"--basetemp={tree.parent / 't'}",
-    ]
-    preloaded = ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
-    return [*quiet, *preloaded, "-m", "not data and not mosquitto and not long", *files]
+    quiet = ["-q", "--no-header", "--tb=short", f"--basetemp={tree.parent / 't'}"]
+    quick = ["--assert=plain", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:anyio"]
+    return [*quiet, *quick, "-m", "not data and not mosquitto and not long", *files]
 
 
 class _Recorder:

@@ -51,6 +51,20 @@ def test_each_quarantine_lasts_twice_as_long_up_to_a_bound_and_good_conduct_star
     assert known.until - known.since == 10.0
 
 
+def test_a_refusal_counts_for_the_time_given_and_no_longer() -> None:
+    assert after([1000.0, 1001.0, 1099.9]).level == 1
+    assert after([1000.0, 1001.0, 1100.0]).level == 0
+
+
+def test_a_quarantine_is_not_lengthened_while_it_lasts_and_the_next_may_begin_with_its_end() -> None:
+    known = after([1000.0] * 3)
+    assert after([1009.9] * 9, known).until == 1010.0
+    again = after([1010.0] * 3, known)
+    assert (again.since, again.until, again.level) == (1010.0, 1030.0, 2)
+    just = after([1030.0 + RULES.longest_s] * 3, again)
+    assert just.level == 3, "good conduct lasts longer than the longest quarantine"
+
+
 def test_zero_refusals_never_quarantine() -> None:
     rules = RULES.model_copy(update={"refusals": 0})
     assert after([1000.0] * 99, rules=rules).until == 0

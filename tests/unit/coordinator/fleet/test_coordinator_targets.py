@@ -60,6 +60,25 @@ async def test_coverage_counts_a_target_that_a_device_learns_as_a_cell(tmp_path)
             assert chosen.why["fast"] == "covers acc x speed"
 
 
+async def test_a_further_attempt_asks_only_as_many_as_are_still_wanted_and_nobody_who_delivered(
+    tmp_path,
+) -> None:
+    task = tiny_task(devices_per_round=3)
+    with Store(tmp_path / "c.sqlite3") as store:
+        roster = Roster(store, lambda: 0.0)
+        names = [f"d{n}" for n in range(6)]
+        for name in names:
+            roster.update(state(name, "acc", windows=(2, 1)))
+        chooser = Chooser(task, Rules.of(task), roster, store)
+        for delivered, asked in (((), 3), (("d0", "d4"), 1), (("d0", "d1", "d2", "d4"), 1)):
+            given = RoundState(round=1, attempt=2, delivered=delivered, invited=delivered)
+            chosen = await chooser.choose(Select(round=1, attempt=2), names, given, Terms(1))
+            assert len(chosen.devices) == asked
+            assert not set(chosen.devices) & set(delivered)
+            assert chosen.why.keys() == {*chosen.devices, *delivered}
+            assert all(chosen.why[name] == "delivered in an earlier attempt" for name in delivered)
+
+
 def test_other_targets_need_another_folder(tmp_path) -> None:
     settings, task = settings_for(tmp_path, 1), tiny_task()
     with Store(tmp_path / "c.sqlite3") as store:

@@ -18,6 +18,7 @@ from coordinator.messaging.sender import Post
 from coordinator.storage import schema
 from coordinator.storage.database import Store
 from coordinator.storage.model_registry import Registry
+from coordinator.storage.update_journal import Journal
 from coordinator.storage.write_behind import Ledger
 from protocol import messages
 from protocol.errors import Misconfigured, Reason, Refused, Transient
@@ -98,6 +99,36 @@ def test_bytes_of_uploads_that_were_given_up_do_not_fill_the_disk(tmp_path) -> N
     again.enter_round(1)
     again.announce("d1", pointer(3000, "other"), 10_000)
     assert not list((tmp_path / "u").rglob("*.part")), "also what an earlier process began"
+
+
+def test_an_update_that_is_whole_ends_the_other_uploads_of_its_device_and_of_no_other(tmp_path) -> None:
+    uploads = Uploads(tmp_path / "u", per_device_bytes=4000, total_bytes=9000)
+    uploads.enter_round(1)
+    data, other = b"y" * 1000, pointer(2000, "other")
+    ref = BlobRef(digest=digest(data), size=len(data))
+    whole = BlobPointer(task="tiny", round=1, blob=ref, chunk_bytes=1024)
+    for device in ("d1", "d2"):
+        for one in (other, whole):
+            uploads.announce(device, one, 10_000)
+        uploads.add(device, other.blob.digest, 0, b"x" * 1024)
+    assert uploads.add("d1", ref.digest, 0, data) == data
+    assert [uploads.expects("d1", one.blob.digest) for one in (other, whole)] == [False, False]
+    assert [uploads.expects("d2", one.blob.digest) for one in (other, whole)] == [True, True]
+    assert not (tmp_path / "u" / "1" / "d1").exists()
+    assert uploads.announced_bytes == 3000
+
+
+def test_frames_of_rounds_that_are_folded_leave_the_disk_and_those_of_the_open_round_stay(
+    tmp_path, store
+) -> None:
+    journal = Journal(store, tmp_path / "updates")
+    journal.forget_before(3)
+    for round_ in (1, 2, 3, 10):
+        journal.write(round_, digest(b"frame"), b"frame")
+    (tmp_path / "updates" / "notes").mkdir()
+    journal.forget_before(3)
+    assert {folder.name for folder in (tmp_path / "updates").iterdir()} == {"3", "10", "notes"}
+    assert journal.path(3, digest(b"frame")).read_bytes() == b"frame"
 
 
 def test_a_lane_that_still_knows_the_round_before_spoils_no_upload(tmp_path) -> None:

@@ -110,6 +110,18 @@ def test_a_version_that_failed_is_not_rolled_out_again_by_itself_but_the_operato
     assert fleet.course.failed == (), "it is good after all"
 
 
+def test_each_release_that_failed_is_remembered_once():
+    fleet = begun()
+    for one in (NEW, NEWER, NEW):
+        if fleet.course.open is None:
+            fleet.play(Create(release=one, plan=plan()))
+            fleet.tick()
+        fleet.says("a", "rolled_back", "bad")
+        fleet.tick()
+        assert fleet.phase() == "failed"
+    assert [mark.version for mark in fleet.course.failed] == [3, 2], "the one that failed last comes last"
+
+
 def test_as_many_failures_as_the_gate_allows_do_not_end_it():
     fleet = begun("a", "b", "c", "d", canary="share:1", gates={"min_committed_share": 0.7})
     assert fleet.members(0) == ["a", "b", "c", "d"]

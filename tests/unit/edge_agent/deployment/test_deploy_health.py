@@ -145,6 +145,35 @@ def test_accuracy_is_compared_on_the_same_windows_where_enough_labels_came():
     assert verdict(RULES, alone, 1.0).says == "commit"
 
 
+def test_what_is_just_allowed_is_allowed():
+    """Each rule names the last value that passes."""
+    same = [seen(0, 1, before=(0, 1))] * 10
+    with_errors = after(*same, seen(0, 1, error="it died"))
+    assert verdict(Trial(windows=20, max_errors=2), with_errors, 1.0).says == "commit"
+    assert verdict(Trial(windows=20, max_errors=1), with_errors, 1.0).says == "back"
+    half = after(*[seen(0, 1, before=(0, 2))] * 10)
+    assert verdict(Trial(windows=20, min_agreement=0.5), half, 1.0).says == "commit"
+    one_class = after(*[seen(0, 0, before=(0, 1))] * 10)
+    assert verdict(Trial(windows=20, max_drift=0.5), one_class, 1.0).says == "commit"
+    assert verdict(Trial(windows=20, max_latency_ratio=1.0), after(*same), 1.0).says == "commit"
+
+
+def test_labels_and_batches_tell_something_from_the_number_on_that_is_asked_for():
+    worse = after(*[seen(0, 1, before=(0, 2), truth=(0, 2))] * 10)
+    assert verdict(Trial(windows=20, min_labelled=20), worse, 1.0).says == "back"
+    assert verdict(Trial(windows=20, min_labelled=21), worse, 1.0).says == "commit"
+    slow = seen(0, 1, 2, 0, before=(0, 1, 2, 0), latency_s=1.0, before_latency_s=0.02)
+    assert verdict(Trial(windows=16), after(*[slow] * 4), 1.0).says == "commit"
+    assert verdict(Trial(windows=20), after(*[slow] * 5), 1.0).says == "back"
+
+
+def test_an_answer_of_the_model_before_that_has_no_time_counts_for_all_but_the_time():
+    untimed = after(*[seen(0, 1, before=(0, 2), before_latency_s=None)] * 10)
+    assert (untimed.paired, untimed.latency_before) == (20, {})
+    assert verdict(RULES, untimed, 1.0).says == "commit"
+    assert "latency_ratio" not in figures(untimed)
+
+
 def test_numbers_and_windows_agree_within_a_tenth_of_their_scale():
     targets = (
         Target(name="speed", kind="regression", scale=10.0),

@@ -245,8 +245,46 @@ def test_a_later_decision_on_the_same_bundle_is_remembered_and_nothing_starts_an
     assert Do.WRITE not in apply(again, Pointed(pointer(B, 2, 9)))[1], "nothing new: nothing is written"
 
 
+def test_the_number_of_a_decision_never_falls_but_where_another_signs() -> None:
+    committed, _ = after(*TRY_B, batch(B, 4), book=ON_A)
+    same, commands = apply(committed, Pointed(pointer(B, 2)))
+    assert same.book == committed.book, "a pointer without a number leaves that of the decision"
+    assert Do.WRITE not in commands
+    signed = Book(committed=kept(A, 7, 9, epoch=1), serial=9, epoch=1)
+    anew, commands = apply(Standing(signed), Pointed(pointer(A, 7, 2), 2))
+    assert (anew.book.committed, anew.book.serial, anew.book.epoch) == (kept(A, 7, 2, epoch=2), 2, 2)
+    assert Do.WRITE in commands
+
+
+def test_a_bundle_that_failed_is_reported_once_more_where_another_was_reported_since() -> None:
+    failed, _ = after(*TRY_B, GivenUp("it died"), book=ON_A)
+    same, commands = apply(failed, Pointed(pointer(B, 2, 5)))
+    assert same is failed
+    assert Do.WRITE not in commands
+    since, _ = apply(failed, Pointed(pointer(A, 1, 5)))
+    again, commands = apply(since, Pointed(pointer(B, 2, 5)))
+    assert again.book.report is not None
+    assert (again.book.report.phase, again.book.report.bundle, commands[0]) == ("rolled_back", B, Do.WRITE)
+    assert "it died" in again.book.report.why
+    trying, _ = apply(since, Fetched(kept(C, 3, 5), RULES))
+    assert apply(trying, Pointed(pointer(B, 2, 5)))[0] is trying, "the trial is what is reported"
+
+
+def test_marks_of_failed_bundles_begin_anew_where_another_signs() -> None:
+    book = after(*TRY_B, GivenUp("it died"), book=ON_A)[0].book.model_copy(update={"epoch": 1})
+    assert [one.digest for one in book.bad] == [B]
+    same, _ = apply(Standing(book), Pointed(pointer(A, 1, 6), 1))
+    assert [one.digest for one in same.book.bad] == [B]
+    other, _ = apply(Standing(book), Pointed(pointer(A, 1, 6), 2))
+    assert other.book.bad == ()
+
+
 def test_a_damaged_folder_is_forgotten_and_pulled_again_when_it_is_pointed_to() -> None:
     committed, _ = after(*TRY_B, batch(B, 4), book=ON_A)
+    assert apply(committed, Damaged(C)) == (committed, ()), "none of ours"
+    alone, commands = apply(committed, Damaged(A))
+    assert (alone.book.committed, alone.book.before) == (kept(B, 2, 5), None)
+    assert commands == (Do.WRITE, Do.TIDY)
     one, _ = apply(committed, Damaged(B))
     assert (one.book.committed, one.book.before) == (kept(A), None)
     wanted = pointer(B, 2, 5)

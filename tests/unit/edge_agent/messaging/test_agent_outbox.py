@@ -110,6 +110,37 @@ async def test_a_want_from_before_a_restart_is_answered_with_a_new_pointer(spool
     await asyncio.wait([task])
 
 
+async def test_an_answer_for_one_update_sends_nothing_of_another_before_its_time(spool):
+    link = FakeLink(chunk_bytes=1024)
+    name, other = put(spool, LARGE), put(spool, LARGE[::-1], 2)
+    async with running(link, spool, resend_s=60) as outbox:
+        await until(lambda: len(link.on("up/update")) == 2)
+        outbox.on_want(Want(digest=name, missing=((0, 0),)))
+        await until(lambda: [topic for topic, _, _ in link.sent if "/blob/" in topic])
+        outbox.on_want(Want(digest=other, missing=((0, 0),)))
+        await until(lambda: len([topic for topic, _, _ in link.sent if "/blob/" in topic]) == 2)
+        assert len(link.on("up/update")) == 2
+
+
+async def test_the_spool_is_not_read_again_while_nothing_is_due(tmp_path):
+    class Counted(Spool):
+        reads = 0
+
+        def pending(self):
+            self.reads += 1
+            return super().pending()
+
+    spool = Counted(tmp_path / "spool.sqlite3", 1_000_000)
+    link = FakeLink()
+    put(spool, SMALL)
+    async with running(link, spool, resend_s=60) as outbox:
+        outbox.kick()
+        await until(lambda: len(link.on("up/update")) >= 1)
+        await asyncio.sleep(0.2)
+        assert spool.reads <= 3
+    spool.close()
+
+
 OFFER = Offer(task="t", round=3, base="a" * 64, base_size=10, closes_in_s=60)
 
 

@@ -196,6 +196,29 @@ def test_depth_items_and_texts_are_bounded():
     assert refused(frame(), limits=Limits(max_bytes=10)).reason is Reason.TOO_LARGE
 
 
+def test_what_is_just_within_the_bounds_is_read():
+    nested = [[[0]]]
+    header = {"kind": "blob", "name": "head", "x": nested, "y": "a" * 60}
+    data = frame(header=header)
+    exact = Limits(max_depth=5, max_items=15, max_text=60, max_bytes=len(data))
+    assert decode_frame(data, BlobHeader, exact) == (BLOB, {})
+    for name in ("max_depth", "max_items", "max_text", "max_bytes"):
+        tighter = replace(exact, **{name: getattr(exact, name) - 1})
+        assert refused(data, limits=tighter).reason is Reason.TOO_LARGE, name
+    assert decode_frame(frame(tensors={"a" * 128: ["float32", [1] * 8, bytes(4), b"", b""]}), BlobHeader)
+
+
+def test_a_sparse_tensor_may_claim_as_much_as_its_bytes_allow_and_not_one_element_more():
+    limits = Limits(max_expansion=7)
+    size = len(encode_frame(BLOB, {"t": Encoded(Codec.TOPK, (1, 16384), b"")}))
+    room = (7 * size + (1 << 16)) // 4
+    whole = encode_frame(BLOB, {"t": Encoded(Codec.TOPK, (1, room), b"")})
+    assert len(whole) == size
+    assert decode_frame(whole, BlobHeader, limits)[1]["t"].shape == (1, room)
+    more = encode_frame(BLOB, {"t": Encoded(Codec.TOPK, (1, room + 1), b"")})
+    assert refused(more, limits=limits).reason is Reason.TOO_LARGE
+
+
 def test_a_wrong_header_field_is_named():
     assert refused(frame(header={"name": "head!"})).detail.startswith("header.name: ")
     header = HEADER.model_dump(mode="json") | {"quality": {"gyroscope": 1.5}}

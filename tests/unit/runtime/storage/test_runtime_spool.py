@@ -1,3 +1,4 @@
+import asyncio
 import sqlite3
 from contextlib import closing
 
@@ -64,6 +65,11 @@ def test_it_survives_a_restart(path):
     assert [e.round for e in second.pending()] == [3]
     assert second.bytes_used == 10 + 16
     second.close()
+
+
+async def test_any_thread_may_use_it(spool):
+    digest = await asyncio.to_thread(_put, spool, 1)
+    assert spool.payload(digest) == b"\x01" * 10
 
 
 def test_over_the_budget_the_oldest_is_dropped_counted_and_logged(spool):

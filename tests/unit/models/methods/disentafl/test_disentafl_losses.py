@@ -19,6 +19,13 @@ def test_unlabelled_windows_have_no_part_in_a_classification():
     )
 
 
+def test_the_mean_over_a_single_labelled_window_is_its_own_loss():
+    one_B = torch.tensor([False, True, False])
+    logits_BK, y_B = torch.zeros(3, 2), torch.tensor([1, 1, 0])
+    assert float(losses.cross_entropy(logits_BK, y_B, one_B)) == pytest.approx(math.log(2))
+    assert float(losses.squared_error(torch.full((3, 2), 2.0), torch.zeros(3, 2), one_B)) == pytest.approx(4)
+
+
 @pytest.mark.parametrize("name", ["cross_entropy", "squared_error"])
 def test_a_batch_without_a_label_has_no_loss_and_a_finite_gradient(name):
     made = torch.ones(3, 2, requires_grad=True)

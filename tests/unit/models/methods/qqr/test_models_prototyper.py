@@ -90,6 +90,16 @@ def test_it_is_what_a_device_with_torch_sends() -> None:
         np.testing.assert_allclose(tensor, theirs.tensors[name], rtol=1e-4, atol=1e-5)
 
 
+def test_a_modality_counts_where_a_labelled_window_has_it_also_one_of_the_first_class() -> None:
+    windows = cases.windows()
+    present_BM = np.zeros((12, 2), bool)
+    present_BM[0, 0] = present_BM[1, 1] = True
+    y_B = np.full(12, -1)
+    y_B[0] = 0
+    windows = replace(windows, present_BM=present_BM, y_B=y_B)
+    assert make_prototyper().modalities(cases.task(), windows) == ("acc",)
+
+
 def test_a_class_needs_so_many_windows() -> None:
     windows = replace(cases.windows(9), y_B=np.array([0, 0, 0, 1, 1, 2, 2, 2, 2]))
     made = local_prototypes(cases.task(), plain(min_count=3), windows, features(9))

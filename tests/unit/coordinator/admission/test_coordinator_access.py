@@ -1,0 +1,41 @@
+"""Who is not heard, and how often that is said."""
+
+from coordinator.admission.access import TELL_EVERY_S, Guard
+from protocol.errors import Reason, Refused
+from runtime.clock import ManualClock
+
+REVOKED = Refused(Reason.NOT_SELECTED, "revoked")
+QUARANTINED = Refused(Reason.QUARANTINED, "in quarantine")
+
+
+def test_the_first_reason_counts_and_what_is_added_comes_first() -> None:
+    guard = Guard(ManualClock(), {"bad": QUARANTINED, "both": QUARANTINED}.get)
+    assert guard.barred("bad") is QUARANTINED
+    assert guard.barred("good") is None
+    guard.add({"both": REVOKED}.get)
+    assert guard.barred("both") is REVOKED
+    assert guard.barred("bad") is QUARANTINED
+
+
+async def test_a_device_that_is_not_heard_is_told_so_now_and_then() -> None:
+    clock = ManualClock(5.0)
+    guard = Guard(clock)
+    assert guard.may_tell("a")
+    assert not guard.may_tell("a")
+    assert guard.may_tell("b"), "each by itself"
+    assert guard.turned_away == 1
+    await clock.advance(TELL_EVERY_S - 0.1)
+    assert not guard.may_tell("a")
+    await clock.advance(0.1)
+    assert guard.may_tell("a")
+    assert guard.turned_away == 2
+
+
+def test_names_without_end_take_no_memory_without_end(monkeypatch) -> None:
+    monkeypatch.setattr("coordinator.admission.access._MAX_TOLD", 3)
+    guard = Guard(ManualClock())
+    for name in "abc":
+        assert guard.may_tell(name)
+    assert guard.may_tell("d")
+    assert guard.may_tell("a"), "who was told is forgotten, and may be told once more"
+    assert not guard.may_tell("d")
