@@ -237,6 +237,22 @@ for _name, (_words, _parts) in _STUDIES.items():
     _add_study(_name, _words, _parts)
 
 
+@app.command()
+def rekey(
+    study: Annotated[str, typer.Argument(help=f"One of {', '.join(_STUDIES)}.")],
+    *,
+    workers: Workers = None,
+    resume: Resume = None,
+) -> None:
+    """Take finished runs of earlier code over, where one of each kind, made again, comes out as it was."""
+    from lichen_lab.benchmarks._rekey import rekey as take_over  # noqa: PLC0415 - only on this path
+
+    if study not in _STUDIES:
+        raise Misconfigured(f"no study {study!r}; there are {', '.join(_STUDIES)}")
+    taken, left = take_over(registry.study(study), resume, partial(_say, study), workers)
+    typer.echo(f"{taken} finished runs count for this version of the code from now on; {left} cannot")
+
+
 @app.command("all")
 def everything(*, quick: Quick = False, shape: Shape = Format.TABLE, out: Out = None) -> None:
     """Run them all, one after the other (JSON: one object a line)."""

@@ -8,14 +8,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from typing import Final, TypeVar
+from typing import Final
 
 from lichen_lab.benchmarks.result import Say
 from lichen_lab.benchmarks.run_cache import Kept
+from lichen_lab.benchmarks.study.run_spec import O, S
 from protocol.errors import Transient
 
-S = TypeVar("S")
-O = TypeVar("O")  # noqa: E741 - an outcome, beside a setting
 _SAY_EVERY_S: Final = 15.0
 _LOOK_EVERY_S: Final = 5.0
 _IN_MINUTES_S: Final = 90.0

@@ -1,41 +1,64 @@
 """Finished runs on disk, one JSON line each, so that an interrupted bench goes on where it was.
 
-A line counts for the same setting on the same code alone: the key names the setting, ``code`` the sources
-that decide what a run gives.
+A line counts for the same run on the same code alone: ``key`` names the run, ``code`` digests the sources
+that decide what a run gives, by their paths and contents. So files that move, and code that changes without
+changing a figure, make finished runs count no more; :mod:`lichen_lab.benchmarks._rekey` takes them over.
 """
 
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from functools import cache
+from dataclasses import asdict, dataclass, replace
+from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Final, Generic, Protocol, TypeVar, cast
+from typing import Any, Final, Generic
 
+from pydantic import TypeAdapter
+
+from lichen_lab.benchmarks.study.run_spec import O, S
 from lichen_lab.simulation.data.access.locations import cache_folder
 from runtime.outputs import NotWritten, writing
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-S = TypeVar("S")
-O = TypeVar("O")  # noqa: E741 - an outcome, beside a setting
+_LIBRARIES: Final = ("numpy", "torch")
+ENGINE: Final = (
+    "models",
+    "protocol",
+    "coordinator.aggregation.fold",
+    "coordinator.ingest.header_checks",
+    "coordinator.aggregation.outlier_screen",
+    "edge_agent.training.update_encoding",
+    "lichen_lab.benchmarks.study.federation",
+    "lichen_lab.simulation.training.device",
+    "lichen_lab.simulation.training.downloads",
+    "lichen_lab.simulation.training.engine",
+)
+"""What the figures of any study's runs depend on, its own code and data aside."""
 
 
-class _Keyed(Protocol):
-    def key(self) -> str: ...
+def files_of(module: str) -> list[Path]:
+    """The source of a module, or of all modules in a package.
+
+    Raises:
+        FileNotFoundError: there is no such module below :data:`ROOT`.
+    """
+    folder = ROOT.joinpath(*module.split("."))
+    found = sorted(folder.rglob("*.py")) or [folder.with_suffix(".py")]
+    if not found[0].is_file():
+        raise FileNotFoundError(f"no source of module {module!r}")
+    return found
 
 
 @cache
-def digest(sources: tuple[str, ...], libraries: tuple[str, ...] = ()) -> str:
-    """Of source files (folders: every module in them) below :data:`ROOT`, and of libraries' versions."""
+def digest(modules: tuple[str, ...], libraries: tuple[str, ...] = ()) -> str:
+    """Of the sources of modules and packages, and of libraries' versions."""
     mark = hashlib.sha256()
-    for name in sources:
-        path = ROOT / name
-        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-            if file.is_file():
-                mark.update(f"{file.relative_to(ROOT)}\n".encode() + file.read_bytes())
+    for module in modules:
+        for file in files_of(module):
+            mark.update(f"{file.relative_to(ROOT)}\n".encode() + file.read_bytes())
     for library in libraries:
         try:
             mark.update(f"{library} {version(library)}\n".encode())
@@ -45,65 +68,89 @@ def digest(sources: tuple[str, ...], libraries: tuple[str, ...] = ()) -> str:
 
 
 @dataclass(frozen=True)
-class Format(Generic[O]):
-    """What a store of one bench goes by.
+class Format(Generic[S, O]):
+    """What the finished runs of one study are.
 
     Attributes:
-        default: where runs are kept when nobody says where.
-        code: digest of the sources and libraries that decide what a run gives.
-        figures: digest of the sources that decide which figures a run leaves.
-        read: an outcome from its JSON; raises KeyError or TypeError where it is none.
+        package: of the study, as it is imported; its last word is the one after ``lichen bench``.
+        spec: the study's runs.
+        outcome: what they leave.
+        sources: modules and packages that decide what a run gives, beside ``figures`` and :data:`ENGINE`;
+            parts, tables and the report are not among them.
+        figures: modules that decide which figures a run leaves, and what they mean.
     """
 
-    default: Callable[[], Path]
-    code: Callable[[], str]
-    figures: Callable[[], str]
-    read: Callable[[Mapping[str, Any]], O]
+    package: str
+    spec: type[S]
+    outcome: type[O]
+    sources: tuple[str, ...]
+    figures: tuple[str, ...]
 
+    @property
+    def name(self) -> str:
+        """The word after ``lichen bench``."""
+        return self.package.rsplit(".", 1)[-1]
 
-def default_file(bench: str) -> Path:
-    """Where a bench's runs are kept when nobody says where."""
-    return cache_folder().parent / "bench" / f"{bench}.jsonl"
+    def marks(self) -> dict[str, str]:
+        """Digests of the code as it is now."""
+        code = digest((*self.figures, *self.sources, *ENGINE), _LIBRARIES)
+        return {"code": code, "figures": digest(self.figures)}
 
+    def default(self) -> Path:
+        """Where runs are kept when nobody says where."""
+        return cache_folder().parent / "bench" / f"{self.name}.jsonl"
 
-def format_of(
-    bench: str, sources: tuple[str, ...], figures: tuple[str, ...], read: Callable[[Mapping[str, Any]], O]
-) -> Format[O]:
-    """What the store of a study goes by.
+    @cached_property
+    def read(self) -> Callable[[Any], O]:
+        """Makes an outcome of its JSON; raises ValidationError, a ValueError, where it is none."""
+        return TypeAdapter(self.outcome).validate_python
 
-    Args:
-        bench: its name.
-        sources: files and folders below :data:`ROOT` that decide what a run gives.
-        figures: those that decide which figures a run leaves, and what they mean.
-        read: an outcome from its JSON.
-    """
-    return Format(
-        default=lambda: default_file(bench),
-        code=lambda: digest(sources, ("numpy", "torch")),
-        figures=lambda: digest(figures),
-        read=read,
-    )
+    def store(self, path: Path | None = None, *, any_code: bool = False) -> "Kept[S, O]":
+        """The finished runs in a file; arguments and errors as of :class:`Kept`."""
+        return Kept(path, self, any_code=any_code)
 
 
 class Kept(Generic[S, O]):
-    """Finished runs by setting: dataclasses both, a setting with a ``key()``.
+    """Finished runs by what they are.
 
     Args:
         path: the file; made at the first run. Without one: the default, where it can be written, else memory.
-        any_code: also take runs of other versions of the code (the newest line of a setting), as long as they
+        any_code: also take runs of other versions of the code (the newest line of a run), as long as they
             have the same figures.
 
     Raises:
         NotWritten: the file that was named cannot be read, or is a folder.
     """
 
-    def __init__(self, path: Path | None, form: Format[O], *, any_code: bool = False) -> None:
+    def __init__(self, path: Path | None, form: Format[S, O], *, any_code: bool = False) -> None:
         self.path = path or form.default()
         self.named = path is not None
         self._form = form
         self._done: dict[str, O] = {}
+        self._mark = "figures" if any_code else "code"
+        for told in self.lines():
+            try:
+                if told[self._mark] == form.marks()[self._mark]:
+                    self.keep(told["key"], form.read(told["outcome"]))
+            except (ValueError, KeyError, TypeError):
+                continue  # of an older format: that run is made again
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """All lines of the file, but for those torn by a kill.
+
+        Raises:
+            NotWritten: the file that was named cannot be read, or is a folder.
+        """
+        text = ""
         with self._on_disk():
-            self._read(self.path.read_text() if self.path.exists() else "", any_code=any_code)
+            text = self.path.read_text() if self.path.exists() else ""
+        for line in text.splitlines():
+            try:
+                told = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(told, dict):
+                yield told
 
     @contextmanager
     def _on_disk(self) -> Iterator[None]:
@@ -115,32 +162,31 @@ class Kept(Generic[S, O]):
             if self.named:
                 raise
 
-    def _read(self, text: str, *, any_code: bool) -> None:
-        form = self._form
-        for line in text.splitlines():
-            try:
-                told = json.loads(line)
-                if told["figures"] == form.figures() if any_code else told["code"] == form.code():
-                    self.keep(told["key"], form.read(told["outcome"]))
-            except (ValueError, KeyError, TypeError, AttributeError):
-                continue  # torn by a kill, or of an older format: that run is made again
-
     def keep(self, key: str, outcome: O) -> None:
-        """Remember a run, in memory alone."""
-        self._done[key] = outcome
+        """Remember a run, in memory alone; what an earlier one was asked stays answered."""
+        before = self._done.get(key)
+        answered = before.probes if before else {}
+        self._done[key] = replace(outcome, probes={**answered, **outcome.probes})
 
-    def get(self, setting: S) -> O | None:
-        """The run of that setting."""
-        return self._done.get(cast("_Keyed", setting).key())
+    def get(self, one: S) -> O | None:
+        """That run, where every probe that it asks for was answered."""
+        found = self._done.get(one.key())
+        return found if found is not None and set(one.probes) <= set(found.probes) else None
 
-    def put(self, setting: S, outcome: O) -> None:
+    def put(self, one: S, outcome: O) -> None:
         """Remember a run, on disk too.
 
         Raises:
             NotWritten: the file that was named cannot be written.
         """
-        self.keep(cast("_Keyed", setting).key(), outcome)
-        line = self._line(setting, outcome)
+        self.keep(one.key(), outcome)
+        told = {
+            "key": one.key(),
+            **self._form.marks(),
+            "setting": asdict(one),
+            "outcome": asdict(outcome),
+        }
+        line = b"\n" + json.dumps(told, allow_nan=False).encode() + b"\n"
         with self._on_disk():
             self.path.parent.mkdir(parents=True, exist_ok=True)
             # One write each: two benches may share a file. A line begins with a line's end, for the one
@@ -149,13 +195,3 @@ class Kept(Generic[S, O]):
                 file.write(line)
                 file.flush()
                 os.fsync(file.fileno())
-
-    def _line(self, setting: S, outcome: O) -> bytes:
-        told = {
-            "key": cast("_Keyed", setting).key(),
-            "code": self._form.code(),
-            "figures": self._form.figures(),
-            "setting": asdict(cast("Any", setting)),
-            "outcome": asdict(cast("Any", outcome)),
-        }
-        return b"\n" + json.dumps(told, allow_nan=False).encode() + b"\n"

@@ -3,8 +3,7 @@
 import numpy as np
 
 from lichen_lab.benchmarks.studies.disentafl.names import LOCAL
-from lichen_lab.benchmarks.studies.disentafl.run_spec import One
-from lichen_lab.benchmarks.studies.disentafl.settings import Outcome
+from lichen_lab.benchmarks.studies.disentafl.settings import One, Outcome
 
 
 def made_up(one: One) -> Outcome:

@@ -3,12 +3,12 @@
 import numpy as np
 
 from lichen_lab.benchmarks.studies.mmfed3_hide import fleets
-from lichen_lab.benchmarks.studies.mmfed3_hide.run_spec import One
 from lichen_lab.benchmarks.studies.mmfed3_hide.settings import (
     FIGURES,
     Conditions,
     Fleet,
     Look,
+    One,
     Outcome,
     Setting,
 )

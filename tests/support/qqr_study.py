@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from lichen_lab.benchmarks.studies.qqr.settings import Outcome, Setting, evaluated
+from lichen_lab.benchmarks.studies.qqr.settings import One, Outcome, evaluated
 from lichen_lab.simulation.data.access.split import Split
 from models.contract import WindowSet
 from protocol.errors import Misconfigured
@@ -22,34 +22,37 @@ PROBES = {
 }
 
 
-def made_up(setting: Setting) -> Outcome:
-    """An outcome that depends on nothing but the setting: rising curves, bytes that grow by the round."""
-    rng = np.random.default_rng(int(setting.key(), 16) % 2**32)
-    level, each = rng.uniform(0.8, 0.9), {"float32": 400, "int8": 100, "int4": 50, "int2": 25}[setting.codec]
-    rounds = [r for r in range(1, setting.rounds + 1) if evaluated(r, setting.rounds)]
+def made_up(one: One) -> Outcome:
+    """An outcome that depends on nothing but the run: rising curves, bytes that grow by the round."""
+    rng = np.random.default_rng(int(one.key(), 16) % 2**32)
+    level, each = (
+        rng.uniform(0.8, 0.9),
+        {"float32": 400, "int8": 100, "int4": 50, "int2": 25}[one.setting.codec],
+    )
+    rounds = [r for r in range(1, one.setting.rounds + 1) if evaluated(r, one.setting.rounds)]
     return Outcome(
         curve={r: float(level * (1 - np.exp(-r / 8)) + rng.normal(0, 0.004)) for r in rounds},
         bytes_at={r: 5 * each * r for r in rounds},
-        bytes_up={"head": 4 * each * setting.rounds, "frame": each * setting.rounds},
+        bytes_up={"head": 4 * each * one.setting.rounds, "frame": each * one.setting.rounds},
         recall_K=[0.5] * 6,
-        probes={p: {name: float(rng.uniform(50, 90)) for name in PROBES[p]} for p in setting.probes},
+        probes={p: {name: float(rng.uniform(50, 90)) for name in PROBES[p]} for p in one.probes},
         refused=0,
         seconds=1.0,
     )
 
 
-def killed_in_seed_1(setting: Setting) -> Outcome:
+def killed_in_seed_1(one: One) -> Outcome:
     """A worker that the kernel kills on its way."""
-    if setting.seed == 1:
+    if one.seed == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    return made_up(setting)
+    return made_up(one)
 
 
-def refused_in_seed_1(setting: Setting) -> Outcome:
+def refused_in_seed_1(one: One) -> Outcome:
     """A run that cannot be made."""
-    if setting.seed == 1:
+    if one.seed == 1:
         raise Misconfigured("no such data")
-    return made_up(setting)
+    return made_up(one)
 
 
 def made_split(people: tuple[int, ...], seed: int, each: int = 10) -> Split:
@@ -68,7 +71,8 @@ def made_split(people: tuple[int, ...], seed: int, each: int = 10) -> Split:
     return Split(windows, person_B)
 
 
-def tiny(setting: Setting, **flow: object) -> Setting:
-    """The setting on a few windows, for two rounds."""
+def tiny(one: One, **flow: object) -> One:
+    """The run on a few windows, for two rounds."""
     small = {"devices": 2, "pool": 120, "size": 64, "step": 16, **flow}
-    return replace(setting, flow=replace(setting.flow, **small), rounds=2)  # type: ignore[arg-type]
+    conditions = replace(one.conditions, **small)  # type: ignore[arg-type]
+    return replace(one, conditions=conditions, setting=replace(one.setting, rounds=2))

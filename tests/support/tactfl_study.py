@@ -8,13 +8,13 @@ import numpy as np
 from lichen_lab.benchmarks.studies.tactfl.data import hapt as hapt_fleet
 from lichen_lab.benchmarks.studies.tactfl.data import uci_har as har_fleet
 from lichen_lab.benchmarks.studies.tactfl.names import OURS
-from lichen_lab.benchmarks.studies.tactfl.run_spec import One
 from lichen_lab.benchmarks.studies.tactfl.settings import (
     HERE,
     TRAINED,
     TUNED,
     Fleet,
     Member,
+    One,
     Outcome,
     Setting,
 )

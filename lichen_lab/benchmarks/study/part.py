@@ -1,51 +1,34 @@
 """A part of a study: variants as data, and the rows made of their runs."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
 from statistics import fmean, stdev
-from typing import Final, Generic, Protocol, Self, TypeVar
+from typing import Any, Final, Generic, Self
 
 from lichen_lab.benchmarks.result import Goal, Row, Say, row
+from lichen_lab.benchmarks.study.run_spec import O, S
 
 QUICK: Final = ", quick"
 """Ends a row's setting in a quick run, so that no goal speaks about it."""
 
 
-class Setting(Protocol):
-    """What one run depends on: a frozen dataclass that survives JSON and a process boundary."""
+@dataclass(frozen=True)
+class Figure(Generic[O]):
+    """A figure of a run, declared once: its rows, its paired differences and the worst of them.
 
-    @property
-    def seed(self) -> int:
-        """Of everything that is drawn."""
-        ...
+    Attributes:
+        metric: as rows name it, with its unit.
+        of: a run's value; None where it has none.
+    """
 
-    def at(self, seed: int) -> Self:
-        """The same with another seed."""
-        ...
-
-    def key(self) -> str:
-        """The same for settings that run the same."""
-        ...
-
-
-class Timed(Protocol):
-    """What one run leaves: a dataclass that survives JSON."""
-
-    @property
-    def seconds(self) -> float:
-        """That it took."""
-        ...
-
-
-S = TypeVar("S", bound=Setting)
-O = TypeVar("O", bound=Timed)  # noqa: E741 - an outcome, beside a setting
+    metric: str
+    of: Callable[[O], float | None]
 
 
 @dataclass(frozen=True)
-class Variant(ABC, Generic[S]):
-    """One line of a table. A study says what its data set is called, and what a small run of it is.
+class Variant(Generic[S, O]):
+    """One line of a table.
 
     Attributes:
         method: as rows name it.
@@ -58,13 +41,17 @@ class Variant(ABC, Generic[S]):
     under: str
 
     @property
-    @abstractmethod
     def dataset(self) -> str:
         """As rows name it."""
+        return self.one.dataset
 
-    @abstractmethod
+    def view(self, outcome: O) -> O:
+        """What this line shows of a run: all of it, unless several lines show one run."""
+        return outcome
+
     def small(self) -> Self:
-        """The same with a few short rounds on little data: shows that it runs, not what it is worth."""
+        """The same with a small run."""
+        return replace(self, one=self.one.tiny())
 
 
 @dataclass(frozen=True)
@@ -87,7 +74,7 @@ class Results(Generic[S, O]):
         """All that the part shows."""
         return [*self.part.rows(self), *self.computed]
 
-    def pairs(self) -> Iterable[tuple[Variant[S], Mapping[int, O]]]:
+    def pairs(self) -> Iterable[tuple[Variant[S, O], Mapping[int, O]]]:
         """Variants with their runs, those without any left out."""
         return ((v, runs) for v, runs in zip(self.part.variants, self.runs, strict=True) if runs)
 
@@ -104,7 +91,7 @@ class Results(Generic[S, O]):
         return {variant.one.at(seed).key() for variant, runs in self.pairs() for seed in runs}
 
     def row(
-        self, variant: Variant[S], metric: str, values: Sequence[float], *, seconds: float = 0.0
+        self, variant: Variant[S, O], metric: str, values: Sequence[float], *, seconds: float = 0.0
     ) -> list[Row]:
         """A row, or none without values."""
         if not values:
@@ -112,27 +99,50 @@ class Results(Generic[S, O]):
         under = variant.under + (QUICK if self.quick else "")
         return [row(variant.dataset, variant.method, under, metric, values, seconds=seconds)]
 
-    def figures(self, metric: str, figure: Callable[[O], float]) -> list[Row]:
-        """A row of each variant that has runs, with the seconds that they took."""
+    def scores(self) -> list[Row]:
+        """The part's figures of every variant; the first figure's row has the seconds of the runs."""
         rows = []
         for variant, runs in self.pairs():
             seconds = sum(one.seconds for one in runs.values())
-            rows += self.row(variant, metric, [figure(one) for one in runs.values()], seconds=seconds)
+            for figure in self.part.figures:
+                values = [value for one in runs.values() if (value := figure.of(one)) is not None]
+                rows += self.row(variant, figure.metric, values, seconds=seconds)
+                seconds = 0.0
         return rows
 
     def margins(
-        self, ours: str, theirs: Iterable[str], figure: Callable[[O], float], what: str = ""
+        self,
+        ours: str,
+        theirs: Iterable[str],
+        figure: Callable[[O], float | None] | None = None,
+        what: str = "",
     ) -> list[Row]:
         """Differences seed by seed of one method from others, on the same data under the same conditions.
 
-        ``what`` names the figure, where it is not the study's usual one.
+        Args:
+            ours: the method.
+            theirs: the others.
+            figure: None: the part's first one.
+            what: names it, where it is not that.
         """
         others, rows = tuple(theirs), []
         for variant, runs in self.pairs():
             for other in others if variant.method == ours else ():
-                values = paired(runs, self.of(other, variant.under, variant.dataset), figure)
-                rows += self.row(variant, f"{what}{above(other)}", values)
+                same = self.of(other, variant.under, variant.dataset)
+                ahead = paired(runs, same, figure or self.part.figures[0].of)
+                rows += self.row(variant, f"{what}{above(other)}", ahead)
+                if self.part.worst and ahead:
+                    rows += self.row(variant, least(other), [min(ahead)])
         return rows
+
+    def versus(self, figure: Callable[[O], float | None] | None = None) -> list[Row]:
+        """The differences that :attr:`Part.versus` names."""
+        return [row for ours, theirs in self.part.versus for row in self.margins(ours, (theirs,), figure)]
+
+
+def usual(results: Results[S, O]) -> list[Row]:
+    """Figures of every variant, and the differences that the part names: what most parts show."""
+    return [*results.scores(), *results.versus()]
 
 
 def above(method: str) -> str:
@@ -140,9 +150,17 @@ def above(method: str) -> str:
     return f"above {method}, points"
 
 
-def paired(ours: Mapping[int, O], theirs: Mapping[int, O], figure: Callable[[O], float]) -> list[float]:
-    """Differences seed by seed, over the seeds that both have."""
-    return [figure(ours[seed]) - figure(theirs[seed]) for seed in sorted(ours.keys() & theirs.keys())]
+def least(method: str) -> str:
+    """The metric of a paired difference on the seed where it is smallest."""
+    return f"worst seed above {method}, points"
+
+
+def paired(
+    ours: Mapping[int, O], theirs: Mapping[int, O], figure: Callable[[O], float | None]
+) -> list[float]:
+    """Differences seed by seed, over the seeds for which both have the figure."""
+    both = ((figure(ours[seed]), figure(theirs[seed])) for seed in sorted(ours.keys() & theirs.keys()))
+    return [mine - other for mine, other in both if mine is not None and other is not None]
 
 
 def standard_error(values: Sequence[float]) -> float:
@@ -154,6 +172,11 @@ def in_errors(values: Sequence[float]) -> list[float]:
     """Their mean in its standard errors, or nothing where there is no telling its error."""
     error = standard_error(values)
     return [fmean(values) / error] if error else []
+
+
+def condition_text(options: Mapping[str, Any]) -> str:
+    """Options that differ from those of the tables, as a condition."""
+    return ", ".join(f"{name} {value}" for name, value in options.items()) or "as in the tables"
 
 
 def _nothing(quick: bool, say: Say) -> list[Row]:  # noqa: FBT001 - every benchmark's signature
@@ -169,6 +192,8 @@ class Part(Generic[S, O]):
         name: the word after ``--part``.
         title: in one line.
         variants: what is run; each has a line of its own: data set, method, conditions.
+        figures: of its runs; the first is the one that differences are of.
+        worst: differences are shown on their worst seed, too.
         rows: makes the rows of the runs.
         versus: pairs (ours, theirs) of methods whose difference ``rows`` may show, under every condition.
         computed: makes rows that need no run.
@@ -180,8 +205,10 @@ class Part(Generic[S, O]):
 
     name: str
     title: str
-    rows: Callable[[Results[S, O]], list[Row]]
-    variants: tuple[Variant[S], ...] = ()
+    figures: tuple[Figure[O], ...] = ()
+    worst: bool = False
+    rows: Callable[[Results[S, O]], list[Row]] = usual
+    variants: tuple[Variant[S, O], ...] = ()
     versus: tuple[tuple[str, str], ...] = ()
     computed: Callable[[bool, Say], list[Row]] = _nothing
     goals: tuple[Goal, ...] = ()
@@ -197,7 +224,7 @@ class Part(Generic[S, O]):
         """Pick this part's runs out of all."""
         seeds = tuple(self.seeds or seeds)
         runs = [
-            {seed: done[key] for seed in seeds if (key := v.one.at(seed).key()) in done}
+            {seed: v.view(done[key]) for seed in seeds if (key := v.one.at(seed).key()) in done}
             for v in self.variants
         ]
         return Results(self, runs, quick)

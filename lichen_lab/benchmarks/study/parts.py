@@ -3,14 +3,12 @@
 from dataclasses import dataclass
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Generic, TypeVar
+from typing import Generic
 
 from lichen_lab.benchmarks.result import Goal
-from lichen_lab.benchmarks.study.part import Part, Setting, Timed
+from lichen_lab.benchmarks.study.part import Part
+from lichen_lab.benchmarks.study.run_spec import O, S
 from protocol.errors import Misconfigured
-
-S = TypeVar("S", bound=Setting)
-O = TypeVar("O", bound=Timed)  # noqa: E741 - an outcome, beside a setting
 
 
 @dataclass(frozen=True)

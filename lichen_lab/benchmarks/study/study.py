@@ -2,20 +2,17 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from lichen_lab.benchmarks.parallel_runs import run_each
 from lichen_lab.benchmarks.result import Bench, Row, Say
-from lichen_lab.benchmarks.run_cache import Kept
-from lichen_lab.benchmarks.study.part import Results, Setting, Timed
+from lichen_lab.benchmarks.run_cache import Format
+from lichen_lab.benchmarks.study.part import Results
 from lichen_lab.benchmarks.study.parts import Parts
-
-S = TypeVar("S", bound=Setting)
-O = TypeVar("O", bound=Timed)  # noqa: E741 - an outcome, beside a setting
+from lichen_lab.benchmarks.study.run_spec import O, S
 
 
 @dataclass(frozen=True)
@@ -43,49 +40,36 @@ class Wish:
     quick: bool = False
 
 
-def _first(one: Any, other: Any) -> Any:
-    del other
-    return one
-
-
-def distinct(ones: Iterable[S], merge: Callable[[S, S], S] = _first) -> dict[str, S]:
-    """Each run once, by key, in the order of first mention.
-
-    Args:
-        ones: may repeat.
-        merge: one run that does for two of the same key.
-    """
-    by_key: dict[str, list[S]] = {}
+def distinct(ones: Iterable[S]) -> dict[str, S]:
+    """Each run once, by key, in the order of first mention; it is asked all that any of them is."""
+    found: dict[str, S] = {}
     for one in ones:
-        by_key.setdefault(one.key(), []).append(one)
-    return {key: reduce(merge, same) for key, same in by_key.items()}
+        same = found.setdefault(one.key(), one)
+        if one.probes != same.probes:
+            found[one.key()] = replace(same, probes=tuple(sorted({*same.probes, *one.probes})))
+    return found
 
 
-@dataclass(frozen=True)
-class Study(Generic[S, O]):
-    """A benchmark that is made of parts.
+@dataclass(frozen=True, kw_only=True)
+class Study(Format[S, O]):
+    """A benchmark that is made of parts: a package with ``parts`` and ``report.page``.
 
     Attributes:
-        name: the word after ``lichen bench``; the folder's name.
         title: what it measures, in one line.
-        parts: that it has.
-        store: opens the file of finished runs, or the cache's; a keyword ``any_code``.
         run: makes one run, in whatever process this is; importable by name, and torch-free until it runs.
-        report: module with ``write(results, rows, path)``, imported where a page is asked for.
         seeds: repetitions where a command names none.
-        merge: one run that does for two of the same key.
         order: runs are made in this one; of seeds first.
     """
 
-    name: str
     title: str
-    parts: Parts[S, O]
-    store: Callable[..., Kept[S, O]]
     run: Callable[[S], O]
-    report: str
     seeds: int = 5
-    merge: Callable[[S, S], S] = _first
-    order: Callable[[S], Any] = attrgetter("seed")
+    order: Callable[[S], Any] = attrgetter("seed", "fleet")
+
+    @property
+    def parts(self) -> Parts[S, O]:
+        """That it has."""
+        return Parts(f"{self.package}.parts", self.name)
 
     def bench(self) -> Bench:
         """As the registry knows it."""
@@ -112,7 +96,7 @@ class Study(Generic[S, O]):
 
     def _write(self, found: Sequence[Results[S, O]], rows: Sequence[Row], path: Path) -> None:
         """Matplotlib is imported only where a page is asked for."""
-        import_module(self.report).write(found, rows, path)
+        import_module(f"{self.package}.report.page").PAGE.write(found, rows, path)
 
     def results(self, wish: Wish, say: Say) -> list[Results[S, O]]:
         """The runs of every part that is wished."""
@@ -125,5 +109,5 @@ class Study(Generic[S, O]):
         ones = [one for part in wanted for one in part.ones(seeds)]
         # One seed of everything before the next: what is there when somebody stops it can be compared.
         ones.sort(key=self.order)
-        done = run_each(distinct(ones, self.merge), store, say, self.run, wish.workers)
+        done = run_each(distinct(ones), store, say, self.run, wish.workers)
         return [part.results(done, seeds, quick=wish.quick) for part in wanted]

@@ -220,7 +220,7 @@ class Site:
 
     def deliver(self, device: VirtualDevice, state: Blobs, round_: int) -> Delivery:
         """One device's round, from ``state``."""
-        context = ClientContext(self.task, device.name, round_, _seed_of(self.seed, round_, device.number))
+        context = self.context(device, round_)
         base = digest(f"{self.task.name}/{round_ - 1}".encode())
         mine: Blobs = {}
         try:
@@ -232,6 +232,10 @@ class Site:
             device.forget()
         return Delivery(device.name, frame, result.metrics, route=tuple(mine))
 
+    def context(self, device: VirtualDevice, round_: int) -> ClientContext:
+        """Of a device's round, its profile aside."""
+        return ClientContext(self.task, device.name, round_, _seed_of(self.seed, round_, device.number))
+
     def routed(self, device: VirtualDevice, context: ClientContext, state: Blobs) -> Blobs:
         """What the role ``train`` works with; a router chooses it.
 
@@ -240,7 +244,8 @@ class Site:
         """
         profile, windows = device.material(self.task, context.round)
         if self.router is None:
-            return _on(self.server.route(self.task, profile), state)
+            own = (f"{part}/{device.name}" for part in registry.method(self.task.method).owned)
+            return _on((*self.server.route(self.task, profile), *own), state)
         first = _on(self.router.first(self.task, profile), state)
         context = replace(context, profile=profile)
         return _on(self.router.choose(context, windows, first, device.private), state)

@@ -4,24 +4,37 @@ Chen and Zhang, On Disentanglement of Asymmetrical Knowledge Transfer for Modali
 Learning, AAAI 2024: their simulations, made from data that is at hand.
 """
 
-from operator import attrgetter
 from typing import Final
 
-from lichen_lab.benchmarks.studies.disentafl import store as kept
 from lichen_lab.benchmarks.studies.disentafl import variants as v
-from lichen_lab.benchmarks.studies.disentafl.run_spec import One, run
-from lichen_lab.benchmarks.studies.disentafl.settings import Outcome
-from lichen_lab.benchmarks.study.parts import Parts
+from lichen_lab.benchmarks.studies.disentafl.run_spec import run
+from lichen_lab.benchmarks.studies.disentafl.settings import One, Outcome
 from lichen_lab.benchmarks.study.study import Study
 
-STUDY: Final = Study[One, Outcome](
-    name="disentafl",
+STUDY: Final = Study(
+    package=__name__,
     title="the DisentAFL study: devices with different sensors and targets; ablation, bytes, cost",
-    parts=Parts(f"{__name__}.parts", "disentafl"),
-    store=kept.store,
+    spec=One,
+    outcome=Outcome,
     run=run,
-    report=f"{__name__}.report.page",
+    sources=(
+        "lichen_lab.benchmarks.studies.disentafl.baselines",
+        "lichen_lab.benchmarks.studies.disentafl.federation",
+        "lichen_lab.benchmarks.studies.disentafl.data.fleets",
+        "lichen_lab.benchmarks.studies.disentafl.data.judges",
+        "lichen_lab.benchmarks.studies.disentafl.data.made",
+        "lichen_lab.benchmarks.studies.disentafl.data.merge_fa",
+        "lichen_lab.benchmarks.studies.disentafl.data.pictures",
+        "lichen_lab.benchmarks.studies.disentafl.data.uci_har",
+        "lichen_lab.benchmarks.studies.disentafl.data.vehicle",
+        "lichen_lab.benchmarks.studies.disentafl.data.windows",
+        "coordinator.selection.policies",
+        "lichen_lab.simulation.data.sets",
+    ),
+    figures=(
+        "lichen_lab.benchmarks.studies.disentafl.scores",
+        "lichen_lab.benchmarks.studies.disentafl.settings",
+    ),
     seeds=v.SEEDS,
-    order=attrgetter("seed", "fleet"),
 )
 BENCH: Final = STUDY.bench()

@@ -16,6 +16,7 @@ from lichen_lab.benchmarks.studies.disentafl.data import merge_fa, uci_har, vehi
 from lichen_lab.benchmarks.studies.disentafl.data.made import build
 from lichen_lab.benchmarks.studies.disentafl.data.windows import words
 from lichen_lab.benchmarks.studies.disentafl.settings import Fleet, Setting
+from lichen_lab.benchmarks.study.run_spec import quiet
 from models.contract import Blobs, Profile
 from protocol.frames.frame import encode_frame
 from protocol.frames.headers import BlobHeader
@@ -114,7 +115,7 @@ def measured(size: Size, setting: Setting, seed: int = 0) -> Cost:
     fleet = build(seed, inputs=size.inputs, targets=size.targets, devices=size.devices, train=16, test=6)
     options = {**setting.options, "domains": size.domains}
     once = replace(setting, rounds=1, options=options)
-    outcome = federation.run(fleet, once, seed, _quiet)
+    outcome = federation.run(fleet, once, seed, quiet)
     first = fleet.members[0]
     learned = federation.task_of(fleet, once, seed)
     own, everything = first.profile, Profile(learned.input_names, learned.target_names)
@@ -204,7 +205,3 @@ def rows_of(size: Size, cost: Cost) -> list[Row]:
         (GROUP, DOWN, cost.group),
     )
     return [row(DATASET, method, size.words, metric, [value]) for method, metric, value in told]
-
-
-def _quiet(_line: str) -> None:
-    pass

@@ -1,22 +1,21 @@
-"""What a run of the study is given, and what it leaves. Torch-free.
+"""What a run of the study is given, and what it leaves. Torch-free."""
 
-``run(fleet, setting, seed, tell) -> Outcome`` is the signature of every method of the study.
-"""
-
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import Any, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lichen_lab.benchmarks.study import run_spec
 from models.contract import FloatArray, Profile, WindowSet
 from protocol.tasks.task import Task
 
 Scores = dict[str, dict[str, float]]
 """Member's name -> target -> score, 0 to 100."""
-Tell = Callable[[str], None]
+NETWORK: Final = ("width", "latent", "hidden", "lr", "batch", "epochs")
+"""Fields of a setting that are options of the product's method, too."""
 
 
 class Judge(Protocol):
@@ -107,9 +106,21 @@ class Setting:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass
-class Outcome:
-    """What a run leaves; survives JSON.
+@dataclass(frozen=True)
+class One(run_spec.RunSpec[Setting, None]):
+    """A run; ``fleet`` is a name of ``data.fleets``, ``method`` one of ``names``."""
+
+    setting: Setting = Setting()
+    conditions: None = None
+
+    def tiny(self) -> Self:
+        """Two rounds of a small fleet."""
+        return replace(self, setting=replace(self.setting, rounds=2), small=True)
+
+
+@dataclass(frozen=True)
+class Outcome(run_spec.Outcome):
+    """What a run leaves.
 
     Attributes:
         personal: each device's own model after its last local training.
@@ -117,7 +128,6 @@ class Outcome:
         by_round: (round, mean of ``personal`` then) at some rounds, the last one among them.
         bytes_up: member -> payload bytes sent, mean of the rounds it took part in.
         bytes_down: likewise received.
-        seconds: of the whole run.
         kinds: member -> its kind.
     """
 
@@ -126,24 +136,12 @@ class Outcome:
     by_round: list[tuple[int, float]] = field(default_factory=list)
     bytes_up: dict[str, float] = field(default_factory=dict)
     bytes_down: dict[str, float] = field(default_factory=dict)
-    seconds: float = 0.0
     kinds: dict[str, str] = field(default_factory=dict)
 
     @property
     def mean(self) -> float:
         """Of the personal models over all devices: a table's figure."""
         return fleet_mean(self.personal)
-
-    @classmethod
-    def of_json(cls, told: Mapping[str, Any]) -> Self:
-        """From :func:`dataclasses.asdict` after JSON, which knows no tuples.
-
-        Raises:
-            KeyError: a field is not there.
-        """
-        values = {name: told[name] for name in cls.__dataclass_fields__}
-        values["by_round"] = [(int(at), float(mean)) for at, mean in values["by_round"]]
-        return cls(**values)
 
 
 def fleet_mean(scores: Scores) -> float:
@@ -155,5 +153,6 @@ def fleet_mean(scores: Scores) -> float:
     return fmean(fmean(by_target.values()) for by_target in scores.values())
 
 
-Run = Callable[[Fleet, Setting, int, Tell], Outcome]
-"""A method: the fleet, what it is given, the seed of model and batches, and whom to tell how far it is."""
+def looks(round_: int, rounds: int) -> bool:
+    """Whether the personal models are looked at in that round."""
+    return round_ % 10 == 0 or round_ == rounds

@@ -11,8 +11,7 @@ from typing import Any, Final
 
 from lichen_lab.benchmarks.studies.disentafl import names as n
 from lichen_lab.benchmarks.studies.disentafl.part import Variant
-from lichen_lab.benchmarks.studies.disentafl.run_spec import One
-from lichen_lab.benchmarks.studies.disentafl.settings import Setting
+from lichen_lab.benchmarks.studies.disentafl.settings import One, Setting
 
 VEHICLE: Final = "vehicle-xm"
 UCI_HAR: Final = "uci-har-xm"

@@ -6,26 +6,32 @@ Knowledge Graph Completion: the order of its methods, on FB15K-237 with other fe
 
 from typing import Final
 
-from lichen_lab.benchmarks.studies.mmfed3_hide import store as kept
 from lichen_lab.benchmarks.studies.mmfed3_hide import variants as v
-from lichen_lab.benchmarks.studies.mmfed3_hide.run_spec import One, run
-from lichen_lab.benchmarks.studies.mmfed3_hide.settings import Outcome
-from lichen_lab.benchmarks.study.parts import Parts
+from lichen_lab.benchmarks.studies.mmfed3_hide.run_spec import run
+from lichen_lab.benchmarks.studies.mmfed3_hide.settings import One, Outcome
 from lichen_lab.benchmarks.study.study import Study
 
 
 def _order(one: One) -> tuple[int, str, str, str]:
     """Runs that go on from the same warm start follow each other."""
-    return one.seed, one.graph, one.conditions.who, repr(one.setting.start())
+    return one.seed, one.fleet, one.conditions.who, repr(one.setting.start())
 
 
-STUDY: Final = Study[One, Outcome](
-    name="mmfed3_hide",
+STUDY: Final = Study(
+    package=__name__,
     title="the MMFeD3-HidE study: completion of private graphs, absent features, bytes, throughput",
-    parts=Parts(f"{__name__}.parts", "mmfed3_hide"),
-    store=kept.store,
+    spec=One,
+    outcome=Outcome,
     run=run,
-    report=f"{__name__}.report.page",
+    sources=(
+        "lichen_lab.benchmarks.studies.mmfed3_hide.federation",
+        "lichen_lab.benchmarks.studies.mmfed3_hide.fleets",
+        "lichen_lab.simulation.data.sets.fb15k237",
+    ),
+    figures=(
+        "lichen_lab.benchmarks.studies.mmfed3_hide.settings",
+        "lichen_lab.benchmarks.studies.mmfed3_hide.shared",
+    ),
     seeds=v.SEEDS,
     order=_order,
 )

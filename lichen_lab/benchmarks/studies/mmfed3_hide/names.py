@@ -34,9 +34,11 @@ def titled(fleet: str, imputer: str = NONE) -> str:
 
 OURS: Final = titled(MMFED3, "hide")
 MMFEDE_HIDE: Final = titled(MMFEDE, "hide")
-PLACES: Final[Mapping[str, tuple[str, str]]] = {
-    FEDE: (FEDE, IMPUTERS[NONE]),
-    **{titled(f, i): (f, IMPUTERS[i]) for f, i in product(FLEETS, IMPUTERS)},
-}
-"""Title -> its line and its column in the matrix."""
 BOUNDS: Final = (S_IND, MM_IND, MM_CEN)
+MATRIX: Final[Mapping[str, tuple[str, str]]] = {
+    FEDE: (FEDE, NONE),
+    **{titled(fleet, imputer): (fleet, imputer) for fleet, imputer in product(FLEETS, IMPUTERS)},
+}
+"""Title -> its line and its column in the matrix: a way to learn and what stands in for absent features."""
+PLACES: Final = {**MATRIX, **{title: (title, NONE) for title in BOUNDS}}
+"""The same of all methods."""

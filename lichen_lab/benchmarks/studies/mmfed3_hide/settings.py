@@ -3,14 +3,14 @@
 Shapes: E entities, N triples.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, Self
 
+from lichen_lab.benchmarks.study import run_spec
 from models.knowledge_graph.data.graph import IntArray
 from models.knowledge_graph.data.keyed import KeyedGraph
 
-Tell = Callable[[str], None]
 Who = Literal["fleet", "alone", "centre"]
 STRUCTURE: Final[Mapping[str, Any]] = {"fusion": "structure", "imputer": "none", "dual": False}
 """Options of the structure alone."""
@@ -22,6 +22,8 @@ _AFTER: Final = frozenset(
     }
 )
 """Options that a warm start does not read."""
+METHOD: Final = "mmfed3_hide"
+"""The product's, of all runs."""
 FIGURES: Final = ("mrr", "hits1", "hits3", "hits10")
 
 
@@ -142,9 +144,25 @@ class Look:
     test: Mapping[str, float]
 
 
-@dataclass
-class Outcome:
-    """What a run leaves; survives JSON.
+@dataclass(frozen=True)
+class One(run_spec.RunSpec[Setting, Conditions]):
+    """A run; ``fleet`` is a graph of ``mmfed3_hide.fleets``, methods differ in options."""
+
+    method: str = METHOD
+    setting: Setting = Setting()
+    conditions: Conditions = Conditions()
+
+    def tiny(self) -> Self:
+        """A short round or two of few entities."""
+        few = replace(
+            self.setting, rounds=2, warmup=min(1, self.setting.warmup), epochs=1, dim=16, cpu_s=None
+        )
+        return replace(self, setting=few, small=True)
+
+
+@dataclass(frozen=True)
+class Outcome(run_spec.Outcome):
+    """What a run leaves.
 
     Attributes:
         looks: in the order of rounds.
@@ -153,7 +171,6 @@ class Outcome:
         bytes_whole: of all a device's rows and projections in float32, mean over devices.
         triples_s: triples a second of local training, after the warm start; each is asked both ways.
         refused: updates that were not taken.
-        seconds: wall time of the whole run.
     """
 
     looks: list[Look]
@@ -162,7 +179,6 @@ class Outcome:
     bytes_whole: float = 0.0
     triples_s: float = 0.0
     refused: int = 0
-    seconds: float = 0.0
 
     @property
     def best(self) -> Look:
@@ -173,19 +189,3 @@ class Outcome:
         """The best of those that no more CPU was spent on; None where there is none."""
         early = [look for look in self.looks if look.cpu_s <= cpu_s]
         return max(early, key=lambda look: look.valid) if early else None
-
-    @classmethod
-    def of_json(cls, told: Mapping[str, Any]) -> Self:
-        """From :func:`dataclasses.asdict` after JSON.
-
-        Raises:
-            KeyError: a field is not there.
-            TypeError: a look is none.
-        """
-        values = {name: told[name] for name in cls.__dataclass_fields__}
-        values["looks"] = [Look(**look) for look in values["looks"]]
-        return cls(**values)
-
-
-Run = Callable[[Fleet, Setting, int, Tell], Outcome]
-"""A run: the fleet, what it is given, the seed of embeddings and batches, and whom to tell how far it is."""

@@ -9,6 +9,9 @@ from models.knowledge_graph.training.ranking import Ranking, pooled
 from models.methods.mmfed3_hide.evaluation import ranked
 from protocol.tasks.task import Task
 
+_SAME = ("score", "dim", "gamma", "lr", "dense_lr", "batch", "negatives", "epochs")
+"""Fields of a setting that are options of the method, too."""
+
 
 def task_of(fleet: Fleet, setting: Setting, seed: int) -> Task:
     """The fleet's task with the run's options.
@@ -22,14 +25,7 @@ def task_of(fleet: Fleet, setting: Setting, seed: int) -> Task:
         ValidationError: an option of the task does not fit.
     """
     config = {
-        "score": setting.score,
-        "dim": setting.dim,
-        "gamma": setting.gamma,
-        "lr": setting.lr,
-        "dense_lr": setting.dense_lr,
-        "batch": setting.batch,
-        "negatives": setting.negatives,
-        "epochs": setting.epochs,
+        **{name: getattr(setting, name) for name in _SAME},
         "warmup_rounds": setting.warmup,
         "validation": 0.0,  # facts to validate with are held out by the study
         **setting.options,

@@ -14,7 +14,7 @@ from lichen_lab.benchmarks.studies.mmfed3_hide import fleets, pykeen_side
 from lichen_lab.benchmarks.studies.mmfed3_hide import names as n
 from lichen_lab.benchmarks.studies.mmfed3_hide import variants as v
 from lichen_lab.benchmarks.studies.mmfed3_hide.settings import Conditions, Fleet, Setting
-from models.registry import method
+from lichen_lab.simulation.training.device import Site
 
 SPEED: Final = "triples/s"
 TIMES: Final = "times PyKEEN's triples/s"
@@ -62,7 +62,7 @@ def rows(quick: bool, say: Say) -> list[Row]:  # noqa: FBT001 - every benchmark'
     Raises:
         Misconfigured: the data set is not here.
     """
-    from lichen_lab.benchmarks.studies.mmfed3_hide.federation import one_thread  # noqa: PLC0415 - torch
+    from lichen_lab.benchmarks.study.federation import one_thread  # noqa: PLC0415 - torch
 
     if not pykeen_side.here():
         say("PyKEEN is not here, and not compared with: pip install 'lichen-lab[pykeen]'")
@@ -107,17 +107,16 @@ def epoch_s(fleet: Fleet, title: str, dim: int) -> float:
         title: a method of the tables.
         dim: D.
     """
-    from lichen_lab.benchmarks.studies.mmfed3_hide.federation import Device  # noqa: PLC0415 - torch
+    from lichen_lab.benchmarks.studies.mmfed3_hide.federation import device_of  # noqa: PLC0415 - torch
     from lichen_lab.benchmarks.studies.mmfed3_hide.shared import task_of  # noqa: PLC0415 - torch
 
-    own = v.one(*v.PLACES[title]).setting
+    own = v.one(*n.PLACES[title]).setting
     setting: Setting = replace(own, rounds=2, warmup=0, epochs=1, dim=dim)
     task = task_of(fleet, setting, 0)
-    client = method(task.method).client()
-    name, graph = next(iter(fleet.devices.items()))
-    device, state = Device(name, graph, 0), client.initial(task, 0)
+    device, site = device_of(task, next(iter(fleet.devices)), 0, fleet), Site(task, 0)
+    state = site.client.initial(task, 0)
     for round_ in (1, 2):
-        device.deliver(task, client, state, round_, 0)
+        site.deliver(device, state, round_)
     return device.train_s
 
 

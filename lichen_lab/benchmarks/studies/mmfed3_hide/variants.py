@@ -6,14 +6,12 @@ that no table uses, judged on validation facts.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Any, Final
 
 from lichen_lab.benchmarks.studies.mmfed3_hide import names as n
 from lichen_lab.benchmarks.studies.mmfed3_hide.fleets import BUSY, WHOLE
 from lichen_lab.benchmarks.studies.mmfed3_hide.part import Variant
-from lichen_lab.benchmarks.studies.mmfed3_hide.run_spec import One
-from lichen_lab.benchmarks.studies.mmfed3_hide.settings import STRUCTURE, Conditions, Setting, Who
+from lichen_lab.benchmarks.studies.mmfed3_hide.settings import STRUCTURE, Conditions, One, Setting, Who
 
 SEEDS: Final = 3
 TUNING_SEEDS: Final = (100, 101, 102)
@@ -116,37 +114,14 @@ def one(
     }
     whole = replace(BASE[graph], **dict(setting or {}), options=own)
     who = Conditions(rate=rate if chosen.rate is None else chosen.rate, who=chosen.who)
-    return One(graph, whole, who, tuning=tuning)
-
-
-def line(
-    title: str,
-    under: str,
-    recipe: str,
-    imputer: str = n.NONE,
-    *,
-    graph: str = BUSY,
-    rate: float = RATE,
-    setting: Mapping[str, Any] | None = None,
-    **options: Any,
-) -> Variant:
-    """A line of a table: its title and its conditions in words; the rest as of :func:`one`."""
-    return Variant(title, one(recipe, imputer, graph=graph, rate=rate, setting=setting, **options), under)
+    return One(graph, setting=whole, conditions=who, tuning=tuning)
 
 
 def usual(title: str, under: str, **more: Any) -> Variant:
-    """A line of that title, as the matrix or the bounds have it."""
-    return line(title, under, *PLACES[title], **more)
+    """A line of a table: its title, its conditions in words; the rest as of :func:`one`."""
+    return Variant(title, one(*n.PLACES[title], **more), under)
 
 
-PLACES: Final[Mapping[str, tuple[str, str]]] = {
-    n.FEDE: (n.FEDE, n.NONE),
-    **{n.titled(f, i): (f, i) for f, i in product(n.FLEETS, n.IMPUTERS)},
-    n.S_IND: (n.S_IND, n.NONE),
-    n.MM_IND: (n.MM_IND, n.NONE),
-    n.MM_CEN: (n.MM_CEN, n.NONE),
-}
-"""Title -> its recipe and its imputer."""
 TRIED: Final[Mapping[str, Sequence[Mapping[str, Any]]]] = {
     n.FEDE: (),
     n.MMFEDE: ({"fusion": "weighted"},),

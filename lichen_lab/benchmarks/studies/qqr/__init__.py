@@ -2,27 +2,45 @@
 
 One run (:mod:`one`) is a seeded fleet on one setting (:mod:`setting`). A part (:mod:`parts`) is a table:
 variants as data, rows from their runs. Runs that several parts want are made once, with every probe that one
-of them asks (:mod:`runner`), and kept (:mod:`store`). What is compared, with which options, stands in
-:mod:`variants`.
+of them asks. What is compared, with which options, stands in :mod:`variants`.
 """
 
 from typing import Final
 
 from lichen_lab.benchmarks.studies.qqr import variants as v
-from lichen_lab.benchmarks.studies.qqr.runner import every_probe, trained
-from lichen_lab.benchmarks.studies.qqr.settings import Outcome, Setting
-from lichen_lab.benchmarks.studies.qqr.store import Store
-from lichen_lab.benchmarks.study.parts import Parts
+from lichen_lab.benchmarks.studies.qqr.settings import One, Outcome
 from lichen_lab.benchmarks.study.study import Study
 
-STUDY: Final = Study[Setting, Outcome](
-    name="qqr",
+
+def run(one: One) -> Outcome:
+    """A run, in whatever process this is."""
+    from lichen_lab.benchmarks.studies.qqr.run_spec import run  # noqa: PLC0415 - torch, only where runs are made
+
+    return run(one)
+
+
+STUDY: Final = Study(
+    package=__name__,
     title="the QQR study: missing and noisy modalities, bytes, dead sensors, new classes, own models",
-    parts=Parts(f"{__name__}.parts", "qqr"),
-    store=Store,
-    run=trained,
-    report=f"{__name__}.report.page",
+    spec=One,
+    outcome=Outcome,
+    run=run,
+    sources=(
+        "edge_agent.inference.onnx_models.encoder_model",
+        "export.encoder_models",
+        "lichen_lab.simulation.data.sets",
+        "lichen_lab.simulation.data.online_fleet",
+        "lichen_lab.simulation.data.streams",
+        "lichen_lab.simulation.data.dataset_tasks",
+    ),
+    figures=(
+        "lichen_lab.benchmarks.studies.qqr.run_spec",
+        "lichen_lab.benchmarks.studies.qqr.personal",
+        "lichen_lab.benchmarks.studies.qqr.probes",
+        "lichen_lab.benchmarks.studies.qqr.settings",
+        "lichen_lab.benchmarks.studies.qqr.studies",
+        "lichen_lab.benchmarks.studies.qqr.trained",
+    ),
     seeds=v.SEEDS,
-    merge=every_probe,
 )
 BENCH: Final = STUDY.bench()

@@ -1,6 +1,7 @@
 """One run: a seeded fleet, trained round by round on the code of the field, and judged. Imports torch."""
 
 import time
+from collections import Counter
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -9,25 +10,25 @@ import numpy as np
 import torch
 
 from lichen_lab.benchmarks.studies.qqr import probes, studies
-from lichen_lab.benchmarks.studies.qqr.settings import Flow, Outcome, Setting, evaluated
+from lichen_lab.benchmarks.studies.qqr.settings import Flow, One, Outcome, evaluated
 from lichen_lab.benchmarks.studies.qqr.trained import Trained
+from lichen_lab.benchmarks.study.federation import Federation
 from lichen_lab.simulation.data.access.split import Split
 from lichen_lab.simulation.data.online_fleet import online_fleet
 from lichen_lab.simulation.data.streams import rng_of
-from lichen_lab.simulation.training.device import PROTOTYPE, TRAIN, Site, VirtualDevice
-from lichen_lab.simulation.training.engine import Engine
-from models import registry
+from lichen_lab.simulation.training.device import PROTOTYPE, TRAIN, VirtualDevice
 from models.contract import WindowSet
 from models.data.window_set import select
 from protocol.tasks.task import Task
 
 _TEST_ORDER = 301
 _TEACHERS = 302
+_SMALL_TEST = 128
 _EVEN = 10.0
 """alpha of prototype devices' pools: each holds some windows of every class."""
 
 
-def run(setting: Setting) -> Outcome:
+def run(one: One) -> Outcome:
     """Train and judge.
 
     Raises:
@@ -35,44 +36,35 @@ def run(setting: Setting) -> Outcome:
     """
     torch.set_num_threads(1)
     started = time.process_time()
-    task = studies.task_of(setting)
-    test = judged_on(setting)
-    spec = registry.method(task.method)
-    spec.configure(task)
-    client = spec.client()
-    site = Site(task, setting.seed, _graphs(setting, task))
-    engine = Engine(task, spec.server(), {}, None)
-    fleet, state = fleet_of(setting), client.initial(task, setting.seed)
+    task, rounds = studies.task_of(one), one.setting.rounds
+    test = judged_on(one)
+    federation = Federation(task, fleet_of(one), graphs=_graphs(one, task))
+    client = federation.site.client
     curve: dict[int, float] = {}
     bytes_at: dict[int, int] = {}
-    bytes_up: dict[str, int] = {}
-    refused, confusion_KK = 0, np.zeros((len(task.labels),) * 2)
-    for round_ in range(1, setting.rounds + 1):
-        base = state
-        deliveries = (site.deliver(device, base, round_) for device in fleet)
-        record, state = engine.close(deliveries, base, round_)
-        refused += len(record.refused)
-        for part, count in record.bytes_up.items():
-            bytes_up[part] = bytes_up.get(part, 0) + count
-        if evaluated(round_, setting.rounds):
-            found = client.evaluate(task, test, state)
-            curve[round_], bytes_at[round_] = found.metrics["accuracy"], sum(bytes_up.values())
+    bytes_up: Counter[str] = Counter()
+    confusion_KK = np.zeros((len(task.labels),) * 2)
+    for round_ in range(1, rounds + 1):
+        bytes_up.update(federation.round(round_).bytes_up)
+        if evaluated(round_, rounds):
+            found = client.evaluate(task, test, federation.state)
+            curve[round_], bytes_at[round_] = found.metrics["accuracy"], bytes_up.total()
             confusion_KK = np.array(found.confusion_KK, float)
-    trained = Trained(setting, task, client, state, test, studies.split(setting, "test"))
+    trained = Trained(one, task, client, federation.state, test, studies.split(one, "test"))
     return Outcome(
         curve=curve,
         bytes_at=bytes_at,
-        bytes_up=bytes_up,
+        bytes_up=dict(bytes_up),
         recall_K=(confusion_KK.diagonal() / np.maximum(confusion_KK.sum(axis=1), 1)).tolist(),
-        probes={name: probes.PROBES[name](trained) for name in setting.probes},
-        refused=refused,
+        probes={name: probes.PROBES[name](trained) for name in one.probes},
+        refused=federation.refused,
         seconds=time.process_time() - started,
     )
 
 
-def _graphs(setting: Setting, task: Task) -> dict[str, bytes]:
+def _graphs(one: One, task: Task) -> dict[str, bytes]:
     """The encoders as ONNX graphs, where some device has no torch."""
-    if not setting.flow.prototype_devices:
+    if not one.conditions.prototype_devices:
         return {}
     return _exported(task.model_copy(update={"config": {}, "seed": 0}).model_dump_json())
 
@@ -85,25 +77,25 @@ def _exported(task: str) -> dict[str, bytes]:
     return feature_graphs(Task.model_validate_json(task))
 
 
-def judged_on(setting: Setting) -> WindowSet:
-    """The test windows, or as many of them as the setting says, drawn evenly."""
-    windows = studies.split(setting, "test").windows
-    if setting.flow.test is None:
+def judged_on(one: One) -> WindowSet:
+    """The test windows; of a small run some of them, drawn evenly."""
+    windows = studies.split(one, "test").windows
+    if not one.small:
         return windows
-    drawn = rng_of(_TEST_ORDER, setting.seed).permutation(len(windows))[: setting.flow.test]
+    drawn = rng_of(_TEST_ORDER, one.seed).permutation(len(windows))[:_SMALL_TEST]
     return select(windows, np.sort(drawn))
 
 
-def fleet_of(setting: Setting) -> list[VirtualDevice]:
+def fleet_of(one: One) -> list[VirtualDevice]:
     """The devices that train, then those that send prototypes alone."""
-    whole, flow = studies.split(setting, "train"), setting.flow
-    trainers = online_fleet(_without(whole, flow.unseen_class), seed=setting.seed, **_numbers(flow))
+    whole, flow = studies.split(one, "train"), one.conditions
+    trainers = online_fleet(_without(whole, flow.unseen_class), seed=one.seed, **_numbers(flow))
     fleet = [
         VirtualDevice(name, stream, number, TRAIN) for number, (name, stream) in enumerate(trainers.items())
     ]
     if flow.prototype_devices:
         numbers = {**_numbers(flow), "devices": flow.prototype_devices, "alpha": _EVEN}
-        teachers = online_fleet(whole, seed=setting.seed + _TEACHERS, **numbers)
+        teachers = online_fleet(whole, seed=one.seed + _TEACHERS, **numbers)
         fleet += [
             VirtualDevice(f"p{place}", stream, len(trainers) + place, role=PROTOTYPE)
             for place, stream in enumerate(teachers.values())

@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Final
 
-from lichen_lab.benchmarks.studies.qqr.settings import Setting
+from lichen_lab.benchmarks.studies.qqr.settings import One
 from lichen_lab.simulation.data.access.split import Part, Split
 from lichen_lab.simulation.data.dataset_tasks import study
 from models.contract import WindowSet
@@ -14,14 +14,15 @@ _DATA_SEED: Final = 0
 """Pairs and people stay as they are: a run's seed decides partition, faults, model and batches."""
 
 
-def task_of(setting: Setting) -> Task:
+def task_of(one: One) -> Task:
     """The task of one run: the study's network, the setting's options.
 
     Raises:
         Misconfigured: there is no such data set.
     """
-    task = study(setting.dataset).task(
-        rounds=setting.rounds, seed=setting.seed, config=setting.config, codec=setting.codec
+    setting = one.setting
+    task = study(one.fleet).task(
+        rounds=setting.rounds, seed=one.seed, config=setting.config, codec=setting.codec
     )
     if not setting.modalities:
         return task
@@ -36,16 +37,16 @@ def _loaded(name: str, part: Part) -> Split:
     return study(name).load(part, _DATA_SEED)
 
 
-def split(setting: Setting, part: Part) -> Split:
+def split(one: One, part: Part) -> Split:
     """A part of the data set, with the setting's modalities alone. Read once a process.
 
     Raises:
         Misconfigured: the data set is unknown, or not here.
     """
-    whole = _loaded(setting.dataset, part)
-    if not setting.modalities:
+    whole = _loaded(one.fleet, part)
+    if not one.setting.modalities:
         return whole
-    return replace(whole, windows=_only(whole.windows, setting.modalities))
+    return replace(whole, windows=_only(whole.windows, one.setting.modalities))
 
 
 def _only(windows: WindowSet, names: tuple[str, ...]) -> WindowSet:

@@ -4,24 +4,34 @@ Sun et al., TACTFL: Temporal Contrastive Training for Multi-modal Federated Lear
 Model Aggregation, BMVC: its figures on UCI-HAR, and what goes beyond them.
 """
 
-from operator import attrgetter
 from typing import Final
 
-from lichen_lab.benchmarks.studies.tactfl import store as kept
 from lichen_lab.benchmarks.studies.tactfl import variants as v
-from lichen_lab.benchmarks.studies.tactfl.run_spec import One, run
-from lichen_lab.benchmarks.studies.tactfl.settings import Outcome
-from lichen_lab.benchmarks.study.parts import Parts
+from lichen_lab.benchmarks.studies.tactfl.run_spec import run
+from lichen_lab.benchmarks.studies.tactfl.settings import One, Outcome
 from lichen_lab.benchmarks.study.study import Study
 
-STUDY: Final = Study[One, Outcome](
-    name="tactfl",
+STUDY: Final = Study(
+    package=__name__,
     title="the TACTFL study: no label on a device; missing modalities, shifted and broken devices",
-    parts=Parts(f"{__name__}.parts", "tactfl"),
-    store=kept.store,
+    spec=One,
+    outcome=Outcome,
     run=run,
-    report=f"{__name__}.report.page",
+    sources=(
+        "lichen_lab.benchmarks.studies.tactfl.baselines",
+        "lichen_lab.benchmarks.studies.tactfl.data.dealing",
+        "lichen_lab.benchmarks.studies.tactfl.data.faults",
+        "lichen_lab.benchmarks.studies.tactfl.federation",
+        "lichen_lab.benchmarks.studies.tactfl.data.fleets",
+        "lichen_lab.benchmarks.studies.tactfl.data.hapt",
+        "lichen_lab.benchmarks.studies.tactfl.data.uci_har",
+        "lichen_lab.simulation.data.sets",
+        "lichen_lab.simulation.training.guided",
+    ),
+    figures=(
+        "lichen_lab.benchmarks.studies.tactfl.settings",
+        "lichen_lab.benchmarks.studies.tactfl.shared",
+    ),
     seeds=v.SEEDS,
-    order=attrgetter("seed", "fleet"),
 )
 BENCH: Final = STUDY.bench()

@@ -1,16 +1,13 @@
-"""What a run of the study is given, and what it leaves. Torch-free.
+"""What a run of the study is given, and what it leaves. Torch-free."""
 
-``run(fleet, setting, seed, tell) -> Outcome`` is the signature of every method of the study.
-"""
-
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
+from lichen_lab.benchmarks.study import run_spec
 from models.contract import WindowSet
 from protocol.tasks.task import Task
 
-Tell = Callable[[str], None]
 Scores = dict[str, dict[str, float]]
 """Test set -> ``f1`` and ``accuracy``, both in %; f1 is the mean over the classes."""
 TRAINED: Final = "trained"
@@ -119,9 +116,28 @@ class Setting:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass
-class Outcome:
-    """What a run leaves; survives JSON.
+@dataclass(frozen=True)
+class One(run_spec.RunSpec[Setting, Conditions]):
+    """A run; ``fleet`` is a name of ``data.fleets``, ``method`` one of ``names``."""
+
+    setting: Setting = Setting()
+    conditions: Conditions = Conditions()
+
+    def tiny(self) -> Self:
+        """Two short rounds of a small fleet."""
+        few = replace(
+            self.setting,
+            rounds=2,
+            width=8,
+            tune_epochs=min(2, self.setting.tune_epochs),
+            options={**self.setting.options, "head_epochs": 2},
+        )
+        return replace(self, setting=few, small=True)
+
+
+@dataclass(frozen=True)
+class Outcome(run_spec.Outcome):
+    """What a run leaves.
 
     Attributes:
         scores: :data:`TRAINED` and, where the method has it, :data:`TUNED` -> scores by test set.
@@ -131,7 +147,6 @@ class Outcome:
         kinds: device -> its kind.
         bytes_up: payload bytes of a device and round, mean; 0 where updates are not written as frames.
         refused: updates that were not taken.
-        seconds: wall time of the whole run.
     """
 
     scores: dict[str, Scores]
@@ -141,23 +156,11 @@ class Outcome:
     kinds: dict[str, str] = field(default_factory=dict)
     bytes_up: float = 0.0
     refused: int = 0
-    seconds: float = 0.0
+
+    def view(self, end: str, test: str) -> Self:
+        """The same run, of which that end alone is known, on that test set alone."""
+        return replace(self, scores={TRAINED: {HERE: self.scores[end][test]}})
 
     def f1(self, end: str = TRAINED, test: str = HERE) -> float:
         """Mean F1 over the classes, in %; raises KeyError where the method has no such end."""
         return self.scores[end][test]["f1"]
-
-    @classmethod
-    def of_json(cls, told: Mapping[str, Any]) -> Self:
-        """From :func:`dataclasses.asdict` after JSON, which knows no tuples.
-
-        Raises:
-            KeyError: a field is not there.
-        """
-        values = {name: told[name] for name in cls.__dataclass_fields__}
-        values["by_round"] = [(int(at), float(f1)) for at, f1 in values["by_round"]]
-        return cls(**values)
-
-
-Run = Callable[[Fleet, Setting, int, Tell], Outcome]
-"""A method: the fleet, what it is given, the seed of model and batches, and whom to tell how far it is."""

@@ -4,15 +4,25 @@ All of them begin with the same network, as the product's method makes it, and t
 its code. Imports torch when it runs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self, cast
 
 import torch
 
 from coordinator.aggregation.round_fold import finish_seed
+from lichen_lab.benchmarks.result import Say
 from lichen_lab.benchmarks.studies.tactfl.names import OURS
-from lichen_lab.benchmarks.studies.tactfl.settings import Fleet, Scores, Setting
+from lichen_lab.benchmarks.studies.tactfl.settings import (
+    HERE,
+    TRAINED,
+    TUNED,
+    Fleet,
+    Outcome,
+    Scores,
+    Setting,
+)
+from lichen_lab.benchmarks.study.federation import play_rounds
 from models.aggregation.server_optimizer import model_of
 from models.contract import Blobs, Client
 from models.methods.tactfl import TactflConfig
@@ -136,7 +146,28 @@ class Coordinator:
             found[name] = {"f1": 100 * metrics["macro_f1"], "accuracy": 100 * metrics["accuracy"]}
         return found
 
+    def play_rounds(
+        self, tell: Say, play: Callable[[int], None], model: Callable[[], Blobs], *, tuned: bool
+    ) -> Outcome:
+        """All rounds of a run, what versions are worth as they come, and the last one trained further.
 
-def looks(round_: int, rounds: int) -> bool:
-    """Whether the version of that round is judged."""
-    return round_ % LOOK_EVERY == 0 or round_ == rounds
+        Args:
+            tell: told how far it is.
+            play: plays the round of that number.
+            model: the newest version's.
+            tuned: encoders and head are trained further together at the end, where the setting says how long.
+        """
+        scores: dict[str, Scores] = {}
+        rounds = self.setting.rounds
+
+        def figure(round_: int) -> float | None:
+            play(round_)
+            if round_ % LOOK_EVERY and round_ != rounds:
+                return None
+            scores[TRAINED] = self.judged(model())
+            return scores[TRAINED][HERE]["f1"]
+
+        by_round = play_rounds(rounds, tell, figure)
+        if self.setting.tune_epochs and tuned:
+            scores[TUNED] = self.judged(self.whole(rounds, model(), self.setting.tune_epochs))
+        return Outcome(scores, by_round)

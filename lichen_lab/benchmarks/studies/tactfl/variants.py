@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from lichen_lab.benchmarks.studies.tactfl import names as n
 from lichen_lab.benchmarks.studies.tactfl.part import Variant
-from lichen_lab.benchmarks.studies.tactfl.run_spec import One
-from lichen_lab.benchmarks.studies.tactfl.settings import HERE, TRAINED, TUNED, Conditions, Setting
+from lichen_lab.benchmarks.studies.tactfl.settings import HERE, TRAINED, TUNED, Conditions, One, Setting
 
 UCI_HAR: Final = "uci-har"
 HAPT: Final = "hapt"
@@ -152,20 +151,12 @@ def one(
     return One(fleet, method, whole, who, seed, tuning)
 
 
-def line(
-    title: str,
-    fleet: str,
-    under: str,
-    *,
-    conditions: Mapping[str, Any] | None = None,
-    setting: Mapping[str, Any] | None = None,
-    test: str = HERE,
-    **options: Any,
-) -> Variant:
-    """A line of a table; arguments as of :func:`one`, ``under`` the conditions in words."""
+def line(title: str, fleet: str, under: str, *, test: str = HERE, **more: Any) -> Variant:
+    """A line of a table: the conditions in words, the test set it shows; the rest as of :func:`one`."""
     shown = LINES[title]
-    run = one(fleet, shown.method, conditions=conditions, setting=setting, **(shown.options or {}), **options)
-    return Variant(title, run, under, shown.end, test)
+    return Variant(
+        title, one(fleet, shown.method, **{**(shown.options or {}), **more}), under, shown.end, test
+    )
 
 
 TRIED: Final[Mapping[str, Sequence[Mapping[str, Any]]]] = {

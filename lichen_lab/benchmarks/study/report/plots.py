@@ -1,6 +1,6 @@
 """Drawings that several studies have, each from runs or rows alone."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -9,6 +9,8 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from lichen_lab.benchmarks.result import Row
+from lichen_lab.benchmarks.study.part import Results
+from lichen_lab.benchmarks.study.run_spec import O
 from lichen_lab.simulation.reporting import style
 
 _DASHES: Final = ("-", "--", ":")
@@ -63,6 +65,41 @@ def curves(
     axes.grid(axis="y")
     below(axes)
     return style.svg(made, name)
+
+
+def by_round(
+    results: Results[Any, O],
+    curve: Callable[[O], Curve],
+    figure: str,
+    name: str,
+    *,
+    dataset: str | None = None,
+    under: str | None = None,
+    methods: Collection[str] | None = None,
+    room: float | None = None,
+    line: str = "method",
+) -> str:
+    """Runs by round: :func:`curves` of the variants on a data set, under a condition, of some methods.
+
+    Args:
+        results: of a part.
+        curve: of a run.
+        figure: what it is, with its unit.
+        name: of the drawing.
+        dataset: None: all of them.
+        under: likewise.
+        methods: likewise.
+        room: see :func:`curves`.
+        line: what a line is named by: ``method`` or ``under``.
+    """
+    lines = [
+        (getattr(variant, line), [curve(one) for one in runs.values()])
+        for variant, runs in results.pairs()
+        if dataset in {None, variant.dataset}
+        and under in {None, variant.under}
+        and (methods is None or variant.method in methods)
+    ]
+    return curves(lines, figure, name, room)
 
 
 def conditions(rows: Sequence[Row], metric: str, figure: str, name: str) -> str:

@@ -35,7 +35,9 @@ from lichen_lab.benchmarks.studies.disentafl import names as n
 from lichen_lab.benchmarks.studies.disentafl.baselines import sharing
 from lichen_lab.benchmarks.studies.disentafl.baselines.loop import Baseline, run
 from lichen_lab.benchmarks.studies.disentafl.baselines.network import Aligned, Concatenated, Segmented
-from lichen_lab.benchmarks.studies.disentafl.settings import Run
+from lichen_lab.benchmarks.studies.disentafl.settings import Fleet, Outcome, Setting
+from lichen_lab.benchmarks.study.federation import timed_run
+from lichen_lab.benchmarks.study.run_spec import Run
 
 DISTIL: Final = 0.1
 """Weight of the distillation. The appendix names 0.8, of DisentAFL-KD: that costs Cross-FedAvg four points on
@@ -77,5 +79,7 @@ BASELINES: Final[Mapping[str, Baseline]] = {
         distils=sharing.unrelated,
     ),
 }
-RUNS: Final[Mapping[str, Run]] = {name: partial(run, baseline) for name, baseline in BASELINES.items()}
+RUNS: Final[Mapping[str, Run[Fleet, Setting, Outcome]]] = {
+    name: timed_run(partial(run, baseline)) for name, baseline in BASELINES.items()
+}
 """By name: each runs it on a fleet."""

@@ -4,29 +4,33 @@ A round's local training, its batches and its losses are DisentAFL's, without th
 quantized on the way, and all of a device's training windows train: none are set aside to judge domains.
 """
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
-import torch
-
+from lichen_lab.benchmarks.result import Say
 from lichen_lab.benchmarks.studies.disentafl.baselines import distil
 from lichen_lab.benchmarks.studies.disentafl.baselines.device import Device
 from lichen_lab.benchmarks.studies.disentafl.baselines.network import Network
 from lichen_lab.benchmarks.studies.disentafl.baselines.sharing import Linked, Mix, mixed
 from lichen_lab.benchmarks.studies.disentafl.names import TITLES
 from lichen_lab.benchmarks.studies.disentafl.scores import score
-from lichen_lab.benchmarks.studies.disentafl.settings import Fleet, Outcome, Scores, Setting, Tell, fleet_mean
+from lichen_lab.benchmarks.studies.disentafl.settings import (
+    NETWORK,
+    Fleet,
+    Outcome,
+    Scores,
+    Setting,
+    fleet_mean,
+    looks,
+)
+from lichen_lab.benchmarks.study import federation as study
 from models.contract import Profile
 from models.methods.disentafl import DisentAflConfig
 from models.training.local import derive_seed
-from protocol.errors import Misconfigured
 from protocol.frames.tensors import Codec, encode
 from protocol.tasks.task import Task
 
-LOOK_EVERY: Final = 10
-"""Rounds between two looks at the personal models."""
 _OURS_TOO: Final = ("tokens", "layers", "heads", "lr_decay", "weight_decay")
 """Options of the encoders and of their training that mean the same to DisentAFL."""
 _COMMON: Final[Mapping[str, float]] = {"keep_adam": True}
@@ -118,41 +122,29 @@ class Federation:
 
 
 def options_of(baseline: Baseline, setting: Setting) -> tuple[DisentAflConfig, dict[str, float]]:
-    """Sizes and training of the networks, and the method's own options.
+    """Sizes and training of the networks, and the method's own options; see the study's."""
+    own = {**_COMMON, **baseline.options}
+    network, options = study.options_of(TITLES[baseline.name], setting.options, _OURS_TOO, own)
+    return DisentAflConfig(**{name: getattr(setting, name) for name in NETWORK}, **network), options
+
+
+def run(baseline: Baseline, fleet: Fleet, setting: Setting, seed: int, tell: Say) -> Outcome:
+    """One baseline on a fleet: :data:`lichen_lab.benchmarks.study.run_spec.Run` for each of them.
 
     Raises:
         Misconfigured: the baseline has no such option.
     """
-    given: dict[str, Any] = dict(setting.options)
-    network = {name: given.pop(name) for name in _OURS_TOO if name in given}
-    options = {**_COMMON, **baseline.options}
-    unknown = sorted(given.keys() - options.keys())
-    if unknown:
-        known = ", ".join((*_OURS_TOO, *options))
-        raise Misconfigured(f"{TITLES[baseline.name]}: no option {unknown[0]!r}; there are {known}")
-    names = ("width", "latent", "hidden", "lr", "batch", "epochs")
-    config = DisentAflConfig(**{name: getattr(setting, name) for name in names}, **network)
-    return config, {**options, **given}
-
-
-def run(baseline: Baseline, fleet: Fleet, setting: Setting, seed: int, tell: Tell) -> Outcome:
-    """One baseline on a fleet: :data:`lichen_lab.benchmarks.studies.disentafl.settings.Run` for each of them.
-
-    Raises:
-        Misconfigured: the baseline has no such option.
-    """
-    began = time.monotonic()
-    torch.set_num_threads(1)
     federation = Federation(baseline, fleet, setting, seed)
-    by_round: list[tuple[int, float]] = []
     personal: Scores = {}
-    for round_ in range(1, setting.rounds + 1):
+
+    def play(round_: int) -> float | None:
+        nonlocal personal
         federation.train(round_)
-        if round_ % LOOK_EVERY == 0 or round_ == setting.rounds:
-            personal = federation.scores()
-            by_round.append((round_, fleet_mean(personal)))
+        personal = federation.scores() if looks(round_, setting.rounds) else {}
         federation.share()
-        tell(f"round {round_} of {setting.rounds}")
+        return fleet_mean(personal) if personal else None
+
+    by_round = study.play_rounds(setting.rounds, tell, play)
     traffic = {name: federation.traffic(name) for name in federation.devices}
     return Outcome(
         personal=personal,
@@ -160,5 +152,4 @@ def run(baseline: Baseline, fleet: Fleet, setting: Setting, seed: int, tell: Tel
         by_round=by_round,
         bytes_up={name: up for name, (up, _) in traffic.items()},
         bytes_down={name: down for name, (_, down) in traffic.items()},
-        seconds=time.monotonic() - began,
     )

@@ -6,11 +6,10 @@ from typing import Final
 
 import numpy as np
 
-from lichen_lab.benchmarks.studies.disentafl.data.made import build as made
 from lichen_lab.benchmarks.studies.disentafl.data.merge_fa import build as merge_fa
 from lichen_lab.benchmarks.studies.disentafl.data.uci_har import build as uci_har_xm
 from lichen_lab.benchmarks.studies.disentafl.data.vehicle import build as vehicle
-from lichen_lab.benchmarks.studies.disentafl.settings import Fleet, Judge, Member
+from lichen_lab.benchmarks.studies.disentafl.settings import Fleet, Member
 from models.data.window_set import select
 from protocol.errors import Misconfigured
 
@@ -60,18 +59,3 @@ def _tuned(member: Member, at: int, seed: int) -> Member:
         truth={name: y_B[test] for name, y_B in member.train_truth.items()},
         train_truth={name: y_B[train] for name, y_B in member.train_truth.items()},
     )
-
-
-__all__ = [
-    "BUILDERS",
-    "SMALL",
-    "Fleet",
-    "Judge",
-    "Member",
-    "fleet",
-    "made",
-    "merge_fa",
-    "tuning",
-    "uci_har_xm",
-    "vehicle",
-]

@@ -6,7 +6,7 @@ from typing import Any, Final
 from lichen_lab.benchmarks.result import Row
 from lichen_lab.benchmarks.studies.disentafl import names as n
 from lichen_lab.benchmarks.studies.disentafl import variants as v
-from lichen_lab.benchmarks.studies.disentafl.part import EVERYBODY, Part, Results, Variant, own, scores
+from lichen_lab.benchmarks.studies.disentafl.part import EVERYBODY, Part, Results, Variant
 
 _FLEETS: Final = (v.MERGE_FA,)
 WITHOUT: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -50,10 +50,10 @@ def _variants() -> tuple[Variant, ...]:
 
 
 def _rows(results: Results) -> list[Row]:
-    rows = scores(results)
+    rows = results.scores()
     others = dict.fromkeys(variant.method for variant in results.part.variants if variant.under == EVERYBODY)
-    rows += results.margins(n.AVG, [method for method in others if method != n.AVG], own)
-    return rows + results.margins(BANDIT, [COVERAGE], own)
+    rows += results.margins(n.AVG, [method for method in others if method != n.AVG])
+    return rows + results.margins(BANDIT, [COVERAGE])
 
 
 PART: Final = Part(

@@ -3,13 +3,12 @@
 from typing import Final
 
 from lichen_lab.benchmarks.studies.disentafl import cost
-from lichen_lab.benchmarks.studies.disentafl.part import Part, scores
+from lichen_lab.benchmarks.studies.disentafl.part import Part
 
 PART: Final = Part(
     name="cost",
     place=4,
     title="what a device moves and holds as modalities, targets, domains and devices grow",
-    rows=scores,
     computed=cost.rows,
     goals=cost.GOALS,
 )

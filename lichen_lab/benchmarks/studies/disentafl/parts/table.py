@@ -7,17 +7,14 @@ from lichen_lab.benchmarks.result import Goal, Row
 from lichen_lab.benchmarks.studies.disentafl import names as n
 from lichen_lab.benchmarks.studies.disentafl import variants as v
 from lichen_lab.benchmarks.studies.disentafl.part import (
+    AGGREGATE,
     EVERYBODY,
+    PERSONAL,
     Part,
     Results,
-    above,
-    in_errors,
     of_kind,
-    own,
-    paired,
-    scores,
 )
-from lichen_lab.benchmarks.studies.disentafl.settings import Outcome, fleet_mean
+from lichen_lab.benchmarks.study.part import above, in_errors, paired
 
 BEST_OTHER: Final = "above the best baseline, points"
 IN_ERRORS: Final = "above the best baseline, standard errors"
@@ -31,19 +28,14 @@ def of(kind: str) -> str:
 
 
 def _rows(results: Results) -> list[Row]:
-    rows = scores(results)
+    rows = results.scores()
     for ours in (n.AVG, n.KD):
         others = [title for title in v.METHODS if title != ours]
-        rows += results.margins(ours, others, own)
+        rows += results.margins(ours, others)
         given = [title for title in others if title != _LOCAL]
-        rows += results.margins(ours, given, _aggregate, "as the fleet gives it: ")
+        rows += results.margins(ours, given, AGGREGATE.of, "as the fleet gives it: ")
         rows += _beside_all(results, ours)
     return rows
-
-
-def _aggregate(outcome: Outcome) -> float:
-    """Of what devices get from the fleet."""
-    return fleet_mean(outcome.aggregate or {})
 
 
 def _beside_all(results: Results, ours: str) -> list[Row]:
@@ -56,7 +48,7 @@ def _beside_all(results: Results, ours: str) -> list[Row]:
         others = [runs_ for title in n.TITLES.values() if (runs_ := results.of(title, dataset=fleet))]
         if others:
             best = max(others, key=lambda runs_: fmean(one.mean for one in runs_.values()))
-            ahead = paired(runs, best, own)
+            ahead = paired(runs, best, PERSONAL.of)
             rows += results.row(variant, BEST_OTHER, ahead)
             rows += results.row(variant, IN_ERRORS, in_errors(ahead))
         local = results.of(_LOCAL, dataset=fleet)

@@ -5,7 +5,7 @@ from typing import Final
 
 from lichen_lab.benchmarks.result import Row
 from lichen_lab.benchmarks.studies.disentafl import variants as v
-from lichen_lab.benchmarks.studies.disentafl.part import Part, Results, Variant, scores
+from lichen_lab.benchmarks.studies.disentafl.part import Part, Results, Variant
 
 BEST: Final = "best learning rate of the grid"
 CHOSEN: Final = "learning rate in the tables"
@@ -16,7 +16,7 @@ def _under(lr: float) -> str:
 
 
 def _rows(results: Results) -> list[Row]:
-    rows = scores(results)
+    rows = results.scores()
     for fleet in v.FLEETS:
         for title in v.METHODS:
             tried = {

@@ -9,8 +9,9 @@ from lichen_lab.benchmarks.studies.disentafl import names as n
 from lichen_lab.benchmarks.studies.disentafl.part import Results
 from lichen_lab.benchmarks.studies.disentafl.report import plots
 from lichen_lab.benchmarks.studies.disentafl.report.sheets import BY_KIND, BY_SIZE, kinds
+from lichen_lab.benchmarks.studies.disentafl.settings import Outcome
 from lichen_lab.benchmarks.study.report.page import Group, Page, drawings
-from lichen_lab.benchmarks.study.report.plots import margins
+from lichen_lab.benchmarks.study.report.plots import by_round, margins
 from lichen_lab.benchmarks.study.report.sheets import Pivot, pivot
 from lichen_lab.benchmarks.tables import is_margin, tables
 
@@ -52,7 +53,12 @@ def _figures(results: Results, rows: Sequence[Row], fleet: str) -> Iterable[tupl
 def _curves(results: Results, fleet: str, part: str) -> Iterable[tuple[str, str]]:
     unders = dict.fromkeys(v.under for v, _ in results.pairs() if v.dataset == fleet)
     for place, under in enumerate(unders):
-        yield under, plots.by_round(results, fleet, under, f"{part}c{place}")
+        name, figure = f"{part}c{place}", "own models, mean over devices, %"
+        yield under, by_round(results, _curve, figure, name, dataset=fleet, under=under)
+
+
+def _curve(outcome: Outcome) -> dict[int, float]:
+    return dict(outcome.by_round)
 
 
 def _margins(rows: Sequence[Row], part: str) -> Iterable[tuple[str, str]]:
@@ -73,5 +79,3 @@ PAGE: Final = Page(
     "errors or more from zero.",
     groups=groups,
 )
-html = PAGE.html
-write = PAGE.write

@@ -9,18 +9,8 @@ from lichen_lab.benchmarks.result import Row
 from lichen_lab.benchmarks.studies.disentafl import cost
 from lichen_lab.benchmarks.studies.disentafl.part import Results
 from lichen_lab.benchmarks.studies.disentafl.settings import Outcome
-from lichen_lab.benchmarks.study.report.plots import curves, look
+from lichen_lab.benchmarks.study.report.plots import look
 from lichen_lab.simulation.reporting import style
-
-
-def by_round(results: Results, fleet: str, under: str, name: str) -> str:
-    """Own models by round."""
-    lines = [
-        (variant.method, [dict(one.by_round) for one in runs.values()])
-        for variant, runs in results.pairs()
-        if (variant.dataset, variant.under) == (fleet, under)
-    ]
-    return curves(lines, "own models, mean over devices, %", name)
 
 
 def growth(rows: Sequence[Row], metric: str, name: str) -> str:

@@ -1,13 +1,15 @@
 """What travels: rows by the size of their change, and their numbers' codec, beside everything in float32."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 from lichen_lab.benchmarks.result import Goal, Row
 from lichen_lab.benchmarks.studies.mmfed3_hide import names as n
 from lichen_lab.benchmarks.studies.mmfed3_hide import variants as v
 from lichen_lab.benchmarks.studies.mmfed3_hide.fleets import BUSY
-from lichen_lab.benchmarks.studies.mmfed3_hide.part import Part, Results, Variant, mrr, paired, scores
+from lichen_lab.benchmarks.studies.mmfed3_hide.part import Part, Results, Variant, best
+from lichen_lab.benchmarks.study.part import paired
 
 WHOLE: Final = "float32, all rows"
 LINES: Final[Mapping[str, tuple[str, float]]] = {
@@ -39,14 +41,14 @@ def _variants() -> tuple[Variant, ...]:
 
 
 def _rows(results: Results) -> list[Row]:
-    rows = scores(results)
+    rows = results.scores()
     whole = results.of(n.OURS, WHOLE)
     for variant, runs in results.pairs():
         told = list(runs.values())
         rows += results.row(variant, UP, [one.bytes_up for one in told])
         rows += results.row(variant, DOWN, [one.bytes_down for one in told])
         rows += results.row(variant, SHARE, [one.bytes_up / one.bytes_whole for one in told])
-        rows += results.row(variant, LOST, paired(whole, runs, mrr))
+        rows += results.row(variant, LOST, paired(whole, runs, partial(best, "mrr")))
     return rows
 
 

@@ -6,7 +6,8 @@ from lichen_lab.benchmarks.result import Goal, Row
 from lichen_lab.benchmarks.studies.mmfed3_hide import names as n
 from lichen_lab.benchmarks.studies.mmfed3_hide import variants as v
 from lichen_lab.benchmarks.studies.mmfed3_hide.fleets import WHOLE
-from lichen_lab.benchmarks.studies.mmfed3_hide.part import Part, Results, usual
+from lichen_lab.benchmarks.studies.mmfed3_hide.part import Part, Results
+from lichen_lab.benchmarks.study.part import usual
 
 UNDER: Final = "r = 50 %"
 MINUTES: Final = 6

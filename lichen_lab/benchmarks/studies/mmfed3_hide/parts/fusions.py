@@ -6,7 +6,8 @@ from lichen_lab.benchmarks.result import Goal, Row
 from lichen_lab.benchmarks.studies.mmfed3_hide import names as n
 from lichen_lab.benchmarks.studies.mmfed3_hide import variants as v
 from lichen_lab.benchmarks.studies.mmfed3_hide.fleets import BUSY
-from lichen_lab.benchmarks.studies.mmfed3_hide.part import Part, Results, Variant, usual
+from lichen_lab.benchmarks.studies.mmfed3_hide.part import Part, Results, Variant
+from lichen_lab.benchmarks.study.part import usual
 
 UNDER: Final = "r = 50 %"
 ABOVE: Final = {theirs: f"best fusion above {theirs}, on the worst seed" for theirs in (n.FEDE, n.S_IND)}

@@ -4,7 +4,7 @@ from typing import Final
 
 from lichen_lab.benchmarks.studies.mmfed3_hide import names as n
 from lichen_lab.benchmarks.studies.mmfed3_hide import variants as v
-from lichen_lab.benchmarks.studies.mmfed3_hide.part import Part, usual
+from lichen_lab.benchmarks.studies.mmfed3_hide.part import Part
 
 RATES: Final = (0.1, 0.3, 0.5, 0.7, 1.0)
 _LINES: Final = (n.OURS, n.MMFEDE, n.MM_IND, n.MM_CEN, n.FEDE, n.S_IND)
@@ -21,5 +21,4 @@ PART: Final = Part(
     title="features that clients have, from a tenth to all",
     variants=tuple(v.usual(title, under(rate), rate=rate) for rate in RATES for title in _LINES),
     versus=((n.OURS, n.MMFEDE), (n.OURS, n.FEDE)),
-    rows=usual,
 )

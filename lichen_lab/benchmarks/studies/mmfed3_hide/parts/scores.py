@@ -4,7 +4,7 @@ from typing import Final
 
 from lichen_lab.benchmarks.studies.mmfed3_hide import names as n
 from lichen_lab.benchmarks.studies.mmfed3_hide import variants as v
-from lichen_lab.benchmarks.studies.mmfed3_hide.part import Part, usual
+from lichen_lab.benchmarks.studies.mmfed3_hide.part import Part
 
 _LINES: Final = (n.S_IND, n.FEDE, n.OURS)
 
@@ -17,5 +17,4 @@ PART: Final = Part(
         for score, words in v.SCORES.items()
         for title in _LINES
     ),
-    rows=usual,
 )

@@ -9,8 +9,9 @@ from lichen_lab.benchmarks.studies.mmfed3_hide import speed
 from lichen_lab.benchmarks.studies.mmfed3_hide.part import MRR, Results
 from lichen_lab.benchmarks.studies.mmfed3_hide.parts import table
 from lichen_lab.benchmarks.studies.mmfed3_hide.report import plots
+from lichen_lab.benchmarks.studies.mmfed3_hide.settings import Outcome
 from lichen_lab.benchmarks.study.report.page import Group, Page, drawings
-from lichen_lab.benchmarks.study.report.plots import bars, conditions
+from lichen_lab.benchmarks.study.report.plots import bars, by_round, conditions
 from lichen_lab.benchmarks.study.report.sheets import Sheet, pivot
 from lichen_lab.benchmarks.tables import tables
 
@@ -35,9 +36,14 @@ def _group(results: Results, rows: Sequence[Row], graph: str, drawing: str) -> G
 
 def matrix(rows: Sequence[Row]) -> tuple[Sheet, ...]:
     """MRR of ways to learn (down) with ways to fill absent features (across); none without such rows."""
-    found = [row for row in rows if row.metric == MRR and row.method in n.PLACES]
+    found = [row for row in rows if row.metric == MRR and row.method in n.MATRIX]
     title = "MRR, mean over seeds, %: ways to learn, and what fills absent features"
-    return (pivot(found, lambda row: n.PLACES[row.method], title, digits=2),) if found else ()
+
+    def place(row: Row) -> tuple[str, str]:
+        fleet, imputer = n.MATRIX[row.method]
+        return fleet, n.IMPUTERS[imputer]
+
+    return (pivot(found, place, title, digits=2),) if found else ()
 
 
 def _figures(results: Results, rows: Sequence[Row], graph: str, drawing: str) -> Iterable[tuple[str, str]]:
@@ -49,14 +55,22 @@ def _figures(results: Results, rows: Sequence[Row], graph: str, drawing: str) ->
         unders = dict.fromkeys(variant.under for variant, _ in results.pairs())
         # a part compares either methods under one condition, or conditions of one method
         if len(unders) > 1:
-            yield "MRR by round", plots.by_round(results, graph, n.OURS, f"{drawing}-ours")
+            ours = by_round(
+                results, _curve, MRR, f"{drawing}-ours", dataset=graph, methods={n.OURS}, line="under"
+            )
+            yield "MRR by round", ours
         else:
-            yield f"{next(iter(unders))}: by round", plots.methods(results, graph, _SHOWN, f"{drawing}-all")
+            shown = by_round(results, _curve, MRR, f"{drawing}-all", dataset=graph, methods=_SHOWN)
+            yield f"{next(iter(unders))}: by round", shown
     if name == "full":
         yield "MRR by minutes of CPU", plots.by_minutes(results, graph, f"{drawing}-cpu")
     speeds = [row for row in rows if row.metric == speed.SPEED]
     if speeds:
         yield "triples a second", bars(speeds, f"{drawing}-speed")
+
+
+def _curve(outcome: Outcome) -> dict[int, float]:
+    return {look.round: 100 * look.test["mrr"] for look in outcome.looks}
 
 
 PAGE: Final = Page(
@@ -72,5 +86,3 @@ PAGE: Final = Page(
     groups=groups,
     widest_px=860,
 )
-html = PAGE.html
-write = PAGE.write

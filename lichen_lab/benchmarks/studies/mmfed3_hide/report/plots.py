@@ -1,38 +1,11 @@
-"""The page's own figures, each from a part's runs alone."""
-
-from collections.abc import Collection, Mapping
+"""The page's own figure, from a part's runs alone."""
 
 from lichen_lab.benchmarks.studies.mmfed3_hide.part import MRR, Results
-from lichen_lab.benchmarks.studies.mmfed3_hide.settings import Outcome
-from lichen_lab.benchmarks.study.report.plots import below, curves, look
+from lichen_lab.benchmarks.study.report.plots import below, look
 from lichen_lab.simulation.reporting import style
 
 _PERCENT = 100.0
 _MINUTE_S = 60.0
-
-
-def methods(results: Results, graph: str, shown: Collection[str], name: str) -> str:
-    """MRR by round of these methods."""
-    lines = [
-        (variant.method, _by_round(runs))
-        for variant, runs in results.pairs()
-        if variant.dataset == graph and variant.method in shown
-    ]
-    return curves(lines, MRR, name)
-
-
-def by_round(results: Results, graph: str, method: str, name: str) -> str:
-    """MRR by round of one method, a line a condition."""
-    lines = [
-        (variant.under, _by_round(runs))
-        for variant, runs in results.pairs()
-        if (variant.dataset, variant.method) == (graph, method)
-    ]
-    return curves(lines, MRR, name)
-
-
-def _by_round(runs: Mapping[int, Outcome]) -> list[dict[int, float]]:
-    return [{look.round: _PERCENT * look.test["mrr"] for look in one.looks} for one in runs.values()]
 
 
 def by_minutes(results: Results, graph: str, name: str) -> str:

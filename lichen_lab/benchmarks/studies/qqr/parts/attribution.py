@@ -3,7 +3,7 @@
 from typing import Final
 
 from lichen_lab.benchmarks.studies.qqr import variants as v
-from lichen_lab.benchmarks.studies.qqr.part import Part, accuracies
+from lichen_lab.benchmarks.studies.qqr.part import Part
 from lichen_lab.benchmarks.studies.qqr.parts.quality import variant
 
 _HALVES: Final = ((0.0, (v.PLR, v.PLR_ALL_NORMS, v.CLEAN_NORMS, v.BQ)), (-5.0, (v.PLR, v.CLEAN_NORMS, v.BQ)))
@@ -16,7 +16,6 @@ PART: Final = Part(
         *(variant(method, snr_db, v.NORMALISED) for snr_db, methods in _HALVES for method in methods),
         *(variant(method, 10.0, v.LITERAL) for method in (v.PQ, v.PLR, v.BQ)),
     ),
-    rows=accuracies,
     versus=(
         (v.PLR, v.BQ),
         (v.PLR, v.PLR_ALL_NORMS),

@@ -4,9 +4,9 @@ from typing import Final
 
 from lichen_lab.benchmarks.result import Goal, Row
 from lichen_lab.benchmarks.studies.qqr import variants as v
-from lichen_lab.benchmarks.studies.qqr.part import Part, Results, Variant, above, accuracies
+from lichen_lab.benchmarks.studies.qqr.part import Part, Results, line
 from lichen_lab.benchmarks.studies.qqr.parts.quantity import HALF
-from lichen_lab.benchmarks.studies.qqr.settings import Setting
+from lichen_lab.benchmarks.study.part import above, usual
 
 BITS: Final = (32, 4, 2)
 _UNDER: Final = f"PNR, {HALF}"
@@ -18,10 +18,10 @@ def name(bits: int) -> str:
 
 
 def _rows(results: Results) -> list[Row]:
-    rows = accuracies(results)
+    rows = usual(results)
     for variant in results.part.variants:
         runs = results.of(variant.method, variant.under).values()
-        devices, rounds = variant.one.flow.devices, variant.one.rounds
+        devices, rounds = variant.one.conditions.devices, variant.one.setting.rounds
         for part in sorted({part for one in runs for part in one.bytes_up}):
             each = [one.bytes_up.get(part, 0) / (devices * rounds) for one in runs]
             rows += results.row(variant, f"bytes a device and round: {part}", each)
@@ -34,10 +34,7 @@ PART: Final = Part(
     name="bits",
     place=4,
     title="what the bits of a prototype's values cost and save",
-    variants=tuple(
-        Variant(name(bits), Setting(flow=v.HALF, config=v.quantity(v.PNR, prototype_bits=bits)), _UNDER)
-        for bits in BITS
-    ),
+    variants=tuple(line(name(bits), _UNDER, v.HALF, v.quantity(v.PNR, prototype_bits=bits)) for bits in BITS),
     versus=tuple((name(bits), name(32)) for bits in BITS if bits != 32),  # noqa: PLR2004 - the float32 one
     rows=_rows,
     goals=(Goal(above(name(32)), -0.3, above=True, setting=_UNDER, method=name(2)),),

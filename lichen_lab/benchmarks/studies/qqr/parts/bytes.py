@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 from statistics import fmean
-from typing import Any, Final
+from typing import Final
 
 from lichen_lab.benchmarks.result import Goal, Row
 from lichen_lab.benchmarks.studies.qqr import variants as v
-from lichen_lab.benchmarks.studies.qqr.part import Part, Results, Variant, accuracies
+from lichen_lab.benchmarks.studies.qqr.part import Part, Results, Variant, line
 from lichen_lab.benchmarks.studies.qqr.parts.quantity import HALF
-from lichen_lab.benchmarks.studies.qqr.settings import Outcome, Setting
-from lichen_lab.benchmarks.study import part as base
+from lichen_lab.benchmarks.studies.qqr.settings import Outcome
+from lichen_lab.benchmarks.study.part import usual
 
 FLOAT32: Final[Mapping[str, str]] = {
     "FedAvg float32 (zero input)": v.ZP_INPUT,
@@ -22,8 +22,7 @@ _SMOOTH: Final = 3
 
 def _ours(codec: str, every: int = 1) -> Variant:
     words = f"PNR, {codec}" + (f", model in every {every}th round" if every > 1 else "")
-    config = v.quantity(v.PNR, model_every=every)
-    return Variant(words, Setting(flow=v.HALF, config=config, codec=codec), HALF)
+    return line(words, HALF, v.HALF, v.quantity(v.PNR, model_every=every), codec=codec)
 
 
 _OURS: Final = (_ours("int8"), _ours("int4"), _ours("int4", 4))
@@ -63,7 +62,7 @@ def bytes_to(outcomes: Mapping[int, Outcome], accuracy: float) -> float | None:
 
 
 def _rows(results: Results) -> list[Row]:
-    rows = accuracies(results)
+    rows = usual(results)
     for variant, runs in results.pairs():
         whole = [sum(one.bytes_up.values()) / 1e6 for one in runs.values()]
         rows += results.row(variant, "MB up, all devices and rounds", whole)
@@ -72,7 +71,7 @@ def _rows(results: Results) -> list[Row]:
     return rows
 
 
-def _compared(results: Results, variant: base.Variant[Setting], name: str) -> list[Row]:
+def _compared(results: Results, variant: Variant, name: str) -> list[Row]:
     """Bytes until the last point of theirs' smoothed curve, ours over theirs."""
     ours, theirs = results.of(variant.method, variant.under), results.of(name, HALF)
     if not theirs:
@@ -87,8 +86,7 @@ def _compared(results: Results, variant: base.Variant[Setting], name: str) -> li
 
 def _fedavg(name: str) -> Variant:
     # It needs no prototypes. Its frames hold them, at under a hundredth of its bytes.
-    config: dict[str, Any] = v.quantity(FLOAT32[name])
-    return Variant(name, Setting(flow=v.HALF, config=config, codec="float32"), HALF)
+    return line(name, HALF, v.HALF, v.quantity(FLOAT32[name]), codec="float32")
 
 
 PART: Final = Part(

@@ -7,10 +7,11 @@ from typing import Final
 from lichen_lab.benchmarks.result import Goal, Row
 from lichen_lab.benchmarks.studies.qqr import every_round
 from lichen_lab.benchmarks.studies.qqr import variants as v
-from lichen_lab.benchmarks.studies.qqr.part import Part, Results, Variant, above
+from lichen_lab.benchmarks.studies.qqr.part import Part, Results, Variant, line
 from lichen_lab.benchmarks.studies.qqr.parts import quantity
 from lichen_lab.benchmarks.studies.qqr.probes import FILLS
-from lichen_lab.benchmarks.studies.qqr.settings import Flow, Outcome, Setting
+from lichen_lab.benchmarks.studies.qqr.settings import Flow, Outcome
+from lichen_lab.benchmarks.study.part import above
 
 ACCURACY: Final = "accuracy with one sensor dead, %"
 OURS: Final = "posterior-weighted prototypes"
@@ -94,20 +95,17 @@ def _margins(results: Results, ours: _Contestant, theirs: _Contestant, dead: str
     return [sides[0][seed] - sides[1][seed] for seed in sorted(sides[0].keys() & sides[1].keys())]
 
 
-def _asked(training: str) -> tuple[str, ...]:
-    return ("fillings",) if training == _WHOLE else ("dead_sensor",)
+def _asked(training: str) -> str:
+    return "fillings" if training == _WHOLE else "dead_sensor"
 
 
 def _variants() -> tuple[Variant, ...]:
     trained = [
-        Variant(method, Setting(flow=flow, config=v.quantity(method), probes=_asked(training)), training)
+        line(method, training, flow, v.quantity(method), _asked(training))
         for training, (flow, methods) in _TRAINED.items()
         for method in methods
     ]
-    singles = [
-        Variant(_single(name), Setting(config=v.quantity(v.FC), modalities=(name,)), _WHOLE)
-        for name in SENSORS
-    ]
+    singles = [line(_single(name), _WHOLE, v.CLEAN, v.quantity(v.FC), modalities=(name,)) for name in SENSORS]
     return (*trained, *singles)
 
 

@@ -6,8 +6,9 @@ from typing import Final
 
 from lichen_lab.benchmarks.result import Goal, Row
 from lichen_lab.benchmarks.studies.qqr import variants as v
-from lichen_lab.benchmarks.studies.qqr.part import Part, Results, Variant, above, margins
-from lichen_lab.benchmarks.studies.qqr.settings import Flow, Outcome, Setting
+from lichen_lab.benchmarks.studies.qqr.part import Part, Results, Variant, line
+from lichen_lab.benchmarks.studies.qqr.settings import Flow, Outcome
+from lichen_lab.benchmarks.study.part import above
 from lichen_lab.simulation.data.sets import uci_har
 
 CLASSES: Final = ("walking upstairs", "laying")
@@ -29,11 +30,7 @@ def _variants(label: str) -> list[Variant]:
     before = replace(_FLOW, unseen_class=uci_har.LABELS.index(label))
     flows = {BEFORE: before, AFTER: replace(before, prototype_devices=2)}
     return [
-        Variant(
-            name,
-            Setting(flow=flow, config=v.quantity(v.PNR), probes=("unseen_class",), rounds=_ROUNDS),
-            under(label),
-        )
+        line(name, under(label), flow, v.quantity(v.PNR), "unseen_class", rounds=_ROUNDS)
         for name, flow in flows.items()
     ]
 
@@ -51,7 +48,7 @@ def _rows(results: Results) -> list[Row]:
         for variant in results.part.variants:
             runs = results.of(variant.method, variant.under)
             rows += results.row(variant, metric, [figure(one) for one in runs.values()])
-        for row in margins(results, figure):
+        for row in results.versus(figure):
             rows.append(replace(row, metric=f"{metric}: {row.metric}"))
     return rows
 

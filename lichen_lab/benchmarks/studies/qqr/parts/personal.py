@@ -4,10 +4,10 @@ from typing import Final
 
 from lichen_lab.benchmarks.result import Row
 from lichen_lab.benchmarks.studies.qqr import variants as v
-from lichen_lab.benchmarks.studies.qqr.part import Part, Results, Variant, above
+from lichen_lab.benchmarks.studies.qqr.part import Part, Results, Variant, line
 from lichen_lab.benchmarks.studies.qqr.parts.quantity import HALF
 from lichen_lab.benchmarks.studies.qqr.personal import GLOBAL, ONE_DEAD, PERSONAL, WHOLE, figure
-from lichen_lab.benchmarks.studies.qqr.settings import Setting
+from lichen_lab.benchmarks.study.part import above
 
 ACCURACY: Final = "accuracy on the person's other windows, %"
 _WHOLE: Final = "trained on whole windows"
@@ -16,7 +16,7 @@ _LACKING: Final = f"trained with {HALF}"
 
 def _variant(method: str, under: str) -> Variant:
     flow = v.CLEAN if method == v.FC else v.HALF
-    return Variant(method, Setting(flow=flow, config=v.quantity(method), probes=("personal",)), under)
+    return line(method, under, flow, v.quantity(method), "personal")
 
 
 def _rows(results: Results) -> list[Row]:

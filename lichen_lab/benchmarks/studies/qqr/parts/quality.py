@@ -4,8 +4,8 @@ from typing import Final
 
 from lichen_lab.benchmarks.result import Goal
 from lichen_lab.benchmarks.studies.qqr import variants as v
-from lichen_lab.benchmarks.studies.qqr.part import Part, Variant, above, accuracies
-from lichen_lab.benchmarks.studies.qqr.settings import Setting
+from lichen_lab.benchmarks.studies.qqr.part import Part, Variant, line
+from lichen_lab.benchmarks.study.part import above
 
 
 def under(snr_db: float, rule: str) -> str:
@@ -16,7 +16,7 @@ def under(snr_db: float, rule: str) -> str:
 def variant(method: str, snr_db: float, rule: str) -> Variant:
     """A method at a noise under a rule."""
     flow = v.CLEAN if method == v.PQ else v.noisy(snr_db)
-    return Variant(method, Setting(flow=flow, config=v.quality(method, rule)), under(snr_db, rule))
+    return line(method, under(snr_db, rule), flow, v.quality(method, rule))
 
 
 _USUAL: Final = (v.PQ, v.PLR, v.BQ)
@@ -29,7 +29,6 @@ PART: Final = Part(
         *(variant(method, snr_db, v.NORMALISED) for snr_db in v.SNR_DB for method in _USUAL),
         *(variant(method, 0.0, v.LITERAL) for method in _USUAL),
     ),
-    rows=accuracies,
     versus=((v.PQ, v.PLR), (v.PLR, v.BQ)),
     goals=(Goal(above(v.BQ), 0.9, above=True, setting=under(0.0, v.NORMALISED), method=v.PLR),),
 )

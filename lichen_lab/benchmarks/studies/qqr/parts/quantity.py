@@ -4,8 +4,8 @@ from typing import Final
 
 from lichen_lab.benchmarks.result import Goal
 from lichen_lab.benchmarks.studies.qqr import variants as v
-from lichen_lab.benchmarks.studies.qqr.part import ACCURACY, Part, Variant, above, accuracies
-from lichen_lab.benchmarks.studies.qqr.settings import Setting
+from lichen_lab.benchmarks.studies.qqr.part import ACCURACY, Part, Variant, line
+from lichen_lab.benchmarks.study.part import above
 
 HALF: Final = "90 % missing in half of the rounds"
 
@@ -19,7 +19,7 @@ def _variant(method: str, rule: str) -> Variant:
     flow = v.CLEAN if method == v.FC else v.HALF
     # Asked here too, so that the part `dead_sensor` finds its runs made.
     probes = (("fillings",) if method == v.FC else ("dead_sensor",)) if rule == v.NORMALISED else ()
-    return Variant(method, Setting(flow=flow, config=v.quantity(method, rule), probes=probes), under(rule))
+    return line(method, under(rule), flow, v.quantity(method, rule), *probes)
 
 
 _LITERALLY: Final = (v.FC, v.PNR, v.ZP_INPUT, v.IS)
@@ -33,7 +33,6 @@ PART: Final = Part(
         *(_variant(method, v.NORMALISED) for method in v.QUANTITY),
         *(_variant(method, v.LITERAL) for method in _LITERALLY),
     ),
-    rows=accuracies,
     versus=tuple((v.PNR, method) for method in v.QUANTITY if method != v.PNR),
     goals=(
         Goal(ACCURACY, 87.5, above=True, setting=under(v.NORMALISED), method=v.PNR),

@@ -4,17 +4,16 @@ from typing import Final
 
 from lichen_lab.benchmarks.studies.qqr import variants as v
 from lichen_lab.benchmarks.studies.qqr.every_round import EVERY
-from lichen_lab.benchmarks.studies.qqr.part import Part, Variant, accuracies
+from lichen_lab.benchmarks.studies.qqr.part import Part, Variant, line
 from lichen_lab.benchmarks.studies.qqr.parts.quantity import HALF
-from lichen_lab.benchmarks.studies.qqr.settings import Flow, Setting
 
 _FLOWS: Final = {HALF: v.HALF, EVERY: v.EVERY}
 
 
 def _variant(method: str, under: str) -> Variant:
-    flow: Flow = v.CLEAN if method == v.FC else _FLOWS[under]
+    flow = v.CLEAN if method == v.FC else _FLOWS[under]
     config = v.quantity(method, lr=v.BEST_RATES[method])
-    return Variant(method, Setting(flow=flow, config=config), f"{under}, each at its best learning rate")
+    return line(method, f"{under}, each at its best learning rate", flow, config)
 
 
 PART: Final = Part(
@@ -22,7 +21,6 @@ PART: Final = Part(
     place=20,
     title="a modality is missing while training, each method at its best learning rate",
     variants=tuple(_variant(method, under) for under in _FLOWS for method in v.QUANTITY),
-    rows=accuracies,
     versus=tuple((v.PNR, method) for method in v.QUANTITY if method != v.PNR),
     by_default=False,
 )

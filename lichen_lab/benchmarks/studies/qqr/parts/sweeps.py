@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import Final
 
 from lichen_lab.benchmarks.studies.qqr import variants as v
-from lichen_lab.benchmarks.studies.qqr.part import Part, Variant, accuracies
-from lichen_lab.benchmarks.studies.qqr.settings import Flow, Setting
+from lichen_lab.benchmarks.studies.qqr.part import Part, line
+from lichen_lab.benchmarks.studies.qqr.settings import Flow
 
 MISSING: Final = (0.3, 0.5, 0.7, 0.9, 1.0)
 AFFECTED: Final = (0.25, 0.5, 0.75, 1.0)
@@ -45,17 +45,16 @@ PART: Final = Part(
     title="missing share, affected rounds, noisy rounds",
     variants=(
         *(
-            Variant(method, Setting(flow=flow, config=v.quantity(method)), words)
+            line(method, words, flow, v.quantity(method))
             for words, flow in _missing().items()
             for method in _QUANTITY
         ),
         *(
-            Variant(method, Setting(flow=flow, config=v.quality(method)), words)
+            line(method, words, flow, v.quality(method))
             for words, flow in _noisy().items()
             for method in (v.PLR, v.BQ)
         ),
     ),
-    rows=accuracies,
     versus=(*((v.PNR, method) for method in _QUANTITY[1:]), (v.PLR, v.BQ)),
     by_default=False,
 )

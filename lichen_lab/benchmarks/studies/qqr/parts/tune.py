@@ -5,9 +5,9 @@ from typing import Final
 
 from lichen_lab.benchmarks.result import Row
 from lichen_lab.benchmarks.studies.qqr import variants as v
-from lichen_lab.benchmarks.studies.qqr.part import Part, Results, Variant, accuracies
+from lichen_lab.benchmarks.studies.qqr.part import Part, Results, Variant, line
 from lichen_lab.benchmarks.studies.qqr.parts.quantity import HALF
-from lichen_lab.benchmarks.studies.qqr.settings import Setting
+from lichen_lab.benchmarks.study.part import usual
 
 _BEST: Final = "best learning rate of the grid"
 _CHOSEN: Final = "learning rate in the tables"
@@ -15,16 +15,16 @@ _CHOSEN: Final = "learning rate in the tables"
 
 def _variant(method: str, lr: float) -> Variant:
     flow = v.CLEAN if method == v.FC else v.HALF
-    return Variant(method, Setting(flow=flow, config=v.quantity(method, lr=lr)), f"{HALF}, lr {lr:g}")
+    return line(method, f"{HALF}, lr {lr:g}", flow, v.quantity(method, lr=lr))
 
 
 def _literal(lr: float) -> Variant:
     config = v.quantity(v.PNR, v.LITERAL, lr=lr)
-    return Variant(v.PNR, Setting(flow=v.HALF, config=config), f"{HALF}, {v.LITERAL}, lr {lr:g}")
+    return line(v.PNR, f"{HALF}, {v.LITERAL}, lr {lr:g}", v.HALF, config)
 
 
 def _rows(results: Results) -> list[Row]:
-    rows = accuracies(results)
+    rows = usual(results)
     for method in v.QUANTITY:
         tried = [
             (fmean(one.accuracy for one in runs.values()), variant)
@@ -34,7 +34,7 @@ def _rows(results: Results) -> list[Row]:
         if tried:
             best = max(tried, key=lambda pair: pair[0])[1]
             shown = Variant(method, best.one, HALF)
-            rows += results.row(shown, _BEST, [float(best.one.config["lr"])])
+            rows += results.row(shown, _BEST, [float(best.one.setting.config["lr"])])
             rows += results.row(shown, _CHOSEN, [float(v.quantity(method)["lr"])])
     return rows
 

@@ -6,8 +6,9 @@ from typing import Final
 from lichen_lab.benchmarks.result import Row
 from lichen_lab.benchmarks.studies.qqr.part import Results
 from lichen_lab.benchmarks.studies.qqr.report import plots
+from lichen_lab.benchmarks.studies.qqr.settings import Outcome
 from lichen_lab.benchmarks.study.report.page import Group, Page, drawings
-from lichen_lab.benchmarks.study.report.plots import bars
+from lichen_lab.benchmarks.study.report.plots import bars, by_round
 from lichen_lab.benchmarks.tables import is_margin, tables
 
 
@@ -25,10 +26,17 @@ def _figures(results: Results, rows: Sequence[Row]) -> Iterable[tuple[str, str]]
     elif any(row.seconds for row in rows):
         unders = dict.fromkeys(v.under for v, _ in results.pairs())
         for place, under in enumerate(unders):
-            yield under, plots.by_round(results, under, f"{name}{place}")
+            yield (
+                under,
+                by_round(results, _curve, "test accuracy, %", f"{name}{place}", under=under, room=plots.ROOM),
+            )
     else:
         for place, metric in enumerate(dict.fromkeys(row.metric for row in rows)):
             yield metric, bars([row for row in rows if row.metric == metric], f"{name}{place}")
+
+
+def _curve(outcome: Outcome) -> dict[int, float]:
+    return {at: 100 * x for at, x in outcome.curve.items()}
 
 
 PAGE: Final = Page(
@@ -42,5 +50,3 @@ PAGE: Final = Page(
     groups=groups,
     widest_px=640,
 )
-html = PAGE.html
-write = PAGE.write

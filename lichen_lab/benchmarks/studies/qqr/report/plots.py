@@ -1,4 +1,4 @@
-"""The page's own figures, each from a part's runs alone."""
+"""The page's own figure, from a part's runs alone."""
 
 from typing import Final
 
@@ -6,22 +6,11 @@ from matplotlib.ticker import FuncFormatter
 
 from lichen_lab.benchmarks.studies.qqr.part import Results
 from lichen_lab.benchmarks.studies.qqr.parts.bytes import bytes_at, smoothed
-from lichen_lab.benchmarks.study.report.plots import below, curves, look
+from lichen_lab.benchmarks.study.report.plots import below, look
 from lichen_lab.simulation.reporting import style
 
-_PERCENT: Final = 100.0
-_ROOM: Final = 3.0
+ROOM: Final = 3.0
 """Percentage points left free around what is shown."""
-
-
-def by_round(results: Results, under: str, name: str) -> str:
-    """Accuracy by round."""
-    lines = [
-        (variant.method, [{at: _PERCENT * x for at, x in one.curve.items()} for one in runs.values()])
-        for variant, runs in results.pairs()
-        if variant.under == under
-    ]
-    return curves(lines, "test accuracy, %", name, room=_ROOM)
 
 
 def against_bytes(results: Results, name: str) -> str:
@@ -38,7 +27,7 @@ def against_bytes(results: Results, name: str) -> str:
         top = max(top, *reached.values())
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(FuncFormatter(lambda megabytes, _: f"{megabytes:g}"))
-    axes.set_ylim(max(0.0, top - 30), min(100.0, top + _ROOM))
+    axes.set_ylim(max(0.0, top - 30), min(100.0, top + ROOM))
     axes.set_xlabel("MB sent up by all devices (logarithmic)")
     axes.set_ylabel("test accuracy, %")
     axes.grid(which="major")

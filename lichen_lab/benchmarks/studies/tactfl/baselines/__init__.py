@@ -34,7 +34,9 @@ from lichen_lab.benchmarks.studies.tactfl import names as n
 from lichen_lab.benchmarks.studies.tactfl.baselines.autoencoder import Reconstruction
 from lichen_lab.benchmarks.studies.tactfl.baselines.loop import Baseline, labelled_only, run
 from lichen_lab.benchmarks.studies.tactfl.baselines.pseudo import PseudoLabels
-from lichen_lab.benchmarks.studies.tactfl.settings import Run
+from lichen_lab.benchmarks.studies.tactfl.settings import Fleet, Outcome, Setting
+from lichen_lab.benchmarks.study.federation import timed_run
+from lichen_lab.benchmarks.study.run_spec import Run
 
 _PSEUDO: Final[Mapping[str, float]] = {"confidence": 0.9, "warm_epochs": 10.0}
 _SERVER: Final[Mapping[str, float]] = {"server_lr": 0.003, "beta1": 0.9, "beta2": 0.99, "tau": 1e-3}
@@ -47,8 +49,8 @@ BASELINES: Final[Mapping[str, Baseline]] = {
     n.MOON: Baseline(n.MOON, PseudoLabels, {**_PSEUDO, "moon": 1.0, "moon_tau": 0.5}, whole=True),
     n.AUTOENCODER: Baseline(n.AUTOENCODER, Reconstruction, {"decoder_dim": 64.0}),
 }
-RUNS: Final[Mapping[str, Run]] = {
+RUNS: Final[Mapping[str, Run[Fleet, Setting, Outcome]]] = {
     n.LABELLED: labelled_only,
-    **{name: partial(run, baseline) for name, baseline in BASELINES.items()},
+    **{name: timed_run(partial(run, baseline)) for name, baseline in BASELINES.items()},
 }
 """By name: each runs it on a fleet."""

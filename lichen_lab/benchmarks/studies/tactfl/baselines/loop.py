@@ -1,28 +1,18 @@
 """The one loop of all baselines: devices train, means are folded, the coordinator trains. Imports torch."""
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import numpy as np
-import torch
 
+from lichen_lab.benchmarks.result import Say
 from lichen_lab.benchmarks.studies.tactfl.names import BASELINES as TITLES
-from lichen_lab.benchmarks.studies.tactfl.settings import (
-    HERE,
-    TRAINED,
-    TUNED,
-    Fleet,
-    Member,
-    Outcome,
-    Setting,
-    Tell,
-)
-from lichen_lab.benchmarks.studies.tactfl.shared import Coordinator, looks, task_of
+from lichen_lab.benchmarks.studies.tactfl.settings import HERE, TRAINED, Fleet, Member, Outcome, Setting
+from lichen_lab.benchmarks.studies.tactfl.shared import Coordinator, task_of
+from lichen_lab.benchmarks.study import federation as study
 from models.aggregation.server_optimizer import model_of, rejoined, stepped
 from models.contract import Blobs
-from protocol.errors import Misconfigured
 from protocol.tasks.folding import Aggregator
 from protocol.tasks.task import Task
 
@@ -62,44 +52,29 @@ class Baseline:
     adaptive: bool = False
 
 
-def run(baseline: Baseline, fleet: Fleet, setting: Setting, seed: int, tell: Tell) -> Outcome:
-    """One baseline on a fleet: :data:`lichen_lab.benchmarks.studies.tactfl.settings.Run` for each of them.
+def run(baseline: Baseline, fleet: Fleet, setting: Setting, seed: int, tell: Say) -> Outcome:
+    """One baseline on a fleet: :data:`lichen_lab.benchmarks.study.run_spec.Run` for each of them.
 
     Raises:
         Misconfigured: the baseline has no such option.
     """
-    began = time.monotonic()
-    torch.set_num_threads(1)
-    federation = Federation(baseline, fleet, setting, seed)
-    by_round: list[tuple[int, float]] = []
-    scores = {}
-    for round_ in range(1, setting.rounds + 1):
-        federation.round(round_)
-        if looks(round_, setting.rounds):
-            scores[TRAINED] = federation.coordinator.judged(federation.model)
-            by_round.append((round_, scores[TRAINED][HERE]["f1"]))
-        tell(f"round {round_} of {setting.rounds}")
-    if setting.tune_epochs and not baseline.whole:
-        tuned = federation.coordinator.whole(setting.rounds, federation.model, setting.tune_epochs)
-        scores[TUNED] = federation.coordinator.judged(tuned)
-    return Outcome(scores, by_round, seconds=time.monotonic() - began)
+    made = Federation(baseline, fleet, setting, seed)
+    return made.coordinator.play_rounds(tell, made.round, lambda: made.model, tuned=not baseline.whole)
 
 
-def labelled_only(fleet: Fleet, setting: Setting, seed: int, tell: Tell) -> Outcome:
+@study.timed_run
+def labelled_only(fleet: Fleet, setting: Setting, seed: int, tell: Say) -> Outcome:
     """The fresh network trained end to end on the labelled windows; another such run.
 
     Raises:
         Misconfigured: there is no such option.
     """
-    began = time.monotonic()
-    torch.set_num_threads(1)
     task = task_of(fleet, setting, seed, setting.options)
     coordinator = Coordinator.of(fleet, task, setting)
     fresh = coordinator.client.initial(task, seed)
     scores = {TRAINED: coordinator.judged(coordinator.whole(setting.rounds, fresh, setting.tune_epochs))}
     tell(f"{setting.tune_epochs} passes")
-    by_round = [(setting.rounds, scores[TRAINED][HERE]["f1"])]
-    return Outcome(scores, by_round, seconds=time.monotonic() - began)
+    return Outcome(scores, [(setting.rounds, scores[TRAINED][HERE]["f1"])])
 
 
 class Federation:
@@ -171,15 +146,5 @@ def mean(state: Blobs, trained: Iterable[Trained]) -> Blobs:
 
 
 def options_of(baseline: Baseline, setting: Setting) -> tuple[dict[str, Any], dict[str, float]]:
-    """Options of features and head that all methods share, and the baseline's own.
-
-    Raises:
-        Misconfigured: the baseline has no such option.
-    """
-    given = dict(setting.options)
-    shared: dict[str, Any] = {name: given.pop(name) for name in _FOR_OURS if name in given}
-    unknown = sorted(given.keys() - baseline.options.keys())
-    if unknown:
-        known = ", ".join((*_FOR_OURS, *baseline.options))
-        raise Misconfigured(f"{TITLES[baseline.name]}: no option {unknown[0]!r}; there are {known}")
-    return shared, {**baseline.options, **given}
+    """Options of features and head that all methods share, and the baseline's own; see the study's."""
+    return study.options_of(TITLES[baseline.name], setting.options, _FOR_OURS, baseline.options)

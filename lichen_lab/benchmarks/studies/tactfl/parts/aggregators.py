@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from lichen_lab.benchmarks.studies.tactfl import names as n
 from lichen_lab.benchmarks.studies.tactfl import variants as v
-from lichen_lab.benchmarks.studies.tactfl.part import Part, usual
+from lichen_lab.benchmarks.studies.tactfl.part import Part
 
 AGGREGATORS: Final[Mapping[str, Mapping[str, Any]]] = {
     "on FedAvg": {},
@@ -27,5 +27,4 @@ PART: Final = Part(
         for title in _LINES + (() if aggregator == v.FEDYOGI else _EQUAL)
     ),
     versus=((n.TACTFL, n.NO_SIMILARITY), (n.TACTFL_TUNED, n.NO_SIMILARITY_TUNED)),
-    rows=usual,
 )

@@ -7,8 +7,9 @@ from typing import Any, Final
 from lichen_lab.benchmarks.result import Goal, Row
 from lichen_lab.benchmarks.studies.tactfl import names as n
 from lichen_lab.benchmarks.studies.tactfl import variants as v
-from lichen_lab.benchmarks.studies.tactfl.part import Part, Results, shown, usual
+from lichen_lab.benchmarks.studies.tactfl.part import Part, Results
 from lichen_lab.benchmarks.studies.tactfl.settings import Outcome
+from lichen_lab.benchmarks.study.part import paired, usual
 
 DEVICES: Final = 5
 FAULTS: Final[Mapping[str, str]] = {
@@ -31,16 +32,11 @@ def weight(outcome: Outcome) -> float:
 
 def _rows(results: Results) -> list[Row]:
     rows = usual(results)
-    lines = [(shown(plain), runs) for plain, runs in results.pairs()]
-    sound = {variant.method: runs for variant, runs in lines if variant.under == _SOUND}
-    for variant, runs in lines:
+    for variant, runs in results.pairs():
         if variant.under == _SOUND:
             continue
         rows += results.row(variant, WEIGHT, [weight(one) for one in runs.values()])
-        whole = sound.get(variant.method, {})
-        seeds = sorted(runs.keys() & whole.keys())
-        lost = [variant.f1(whole[seed]) - variant.f1(runs[seed]) for seed in seeds]
-        rows += results.row(variant, COST, lost)
+        rows += results.row(variant, COST, paired(results.of(variant.method, _SOUND), runs, Outcome.f1))
     return rows
 
 

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from lichen_lab.benchmarks.studies.tactfl import names as n
 from lichen_lab.benchmarks.studies.tactfl import variants as v
-from lichen_lab.benchmarks.studies.tactfl.part import Part, usual
+from lichen_lab.benchmarks.studies.tactfl.part import Part
 
 ENCODERS: Final[Mapping[str, Mapping[str, Any]]] = {
     "convolutions": {},
@@ -27,5 +27,4 @@ PART: Final = Part(
         (n.TACTFL_TUNED, n.NO_CONTRAST_TUNED),
         (n.TACTFL, n.BASELINES[n.RANDOM]),
     ),
-    rows=usual,
 )

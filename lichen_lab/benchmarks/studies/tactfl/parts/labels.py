@@ -5,7 +5,7 @@ from typing import Final
 
 from lichen_lab.benchmarks.studies.tactfl import names as n
 from lichen_lab.benchmarks.studies.tactfl import variants as v
-from lichen_lab.benchmarks.studies.tactfl.part import Part, Variant, usual
+from lichen_lab.benchmarks.studies.tactfl.part import Part, Variant
 
 SHARES: Final = (0.1, 0.3, 0.5, 0.7, 0.9)
 _TABLE: Final = 0.1
@@ -42,5 +42,4 @@ PART: Final = Part(
     title="the share of windows that is labelled, all others on the devices",
     variants=lines(SHARES),
     versus=VERSUS,
-    rows=usual,
 )

@@ -6,7 +6,8 @@ from typing import Final
 from lichen_lab.benchmarks.result import Goal, Row
 from lichen_lab.benchmarks.studies.tactfl import names as n
 from lichen_lab.benchmarks.studies.tactfl import variants as v
-from lichen_lab.benchmarks.studies.tactfl.part import F1, Part, Results, shown, usual
+from lichen_lab.benchmarks.studies.tactfl.part import F1, Part, Results
+from lichen_lab.benchmarks.study.part import usual
 
 RATES: Final = (0.5, 0.7, 0.8)
 PAPER: Final[Mapping[str, tuple[float, float, float]]] = {
@@ -30,11 +31,10 @@ def under(rate: float) -> str:
 
 def _rows(results: Results) -> list[Row]:
     rows = usual(results)
-    for plain, runs in results.pairs():
-        variant = shown(plain)
+    for variant, runs in results.pairs():
         told = dict(zip(map(under, RATES), PAPER.get(variant.method, ()), strict=False)).get(variant.under)
         if told is not None:
-            rows += results.row(variant, BESIDE, [variant.f1(one) - told for one in runs.values()])
+            rows += results.row(variant, BESIDE, [one.f1() - told for one in runs.values()])
     return rows
 
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from lichen_lab.benchmarks.studies.tactfl.part import Part, usual
+from lichen_lab.benchmarks.studies.tactfl.part import Part
 from lichen_lab.benchmarks.studies.tactfl.parts.labels import VERSUS, lines
 
 PART: Final = Part(
@@ -11,6 +11,5 @@ PART: Final = Part(
     title="few labels: shares under the paper's",
     variants=lines((0.02, 0.05)),
     versus=VERSUS,
-    rows=usual,
     by_default=False,
 )

@@ -4,7 +4,7 @@ from typing import Final
 
 from lichen_lab.benchmarks.studies.tactfl import names as n
 from lichen_lab.benchmarks.studies.tactfl import variants as v
-from lichen_lab.benchmarks.studies.tactfl.part import Part, Variant, usual
+from lichen_lab.benchmarks.studies.tactfl.part import Part, Variant
 
 SHARES: Final = (0.5, 0.6, 0.7, 0.8, 0.9)
 _LINES: Final = (n.TACTFL, n.TACTFL_TUNED)
@@ -37,5 +37,4 @@ PART: Final = Part(
     place=3,
     title="length of the segments, and where they are cut from",
     variants=_variants(),
-    rows=usual,
 )

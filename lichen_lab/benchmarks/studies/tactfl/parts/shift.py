@@ -6,7 +6,7 @@ from typing import Final
 from lichen_lab.benchmarks.studies.tactfl import names as n
 from lichen_lab.benchmarks.studies.tactfl import variants as v
 from lichen_lab.benchmarks.studies.tactfl.data.hapt import SHIFTS, WORN
-from lichen_lab.benchmarks.studies.tactfl.part import Part, Variant, usual
+from lichen_lab.benchmarks.studies.tactfl.part import Part, Variant
 from lichen_lab.benchmarks.studies.tactfl.settings import HERE
 
 WORDS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -41,5 +41,4 @@ PART: Final = Part(
         (n.TACTFL, n.BASELINES[n.RANDOM]),
         (n.TACTFL, n.NO_SIMILARITY),
     ),
-    rows=usual,
 )

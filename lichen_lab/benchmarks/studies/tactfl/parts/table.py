@@ -5,7 +5,8 @@ from typing import Final
 from lichen_lab.benchmarks.result import Goal
 from lichen_lab.benchmarks.studies.tactfl import names as n
 from lichen_lab.benchmarks.studies.tactfl import variants as v
-from lichen_lab.benchmarks.studies.tactfl.part import F1, Part, least, usual
+from lichen_lab.benchmarks.studies.tactfl.part import F1, Part
+from lichen_lab.benchmarks.study.part import least
 
 UNDER: Final = "10 % labelled"
 FINE_TUNED: Final = 81.6
@@ -28,7 +29,6 @@ PART: Final = Part(
         (n.TACTFL, n.NO_SIMILARITY),
         (n.TACTFL, n.TACTFL_PLAIN),
     ),
-    rows=usual,
     goals=(
         Goal(F1, FINE_TUNED, above=True, setting=UNDER, method=n.TACTFL_SHORTER_TUNED, dataset=v.UCI_HAR),
         Goal(

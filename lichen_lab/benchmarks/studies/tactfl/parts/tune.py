@@ -5,10 +5,10 @@ from typing import Any, Final
 
 from lichen_lab.benchmarks.studies.tactfl import names as n
 from lichen_lab.benchmarks.studies.tactfl import variants as v
-from lichen_lab.benchmarks.studies.tactfl.part import Part, Variant, scores
+from lichen_lab.benchmarks.studies.tactfl.part import Part, Variant
 from lichen_lab.benchmarks.studies.tactfl.settings import TRAINED, TUNED
+from lichen_lab.benchmarks.study.part import condition_text
 
-_AS_IT_IS: Final = "as in the tables"
 _TITLES: Final = {n.OURS: n.TACTFL, **n.BASELINES}
 _TUNED: Final = {
     n.OURS: n.TACTFL_TUNED,
@@ -16,16 +16,18 @@ _TUNED: Final = {
     n.AUTOENCODER: n.AUTOENCODER_TUNED,
 }
 
+Change = tuple[Mapping[str, Any], Mapping[str, Any]]
+"""Fields of the setting, and options of the method."""
+
 
 def _variants() -> tuple[Variant, ...]:
     made = []
     for method in _TITLES:
-        changes: list[tuple[str, Mapping[str, Any], Mapping[str, Any]]] = [(_AS_IT_IS, {}, {})]
-        if method not in v.ALONE:
-            changes += [(f"lr {lr:g}", {"lr": lr}, {}) for lr in v.LEARNING_RATES]
-        changes += [(_words(tried), {}, tried) for tried in v.TRIED.get(method, ())]
-        changes += [(_words(tune), tune, {}) for tune in v.TUNES]
-        for under, setting, options in changes:
+        rates: list[Change] = [({"lr": lr}, {}) for lr in v.LEARNING_RATES if method not in v.ALONE]
+        own: list[Change] = [({}, options) for options in v.TRIED.get(method, ())]
+        changes: list[Change] = [({}, {}), *rates, *own, *((tune, {}) for tune in v.TUNES)]
+        for setting, options in changes:
+            under = condition_text({**setting, **options})
             run = v.one(v.UCI_HAR, method, setting=setting, tuning=True, **options)
             made.append(Variant(_TITLES[method], run, under, TRAINED))
             if method in _TUNED:
@@ -33,16 +35,11 @@ def _variants() -> tuple[Variant, ...]:
     return tuple(made)
 
 
-def _words(options: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in options.items())
-
-
 PART: Final = Part(
     name="tune",
     place=9,
     title="options of each method, on seeds and people of their own",
     variants=_variants(),
-    rows=scores,
     by_default=False,
     seeds=v.TUNING_SEEDS,
 )

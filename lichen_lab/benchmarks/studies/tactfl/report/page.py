@@ -6,8 +6,9 @@ from typing import Final
 from lichen_lab.benchmarks.result import Row
 from lichen_lab.benchmarks.studies.tactfl.part import F1, Results
 from lichen_lab.benchmarks.studies.tactfl.report import plots
+from lichen_lab.benchmarks.studies.tactfl.settings import Outcome
 from lichen_lab.benchmarks.study.report.page import Group, Page, drawings
-from lichen_lab.benchmarks.study.report.plots import conditions
+from lichen_lab.benchmarks.study.report.plots import by_round, conditions
 from lichen_lab.benchmarks.tables import tables
 
 _BY_ROUND: Final = frozenset({"table", "encoders", "aggregators"})
@@ -30,9 +31,22 @@ def _figures(results: Results, rows: Sequence[Row]) -> Iterable[tuple[str, str]]
     places = dict.fromkeys((variant.dataset, variant.under) for variant, _ in results.pairs())
     for number, (dataset, under) in enumerate(places):
         if name in _BY_ROUND:
-            yield f"{under}: by round", plots.by_round(results, dataset, under, f"{name}-r{number}")
+            drawn = by_round(
+                results,
+                _curve,
+                "F1 on test people, %",
+                f"{name}-r{number}",
+                dataset=dataset,
+                under=under,
+                methods=plots.TRAINED,
+            )
+            yield f"{under}: by round", drawn
         if name in _WEIGHTS:
             yield f"{under}: weights", plots.shares(results, under, f"{name}-w{number}")
+
+
+def _curve(outcome: Outcome) -> dict[int, float]:
+    return dict(outcome.by_round)
 
 
 PAGE: Final = Page(
@@ -46,5 +60,3 @@ PAGE: Final = Page(
     groups=groups,
     widest_px=860,
 )
-html = PAGE.html
-write = PAGE.write

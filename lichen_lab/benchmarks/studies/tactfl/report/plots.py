@@ -1,31 +1,24 @@
-"""The page's own figures, each from a part's runs alone."""
+"""The page's own figure, from a part's runs alone."""
 
 import numpy as np
 
-from lichen_lab.benchmarks.studies.tactfl.part import Results, shown
-from lichen_lab.benchmarks.studies.tactfl.settings import TRAINED
-from lichen_lab.benchmarks.study.report.plots import below, curves, look
+from lichen_lab.benchmarks.studies.tactfl import settings
+from lichen_lab.benchmarks.studies.tactfl import variants as v
+from lichen_lab.benchmarks.studies.tactfl.part import Results
+from lichen_lab.benchmarks.study.report.plots import below, look
 from lichen_lab.simulation.reporting import style
 
-
-def by_round(results: Results, dataset: str, under: str, name: str) -> str:
-    """F1 by round of the versions as trained."""
-    lines = []
-    for plain, runs in results.pairs():
-        variant = shown(plain)
-        if (variant.dataset, variant.under, variant.end) == (dataset, under, TRAINED):
-            lines.append((variant.method, [dict(one.by_round) for one in runs.values()]))
-    return curves(lines, "F1 on test people, %", name)
+TRAINED = frozenset(title for title, line in v.LINES.items() if line.end == settings.TRAINED)
+"""Titles of lines that show versions as trained."""
 
 
 def shares(results: Results, under: str, name: str) -> str:
     """What each device weighs, mean over rounds, encoders and seeds; 1 is as much as any other."""
     made, (axes,) = style.figure(6.4, 3.6)
     place = 0
-    for plain, runs in results.pairs():
-        variant = shown(plain)
+    for variant, runs in results.pairs():
         told = [one for one in runs.values() if one.shares]
-        if (variant.under, variant.end) != (under, TRAINED) or not told:
+        if variant.under != under or variant.method not in TRAINED or not told:
             continue
         names = sorted(set().union(*(one.shares for one in told)))
         mean = [np.mean([one.shares[name] for one in told if name in one.shares]) for name in names]

@@ -1,33 +1,21 @@
 """``lichen bench disentafl``: its runs, store, parts and command, on made-up runs and a made fleet."""
 
-import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from lichen_lab.benchmarks import cli
-from lichen_lab.benchmarks.run_cache import ROOT
-from lichen_lab.benchmarks.studies.disentafl import STUDY, store
+from lichen_lab.benchmarks.studies.disentafl import STUDY
 from lichen_lab.benchmarks.studies.disentafl import names as n
 from lichen_lab.benchmarks.studies.disentafl import run_spec as module
 from lichen_lab.benchmarks.studies.disentafl import variants as v
 from lichen_lab.benchmarks.studies.disentafl.data.made import build
-from lichen_lab.benchmarks.studies.disentafl.part import (
-    EVERYBODY,
-    PERSONAL,
-    Part,
-    Results,
-    above,
-    in_errors,
-    of_kind,
-    paired,
-)
+from lichen_lab.benchmarks.studies.disentafl.part import PERSONAL, of_kind
 from lichen_lab.benchmarks.studies.disentafl.parts import table
-from lichen_lab.benchmarks.studies.disentafl.run_spec import One, run
-from lichen_lab.benchmarks.studies.disentafl.settings import Outcome, Setting
-from lichen_lab.benchmarks.study.study import Study, Wish
+from lichen_lab.benchmarks.studies.disentafl.run_spec import run
+from lichen_lab.benchmarks.studies.disentafl.settings import One, Outcome, Setting
+from lichen_lab.benchmarks.study.part import above, in_errors, paired
+from lichen_lab.benchmarks.study.study import Wish
 from models.methods.disentafl import DisentAflConfig
 from protocol.errors import Misconfigured
 from tests.support.disentafl_study import made_up
@@ -40,54 +28,13 @@ def quiet(_line: str) -> None:
     pass
 
 
-def finished(part: Part) -> Results:
-    done = {one.key(): made_up(one) for one in part.ones(SEEDS)}
-    return part.results(done, SEEDS)
-
-
-@pytest.fixture(params=parts.names())
-def part(request: pytest.FixtureRequest) -> Part:
-    return parts.part(request.param)
-
-
-def test_bench_disentafl_each_line_of_a_part_has_a_name_of_its_own(part: Part) -> None:
-    lines = [(one.one.fleet, one.method, one.under) for one in part.variants]
-    assert len(lines) == len(set(lines))
-    assert {one.one.fleet for one in part.variants} <= set(v.FLEETS)
-    assert part.title
-
-
-def test_bench_disentafl_goals_speak_about_rows_that_there_are_and_none_of_a_quick_run(part: Part) -> None:
-    made = finished(part)
-    rows = part.rows(made)
-    runs_goals = [goal for goal in part.goals if goal.setting == EVERYBODY]
-    for goal in runs_goals:
-        assert any(goal.concerns(row) for row in rows), goal
-    small = part.small()
-    done = {one.key(): made_up(one) for one in small.ones((0,))}
-    quick = part.rows(small.results(done, (0,), quick=True))
-    assert bool(quick) == bool(part.variants)
-    assert not [(goal, row) for goal in runs_goals for row in quick if goal.concerns(row)]
-
-
-def test_bench_disentafl_quick_is_one_seed_of_small_fleets_and_two_rounds(part: Part) -> None:
-    small = part.small()
-    assert all(one.small and one.setting.rounds == 2 for one in small.ones((0,)))
-    assert {one.seed for one in small.ones((0,))} <= {0}
-
-
-def test_bench_disentafl_tables_and_tuning_share_no_seed_and_tuning_no_test_window() -> None:
-    for tune in map(parts.part, ("tune", "options")):
-        assert not {one.seed for one in tune.ones(range(v.SEEDS))} & set(range(v.SEEDS))
-        assert all(one.tuning for one in tune.ones(()))
-    assert not any(one.tuning for one in parts.part("table").ones((0,)))
-
-
 def test_bench_disentafl_every_method_is_tuned_over_the_same_grid_on_every_fleet() -> None:
     tried: dict[tuple[str, str], set[float]] = {}
     for variant in parts.part("tune").variants:
         tried.setdefault((variant.one.fleet, variant.method), set()).add(variant.one.setting.lr)
     assert tried == {(fleet, title): set(v.GRID) for fleet in v.FLEETS for title in v.METHODS}
+    lines = [line for name in parts.names() for line in parts.part(name).variants]
+    assert {line.one.fleet for line in lines} == set(v.FLEETS)
     assert all(lr in v.GRID for by_title in v.BEST_LR.values() for lr in by_title.values())
     assert all(set(by_title) <= set(v.METHODS) for by_title in v.BEST_LR.values())
 
@@ -131,7 +78,7 @@ def test_bench_disentafl_the_best_baseline_is_of_the_fleet_and_the_worst_kind_is
 
     rows = part.rows(part.results({one.key(): made(one) for one in part.ones(SEEDS)}, SEEDS))
     found = {(r.dataset, r.metric): r.mean for r in rows if r.method == n.AVG}
-    assert found[v.VEHICLE, PERSONAL] == 65.0 - 10 + 0.5
+    assert found[v.VEHICLE, PERSONAL.metric] == 65.0 - 10 + 0.5
     assert found[v.VEHICLE, above(n.TITLES[n.LOCAL])] == 5.0
     assert found[v.VEHICLE, f"as the fleet gives it: {above(n.TITLES[n.FEDAVG])}"] == 5.0
     assert found[v.VEHICLE, table.BEST_OTHER] == -5.0, "KD is no baseline"
@@ -159,7 +106,7 @@ def test_bench_disentafl_tuning_looks_at_no_test_window(monkeypatch: pytest.Monk
         assert len(part_.train) + len(part_.test) == len(whole_.train)
 
 
-def test_bench_disentafl_finished_runs_are_found_again_and_a_key_is_of_all_of_a_run(tmp_path: Path) -> None:
+def test_bench_disentafl_a_key_is_of_all_of_a_run() -> None:
     plain = One(v.VEHICLE, n.OURS)
     others = [
         plain.at(1),
@@ -171,33 +118,6 @@ def test_bench_disentafl_finished_runs_are_found_again_and_a_key_is_of_all_of_a_
         replace(plain, small=True),
     ]
     assert len({one.key() for one in (plain, *others)}) == 1 + len(others)
-    file = tmp_path / "runs.jsonl"
-    store.store(file).put(plain, made_up(plain))
-    assert store.store(file).get(plain) == made_up(plain)
-    assert store.store(file).get(others[0]) is None
-
-
-def test_bench_disentafl_the_code_version_sees_every_source_that_it_names() -> None:
-    for name in store.SOURCES:
-        assert (ROOT / name).exists(), name
-
-
-def test_bench_disentafl_the_command_measures_what_it_was_asked(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    asked: list[Wish] = []
-
-    def results(_study: object, wish: Wish, _say: object) -> list[Results]:
-        asked.append(wish)
-        return [finished(parts.part("table"))]
-
-    monkeypatch.setattr(Study, "results", results)
-    runs = tmp_path / "runs.jsonl"
-    words = ["--part", "table", "--seeds", "3", "--workers", "2", "--resume", str(runs)]
-    done = CliRunner().invoke(cli.app, ["disentafl", *words, "--format", "json"])
-    assert done.exit_code == 0, done.output
-    assert asked == [Wish(("table",), 3, 0, 2, runs)]
-    assert n.AVG in done.stdout
 
 
 def test_bench_disentafl_an_interrupted_bench_makes_only_what_is_left(tmp_path: Path) -> None:
@@ -217,15 +137,6 @@ def test_bench_disentafl_an_interrupted_bench_makes_only_what_is_left(tmp_path: 
     assert {one.seed for one in made[once:]} == {1}
 
 
-def test_bench_disentafl_the_help_names_every_part_and_those_that_must_be_asked_for() -> None:
-    usual, asked = cli._STUDIES["disentafl"][1].split("; and ")
-    for name in parts.names():
-        assert re.search(rf"\b{name}\b", usual if parts.part(name).by_default else asked), name
-
-
-def test_bench_disentafl_an_unknown_part_or_fleet_ends_with_its_words() -> None:
-    done = CliRunner().invoke(cli.app, ["disentafl", "--part", "tabel"])
-    assert done.exit_code == 78
-    assert "no part 'tabel'" in done.stderr
+def test_bench_disentafl_an_unknown_fleet_is_named() -> None:
     with pytest.raises(Misconfigured, match="no fleet 'bus'"):
         run(One("bus", n.LOCAL))

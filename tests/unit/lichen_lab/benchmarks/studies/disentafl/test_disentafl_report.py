@@ -11,7 +11,7 @@ from lichen_lab.benchmarks.studies.disentafl import variants as v
 from lichen_lab.benchmarks.studies.disentafl.cost import Cost
 from lichen_lab.benchmarks.studies.disentafl.part import Part, Results
 from lichen_lab.benchmarks.studies.disentafl.report import sheets
-from lichen_lab.benchmarks.studies.disentafl.report.page import html, write
+from lichen_lab.benchmarks.studies.disentafl.report.page import PAGE
 from lichen_lab.benchmarks.study.report.sheets import Sheet, pivot
 from tests.support.disentafl_study import made_up
 from tests.support.pages import check_whole
@@ -31,7 +31,7 @@ def test_the_page_is_whole_and_fetches_nothing(tmp_path: Path) -> None:
     results = [finished(part, (v.VEHICLE, v.MERGE_FA)) for part in parts.chosen(())]
     results = [replace(one, computed=COMPUTED) if one.part.name == "cost" else one for one in results]
     rows = [row for one in results for row in one.rows()]
-    write(results, rows, tmp_path / "new" / "page.html")
+    PAGE.write(results, rows, tmp_path / "new" / "page.html")
     page = (tmp_path / "new" / "page.html").read_text()
     check_whole(page)
     assert all(f'id="part-{one.part.name}"' in page for one in results)
@@ -44,12 +44,12 @@ def test_the_page_is_whole_and_fetches_nothing(tmp_path: Path) -> None:
 def test_a_page_of_one_quick_part_says_so() -> None:
     small = parts.part("bytes").small()
     results = small.results({one.key(): made_up(one) for one in small.ones((0,))}, (0,), quick=True)
-    assert "its figures mean nothing" in html([results], small.rows(results))
+    assert "its figures mean nothing" in PAGE.html([results], small.rows(results))
 
 
 def test_the_part_that_must_be_asked_for_has_a_page_too() -> None:
     tune = finished(parts.part("tune"), (v.VEHICLE,))
-    assert "<svg" in html([tune], tune.part.rows(tune))
+    assert "<svg" in PAGE.html([tune], tune.part.rows(tune))
 
 
 def test_kinds_are_coloured_by_what_they_have_alone() -> None:

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
-from lichen_lab.benchmarks.studies.disentafl import scores
+from lichen_lab.benchmarks.studies.disentafl import STUDY, scores
 from lichen_lab.benchmarks.studies.disentafl.data import made
 from lichen_lab.benchmarks.studies.disentafl.data.judges import RandomFeatureJudge
 from lichen_lab.benchmarks.studies.disentafl.settings import Fleet, Member, Outcome, fleet_mean
@@ -119,8 +119,10 @@ def test_the_mean_weighs_devices_alike_however_many_targets_they_have() -> None:
 
 
 def test_an_outcome_survives_json() -> None:
-    outcome = Outcome({"a": {LABEL: 50.0}}, None, [(1, 20.0), (2, 50.0)], {"a": 10.0}, {"a": 20.0}, 1.5)
-    again = Outcome.of_json(json.loads(json.dumps(asdict(outcome))))
+    outcome = Outcome(
+        {"a": {LABEL: 50.0}}, None, [(1, 20.0), (2, 50.0)], {"a": 10.0}, {"a": 20.0}, seconds=1.5
+    )
+    again = STUDY.read(json.loads(json.dumps(asdict(outcome))))
     assert again == outcome
     assert again.mean == 50.0
 

@@ -1,28 +1,24 @@
 """``lichen bench mmfed3_hide``: its parts, store, page and command, on made-up runs."""
 
 import json
-import re
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from lichen_lab.benchmarks import cli
 from lichen_lab.benchmarks.result import Row
-from lichen_lab.benchmarks.run_cache import ROOT
-from lichen_lab.benchmarks.studies.mmfed3_hide import STUDY, federation, fleets, pykeen_side, speed, store
+from lichen_lab.benchmarks.studies.mmfed3_hide import STUDY, federation, fleets, pykeen_side, speed
 from lichen_lab.benchmarks.studies.mmfed3_hide import names as n
 from lichen_lab.benchmarks.studies.mmfed3_hide import variants as v
-from lichen_lab.benchmarks.studies.mmfed3_hide.part import MRR, Part, Results, above, least
+from lichen_lab.benchmarks.studies.mmfed3_hide.part import MRR, Part, Results
 from lichen_lab.benchmarks.studies.mmfed3_hide.parts import bytes as travel
 from lichen_lab.benchmarks.studies.mmfed3_hide.parts import full, fusions, table
-from lichen_lab.benchmarks.studies.mmfed3_hide.report.page import matrix, write
-from lichen_lab.benchmarks.studies.mmfed3_hide.run_spec import One
-from lichen_lab.benchmarks.studies.mmfed3_hide.settings import Fleet, Outcome
+from lichen_lab.benchmarks.studies.mmfed3_hide.report.page import PAGE, matrix
+from lichen_lab.benchmarks.studies.mmfed3_hide.run_spec import run
+from lichen_lab.benchmarks.studies.mmfed3_hide.settings import Fleet, One, Outcome
 from lichen_lab.benchmarks.studies.mmfed3_hide.shared import task_of
-from lichen_lab.benchmarks.study.study import Study, Wish
+from lichen_lab.benchmarks.study.part import above, least
 from models.registry import method
 from protocol.errors import Misconfigured
 from tests.support.mmfed3_study import TINY, made_up, small_fleet
@@ -41,11 +37,6 @@ def part(request: pytest.FixtureRequest) -> Part:
     return parts.part(request.param)
 
 
-def test_bench_mmfed3_each_line_of_a_part_has_a_name_of_its_own(part: Part) -> None:
-    lines = [(line.dataset, line.method, line.under) for line in part.variants]
-    assert len(lines) == len(set(lines))
-
-
 def test_bench_mmfed3_every_option_is_one_that_the_method_has(part: Part) -> None:
     fleet = small_fleet()
     for one in part.ones((0,)):
@@ -53,29 +44,12 @@ def test_bench_mmfed3_every_option_is_one_that_the_method_has(part: Part) -> Non
         method(task.method).configure(task)
 
 
-def test_bench_mmfed3_goals_speak_about_rows_that_there_are_and_none_of_a_quick_run(part: Part) -> None:
-    rows = part.rows(finished(part))
-    for goal in part.goals if part.variants else ():
-        assert any(goal.concerns(row) for row in rows), goal
-    small = part.small()
-    assert all(one.small and one.setting.rounds == 2 for one in small.ones((0,)))
-    made = {one.key(): made_up(one) for one in small.ones((0,))}
-    quick = part.rows(small.results(made, (0,), quick=True))
-    assert not [(goal, row) for goal in part.goals for row in quick if goal.concerns(row)]
-
-
-def test_bench_mmfed3_tables_and_tuning_share_no_seed_and_tuning_no_test_fact(monkeypatch) -> None:
-    tune = parts.part("tune")
-    assert not {one.seed for one in tune.ones(range(v.SEEDS))} & set(range(v.SEEDS))
-    assert all(one.tuning for one in tune.ones(()))
-    assert not any(
-        one.tuning for name in parts.names() if name != "tune" for one in parts.part(name).ones((0,))
-    )
+def test_bench_mmfed3_tuning_looks_at_no_test_fact(monkeypatch) -> None:
     asked: list[Fleet] = []
     monkeypatch.setattr("lichen_lab.benchmarks.studies.mmfed3_hide.run_spec._fleet", lambda *_: small_fleet())
     monkeypatch.setattr(federation, "run", lambda fleet, *_: asked.append(fleet))
     for tuning in (True, False):
-        One("made", TINY, tuning=tuning).run()
+        run(One("made", setting=TINY, tuning=tuning))
     seen = [{np.array_equal(j.test_N3, j.valid_N3) for j in fleet.judges} for fleet in asked]
     assert seen == [{True}, {False}]
 
@@ -163,7 +137,7 @@ def test_bench_mmfed3_speed_is_told_with_pykeens_and_without(monkeypatch: pytest
     assert parts.part("throughput").goals[0].metric == speed.TIMES
 
 
-def test_bench_mmfed3_finished_runs_are_found_again_and_a_key_is_of_all_of_a_run(tmp_path: Path) -> None:
+def test_bench_mmfed3_a_key_is_of_all_of_a_run_and_an_outcome_survives_json() -> None:
     plain = v.one(n.MMFED3)
     others = [
         plain.at(1),
@@ -177,34 +151,12 @@ def test_bench_mmfed3_finished_runs_are_found_again_and_a_key_is_of_all_of_a_run
         replace(plain, small=True),
     ]
     assert len({one.key() for one in (plain, *others)}) == 1 + len(others)
-    file = tmp_path / "runs.jsonl"
-    store.store(file).put(plain, made_up(plain))
-    assert store.store(file).get(plain) == made_up(plain)
-    assert store.store(file).get(others[0]) is None
-    assert Outcome.of_json(json.loads(json.dumps(asdict(made_up(plain))))) == made_up(plain)
-    for name in store.SOURCES:
-        assert (ROOT / name).exists(), name
+    assert STUDY.read(json.loads(json.dumps(asdict(made_up(plain))))) == made_up(plain)
 
 
-def test_bench_mmfed3_the_command_measures_what_it_was_asked(monkeypatch, tmp_path: Path) -> None:
-    asked: list[Wish] = []
-
-    def results(_study: object, wish: Wish, _say: object) -> list[Results]:
-        asked.append(wish)
-        return [finished(parts.part("table"))]
-
-    monkeypatch.setattr(Study, "results", results)
-    runs = tmp_path / "runs.jsonl"
-    words = ["--part", "table", "--seeds", "3", "--workers", "2", "--resume", str(runs)]
-    done = CliRunner().invoke(cli.app, ["mmfed3_hide", *words, "--format", "json"])
-    assert done.exit_code == 0, done.output
-    assert asked == [Wish(("table",), 3, 0, 2, runs)]
-    assert n.OURS in done.stdout
-    usual, extra = cli._STUDIES["mmfed3_hide"][1].split("; and ")
-    for name in parts.names():
-        assert re.search(rf"\b{name}\b", usual if parts.part(name).by_default else extra), name
+def test_bench_mmfed3_an_unknown_graph_is_named() -> None:
     with pytest.raises(Misconfigured, match="no graph 'WN18'"):
-        One("WN18").run()
+        run(One("WN18"))
 
 
 def test_bench_mmfed3_the_page_is_whole_and_fetches_nothing(tmp_path: Path) -> None:
@@ -212,7 +164,7 @@ def test_bench_mmfed3_the_page_is_whole_and_fetches_nothing(tmp_path: Path) -> N
     timed = [Row(fleets.BUSY, n.FEDE, "first of three clients", speed.SPEED, 9.0)]
     results.append(replace(finished(parts.part("throughput")), computed=timed))
     rows = [row for one in results for row in one.rows()]
-    write(results, rows, tmp_path / "new" / "page.html")
+    PAGE.write(results, rows, tmp_path / "new" / "page.html")
     page = (tmp_path / "new" / "page.html").read_text()
     check_whole(page)
     for words in (

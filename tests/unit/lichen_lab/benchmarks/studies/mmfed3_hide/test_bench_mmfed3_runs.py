@@ -11,6 +11,7 @@ from lichen_lab.benchmarks.studies.mmfed3_hide import variants as v
 from lichen_lab.benchmarks.studies.mmfed3_hide.federation import _fresh, _look, whole_bytes
 from lichen_lab.benchmarks.studies.mmfed3_hide.settings import STRUCTURE, Fleet
 from lichen_lab.benchmarks.studies.mmfed3_hide.shared import task_of
+from lichen_lab.benchmarks.study.federation import one_thread
 from lichen_lab.simulation.training.downloads import Downloads
 from models.knowledge_graph.data.partition import partition
 from protocol.frames.tensors import Codec
@@ -66,7 +67,7 @@ def test_bench_mmfed3_a_shared_warm_start_is_what_each_method_would_have_made(
     assert outcome.refused == 0
     task = task_of(fleet, setting, 0)
     groups = _fresh(fleet, task)
-    with federation.one_thread():
+    with one_thread():
         for round_ in (1, 2, 3, 4):
             groups[0].round(round_)
             if round_ > two.warmup:
@@ -106,9 +107,9 @@ def _look_of(fleet: Fleet, name: str) -> np.ndarray:
     """What a device has after the warm start and one more round."""
     groups = federation._warmed(fleet, TINY, 0, task_of(fleet, TINY, 0))
     (group,) = [g for g in groups if name in {d.name for d in g.devices}]
-    with federation.one_thread():
+    with one_thread():
         group.round(2)
-    (device,) = [d for d in group.devices if d.name == name]
+    (device,) = [d for d in group.gateways if d.name == name]
     return device.private["own/entities"]
 
 

@@ -8,93 +8,88 @@ import pytest
 from pydantic import ValidationError
 
 from lichen_lab.benchmarks import run_cache
-from lichen_lab.benchmarks.run_cache import ROOT, digest
-from lichen_lab.benchmarks.studies.qqr import store as module
-from lichen_lab.benchmarks.studies.qqr.settings import Flow, Setting, evaluated
-from lichen_lab.benchmarks.studies.qqr.store import Store
+from lichen_lab.benchmarks.run_cache import Format, digest
+from lichen_lab.benchmarks.studies.qqr import STUDY
+from lichen_lab.benchmarks.studies.qqr.settings import Flow, One, Setting, evaluated
 from runtime.outputs import NotWritten
 from tests.support.qqr_study import made_up
 
 
 def test_bench_qqr_a_key_is_of_what_is_trained() -> None:
-    plain = Setting()
-    same = Setting(config={"impute": "pnr", "lr": 0.08, "batch": 128}, probes=("personal",))
+    plain = One()
+    same = One(setting=Setting({"impute": "pnr", "lr": 0.08, "batch": 128}), probes=("personal",))
     assert plain.key() == same.key(), "an option at its default, or a probe, is no other training"
     others = [
         plain.at(1),
-        replace(plain, config={"lr": 0.04}),
-        replace(plain, flow=Flow(snr_db=5.0)),
-        replace(plain, codec="int4"),
-        replace(plain, modalities=("gyroscope",)),
-        replace(plain, rounds=39),
-        replace(plain, dataset="av-mnist"),
+        replace(plain, setting=Setting({"lr": 0.04})),
+        replace(plain, conditions=Flow(snr_db=5.0)),
+        replace(plain, setting=Setting(codec="int4")),
+        replace(plain, setting=Setting(modalities=("gyroscope",))),
+        replace(plain, setting=Setting(rounds=39)),
+        replace(plain, fleet="av-mnist"),
+        replace(plain, small=True),
     ]
     assert len({plain.key(), *(other.key() for other in others)}) == 1 + len(others)
 
 
 def test_bench_qqr_an_option_that_there_is_not_is_an_error_before_anything_runs() -> None:
     with pytest.raises(ValidationError, match="imputt"):
-        Setting(config={"imputt": "pnr"}).key()
+        Setting({"imputt": "pnr"})
 
 
 def test_bench_qqr_the_figure_is_the_mean_of_the_last_evaluations() -> None:
     assert [r for r in range(1, 41) if evaluated(r, 40)] == [4, 8, 12, 16, 20, 24, 28, 32, 36, 38, 40]
     assert [r for r in range(1, 3) if evaluated(r, 2)] == [2]
-    made = replace(made_up(Setting()), curve={4: 0.1, 35: 0.2, 36: 0.5, 38: 0.6, 40: 0.7})
+    made = replace(made_up(One()), curve={4: 0.1, 35: 0.2, 36: 0.5, 38: 0.6, 40: 0.7})
     assert made.accuracy == pytest.approx(60.0)
 
 
 def test_bench_qqr_finished_runs_are_found_again(tmp_path: Path) -> None:
-    file, setting = tmp_path / "new" / "runs.jsonl", Setting(probes=("personal",))
-    Store(file).put(setting, made_up(setting))
-    assert Store(file).get(setting) == made_up(setting)
-    assert Store(file).get(setting.at(1)) is None
+    file, setting = tmp_path / "new" / "runs.jsonl", One(probes=("personal",))
+    STUDY.store(file).put(setting, made_up(setting))
+    assert STUDY.store(file).get(setting) == made_up(setting)
+    assert STUDY.store(file).get(setting.at(1)) is None
 
 
 def test_bench_qqr_probes_of_two_runs_add_up_and_one_not_asked_is_not_answered(tmp_path: Path) -> None:
-    file, base = tmp_path / "runs.jsonl", Setting()
+    file, base = tmp_path / "runs.jsonl", One()
     asked = [replace(base, probes=(probe,)) for probe in ("personal", "dead_sensor")]
     for one in asked:
-        Store(file).put(one, made_up(one))
-    both = Store(file).get(replace(base, probes=("personal", "dead_sensor")))
+        STUDY.store(file).put(one, made_up(one))
+    both = STUDY.store(file).get(replace(base, probes=("personal", "dead_sensor")))
     assert both is not None
     assert set(both.probes) == {"personal", "dead_sensor"}
-    assert Store(file).get(replace(base, probes=("unseen_class",))) is None
+    assert STUDY.store(file).get(replace(base, probes=("unseen_class",))) is None
 
 
 def test_bench_qqr_a_torn_line_costs_its_own_run_alone(tmp_path: Path) -> None:
     file = tmp_path / "runs.jsonl"
     for seed in (0, 1):
-        Store(file).put(Setting(seed=seed), made_up(Setting(seed=seed)))
+        STUDY.store(file).put(One(seed=seed), made_up(One(seed=seed)))
     whole = file.read_bytes()
     file.write_bytes(whole[:-40])
-    store = Store(file)
-    assert store.get(Setting(seed=0)) is not None
-    assert store.get(Setting(seed=1)) is None
-    store.put(Setting(seed=1), made_up(Setting(seed=1)))
-    assert Store(file).get(Setting(seed=1)) is not None, "the torn line swallowed the next one"
+    store = STUDY.store(file)
+    assert store.get(One(seed=0)) is not None
+    assert store.get(One(seed=1)) is None
+    store.put(One(seed=1), made_up(One(seed=1)))
+    assert STUDY.store(file).get(One(seed=1)) is not None, "the torn line swallowed the next one"
 
 
 def test_bench_qqr_runs_of_other_code_count_only_where_wished_and_with_the_same_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, setting = tmp_path / "runs.jsonl", Setting()
-    Store(file).put(setting, made_up(setting))
-    changed: set[tuple[str, ...]] = {module._SOURCES}
+    file, setting = tmp_path / "runs.jsonl", One()
+    STUDY.store(file).put(setting, made_up(setting))
+    changed: set[tuple[str, ...]] = {(*STUDY.figures, *STUDY.sources, *run_cache.ENGINE)}
     monkeypatch.setattr(
         run_cache,
         "digest",
         lambda sources, *more: "changed" if sources in changed else digest(sources, *more),
     )
-    assert Store(file).get(setting) is None
-    assert Store(file, any_code=True).get(setting) is not None
-    changed.add(module._FIGURES)
-    assert Store(file, any_code=True).get(setting) is None
-
-
-def test_bench_qqr_the_code_version_sees_every_source_that_it_names() -> None:
-    for name in module._SOURCES:
-        assert (ROOT / name).exists(), name
+    assert STUDY.store(file).get(setting) is None
+    assert STUDY.store(file, any_code=True).get(setting) is not None
+    changed.add(STUDY.figures)
+    assert STUDY.store(file, any_code=True).get(setting) is None
 
 
 def test_bench_qqr_a_cache_in_a_wrong_place_is_no_error_and_a_named_file_is(
@@ -102,22 +97,22 @@ def test_bench_qqr_a_cache_in_a_wrong_place_is_no_error_and_a_named_file_is(
 ) -> None:
     (tmp_path / "file").write_text("")
     file = tmp_path / "file" / "runs.jsonl"
-    monkeypatch.setattr(run_cache, "default_file", lambda _bench: file)
-    store = Store(None)
-    store.put(Setting(), made_up(Setting()))
-    assert store.get(Setting()) is not None
+    monkeypatch.setattr(Format, "default", lambda _form: file)
+    store = STUDY.store()
+    store.put(One(), made_up(One()))
+    assert store.get(One()) is not None
     with pytest.raises(NotWritten, match=r"runs\.jsonl"):
-        Store(file).put(Setting(), made_up(Setting()))
+        STUDY.store(file).put(One(), made_up(One()))
 
 
 def test_bench_qqr_a_folder_instead_of_a_file_is_told_before_the_first_run(tmp_path: Path) -> None:
     with pytest.raises(NotWritten, match=tmp_path.name):
-        Store(tmp_path)
+        STUDY.store(tmp_path)
 
 
 def test_bench_qqr_a_line_says_what_it_is_of(tmp_path: Path) -> None:
     file = tmp_path / "runs.jsonl"
-    Store(file).put(Setting(seed=7), made_up(Setting(seed=7)))
+    STUDY.store(file).put(One(seed=7), made_up(One(seed=7)))
     told = json.loads(file.read_text())
     assert told["setting"]["seed"] == 7
     assert set(told) == {"key", "code", "figures", "setting", "outcome"}

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from lichen_lab.benchmarks.studies.tactfl import STUDY
 from lichen_lab.benchmarks.studies.tactfl import names as n
 from lichen_lab.benchmarks.studies.tactfl.baselines import BASELINES, RUNS
 from lichen_lab.benchmarks.studies.tactfl.baselines.autoencoder import Reconstruction
@@ -216,6 +217,6 @@ def test_tactfl_study_measured_encoders_have_the_labelled_windows_statistics() -
 
 def test_tactfl_study_an_outcome_survives_json_and_names_ends_that_are_not_there() -> None:
     outcome = Outcome({TRAINED: {HERE: {"f1": 1.0, "accuracy": 2.0}}}, [(2, 1.0)])
-    assert Outcome.of_json({**outcome.__dict__, "by_round": [[2, 1.0]]}) == outcome
+    assert STUDY.read({**outcome.__dict__, "by_round": [[2, 1.0]]}) == outcome
     with pytest.raises(KeyError, match="fine-tuned"):
         outcome.f1(TUNED)

@@ -1,0 +1,101 @@
+"""Takes finished runs over to the code as it is now, where it computes the same.
+
+A finished run counts for the code that made it alone (:mod:`lichen_lab.benchmarks.run_cache`): where files
+moved, or code
+changed without changing a figure, no earlier run counts any more. Whether a change touches figures cannot be
+read off it, so it is measured: of all runs that differ in their seed alone, the quickest is made again. Where
+it comes out as it was, to the last bit, the others are written once more under today's digests; where not,
+they stay runs of other code. A run without others of its kind is left to be made when it is asked for.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import TypeAdapter
+
+from lichen_lab.benchmarks.parallel_runs import run_each
+from lichen_lab.benchmarks.result import Say
+from lichen_lab.benchmarks.study.run_spec import O, S
+from lichen_lab.benchmarks.study.study import Study, distinct
+
+_TIMES: Final = frozenset({"seconds", "cpu_s", "triples_s"})
+"""Fields of outcomes that are never the same again."""
+Json = Mapping[str, Any]
+
+
+def _of_qqr(told: Json) -> Json:
+    flow = dict(told["flow"])
+    small = flow.pop("test") is not None
+    setting = {name: told[name] for name in ("config", "codec", "modalities", "rounds")}
+    kept = {name: told[name] for name in ("probes", "seed")}
+    return {"fleet": told["dataset"], "conditions": flow, "setting": setting, "small": small, **kept}
+
+
+_OLD_FORMATS: Final[Mapping[str, tuple[str, Callable[[Json], Json]]]] = {
+    "qqr": ("dataset", _of_qqr),
+    "mmfed3_hide": ("graph", lambda told: {**told, "fleet": told["graph"]}),
+}
+"""Study -> a field of runs as they were written before all studies wrote them alike, and such a run as it is
+written now."""
+
+
+def rekey(study: Study[S, O], path: Path | None, say: Say, workers: int | None = None) -> tuple[int, int]:
+    """Take over a study's finished runs of other versions of the code.
+
+    Args:
+        study: whose they are.
+        path: the file; None: the cache's.
+        say: told what is made again, and what came out otherwise.
+        workers: processes; None is one a CPU.
+
+    Returns:
+        How many runs were taken over, and how many were not because their like came out otherwise.
+
+    Raises:
+        NotWritten: the file that was named cannot be read or written.
+        Misconfigured: a data set is not here.
+        Transient: a worker was killed; what is finished is kept.
+    """
+    store = study.store(path)
+    groups = _alike(study, [told for told in store.lines() if told.get("code") != study.marks()["code"]])
+    wanted = {name: min(runs, key=lambda run: run[1].seconds) for name, runs in groups.items() if runs[1:]}
+    made = run_each(distinct(one for one, _ in wanted.values()), store, say, study.run, workers)
+    taken = lost = 0
+    for name, (sample, before) in wanted.items():
+        left = [(one, outcome) for one, outcome in groups[name] if store.get(one) is None]
+        again = made[sample.key()]
+        again = replace(again, probes={probe: again.probes[probe] for probe in before.probes})
+        if untimed(asdict(before)) == untimed(asdict(again)):
+            taken += len(left)
+            for one, outcome in left:
+                store.put(one, outcome)
+        elif left:
+            lost += len(left)
+            say(f"{sample.fleet}, {sample.method}, seed {sample.seed}: the figures are others now")
+    return taken, lost
+
+
+def _alike(study: Study[S, O], lines: list[dict[str, Any]]) -> dict[str, list[tuple[S, O]]]:
+    """Whole runs with what they left, by code and all that a run depends on but its seed."""
+    read = TypeAdapter(study.spec).validate_python
+    field, today = _OLD_FORMATS.get(study.name, ("", dict))
+    groups: dict[str, list[tuple[S, O]]] = {}
+    for told in lines:
+        try:
+            spec = told["setting"]
+            one, outcome = read(today(spec) if field in spec else spec), study.read(told["outcome"])
+        except (ValueError, KeyError, TypeError):
+            continue  # of a format that is read no more
+        if not one.small:
+            alike = one.at(0).key()
+            groups.setdefault(f"{told['code']} {alike}", []).append((one, outcome))
+    return groups
+
+
+def untimed(told: Any) -> Any:
+    """What an outcome tells, times aside."""
+    if isinstance(told, dict):
+        return {name: untimed(value) for name, value in told.items() if name not in _TIMES}
+    return [untimed(value) for value in told] if isinstance(told, list | tuple) else told

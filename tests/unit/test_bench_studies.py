@@ -1,0 +1,143 @@
+"""What holds of every study: its parts, commands, tuning and store, on made-up runs."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from lichen_lab.benchmarks import cli, registry
+from lichen_lab.benchmarks.study.part import Part, Results
+from lichen_lab.benchmarks.study.study import Study, Wish
+from tests.support import disentafl_study, mmfed3_study, qqr_study, tactfl_study
+
+SEEDS = (0, 1, 2)
+MADE_UP: dict[str, Callable[[Any], Any]] = {
+    "qqr": qqr_study.made_up,
+    "disentafl": disentafl_study.made_up,
+    "tactfl": tactfl_study.made_up,
+    "mmfed3_hide": mmfed3_study.made_up,
+}
+TUNING = frozenset({"tune", "options"})
+"""Parts by which options are chosen."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A part of a study, and how its runs are made up."""
+
+    study: Study[Any, Any]
+    part: Part[Any, Any]
+
+    def finished(self, seeds: tuple[int, ...] = SEEDS, *, quick: bool = False) -> Results[Any, Any]:
+        made_up = MADE_UP[self.study.name]
+        done = {one.key(): made_up(one) for one in self.part.ones(seeds)}
+        return self.part.results(done, seeds, quick=quick)
+
+
+CASES = {
+    f"{name}-{part}": Case(registry.study(name), registry.study(name).parts.part(part))
+    for name in MADE_UP
+    for part in registry.study(name).parts.names()
+}
+
+
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest) -> Case:
+    return CASES[request.param]
+
+
+@pytest.fixture(params=MADE_UP)
+def study(request: pytest.FixtureRequest) -> Study[Any, Any]:
+    return registry.study(request.param)
+
+
+def test_bench_studies_are_all_here() -> None:
+    assert set(MADE_UP) == set(cli._STUDIES)
+
+
+def test_bench_study_each_line_of_a_part_has_a_name_of_its_own_and_options_that_there_are(case: Case) -> None:
+    lines = [(line.dataset, line.method, line.under) for line in case.part.variants]
+    assert len(lines) == len(set(lines))
+    assert all(line.one.key() for line in case.part.variants)
+    assert case.part.title
+
+
+def test_bench_study_every_difference_is_between_variants_that_there_are(case: Case) -> None:
+    named = {name for pair in case.part.versus for name in pair}
+    assert named <= {one.method for one in case.part.variants}
+
+
+def test_bench_study_goals_speak_about_rows_that_there_are_and_none_of_a_quick_run(case: Case) -> None:
+    part, rows = case.part, case.part.rows(case.finished())
+    for goal in part.goals if part.variants else ():
+        if "reaches" in goal.metric or "% of its own" in goal.metric:
+            continue  # made-up curves need not get there
+        assert any(goal.concerns(row) for row in rows), goal
+    small = Case(case.study, part.small())
+    assert all(one.small and one.setting.rounds == 2 for one in small.part.ones((0,)))
+    assert {one.seed for one in small.part.ones((0,))} <= {0}, "quick is one seed, whatever a part names"
+    quick = small.part.rows(small.finished((0,), quick=True))
+    assert bool(quick) == bool(part.variants)
+    assert not [(goal, row) for goal in part.goals for row in quick if goal.concerns(row)]
+
+
+def test_bench_study_tables_and_tuning_share_no_seed_and_tuning_no_test_data(case: Case) -> None:
+    usual = set(range(case.study.seeds))
+    runs = case.part.ones(usual)
+    if case.part.name not in TUNING:
+        assert not any(one.tuning for one in runs)
+        return
+    assert not case.part.by_default
+    assert not {one.seed for one in runs} & usual
+    # QQR's people have no part that could be held out: its tuning has seeds of its own alone
+    assert {one.tuning for one in runs} == {case.study.name != "qqr"}
+
+
+def test_bench_study_goals_and_help_name_every_part(study: Study[Any, Any]) -> None:
+    parts = study.parts
+    goals = {goal for name in parts.names() for goal in parts.part(name).goals}
+    assert set(registry.bench(study.name).goals) == goals
+    usual, asked = cli._STUDIES[study.name][1].split("; and ")
+    for name in parts.names():
+        assert re.search(rf"\b{name}\b", usual if parts.part(name).by_default else asked), name
+
+
+def test_bench_study_the_command_measures_what_it_was_asked(
+    study: Study[Any, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[Wish] = []
+    name = study.parts.names()[0]
+    case = CASES[f"{study.name}-{name}"]
+
+    def results(_study: object, wish: Wish, _say: object) -> list[Results[Any, Any]]:
+        asked.append(wish)
+        return [case.finished()]
+
+    monkeypatch.setattr(Study, "results", results)
+    runs = tmp_path / "runs.jsonl"
+    words = ["--part", name, "--seeds", "3", "--workers", "2", "--resume", str(runs)]
+    done = CliRunner().invoke(cli.app, [study.name, *words, "--format", "json"])
+    assert done.exit_code == 0, done.output
+    assert asked == [Wish((name,), 3, 0, 2, runs)]
+    assert all(line.method in done.stdout for line in case.part.variants if line.method.isascii())
+
+
+def test_bench_study_an_unknown_part_ends_with_its_words(study: Study[Any, Any]) -> None:
+    done = CliRunner().invoke(cli.app, [study.name, "--part", "tabel"])
+    assert done.exit_code == 78
+    assert "no part 'tabel'" in done.stderr
+
+
+def test_bench_study_a_finished_run_is_found_again_and_no_other(
+    study: Study[Any, Any], tmp_path: Path
+) -> None:
+    file, made_up = tmp_path / "runs.jsonl", MADE_UP[study.name]
+    one = study.parts.part(study.parts.names()[0]).variants[0].one
+    others = [one.at(1), replace(one, tuning=True), replace(one, small=True), replace(one, fleet="another")]
+    study.store(file).put(one, made_up(one))
+    assert study.store(file).get(one) == made_up(one)
+    assert [study.store(file).get(other) for other in others] == [None] * len(others)
