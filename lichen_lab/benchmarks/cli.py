@@ -245,7 +245,7 @@ def rekey(
     resume: Resume = None,
 ) -> None:
     """Take finished runs of earlier code over, where one of each kind, made again, comes out as it was."""
-    from lichen_lab.benchmarks._rekey import rekey as take_over  # noqa: PLC0415 - only on this path
+    from lichen_lab.benchmarks.study.rekey import rekey as take_over  # noqa: PLC0415 - only on this path
 
     if study not in _STUDIES:
         raise Misconfigured(f"no study {study!r}; there are {', '.join(_STUDIES)}")

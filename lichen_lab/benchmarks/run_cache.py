@@ -2,7 +2,7 @@
 
 A line counts for the same run on the same code alone: ``key`` names the run, ``code`` digests the sources
 that decide what a run gives, by their paths and contents. So files that move, and code that changes without
-changing a figure, make finished runs count no more; :mod:`lichen_lab.benchmarks._rekey` takes them over.
+changing a figure, make finished runs count no more; :mod:`lichen_lab.benchmarks.study.rekey` takes them over.
 """
 
 import hashlib

@@ -15,7 +15,6 @@ from unittest.mock import patch
 
 import pytest
 
-from lichen_lab.benchmarks._rekey import untimed
 from lichen_lab.benchmarks.studies.disentafl.baselines import RUNS as DISENTAFL
 from lichen_lab.benchmarks.studies.disentafl.data.made import build
 from lichen_lab.benchmarks.studies.disentafl.federation import run as disentafl
@@ -28,6 +27,7 @@ from lichen_lab.benchmarks.studies.qqr.settings import One
 from lichen_lab.benchmarks.studies.qqr.settings import Setting as Training
 from lichen_lab.benchmarks.studies.tactfl.baselines import RUNS as TACTFL
 from lichen_lab.benchmarks.studies.tactfl.federation import run as tactfl
+from lichen_lab.benchmarks.study.rekey import untimed
 from lichen_lab.benchmarks.study.run_spec import Outcome, quiet
 from tests.support import mmfed3_study, qqr_study, tactfl_study
 

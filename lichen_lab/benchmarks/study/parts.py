@@ -1,4 +1,4 @@
-"""The parts of a study, one module each, found by folder; a module has a ``PART``."""
+"""The parts of a study, found by folder: a module holds one, or several that belong together."""
 
 from dataclasses import dataclass
 from importlib import import_module
@@ -23,15 +23,16 @@ class Parts(Generic[S, O]):
     package: str
     bench: str
 
+    def _all(self) -> dict[str, Part[S, O]]:
+        """By name, in the order in which they are shown."""
+        folder = import_module(self.package).__path__
+        modules = [import_module(f"{self.package}.{module.name}") for module in iter_modules(folder)]
+        parts = [part for module in modules for part in vars(module).values() if isinstance(part, Part)]
+        return {part.name: part for part in sorted(parts, key=lambda part: (part.place, part.name))}
+
     def names(self) -> tuple[str, ...]:
         """Their names, in the order in which they are shown."""
-        folder = import_module(self.package).__path__
-        found = {module.name: self._part(module.name) for module in iter_modules(folder)}
-        return tuple(sorted(found, key=lambda name: (found[name].place, name)))
-
-    def _part(self, name: str) -> Part[S, O]:
-        made: Part[S, O] = import_module(f"{self.package}.{name}").PART
-        return made
+        return tuple(self._all())
 
     def part(self, name: str) -> Part[S, O]:
         """The part of that name.
@@ -39,17 +40,17 @@ class Parts(Generic[S, O]):
         Raises:
             Misconfigured: there is none; the message lists those there are.
         """
-        names = self.names()
-        if name not in names:
-            raise Misconfigured(f"no part {name!r} in bench {self.bench}; there are {', '.join(names)}")
-        return self._part(name)
+        parts = self._all()
+        if name not in parts:
+            raise Misconfigured(f"no part {name!r} in bench {self.bench}; there are {', '.join(parts)}")
+        return parts[name]
 
     def chosen(self, wanted: tuple[str, ...]) -> list[Part[S, O]]:
         """These parts, or all that run without being asked."""
         if wanted:
             return [self.part(name) for name in dict.fromkeys(wanted)]
-        return [found for found in map(self.part, self.names()) if found.by_default]
+        return [part for part in self._all().values() if part.by_default]
 
     def goals(self) -> tuple[Goal, ...]:
         """Of all of them."""
-        return tuple(goal for name in self.names() for goal in self.part(name).goals)
+        return tuple(goal for part in self._all().values() for goal in part.goals)

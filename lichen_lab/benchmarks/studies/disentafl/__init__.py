@@ -18,8 +18,8 @@ STUDY: Final = Study(
     outcome=Outcome,
     run=run,
     sources=(
+        "coordinator.selection.policies",
         "lichen_lab.benchmarks.studies.disentafl.baselines",
-        "lichen_lab.benchmarks.studies.disentafl.federation",
         "lichen_lab.benchmarks.studies.disentafl.data.fleets",
         "lichen_lab.benchmarks.studies.disentafl.data.judges",
         "lichen_lab.benchmarks.studies.disentafl.data.made",
@@ -28,7 +28,8 @@ STUDY: Final = Study(
         "lichen_lab.benchmarks.studies.disentafl.data.uci_har",
         "lichen_lab.benchmarks.studies.disentafl.data.vehicle",
         "lichen_lab.benchmarks.studies.disentafl.data.windows",
-        "coordinator.selection.policies",
+        "lichen_lab.benchmarks.studies.disentafl.federation",
+        "lichen_lab.simulation.data.access",
         "lichen_lab.simulation.data.sets",
     ),
     figures=(

@@ -28,10 +28,11 @@ STUDY: Final = Study(
     sources=(
         "edge_agent.inference.onnx_models.encoder_model",
         "export.encoder_models",
-        "lichen_lab.simulation.data.sets",
-        "lichen_lab.simulation.data.online_fleet",
-        "lichen_lab.simulation.data.streams",
+        "lichen_lab.simulation.data.access",
         "lichen_lab.simulation.data.dataset_tasks",
+        "lichen_lab.simulation.data.online_fleet",
+        "lichen_lab.simulation.data.sets",
+        "lichen_lab.simulation.data.streams",
     ),
     figures=(
         "lichen_lab.benchmarks.studies.qqr.run_spec",

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from lichen_lab.benchmarks.result import Goal, Row
-from lichen_lab.benchmarks.studies.qqr import every_round
 from lichen_lab.benchmarks.studies.qqr import variants as v
 from lichen_lab.benchmarks.studies.qqr.part import Part, Results, Variant, line
 from lichen_lab.benchmarks.studies.qqr.parts import quantity
@@ -22,7 +21,7 @@ SENSORS: Final = ("accelerometer", "gyroscope")
 _TRAINED: Final[Mapping[str, tuple[Flow, tuple[str, ...]]]] = {
     _WHOLE: (v.CLEAN, (v.FC,)),
     quantity.HALF: (v.HALF, (v.PNR, v.ZP_INPUT, v.ZP_FEATURE, v.MEAN, v.DROPOUT)),
-    every_round.EVERY: (v.EVERY, (v.PNR, v.ZP_INPUT, v.ZP_FEATURE, v.MEAN, v.DROPOUT)),
+    quantity.EVERY: (v.EVERY, (v.PNR, v.ZP_INPUT, v.ZP_FEATURE, v.MEAN, v.DROPOUT)),
 }
 """What training saw -> its stream, and the methods that were trained so."""
 

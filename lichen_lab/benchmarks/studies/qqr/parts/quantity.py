@@ -40,3 +40,16 @@ PART: Final = Part(
         Goal(above(v.IS), 2.0, above=True, setting=under(v.NORMALISED), method=v.PNR),
     ),
 )
+
+EVERY: Final = "90 % missing in every round"
+_IN_EVERY: Final = (v.PNR, v.ZP_INPUT, v.ZP_FEATURE, v.MEAN, v.DROPOUT, v.IS)
+
+EVERY_ROUND: Final = Part(
+    name="every_round",
+    place=2,
+    title="a modality is missing in every round",
+    variants=tuple(line(method, EVERY, v.EVERY, v.quantity(method), "dead_sensor") for method in _IN_EVERY),
+    versus=tuple((v.PNR, method) for method in _IN_EVERY if method != v.PNR),
+    goals=(Goal(above(v.ZP_INPUT), 0.0, above=True, setting=EVERY, method=v.PNR),),
+)
+"""No round shows whole windows to more than a tenth."""

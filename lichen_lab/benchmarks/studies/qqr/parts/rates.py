@@ -3,9 +3,8 @@
 from typing import Final
 
 from lichen_lab.benchmarks.studies.qqr import variants as v
-from lichen_lab.benchmarks.studies.qqr.every_round import EVERY
 from lichen_lab.benchmarks.studies.qqr.part import Part, Variant, line
-from lichen_lab.benchmarks.studies.qqr.parts.quantity import HALF
+from lichen_lab.benchmarks.studies.qqr.parts.quantity import EVERY, HALF
 
 _FLOWS: Final = {HALF: v.HALF, EVERY: v.EVERY}
 
