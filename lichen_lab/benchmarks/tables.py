@@ -113,7 +113,7 @@ def template(page: str) -> Template:
     environment.globals.update(
         Markup=Markup, clear=lambda row: row.n > 1 and abs(row.mean) >= _CLEAR * row.se
     )
-    macros = (files("lichen_lab.benchmarks") / "_tables.html").read_text()
+    macros = (files("lichen_lab.benchmarks") / "tables.html").read_text()
     return environment.from_string(macros + page)
 
 

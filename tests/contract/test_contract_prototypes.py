@@ -95,7 +95,7 @@ def test_prototypes_are_made_without_torch_and_are_the_same_bytes(spec, tmp_path
         "import sys\n"
         "for name in ('torch', 'onnx', 'onnxruntime'): sys.modules[name] = None\n"
         "from pathlib import Path\n"
-        "from models import registry, windowset\n"
+        "from models import registry\nfrom models.data import window_set as windowset\n"
         "from tests.contract.test_contract_prototypes import summary, task_of\n"
         f"spec, folder = registry.method({spec.name!r}), Path({str(tmp_path)!r})\n"
         "task = task_of(spec)\n"

@@ -195,7 +195,7 @@ def test_status_words():
 @pytest.mark.parametrize("arguments", [["--serve"], ["."]])
 def test_a_worker_in_the_middle_of_a_job_dies_with_a_daemon_that_was_killed(tmp_path, arguments):
     child = (
-        "import os, pathlib, sys, time\nfrom models.worker.__main__.job_loop import main\n"
+        "import os, pathlib, sys, time\nfrom models.worker.job_loop import main\n"
         "def do(folder):\n"
         "    pathlib.Path('pid.part').write_text(str(os.getpid()))\n"
         "    os.rename('pid.part', 'pid')\n"

@@ -16,8 +16,9 @@ _ENDING = """
 import asyncio, sys, threading
 from pathlib import Path
 from edge_agent import app
-from edge_agent.inference.serving import servant, within
-from runtime import supervise
+from edge_agent.inference.serving import in_process as within
+from edge_agent.inference.serving import model_server as servant
+from runtime.process import daemon as supervise
 
 under_way = threading.Event()
 

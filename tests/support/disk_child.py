@@ -138,8 +138,8 @@ def program(command: Iterable[str], log: Path) -> "subprocess.Popen[bytes]":
 def daemon(words: Iterable[str], log: Path) -> "subprocess.Popen[bytes]":
     """A daemon as its unit starts it, but with less patience with who holds a database."""
     code = (
-        "import sys; from runtime import databases; databases.WAIT_S = 0.5; "
-        "from edge_agent import store_file; store_file._WAIT_S = 0.5; "
+        "import sys; from runtime.storage import sqlite; sqlite.WAIT_S = 0.5; "
+        "from edge_agent.windows import store_file; store_file._WAIT_S = 0.5; "
         "from lichen.cli import main; main(sys.argv[1:])"
     )
     return program(["-c", code, *words], log)

@@ -1,6 +1,6 @@
 """The coordinator's part of a guided round in a simulation: its labelled windows, and what it trains on them.
 
-In a coordinator the worker does this, from the journal (:mod:`models.worker.__main__.update_views`); here it
+In a coordinator the worker does this, from the journal (:mod:`models.worker.update_views`); here it
 happens in this
 process, with the method's own trainer. A study can use :class:`Guide` without the rest of a simulation:
 ``views``, ``weigh``, a fold of its own, ``finish``.

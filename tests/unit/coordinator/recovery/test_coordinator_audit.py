@@ -38,7 +38,7 @@ def test_a_bad_sector_is_a_lost_update_and_a_passing_trouble_is_none(
     def fails(_: FrameAt) -> bytes:
         raise OSError(number, "the disk says no")
 
-    monkeypatch.setattr("models.worker.__main__.update_views.content", fails)
+    monkeypatch.setattr("models.worker.update_views.content", fails)
     with pytest.raises(OSError, match="says no") if words is None else pytest.raises(Refused, match=words):
         made.verified()
 
@@ -94,7 +94,7 @@ async def test_a_look_that_meets_a_passing_trouble_blames_nobody(tmp_path: Path,
         def fails(_: FrameAt) -> bytes:
             raise OSError(errno.EMFILE, "too many open files")
 
-        monkeypatch.setattr("models.worker.__main__.update_views.content", fails)
+        monkeypatch.setattr("models.worker.update_views.content", fails)
         await made.app.audit.run()
         assert made.app.driver.state.delivered == ("a",)
         assert made.app.driver.state.phase is Phase.COLLECTING

@@ -82,7 +82,7 @@ def test_the_doctor_itself_does_not_load_the_library_that_verifies(tmp_path):
     settings_of(tmp_path, "trust_file = 'root.json'\n")
     code = (
         "import sys; from pathlib import Path; from edge_agent.config.agent import read; "
-        "from edge_agent.doctor import root; "
+        "from edge_agent.doctor.checks import trust_root as root; "
         f"found = root.probe(read(Path({str(tmp_path / 'agent.toml')!r}))); "
         "print(found); sys.exit(found.version != 1 or 'cryptography' in sys.modules)"
     )

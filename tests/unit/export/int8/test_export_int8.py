@@ -217,7 +217,7 @@ def test_a_variant_that_says_something_else_is_left_out(graph, windows, monkeypa
         head.CopyFrom(turned)
         return real(proto.SerializeToString(), feeds)
 
-    monkeypatch.setattr(variants.int8, "quantized", of_another)
+    monkeypatch.setattr(variants.quantize, "quantized", of_another)
     made = variant_of(graph, windows)
     assert (made.model, made.variant) == (None, None)
     assert "none: int8 says what float32 says on" in made.words
@@ -245,7 +245,7 @@ def test_a_variant_that_does_not_run_is_left_out_and_the_export_goes_on(graph, w
         return proto.SerializeToString()
 
     monkeypatch.setattr(variants, "MAX_BYTES", 2)
-    monkeypatch.setattr(variants.int8, "quantized", frozen)
+    monkeypatch.setattr(variants.quantize, "quantized", frozen)
     made = variant_of(graph, windows)
     assert made.model is None
     assert made.words.startswith("none: the exported graph does not run at batch 1")

@@ -56,7 +56,7 @@ def test_a_bad_line_or_job_does_not_end_the_service() -> None:
 )
 def test_a_single_jobs_exit_status_and_a_clean_standard_output(body: str, code: int, tmp_path: Path) -> None:
     script = (
-        "import sys\nfrom models.worker.__main__.job_loop import main\nfrom protocol import errors\n"
+        "import sys\nfrom models.worker.job_loop import main\nfrom protocol import errors\n"
         f"def do(folder):\n    {body}\nsys.exit(main(do, 'm', sys.argv[1:]))\n"
     )
     done = subprocess.run(

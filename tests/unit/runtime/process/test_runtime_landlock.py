@@ -15,7 +15,7 @@ from runtime.process import landlock
 CHILD = """
 import json, os, socket, sys
 from pathlib import Path
-from runtime import landlock
+from runtime.process import landlock
 folder, port = Path(sys.argv[1]), int(sys.argv[2])
 opened = (folder / "secret").open()
 places = [Path(p) for p in {sys.prefix, sys.base_prefix, "/usr", "/lib", *sys.path} if p]

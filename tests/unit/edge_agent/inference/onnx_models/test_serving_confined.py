@@ -25,10 +25,10 @@ import asyncio, json, os, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import numpy as np
-from edge_agent import onnx_session
-from edge_agent.inference.serving import servant
+from edge_agent.inference.onnx_models import session as onnx_session
+from edge_agent.inference.serving import model_server as servant
 from edge_agent.inference.serving.zygote_client import Zygote
-from runtime import landlock
+from runtime.process import landlock
 
 state, act = Path(sys.argv[2]), sys.argv[3]
 os.chdir(state)
