@@ -1,10 +1,11 @@
 """Who is not heard at all: asked for every update, chunk and selection, before anything is decoded."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from protocol.errors import Refused
 from runtime.clock import Clock
+from runtime.metrics import Metric, counter
 
 Barred = Callable[[str], Refused | None]
 """Why nothing is taken from a device now; None where all is well. Must be cheap."""
@@ -13,18 +14,19 @@ _MAX_TOLD: Final = 10_000
 
 
 class Guard:
-    """Several reasons to bar a device, in order: the first one counts."""
+    """Several reasons to bar a device.
 
-    def __init__(self, clock: Clock, *barred: Barred) -> None:
+    Args:
+        clock: the time.
+        barred: what is asked, in order: the first one that has something against a device counts.
+    """
+
+    def __init__(self, clock: Clock, barred: Sequence[Barred]) -> None:
         self._clock = clock
-        self._barred = list(barred)
+        self._barred = tuple(barred)
         self._told: dict[str, float] = {}
         self.turned_away = 0
         """Messages that were dropped without a look."""
-
-    def add(self, barred: Barred) -> None:
-        """Ask this first from now on (a certificate taken back comes before bad conduct)."""
-        self._barred.insert(0, barred)
 
     def barred(self, device: str) -> Refused | None:
         """Why nothing is taken from this device now."""
@@ -44,3 +46,7 @@ class Guard:
             self._told.clear()
         self._told[device] = now
         return True
+
+    def metrics(self) -> Iterable[Metric]:
+        """What was dropped."""
+        yield counter("lichen_messages_turned_away", "Messages of barred devices", self.turned_away)

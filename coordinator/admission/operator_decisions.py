@@ -7,7 +7,7 @@ one.
 
 import asyncio
 import sqlite3
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -17,6 +17,7 @@ import structlog
 from coordinator.config.coordinator import CoordinatorSettings
 from protocol.errors import LichenError, Misconfigured, Reason, Refused
 from runtime.clock import Clock
+from runtime.metrics import Metric, counter, gauge
 from runtime.storage.sqlite import open_reader, sqlite_errors
 from runtime.waits import Wait
 
@@ -174,6 +175,17 @@ class Admission:
         """Certificates issued since the start, and enrolments that were refused."""
         app = None if self._office is None else self._office.app
         return (0, {}) if app is None else (app.issued, dict(app.refused))
+
+    def metrics(self) -> Iterable[Metric]:
+        """What the authority did."""
+        words = "1: nothing shows that the broker acts on the newest revocation list"
+        yield gauge("lichen_broker_unproven", words, self.broker_unproven())
+        issued, refused = self.counts()
+        words = "Device certificates issued since the start"
+        yield counter("lichen_certificates_issued", words, issued)
+        values = [((reason.value,), float(count)) for reason, count in sorted(refused.items())]
+        words = "Enrolments refused since the start"
+        yield Metric("lichen_enrolments_refused", words, "counter", values, ("reason",))
 
     def services(self) -> dict[str, Callable[[], Awaitable[None]]]:
         """What the daemon runs; the port is taken now.

@@ -21,6 +21,7 @@ from coordinator.storage import schema
 from coordinator.storage.database import Store
 from coordinator.storage.write_behind import Ledger
 from protocol.errors import Reason, Refused
+from runtime.metrics import Metric, gauge
 from runtime.settings.load import Section
 
 log = structlog.get_logger(__name__)
@@ -84,19 +85,26 @@ class Standing:
         ledger: writes the records, many at a time.
         wall: unix seconds.
         rules: when, and for how long.
+        released_at: when the operator last approved a device (unix seconds): an earlier quarantine is over.
+        known: whether there is such a device: names that anybody made up must not fill the disk.
     """
 
     def __init__(
-        self, store: Store, ledger: Ledger, wall: Callable[[], float], rules: QuarantineSettings
+        self,
+        store: Store,
+        ledger: Ledger,
+        wall: Callable[[], float],
+        rules: QuarantineSettings,
+        *,
+        released_at: Callable[[str], float | None],
+        known: Callable[[str], bool],
     ) -> None:
         self._ledger = ledger
         self._wall = wall
         self._rules = rules
         self._records = dict(read(store))
-        self.released_at: Callable[[str], float | None] = lambda _: None
-        """When the operator last approved a device (unix seconds): an earlier quarantine is over."""
-        self.known: Callable[[str], bool] = lambda _: True
-        """Whether there is such a device: names that anybody made up must not fill the disk."""
+        self._released_at = released_at
+        self._known = known
 
     def refused(self, device: str, refused: Refused) -> str:
         """Count a refusal, where its reason is one that counts.
@@ -104,7 +112,7 @@ class Standing:
         Returns:
             What the device is told besides, where a quarantine begins: nobody asks it again until the end.
         """
-        if refused.reason not in CONTENT or not self.known(device):
+        if refused.reason not in CONTENT or not self._known(device):
             return ""
         before = self._records.get(device, Conduct())
         if before.until and self._released(device, before):
@@ -150,12 +158,16 @@ class Standing:
 
     def _released(self, device: str, known: Conduct) -> bool:
         """Whether the operator ended the quarantine: whoever misbehaves after that begins anew."""
-        return (self.released_at(device) or 0.0) >= known.since
+        return (self._released_at(device) or 0.0) >= known.since
 
     def all_barred(self) -> dict[str, Refused]:
         """Every device in quarantine."""
         found = ((device, self.barred(device)) for device in list(self._records))
         return {device: refused for device, refused in found if refused is not None}
+
+    def metrics(self) -> Iterable[Metric]:
+        """How many devices are in quarantine."""
+        yield gauge("lichen_quarantined", "Devices in quarantine", len(self.all_barred()))
 
 
 def in_words(known: Conduct, left_s: float) -> str:

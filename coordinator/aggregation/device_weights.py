@@ -6,7 +6,7 @@ grows with the devices, and not with their square.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypedDict
 
@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from coordinator.storage import schema
 from coordinator.storage.database import Store
 from models.guided import Weighing
+from runtime.metrics import Metric, gauge
 
 FULL: Final = 64
 """Devices of a part whose rows are kept whole."""
@@ -76,6 +77,20 @@ class Weighings:
     def write(self, round_: int, weighed: Weighed) -> None:
         """Keep a round's. Joins the caller's transaction."""
         self._store.put(schema.weighings, round=round_, **weighed.as_json())
+
+    def metrics(self) -> Iterable[Metric]:
+        """Where the method is guided, of the newest round: the lightest devices, and how many warnings."""
+        found = newest(self._store)
+        if found is None:
+            return
+        lightest = (
+            one for part, weights in found["weights"].items() for one in list(shares({part: weights}))[:FULL]
+        )
+        values = [((device, part), share) for part, device, share in lightest]
+        words = "Weight of a device in the newest version's fold; 1 is an equal share"
+        yield Metric("lichen_device_weight", words, "gauge", values, ("device", "part"))
+        words = "Warnings about the newest version's weights, such as of devices that are pushed out"
+        yield gauge("lichen_weighing_warnings", words, len(found["warnings"]))
 
 
 def newest(store: Store) -> dict[str, Any] | None:

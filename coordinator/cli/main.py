@@ -10,13 +10,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from coordinator.admission.operator_decisions import AUTHORITY, Admission
-from coordinator.app import DATABASE, check_owner
 from coordinator.app import serve as serve_settings
 from coordinator.cli.options import Config, Format, FormatOption
 from coordinator.cli.status import status
 from coordinator.cli.trust import app as trust
 from coordinator.config.coordinator import load_settings, load_task
 from coordinator.recovery.downgrade import downgraded
+from coordinator.recovery.folder_owner import DATABASE, check_owner
 from coordinator.recovery.state_backup import copy_state
 from coordinator.status.history import read
 from coordinator.status.history_table import Parts, judged_on, print_parts

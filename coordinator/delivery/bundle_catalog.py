@@ -1,11 +1,12 @@
 """Which bundle a device of a routed method is offered: of the stable release, or of the candidate."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from coordinator.fleet.serving_routes import Need, Served, fitting
+from coordinator.fleet.serving_routes import Need, Served, fitting, served
 from coordinator.rollout.model import Course, Member
 from coordinator.rollout.releases import routes
+from coordinator.storage.database import Store
 from protocol.messages import BlobRef, ModelPointer
 from protocol.rollout import Trial
 
@@ -28,6 +29,16 @@ class Shelf:
     def __iter__(self) -> Iterator[Served]:
         yield from self.stable
         yield from self.candidate
+
+    @classmethod
+    def exported(cls, store: Store) -> "Shelf":
+        """Without rollouts: the newest bundle of each route."""
+        return cls(served(store))
+
+    @classmethod
+    def decided(cls, course: Callable[[], Course]) -> "Shelf":
+        """As ``course`` gives it now."""
+        return cls.of(course())
 
     @classmethod
     def of(cls, course: Course) -> "Shelf":

@@ -7,10 +7,11 @@ version is made for it. What cannot be made is said, in ``lichen coordinator sta
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
+from coordinator.delivery.fleet_bundle import Deploying
 from coordinator.delivery.route_bundles import RoutedDeployment
 from coordinator.delivery.staged import StagedRoutes
 from coordinator.errors import in_words
@@ -22,9 +23,6 @@ from coordinator.storage.device_lists import NAMED, some
 from protocol.errors import LichenError
 from runtime.clock import Clock
 from runtime.waits import Wait
-
-if TYPE_CHECKING:
-    from coordinator.app import Coordinator
 
 log = structlog.get_logger(__name__)
 
@@ -114,10 +112,18 @@ def wait_kept(store: Store) -> list[Wait]:
     return [Wait("bundles", words[:1000], None, None, "until there is one")] if words else []
 
 
-def services(app: "Coordinator") -> dict[str, Callable[[], Awaitable[None]]]:
-    """To be run, where a method is routed and bundles are made at all."""
-    deployment = app.deployment
-    if not (isinstance(deployment, RoutedDeployment | StagedRoutes) and app.settings.export.enabled):
+def services(
+    driver: Driver,
+    delivery: Deploying,
+    export: Callable[[], Awaitable[None]],
+    store: Store,
+    clock: Clock,
+) -> dict[str, Callable[[], Awaitable[None]]]:
+    """To be run, where a method is routed. ``export`` makes the bundles of the newest version that lack."""
+    if isinstance(delivery, RoutedDeployment):
+        late = LateBundles(driver, delivery, export, store, clock)
+    elif isinstance(delivery, StagedRoutes):
+        late = LateBundles(driver, delivery, None, store, clock)
+    else:
         return {}
-    export = app.workshop.export_newest if isinstance(deployment, RoutedDeployment) else None
-    return {"late-bundles": LateBundles(app.driver, deployment, export, app.store, app.clock).run}
+    return {"late-bundles": late.run}

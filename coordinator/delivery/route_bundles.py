@@ -21,7 +21,7 @@ from coordinator.storage import schema
 from coordinator.storage.database import Store
 from coordinator.storage.device_lists import MOST_NAMED, NAMED
 from coordinator.trust.repository import Bundle
-from coordinator.trust.signer import Unsigned, Vouching
+from coordinator.trust.signer import Vouching
 from coordinator.workers.jobs import Jobs, Lineage
 from models.contract import Blobs
 from protocol.errors import LichenError, Transient
@@ -46,7 +46,7 @@ class RoutesFailed(LichenError):  # noqa: N818 - says what was found, like Refus
 
 
 class RoutedDeployment:
-    """See :class:`coordinator.delivery.fleet_bundle.Deploying`."""
+    """See :class:`coordinator.delivery.fleet_bundle.Deploying`. ``shelf``: what devices may be pointed at."""
 
     def __init__(  # noqa: PLR0917 - each of another type: no two can be mistaken for each other
         self,
@@ -57,7 +57,8 @@ class RoutedDeployment:
         roster: Roster,
         clock: Clock,
         max_routes: int,
-        vouching: Vouching | None = None,
+        vouching: Vouching,
+        shelf: Callable[[], Shelf],
     ) -> None:
         self.needs = needs
         self._store = store
@@ -66,11 +67,10 @@ class RoutedDeployment:
         self._roster = roster
         self._clock = clock
         self._max_routes = max_routes
-        self._vouching = vouching or Unsigned()
+        self._vouching = vouching
         self._said: dict[str, tuple[tuple[str, int], float]] = {}
         """Device -> digest and serial that it was pointed at last, and when."""
-        self.shelf: Callable[[], Shelf] = lambda: Shelf(served(store))
-        """What devices may be pointed at: without rollouts, the newest of each route."""
+        self._shelf = shelf
 
     async def export(self, jobs: Jobs, state: Blobs, lineage: Lineage) -> None:
         """A bundle for each route, those for most devices first; see :class:`Deploying`.
@@ -99,7 +99,7 @@ class RoutedDeployment:
 
         None before the first export: then all wait for that.
         """
-        there = tuple(self.shelf())
+        there = tuple(self._shelf())
         routes = grouped(self.needs.all()) if there else []
         return [route for route in routes if fitting(route.need, there) is None]
 
@@ -165,7 +165,7 @@ class RoutedDeployment:
 
         ``again``: the devices that are here; the others are told when they come.
         """
-        shelf = await asyncio.to_thread(self.shelf)
+        shelf = await asyncio.to_thread(self._shelf)
         if not shelf:
             return True
         needs = await asyncio.to_thread(self.needs.all)
@@ -216,7 +216,7 @@ class RoutedDeployment:
 
     def _vouched(self, pointer: ModelPointer, device: str) -> ModelPointer:
         """With what vouches for the bundles of all routes."""
-        refs = {(one.version, one.digest): BlobRef(digest=one.digest, size=one.size) for one in self.shelf()}
+        refs = {(one.version, one.digest): BlobRef(digest=one.digest, size=one.size) for one in self._shelf()}
         bundles = [
             Bundle(task=self._task, version=version, ref=refs[version, name])
             for version, name in sorted(refs)
@@ -224,7 +224,7 @@ class RoutedDeployment:
         return self._vouching.vouched(pointer, bundles, device)
 
     def _look_up(self, device: str) -> ModelPointer | None:
-        shelf = self.shelf()
+        shelf = self._shelf()
         need = self.needs.one(device) if shelf else None
         return None if need is None else shelf.pointer(self._task, device, need)
 

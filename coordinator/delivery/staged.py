@@ -12,7 +12,6 @@ from typing import Final
 
 import structlog
 
-from coordinator.delivery.bundle_catalog import Shelf
 from coordinator.delivery.fleet_bundle import Deployment
 from coordinator.delivery.route_bundles import RoutedDeployment, RoutesFailed
 from coordinator.fleet.device_registry import Roster
@@ -20,7 +19,7 @@ from coordinator.fleet.serving_routes import Serving, fitting, served
 from coordinator.messaging.sender import Post
 from coordinator.rollout import releases
 from coordinator.rollout.model import Course, Member, Piece, Release, Rollout
-from coordinator.rollout.service import Rollouts
+from coordinator.rollout.recorder import RolloutRecorder
 from coordinator.storage.database import Store
 from coordinator.trust.repository import Bundle
 from coordinator.trust.signer import Vouching
@@ -84,7 +83,7 @@ class StagedDeployment:
     def __init__(
         self,
         inner: Deployment,
-        rollouts: Rollouts,
+        rollouts: RolloutRecorder,
         bundles: Bundles,
         *,
         post: Post,
@@ -105,7 +104,10 @@ class StagedDeployment:
         """Device -> the serial that it was told last, and when."""
         self._one = asyncio.Lock()
         """One announcement at a time: an older decision never takes a later one's place at the broker."""
-        rollouts.announce, rollouts.ensure = self.announce, bundles.ensure
+
+    def fits(self, _release: Release) -> Callable[[str], bool]:
+        """See :class:`coordinator.delivery.rollout_service.Delivery`: there is one bundle for all."""
+        return lambda _device: True
 
     async def export(self, jobs: Jobs, state: Blobs, lineage: Lineage) -> None:
         """See :class:`Deploying`; what became of it is the rollout's."""
@@ -242,15 +244,16 @@ class StagedRoutes:
         store: where the bundles by route are.
     """
 
-    def __init__(self, inner: RoutedDeployment, rollouts: Rollouts, bundles: Bundles, store: Store) -> None:
+    def __init__(
+        self, inner: RoutedDeployment, rollouts: RolloutRecorder, bundles: Bundles, store: Store
+    ) -> None:
         self._inner = inner
         self._rollouts = rollouts
         self._bundles = bundles
         self._store = store
-        inner.shelf = lambda: Shelf.of(rollouts.course())
-        rollouts.announce, rollouts.ensure, rollouts.fits = self.announce, bundles.ensure, self._fits
 
-    def _fits(self, release: Release) -> Callable[[str], bool]:
+    def fits(self, release: Release) -> Callable[[str], bool]:
+        """See :class:`coordinator.delivery.rollout_service.Delivery`."""
         needs, there = self._inner.needs.all(), releases.routes(release)
 
         def fits(device: str) -> bool:

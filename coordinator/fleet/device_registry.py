@@ -6,7 +6,7 @@ before a restart stays known until a device says otherwise.
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from coordinator.storage import schema
 from coordinator.storage.database import Store
 from protocol.errors import Reason, Refused
 from protocol.messages import State
+from runtime.metrics import Metric, gauge
 from runtime.token_buckets import Bucket
 from runtime.waits import span
 
@@ -264,6 +265,12 @@ class Roster:
                     if name in table and n > 0:
                         table[name][k] += 1
         return table
+
+    def metrics(self) -> Iterable[Metric]:
+        """How many devices are here, and how many secrets they have."""
+        yield gauge("lichen_devices_online", "Devices that are online", len(self.online()))
+        words = "Different fleet secrets of online devices with graphs; more than 1 is wrong"
+        yield gauge("lichen_fleet_secrets", words, len(set(self.secrets().values())))
 
 
 def _size(state: State) -> int:

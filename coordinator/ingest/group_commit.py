@@ -114,7 +114,7 @@ class Commits:
         An update that is there more than once is one list.
         """
         state = self._driver.state
-        known = await self._driver.threads.run(self._journal.digests, {one.offered.key for one in group})
+        known = await self._driver.accepted.digests({one.offered.key for one in group})
         fresh: dict[tuple[int, str], list[_Waiting]] = {}
         for one in group:
             key = one.offered.key

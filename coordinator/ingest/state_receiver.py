@@ -6,7 +6,7 @@ comes, so a device that says "offline" and "online" without end ends as what it 
 from a device that is barred; when it is heard again, it is asked for its state.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final
 
@@ -20,14 +20,17 @@ from coordinator.fleet.secret_mismatch import SecretWatch
 from coordinator.messaging.log_rate_limit import Voice, more
 from coordinator.messaging.receipts import Teller
 from coordinator.messaging.withdrawals import Withdrawals
+from coordinator.rounds.announcer import Announcer
 from coordinator.rounds.driver import Driver
 from coordinator.storage import schema
 from coordinator.storage.write_behind import Ledger
 from protocol.errors import LichenError, Reason, Refused, Transient
 from protocol.messages import MAX_MESSAGE_BYTES, Command, State, decode
 from protocol.tasks.task import Task
-from protocol.topics import Kind
+from protocol.topics import Kind, Route
 from runtime.clock import Clock
+from runtime.metrics import Metric, counter
+from runtime.mqtt.link import Message
 from runtime.token_buckets import Buckets
 
 log = structlog.get_logger(__name__)
@@ -63,11 +66,11 @@ def fitted(state: State, task: Task) -> State:
     return state.model_copy(update={"modalities": cut})
 
 
-class StateIntake:
+class StateReceiver:
     """Takes the payloads of ``up/state``; :meth:`run` applies what came too fast.
 
     Args:
-        taskless: is given the name of a device that is here and knows no task, or refuses the one it read.
+        announcer: learns of a device that is here and knows no task, or refuses the one it read.
         silent_s: who says nothing for so long is taken to be offline.
     """
 
@@ -83,7 +86,7 @@ class StateIntake:
         deployment: Deploying,
         voice: Voice,
         withdrawals: Withdrawals,
-        taskless: Callable[[str], None],
+        announcer: Announcer,
         clock: Clock,
         silent_s: float,
         secrets: SecretWatch,
@@ -99,7 +102,7 @@ class StateIntake:
         self._deployment = deployment
         self._voice = voice
         self._withdrawals = withdrawals
-        self._taskless = taskless
+        self._announcer = announcer
         self._clock = clock
         self._silent_s = silent_s
         self._hushed_at = clock.now()
@@ -115,15 +118,16 @@ class StateIntake:
         self.coalesced = 0
         """States that a later one of the same device replaced before they were looked at."""
 
-    async def take(self, device: str, payload: bytes, ack: Callable[[], None]) -> bool:
+    async def on_state(self, route: Route, message: Message) -> bool:
         """Take one message.
 
         Returns:
-            Whether ``ack`` is called when the state is on disk; else it has no effect that could be lost.
+            Whether it is acknowledged when the state is on disk; else it has no effect that could be lost.
 
         Raises:
             Refused: too large, malformed, another device's, or the roster is full.
         """
+        device, payload = route.device or "", message.payload
         if not payload:  # a retained message was cleared: nothing is said about the device
             return False
         if self._guard.barred(device) is not None:
@@ -141,7 +145,7 @@ class StateIntake:
             self.coalesced += waits
             self._late[device] = state
             return False
-        await self._apply(state, ack)
+        await self._apply(state, message.ack)
         return True
 
     def _may(self, device: str) -> bool:
@@ -207,7 +211,7 @@ class StateIntake:
             return
         # Targets (): it knows the task, and has no data yet.
         if state.refuses is not None or (not state.modalities and state.targets is None):
-            self._taskless(device)
+            self._announcer.on_device_without_task(device)
         with suppress(Transient):  # a full disk: the next tick sees the device, and says what is wrong
             await self._driver.device_online(device, came=came)
         await self._point(device, came=came)
@@ -222,6 +226,10 @@ class StateIntake:
             return
         if pointer is not None:
             self._teller.say(device, Kind.MODEL, pointer)
+
+    def metrics(self) -> Iterable[Metric]:
+        """What was left out."""
+        yield counter("lichen_states_coalesced", "States of devices that say them too often", self.coalesced)
 
 
 def _nothing() -> None:

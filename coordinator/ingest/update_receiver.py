@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import structlog
@@ -29,6 +29,8 @@ from protocol.frames.tensors import Encoded
 from protocol.messages import MAX_MESSAGE_BYTES, BlobPointer, decode
 from protocol.tasks.task import Task
 from protocol.topics import Kind, Route
+from runtime.metrics import Metric, counter
+from runtime.mqtt.link import Message
 
 log = structlog.get_logger(__name__)
 
@@ -66,13 +68,20 @@ class Receiver:
         self.stray_chunks = 0
         self._spoiled: dict[str, str] = {}
 
-    async def handle(self, route: Route, payload: bytes) -> None:
+    async def on_update(self, route: Route, message: Message) -> bool:
         """Take one message.
+
+        Returns:
+            False: it is acknowledged when this returns.
 
         Raises:
             Refused: a chunk that its topic names no blob for.
             Transient, OSError: not stored; the device sends again.
         """
+        await self._handle(route, message.payload)
+        return False
+
+    async def _handle(self, route: Route, payload: bytes) -> None:
         device = route.device or ""
         barred = self._guard.barred(device)
         if barred is not None:
@@ -109,13 +118,14 @@ class Receiver:
     async def _pointer(self, device: str, pointer: BlobPointer) -> None:
         mark = pointer.blob.digest
         try:
-            if await self._again(device, mark):
+            if self._is_here(device, mark):
                 return
             self._check_pointer(device, pointer)
             limits = self._workshop.limits(await self._workshop.state())
             answer = await asyncio.to_thread(self._uploads.announce, device, pointer, limits.max_bytes)
         except Refused as refused:
-            await self._refuse(device, pointer.round, mark, refused)
+            if not await self._again(device, mark):
+                await self._refuse(device, pointer.round, mark, refused)
             return
         if isinstance(answer, bytes):
             await self._update(device, answer, mark)
@@ -146,8 +156,17 @@ class Receiver:
         elif not self._uploads.expects(device, mark):
             self.stray_chunks += 1
 
+    def _is_here(self, device: str, mark: str) -> bool:
+        """Whether exactly this was accepted in the open round: then only the receipt was lost."""
+        found = self._driver.accepted.has(device, mark)
+        if found:
+            self._teller.accept(device, self._driver.state.round, mark)
+        return found
+
     async def _again(self, device: str, mark: str) -> bool:
-        """Whether exactly this was accepted before: then only the receipt was lost."""
+        """The same of all rounds; it reads the journal, so what may count now is not asked this."""
+        if self._is_here(device, mark):
+            return True
         round_ = await asyncio.to_thread(self._journal.find, device, mark)
         if round_ is not None:
             self._teller.accept(device, round_, mark)
@@ -157,7 +176,7 @@ class Receiver:
         """Verify, decode, bound, check, journal; then tell."""
         round_ = self._driver.state.round
         try:
-            if await self._again(device, mark):
+            if self._is_here(device, mark):
                 return
             self._check_known(device)
             state = await self._workshop.state()
@@ -172,7 +191,8 @@ class Receiver:
                 del update
             await self.commits.accept(header, mark, payload, blobs)
         except Refused as refused:
-            await self._refuse(device, round_, mark, refused)
+            if not await self._again(device, mark):
+                await self._refuse(device, round_, mark, refused)
             return
         self._roster.contributed(device)
         log.info("accepted", device=device, round=header.round, size=len(payload), samples=header.samples)
@@ -191,7 +211,7 @@ class Receiver:
 
     async def _check_header(self, device: str, header: UpdateHeader) -> None:
         check_header(self._task, device, header)
-        if await asyncio.to_thread(self._journal.digest_of, header.round, device) is not None:
+        if await self._driver.accepted.digests([(header.round, device)]):
             raise Refused(
                 Reason.DUPLICATE, f"{device} already delivered another update in round {header.round}"
             )
@@ -209,6 +229,10 @@ class Receiver:
         with bulkhead(f"{self._task.method}'s check"):
             self._server.check(self._task, state, update)
             return measured(update)
+
+    def metrics(self) -> Iterable[Metric]:
+        """How often updates were written."""
+        yield counter("lichen_update_groups", "Transactions that accepted them", self.commits.groups)
 
 
 def _pointer_in(payload: bytes) -> BlobPointer:

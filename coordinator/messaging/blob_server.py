@@ -7,7 +7,7 @@ asks again); devices take turns, one chunk each; at most ``window`` chunks are i
 """
 
 import asyncio
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from typing import Final
 
 import structlog
@@ -18,9 +18,11 @@ from coordinator.messaging.sender import Post
 from protocol.base import Wire
 from protocol.errors import LichenError
 from protocol.frames.chunks import chunk_count
-from protocol.messages import Command, Fetch
-from protocol.topics import Kind, device_topic
+from protocol.messages import Command, Fetch, decode
+from protocol.topics import Kind, Route, device_topic
 from runtime.clock import Clock
+from runtime.metrics import Metric, counter
+from runtime.mqtt.link import Message
 from runtime.storage.blob_store import BlobStore
 from runtime.token_buckets import Buckets
 
@@ -63,7 +65,18 @@ class FetchBudget:
 
 
 class BlobServer:
-    """Serves the blobs of one store."""
+    """Serves the blobs of one store.
+
+    Args:
+        blobs: what there is.
+        post: to the devices.
+        say: queues an answer to a device.
+        window: chunks in flight to one device.
+        clock: the time.
+        budget: bytes a day; None: no bound.
+        voice: how often the log speaks of a device.
+        may_have: whether a device may be served a blob that is here; asked in a thread.
+    """
 
     def __init__(  # noqa: PLR0917 - each of another type: no two can be mistaken for each other
         self,
@@ -74,6 +87,8 @@ class BlobServer:
         clock: Clock,
         budget: FetchBudget | None = None,
         voice: Voice | None = None,
+        *,
+        may_have: Callable[[str, str], bool],
     ) -> None:
         self._clock = clock
         self._budget = budget or FetchBudget(0, set())
@@ -92,8 +107,19 @@ class BlobServer:
         """Requests for blobs that belong to another device."""
         self.over_budget = 0
         """Requests beyond a device's bytes a day."""
-        self.may_have: Callable[[str, str], bool] = lambda _device, _digest: True
-        """Whether a device may be served a blob that is here; asked in a thread."""
+        self._may_have = may_have
+
+    async def on_fetch(self, route: Route, message: Message) -> bool:
+        """Take the payload of ``up/fetch``.
+
+        Returns:
+            False: it is acknowledged when this returns.
+
+        Raises:
+            Refused: it is malformed.
+        """
+        await self.request(route.device or "", decode(message.payload, Fetch))
+        return False
 
     async def request(self, device: str, fetch: Fetch) -> None:
         """Queue what a device asks for."""
@@ -127,7 +153,7 @@ class BlobServer:
     def _is_there_for(self, device: str, digest: str) -> bool:
         if not self._blobs.has(digest):
             return False
-        if self.may_have(device, digest):
+        if self._may_have(device, digest):
             return True
         self.withheld += 1
         if (unsaid := self._voice.unsaid(device)) is not None:
@@ -175,3 +201,10 @@ class BlobServer:
 
     def _no_such_blob(self, device: str, digest: str) -> None:
         self._say(device, Kind.CMD, Command(command="no_such_blob", digest=digest))
+
+    def metrics(self) -> Iterable[Metric]:
+        """What was not served."""
+        yield counter("lichen_blobs_withheld", "Requests for blobs of another device", self.withheld)
+        yield counter(
+            "lichen_fetches_over_budget", "Requests beyond a device's bytes a day", self.over_budget
+        )

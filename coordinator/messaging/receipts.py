@@ -9,11 +9,12 @@ most ``PER_DEVICE`` answers wait for one device and ``MOST`` in all; what comes 
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 import structlog
 
+from coordinator.admission.quarantine import Standing
 from coordinator.messaging.log_rate_limit import Voice, cut, more
 from coordinator.messaging.sender import Post
 from coordinator.storage.write_behind import Ledger
@@ -21,6 +22,7 @@ from protocol.base import Wire
 from protocol.errors import LichenError, Refused
 from protocol.messages import Receipt
 from protocol.topics import Kind
+from runtime.metrics import Metric, counter
 
 log = structlog.get_logger(__name__)
 
@@ -29,25 +31,48 @@ PER_DEVICE: Final = 128
 MOST: Final = 4096
 _DETAIL: Final = 250
 """Characters of a refusal's words in the log."""
+Answer = tuple[str, Kind, Wire]
+"""For which device, on which topic, and the message."""
+
+
+class AnswerQueue(asyncio.Queue[Answer]):
+    """Answers that wait to be sent, at most ``MOST``."""
+
+    def __init__(self) -> None:
+        super().__init__(MOST)
 
 
 class Teller:
-    """Sends receipts; ``accepted`` and ``refused`` count them (by reason) since the process started."""
+    """Sends receipts; ``accepted`` and ``refused`` count them (by reason) since the process started.
 
-    def __init__(
-        self, post: Post, ledger: Ledger, task: str, now: Callable[[], float] = time.monotonic
+    Args:
+        post: to the devices.
+        ledger: counts refusals on disk.
+        standing: is told of every refusal of something that a device sent.
+        task: its name.
+        queue: where answers wait.
+        now: monotonic seconds.
+    """
+
+    def __init__(  # noqa: PLR0917 - each of another type: no two can be mistaken for each other
+        self,
+        post: Post,
+        ledger: Ledger,
+        standing: Standing,
+        task: str,
+        queue: AnswerQueue,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._post = post
         self._ledger = ledger
+        self._standing = standing
         self._task = task
         self.accepted = 0
         self.refused: Counter[str] = Counter()
         self.dropped = 0
-        self._queue: asyncio.Queue[tuple[str, Kind, Wire]] = asyncio.Queue(MOST)
+        self._queue = queue
         self._waiting: Counter[str] = Counter()
         self._voice = Voice(now)
-        self.on_refusal: Callable[[str, Refused], str] = lambda *_: ""
-        """Told every refusal of something that a device sent; answers what follows from it, in words."""
 
     def accept(self, device: str, round_: int, digest: str) -> None:
         """Tell a device that its update is in the journal and synced."""
@@ -74,7 +99,7 @@ class Teller:
             detail = cut(refused.detail, _DETAIL)
             log.warning("refused", device=device, reason=refused.reason.value, detail=detail, **more(unsaid))
         self._ledger.refused(device, refused)
-        follows = self.on_refusal(device, refused) if conduct else ""
+        follows = self._standing.refused(device, refused) if conduct else ""
         if digest is not None:
             receipt = Receipt(
                 task=self._task,
@@ -112,3 +137,13 @@ class Teller:
     async def drained(self) -> None:
         """Wait until all that was queued is sent, or could not be."""
         await self._queue.join()
+
+    def services(self) -> dict[str, Callable[[], Awaitable[None]]]:
+        """To be run: several senders, so that one slow answer delays few."""
+        return {f"teller-{n}": self.run for n in range(SENDERS)}
+
+    def metrics(self) -> Iterable[Metric]:
+        """What was accepted and refused."""
+        yield counter("lichen_updates_accepted", "Updates accepted since the start", self.accepted)
+        refused = [((reason,), float(count)) for reason, count in sorted(self.refused.items())]
+        yield Metric("lichen_refused", "Refusals since the start", "counter", refused, ("reason",))

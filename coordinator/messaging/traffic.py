@@ -1,7 +1,10 @@
 """Bytes up and down since the task began, over restarts."""
 
+from collections.abc import Iterable
+
 from coordinator.messaging.sender import Counters
 from coordinator.storage.database import Store
+from runtime.metrics import Metric, counter
 
 
 class Traffic:
@@ -23,3 +26,9 @@ class Traffic:
         if totals != self._saved:
             self._store.put_meta({"bytes_up": str(totals[0]), "bytes_down": str(totals[1])})
             self._saved = totals
+
+    def metrics(self) -> Iterable[Metric]:
+        """Bytes since the task began."""
+        up, down = self.totals()
+        yield counter("lichen_bytes_up", "Bytes received from devices since the task began", up)
+        yield counter("lichen_bytes_down", "Bytes sent to devices since the task began", down)

@@ -4,12 +4,9 @@ A device says itself that it rolled a version back, and one that always says so 
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from protocol.base import Count, Name, Wire
-
-if TYPE_CHECKING:
-    from coordinator.rollout.model import Rollout
 
 LEFT_OUT_AFTER: Final = 3
 """Versions in a row that a device refused and the fleet kept; then its refusal of the next one does not
@@ -34,6 +31,26 @@ class Refuser(Wire):
         return self.outvoted >= LEFT_OUT_AFTER
 
 
+class Outcome(Protocol):
+    """What became of the version on one device of a rollout."""
+
+    @property
+    def phase(self) -> str:
+        """What it says of it."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether it did not keep it."""
+
+    @property
+    def barred(self) -> bool:
+        """Whether it is not heard."""
+
+    @property
+    def left_out(self) -> bool:
+        """Whether its word does not count."""
+
+
 Refusers = Mapping[Name, Refuser]
 
 
@@ -42,10 +59,10 @@ def left_out(refusers: Refusers) -> frozenset[str]:
     return frozenset(name for name, one in refusers.items() if one.left_out)
 
 
-def recorded(refusers: Refusers, rollout: "Rollout", *, complete: bool) -> dict[str, Refuser]:
+def recorded(refusers: Refusers, members: Mapping[str, Outcome], *, complete: bool) -> dict[str, Refuser]:
     """After a rollout that was completed, or failed. Who kept the version is no refuser any more."""
     after = dict(refusers)
-    for name, member in rollout.members.items():
+    for name, member in members.items():
         if member.barred:
             continue
         before = after.pop(name, Refuser()) if member.failed or member.phase == "committed" else None
@@ -56,9 +73,9 @@ def recorded(refusers: Refusers, rollout: "Rollout", *, complete: bool) -> dict[
     return dict(kept[:MAX_REFUSERS])
 
 
-def base_share(rollout: "Rollout") -> float:
+def base_share(members: Mapping[str, Outcome]) -> float:
     """The share of devices that failed a version which the fleet kept: as many may fail any version."""
-    counted = [one for one in rollout.members.values() if not (one.left_out or one.barred)]
+    counted = [one for one in members.values() if not (one.left_out or one.barred)]
     failed = sum(one.failed for one in counted)
     answered = failed + sum(one.phase == "committed" for one in counted)
     return min(MAX_BASE_SHARE, failed / answered) if answered else 0.0

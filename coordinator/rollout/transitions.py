@@ -192,8 +192,8 @@ def _end(course: Course, rollout: Rollout, phase: Phase, why: str, now: float) -
     changes: dict[str, object] = {"serial": serial, "stable": stable, "rollout": rollout, "failed": failed}
     if phase is not Phase.ABORTED:
         complete = phase is Phase.COMPLETE
-        changes["refusers"] = recorded(course.refusers, rollout, complete=complete)
-        changes["base_share"] = base_share(rollout) if complete else course.base_share
+        changes["refusers"] = recorded(course.refusers, rollout.members, complete=complete)
+        changes["base_share"] = base_share(rollout.members) if complete else course.base_share
     words = f"rollout {rollout.number} of {release.words}: {why}"
     said = Say(what=f"rollout_{phase.value}", words=words, trouble=phase is not Phase.COMPLETE)
     return course.model_copy(update=changes), (Promote(), said)

@@ -4,33 +4,33 @@ import asyncio
 import contextlib
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
 from coordinator.delivery.fleet_bundle import Deploying
 from coordinator.fleet.device_registry import Roster
-from coordinator.messaging.sender import Post
+from coordinator.messaging.sender import Post, Running
 from coordinator.messaging.traffic import Traffic
+from coordinator.rollout.recorder import RolloutRecorder
 from coordinator.round_machine.closing import closes_at
 from coordinator.round_machine.events import Phase
 from coordinator.rounds.driver import Driver
 from coordinator.rounds.offers import Offering
-from coordinator.rounds.offline_announcement import STOPPED
+from coordinator.rounds.offline_announcement import STOPPED, absent
 from coordinator.rounds.task_announcer import TaskAnnouncer
 from coordinator.storage.database import Store
 from coordinator.storage.model_registry import Registry
 from coordinator.trust.work_signer import WorkSigner
 from coordinator.workers.encoder_models import Graphs
 from protocol.errors import LichenError
-from protocol.messages import RoundAnnouncement
-from protocol.topics import Kind
+from protocol.messages import RoundAnnouncement, encode
+from protocol.topics import Kind, broadcast_topic
 from runtime.clock import Clock
+from runtime.concurrency.signals import KeyedQueue, Signal
+from runtime.mqtt.link import Will
 from runtime.storage.disk import DISK
 from runtime.waits import Wait
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 log = structlog.get_logger(__name__)
 
@@ -48,27 +48,52 @@ _WORDS: Final = 1000
 
 
 class Announcer:
-    """Implements ``rounds.driver.Listener``. :meth:`watch` comes before anything else."""
+    """What ``b/task``, ``b/round`` and ``down/offer`` say.
+
+    Args:
+        post: to the devices.
+        driver: where the round stands.
+        store: keeps the words for the history.
+        roster: the devices.
+        registry: versions, and what was measured of them.
+        deployment: what devices should run.
+        rollouts: what a rollout waits for; None: there are none.
+        traffic: bytes so far.
+        graphs: the feature graphs that offers name.
+        signer: signs the task and offers.
+        changes: set when there is something new to say of the round.
+        offers: devices that the open round is to be offered to now.
+        clock: the time.
+        offer_every_s: the open round is offered so often to who has not delivered.
+        repeat_s: the round is said so often.
+    """
 
     def __init__(
         self,
         *,
         post: Post,
+        driver: Driver,
         store: Store,
         roster: Roster,
         registry: Registry,
         deployment: Deploying,
+        rollouts: RolloutRecorder | None,
         traffic: Traffic,
         graphs: Graphs,
         signer: WorkSigner,
+        changes: Signal,
+        offers: KeyedQueue[str],
         clock: Clock,
         offer_every_s: float,
         repeat_s: float = REPEAT_S,
     ) -> None:
         self._post = post
+        self._driver = driver
         self._store = store
+        self._roster = roster
         self._registry = registry
         self._deployment = deployment
+        self._rollouts = rollouts
         self._traffic = traffic
         self._offering = Offering(post, roster, registry, graphs, signer)
         self._tasks = TaskAnnouncer(post, signer)
@@ -79,25 +104,13 @@ class Announcer:
         self._taskless: set[str] = set()
         self._task_again = False
         self._task_said, self._task_pause_s = clock.now(), repeat_s
-        self._changed = asyncio.Event()
-        self._wanted = asyncio.Event()
-        self._urgent: set[str] = set()
-        self._driver: Driver
-        self.rollout: Callable[[], str] = lambda: ""
-        """What a rollout waits for, in words."""
+        self._changes = changes
+        self._offers = offers
 
-    def watch(self, driver: Driver) -> None:
-        """Say what this driver decides."""
-        self._driver = driver
-
-    def changed(self) -> None:
-        """The round machine's state is another one."""
-        self._changed.set()
-
-    def offer(self, devices: tuple[str, ...]) -> None:
-        """Offer the open round to these devices now."""
-        self._urgent.update(devices)
-        self._wanted.set()
+    def will(self) -> Will:
+        """What the broker says when we vanish; where the round stands is that of the last connect."""
+        said = absent(self._driver.task, self._driver.rules, self._driver.state)
+        return Will(broadcast_topic(self._post.fleet, Kind.ROUND), encode(said))
 
     async def greet(self) -> None:
         """At every connect: all that is retained, said again.
@@ -109,22 +122,26 @@ class Announcer:
         await self._tasks.say(self._driver.task)
         await self._post.broadcast(Kind.ROUND, await self.announcement())
         await self._deployment.announce(again=True)
-        self.offer(self._driver.state.missing)
+        self._offers.add(*self._driver.state.missing)
 
-    async def renew_signatures(self) -> None:
-        """Say the task and the open round's offers again, where another key signs than when they were said.
+    async def renew_signatures(self) -> bool:
+        """Say what devices should run again; task and offers too, where another key signs than before.
+
+        Returns:
+            Whether there is nothing left to announce.
 
         Raises:
             Transient: the broker is gone, or the disk is full.
         """
         if await self._tasks.say(self._driver.task, unless_published=True):
-            self.offer(self._driver.state.missing)
+            self._offers.add(*self._driver.state.missing)
+        return await self._deployment.announce(again=True)
 
-    def taskless(self, device: str) -> None:
+    def on_device_without_task(self, device: str) -> None:
         """A device is here without the task; if it says so again, the announcement was lost or damaged."""
         if device in self._taskless:
             self._task_again = True
-            self._changed.set()
+            self._changes.set()
         elif len(self._taskless) < _TASKLESS:
             self._taskless.add(device)
 
@@ -141,8 +158,7 @@ class Announcer:
     async def run_rounds(self) -> None:
         """Announce each change of the round at a bounded rate, and where it stands every ``repeat_s``."""
         while True:
-            await self._either(self._changed, self._repeat_s)
-            self._changed.clear()
+            await self._changes.wait(self._repeat_s, self._clock)
             await self._repeat_task()
             await self.say_round()
             await self._clock.sleep(_MIN_SPACING_S)
@@ -210,12 +226,16 @@ class Announcer:
             metrics=metrics,
             bytes_up=up,
             bytes_down=down,
-            waiting_for="; ".join(filter(None, (driver.why(), self.rollout())))[:_WORDS],
+            waiting_for="; ".join(filter(None, (driver.why(), self._rollout())))[:_WORDS],
             waited_s=max(0.0, driver.now() - state.since),
             until_s=_left(driver),
             every_s=self._repeat_s,
             said_wall=max(0.0, self._clock.wall()),
         )
+
+    def _rollout(self) -> str:
+        """What a rollout waits for, in words."""
+        return "" if self._rollouts is None else self._rollouts.waiting_for(self._roster.get)
 
     def _save_words(self, words: str) -> None:
         """For ``history``: also where no broker can carry them."""
@@ -234,24 +254,11 @@ class Announcer:
     async def run_offers(self) -> None:
         """Offer the open round to those who have not delivered: at once when asked, else every so often."""
         while True:
-            await self._either(self._wanted, self._offer_every_s)
-            only = set(self._urgent) if self._wanted.is_set() else None
-            self._wanted.clear()
-            self._urgent.clear()
+            asked = await self._offers.take_all(self._offer_every_s, self._clock)
             try:
-                await self._offering.offer_round(self._driver, only)
+                await self._offering.offer_round(self._driver, set(asked) or None)
             except (LichenError, OSError) as error:  # the next turn says it again
                 log.info("not_offered", why=str(error))
-
-    async def _either(self, event: asyncio.Event, seconds: float) -> None:
-        """Wait for an event, but not longer than that."""
-        timer = asyncio.ensure_future(self._clock.sleep(seconds))
-        asked = asyncio.ensure_future(event.wait())
-        try:
-            await asyncio.wait({timer, asked}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (timer, asked):
-                task.cancel()
 
 
 def _left(driver: Driver) -> float | None:
@@ -261,3 +268,17 @@ def _left(driver: Driver) -> float | None:
     ends = closes_at(driver.rules, state)
     until = state.retry_at or (ends if state.phase is Phase.COLLECTING else spread)
     return None if until is None else max(0.0, until - driver.now())
+
+
+async def stay_connected(link: Running, announcer: Announcer) -> None:
+    """Run the link; however this process ends in order, it takes leave before it disconnects."""
+    running = asyncio.ensure_future(link.run(on_connect=announcer.greet, will=announcer.will))
+    try:
+        await asyncio.shield(running)
+    except asyncio.CancelledError:
+        if not running.done():
+            await announcer.say_farewell()
+        raise
+    finally:
+        running.cancel()
+        await asyncio.wait([running])

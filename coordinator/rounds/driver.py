@@ -5,19 +5,16 @@ events sequential, so an update is either counted before a round closes or refus
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
 from coordinator.admission.quarantine import CONTENT
-from coordinator.fleet.device_registry import Roster
-from coordinator.fleet.requirements import Terms
 from coordinator.round_machine import table
-from coordinator.round_machine.batch import Offered, tally
+from coordinator.round_machine.batch import Key, Offered, tally
 from coordinator.round_machine.events import (
     Aggregate,
     Begin,
@@ -42,10 +39,11 @@ from coordinator.round_machine.events import (
     UpdateRefused,
 )
 from coordinator.round_machine.queries import replay
+from coordinator.rounds.accepted_index import AcceptedIndex
 from coordinator.rounds.attempt_log import Attempts
 from coordinator.rounds.fleet_watch import Lookout
-from coordinator.rounds.outlook import able, anybody, outlook
-from coordinator.rounds.progress import Outlook, why
+from coordinator.rounds.outlook import FleetView
+from coordinator.rounds.progress import why
 from coordinator.selection.selector import Chooser
 from coordinator.storage.database import Store
 from coordinator.storage.device_lists import NAMED
@@ -53,7 +51,9 @@ from coordinator.storage.update_journal import Journal
 from protocol.errors import Reason, Refused, Transient
 from protocol.tasks.task import Task
 from runtime.clock import Clock
+from runtime.concurrency.signals import KeyedQueue, Signal
 from runtime.concurrency.threads import Threads
+from runtime.metrics import Metric, gauge
 from runtime.token_buckets import Bucket
 
 TICK_S: Final = 0.5
@@ -68,18 +68,16 @@ WorkCommand = Initialise | Aggregate | Evaluate | Export
 log = structlog.get_logger(__name__)
 
 
-class Listener(Protocol):
-    """Who wants to know what the driver decided; calls return at once."""
-
-    def changed(self) -> None:
-        """The state is another one."""
-
-    def offer(self, devices: tuple[str, ...]) -> None:
-        """Offer the open round to these devices now."""
-
-
 class Driver:
-    """The machine at work. :meth:`open` first, then :meth:`run`."""
+    """The machine at work. :meth:`open` first, then :meth:`run`.
+
+    Args:
+        store, journal: keep the machine's events, and the updates.
+        fleet: the devices that a round could have.
+        chooser: selects among them.
+        changes: set when the state is another one.
+        offers: gets the devices that the open round is to be offered to now.
+    """
 
     def __init__(
         self,
@@ -88,9 +86,11 @@ class Driver:
         rules: Rules,
         store: Store,
         journal: Journal,
-        roster: Roster,
+        fleet: FleetView,
+        chooser: Chooser,
+        changes: Signal,
+        offers: KeyedQueue[str],
         clock: Clock,
-        listener: Listener,
     ) -> None:
         self.task = task
         self.rules = rules
@@ -98,27 +98,19 @@ class Driver:
         self.finished = asyncio.Event()
         self.work: asyncio.Queue[WorkCommand] = asyncio.Queue()
         """One command at a time: the machine asks for the next only when the last is answered."""
-        self._store = store
+        self._store, self._journal, self._clock = store, journal, clock
         self._attempts = Attempts(store, clock)
-        self.chooser = Chooser(task, rules, roster, store)
-        self._journal = journal
-        self._roster, self._clock, self._listener = roster, clock, listener
+        self._fleet, self._chooser = fleet, chooser
+        self._changes, self._offers = changes, offers
         self._lock, self._journaled = asyncio.Lock(), 0
         self.threads = Threads("journal", 2)
         """Of commits alone: none waits for other work in threads (hashing, decoding, backups)."""
+        self.accepted = AcceptedIndex(journal, self.threads)
         self._offset = clock.wall() - clock.now()
         self._lookout = Lookout(self.able, rules.spread_s, self.now())
         self._voice = Bucket(_LINES, _LINES_A_SECOND)
-        self.may_select: Callable[[], bool] = lambda: True
-        """Whether opening a round makes sense now: not without a broker."""
-        self.broker_trouble: Callable[[], str] = lambda: ""
-        """Why there is no connection to the broker; empty where there is one."""
         self._trouble_said, self._disk_trouble = False, ""
         """Why the last event could not be written; empty where it could."""
-        self.terms: Callable[[], Terms] = lambda: Terms(task.rounds.min_windows)
-        """What a device needs for a round now."""
-        self.barred: Callable[[str], Refused | None] = lambda _: None
-        """Why a device is not heard now, and so not selected."""
 
     def now(self) -> float:
         """Seconds on a line that starts at the wall clock and is monotonic from then on."""
@@ -126,17 +118,12 @@ class Driver:
 
     def why(self) -> str:
         """What the coordinator waits for, in words."""
-        return why(self.rules, self.state, self.now(), self._outlook())
-
-    def _outlook(self) -> Outlook:
-        seen = outlook(self._roster, self.state, self.terms(), self.barred, self.broker_trouble())
-        return replace(seen, disk=self._disk_trouble)
+        seen = self._fleet.outlook(self.state, self._disk_trouble)
+        return why(self.rules, self.state, self.now(), seen)
 
     def able(self) -> tuple[str, ...]:
         """Devices that a round could select now."""
-        if not self.may_select():
-            return ()
-        return able(self._roster, self.state, self.terms(), self.barred)[0]
+        return self._fleet.able(self.state)
 
     async def open(self) -> None:
         """Rebuild the state from the journal, and ask again for the work that was in hand."""
@@ -145,6 +132,7 @@ class Driver:
             state, rules = replay(events)
             start: Event = Resumed() if events else Begin()
             self.state, commands = table.apply(self.rules, state, start, self.now())
+            await self.accepted.load(self.state.round)
             # The task file's rules may have changed: what follows is judged, and replayed, by the new ones.
             begun = Checkpoint(state=self.state, rules=self.rules)
             await self.threads.run(self._store.append, begun, self.now())
@@ -168,15 +156,15 @@ class Driver:
     async def _look_at_missing(self) -> None:
         """Tell the machine when the devices that an open round waits for are all away, or one is back."""
         state = self.state
-        if state.phase is Phase.COLLECTING and self.may_select():  # without a broker nobody is heard
-            await self.post(Presence(here=anybody(self._roster, state.missing, self.barred)))
+        if state.phase is Phase.COLLECTING and self._fleet.may_select():  # without a broker nobody is heard
+            await self.post(Presence(here=self._fleet.has_any(state.missing)))
 
     def _look_at_broker(self) -> None:
-        trouble = bool(self.broker_trouble())
+        trouble = bool(self._fleet.broker_trouble())
         if trouble != self._trouble_said:
             self._trouble_said = trouble
             log.info("round", why=self.why())
-            self._listener.changed()
+            self._changes.set()
 
     def fleet_changed(self) -> None:
         """A device said something of itself: the next tick looks at the fleet."""
@@ -207,11 +195,12 @@ class Driver:
             Transient: the disk did not take it; none of them is counted.
         """
         async with self._lock:
-            known = await self.threads.run(self._journal.digests, {one.key for one in group})
+            known = await self.accepted.digests({one.key for one in group})
             now, wall = self.now(), self._clock.wall()
             found = tally(self.rules, self.state, group, known, now)
             steps = [(event, partial(self._journal.record, one, wall)) for event, one in found.events]
-            await self._advance(steps, found.state, now, found.commands)
+            counted = {one.key: one.digest for _, one in found.events}
+            await self._advance(steps, found.state, now, found.commands, counted)
             return found.answers
 
     async def refuse(self, device: str, round_: int, reason: Reason) -> None:
@@ -222,19 +211,25 @@ class Driver:
     async def _post(self, event: Event, write: Write | None = None) -> bool:
         now, before = self.now(), self.state
         state, commands = table.apply(self.rules, before, event, now)
-        await self._advance([(event, write)] if state != before else [], state, now, commands)
+        await self._advance([(event, write)] if state != before else [], state, now, commands, {})
         return state != before
 
     async def _advance(
-        self, steps: Steps, state: RoundState, now: float, commands: tuple[Command, ...]
+        self,
+        steps: Steps,
+        state: RoundState,
+        now: float,
+        commands: tuple[Command, ...],
+        counted: Mapping[Key, str],
     ) -> None:
-        """Make events durable, then go by them. ``steps``: those that changed something."""
+        """Make events (those that changed something) durable, then go by them."""
         if steps:
             await self._write(steps, state, now, commands)
             before, self.state = self.state, state
+            self.accepted.follow(state.round, [event for event, _ in steps], counted)
             self._say(before)
             self.fleet_changed()
-            self._listener.changed()
+            self._changes.set()
         await self._carry_out(commands)
         if steps and state.phase is Phase.WAITING and not isinstance(steps[-1][0], Tick):
             await self._post(self._tick())  # the next round need not wait for the clock
@@ -256,7 +251,7 @@ class Driver:
         except Transient as error:
             self._disk_trouble = str(error)
             if not before:
-                self._listener.changed()
+                self._changes.set()
             raise
 
     def _persist(self, steps: Steps, state: RoundState, now: float, commands: tuple[Command, ...]) -> None:
@@ -281,7 +276,7 @@ class Driver:
                 case Select():
                     await self._select(command)
                 case SendOffers():
-                    self._listener.offer(command.devices)
+                    self._offers.add(*command.devices)
                 case Finish():
                     self.finished.set()
                 case Initialise() | Aggregate() | Evaluate() | Export():
@@ -290,8 +285,16 @@ class Driver:
                     pass  # written with its event
 
     async def _select(self, command: Select) -> None:
-        chosen = await self.chooser.choose(command, self.able(), self.state, self.terms())
+        chosen = await self._chooser.choose(command, self.able(), self.state, self._fleet.terms())
         answer = Selected(round=command.round, attempt=command.attempt, devices=chosen.devices)
         if await self._post(answer, partial(self._attempts.opened, command, chosen)):
             few = dict(islice(sorted(chosen.why.items()), NAMED))
             log.info("selected", round=command.round, attempt=command.attempt, count=len(chosen.why), why=few)
+
+    def metrics(self) -> Iterable[Metric]:
+        """Where the round stands."""
+        state = self.state
+        yield gauge("lichen_round", "The round that is open", state.round)
+        yield gauge("lichen_version", "The newest version", state.version)
+        yield gauge("lichen_selected", "Devices selected in this round", len(state.selected))
+        yield gauge("lichen_delivered", "Devices that delivered in this round", len(state.delivered))

@@ -1,23 +1,32 @@
 """What is to be seen of the fleet: the daemon and ``lichen coordinator status`` look at it alike."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from itertools import islice
+from typing import Final
 
+from coordinator.admission.access import Barred
 from coordinator.fleet.device_registry import Roster
 from coordinator.fleet.requirements import ALONE, Terms
+from coordinator.messaging.sender import LinkLike
 from coordinator.round_machine.events import Phase, RoundState
 from coordinator.rounds.progress import NAMES, Outlook
-from protocol.errors import Refused
+from protocol.tasks.task import Task
+from runtime.metrics import Metric
+
+ANY_LABEL: Final = ""
+"""The label of ``lichen_coverage`` where devices learn without labels: windows of any class, or of none; of
+graphs, triples."""
 
 
 def able(
-    roster: Roster, state: RoundState, terms: Terms, barred: Callable[[str], Refused | None]
+    roster: Roster, state: RoundState, terms: Terms, barred: Barred
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Whom a round could select; and who would be among them, if only there were a device that trains."""
     return _sorted_out(roster, state, terms, barred, roster.able(terms))
 
 
-def anybody(roster: Roster, devices: Iterable[str], barred: Callable[[str], Refused | None]) -> bool:
+def anybody(roster: Roster, devices: Iterable[str], barred: Barred) -> bool:
     """Whether one of these devices is here, and heard."""
     known = ((device, roster.get(device)) for device in devices)
     return any(one is not None and one.online and barred(device) is None for device, one in known)
@@ -27,7 +36,7 @@ def _sorted_out(
     roster: Roster,
     state: RoundState,
     terms: Terms,
-    barred: Callable[[str], Refused | None],
+    barred: Barred,
     ready: tuple[str, ...],
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     refused = {device for device, _ in state.refused}
@@ -41,7 +50,7 @@ def outlook(
     roster: Roster,
     state: RoundState,
     terms: Terms,
-    barred: Callable[[str], Refused | None],
+    barred: Barred,
     broker: str = "",
 ) -> Outlook:
     """Whom a round could select, and what keeps others out of it; ``NAMES`` of each kind are named.
@@ -69,3 +78,58 @@ def outlook(
     lacks |= dict.fromkeys(alone[:NAMES], ALONE)
     heard = {device: roster.heard(device) for device in state.missing[:NAMES]}
     return Outlook(found, lacks, len(roster), broker, heard)
+
+
+class FleetView:
+    """The fleet as a round sees it now.
+
+    Args:
+        task: what is learned.
+        roster: the devices.
+        terms: what a device needs for a round now.
+        barred: why a device is not heard now, and so not selected.
+        link: without a broker nobody can be selected.
+    """
+
+    def __init__(
+        self, task: Task, roster: Roster, terms: Callable[[], Terms], barred: Barred, link: LinkLike
+    ) -> None:
+        self._task = task
+        self._roster = roster
+        self.terms = terms
+        self._barred = barred
+        self._link = link
+
+    def broker_trouble(self) -> str:
+        """Why there is no connection to the broker; empty where there is one."""
+        return "" if self._link.connected else self._link.why
+
+    def may_select(self) -> bool:
+        """Whether opening a round makes sense now: not without a broker."""
+        return self._link.connected
+
+    def able(self, state: RoundState) -> tuple[str, ...]:
+        """Devices that a round could select."""
+        return able(self._roster, state, self.terms(), self._barred)[0] if self.may_select() else ()
+
+    def has_any(self, devices: Iterable[str]) -> bool:
+        """Whether one of these devices is here, and heard."""
+        return anybody(self._roster, devices, self._barred)
+
+    def outlook(self, state: RoundState, disk: str) -> Outlook:
+        """What there is to say of the fleet; ``disk``: why nothing can be written, if so."""
+        seen = outlook(self._roster, state, self.terms(), self._barred, self.broker_trouble())
+        return replace(seen, disk=disk)
+
+    def metrics(self) -> Iterable[Metric]:
+        """Of how many online devices there is data, by modality and label."""
+        labelled = self.terms().needs_labels
+        labels = self._task.labels if labelled else (ANY_LABEL,)
+        table = self._roster.coverage(self._task.modality_names, len(labels), labelled=labelled)
+        values = [
+            ((name, label), float(devices))
+            for name, per_class in table.items()
+            for label, devices in zip(labels, per_class, strict=True)
+        ]
+        words = "Online devices with data"
+        yield Metric("lichen_coverage", words, "gauge", values, ("modality", "label"))

@@ -1,11 +1,12 @@
 """Carries out the machine's slow commands, one at a time: make, fold, judge, export."""
 
 import asyncio
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
@@ -47,9 +48,6 @@ from protocol.frames.frame import Limits
 from runtime.clock import Clock
 from runtime.process.worker import WorkerFailed
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 _JOURNAL_RETRY_S: Final = 5.0
 _MAX_MEASURES: Final = 100_000
 
@@ -57,7 +55,10 @@ log = structlog.get_logger(__name__)
 
 
 class Workshop:
-    """The global state in memory, and the work on it. ``current`` is what updates are checked against."""
+    """The global state in memory, and the work on it. ``current`` is what updates are checked against.
+
+    ``back_up`` copies the databases, in a thread; ``held`` gives further blobs that stay.
+    """
 
     def __init__(
         self,
@@ -78,6 +79,8 @@ class Workshop:
         references: References,
         weighings: Weighings,
         vouching: Vouching,
+        back_up: Callable[[], None],
+        held: Callable[[], AbstractContextManager[tuple[str, ...]]],
     ) -> None:
         self._driver, self._vouching = driver, vouching
         self._folding = Folding(server, driver.task, jobs)
@@ -93,10 +96,7 @@ class Workshop:
         self._loading = asyncio.Lock()
         self._loaded: tuple[str, Blobs] | None = None
         self._secured, self._backed_up_at = -1, -inf
-        self.back_up: Callable[[], None] = lambda: None
-        """Copies the database, in a thread."""
-        self.held: Callable[[], AbstractContextManager[tuple[str, ...]]] = lambda: nullcontext(())
-        """Digests of further blobs that stay, and that are not added to meanwhile."""
+        self._back_up, self._held = back_up, held
 
     async def state(self) -> Blobs:
         """The newest version's model, as methods and devices know it; raises as :meth:`_whole`."""
@@ -150,7 +150,7 @@ class Workshop:
             return
         try:
             self._backed_up_at = self._clock.now()
-            await asyncio.to_thread(self.back_up)
+            await asyncio.to_thread(self._back_up)
             await asyncio.to_thread(self._journal.forget_before, state.version)
         except (LichenError, OSError) as error:
             log.warning("not_backed_up", version=state.version, why=str(error))
@@ -281,7 +281,7 @@ class Workshop:
     def _tidy(self, version: int) -> None:
         """Blobs of old versions and headers of old rounds go; failing to tidy fails no round."""
         with suppress(OSError, LichenError):
-            with self.held() as graphs, self._vouching.held() as vouchers:
+            with self._held() as graphs, self._vouching.held() as vouchers:
                 also = (*self._deployment.kept(), *graphs, *vouchers)
                 self._registry.collect(version, self._keep_versions, also)
             self._journal.forget_headers(version, self._keep_updates, self._budget_bytes)

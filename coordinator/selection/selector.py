@@ -37,15 +37,17 @@ class Chosen:
 
 
 class Chooser:
-    """One task's. ``route``: names of the blobs that a device may need, set by the app."""
+    """One task's. ``route``: names of the blobs that a device may need."""
 
-    def __init__(self, task: Task, rules: Rules, roster: Roster, store: Store) -> None:
+    def __init__(
+        self, task: Task, rules: Rules, roster: Roster, store: Store, route: Callable[[str], tuple[str, ...]]
+    ) -> None:
         self._task = task
         self._rules = rules
         self._roster = roster
         self._store = store
         self._policy = policy(task.rounds.selection)
-        self.route: Callable[[str], tuple[str, ...]] = lambda _: ()
+        self._route = route
 
     async def choose(self, command: Select, able: Sequence[str], state: RoundState, terms: Terms) -> Chosen:
         """Choose among the devices that could be asked now.
@@ -62,7 +64,7 @@ class Chooser:
             labels=(*task.labels, *(target.name for target in task.targets)) if terms.needs_labels else (),
             needed=self._needed(askable, state, terms),
             rounds=task.rounds,
-            routes={device: self.route(device) for device in askable} if back else {},
+            routes={device: self._route(device) for device in askable} if back else {},
             history=await asyncio.to_thread(history.read, self._store, command.round, back) if back else (),
             tried=frozenset(state.invited),
         )

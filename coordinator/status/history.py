@@ -8,8 +8,8 @@ import sqlalchemy as sa
 
 from coordinator.admission.quarantine import read as conduct
 from coordinator.aggregation.reported_metrics import names_of
-from coordinator.app import DATABASE
 from coordinator.fleet.serving_routes import unserved
+from coordinator.recovery.folder_owner import DATABASE
 from coordinator.recovery.rebuild import META as SALVAGED
 from coordinator.round_machine.queries import replay
 from coordinator.storage import schema

@@ -146,6 +146,12 @@ class Journal:
             found |= {(round_, row["device"]): row["digest"] for row in self._store.rows(query)}
         return found
 
+    def digests_of(self, round_: int) -> dict[str, str]:
+        """What was delivered in a round: device -> digest, without lost ones."""
+        table = schema.updates
+        query = sa.select(table.c.device, table.c.digest).where(table.c.round == round_, table.c.lost == "")
+        return {row["device"]: row["digest"] for row in self._store.rows(query)}
+
     def find(self, device: str, digest: str) -> int | None:
         """The round in which exactly this update was accepted."""
         table = schema.updates

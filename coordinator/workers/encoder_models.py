@@ -8,7 +8,7 @@ table ``meta``; that and the blobs are looked at now and then, and what is gone 
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import metadata
 from typing import Annotated, Final
@@ -27,6 +27,7 @@ from protocol.frames.frame import digest
 from protocol.messages import BlobRef
 from protocol.tasks.task import ModalityName, Task
 from runtime.clock import Clock
+from runtime.concurrency.signals import Signal
 from runtime.storage.blob_store import BlobStore
 from runtime.waits import Wait
 
@@ -93,7 +94,10 @@ def wait_for(found: Kept, roster: Roster, terms: Terms) -> Wait | None:
 
 
 class Graphs:
-    """One service. It waits until the roster has a device that needs the graphs."""
+    """One service. It waits until the roster has a device that needs the graphs.
+
+    It sets ``changes`` when devices of role prototype can take part, or cannot any more.
+    """
 
     def __init__(  # noqa: PLR0917 - each of another type: no two can be mistaken for each other
         self,
@@ -104,6 +108,7 @@ class Graphs:
         roster: Roster,
         clock: Clock,
         worker_s: float,
+        changes: Signal,
     ) -> None:
         self._task = task
         self._store = store
@@ -112,6 +117,7 @@ class Graphs:
         self._roster = roster
         self._clock = clock
         self._worker_s = worker_s
+        self._changes = changes
         self._lock = threading.Lock()
         """No blob is collected between its writing and its place in the table."""
         self._kept = kept(store, task)
@@ -119,8 +125,6 @@ class Graphs:
         self._failed = ""
         """Why they could not be made the last time, in words."""
         self._terms = terms_of(task, NOT_YET)
-        self.changed: Callable[[], None] = lambda: None
-        """Told when devices of role prototype can take part, or cannot any more."""
 
     def terms(self) -> Terms:
         """What a device needs for a round, as of now."""
@@ -169,7 +173,7 @@ class Graphs:
         if sound != self._sound:
             self._sound = sound
             self._terms = terms_of(self._task, "" if sound else NOT_YET)
-            self.changed()
+            self._changes.set()
         return sound
 
     def _look(self) -> bool:
@@ -204,6 +208,6 @@ class Graphs:
         since = self._clock.wall() if self._kept.since is None else self._kept.since
         found = Kept(made_for=made_for(self._task), why=why, since=since, until=until)
         self._kept, self._terms = found, terms_of(self._task, why)
-        self.changed()
+        self._changes.set()
         with contextlib.suppress(LichenError):  # a full disk: the words stay in memory
             await asyncio.to_thread(self._store.put_meta, {META: found.model_dump_json()})

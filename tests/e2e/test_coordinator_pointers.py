@@ -3,7 +3,7 @@
 import asyncio
 from contextlib import AsyncExitStack
 
-from coordinator.app import Coordinator
+from coordinator.app import run
 from coordinator.status.history import read
 from tests.support.brokers import broker  # noqa: F401 - a fixture
 from tests.support.coordinator_fake import FakeDevice, settings_for, tiny_task
@@ -17,9 +17,8 @@ async def test_each_device_finds_its_own_pointer_at_the_broker(tmp_path, broker)
     chosen = settings_for(tmp_path, broker.port, exit_when_done=True)
     task = tiny_task(count=1, min_devices=3, devices_per_round=3, selection="bandit")
     jobs = PartJobs()
-    coordinator = Coordinator(chosen, task, Parts(), jobs=jobs)
     async with AsyncExitStack() as stack, asyncio.timeout(60):
-        running = asyncio.create_task(coordinator.run())
+        running = asyncio.create_task(run(chosen, task, Parts(), jobs=jobs))
         sensors = {"a1": ("acc",), "a2": ("acc",), "g": ("gyro",)}
         here = [await stack.enter_async_context(device(name, *has)) for name, has in sensors.items()]
         assert await running == 0

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from coordinator.app import Coordinator
+from coordinator.app import run
 from coordinator.status.history import read
 from models.contract import ClientContext, WindowSet
 from models.data import window_set
@@ -139,10 +139,9 @@ async def test_qqr_from_the_first_model_to_the_bundle(tmp_path, broker) -> None:
     settings = settings_for(
         tmp_path, broker.port, exit_when_done=True, exit_linger_s=2.0, evaluation=evaluation
     )
-    coordinator = Coordinator(settings, TASK, method("qqr").server())
     learners = [Learner(broker.port, f"d{i}", tmp_path, i) for i in range(2)]
     async with AsyncExitStack() as stack, asyncio.timeout(240):
-        running = asyncio.create_task(coordinator.run())
+        running = asyncio.create_task(run(settings, TASK, method("qqr").server()))
         for learner in learners:
             await stack.enter_async_context(learner)
         first = learners[0]

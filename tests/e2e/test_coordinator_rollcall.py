@@ -1,8 +1,10 @@
 """A coordinator that comes back to a kept session hears no retained states; it asks, and a device answers."""
 
 import asyncio
+from contextlib import AbstractAsyncContextManager
 
-from coordinator.app import Coordinator
+from coordinator.app import open_coordinator
+from coordinator.daemon import Coordinator
 from protocol.messages import Command, ModalityState, State, decode, encode
 from protocol.topics import Kind, device_filters, device_topic
 from runtime.mqtt.link import Link
@@ -30,30 +32,30 @@ async def test_on_the_embedded_broker_a_state_told_meanwhile_is_asked_for(broker
     monkeypatch.setattr("coordinator.messaging.state_requests._PAUSES_S", (0.3, 5.0))
     topic, settings = device_topic(FLEET, "d", Kind.STATE), settings_for(tmp_path, broker.port)
 
-    def coordinator() -> Coordinator:
-        return Coordinator(settings, tiny_task(min_devices=9), TinyServer(), jobs=TinyJobs())
+    def coordinator() -> AbstractAsyncContextManager[Coordinator]:
+        return open_coordinator(settings, tiny_task(min_devices=9), TinyServer(), jobs=TinyJobs())
 
     async with running(
         Link(quick(broker.port), "d", filters=[(f, 1) for f in device_filters(FLEET, "d")])
     ) as link:
-        first = coordinator()
         await link.publish(topic, state("online"), retain=True)
-        await living(first, lambda: first.roster.online() == ("d",))
+        async with coordinator() as first:
+            await living(first, lambda: first.roster.online() == ("d",))
         # What a coordinator that was away knows: the device as it was last heard, which is not as it is.
-        second = coordinator()
-        second.roster.update(State(status="offline", device="d"))
-        second.roster._heard.clear()
+        async with coordinator() as second:
+            second.roster.update(State(status="offline", device="d"))
+            second.roster._heard.clear()
 
-        async def answer() -> None:
-            async for message in link.messages():
-                message.ack()
-                if (
-                    message.topic.endswith(Kind.CMD)
-                    and decode(message.payload, Command).command == "send_state"
-                ):
-                    await link.publish(topic, state("online"), retain=True)
+            async def answer() -> None:
+                async for message in link.messages():
+                    message.ack()
+                    if (
+                        message.topic.endswith(Kind.CMD)
+                        and decode(message.payload, Command).command == "send_state"
+                    ):
+                        await link.publish(topic, state("online"), retain=True)
 
-        answering = asyncio.create_task(answer())
-        await living(second, lambda: second.rollcall.asked == 1 and second.roster.online() == ("d",))
-        answering.cancel()
-        await asyncio.wait([answering])
+            answering = asyncio.create_task(answer())
+            await living(second, lambda: second.rollcall.asked == 1 and second.roster.online() == ("d",))
+            answering.cancel()
+            await asyncio.wait([answering])

@@ -1,7 +1,7 @@
 import asyncio
 from contextlib import AsyncExitStack
 
-from coordinator.app import Coordinator
+from coordinator.app import run
 from coordinator.status.history import read
 from tests.support.brokers import BrokerProcess, broker  # noqa: F401 - a fixture
 from tests.support.coordinator_fake import FakeDevice, TinyJobs, TinyServer, settings_for, tiny_task
@@ -9,9 +9,8 @@ from tests.support.coordinator_fake import FakeDevice, TinyJobs, TinyServer, set
 
 async def run_fleet(tmp_path, port, task, jobs=None, devices=(), **settings):
     chosen = settings_for(tmp_path, port, exit_when_done=True, **settings)
-    coordinator = Coordinator(chosen, task, TinyServer(), jobs=jobs or TinyJobs())
     async with AsyncExitStack() as stack, asyncio.timeout(40):
-        running = asyncio.create_task(coordinator.run())
+        running = asyncio.create_task(run(chosen, task, TinyServer(), jobs=jobs or TinyJobs()))
         for device in devices:
             await stack.enter_async_context(device)
         return await running

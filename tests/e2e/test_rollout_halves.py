@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.app import Coordinator
+from coordinator.app import run
 from protocol.tasks.task import Rounds
 from tests.e2e.test_agent_e2e import DEVICE, ROOT, TASK, agent_of, write_config
 from tests.support.agent_bundle import bundle, tiny_onnx
@@ -63,7 +63,7 @@ async def test_a_bad_version_ends_at_the_canary_and_a_good_one_reaches_all(tmp_p
         await rollout(tmp_path, "create", "--bundle", str(tmp_path / f"{name}.bundle"), *words)
 
     async with AsyncExitStack() as stack:
-        running = asyncio.create_task(Coordinator(settings, NEVER, TinyServer(), jobs=TinyJobs()).run())
+        running = asyncio.create_task(run(settings, NEVER, TinyServer(), jobs=TinyJobs()))
         stack.callback(running.cancel)
         barn, yard = [
             await stack.enter_async_context(agent_of(config_of(tmp_path / name, broker.port, name, name)))

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from coordinator.app import DATABASE
 from coordinator.recovery.evidence import frames_of
+from coordinator.recovery.folder_owner import DATABASE
 from coordinator.round_machine.queries import replay
 from coordinator.status.history import read
 from coordinator.storage import schema
@@ -142,7 +142,7 @@ async def test_the_rows_are_committed_after_the_frames_are_durable_and_together(
 
             def check(path: Path) -> None:
                 tell(path)
-                with made.app.store.transaction() as connection:
+                with made.app.storage.store.transaction() as connection:
                     here = [folder / (file or name) for file, name in connection.execute(rows)]
                 if len(here) != sum(commits):
                     commits.append(len(here) - sum(commits))
@@ -234,7 +234,7 @@ async def test_an_error_of_the_disk_reaches_all_of_a_group_and_the_next_group_go
         def full(*_: object) -> None:
             raise Transient("no space left")
 
-        monkeypatch.setattr(made.app.store, "append", full)
+        monkeypatch.setattr(made.app.storage.store, "append", full)
         results = await asyncio.gather(
             *(commits.accept(head, digest(u), u) for head, u in sent), return_exceptions=True
         )

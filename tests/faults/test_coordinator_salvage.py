@@ -13,9 +13,9 @@ import sqlalchemy as sa
 from structlog.testing import capture_logs
 
 from coordinator.aggregation.fold import fold_journal, limits_for
-from coordinator.app import DATABASE
 from coordinator.recovery import rebuild
 from coordinator.recovery.backup import back_up, backup_of
+from coordinator.recovery.folder_owner import DATABASE
 from coordinator.status.history import read
 from coordinator.storage import schema
 from coordinator.storage.database import Store
@@ -210,7 +210,7 @@ async def test_a_frame_that_rotted_is_found_at_the_start_and_its_device_asked_ag
 
 async def test_frames_stay_until_a_backup_knows_their_version(tmp_path: Path) -> None:
     async with bench(tmp_path, TASK) as made:
-        made.app.workshop.back_up = lambda: (_ for _ in ()).throw(Transient("no space left"))
+        made.app.workshop._back_up = lambda: (_ for _ in ()).throw(Transient("no space left"))
         await begin(made)
         for number in (1, 2):
             await made.until(lambda number=number: made.app.driver.state.round == number)
@@ -219,7 +219,7 @@ async def test_frames_stay_until_a_backup_knows_their_version(tmp_path: Path) ->
         await made.until(lambda: made.app.driver.state.version == 2)
         await made.phase("collecting")
         assert (tmp_path / "coordinator" / "updates" / "1").is_dir()
-        made.app.workshop.back_up = lambda: back_up(made.app.store.path)
+        made.app.workshop._back_up = lambda: back_up(made.app.storage.store.path)
         await deliver(made, *NAMES)
         await made.until(lambda: made.app.workshop._secured == 3)
         assert not (tmp_path / "coordinator" / "updates" / "1").exists()
@@ -348,7 +348,7 @@ async def test_the_messages_of_a_routed_method_count_again_with_their_updates(tm
     damage(database(tmp_path), "gone")
     backup_of(database(tmp_path)).write_bytes(b"")
     async with bench(tmp_path, task, server=Routed()) as made:
-        rows = made.app.store.rows(sa.select(schema.messages))
+        rows = made.app.storage.store.rows(sa.select(schema.messages))
         assert rows == [{"device": "d1", "round": 1, "extra": {"best": 2}}]
 
 

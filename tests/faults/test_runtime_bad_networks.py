@@ -125,7 +125,10 @@ class Stage:
         self.fetcher = Fetcher(
             agent.publish, fleet, self.device, BlobStore(root / "pulled"), lambda: agent.chunk_bytes
         )
-        self.server = BlobServer(self.blobs, Post(cloud, fleet), lambda *_: None, 4, SystemClock())
+        post = Post(cloud, fleet)
+        self.server = BlobServer(
+            self.blobs, post, lambda *_: None, 4, SystemClock(), may_have=lambda *_: True
+        )
         self.uploads = Uploads(root / "uploads", 1 << 30, 1 << 30)
         self.uploads.enter_round(1)
         self.uploaded: list[bytes] = []

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from coordinator.app import Coordinator
+from coordinator.app import open_coordinator
+from coordinator.daemon import Coordinator
 from coordinator.status.history import read
 from protocol import messages
 from protocol.errors import Transient
@@ -76,7 +77,7 @@ class Bench:
     async def raw(self, topic: str, payload: bytes) -> None:
         """One message, handled whole and acknowledged."""
         acknowledged = asyncio.Event()
-        await self.app.ingest.dispatch(Message(topic, payload, False, acknowledged.set))
+        await self.app.dispatcher.dispatch(Message(topic, payload, False, acknowledged.set))
         async with asyncio.timeout(10):
             await acknowledged.wait()
             await self.app.teller.drained()
@@ -94,7 +95,7 @@ class Bench:
 
     def refusals(self) -> dict[tuple[str, str], int]:
         """What was counted so far, on disk: (device, reason) -> how often."""
-        self.app.ledger.save()
+        self.app.storage.ledger.save()
         return {(r["device"], r["reason"]): r["count"] for r in read(self.app.settings.state_dir)["refusals"]}
 
     async def until(self, what, seconds: float = 30.0):
@@ -112,26 +113,23 @@ class Bench:
 async def bench(folder: Path, task=None, jobs=None, server=None, link=None, *, rng=None, **settings: object):
     """A running coordinator on a fake link, waiting for devices; always the same run, without ``rng``."""
     link = link or FakeLink()
-    chosen = settings_for(folder, 1, **settings)
-    app = Coordinator(
-        chosen,
+    async with open_coordinator(
+        settings_for(folder, 1, **settings),
         task or tiny_task(),
         server or TinyServer(),
         jobs=jobs or TinyJobs(),
         link=link,
         rng=rng or random.Random("bench"),
-    )
-    await app.driver.open()
-    tasks = [asyncio.create_task(service()) for service in app._services().values()]
-    try:
-        made = Bench(app, link)
-        await made.until(lambda: app.driver.state.phase != "initialising" or bool(app.jobs.fail))
-        yield made
-        failed = [t for t in tasks if t.done() and not t.cancelled() and t.exception()]
-        assert not failed, f"a service died: {failed}"
-    finally:
-        for task_ in tasks:
-            task_.cancel()
-        await asyncio.wait(tasks, timeout=5)
-        await app.jobs.close()
-        app.close()
+    ) as app:
+        await app.driver.open()
+        tasks = [asyncio.create_task(service()) for service in app.services().values()]
+        try:
+            made = Bench(app, link)
+            await made.until(lambda: app.driver.state.phase != "initialising" or bool(app.jobs.fail))
+            yield made
+            failed = [t for t in tasks if t.done() and not t.cancelled() and t.exception()]
+            assert not failed, f"a service died: {failed}"
+        finally:
+            for task_ in tasks:
+                task_.cancel()
+            await asyncio.wait(tasks, timeout=5)

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from coordinator.app import Coordinator
+from coordinator.app import run as run_coordinator
 from protocol.tasks.task import Task
 from runtime import logs
 from runtime.process.daemon import run
@@ -65,7 +65,7 @@ def main(file: str) -> int:
 
     async def start() -> int:
         task = Task.model_validate(args["task"])
-        return await Coordinator(settings, task, server, jobs=SlowJobs(args["slow"])).run()
+        return await run_coordinator(settings, task, server, jobs=SlowJobs(args["slow"]))
 
     return run(start)
 

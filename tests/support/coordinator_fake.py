@@ -41,6 +41,10 @@ def tiny_task(**rounds: object) -> Task:
     )
 
 
+ANYBODY = {"released_at": lambda _device: None, "known": lambda _device: True}
+"""For a quarantine: every device is known, and nobody was approved."""
+
+
 def settings_for(root: Path, port: int, **changes: object) -> CoordinatorSettings:
     quick = {"backoff_min_s": 0.05, "backoff_max_s": 0.3}
     given = {

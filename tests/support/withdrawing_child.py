@@ -10,7 +10,7 @@ import signal
 import sys
 from pathlib import Path
 
-from coordinator.app import Coordinator
+from coordinator.app import open_coordinator
 from coordinator.messaging.receipts import Teller
 from lichen_lab.simulation.deterministic.scenario.toy_method import ToyJobs, server_half, toy_task
 from protocol.tasks.task import Rounds, Task, Uplink
@@ -47,10 +47,11 @@ def main(folder: str, port: str, die: str = "") -> int:
     async def start() -> int:
         clock = SystemClock()
         jobs = ToyJobs(task(), HEAD, clock, Hasty(1), 0.0)
-        app = Coordinator(settings, task(), server_half(task(), routed=False), jobs=jobs, clock=clock)
-        if die:
-            app.teller.__class__ = Dying
-        return await app.run()
+        server = server_half(task(), routed=False)
+        async with open_coordinator(settings, task(), server, jobs=jobs, clock=clock) as app:
+            if die:
+                app.teller.__class__ = Dying
+            return await app.run()
 
     return run(start)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from coordinator.app import DATABASE
+from coordinator.recovery.folder_owner import DATABASE
 from coordinator.storage import schema
 from coordinator.storage.database import Store
 from coordinator.storage.run_id import RunId

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Final
 
-from coordinator.app import Coordinator
+from coordinator.daemon import Coordinator
 from coordinator.storage.write_behind import MAX_ROWS
 from edge_agent.agent import Agent
 from edge_agent.messaging.outbox import MAX_WANTS
@@ -54,7 +54,7 @@ def of_coordinator(app: Coordinator) -> dict[str, tuple[int, int]]:
     uploads = app.receiver._uploads  # noqa: SLF001 - an observer looks inside
     return {
         "announced bytes of uploads": (uploads.announced_bytes, app.settings.uploads.total_bytes),
-        "rows that wait for the ledger": (len(app.ledger._rows), MAX_ROWS),  # noqa: SLF001 - as above
+        "rows that wait for the ledger": (len(app.storage.ledger._rows), MAX_ROWS),  # noqa: SLF001 - as above
         "work in hand": (app.driver.work.qsize(), 2),
     }
 

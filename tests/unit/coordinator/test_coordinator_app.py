@@ -7,20 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.app import Coordinator
+from coordinator.recovery.state_folder import open_storage
 from coordinator.round_machine.table import diagram, listing
 from coordinator.status.history import read
-from coordinator.status.prometheus import Exporter
+from coordinator.status.prometheus import serve_metrics
 from coordinator.workers.jobs import Bundle, Lineage
 from models.contract import Blobs, Evaluation
 from protocol import messages
 from protocol.errors import Misconfigured, Transient
 from protocol.frames.frame import digest
 from protocol.messages import Offer, RoundAnnouncement, State
+from protocol.tasks.task import Task
 from protocol.topics import Kind, broadcast_topic
+from runtime.clock import SystemClock
 from runtime.process.worker import WorkerFailed
 from tests.support.coordinator_bench import FakeLink, bench
-from tests.support.coordinator_fake import FLEET, TinyJobs, TinyServer, frame, header, settings_for, tiny_task
+from tests.support.coordinator_fake import FLEET, TinyJobs, frame, header, settings_for, tiny_task
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -182,7 +184,7 @@ async def test_a_full_disk_stops_nothing_and_the_update_comes_again(tmp_path) ->
         await made.online("a")
         await made.phase("collecting")
         update = frame(header("a", 1, made.app.driver.state.manifest))
-        with made.app.store.transaction() as connection:
+        with made.app.storage.store.transaction() as connection:
             connection.exec_driver_sql("PRAGMA query_only=ON")
         await made.give("a", Kind.UPDATE, update)
         await made.give("a", Kind.UPDATE, b"{}")
@@ -191,7 +193,7 @@ async def test_a_full_disk_stops_nothing_and_the_update_comes_again(tmp_path) ->
         assert [r.digest for r in made.link.receipts("a")] == [digest(b"{}")], "the update has none"
         assert made.app.driver.state.delivered == ()
         assert "nothing can be written (" in made.app.driver.why()
-        with made.app.store.transaction() as connection:
+        with made.app.storage.store.transaction() as connection:
             connection.exec_driver_sql("PRAGMA query_only=OFF")
         await made.give("a", Kind.UPDATE, update)
         assert made.link.receipts("a")[-1].status == "accepted"
@@ -220,7 +222,7 @@ async def test_only_new_devices_make_a_round_wait_for_more(tmp_path) -> None:
 async def test_announcements_are_bounded_in_rate_and_say_why(tmp_path) -> None:
     async with bench(tmp_path) as made:
         for _ in range(50):
-            made.app.announcer.changed()
+            made.app.wires.changes.set()
             await asyncio.sleep(0.005)
         said = rounds_said(made.link)
         assert 1 <= len(said) <= 3
@@ -248,12 +250,17 @@ async def test_more_rounds_in_the_task_file_go_on_where_it_stopped(tmp_path) -> 
     assert [v["version"] for v in read(tmp_path / "coordinator")["versions"]] == [0, 1, 2]
 
 
+def open_folder(folder: Path, task: Task) -> None:
+    with open_storage(settings_for(folder, 1), task, SystemClock(), keeps_messages=False):
+        pass
+
+
 async def test_another_task_in_the_same_state_folder_is_refused_by_key(tmp_path) -> None:
     async with bench(tmp_path):
         pass
     other = tiny_task().model_copy(update={"labels": ("a", "c")})
     with pytest.raises(Misconfigured, match="labels differs"):
-        Coordinator(settings_for(tmp_path, 1), other, TinyServer(), jobs=TinyJobs(), link=FakeLink())
+        open_folder(tmp_path, other)
 
 
 async def test_devices_may_come_to_keep_more_of_their_stream_in_the_same_state_folder(tmp_path) -> None:
@@ -266,7 +273,7 @@ async def test_devices_may_come_to_keep_more_of_their_stream_in_the_same_state_f
     other = window.model_copy(update={"length_s": 2 * window.length_s})
     changed = tiny_task().model_copy(update={"window": other})
     with pytest.raises(Misconfigured, match="window differs"):
-        Coordinator(settings_for(tmp_path, 1), changed, TinyServer(), jobs=TinyJobs(), link=FakeLink())
+        open_folder(tmp_path, changed)
 
 
 async def test_prometheus_shows_rounds_bytes_and_refusals(tmp_path) -> None:
@@ -274,18 +281,15 @@ async def test_prometheus_shows_rounds_bytes_and_refusals(tmp_path) -> None:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
     async with bench(tmp_path, metrics={"prometheus_port": port}) as made:
-        exporter = Exporter(made.app)
-        exporter.start()
-        try:
+        parts, settings = made.app.measured, made.app.settings.metrics
+        with serve_metrics(settings, parts):
             await made.online("a")
             await made.phase("collecting")
             await made.give("a", Kind.UPDATE, b"\xd9\xd9\xf7nonsense")
             url = f"http://127.0.0.1:{port}/metrics"
             page = (await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=5).read())).decode()
-            with pytest.raises(Misconfigured, match="prometheus_port"):
-                Exporter(made.app).start()
-        finally:
-            await asyncio.to_thread(exporter.stop)
+            with pytest.raises(Misconfigured, match="prometheus_port"), serve_metrics(settings, parts):
+                pass
     assert "lichen_devices_online 1.0" in page
     assert 'lichen_coverage{label="a",modality="acc"} 1.0' in page
     assert 'lichen_refused_total{reason="malformed"} 1.0' in page

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from coordinator.app import Coordinator
+from coordinator.app import open_coordinator
 from coordinator.config.coordinator import load_settings, load_task
 from coordinator.storage.update_journal import Entry
 from coordinator.workers.jobs import Bundle, Jobs, Lineage, WorkerJobs
@@ -111,9 +111,9 @@ async def _serve(config: Path) -> int:
     real = WorkerJobs(task, root / "jobs", settings.evaluation.data, settings.worker, labelled)
     work = GatedJobs(real, None if light is None else Path(light))
     server = cast("Server", GatedServer(spec.server()))
-    coordinator = Coordinator(settings, task, server, jobs=work)
-    work.follow(lambda: coordinator.driver.state.version)
-    return await coordinator.run()
+    async with open_coordinator(settings, task, server, jobs=work) as coordinator:
+        work.follow(lambda: coordinator.driver.state.version)
+        return await coordinator.run()
 
 
 if __name__ == "__main__":

@@ -1,20 +1,26 @@
 """The machines of the simulated world: one with the coordinator, the others with the agent, watched."""
 
 import errno
+from collections.abc import Callable
 from contextvars import Context
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from coordinator.app import Coordinator
+from coordinator.app import link_of, open_coordinator
 from coordinator.config.coordinator import CoordinatorSettings
+from coordinator.daemon import Coordinator
+from coordinator.messaging.receipts import Answer, AnswerQueue
+from coordinator.wires import Wires
 from edge_agent.agent import Agent
 from edge_agent.app import live
 from edge_agent.config.agent import AgentSettings
 from lichen_lab.simulation.deterministic.machine.node import Node
 from lichen_lab.simulation.deterministic.scenario.scenario import Scenario
 from lichen_lab.simulation.deterministic.scenario.toy_method import ToyJobs, ToySource, ToyTrainer
+from protocol.base import Wire
 from protocol.messages import Receipt
+from runtime.concurrency.signals import Signal
 
 FLEET: Final = "world"
 _CHANNELS: Final = {"acc": 2, "temp": 1}
@@ -76,6 +82,33 @@ class Device(Node):
         return 0 if self.agent is None or not self.is_up else len(Context().run(self.agent.spool.pending))
 
 
+class WatchedSignal(Signal):
+    """A signal with an observer, who sees each setting before the waiter wakes."""
+
+    def __init__(self, on_set: Callable[[], None]) -> None:
+        super().__init__()
+        self._on_set = on_set
+
+    def set(self) -> None:
+        """See the base class."""
+        self._on_set()
+        super().set()
+
+
+class WatchedAnswers(AnswerQueue):
+    """The queue of answers with an observer, who sees each one before it can be sent."""
+
+    def __init__(self, on_answer: Callable[[str, Wire], None]) -> None:
+        super().__init__()
+        self._on_answer = on_answer
+
+    def put_nowait(self, item: Answer) -> None:
+        """See the base class."""
+        device, _, message = item
+        self._on_answer(device, message)
+        super().put_nowait(item)
+
+
 class Headquarters(Node):
     """The machine with the coordinator."""
 
@@ -84,41 +117,38 @@ class Headquarters(Node):
     async def run(self) -> int:
         """See the base class."""
         scenario, task = self.world.scenario, self.world.task
-        app = self.app = Coordinator(
-            coordinator_settings(scenario, self._root),
+        settings, self.app = coordinator_settings(scenario, self._root), None
+        async with open_coordinator(
+            settings,
             task,
             self.world.truth.server,
             jobs=ToyJobs(task, scenario.head, self.clock, self.rng("jobs"), scenario.work_fails),
             clock=self.clock,
-            make_link=self.world.link_maker(self),
+            link=link_of(settings, self.world.link_maker(self)),
             rng=self.rng("run id"),
-        )
-        self._observe(app)
-        return await app.run()
+            wires=Wires(changes=WatchedSignal(self.on_change), answers=WatchedAnswers(self.on_answer)),
+        ) as app:
+            self.app = app
+            await app.driver.open()
+            self.aside(lambda: self.world.truth.changed(app, reopened=True))
+            return await app.serve()
 
-    def _observe(self, app: Coordinator) -> None:
-        truth = self.world.truth
-        say, changed, opened = app.teller.say, app.announcer.changed, app.driver.open
+    def on_answer(self, device: str, message: Wire) -> None:
+        """A message to a device was queued."""
+        app = self.app
+        if app is None or not isinstance(message, Receipt):
+            return
+        self.world.say(f"tells {device}: {message.status} round {message.round} {message.digest[:8]}")
+        self.aside(lambda: self.world.truth.told(app, device, message, self.disk.is_durable))
 
-        def on_say(device: str, kind: Any, message: Any) -> None:
-            if isinstance(message, Receipt):
-                self.world.say(f"tells {device}: {message.status} round {message.round} {message.digest[:8]}")
-                self.aside(lambda: truth.told(app, device, message, self.disk.is_durable))
-            say(device, kind, message)
-
-        def on_change() -> None:
-            state = app.driver.state
-            self.world.say(f"round {state.round}.{state.attempt} {state.phase.value} {state.delivered}")
-            self.aside(lambda: truth.changed(app))
-            changed()
-
-        async def on_open() -> None:
-            await opened()
-            self.aside(lambda: truth.changed(app, reopened=True))
-
-        vars(app.teller).update(say=on_say)
-        vars(app.announcer).update(changed=on_change)
-        vars(app.driver).update(open=on_open)
+    def on_change(self) -> None:
+        """The round machine's state may be another one."""
+        app = self.app
+        if app is None:
+            return
+        state = app.driver.state
+        self.world.say(f"round {state.round}.{state.attempt} {state.phase.value} {state.delivered}")
+        self.aside(lambda: self.world.truth.changed(app))
 
     def may_rot(self, path: Path) -> bool:
         """Frames of updates; the database while nobody has it open."""

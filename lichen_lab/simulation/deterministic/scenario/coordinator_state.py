@@ -5,7 +5,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from coordinator.app import Coordinator
+from coordinator.daemon import Coordinator
 from coordinator.storage import schema
 from models.contract import Blobs
 from protocol.frames.frame import decode_frame
@@ -32,18 +32,18 @@ def read_state(blobs: Path, manifest: str) -> Blobs:
 
 def version_of(app: Coordinator, version: int) -> dict[str, Any] | None:
     """A version's row."""
-    rows = app.store.rows(sa.select(schema.versions).where(schema.versions.c.version == version))
+    rows = app.storage.store.rows(sa.select(schema.versions).where(schema.versions.c.version == version))
     return rows[0] if rows else None
 
 
 def row_of(app: Coordinator, device: str, digest: str) -> dict[str, Any] | None:
     """An accepted update's row."""
     table = schema.updates
-    rows = app.store.rows(sa.select(table).where(table.c.digest == digest, table.c.device == device))
+    rows = app.storage.store.rows(sa.select(table).where(table.c.digest == digest, table.c.device == device))
     return rows[0] if rows else None
 
 
 def updates_of(app: Coordinator, round_: int) -> list[dict[str, Any]]:
     """The rows of a round's accepted updates, by device."""
     table = schema.updates
-    return app.store.rows(sa.select(table).where(table.c.round == round_).order_by(table.c.device))
+    return app.storage.store.rows(sa.select(table).where(table.c.round == round_).order_by(table.c.device))

@@ -14,7 +14,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from coordinator.aggregation.round_fold import finish_seed, guiding
-from coordinator.app import Coordinator
+from coordinator.daemon import Coordinator
 from coordinator.round_machine.closing import closes_at
 from coordinator.round_machine.events import Phase, RoundState
 from coordinator.storage import schema
@@ -262,7 +262,7 @@ class Truth:
         """What a device may be pointed at can be fetched."""
         for table in (schema.exports, schema.bundles):
             newest = sa.select(table).order_by(table.c.version.desc())
-            for row in app.store.rows(newest if table is schema.bundles else newest.limit(1)):
+            for row in app.storage.store.rows(newest if table is schema.bundles else newest.limit(1)):
                 path = app.settings.state_dir / "blobs" / row["digest"][:2] / row["digest"]
                 if not path.is_file() and not self.tolerant:
                     raise Violation(f"{table.name}: the bundle of version {row['version']} is gone")

@@ -46,7 +46,7 @@ async def test_a_revoked_device_is_refused_while_the_coordinator_runs(tmp_path, 
         again = await office.post("/v1/enrol", token=token, device="a", csr=csr(new_key()))
         assert again.status == 403
         assert admission.counts() == (1, {Reason.BAD_INVITE: 1})
-        scraped = {m.name: m.samples for m in _Collector(made.app).collect()}
+        scraped = {m.name: m.samples for m in _Collector(made.app.measured).collect()}
         assert [s.value for s in scraped["lichen_certificates_issued"]] == [1.0]
         assert [s.labels["reason"] for s in scraped["lichen_enrolments_refused"]] == ["bad_invite"]
         admission._desk.book.revoke("a")

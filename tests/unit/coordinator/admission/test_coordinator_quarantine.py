@@ -18,7 +18,7 @@ from protocol.messages import BlobPointer, BlobRef
 from protocol.topics import Kind
 from runtime.clock import SystemClock
 from tests.support.coordinator_bench import bench
-from tests.support.coordinator_fake import frame, header, tiny_task
+from tests.support.coordinator_fake import ANYBODY, frame, header, tiny_task
 
 RULES = QuarantineSettings(refusals=3, within_s=100.0, first_s=10.0, longest_s=40.0)
 
@@ -74,7 +74,7 @@ def test_a_clock_set_back_neither_counts_old_refusals_nor_lengthens_a_quarantine
     assert after([1000.0, 1001.0, 3.0]).until == 0  # those lie in the future now
     now = [1000.0]
     with Store(tmp_path / "c.sqlite3") as store:
-        standing = Standing(store, Ledger(store, SystemClock()), lambda: now[0], RULES)
+        standing = Standing(store, Ledger(store, SystemClock()), lambda: now[0], RULES, **ANYBODY)
         for _ in range(3):
             standing.refused("a", Refused(Reason.NON_FINITE, "x"))
         assert standing.barred("a") is not None
@@ -84,7 +84,7 @@ def test_a_clock_set_back_neither_counts_old_refusals_nor_lengthens_a_quarantine
 
 def test_only_content_counts(tmp_path) -> None:
     with Store(tmp_path / "c.sqlite3") as store:
-        standing = Standing(store, Ledger(store, SystemClock()), lambda: 1000.0, RULES)
+        standing = Standing(store, Ledger(store, SystemClock()), lambda: 1000.0, RULES, **ANYBODY)
         for reason in (
             Reason.WRONG_ROUND,
             Reason.DUPLICATE,
@@ -109,14 +109,14 @@ def test_the_operator_ends_it_and_names_are_bounded(tmp_path, monkeypatch) -> No
     monkeypatch.setattr("coordinator.admission.quarantine.MAX_TRACKED", 5)
     now = [1000.0]
     with Store(tmp_path / "c.sqlite3") as store:
-        standing = Standing(store, Ledger(store, SystemClock()), lambda: now[0], RULES)
+        standing = Standing(store, Ledger(store, SystemClock()), lambda: now[0], RULES, **ANYBODY)
         for _ in range(3):
             standing.refused("a", Refused(Reason.MALFORMED, "x"))
         for n in range(20):
             standing.refused(f"stranger{n}", Refused(Reason.MALFORMED, "x"))
         assert len(standing._records) == 5
         assert standing.barred("a") is not None  # who is in quarantine is forgotten last
-        standing.released_at = {"a": 1001.0}.get
+        standing._released_at = {"a": 1001.0}.get
         assert standing.barred("a") is None
         now[0] = 1002.0  # before the old quarantine would have ended
         for left in (True, True, False):
@@ -128,8 +128,8 @@ def test_the_operator_ends_it_and_names_are_bounded(tmp_path, monkeypatch) -> No
 def test_a_name_that_no_device_has_is_not_kept_and_an_unreadable_record_is_dropped(tmp_path) -> None:
     with Store(tmp_path / "c.sqlite3") as store:
         ledger = Ledger(store, SystemClock())
-        standing = Standing(store, ledger, lambda: 1000.0, RULES)
-        standing.known = {"a"}.__contains__
+        rules = {**ANYBODY, "known": {"a"}.__contains__}
+        standing = Standing(store, ledger, lambda: 1000.0, RULES, **rules)
         for device in ("a", "made up"):
             for _ in range(3):
                 standing.refused(device, Refused(Reason.MALFORMED, "x"))
@@ -137,7 +137,7 @@ def test_a_name_that_no_device_has_is_not_kept_and_an_unreadable_record_is_dropp
         for rot in ("{", "[]", '{"level": 3}', '{"times": [], "nose": 1}'):
             ledger.note(schema.standing, device=rot, record=rot)
         ledger.save()
-        again = Standing(store, ledger, lambda: 1001.0, RULES)
+        again = Standing(store, ledger, lambda: 1001.0, RULES, **ANYBODY)
         assert set(again._records) == {"a"}
         assert again.barred("a") is not None
 
@@ -247,7 +247,7 @@ async def test_quarantine_outlives_a_restart_keeps_out_of_selection_and_is_named
         await made.online("b", windows=0)
         await made.phase("waiting_for_devices")
         assert "a (quarantined: for another" in made.app.driver.why()
-        made.app.standing.released_at = {"a": made.app.clock.wall() + 1}.get
+        made.app.standing._released_at = {"a": made.app.clock.wall() + 1}.get
         assert made.app.driver.able() == ("a",)
     found = history(tmp_path / "coordinator")["quarantine"]
     assert [row["device"] for row in found] == ["a"]

@@ -72,11 +72,11 @@ async def test_the_operator_sees_weights_similarities_and_who_was_pushed_out(tmp
     )
     file = str(tmp_path / "coordinator.toml")
     async with bench(tmp_path, TASK, GuidedJobs(), Guided()) as made:
-        families = {one.name: one for one in _Collector(made.app).collect()}
+        families = {one.name: one for one in _Collector(made.app.measured).collect()}
         assert "lichen_device_weight" not in families
         await deliver(made)
         await made.until(lambda: made.app.driver.state.version == 1)
-        families = {one.name: one for one in _Collector(made.app).collect()}
+        families = {one.name: one for one in _Collector(made.app.measured).collect()}
         status = json.loads(
             CliRunner().invoke(coordinator, ["status", "-c", file, "--format", "json"]).stdout
         )
@@ -102,7 +102,7 @@ async def test_the_operator_sees_weights_similarities_and_who_was_pushed_out(tmp
 async def test_a_device_without_a_view_is_lost_told_and_not_asked_again(tmp_path) -> None:
     task = tiny_task(count=1, min_devices=3)
     async with bench(tmp_path, task, GuidedJobs(blind=["odd"]), Guided()) as made:
-        made.app.driver.may_select = lambda: len(made.app.roster) == len(VALUES)
+        made.app.fleet.may_select = lambda: len(made.app.roster) == len(VALUES)
         await deliver(made)
         await made.until(lambda: made.app.driver.state.version == 1)
         assert made.link.receipts("odd")[-1].reason == "non_finite"
@@ -152,13 +152,13 @@ async def test_a_round_that_is_cut_off_anywhere_gives_the_same_version_when_done
             if where != "nowhere":
                 await asyncio.wait_for(jobs.reached.wait(), 20)
                 assert made.app.driver.state.version == 0
-                assert newest(made.app.store) is None, "a weighing is there when its version is"
+                assert newest(made.app.storage.store) is None, "a weighing is there when its version is"
             else:
                 await made.until(lambda: made.app.driver.state.version == 1)
         async with bench(root, TASK, GuidedJobs(), Guided()) as made:
             await made.until(lambda: made.app.driver.state.version == 1)
             manifests.add(made.app.driver.state.manifest)
-            assert newest(made.app.store)["round"] == 1
+            assert newest(made.app.storage.store)["round"] == 1
     assert len(manifests) == 1
 
 
@@ -197,7 +197,7 @@ async def test_what_fails_is_said_and_tried_again_and_no_half_version_is_made(
         await made.until(lambda: made.app.driver.state.failures == 1)
         assert words in made.app.driver.state.trouble
         assert made.app.driver.state.version == 0
-        assert newest(made.app.store) is None
+        assert newest(made.app.storage.store) is None
         if made.app.jobs.fail:  # one of them, as each takes the time of a retry
             made.app.jobs.fail.clear()
             await made.until(lambda: made.app.driver.state.version == 1)
@@ -270,7 +270,7 @@ async def test_weighings_leave_the_history_with_their_rounds(tmp_path) -> None:
             await deliver(made, {"a": 1.0, "b": 2.0}, round_)
             await made.until(lambda wanted=round_: made.app.driver.state.version == wanted)
         await made.phase("done")
-        await made.until(lambda: len(made.app.store.rows(sa.select(schema.weighings))) < 3)
+        await made.until(lambda: len(made.app.storage.store.rows(sa.select(schema.weighings))) < 3)
     kept_rounds = [one["round"] for one in read(tmp_path / "coordinator")["rounds"] if one["weighing"]]
     assert kept_rounds
     assert 1 not in kept_rounds
@@ -283,9 +283,9 @@ async def test_a_weighing_survives_a_salvage_from_the_backup(tmp_path) -> None:
         await deliver(made, {"a": 1.0, "b": 2.0})
         await made.phase("collecting")
         await made.until(lambda: made.app.workshop._secured == 1)
-        before = newest(made.app.store)
+        before = newest(made.app.storage.store)
     database = tmp_path / "coordinator" / "coordinator.sqlite3"
     database.write_bytes(b"not a database")
     async with bench(tmp_path, task, GuidedJobs(), Guided()) as made:
-        assert newest(made.app.store) == before
+        assert newest(made.app.storage.store) == before
         assert before["round"] == 1

@@ -8,15 +8,17 @@ import pytest
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
-from coordinator.app import DATABASE, Coordinator, own_task
 from coordinator.cli.main import app
 from coordinator.config.coordinator import load_settings, load_task
+from coordinator.recovery.folder_owner import DATABASE, own_task
+from coordinator.recovery.state_folder import open_storage
 from coordinator.storage.database import Store
 from protocol.errors import Misconfigured
 from protocol.topics import Kind
 from runtime import exit_codes
-from tests.support.coordinator_bench import FakeLink, bench
-from tests.support.coordinator_fake import TinyJobs, TinyServer, frame, header, tiny_task
+from runtime.clock import SystemClock
+from tests.support.coordinator_bench import bench
+from tests.support.coordinator_fake import frame, header, tiny_task
 
 ROOT = Path(__file__).resolve().parents[4]
 CONFIG = 'fleet = "test"\nstate_dir = "coordinator"\ntask = "task.toml"\n'
@@ -147,8 +149,11 @@ async def test_check_refuses_a_state_folder_of_another_fleet_or_task_as_serve_do
         done = CliRunner().invoke(app, ["check", "-c", str(write(tmp_path, config, text))])
         assert isinstance(done.exception, Misconfigured)
         settings = load_settings(file)
-        with pytest.raises(Misconfigured) as found:
-            Coordinator(settings, load_task(settings)[0], TinyServer(), jobs=TinyJobs(), link=FakeLink())
+        with (
+            pytest.raises(Misconfigured) as found,
+            open_storage(settings, load_task(settings)[0], SystemClock(), keeps_messages=False),
+        ):
+            pass
         assert str(found.value) == str(done.exception)
         assert all(word in str(found.value) for word in words)
 

@@ -29,11 +29,11 @@ async def test_a_select_that_fails_once_does_not_end_the_announcements(tmp_path,
         with monkeypatch.context() as patch, capture_logs() as logs:
             patch.setattr(announcer._registry, "metrics", busy)
             assert not await announcer.say_round()
-            announcer.changed()
+            made.app.wires.changes.set()
             await made.until(lambda: [one["event"] for one in logs].count("round_not_announced") >= 2)
         said = len(made.link.sent)
         await made.online("a")
-        announcer.changed()
+        made.app.wires.changes.set()
         await made.until(lambda: len(made.link.sent) > said)
 
 
@@ -58,7 +58,7 @@ async def _acknowledged_nothing(tmp_path) -> None:
         assert "coordinator.sqlite3: it is gone" in why
         assert not [one for one in made.link.to("a", Kind.RECEIPT) if one.digest == digest(update)]
         with pytest.raises(Transient, match="it is gone"):
-            await made.app._services()["state"]()
+            await made.app.services()["state"]()
 
 
 async def test_status_why_names_the_disk_that_takes_nothing(tmp_path, monkeypatch) -> None:
@@ -66,7 +66,7 @@ async def test_status_why_names_the_disk_that_takes_nothing(tmp_path, monkeypatc
     async with bench(tmp_path, tiny_task(min_devices=2)) as made:
         await made.online("a")
         monkeypatch.setattr(status, "disk_trouble", lambda folder: f"the disk of {folder} is read-only")
-        with Store(made.app.store.path, read_only=True) as store:
+        with Store(made.app.storage.store.path, read_only=True) as store:
             _, waits = look(store, made.app.settings, SystemClock().wall())
     assert (waits[0].what, waits[0].why) == ("disk", f"the disk of {tmp_path / 'coordinator'} is read-only")
 

@@ -31,7 +31,7 @@ def said(*words: str, of=app) -> str:
 async def test_a_round_is_explained_by_device_with_what_came_of_it(tmp_path, file) -> None:
     task = tiny_task(count=2, devices_per_round=2, selection="bandit")
     async with bench(tmp_path, task) as made:
-        made.app.driver.may_select = lambda: len(made.app.roster) == 3
+        made.app.fleet.may_select = lambda: len(made.app.roster) == 3
         for name in ("a", "b", "c"):
             await made.online(name, modalities={"acc": ModalityState(windows=(2, 1))})
         await made.phase("collecting")

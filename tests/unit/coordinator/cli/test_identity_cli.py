@@ -197,7 +197,7 @@ async def test_a_revoked_device_is_not_shown_as_online(config) -> None:
     init(config)
     async with bench(config.parent, tiny_task(min_devices=2)) as made:
         await made.online("pi-1", "pi-2")
-        made.app.ledger.save()
+        made.app.storage.ledger.save()
         run(device_app, "revoke", "pi-1", "--unknown", "-c", config)
         rows = {row["device"]: row["now"] for row in good(device_app, "ls", "-c", config)["devices"]}
         assert rows == {"pi-1": "not heard", "pi-2": "online"}
@@ -256,7 +256,7 @@ async def test_a_fleet_without_certificates_is_listed_and_released_too(tmp_path,
     async with bench(tmp_path, tiny_task(count=1)) as made:
         await made.online("a")
         await made.until(lambda: made.app.roster.get("a") is not None)
-        made.app.ledger.save()
+        made.app.storage.ledger.save()
     config.write_text(CONFIG.replace('"coordinator"', json.dumps(str(made.app.settings.state_dir))))
     rows = good(device_app, "ls", "-c", config)["devices"]
     assert [(row["device"], row["status"], row["now"]) for row in rows] == [("a", "unknown", "online")]

@@ -21,8 +21,8 @@ YEAR_S = 365 * 86400.0
 async def test_with_another_clock_the_coordinators_own_durations_are_shown_and_the_difference(tmp_path):
     async with bench(tmp_path, tiny_task(min_devices=2)) as made:
         await made.online("a")
-        await made.until(lambda: "waiting" in (made.app.store.get_meta("why") or ""))
-        store, settings, wall = made.app.store, made.app.settings, made.app.clock.wall()
+        await made.until(lambda: "waiting" in (made.app.storage.store.get_meta("why") or ""))
+        store, settings, wall = made.app.storage.store, made.app.settings, made.app.clock.wall()
         found, waits = look(store, settings, wall)
         assert {wait.what for wait in waits} == {"devices"}
         for ahead_s, words in ((YEAR_S, "365 d 0 h ahead of"), (-YEAR_S, "365 d 0 h behind")):
@@ -71,7 +71,7 @@ async def test_devices_that_run_what_a_new_life_of_the_coordinator_has_not_made_
         driver, wall = made.app.driver, made.app.clock.wall()
 
         def told() -> str:
-            return "\n".join(lines(look(made.app.store, made.app.settings, wall)[1], wall))
+            return "\n".join(lines(look(made.app.storage.store, made.app.settings, wall)[1], wall))
 
         assert "later version" not in told(), "nothing was exported, so nothing was refused"
         update = frame(header("a", 1, driver.state.manifest))

@@ -88,20 +88,20 @@ async def test_made_up_names_cost_at_most_what_the_docs_say(tmp_path, capfd) -> 
 
         async def give(device: str, kind: Kind, payload: bytes) -> None:
             topic = device_topic(FLEET, device, kind)
-            await made.app.ingest.dispatch(Message(topic, payload, False, lambda: done.append("")))
+            await made.app.dispatcher.dispatch(Message(topic, payload, False, lambda: done.append("")))
 
         for n in range(700):
             await give(f"newer-{n:050}", Kind.STATE, messages.encode(large(f"newer-{n:050}")))
             await give(f"worse-{n:050}", Kind.UPDATE, b"\xd9\xd9\xf7 garbage")
-            await made.app.ingest.dispatch(Message("\\\u20ac" * 500, b"", False, lambda: done.append("")))
+            await made.app.dispatcher.dispatch(Message("\\\u20ac" * 500, b"", False, lambda: done.append("")))
         await made.until(lambda: len(done) == 2100)
-        made.app.ledger.save()
+        made.app.storage.ledger.save()
         assert len(made.app.roster) <= MOST_OPEN
-        database = made.app.store.path
+        database = made.app.storage.store.path
         back_up(database)
         files = [database, database.with_name(database.name + "-wal"), backup_of(database)]
         disk = sum(file.stat().st_size for file in files)
-        rows = made.app.store.rows(sa.select(sa.func.count()).select_from(schema.refusals))
+        rows = made.app.storage.store.rows(sa.select(sa.func.count()).select_from(schema.refusals))
     assert rows[0]["count_1"] <= _MAX_REFUSAL_ROWS + 2 * len(Reason), "and what is counted under (others)"
     assert OPEN_DISK_BYTES / 4 < disk <= OPEN_DISK_BYTES, f"{disk:,} bytes"
     said = capfd.readouterr().err.splitlines()
@@ -171,8 +171,8 @@ def test_an_enrolled_fleet_replaces_nobody_and_bytes_are_bounded_too(store) -> N
 async def test_names_that_gave_way_leave_no_row(tmp_path) -> None:
     async with bench(tmp_path, tiny_task(min_devices=2), devices={"most": 3}) as made:
         await made.online(*(f"d{n}" for n in range(9)))
-        made.app.ledger.save()
-        assert len(made.app.store.rows(sa.select(schema.devices))) == 3
+        made.app.storage.ledger.save()
+        assert len(made.app.storage.store.rows(sa.select(schema.devices))) == 3
         assert made.app.forgetting.forgotten == 6
 
 
@@ -183,8 +183,8 @@ async def test_devices_that_are_away_for_long_are_forgotten(tmp_path) -> None:
         assert made.app.roster.stale(1.0) == []
         made.app.roster._wall = lambda: made.app.clock.wall() + DAY_S + 1
         made.app.forgetting._forget_stale()
-        made.app.ledger.save()
-        rows = made.app.store.rows(sa.select(schema.devices))
+        made.app.storage.ledger.save()
+        rows = made.app.storage.store.rows(sa.select(schema.devices))
         assert [row["device"] for row in rows] == ["here"], "who is online is not forgotten"
 
 

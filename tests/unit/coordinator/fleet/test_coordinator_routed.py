@@ -104,7 +104,7 @@ async def test_routes_beyond_the_bound_are_named_and_keep_what_they_have(tmp_pat
         await made.until(lambda: pointers(made, "a1"))
         assert len(made.app.jobs.exported) == 1
         assert pointers(made, "g1") == []
-        found, _ = look(made.app.store, made.app.settings, 0.0)
+        found, _ = look(made.app.storage.store, made.app.settings, 0.0)
         assert [one["words"] for one in found["unserved"]] == [
             "gyro -> label: 2 devices (g1, g2)",
             "acc, gyro -> label, speed: 1 device (both)",
@@ -168,7 +168,9 @@ async def test_a_restart_in_the_middle_of_an_export_goes_on_with_the_rest(tmp_pa
     async with routed(tmp_path, task(min_devices=6), first) as made:
         await fleet(made)
         over = asyncio.create_task(finish(made))
-        await made.until(lambda: made.app.driver.state.phase == "exporting" and served(made.app.store))
+        await made.until(
+            lambda: made.app.driver.state.phase == "exporting" and served(made.app.storage.store)
+        )
         over.cancel()
     async with routed(tmp_path, task(min_devices=6), second) as made:
         await made.phase("done")
@@ -230,7 +232,7 @@ async def test_what_a_device_chose_in_its_last_update_is_served_also_after_a_res
         await made.give("a1", Kind.UPDATE, frame(head))
         await made.phase("done")
         assert set(jobs.exported) == {("base/acc", "last/label"), ("base/acc2", "last/label")}
-        rows = made.app.store.rows(sa.select(schema.messages))
+        rows = made.app.storage.store.rows(sa.select(schema.messages))
         assert {(row["device"], row["round"]) for row in rows} == {("a1", 2), ("a2", 2)}
 
 
@@ -245,7 +247,7 @@ async def test_a_route_that_nobody_has_any_more_leaves_the_disk(tmp_path) -> Non
                 await made.online("a1", modalities=GYRO)
             await made.give("a1", Kind.UPDATE, frame(header("a1", round_, made.app.driver.state.manifest)))
         await made.phase("done")
-        there = served(made.app.store)
+        there = served(made.app.storage.store)
         assert [(one.need.blobs, one.version) for one in there] == [(("base/gyro", "last/label"), 4)]
         old = digest(b"1 ['base/acc', 'last/label']")
         assert not made.app.deployment._blobs.has(old)
@@ -263,7 +265,7 @@ async def test_a_device_whose_new_route_cannot_be_exported_keeps_its_bundle(tmp_
             head = header("a1", round_, made.app.driver.state.manifest, extra=best)
             await made.give("a1", Kind.UPDATE, frame(head))
         await made.phase("done")
-        assert [(one.need.blobs, one.version) for one in served(made.app.store)] == [
+        assert [(one.need.blobs, one.version) for one in served(made.app.storage.store)] == [
             (("base/acc", "last/label"), 1)
         ]
         assert made.app.deployment._blobs.has(pointers(made, "a1")[-1].bundle.digest)
@@ -345,7 +347,7 @@ async def test_a_device_that_comes_after_the_last_round_with_a_new_kind_gets_a_b
         assert len(jobs.exported) == 2, "the others' is not made again"
         assert pointers(made, "late")[-1].bundle.digest != pointers(made, "a1")[-1].bundle.digest
         assert pointers(made, "late")[-1].version == 1
-        _, waits = look(made.app.store, made.app.settings, made.app.clock.wall())
+        _, waits = look(made.app.storage.store, made.app.settings, made.app.clock.wall())
         assert waits == []
 
 
@@ -356,7 +358,7 @@ async def test_what_a_late_device_waits_for_is_said_where_no_bundle_can_be_made(
     jobs = PartJobs(broken=["base/gyro"])
 
     def said(made) -> list[str]:
-        _, waits = look(made.app.store, made.app.settings, made.app.clock.wall())
+        _, waits = look(made.app.storage.store, made.app.settings, made.app.clock.wall())
         return [wait.why for wait in waits if wait.what == "bundles"]
 
     async with routed(tmp_path, task(min_devices=3), jobs) as made:

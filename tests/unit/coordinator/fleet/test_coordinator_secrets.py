@@ -63,7 +63,9 @@ async def test_secrets_that_differ_are_warned_of_once_and_stand_in_status_and_me
             return [one for one in events if one[0].startswith("fleet_secrets")]
 
         def gauge() -> float:
-            (family,) = [f for f in _Collector(made.app).collect() if f.name == "lichen_fleet_secrets"]
+            (family,) = [
+                f for f in _Collector(made.app.measured).collect() if f.name == "lichen_fleet_secrets"
+            ]
             return family.samples[0].value
 
         warned = [("fleet_secrets_differ", "warning")]
@@ -76,7 +78,7 @@ async def test_secrets_that_differ_are_warned_of_once_and_stand_in_status_and_me
         assert gauge() == 1
         assert await logged("hall", fleet_secret=OTHERS) == [], "it was said"
         assert await logged("attic", fleet_secret=THIRD) == warned
-        made.app.ledger.save()
+        made.app.storage.ledger.save()
         assert gauge() == 3
         words = told("--why")
         assert f"secrets: {DIFFER}: hall has {OTHERS}; attic has {THIRD}; 2 others have {OURS}" in words

@@ -52,7 +52,7 @@ async def test_coverage_counts_a_target_that_a_device_learns_as_a_cell(tmp_path)
         for n in range(12):
             roster.update(state(f"d{n:02}", "acc", windows=(2, 1)))
         roster.update(state("fast", "acc", windows=(0, 0), targets=("speed",)))
-        chooser = Chooser(task, Rules.of(task), roster, store)
+        chooser = Chooser(task, Rules.of(task), roster, store, lambda _: ())
         for round_ in range(1, 9):
             asked = Select(round=round_, attempt=1)
             chosen = await chooser.choose(asked, roster.online(), RoundState(), Terms(1))

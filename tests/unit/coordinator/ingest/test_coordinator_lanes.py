@@ -140,7 +140,7 @@ async def test_a_flood_costs_an_honest_device_a_few_turns_and_bounded_memory(tmp
     async with bench(tmp_path, tiny_task(min_devices=2), quarantine={"refusals": 0}) as made:
         await made.online("honest", "flood")
         await made.phase("collecting")
-        ingest, base = made.app.ingest, made.app.driver.state.manifest
+        ingest, base = made.app.dispatcher, made.app.driver.state.manifest
         stop, sent = asyncio.Event(), 0
         noise = b"\xd9\xd9\xf7" + bytes(60_000)
 

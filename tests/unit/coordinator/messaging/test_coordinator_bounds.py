@@ -77,8 +77,8 @@ async def test_no_state_and_no_metric_of_a_quarantined_device_is_taken_and_it_is
         await made.give("a", Kind.STATE, messages.encode(state_of("a", windows=5)))
         await made.give("a", Kind.METRIC, messages.encode(Metric(device="a", round=1, metrics={"loss": 1.0})))
         assert made.app.roster.get("a").state.windows == 10
-        made.app.ledger.save()
-        assert [row["device"] for row in made.app.store.rows(schema.device_metrics.select())] == ["b"]
+        made.app.storage.ledger.save()
+        assert [row["device"] for row in made.app.storage.store.rows(schema.device_metrics.select())] == ["b"]
         made.app.standing._records.clear()
         await made.until(lambda: made.link.to("a", Kind.CMD))
         assert made.link.to("a", Kind.CMD)[0].command == "send_state"
@@ -118,7 +118,8 @@ async def test_a_device_fetches_so_many_bytes_a_day_and_a_revoked_one_none(tmp_p
         assert [one["event"] for one in lines if one["log_level"] == "warning"] == ["fetch_over_budget"]
         await made.give("b", Kind.FETCH, ask)
         await made.until(lambda: chunks("b") == 2)
-        made.app.guard.add(lambda d: Refused(Reason.REVOKED, "") if d == "c" else None)
+        revoked = Refused(Reason.REVOKED, "")
+        made.app.guard._barred = (lambda d: revoked if d == "c" else None, *made.app.guard._barred)
         await made.online("c")
         await made.give("c", Kind.FETCH, ask)
         await asyncio.sleep(0.05)
@@ -143,8 +144,8 @@ async def test_metrics_of_a_round_are_kept_of_those_who_took_part_in_it(tmp_path
         for device, round_ in (("a", 1), ("b", 1), ("a", 0), ("stranger", 1)):
             metric = Metric(device=device, round=round_, metrics={"loss": 1.0})
             await made.give(device, Kind.METRIC, messages.encode(metric))
-        made.app.ledger.save()
-        rows = made.app.store.rows(schema.device_metrics.select())
+        made.app.storage.ledger.save()
+        rows = made.app.storage.store.rows(schema.device_metrics.select())
         assert [(row["device"], row["round"]) for row in rows] == [("a", 1)]
 
 

@@ -13,7 +13,7 @@ from coordinator.fleet.requirements import Terms
 from coordinator.ingest.chunked_uploads import Uploads
 from coordinator.messaging.blob_server import BlobServer, FetchBudget
 from coordinator.messaging.fetch_queue import MAX_WAITING, MOST_OF_STRANGERS
-from coordinator.messaging.receipts import Teller
+from coordinator.messaging.receipts import AnswerQueue, Teller
 from coordinator.messaging.sender import Post
 from coordinator.storage import schema
 from coordinator.storage.database import Store
@@ -181,9 +181,9 @@ def test_a_round_that_ends_in_one_lane_spoils_no_upload_in_the_other(tmp_path, m
 async def serve(tmp_path, link: FakeLink, window: int = 2, known: tuple[str, ...] = ()):
     blobs = BlobStore(tmp_path / "blobs")
     post = Post(link, FLEET)
-    teller = Teller(post, Ledger(None, ManualClock()), "tiny")
+    teller = Teller(post, Ledger(None, ManualClock()), None, "tiny", AnswerQueue())
     budget = FetchBudget(0, known)
-    server = BlobServer(blobs, post, teller.say, window, ManualClock(), budget)
+    server = BlobServer(blobs, post, teller.say, window, ManualClock(), budget, may_have=lambda *_: True)
     return blobs, server, asyncio.gather(server.run(), teller.run())
 
 

@@ -24,7 +24,7 @@ async def test_no_message_waits_for_the_puback_of_its_answer(tmp_path) -> None:
         for kind, payload in given:
             topic = device_topic(FLEET, "a", kind)
             async with asyncio.timeout(5):
-                await made.app.ingest.dispatch(
+                await made.app.dispatcher.dispatch(
                     Message(topic, payload, False, lambda: acknowledged.append("x"))
                 )
         await made.until(lambda: len(acknowledged) == len(given))

@@ -59,7 +59,7 @@ async def test_a_late_finding_takes_back_nothing_that_counts(tmp_path: Path) -> 
         await made.app.teller.drained()
         assert [one.status for one in made.link.receipts("a")] == ["accepted"]
         assert made.refusals() == {}
-        assert made.app.store.rows(sa.select(schema.updates.c.lost)) == [{"lost": ""}]
+        assert made.app.storage.store.rows(sa.select(schema.updates.c.lost)) == [{"lost": ""}]
         assert not list((tmp_path / "coordinator" / "updates").rglob("*.lost"))
 
 

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from coordinator.cli.status import look
+from coordinator.delivery import rollout_service
 from coordinator.fleet.device_registry import Device as Known
 from coordinator.rollout import blocked_devices as hindered
-from coordinator.rollout import service
 from coordinator.rollout.model import Course, Member, Rollout
 from coordinator.status.rollout_view import waits
 from edge_agent.status.model_status import hindrance, no_model
@@ -31,7 +31,7 @@ PLAIN = "no space [2J left [bold]on the disk"
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr(service, "TICK_S", 0.01)
+    monkeypatch.setattr(rollout_service, "TICK_S", 0.01)
     monkeypatch.setattr("edge_agent.deployment.service._AGAIN_S", 0.02)
     monkeypatch.setattr("edge_agent.deployment.executor._AGAIN_S", 0.02)
 
@@ -168,9 +168,9 @@ async def test_the_rollout_s_status_and_the_coordinator_s_say_why_a_device_has_n
         said = Hindrance(why=ESCAPES, version=1, bundle=pointer.bundle.digest, serial=pointer.serial)
         await devices.say("a", hindered=said)
         await devices.say("b", hindered=said.model_copy(update={"version": 7}))
-        await made.until(lambda: made.app.deployed.rollouts.course().rollout.members["a"].seen)
-        assert f"waits for a ({PLAIN})" in made.app.deployed.rollouts.waiting_for
-        _, waited = look(made.app.store, made.app.settings, 0.0)
+        await made.until(lambda: made.app.storage.rollouts.course().rollout.members["a"].seen)
+        assert f"waits for a ({PLAIN})" in made.app.storage.rollouts.waiting_for(made.app.roster.get)
+        _, waited = look(made.app.storage.store, made.app.settings, 0.0)
         (going,) = [wait for wait in waited if wait.what == "rollout"]
         assert f"waits for a ({PLAIN})" in going.why
         (others,) = [wait for wait in waited if wait.what == "models"]
@@ -183,5 +183,5 @@ async def test_the_rollout_s_status_and_the_coordinator_s_say_why_a_device_has_n
         assert "\x1b" not in shown
         assert "no space" in shown
         await devices.say("a")
-        await made.until(lambda: "waits for a" in made.app.deployed.rollouts.waiting_for)
-        assert "no space" not in made.app.deployed.rollouts.waiting_for
+        await made.until(lambda: "waits for a" in made.app.storage.rollouts.waiting_for(made.app.roster.get))
+        assert "no space" not in made.app.storage.rollouts.waiting_for(made.app.roster.get)

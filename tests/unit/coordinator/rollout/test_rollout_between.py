@@ -3,12 +3,14 @@
 import asyncio
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
 from coordinator.cli.rollout import app
-from coordinator.rollout import releases, service
+from coordinator.delivery import rollout_service
+from coordinator.rollout import releases
 from coordinator.rollout.model import Abort, Create
 from coordinator.trust.repository import FOLDER
 from coordinator.trust.signer import Unsigned
@@ -35,7 +37,7 @@ ONE = {"rollout": {"mode": "manual", "soak_s": 0.0}}
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch) -> None:
-    monkeypatch.setattr(service, "TICK_S", 0.01)
+    monkeypatch.setattr(rollout_service, "TICK_S", 0.01)
 
 
 async def brought(made, file, names="ab", **changes) -> str:
@@ -43,7 +45,7 @@ async def brought(made, file, names="ab", **changes) -> str:
     task = tiny_task(count=1, min_devices=1)
     file.write_bytes(bundle(task, content=b"brought"))
     release = releases.take(file, made.app.settings.state_dir, task)
-    made.app.deployed.rollouts.book.play(
+    made.app.storage.rollouts.book.play(
         Create(release=release, plan=plan(canary=f"device:{','.join(names)}", **changes)), 1.8e9
     )
     return release.digests[0]
@@ -55,9 +57,8 @@ async def test_a_device_that_comes_before_the_announcement_can_fetch_what_it_is_
         await devices.say("a")
         await deliver(made, "a")
         await made.phase("done")
-        rollouts = made.app.deployed.rollouts
-        rollouts.connected = lambda: False  # nothing is announced from here on
-        rollouts.ensure = lambda _: None
+        made.app.rollout._link = SimpleNamespace(connected=False)  # nothing is announced from here on
+        made.app.rollout._bundles = SimpleNamespace(ensure=lambda _: None)
         name = await brought(made, tmp_path / "one.bundle", "a")
         await made.until(lambda: course(made).rollout.members)
         assert not made.app.deployment._bundles._blobs.has(name)
@@ -86,7 +87,7 @@ async def test_a_brought_bundle_that_has_rotted_is_not_served(tmp_path) -> None:
         await Devices(made).say("a")
         await deliver(made, "a")
         await made.phase("done")
-        made.app.deployed.rollouts.ensure = lambda _: None
+        made.app.rollout._bundles = SimpleNamespace(ensure=lambda _: None)
         name = await brought(made, tmp_path / "one.bundle", "nobody")
         file = made.app.settings.state_dir / releases.FOLDER / name
         file.write_bytes(b"rotten")
@@ -104,7 +105,7 @@ async def test_an_abort_and_a_new_rollout_between_two_looks_leave_no_old_pointer
         await made.phase("done")
         await brought(made, tmp_path / "one.bundle", "a")
         await made.until(lambda: devices.own("a"))
-        book = made.app.deployed.rollouts.book
+        book = made.app.storage.rollouts.book
         release = course(made).rollout.release
         book.play(Abort(), 1.8e9)  # no look at the book between the two
         book.play(Create(release=release, plan=plan(canary="device:b")), 1.8e9)
@@ -121,7 +122,8 @@ async def test_who_is_revoked_while_it_is_in_a_stage_neither_holds_nor_ends_it(t
         await deliver(made, "ab")
         await made.until(lambda: devices.own("a") and devices.own("b"))
         no = Refused(Reason.QUARANTINED, "revoked")
-        made.app.guard.add(lambda device: no if device == "b" else None)
+        barred = made.app.guard._barred
+        made.app.guard._barred = (lambda device: no if device == "b" else None, *barred)
         await devices.tried("a", "committed")
         await made.until(lambda: devices.own("c"))
         assert course(made).rollout.members["b"].barred
@@ -189,7 +191,7 @@ async def test_a_coordinator_that_was_started_without_rollouts_is_to_be_restarte
 async def test_a_signed_fleet_gets_both_versions_signed_and_after_the_end_one(tmp_path) -> None:
     made_by, _ = fleet(tmp_path / "coordinator" / FOLDER)
     async with bench(tmp_path, tiny_task(count=1, min_devices=1), **ONE) as made:
-        devices, book = Devices(made), made.app.deployed.rollouts.book
+        devices, book = Devices(made), made.app.storage.rollouts.book
         for name in "ab":
             await devices.say(name)
         await deliver(made, "ab")
@@ -236,7 +238,7 @@ async def test_an_announcement_that_takes_long_is_not_the_last_word_over_a_later
             await devices.say(name)
         await deliver(made, "ab")
         await made.phase("done")
-        book = made.app.deployed.rollouts.book
+        book = made.app.storage.rollouts.book
         book.play(Create(release=course(made).newest, plan=plan(canary="share:1", soak_s=0.0)), 1.8e9)
         for name in "ab":
             await made.until(lambda one=name: devices.own(one))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinator.rollout import service
+from coordinator.delivery import rollout_service
 from coordinator.rollout.device_record import LEFT_OUT_AFTER, MAX_BASE_SHARE
 from coordinator.rollout.model import Begun, Create
 from coordinator.rollout.plan import Gates, rank
@@ -139,7 +139,7 @@ class Crowd(Devices):
 
 
 async def test_the_coordinator_carries_versions_past_one_member_that_lies_and_names_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(service, "TICK_S", 0.01)
+    monkeypatch.setattr(rollout_service, "TICK_S", 0.01)
     (tmp_path / "task.toml").write_text("")
     names, liar = TWENTY[:12], min(TWENTY[:12], key=rank)
     how = {"mode": "staged", "canary": "share:0.2", "soak_s": 0.0, "deadline_s": 60.0}

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from coordinator.cli.rollout import app
 from coordinator.cli.status import look
-from coordinator.rollout import service
+from coordinator.delivery import rollout_service
 from coordinator.rollout.model import Begun, Create
 from coordinator.rollout.store import Book
 from coordinator.status.prometheus import _Collector
@@ -35,7 +35,7 @@ QUICK = {"mode": "staged", "canary": "label:site=barn", "soak_s": 0.0, "deadline
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch) -> None:
-    monkeypatch.setattr(service, "TICK_S", 0.01)
+    monkeypatch.setattr(rollout_service, "TICK_S", 0.01)
 
 
 class Devices:
@@ -99,7 +99,7 @@ async def deliver(made, devices, value: float = 1.0) -> None:
 
 
 def course(made):
-    return made.app.deployed.rollouts.course()
+    return made.app.storage.rollouts.course()
 
 
 async def test_a_version_goes_to_the_canary_and_then_to_all(tmp_path) -> None:
@@ -139,9 +139,9 @@ async def test_a_version_goes_to_the_canary_and_then_to_all(tmp_path) -> None:
         assert back.serial > fleet.serial
         assert signer.versions == [1]
         assert devices.own("b")[-1] == b"", "b never saw it"
-        found, _ = look(made.app.store, made.app.settings, 0.0)
+        found, _ = look(made.app.storage.store, made.app.settings, 0.0)
         assert found["rollout"] == {"phase": "failed", "version": 2, "number": 2, "stage": 0}
-        samples = {m.name: m.samples for m in _Collector(made.app).collect()}
+        samples = {m.name: m.samples for m in _Collector(made.app.measured).collect()}
         phases = {s.labels["phase"]: s.value for s in samples["lichen_rollout_devices"]}
         assert phases == {"waiting": 0, "trial": 0, "committed": 0, "rolled_back": 1, "refused": 0}
 
@@ -358,7 +358,7 @@ async def test_the_operator_rolls_a_file_out_pauses_resumes_and_aborts(tmp_path)
         assert asked("abort", "-c", file)["phase"] == "aborted"
         await made.until(lambda: devices.own("b")[-1] == b"")
         assert devices.pointer("b").bundle.digest == devices.pointer("a").bundle.digest
-        _, waited = look(made.app.store, made.app.settings, 0.0)
+        _, waited = look(made.app.storage.store, made.app.settings, 0.0)
         assert all(wait.what != "rollout" for wait in waited)
     found = asked("status", "-c", file)
     assert (found["running"], found["rollout"]["phase"], found["past"][0]["phase"]) == (

@@ -90,8 +90,8 @@ async def test_a_device_that_is_silent_for_long_is_offline_until_it_says_otherwi
     async with bench(tmp_path, tiny_task(min_devices=2), devices=quick) as made:
         await made.online("a")
         await made.until(lambda: not made.app.roster.get("a").online)
-        made.app.ledger.save()
-        assert made.app.store.rows(schema.devices.select())[0]["state"]["status"] == "offline"
+        made.app.storage.ledger.save()
+        assert made.app.storage.store.rows(schema.devices.select())[0]["state"]["status"] == "offline"
         await made.online("a")
         assert made.app.roster.online() == ("a",)
         for _ in range(4):  # whatever it sends shows that it is here

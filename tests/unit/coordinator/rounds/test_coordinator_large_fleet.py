@@ -74,7 +74,7 @@ async def test_a_round_of_thousands_leaves_bounded_lines_rows_and_words(tmp_path
             announced = messages.decode(payload, RoundAnnouncement)
             assert (announced.selected_count, len(announced.selected)) == (MANY, 64)
             assert len(payload) < 8_000
-            store = made.app.store
+            store = made.app.storage.store
             table = schema.attempts
             [row] = store.rows(sa.select(size(table, "selected").label("a"), size(table, "why").label("b")))
             assert row["a"] + row["b"] < 40_000
@@ -211,9 +211,9 @@ async def test_a_phase_that_goes_on_for_long_begins_its_journal_anew(tmp_path, m
         await made.phase("collecting")
         for n in range(12):
             await made.app.driver.post(Presence(here=bool(n % 2)))
-        assert len(made.app.store.journal()) <= 6
+        assert len(made.app.storage.store.journal()) <= 6
         assert made.app.driver.state.selected == ("a", "b")
-        assert made.app.store.journal()[0][1].state.selected == ("a", "b")
+        assert made.app.storage.store.journal()[0][1].state.selected == ("a", "b")
 
 
 def test_values_are_packed_and_come_back_and_rotten_ones_say_so() -> None:

@@ -64,7 +64,7 @@ async def test_the_coverage_that_prometheus_shows_counts_windows_without_labels(
     async with bench(tmp_path, TASK) as made:
         made.app.roster.update(state("a", acc=0.0, gyro=1.0))
         made.app.roster.update(state("b", acc=0.5))
-        [family] = [one for one in _Collector(made.app).collect() if one.name == "lichen_coverage"]
+        [family] = [one for one in _Collector(made.app.measured).collect() if one.name == "lichen_coverage"]
     found = {(s.labels["modality"], s.labels["label"]): s.value for s in family.samples}
     assert found == {("acc", ""): 2.0, ("gyro", ""): 0.0}
 
@@ -75,7 +75,7 @@ async def test_modalities_are_covered_where_there_are_no_classes(roster) -> None
     roster.update(state("rare", acc=0.5, gyro=0.9, nose=0.0))
     assert roster.present("rare") == {"acc": (20,), "gyro": (4,), "nose": (40,)}
     assert roster.present("d00") == {"acc": (40,), "gyro": (0,)}, "declared, and never delivered"
-    chooser = Chooser(TASK, Rules.of(TASK), roster, roster.store)
+    chooser = Chooser(TASK, Rules.of(TASK), roster, roster.store, lambda _: ())
     for round_ in range(1, 9):
         asked = Select(round=round_, attempt=1)
         chosen = await chooser.choose(asked, roster.online(), RoundState(), TERMS)

@@ -29,7 +29,7 @@ from runtime.storage.spool import Spool
 from tests.support.agent_data import toy_task
 from tests.support.agent_link import FakeLink
 from tests.support.coordinator_bench import bench
-from tests.support.coordinator_fake import FLEET, frame, header, tiny_task
+from tests.support.coordinator_fake import ANYBODY, FLEET, frame, header, tiny_task
 from tests.unit.edge_agent.messaging.test_agent_session import make
 
 RULES = QuarantineSettings(refusals=1, first_s=600.0)
@@ -77,12 +77,12 @@ def test_world_a_quarantine_ends_in_its_time_also_where_the_clock_was_set_back(t
     clock, wall = ManualClock(), [2e9]
     with Store(tmp_path / "coordinator.sqlite3") as store:
         ledger = Refusals(store, clock)
-        standing = Standing(store, ledger, lambda: wall[0], RULES)
+        standing = Standing(store, ledger, lambda: wall[0], RULES, **ANYBODY)
         standing.refused("dev", Refused(Reason.MALFORMED, "bits"))
         wall[0] -= 86400.0
         assert "600 s" in str(standing.barred("dev"))
         ledger.save()
-        again = Standing(store, ledger, lambda: wall[0], RULES)
+        again = Standing(store, ledger, lambda: wall[0], RULES, **ANYBODY)
         wall[0] += 599.0
         assert standing.barred("dev") is not None
         assert again.barred("dev") is not None
@@ -186,7 +186,7 @@ async def test_world_a_device_that_goes_on_refusing_is_given_the_task_again_ever
             if number < 2:
                 await made.online("a", refuses="the task cannot be read")
             else:
-                announcer.taskless("a")
+                announcer.on_device_without_task("a")
             await clock.advance(30.0)
             await announcer._repeat_task()
             said.append(sum(topic == broadcast_topic(FLEET, Kind.TASK) for topic, _, _ in made.link.sent))
@@ -257,5 +257,5 @@ async def test_world_an_index_that_rotted_is_found_at_the_start_and_salvaged(tmp
     path.write_bytes(data)
     with capture_logs() as said:
         async with bench(tmp_path) as made:
-            assert made.app.store.get_meta("task") is not None
+            assert made.app.storage.store.get_meta("task") is not None
     assert "database_salvaged" in {line["event"] for line in said}

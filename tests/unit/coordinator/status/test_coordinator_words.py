@@ -19,7 +19,7 @@ async def test_the_round_is_said_again_while_nothing_changes(tmp_path, monkeypat
     monkeypatch.setattr("coordinator.rounds.announcer._MIN_SPACING_S", 0.0)
     async with bench(tmp_path) as made:
         made.app.announcer._repeat_s = 0.05
-        made.app.announcer.changed()
+        made.app.wires.changes.set()
         await made.until(lambda: len(said(made.link)) >= 5)
         assert said(made.link)[-1].every_s == 0.05
         assert said(made.link)[-1].phase == "waiting_for_devices"
@@ -127,7 +127,7 @@ async def test_a_broker_that_is_gone_is_named_in_words_log_and_history(tmp_path,
     async with bench(tmp_path) as made:
         made.link.connected = False
         words = "not connected to the broker (connecting to nowhere); round 1 attempt 1"
-        await made.until(lambda: words in (made.app.store.get_meta("why") or ""))
+        await made.until(lambda: words in (made.app.storage.store.get_meta("why") or ""))
         assert words in read(tmp_path / "coordinator")["why"]
         logged: list[str] = []
 
@@ -137,4 +137,4 @@ async def test_a_broker_that_is_gone_is_named_in_words_log_and_history(tmp_path,
 
         await made.until(lambda: f"why='{words}" in log())  # the driver has looked
         made.link.connected = True
-        await made.until(lambda: words not in (made.app.store.get_meta("why") or ""))
+        await made.until(lambda: words not in (made.app.storage.store.get_meta("why") or ""))

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from coordinator.app import Coordinator
+from coordinator.app import link_of
 from coordinator.cli import status
 from coordinator.cli.main import app as coordinator_app
 from coordinator.round_machine.events import Phase, RoundState, Rules
@@ -26,7 +26,7 @@ from runtime.storage.folder_lock import Owner
 from runtime.waits import Explained, Wait, lines, span
 from runtime.waits import read as read_waits
 from tests.support.coordinator_bench import FakeLink, bench
-from tests.support.coordinator_fake import TinyJobs, TinyServer, settings_for, tiny_task
+from tests.support.coordinator_fake import settings_for, tiny_task
 from tests.unit.edge_agent.messaging.test_agent_session import config
 
 NOW = 1_700_000_000.0
@@ -298,7 +298,7 @@ async def test_a_started_coordinator_asks_those_it_knows_and_has_not_heard(tmp_p
     monkeypatch.setattr("coordinator.messaging.state_requests._PAUSES_S", (0.05, 0.3))
     async with bench(tmp_path, tiny_task(min_devices=9)) as made:
         await made.online("a", "b", "c")
-        made.app.ledger.save()
+        made.app.storage.ledger.save()
         await made.until(lambda: True)
     link = FakeLink()
     async with bench(tmp_path, tiny_task(min_devices=9), link=link) as made:
@@ -313,12 +313,9 @@ async def test_a_started_coordinator_asks_those_it_knows_and_has_not_heard(tmp_p
 
 async def test_the_will_is_made_anew_at_each_connect(tmp_path):
     made = []
-    Coordinator(
-        settings_for(tmp_path, 1), tiny_task(), TinyServer(), jobs=TinyJobs(),
-        make_link=lambda *_a, **options: made.append(options) or FakeLink(),
-    ).close()  # fmt: skip
-    (options,) = made
-    assert options["ping_topic"] == "lichen/v1/test/b/ping"
+    link_of(settings_for(tmp_path, 1), lambda *_a, **options: made.append(options) or FakeLink())
+    assert made[0]["ping_topic"] == "lichen/v1/test/b/ping"
     async with bench(tmp_path) as running:
         will = await running.until(lambda: running.link.will)
         assert b'"offline"' in will().payload
+        assert will() is not will()

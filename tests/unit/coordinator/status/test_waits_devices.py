@@ -28,7 +28,7 @@ async def test_a_quarantined_and_a_revoked_device_are_named_from_the_folder_and_
         await made.online("a", "b", "c")
         await made.phase("waiting_for_devices")
         made.app.standing.refused("a", Refused(Reason.MALFORMED, "bits"))
-        made.app.ledger.save()
+        made.app.storage.ledger.save()
         Authority.create(settings.state_dir / "authority", settings.fleet, ["localhost"])
         with Book(settings.state_dir) as book:
             book.revoke("b", unknown=True)

@@ -22,7 +22,7 @@ async def test_a_start_replays_only_what_came_since_the_last_round(tmp_path) -> 
             await made.give("a", Kind.UPDATE, frame(header("a", round_, made.app.driver.state.manifest)))
         await made.until(lambda: made.app.driver.state.round == 6)
         await made.phase("collecting")
-        journal = made.app.store.journal()
+        journal = made.app.storage.store.journal()
         assert isinstance(journal[0][1], Checkpoint)
         assert journal[0][1].state.round == 6
         assert len(journal) < 6
@@ -39,8 +39,8 @@ async def test_a_round_that_nobody_answers_does_not_fill_the_disk(tmp_path, monk
     async with bench(tmp_path, tiny_task(deadline_s=0.01)) as made:
         await made.online("a")
         await made.until(lambda: made.app.driver.state.attempt > 12)
-        attempts = made.app.store.rows(sa.select(schema.attempts.c.attempt))
-        events = made.app.store.rows(sa.select(schema.events.c.seq))
+        attempts = made.app.storage.store.rows(sa.select(schema.attempts.c.attempt))
+        events = made.app.storage.store.rows(sa.select(schema.events.c.seq))
         assert len(attempts) <= 3
         assert len(events) <= 20
 
@@ -56,7 +56,7 @@ async def test_headers_of_old_rounds_leave_the_database_and_the_newest_stay(tmp_
             await made.give("a", Kind.UPDATE, frame(header("a", round_, made.app.driver.state.manifest)))
         await made.phase("done")
         for table in (schema.updates, schema.device_metrics, schema.attempts):
-            rows = made.app.store.rows(sa.select(table.c.round).order_by(table.c.round))
+            rows = made.app.storage.store.rows(sa.select(table.c.round).order_by(table.c.round))
             assert [row["round"] for row in rows] == [4, 5, 6], table.name
     found = history(tmp_path / "coordinator")
     assert [one["round"] for one in found["rounds"]] == [4, 5, 6]

@@ -36,7 +36,7 @@ def state_of(device: str, windows: int = 0) -> State:
 def commits(app) -> list[str]:
     """From now on, every commit of that database."""
     seen: list[str] = []
-    sa.event.listen(app.store._engine, "commit", lambda _: seen.append("commit"))
+    sa.event.listen(app.storage.store._engine, "commit", lambda _: seen.append("commit"))
     return seen
 
 
@@ -49,7 +49,7 @@ async def test_a_flood_of_garbage_costs_no_commit_each(tmp_path) -> None:
             message = Message(
                 f"lichen/v1/test/d/a/up/{topic}", payload, False, lambda: acknowledged.append("")
             )
-            await made.app.ingest.dispatch(message)
+            await made.app.dispatcher.dispatch(message)
 
         for number in range(200):
             await give("fetch", b"%d" % number)
@@ -62,7 +62,7 @@ async def test_a_flood_of_garbage_costs_no_commit_each(tmp_path) -> None:
         counted = made.refusals()
         assert counted["a", "malformed"] == 200
         assert sum(counted.values()) == 400
-        assert made.app.store.rows(sa.select(schema.device_metrics)) == [], "it took part in no round"
+        assert made.app.storage.store.rows(sa.select(schema.device_metrics)) == [], "it took part in no round"
 
 
 async def test_a_state_is_on_disk_before_it_is_acknowledged(tmp_path) -> None:

@@ -8,7 +8,6 @@ from typer.testing import CliRunner
 
 from coordinator.aggregation.reported_metrics import mean
 from coordinator.aggregation.round_fold import Folding
-from coordinator.app import DATABASE
 from coordinator.cli.main import app as coordinator
 from coordinator.cli.round import app as rounds
 from coordinator.config.coordinator import load_settings, load_task
@@ -16,7 +15,7 @@ from coordinator.fleet.requirements import terms_of
 from coordinator.ingest.header_checks import check_header
 from coordinator.recovery.backup import backup_of
 from coordinator.recovery.evidence import newest_manifest
-from coordinator.recovery.folder_owner import check_owner, own_task
+from coordinator.recovery.folder_owner import DATABASE, check_owner, own_task
 from coordinator.selection.policies import Draw, policy
 from coordinator.status.history import read
 from coordinator.status.prometheus import _Collector
@@ -140,7 +139,7 @@ async def test_a_device_is_served_its_own_rows_and_nobody_elses_also_after_a_res
         assert digest(served(made, "a", rows.digest)) == rows.digest
         assert served(made, "b", rows.digest) == b""
         assert digest(served(made, "b", whole.digest)) == whole.digest
-        families = {one.name: one for one in _Collector(made.app).collect()}
+        families = {one.name: one for one in _Collector(made.app.measured).collect()}
         assert families["lichen_blobs_withheld"].samples[0].value == 2
     async with graph_bench(tmp_path, TASK) as made:
         await asks(made, "b", rows.digest)
@@ -207,7 +206,7 @@ async def test_what_judges_or_finishes_a_version_would_not_get_them_either(tmp_p
 async def two_rounds(root, *, cut: bool) -> str:
     """Round 2: a has a new thing, c joins, b takes no part; cut off when the first of them is receipted."""
     async with graph_bench(root, TASK) as made:
-        made.app.driver.may_select = lambda: (
+        made.app.fleet.may_select = lambda: (
             made.app.driver.state.round == 1 or made.app.roster.online() == ("a", "c")
         )
         await first_round(made)
@@ -384,7 +383,7 @@ async def test_gateways_are_able_by_their_triples(tmp_path) -> None:
         await gateways_online(made, "young", triples=3)
         await gateways_online(made, "small", roles=("prototype",))
         why = made.app.driver.why()
-        families = {one.name: one for one in _Collector(made.app).collect()}
+        families = {one.name: one for one in _Collector(made.app.measured).collect()}
         assert made.app.graphs.offered_to("small") == {}
         assert "features" not in made.app.jobs.done
     assert "young (3 of 5 triples)" in why

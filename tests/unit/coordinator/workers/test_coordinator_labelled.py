@@ -8,20 +8,21 @@ import pytest
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
-from coordinator.app import Coordinator
 from coordinator.cli.main import app
 from coordinator.config.coordinator import load_settings, load_task
+from coordinator.recovery.state_folder import open_storage
 from coordinator.workers.jobs import Lineage, WorkerJobs
 from coordinator.workers.labelled_data import FILE
 from models.data import window_set
-from models.worker import job_folder as jobs
+from models.worker import job_folder
 from protocol.errors import Misconfigured, Transient
 from protocol.frames.frame import Limits
 from protocol.messages import decode
 from protocol.tasks.announcement import TaskAnnouncement
 from protocol.tasks.task import Labelled, Task
 from protocol.topics import Kind, broadcast_topic
-from tests.support.coordinator_bench import FakeLink, bench
+from runtime.clock import SystemClock
+from tests.support.coordinator_bench import bench
 from tests.support.coordinator_fake import FLEET, settings_for, tiny_task
 from tests.support.coordinator_guided import Guided, GuidedJobs
 
@@ -50,7 +51,7 @@ async def test_devices_and_the_state_folder_do_not_learn_where_the_labelled_wind
         heard = decode(said[-1], TaskAnnouncement).read()
         assert b"few.npz" not in b"".join(payload for _, payload, _ in made.link.sent)
         assert heard == tiny_task()
-        assert "few.npz" not in made.app.store.get_meta("task")
+        assert "few.npz" not in made.app.storage.store.get_meta("task")
         kept = window_set.load(tmp_path / "coordinator" / FILE, TASK)
         assert kept.y_B.tolist() == [0, 1] * 3
     async with bench(tmp_path, tiny_task(), GuidedJobs(), Guided()):  # it may leave the task, and come to it
@@ -80,8 +81,12 @@ async def test_what_the_labelled_windows_lack_is_a_warning_at_the_start(tmp_path
 )
 def test_labelled_windows_that_do_not_fit_are_named_before_anything_is_written(tmp_path, make, words) -> None:
     make(tmp_path)
-    with pytest.raises(Misconfigured, match=words) as found:
-        Coordinator(settings_for(tmp_path, 1), TASK, Guided(), jobs=GuidedJobs(), link=FakeLink())
+    settings = settings_for(tmp_path, 1)
+    with (
+        pytest.raises(Misconfigured, match=words) as found,
+        open_storage(settings, TASK, SystemClock(), keeps_messages=False),
+    ):
+        pass
     assert str(found.value).startswith(f"{tmp_path / 'task.toml'}: labelled: ")
     assert not (tmp_path / "coordinator" / "coordinator.sqlite3").exists()
 
@@ -125,8 +130,8 @@ async def test_jobs_tell_the_worker_where_the_kept_windows_lie_and_nothing_of_th
 
     async def run(self, folder, _timeout) -> None:
         del self
-        asked.append(jobs.read_job(folder))
-        jobs.save_result(folder, {"metrics": {"loss": 1.0}}, {"head/w": np.ones(1, np.float32)})
+        asked.append(job_folder.read_job(folder))
+        job_folder.save_result(folder, {"metrics": {"loss": 1.0}}, {"head/w": np.ones(1, np.float32)})
 
     monkeypatch.setattr("runtime.process.worker.Worker.run", run)
     made = WorkerJobs(TASK, tmp_path / "jobs", None, settings, tmp_path / FILE)

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from coordinator.rollout import service
+from coordinator.delivery import rollout_service
 from coordinator.rollout.model import Abort, Begun, Course, Create, Heard
 from coordinator.rollout.shared import next_serial
 from coordinator.trust import root_ceremony
@@ -116,7 +116,7 @@ def test_a_book_that_was_lost_goes_on_by_the_clock_alone():
 
 
 async def test_who_has_counted_goes_on_counting_also_where_the_book_was_lost(tmp_path, monkeypatch):
-    monkeypatch.setattr(service, "TICK_S", 0.01)
+    monkeypatch.setattr(rollout_service, "TICK_S", 0.01)
     one = tiny_task(count=1, min_devices=1)
     async with bench(tmp_path, one, rollout={"mode": "manual"}) as made:
         await Devices(made).say("a")
@@ -132,7 +132,7 @@ async def test_who_has_counted_goes_on_counting_also_where_the_book_was_lost(tmp
 
 @pytest.mark.parametrize("routed", [False, True])
 async def test_each_device_gets_decisions_that_were_signed_for_it(tmp_path, monkeypatch, routed):
-    monkeypatch.setattr(service, "TICK_S", 0.01)
+    monkeypatch.setattr(rollout_service, "TICK_S", 0.01)
     repository, key = rooted(tmp_path)
     blobs = BlobStore(tmp_path / "coordinator" / "blobs")
     parts = (PartJobs(), Parts()) if routed else ()

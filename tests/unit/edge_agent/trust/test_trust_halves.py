@@ -98,7 +98,7 @@ async def test_without_a_root_nothing_is_signed(tmp_path) -> None:
         await made.phase("collecting")
         await made.until(lambda: made.link.to("a", Kind.OFFER))
         assert (tasks(made)[-1].signed, made.link.to("a", Kind.OFFER)[-1].signed) == (None, None)
-        assert made.app.store.get_meta(META) is None
+        assert made.app.storage.store.get_meta(META) is None
 
 
 async def test_the_status_names_devices_that_do_not_act_on_what_came(tmp_path) -> None:

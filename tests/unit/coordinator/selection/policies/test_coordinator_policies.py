@@ -240,7 +240,7 @@ async def test_a_restart_between_two_rounds_changes_no_choice(tmp_path) -> None:
         while done < 6:
             async with bench(folder, task, server=TwoParts()) as made:
                 last = done + 1 if restarts else 6  # the next one is opened by the next process
-                made.app.driver.may_select = lambda app=made.app, last=last: (
+                made.app.fleet.may_select = lambda app=made.app, last=last: (
                     len(app.roster.online()) == 5 and app.driver.state.round <= last
                 )
                 for n in range(5):
@@ -275,7 +275,7 @@ async def test_what_an_update_moved_is_in_its_row(tmp_path) -> None:
     async with bench(tmp_path, task, server=TwoParts()) as made:
         await made.online("d0", "d2")
         await deliver(made, 1)
-        rows = made.app.store.rows(sa.select(schema.updates.c.blobs))
+        rows = made.app.storage.store.rows(sa.select(schema.updates.c.blobs))
         assert rows == [{"blobs": ["part/acc"]}]
-        attempts = made.app.store.rows(sa.select(schema.attempts))
+        attempts = made.app.storage.store.rows(sa.select(schema.attempts))
         assert (attempts[0]["policy"], attempts[0]["passed"]) == ("coverage", {})

@@ -1,0 +1,152 @@
+"""Carries a rollout on: plays what the devices say at the machine, and has its decisions announced."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import structlog
+
+from coordinator.admission.access import Barred
+from coordinator.delivery.staged import Bundles
+from coordinator.fleet.device_registry import Device, Roster
+from coordinator.messaging.sender import LinkLike
+from coordinator.rollout.model import Course, Heard, Release, Rollout, Tick
+from coordinator.rollout.plan import Fact
+from coordinator.rollout.recorder import RolloutRecorder
+from coordinator.rollout.transitions import needs_fleet
+from protocol.errors import LichenError
+from runtime.clock import Clock
+from runtime.concurrency.signals import Signal
+
+log = structlog.get_logger(__name__)
+
+TICK_S: Final = 1.0
+_AGAIN_S: Final = 5.0
+"""An announcement that failed is made again so often; and at each connect."""
+
+
+class Delivery(Protocol):
+    """Brings devices what was decided."""
+
+    def fits(self, release: Release, /) -> Callable[[str], bool]:
+        """Of a release: whether it has a bundle for a device."""
+
+    async def announce(self) -> bool:
+        """Publish what devices should run; False: not all of it could be."""
+
+
+class RolloutService:
+    """The loop.
+
+    Args:
+        rollouts: what was decided, and decides.
+        delivery: announces it.
+        bundles: puts those that devices are pointed at where they can fetch them.
+        roster: the devices.
+        barred: who gets nothing.
+        link: without a broker nothing is announced; each connect announces what is so by then.
+        changes: set when something was decided, here or by ``lichen rollout``.
+        clock: the time.
+    """
+
+    def __init__(
+        self,
+        rollouts: RolloutRecorder,
+        delivery: Delivery,
+        bundles: Bundles,
+        *,
+        roster: Roster,
+        barred: Barred,
+        link: LinkLike,
+        changes: Signal,
+        clock: Clock,
+    ) -> None:
+        self._rollouts = rollouts
+        self._delivery = delivery
+        self._bundles = bundles
+        self._roster = roster
+        self._barred = barred
+        self._link = link
+        self._changes = changes
+        self._clock = clock
+        self._looked_at: tuple[int, dict[str, tuple[Device, bool]]] = (-1, {})
+        """Of a rollout, what its devices said when it was looked last, and whether they were barred."""
+        self._announced = -1
+        self._again_at = 0.0
+
+    async def run(self) -> None:
+        """Go on, for ever."""
+        while True:
+            try:
+                await self.turn()
+            except (LichenError, OSError) as error:
+                log.warning("rollout_not_carried_on", why=str(error))
+            await self._clock.sleep(TICK_S)
+
+    async def turn(self) -> None:
+        """Look once at what the devices say, and announce what was decided here or by ``lichen rollout``."""
+        course = await asyncio.to_thread(self._rollouts.course)
+        if course.open is not None or course.waiting is not None:
+            await asyncio.to_thread(self._look, course)
+            course = await asyncio.to_thread(self._rollouts.course)
+        # Blobs may be collected by who looked before the book named them.
+        await asyncio.to_thread(self._bundles.ensure, course)
+        over = course.rollout is not None and course.open is None and not course.rollout.cleared
+        if (course.serial == self._announced and not over) or self._clock.now() < self._again_at:
+            return
+        if not self._link.connected:
+            return
+        serial = course.serial
+        self._changes.set()
+        if await self._delivery.announce():
+            self._announced = serial
+        else:
+            self._again_at = self._clock.now() + _AGAIN_S
+
+    def _look(self, course: Course) -> None:
+        """Play the time, and of a rollout's devices those that said something since the last look."""
+        rollout = course.open
+        if course.number != self._looked_at[0]:
+            self._looked_at = (course.number, {})
+        known = self._looked_at[1]
+        members = () if rollout is None else rollout.members.keys()
+        news = {}
+        for name in members:
+            one, barred, before = self._roster.get(name), self._barred(name) is not None, known.get(name)
+            if one is not None and (before is None or before[0] is not one or before[1] != barred):
+                news[name] = one, barred
+        heard = {name: _heard(one, barred=barred) for name, (one, barred) in news.items()}
+        self._rollouts.play(Tick(heard=heard, fleet=self._fleet(course, rollout)))
+        known.update(news)
+
+    def _fleet(self, course: Course, rollout: Rollout | None) -> dict[str, Fact] | None:
+        """Every device that may get the candidate, where a stage is to be filled.
+
+        Those that run models: others may have the role, and no ONNX Runtime. Before the first version of all
+        nobody does: those with the role ``observe``.
+        """
+        if rollout is None or not needs_fleet(rollout):
+            return None
+        fits = self._delivery.fits(rollout.release)
+        devices = {
+            name: one
+            for name in self._roster.names()
+            if (one := self._roster.get(name)) is not None and self._barred(name) is None and fits(name)
+        }
+        running = {name: one for name, one in devices.items() if _runs(one)}
+        observing = {name: one for name, one in devices.items() if "observe" in one.state.roles}
+        able = running if running and course.stable is not None else {**observing, **running}
+        return {name: _fact(one) for name, one in able.items()}
+
+
+def _heard(device: Device, *, barred: bool) -> Heard:
+    state = device.state
+    return Heard(online=device.online, model=state.model, trial=state.trial, barred=barred)
+
+
+def _runs(device: Device) -> bool:
+    return device.state.model is not None or device.state.trial is not None
+
+
+def _fact(device: Device) -> Fact:
+    return Fact(online=device.online, labels=dict(device.state.labels or {}))

@@ -1,0 +1,65 @@
+"""The end of a coordinator that is to end (``exit_when_done``): after the last round, and not too early."""
+
+from typing import Final
+
+import structlog
+
+from coordinator.delivery.fleet_bundle import Deploying
+from coordinator.messaging.blob_server import BlobServer
+from coordinator.rollout.recorder import RolloutRecorder
+from coordinator.rounds.announcer import Announcer
+from coordinator.rounds.driver import Driver
+from runtime.clock import Clock
+from runtime.process.daemon import Finished
+
+log = structlog.get_logger(__name__)
+
+_FINAL_WAIT_S: Final = 15.0
+_LINGER_TIMES: Final = 20
+_LOOK_S: Final = 0.5
+
+
+async def exit_when_done(  # noqa: PLR0917 - each of another type: no two can be mistaken for each other
+    driver: Driver,
+    announcer: Announcer,
+    delivery: Deploying,
+    blobs: BlobServer,
+    rollouts: RolloutRecorder | None,
+    linger_s: float,
+    clock: Clock,
+) -> None:
+    """After the last round: say so, let the fleet pull the last bundles, and end with status 0.
+
+    A rollout that goes on by itself is waited for; one that is paused goes on after the next start.
+
+    Args:
+        driver: says when the rounds are over.
+        announcer: says so to the fleet.
+        delivery: says what devices should run.
+        blobs: serves the bundles.
+        rollouts: whether one goes on by itself; None: there are none.
+        linger_s: nobody has asked for a blob for so long: all have what they need.
+        clock: the time.
+
+    Raises:
+        Finished: that is done.
+    """
+    await driver.finished.wait()
+    while rollouts is not None and rollouts.busy:
+        await clock.sleep(_LOOK_S)
+    deadline = clock.now() + _FINAL_WAIT_S
+    while not (await announcer.say_round() and await delivery.announce()):
+        if clock.now() > deadline:
+            log.warning("the end could not be announced", waited_s=_FINAL_WAIT_S)
+            break
+        await clock.sleep(_LOOK_S)
+    await _linger(blobs, linger_s, clock)
+    raise Finished("all rounds are over")
+
+
+async def _linger(blobs: BlobServer, linger_s: float, clock: Clock) -> None:
+    start = clock.now()
+    while clock.now() - max(start, blobs.asked_at) < linger_s:
+        if clock.now() - start > _LINGER_TIMES * linger_s:
+            return
+        await clock.sleep(min(0.2, linger_s))

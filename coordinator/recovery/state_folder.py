@@ -1,0 +1,104 @@
+"""The coordinator's state folder, opened: locked, compared with the task, mended where it is damaged."""
+
+import random
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from coordinator.config.coordinator import CoordinatorSettings
+from coordinator.recovery.folder_owner import DATABASE, own_task, rules_of
+from coordinator.recovery.rebuild import open_store
+from coordinator.rollout.recorder import RolloutRecorder, open_rollouts
+from coordinator.storage.database import Store
+from coordinator.storage.run_id import RunId
+from coordinator.storage.update_journal import Journal
+from coordinator.storage.write_behind import Ledger
+from coordinator.workers import labelled_data as labelled
+from protocol.errors import LichenError
+from protocol.tasks.task import Task
+from runtime.clock import Clock
+from runtime.storage.blob_store import BlobStore
+from runtime.storage.files import disk_errors
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Storage:
+    """All that a coordinator keeps on disk.
+
+    Attributes:
+        root: the folder.
+        store: the database.
+        journal: accepted updates.
+        blobs: versions and bundles.
+        ledger: writes rows to the database behind.
+        rollouts: the book of rollouts; None: each export goes to all at once.
+        run_id: the id of the training run.
+        labelled: the labelled windows, for the worker; None: the task has none.
+    """
+
+    root: Path
+    store: Store
+    journal: Journal
+    blobs: BlobStore
+    ledger: Ledger
+    rollouts: RolloutRecorder | None
+    run_id: RunId
+    labelled: Path | None
+
+
+@contextmanager
+def open_storage(
+    settings: CoordinatorSettings,
+    task: Task,
+    clock: Clock,
+    *,
+    keeps_messages: bool,
+    rng: random.Random | None = None,
+) -> Iterator[Storage]:
+    """Open the state folder; what cannot be read is said, and mended where it can be.
+
+    Args:
+        settings: where it is.
+        task: as the operator wrote it.
+        clock: the time.
+        keeps_messages: as of :class:`coordinator.storage.update_journal.Journal`.
+        rng: makes the id of a training run; None takes the system's random numbers.
+
+    Raises:
+        Misconfigured: it cannot be written or is another task's, or the labelled windows cannot be used.
+        Transient: the disk is full.
+    """
+    root = settings.state_dir
+    with ExitStack() as stack:
+        with disk_errors(root):
+            root.mkdir(parents=True, exist_ok=True)
+        windows = labelled.read(settings, task)
+        task = labelled.announced(task)
+        rules = rules_of(task, settings)
+        store = open_store(root / DATABASE, task, rules, clock.wall(), keeps_messages=keeps_messages)
+        stack.callback(store.close)
+        own_task(store, task, settings)
+        with disk_errors(root):
+            kept = labelled.keep(windows, root)
+        blobs, journal = (
+            BlobStore(root / "blobs"),
+            Journal(store, root / "updates", keeps_messages=keeps_messages),
+        )
+        rollouts = open_rollouts(settings, store, clock)
+        if rollouts is not None:
+            stack.callback(rollouts.close)
+        ledger = Ledger(store, clock)
+        stack.callback(_write_rest, ledger)
+        yield Storage(root, store, journal, blobs, ledger, rollouts, RunId(root, rng), kept)
+
+
+def _write_rest(ledger: Ledger) -> None:
+    try:
+        ledger.save()
+    except LichenError as error:
+        log.warning("not_written", why=str(error))

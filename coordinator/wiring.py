@@ -1,0 +1,304 @@
+"""Every part of a coordinator, made in the order in which they need each other.
+
+Nothing is handed to a part after it was made. Who changes something sets a signal that whoever waits for it
+was given as well (:mod:`coordinator.wires`); what is only called while a service runs is an argument of its
+``run``.
+"""
+
+from functools import partial
+
+from coordinator.admission.access import Guard
+from coordinator.admission.operator_decisions import Admission
+from coordinator.admission.quarantine import Standing
+from coordinator.aggregation.device_weights import Weighings
+from coordinator.aggregation.screen_baseline import References
+from coordinator.config.coordinator import CoordinatorSettings
+from coordinator.daemon import Coordinator, Service
+from coordinator.delivery import late_bundles
+from coordinator.delivery.factory import build_delivery
+from coordinator.exit_when_done import exit_when_done
+from coordinator.fleet.device_registry import Roster
+from coordinator.fleet.device_removal import Forgetting
+from coordinator.fleet.limits import roster_bounds
+from coordinator.fleet.secret_mismatch import SecretWatch
+from coordinator.fleet.serving_routes import LearningRoutes, routing
+from coordinator.ingest.chunked_uploads import Uploads
+from coordinator.ingest.dispatcher import Dispatcher
+from coordinator.ingest.metric_receiver import MetricReceiver
+from coordinator.ingest.state_receiver import StateReceiver
+from coordinator.ingest.update_receiver import Receiver
+from coordinator.messaging.blob_server import BlobServer, FetchBudget
+from coordinator.messaging.log_rate_limit import Voice
+from coordinator.messaging.receipts import Teller
+from coordinator.messaging.sender import Post, Running
+from coordinator.messaging.state_requests import RollCall
+from coordinator.messaging.traffic import Traffic
+from coordinator.messaging.withdrawals import Withdrawals
+from coordinator.recovery.folder_owner import rules_of
+from coordinator.recovery.integrity_check import Audit
+from coordinator.recovery.state_backup import back_up_databases
+from coordinator.recovery.state_folder import Storage
+from coordinator.rounds.announcer import Announcer, stay_connected
+from coordinator.rounds.driver import Driver
+from coordinator.rounds.outlook import FleetView
+from coordinator.rounds.worker import Workshop
+from coordinator.selection.selector import Chooser
+from coordinator.status.prometheus import DiskWear
+from coordinator.storage.model_registry import Registry
+from coordinator.storage.private_blobs import Owners
+from coordinator.trust.signer import again_and_again, vouching_of
+from coordinator.trust.work_signer import WorkSigner
+from coordinator.wires import Wires
+from coordinator.workers.encoder_models import Graphs
+from coordinator.workers.jobs import Jobs
+from models.contract import Server
+from protocol.tasks.task import Task
+from protocol.topics import Kind
+from runtime.clock import Clock
+from runtime.storage import sqlite
+
+
+def build(
+    settings: CoordinatorSettings,
+    task: Task,
+    server: Server,
+    *,
+    storage: Storage,
+    jobs: Jobs,
+    link: Running,
+    clock: Clock,
+    wires: Wires,
+) -> Coordinator:
+    """Make a coordinator; nothing runs yet.
+
+    Args:
+        settings: where and how.
+        task: what devices may know of what they learn.
+        server: the method's half.
+        storage: open.
+        jobs: work for child processes.
+        link: the broker.
+        clock: the time.
+        wires: by which parts wake each other.
+
+    Raises:
+        Misconfigured: there is a root of trust, and the online key is not here.
+    """
+    store, journal, blobs, ledger = storage.store, storage.journal, storage.blobs, storage.ledger
+    routed, rollouts, changes, offers = routing(server), storage.rollouts, wires.changes, wires.offers
+    post, voice, traffic = Post(link, settings.fleet), Voice(clock.now), Traffic(store, link.counters)
+
+    # Who the devices are, and who is heard.
+    admission = Admission(settings, clock)
+    bounds = roster_bounds(enrolled=Admission.enabled_by(settings), most=settings.devices.most)
+    roster = Roster(store, clock.wall, clock.now, bounds)
+    standing = Standing(
+        store,
+        ledger,
+        clock.wall,
+        settings.quarantine,
+        released_at=admission.released_at,
+        # Whoever the operator let in counts before its first state too; made-up names are in neither list.
+        known=lambda device: device in roster or admission.active(device),
+    )
+    guard = Guard(clock, (admission.barred, standing.barred))  # a certificate taken back before bad conduct
+    teller = Teller(post, ledger, standing, task.name, wires.answers, clock.now)
+
+    # Rounds.
+    graphs = Graphs(task, store, blobs, jobs, roster, clock, settings.worker.timeout_s, changes)
+    rules, fleet = rules_of(task, settings), FleetView(task, roster, graphs.terms, guard.barred, link)
+    driver = Driver(
+        task=task,
+        rules=rules,
+        store=store,
+        journal=journal,
+        fleet=fleet,
+        chooser=Chooser(task, rules, roster, store, LearningRoutes(task, server, roster)),
+        changes=changes,
+        offers=offers,
+        clock=clock,
+    )
+
+    # What devices run.
+    vouching = vouching_of(settings, blobs, clock)
+    delivery, rollout = build_delivery(
+        settings,
+        task,
+        routed,
+        store=store,
+        blobs=blobs,
+        post=post,
+        roster=roster,
+        barred=guard.barred,
+        vouching=vouching,
+        rollouts=rollouts,
+        changes=changes,
+        clock=clock,
+    )
+    registry, weighings = Registry(store, blobs, task, storage.run_id), Weighings(store)
+    workshop = Workshop(
+        driver=driver,
+        server=server,
+        jobs=jobs,
+        journal=journal,
+        registry=registry,
+        deployment=delivery,
+        teller=teller,
+        traffic=traffic,
+        clock=clock,
+        max_update_bytes=settings.max_update_bytes,
+        keep_versions=settings.keep_versions,
+        keep_updates=settings.keep_updates,
+        budget_bytes=settings.history_bytes,
+        references=References(store),
+        weighings=weighings,
+        vouching=vouching,
+        back_up=partial(back_up_databases, storage.root),
+        held=graphs.held,
+    )
+    announcer = Announcer(
+        post=post,
+        driver=driver,
+        store=store,
+        roster=roster,
+        registry=registry,
+        deployment=delivery,
+        rollouts=rollouts,
+        traffic=traffic,
+        graphs=graphs,
+        signer=WorkSigner(vouching, store, clock),
+        changes=changes,
+        offers=offers,
+        clock=clock,
+        offer_every_s=settings.offer_every_s,
+    )
+    rollcall = RollCall(link, roster, teller, clock)
+    audit = Audit(driver, journal, workshop, link, clock)
+
+    # What devices send.
+    quota, secrets = settings.uploads, SecretWatch(roster)
+    receiver = Receiver(
+        task=task,
+        server=server,
+        driver=driver,
+        workshop=workshop,
+        journal=journal,
+        roster=roster,
+        uploads=Uploads(storage.root / "uploads", quota.per_device_bytes, quota.total_bytes, clock.now),
+        teller=teller,
+        guard=guard,
+    )
+    forgetting = Forgetting(
+        state_dir=storage.root,
+        roster=roster,
+        ledger=ledger,
+        standing=standing,
+        secrets=secrets,
+        clock=clock,
+        days=settings.devices.forget_days,
+    )
+    states = StateReceiver(
+        task=task,
+        roster=roster,
+        driver=driver,
+        ledger=ledger,
+        teller=teller,
+        guard=guard,
+        deployment=delivery,
+        voice=voice,
+        withdrawals=Withdrawals(journal, teller, task.name, clock),
+        announcer=announcer,
+        clock=clock,
+        silent_s=settings.devices.silent_s,
+        secrets=secrets,
+        forgetting=forgetting,
+    )
+    budget, window = FetchBudget(settings.fetch.device_bytes_a_day, roster), settings.mqtt.window
+    owners = Owners(task, blobs)
+    blob_server = BlobServer(blobs, post, teller.say, window, clock, budget, voice, may_have=owners.may_have)
+    metrics = MetricReceiver(driver, journal, ledger, clock.now)
+    dispatcher = Dispatcher(
+        fleet=settings.fleet,
+        messages=link.messages,
+        handlers={
+            Kind.UPDATE: receiver.on_update,
+            Kind.UP_BLOB: receiver.on_update,
+            Kind.STATE: states.on_state,
+            Kind.METRIC: metrics.on_metric,
+            Kind.FETCH: blob_server.on_fetch,
+        },
+        roster=roster,
+        guard=guard,
+        teller=teller,
+        ledger=ledger,
+        voice=voice,
+        now=clock.now,
+    )
+
+    again_s = settings.trust.again_hours * 3600
+    services: dict[str, Service] = {
+        "link": partial(stay_connected, link, announcer),
+        **dispatcher.services(),
+        "states": states.run,
+        "forgetting": forgetting.run,
+        **teller.services(),
+        "ledger": ledger.run,
+        "driver": driver.run,
+        "work": workshop.run,
+        "rounds": announcer.run_rounds,
+        "offers": announcer.run_offers,
+        "blobs": blob_server.run,
+        "audit": audit.run,
+        "graphs": graphs.run,
+        "rollcall": rollcall.run,
+        "trust": partial(again_and_again, vouching, announcer.renew_signatures, clock, again_s),
+        "state": partial(sqlite.watch, store.require_there, clock),
+    }
+    if rollout is not None:
+        services["rollout"] = rollout.run
+    if settings.export.enabled:
+        services |= late_bundles.services(driver, delivery, workshop.export_newest, store, clock)
+    if settings.exit_when_done:
+        linger_s = settings.exit_linger_s
+        services["exit"] = partial(
+            exit_when_done, driver, announcer, delivery, blob_server, rollouts, linger_s, clock
+        )
+    measured = (driver, fleet, roster, standing, guard, admission, traffic, teller, dispatcher, blob_server)
+    return Coordinator(
+        settings=settings,
+        storage=storage,
+        jobs=jobs,
+        link=link,
+        clock=clock,
+        admission=admission,
+        announcer=announcer,
+        audit=audit,
+        deployment=delivery,
+        dispatcher=dispatcher,
+        driver=driver,
+        fleet=fleet,
+        forgetting=forgetting,
+        graphs=graphs,
+        guard=guard,
+        receiver=receiver,
+        rollcall=rollcall,
+        rollout=rollout,
+        roster=roster,
+        server=blob_server,
+        standing=standing,
+        states=states,
+        teller=teller,
+        traffic=traffic,
+        vouching=vouching,
+        wires=wires,
+        workshop=workshop,
+        always=services,
+        measured=(
+            *measured,
+            states,
+            receiver,
+            weighings,
+            DiskWear(),
+            *([] if rollouts is None else [rollouts]),
+        ),
+    )

@@ -1,0 +1,41 @@
+"""Metrics as parts of a daemon give them: values with names, read when somebody asks."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric in Prometheus' sense.
+
+    Attributes:
+        name: as it is served, without a counter's ``_total``.
+        words: its help text.
+        kind: a gauge goes up and down, a counter only up.
+        values: label values, and the value; a metric without labels has one, under ``()``.
+        labels: names of the labels.
+    """
+
+    name: str
+    words: str
+    kind: Literal["gauge", "counter"]
+    values: Sequence[tuple[tuple[str, ...], float]]
+    labels: tuple[str, ...] = ()
+
+
+class HasMetrics(Protocol):
+    """A part that can be measured."""
+
+    def metrics(self) -> Iterable[Metric]:
+        """What it measures now; called from any thread."""
+
+
+def gauge(name: str, words: str, value: float) -> Metric:
+    """A gauge without labels."""
+    return Metric(name, words, "gauge", [((), float(value))])
+
+
+def counter(name: str, words: str, value: float) -> Metric:
+    """A counter without labels."""
+    return Metric(name, words, "counter", [((), float(value))])

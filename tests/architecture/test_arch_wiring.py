@@ -1,0 +1,257 @@
+"""How parts come together: nothing is put into an object that is made, no file needs one that needs it.
+
+The lists of what is left may only get shorter.
+"""
+
+import ast
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("protocol", "runtime", "models", "export", "edge_agent", "coordinator", "lichen", "lichen_lab")
+LATE = frozenset(
+    {
+        "edge_agent.agent",
+        "edge_agent.deployment.executor",
+        "lichen_lab.benchmarks.suite.serving.child",
+        "lichen_lab.demo.plans.qqr.steps",
+        "lichen_lab.demo.rollout.steps",
+        "lichen_lab.simulation.deterministic.machine.daemons",
+        "lichen_lab.simulation.deterministic.network.network",
+    }
+)
+"""Modules in which a callable is put into an object that was made elsewhere."""
+IN_CIRCLES = frozenset(
+    {
+        "edge_agent.agent",
+        "edge_agent.messaging.dispatcher",
+        "edge_agent.status.model_status",
+        "edge_agent.status.report",
+        "edge_agent.status.waits",
+        "lichen_lab.benchmarks.fault_injection.faults",
+        "lichen_lab.benchmarks.fault_injection.matrix",
+        "lichen_lab.benchmarks.fault_injection.matrix_results",
+        "lichen_lab.benchmarks.fault_injection.steps",
+        "lichen_lab.demo.core.fleet",
+        "lichen_lab.demo.core.scenario",
+        "lichen_lab.simulation.deterministic.machine.event_loop",
+        "lichen_lab.simulation.deterministic.machine.log_capture",
+        "lichen_lab.simulation.deterministic.machine.patched_time",
+        "lichen_lab.simulation.deterministic.network.broker",
+        "lichen_lab.simulation.deterministic.network.connection",
+        "lichen_lab.simulation.deterministic.network.network",
+        "lichen_lab.simulation.deterministic.network.session",
+        "lichen_lab.simulation.deterministic.world",
+    }
+)
+"""Modules that need one that needs them, by imports of the file's level and those for types alone."""
+FOR_TYPES_ALONE = 32
+"""Imports of our modules under ``TYPE_CHECKING``: most of them hide a circle."""
+
+
+@lru_cache(1)
+def trees() -> dict[str, ast.Module]:
+    """Every production file, parsed, by its module's name."""
+    files = (file for package in PACKAGES for file in sorted((ROOT / package).rglob("*.py")))
+    names = {file: file.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".") for file in files}
+    return {name.removesuffix(".__init__"): ast.parse(file.read_text()) for file, name in names.items()}
+
+
+@lru_cache(None)
+def nodes_of(tree: ast.Module) -> list[ast.AST]:
+    return list(ast.walk(tree))
+
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def methods_of(tree: ast.Module) -> set[str]:
+    """Names of methods: callables where they are not called."""
+    classes = [one for one in nodes_of(tree) if isinstance(one, ast.ClassDef)]
+    return {
+        one.name
+        for cls in classes
+        for one in cls.body
+        if isinstance(one, Function) and "property" not in map(ast.unparse, one.decorator_list)
+    }
+
+
+def fields_of(tree: ast.Module) -> set[str]:
+    """Names of properties, and of attributes that hold values."""
+    found = set()
+    for node in nodes_of(tree):
+        if isinstance(node, Function) and "property" in map(ast.unparse, node.decorator_list):
+            found.add(node.name)
+        elif isinstance(node, ast.AnnAssign):
+            found.add(node.target.id if isinstance(node.target, ast.Name) else ast.unparse(node.target))
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            found |= {node.attr} if ast.unparse(node.value) == "self" else set()
+    return found
+
+
+def functions_of(tree: ast.Module) -> set[str]:
+    """Names of functions, nested ones too, that are no variable's name as well."""
+    nodes = nodes_of(tree)
+    variables = {one.id for one in nodes if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+    variables |= {one.arg for one in nodes if isinstance(one, ast.arg)}
+    return {one.name for one in nodes if isinstance(one, Function)} - variables - methods_of(tree)
+
+
+def is_callable(value: ast.expr, methods: set[str], own: set[str]) -> bool:
+    """Whether a value is a function, a method, something around one, or the object itself."""
+    match value:
+        case ast.Lambda() | ast.Name(id="self") | ast.Call(func=ast.Name(id="partial")):
+            return True
+        case ast.Name(id=name) | ast.Attribute(value=ast.Name(id="self"), attr=name):
+            return name in own
+        case ast.Attribute(attr=name):
+            return name in methods
+        case ast.IfExp(body=one, orelse=other) | ast.BoolOp(values=[one, other]):
+            return any(is_callable(each, methods, own) for each in (one, other))
+    return False
+
+
+def pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """What goes where, of an assignment of one value or of a tuple."""
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+        for one, other in zip(target.elts, value.elts, strict=True):
+            yield from pairs(one, other)
+    else:
+        yield target, value
+
+
+def assigned(node: ast.AST) -> list[tuple[ast.expr, ast.expr]]:
+    if isinstance(node, ast.Assign):
+        return [pair for target in node.targets for pair in pairs(target, node.value)]
+    if isinstance(node, ast.AnnAssign) and node.value is not None:
+        return [(node.target, node.value)]
+    return []
+
+
+def is_ours(target: ast.expr, names: set[str]) -> bool:
+    """Whether it is an attribute of an object of ours that is not ``self``; ``names``: imported modules.
+
+    paho calls what its client's ``on_...`` are set to, and a simulated clock takes the place of ``time``'s.
+    """
+    if not isinstance(target, ast.Attribute):
+        return False
+    if target.attr.startswith("on_") and any(name.startswith("paho.") for name in names):
+        return False
+    return not (isinstance(target.value, ast.Name) and target.value.id in {"self", "cls", *names})
+
+
+def late(tree: ast.Module, methods: set[str], fields: set[str]) -> list[int]:
+    """Lines that put a callable into an object which the function did not get as ``self``.
+
+    ``part.a = other.b`` may be data where some class has a field ``b``; not so ``self.part.a = ...``.
+    """
+    own, found = functions_of(tree) | methods_of(tree), set()
+    modules = {alias.name for one in nodes_of(tree) if isinstance(one, ast.Import) for alias in one.names}
+    for node in nodes_of(tree):
+        for target, value in assigned(node):
+            if not is_ours(target, modules):
+                continue
+            known = methods if ast.unparse(target).startswith("self.") else methods - fields
+            if is_callable(value, known, own):
+                found.add(node.lineno)
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Name(id="vars")), attr="update")):
+                found.add(node.lineno)
+            case ast.Call(func=ast.Name(id="setattr"), args=[of, _, value]):
+                if ast.unparse(of) != "self" and is_callable(value, methods, own):
+                    found.add(node.lineno)
+    return sorted(found)
+
+
+def test_arch_what_the_rule_against_late_callables_finds() -> None:
+    wrong = """
+class Part:
+    def __init__(self, other):
+        self.other = other
+        other.listener = self.hear
+        other.owner = self
+    def hear(self): ...
+    def wire(self, other):
+        self.other.listener = lambda: None
+        other.a, other.b = 1, self.hear
+        vars(other).update(hear=self.hear)
+        setattr(other, "hear", self.hear)
+        self.other.said = other.hear
+"""
+    right = """
+class Part:
+    def __init__(self, other, hear):
+        self.other, self.hear = other, hear
+        self.said = other.said
+        other.count = 1
+"""
+    known = methods_of(ast.parse(wrong))
+    assert late(ast.parse(wrong), known, set()) == [5, 6, 9, 10, 11, 12, 13]
+    assert late(ast.parse(right), known, set()) == []
+
+
+def test_arch_no_callable_is_put_into_an_object_that_was_made_elsewhere() -> None:
+    fields = {name for tree in trees().values() for name in fields_of(tree)}
+    methods = {name for tree in trees().values() for name in methods_of(tree)}
+    found = {name: lines for name, tree in trees().items() if (lines := late(tree, methods, fields))}
+    assert found.keys() <= LATE, f"hand it to the constructor, or to run(): {found}"
+
+
+def for_types(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+
+
+def imports(tree: ast.Module) -> Iterator[tuple[str, tuple[str, ...], bool]]:
+    """Module, names taken from it, and whether for types alone; of the file's level."""
+    for node in tree.body:
+        for one in node.body if isinstance(node, ast.If | ast.Try) else [node]:
+            if isinstance(one, ast.ImportFrom) and one.module:
+                yield one.module, tuple(alias.name for alias in one.names), for_types(node)
+            elif isinstance(one, ast.Import):
+                for alias in one.names:
+                    yield alias.name, (), for_types(node)
+
+
+def graph() -> dict[str, set[str]]:
+    """Module -> modules that it imports."""
+    names, found = trees().keys(), {}
+    for name, tree in trees().items():
+        needs: set[str] = set()
+        for module, taken, _ in imports(tree):
+            inner = {f"{module}.{one}" for one in taken} & names
+            needs |= inner if taken and len(inner) == len(taken) else inner | ({module} & names)
+        found[name] = needs - {name}
+    return found
+
+
+def reached(needs: dict[str, set[str]], start: str) -> set[str]:
+    """Modules that one leads to, itself only where it comes back to itself."""
+    found: set[str] = set()
+    ahead = [start]
+    while ahead:
+        new = needs.get(ahead.pop(), set()) - found
+        found |= new
+        ahead += new
+    return found
+
+
+def circles(needs: dict[str, set[str]]) -> set[frozenset[str]]:
+    """Groups of modules each of which leads to all others."""
+    while ends := {name for name, others in needs.items() if not others & needs.keys()}:
+        needs = {name: others for name, others in needs.items() if name not in ends}
+    leads = {name: reached(needs, name) for name in needs}
+    groups = {frozenset(one for one in leads[name] if name in leads.get(one, ())) for name in needs}
+    return groups - {frozenset()}
+
+
+def test_arch_no_file_needs_one_that_needs_it() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == {frozenset("bc")}
+    new = [sorted(one) for one in circles(graph()) if not one <= IN_CIRCLES]
+    assert not new, f"import circles: {new}"
+
+
+def test_arch_imports_for_types_alone_get_fewer() -> None:
+    found = [(name, module) for name, tree in trees().items() for module, _, only in imports(tree) if only]
+    ours = [one for one in found if one[1].split(".")[0] in PACKAGES]
+    assert len(ours) <= FOR_TYPES_ALONE, f"{len(ours)}: {ours}"
