@@ -37,11 +37,12 @@ format: $(VENV)/dev.stamp
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(VENV)/dev.stamp $(OBSERVER)/installed.stamp ## every figure of docs/benchmarks.md (ARGS=--quick: one seed)
+bench: $(VENV)/dev.stamp $(OBSERVER)/installed.stamp ## every figure of docs/benchmarks (ARGS=--quick: one seed)
 	$(BIN)/lichen bench all $(ARGS)
 
-docs: $(VENV)/dev.stamp ## what is generated from the code
+docs: $(VENV)/dev.stamp ## what is generated from the code and from stored results
 	$(BIN)/python -P -m protocol.asyncapi > docs/protocol/asyncapi.json
+	$(BIN)/lichen bench pages
 
 # torch first and alone: the exact pin is the CPU build, and no resolver may look for another.
 $(VENV)/torch.stamp:

@@ -270,3 +270,25 @@ def listing(*, shape: Shape = Format.TABLE) -> None:
         return
     for bench in benches:
         typer.echo(f"{bench.name:11} {bench.title}")
+
+
+@app.command()
+def pages(
+    results: Annotated[
+        list[Path] | None, typer.Argument(help="What --out wrote: stored before the pages are written.")
+    ] = None,
+    *,
+    docs: Annotated[Path, typer.Option(help="The folder of the documents.")] = Path("docs"),
+) -> None:
+    """Store results below docs/benchmarks, and write the tables of the pages from all that is stored."""
+    from lichen_lab.benchmarks import stored_results  # noqa: PLC0415 - only on this path
+
+    try:
+        for path in results or ():
+            for run in stored_results.read(path):
+                typer.echo(f"stored in {stored_results.store(run, docs / stored_results.RESULTS)}")
+        for page in stored_results.render(docs):
+            typer.echo(f"wrote {page}")
+    except Misconfigured as error:
+        _ERRORS.print(str(error), markup=False)
+        raise typer.Exit(exit_codes.CONFIG) from None

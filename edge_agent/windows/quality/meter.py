@@ -18,7 +18,7 @@ gain     an accelerometer (three channels; unit g, mg or m/s2) does not measure 
          dps) on the same
          grid as an accelerometer does not turn as gravity does (:mod:`edge_agent.windows.quality.gyroscope`).
 
-What each finds, and how often it is wrong, is measured by ``lichen bench quality`` (docs/benchmarks.md).
+``lichen bench quality`` measures what each finds, and how often it is wrong (docs/benchmarks/quality.md).
 """
 
 from dataclasses import dataclass
