@@ -5,9 +5,9 @@ front ends answer PINGREQ for a broker that is not there any more. After ``ping_
 publishes an empty message to a topic of its own; without anything in ``ping_timeout_s`` the connection ends.
 """
 
-import time
 from enum import Enum
 
+from runtime.clock import Clock
 from runtime.settings.load import MqttSettings
 
 
@@ -21,9 +21,10 @@ class Ask(Enum):
 class Watch:
     """The time since something was heard on one connection. :meth:`heard` may be called from any thread."""
 
-    def __init__(self, settings: MqttSettings) -> None:
+    def __init__(self, settings: MqttSettings, clock: Clock) -> None:
         self._settings = settings
-        self._heard = time.monotonic()
+        self._now = clock.now
+        self._heard = self._now()
         self._acked = self._heard
         self._pinged: float | None = None
 
@@ -44,11 +45,11 @@ class Watch:
         """Words for a ping that has no answer yet; empty where none is out."""
         if self._pinged is None:
             return ""
-        return f"nothing came for {time.monotonic() - self._heard:.0f} s; a ping is out"
+        return f"nothing came for {self._now() - self._heard:.0f} s; a ping is out"
 
     def heard(self) -> None:
         """A message came, or a SUBACK."""
-        self._heard = time.monotonic()
+        self._heard = self._now()
         self._pinged = None
 
     def acked(self) -> None:
@@ -58,7 +59,7 @@ class Watch:
 
     def silent_for(self, seconds: float) -> bool:
         """Whether no PUBACK came for so long."""
-        return time.monotonic() - self._acked > seconds
+        return self._now() - self._acked > seconds
 
     def look(self, oldest_unacked: float | None) -> Ask | str:
         """What to do now.
@@ -69,7 +70,7 @@ class Watch:
         Returns:
             Words where the connection is to end.
         """
-        now, where = time.monotonic(), self._settings.where
+        now, where = self._now(), self._settings.where
         if oldest_unacked is not None and now - max(oldest_unacked, self._acked) > self.patience_s:
             return f"the broker at {where} acknowledged nothing for {self.patience_s:g} s; connecting anew"
         if self._settings.ping_s <= 0:

@@ -6,16 +6,18 @@ raises; nothing is sent again from memory; a message is acknowledged only after 
 
 import asyncio
 import random
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 
 import structlog
 
 from protocol.errors import Misconfigured, Refused, Transient
+from runtime.clock import Clock, SystemClock
 from runtime.mqtt.backoff import Backoff, Ending
+from runtime.mqtt.connection import Connect, Identity, Will
 from runtime.mqtt.errors import ConnectFailed
 from runtime.mqtt.inbox import Inbox, Message
-from runtime.mqtt.paho_connection import Identity, Will
+from runtime.mqtt.paho_connection import PahoConnection
 from runtime.mqtt.session import TOPIC_ROOM, LinkCounters, Session
 from runtime.mqtt.tls import Trust, tls_context
 from runtime.settings.load import MqttSettings
@@ -38,10 +40,11 @@ class Link:
         filters: (topic filter, QoS 0 or 1); subscribed at every connect.
         ping_topic: where to ask whether the broker still answers (``ping_s``); None: keepalive alone.
         max_queued: bound of the inbound queue, told to MQTT 5 brokers as our Receive Maximum.
-        spare_bytes: brokers that send more all the same (:class:`runtime.mqtt.inbox.Inbox`) have so much
-        room.
+        spare_bytes: room for brokers that send more all the same (:class:`runtime.mqtt.inbox.Inbox`).
             When that is full, too, a message is dropped without acknowledgement, counted and logged; for QoS
             1 the link connects anew once there is room, so that the broker delivers it again.
+        connect: makes the connection under each session.
+        clock: the machine's, where none is given.
     """
 
     def __init__(
@@ -53,6 +56,8 @@ class Link:
         ping_topic: str | None = None,
         max_queued: int = 256,
         spare_bytes: int = 32 * 1024 * 1024,
+        connect: Connect = PahoConnection,
+        clock: Clock | None = None,
     ) -> None:
         if any(qos not in (0, 1) for _, qos in filters):
             raise ValueError("filters take QoS 0 or 1")
@@ -60,6 +65,7 @@ class Link:
         self._client_id = client_id
         self._filters = tuple(filters)
         self._ping_topic = ping_topic
+        self._clock = clock or SystemClock()
         self._inbox = Inbox(max_queued, spare_bytes)
         self._session: Session | None = None
         self._up = asyncio.Event()
@@ -69,9 +75,17 @@ class Link:
         self._dropped_said = 0
         self._random = random.Random()  # noqa: S311 - jitter
         self.counters = LinkCounters()
+        self._new_session = partial(
+            Session,
+            settings,
+            inbox=self._inbox,
+            counters=self.counters,
+            connect=connect,
+            clock=self._clock,
+        )
         self.why = "not started"
         """In words, what it is doing; for ``status``."""
-        self._began = time.monotonic()
+        self._began = self._clock.now()
         self.until: float | None = None
         """When it tries again, unix seconds; None while it is connected or trying."""
 
@@ -144,8 +158,8 @@ class Link:
             identity = Identity(
                 self._client_id, last_words, self._settings.username, password, trust.context()
             )
-            session = Session(self._settings, identity, self._inbox, self.counters)
-            started = time.monotonic()
+            session = self._new_session(identity)
+            started = self._clock.now()
             patient = False
             try:
                 await self._live(session, on_connect)
@@ -158,7 +172,7 @@ class Link:
                 await session.close()
             if self._stop.is_set():
                 break
-            lasted_s, in_order = time.monotonic() - started, session.closed_by_peer
+            lasted_s, in_order = self._clock.now() - started, session.closed_by_peer
             wait = backoff.after(
                 Ending(session.was_open, lasted_s, session.taken_over, in_order, patient=patient)
             )
@@ -214,7 +228,7 @@ class Link:
     async def _pause(self, because: str, wait: float) -> None:
         self._say("warning", because, because)
         _log.debug("next attempt", in_s=round(wait, 2))
-        self.until = time.time() + wait
+        self.until = self._clock.wall() + wait
         try:
             async with asyncio.timeout(wait):
                 await self._stop.wait()
@@ -225,14 +239,14 @@ class Link:
     @property
     def since(self) -> float:
         """When :attr:`why` began to be so, unix seconds by the clock as it is now."""
-        return time.time() - (time.monotonic() - self._began)
+        return self._clock.wall() - (self._clock.now() - self._began)
 
     def _say(self, level: str, state: str, words: str) -> None:
         """Log a state once, however often it is tried."""
         self.why = words
         if state != self._said:
             self._said = state
-            self._began = time.monotonic()
+            self._began = self._clock.now()
             getattr(_log, level)(words, client_id=self._client_id)
 
 

@@ -2,17 +2,15 @@
 
 Every connection gets a paho client of its own, so nothing is sent again from paho's memory, and an
 acknowledgement can never meet a packet id of another connection. Callbacks run in paho's network thread and
-only hand over: all but :meth:`Events.arrived` are called in the event loop.
+only hand over: all of :class:`Events` but ``arrived`` are called in the event loop.
 """
 
 import asyncio
-import ssl
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final
 
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
@@ -21,64 +19,13 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 from protocol.errors import Transient
+from runtime.mqtt.connection import AckOrder, Arrival, Events, Identity, fail, no_ack, succeed
 from runtime.mqtt.errors import ConnectFailed, dial_words
 from runtime.mqtt.inbox import post
 from runtime.settings.load import MqttSettings
 
 MAX_INCOMING_BYTES: Final = 1024 * 1024 + 4096
 """The largest packet taken: the protocol's largest chunk and its header (told to MQTT 5 brokers)."""
-
-
-@dataclass(frozen=True)
-class Will:
-    """What the broker publishes for us when the connection ends without a goodbye."""
-
-    topic: str
-    payload: bytes
-    retain: bool = True
-    qos: int = 1
-
-
-@dataclass(frozen=True)
-class Identity:
-    """Who connects, and how it shows that."""
-
-    client_id: str
-    will: Will | None = None
-    username: str | None = None
-    password: str | None = field(default=None, repr=False)
-    tls: ssl.SSLContext | None = None
-
-
-@dataclass(frozen=True)
-class Arrival:
-    """A PUBLISH that came in. ``topic`` is None when it is not UTF-8; ``acknowledge``: from any thread."""
-
-    topic: str | None
-    payload: bytes
-    retain: bool
-    qos: int
-    wire_bytes: int
-    acknowledge: Callable[[], None]
-
-
-class Events(Protocol):
-    """What a connection reports."""
-
-    def connected(self, present: bool, reason: ReasonCode, limits: Any) -> None:  # noqa: FBT001 - a flag of CONNACK
-        """CONNACK came; ``limits`` may have ``MaximumPacketSize`` and the like as attributes."""
-
-    def lost(self, from_broker: bool, reason: ReasonCode) -> None:  # noqa: FBT001 - who ended it
-        """The connection is over."""
-
-    def acknowledged(self, mid: int, reason: ReasonCode) -> None:
-        """PUBACK came (QoS 0: the packet is written)."""
-
-    def subscribed(self, mid: int, reasons: list[ReasonCode]) -> None:
-        """SUBACK came."""
-
-    def arrived(self, arrival: Arrival) -> None:
-        """A message came. In the network thread: hand over and return."""
 
 
 class _Client(paho.Client):
@@ -93,32 +40,8 @@ class _Client(paho.Client):
         return data
 
 
-class _Order:
-    """Acknowledges QoS 1 arrivals in their order, whatever order they are handled in (MQTT 5, 4.6)."""
-
-    def __init__(self, client: paho.Client) -> None:
-        self._client = client
-        self._lock = threading.Lock()
-        self._waiting: deque[list[Any]] = deque()  # [packet id, handled]
-        self.closed = False
-
-    def expect(self, mid: int) -> Callable[[], None]:
-        entry = [mid, False]
-        with self._lock:
-            self._waiting.append(entry)
-        return lambda: self._handled(entry)
-
-    def _handled(self, entry: list[Any]) -> None:
-        with self._lock:
-            entry[1] = True
-            while self._waiting and self._waiting[0][1]:
-                mid = self._waiting.popleft()[0]
-                if not self.closed:
-                    self._client.ack(mid, 1)
-
-
-class Connection:
-    """One paho client. Made and used in an event loop: ``dial`` once, ``close`` once."""
+class PahoConnection:
+    """One paho client (:class:`runtime.mqtt.connection.Connection`), made and used in an event loop."""
 
     def __init__(
         self, settings: MqttSettings, identity: Identity, receive_maximum: int, events: Events
@@ -132,7 +55,7 @@ class Connection:
         self._closed = False
         self._thread: threading.Thread | None = None
         self._client = self._make(identity)
-        self._order = _Order(self._client)
+        self._order = AckOrder()
 
     def _make(self, identity: Identity) -> _Client:
         client = _Client(
@@ -269,7 +192,7 @@ class Connection:
         post(self._loop, self._events.subscribed, mid, reasons)
 
     def _on_message(self, _c: Any, _u: Any, message: paho.MQTTMessage) -> None:
-        acknowledge = self._order.expect(message.mid) if message.qos else _nothing
+        acknowledge = self._order.expect(partial(self._client.ack, message.mid, 1)) if message.qos else no_ack
         wire_bytes = len(message.payload) + len(message._topic) + 5  # noqa: SLF001 - `topic` decodes, and may raise
         try:
             topic: str | None = message.topic
@@ -278,20 +201,3 @@ class Connection:
         self._events.arrived(
             Arrival(topic, bytes(message.payload), message.retain, message.qos, wire_bytes, acknowledge)
         )
-
-
-def _nothing() -> None:
-    """QoS 0 has no acknowledgement."""
-
-
-def fail(future: "asyncio.Future[None]", error: Exception) -> None:
-    """End a future with an error, unless it has ended; nobody need be waiting any more."""
-    if not future.done():
-        future.set_exception(error)
-        future.exception()
-
-
-def succeed(future: "asyncio.Future[None]") -> None:
-    """End a future, unless it has ended."""
-    if not future.done():
-        future.set_result(None)

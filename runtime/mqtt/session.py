@@ -1,7 +1,6 @@
 """One MQTT connection from dialling to its end, never reconnected: limits, slots in flight, answers."""
 
 import asyncio
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -9,11 +8,13 @@ from typing import Any, Final
 from paho.mqtt.reasoncodes import ReasonCode
 
 from protocol.errors import Reason, Refused, Transient
+from runtime.clock import Clock, SystemClock
+from runtime.mqtt.connection import Arrival, Connect, Identity, fail, succeed
 from runtime.mqtt.errors import TAKEN_OVER, ConnectFailed, limit_words, lost_words, refusal
 from runtime.mqtt.flow_control import Gate, is_bulk
 from runtime.mqtt.inbox import Inbox, Message
 from runtime.mqtt.keepalive import Ask, Watch
-from runtime.mqtt.paho_connection import Arrival, Connection, Identity, fail, succeed
+from runtime.mqtt.paho_connection import PahoConnection
 from runtime.settings.load import MqttSettings
 
 TOPIC_ROOM: Final = 512
@@ -40,22 +41,39 @@ def packet_bytes(topic: str, payload_bytes: int, qos: int, *, mqtt5: bool) -> in
 
 
 class Session:
-    """One connection. Use it in the loop that made it: ``open``, ``subscribe``, ``publish``, ``close``."""
+    """One connection. Use it in the loop that made it: ``open``, ``subscribe``, ``publish``, ``close``.
+
+    Args:
+        settings: where, and the limits.
+        identity: who connects.
+        inbox: takes what arrives.
+        counters: of the link.
+        connect: makes what carries it.
+        clock: for what the broker leaves unanswered.
+    """
 
     def __init__(
-        self, settings: MqttSettings, identity: Identity, inbox: Inbox, counters: LinkCounters
+        self,
+        settings: MqttSettings,
+        identity: Identity,
+        inbox: Inbox,
+        counters: LinkCounters,
+        *,
+        connect: Connect = PahoConnection,
+        clock: Clock | None = None,
     ) -> None:
         self._settings = settings
         self._inbox = inbox
         self._counters = counters
         self._loop = asyncio.get_running_loop()
-        self._connection = Connection(settings, identity, inbox.limit, self)
+        self._clock = clock or SystemClock()
+        self._connection = connect(settings, identity, inbox.limit, self)
         self._acks: dict[int, tuple[float, asyncio.Future[str | None]]] = {}
         self._subacks: dict[int, asyncio.Future[list[ReasonCode] | None]] = {}
         self._gate = self._new_gate(settings.window + 1)
         self._connack: asyncio.Future[None] = self._loop.create_future()
         self._ended = asyncio.Event()
-        self._watch = Watch(settings)
+        self._watch = Watch(settings, self._clock)
         self._pinging: asyncio.Task[None] | None = None
         self.max_packet_bytes = settings.max_packet_bytes
         self.session_present = False
@@ -190,7 +208,7 @@ class Session:
             raise
         future: asyncio.Future[str | None] = self._loop.create_future()
         # `acknowledged` is called by the loop, so it cannot have come before this line.
-        self._acks[mid] = time.monotonic(), future
+        self._acks[mid] = self._clock.now(), future
         future.add_done_callback(lambda _: self._gate.leave(bulk=bulk))
         return future
 
@@ -265,7 +283,8 @@ class Session:
             arrival.acknowledge()
             return
         again = self._ended.is_set if arrival.qos else None
-        message = Message(arrival.topic, arrival.payload, arrival.retain, arrival.acknowledge, again)
+        now = self._clock.now()
+        message = Message(arrival.topic, arrival.payload, arrival.retain, arrival.acknowledge, again, now)
         if not self._inbox.offer(message, self._loop):
             self._counters.dropped += 1
             self.withheld += 1 if arrival.qos else 0

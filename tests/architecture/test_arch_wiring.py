@@ -18,7 +18,6 @@ LATE = frozenset(
         "lichen_lab.demo.plans.qqr.steps",
         "lichen_lab.demo.rollout.steps",
         "lichen_lab.simulation.deterministic.machine.daemons",
-        "lichen_lab.simulation.deterministic.network.network",
     }
 )
 """Modules in which a callable is put into an object that was made elsewhere."""
@@ -29,24 +28,10 @@ IN_CIRCLES = frozenset(
         "edge_agent.status.model_status",
         "edge_agent.status.report",
         "edge_agent.status.waits",
-        "lichen_lab.benchmarks.fault_injection.faults",
-        "lichen_lab.benchmarks.fault_injection.matrix",
-        "lichen_lab.benchmarks.fault_injection.matrix_results",
-        "lichen_lab.benchmarks.fault_injection.steps",
-        "lichen_lab.demo.core.fleet",
-        "lichen_lab.demo.core.scenario",
-        "lichen_lab.simulation.deterministic.machine.event_loop",
-        "lichen_lab.simulation.deterministic.machine.log_capture",
-        "lichen_lab.simulation.deterministic.machine.patched_time",
-        "lichen_lab.simulation.deterministic.network.broker",
-        "lichen_lab.simulation.deterministic.network.connection",
-        "lichen_lab.simulation.deterministic.network.network",
-        "lichen_lab.simulation.deterministic.network.session",
-        "lichen_lab.simulation.deterministic.world",
     }
 )
 """Modules that need one that needs them, by imports of the file's level and those for types alone."""
-FOR_TYPES_ALONE = 32
+FOR_TYPES_ALONE = 22
 """Imports of our modules under ``TYPE_CHECKING``: most of them hide a circle."""
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from lichen_lab.simulation.deterministic.machine.event_loop import SimLoop, run
 from lichen_lab.simulation.deterministic.network.broker import SimBroker
-from lichen_lab.simulation.deterministic.network.link import SimLink
+from lichen_lab.simulation.deterministic.network.link import SimConnection
 from lichen_lab.simulation.deterministic.network.message_faults import Weather
 from runtime.mqtt.link import Link, Will
 from tests.support.brokers import BrokerProcess, mosquitto_process
@@ -21,16 +21,17 @@ from tests.support.world_scenes import SCENES, Client
 class _Simulated:
     def __init__(self) -> None:
         self.broker = SimBroker(Weather(1))
-        self.clients: list[Client] = []
+        self.clients: dict[Client, str] = {}
 
     def client(self, client_id: str, *filters: tuple[str, int], will: Will | None = None) -> Client:
-        link = SimLink(quick(1883), client_id, filters=filters, broker=self.broker)
-        self.clients.append(Client(link, will=will))
-        return self.clients[-1]
+        connect = partial(SimConnection, broker=self.broker)
+        client = Client(Link(quick(1883), client_id, filters=filters, connect=connect), will=will)
+        self.clients[client] = client_id
+        return client
 
     async def cut(self, client: Client) -> None:
         before = client.link.counters.reconnects
-        assert self.broker.cut(client.link.client_id)
+        assert self.broker.cut(self.clients[client])
         await until(lambda: client.link.counters.reconnects > before and client.link.connected)
 
     async def settle(self) -> None:

@@ -20,13 +20,23 @@ from coordinator.rounds.driver import Driver
 from coordinator.storage.update_journal import Journal
 from edge_agent.messaging.outbox import Outbox
 from lichen_lab.simulation.deterministic.machine.disk import SimDisk
-from lichen_lab.simulation.deterministic.scenario.scenario import Weather, draw
+from lichen_lab.simulation.deterministic.scenario.scenario import (
+    BROKER,
+    COORDINATOR,
+    Fault,
+    Kind,
+    Weather,
+    draw,
+)
 from lichen_lab.simulation.deterministic.world import run_seed
+from runtime.mqtt.flow_control import Gate
+from runtime.mqtt.keepalive import Ask, Watch
+from runtime.mqtt.session import Session
 from runtime.storage.disk import DISK, Disk
 from runtime.storage.files import make_folder
 
 SEEDS = 8
-STORM = Weather(0.1, duplicate=0.3, reorder=0.1, corrupt=0.05)
+STORM = Weather(0.1, duplicate=0.3, reorder=0.1, corrupt=0.05, lose=0.1)
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -116,6 +126,40 @@ def bundles_go_with_old_versions(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RoutedDeployment, "kept", lambda _: ())
 
 
+def more_in_flight_than_the_broker_takes(patch: pytest.MonkeyPatch) -> None:
+    """The Receive Maximum of CONNACK is not looked at."""
+    patch.setattr(Session, "_new_gate", lambda self, _slots: Gate(1000, self._settings.window))
+
+
+def packets_larger_than_the_broker_takes(patch: pytest.MonkeyPatch) -> None:
+    """The Maximum Packet Size of CONNACK is not looked at."""
+    connected = Session.connected
+
+    def unlimited(self: Session, present: Any, reason: Any, limits: Any) -> None:
+        vars(limits).pop("MaximumPacketSize", None)
+        connected(self, present, reason, limits)
+
+    patch.setattr(Session, "connected", unlimited)
+
+
+def subscribed_once(patch: pytest.MonkeyPatch) -> None:
+    """A link subscribes at its first connection alone: the broker keeps its session, as a rule."""
+    subscribe, links = Session.subscribe, set()
+
+    async def at_first(self: Session, filters: Any) -> list[str]:
+        known = self._inbox in links
+        links.add(self._inbox)
+        return [] if known else await subscribe(self, filters)
+
+    patch.setattr(Session, "subscribe", at_first)
+
+
+def silence_is_not_noticed(patch: pytest.MonkeyPatch) -> None:
+    """A link trusts MQTT's own pings, which a front end answers for a broker that is gone."""
+    patch.setattr(Watch, "look", lambda *_: Ask.NOTHING)
+    patch.setattr(Session, "_end_if_stalled", lambda *_: None)
+
+
 MUTATIONS: dict[Patch, str] = {
     no_sync_before_the_receipt: "a power cut would take its frame",
     a_disk_that_lies: "a power cut would take its frame",
@@ -128,6 +172,25 @@ MUTATIONS: dict[Patch, str] = {
     bundles_go_with_old_versions: "the bundle of version .* is gone",
 }
 """Mutation -> what the simulation says of it."""
+
+
+CALM = {"weather": Weather(0.01), "faults": (), "work_fails": 0.0, "sensor_fails": 0.0, "goes_on": False}
+LINK_MUTATIONS: dict[Patch, tuple[dict[str, Any], str]] = {
+    more_in_flight_than_the_broker_takes: ({"receive_maximum": 1}, "ReceiveMaximum is 1, this is"),
+    packets_larger_than_the_broker_takes: (
+        {"max_packet_bytes": 4096, "chunk_bytes": 65536, "head": 1800},
+        "MaximumPacketSize is 4096, this is",
+    ),
+    subscribed_once: (
+        {"faults": (Fault(5.0, Kind.BROKER_LOSS, BROKER, 0.5),)},
+        "nothing is in the way .* and still",
+    ),
+    silence_is_not_noticed: (
+        {"faults": (Fault(5.0, Kind.HALF_OPEN, COORDINATOR),)},
+        "nothing is in the way .* and still",
+    ),
+}
+"""Mutation of the link -> what makes one calm world need the safeguard, and what is said without it."""
 
 
 def first_failure() -> tuple[int, str]:
@@ -145,6 +208,16 @@ def test_world_a_missing_safeguard_is_seen(mutate: Patch, monkeypatch: pytest.Mo
     seed, words = first_failure()
     assert seed >= 0, f"{SEEDS} seeds pass without it: the simulation is blind to this"
     assert re.search(MUTATIONS[mutate], words)
+
+
+@pytest.mark.parametrize("mutate", LINK_MUTATIONS, ids=lambda patch: patch.__name__)
+def test_world_a_link_without_a_safeguard_is_seen(mutate: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lichen_lab.simulation.deterministic.world.PATIENCE_S", 200.0)
+    changes, words = LINK_MUTATIONS[mutate]
+    scenario = replace(draw(3), **(CALM | changes))
+    assert run_seed(3, scenario=scenario).violation == ""
+    mutate(monkeypatch)
+    assert re.search(words, run_seed(3, scenario=scenario).violation)
 
 
 def test_world_the_same_seeds_pass_with_every_safeguard() -> None:

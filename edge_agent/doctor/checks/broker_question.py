@@ -17,10 +17,10 @@ from edge_agent.doctor.time_limit import TookTooLong, within
 from edge_agent.identity.files import folder_of
 from protocol.errors import Misconfigured, Refused, Transient
 from protocol.topics import device_filters, ping_topic
+from runtime.mqtt.connection import Identity
 from runtime.mqtt.errors import ConnectFailed, dial_words
 from runtime.mqtt.inbox import Inbox
 from runtime.mqtt.link import read_password
-from runtime.mqtt.paho_connection import Identity
 from runtime.mqtt.session import TOPIC_ROOM, LinkCounters, Session
 from runtime.mqtt.tls import tls_context
 from runtime.settings.load import MqttSettings

@@ -3,12 +3,10 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from lichen_lab.benchmarks.fault_injection.steps import FaultyFleet
 from lichen_lab.simulation.processes.supervised_fleet import BROKER, COORDINATOR
-
-if TYPE_CHECKING:
-    from lichen_lab.benchmarks.fault_injection.matrix import Matrix
 
 _AWAY_S: Final = 0.3
 _CUTS: Final = 3
@@ -18,6 +16,9 @@ _SLOW_S: Final = 1.5
 _BLACK_S: Final = 2.5
 """Longer than the links of a trial wait for an answer to their ping."""
 _FULL_S: Final = 1.5
+
+
+Free = Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -34,75 +35,72 @@ class Fault:
 
     name: str
     words: str
-    harm: Callable[["Matrix", "Free"], Awaitable[None]]
+    harm: Callable[[FaultyFleet, Free], Awaitable[None]]
     disks: bool = False
 
 
-Free = Callable[[], None]
-
-
-def _kill(name: str | None) -> Callable[["Matrix", Free], Awaitable[None]]:
+def _kill(name: str | None) -> Callable[[FaultyFleet, Free], Awaitable[None]]:
     """SIGKILL; None: the agent that the trial looks at."""
 
-    async def harm(matrix: "Matrix", free: Free) -> None:
-        victim = name or matrix.target
-        await matrix.stage.kill(victim)
-        if victim in matrix.proxies:  # what it had sent and nobody had taken dies with it
-            matrix.proxies[victim].cut()
+    async def harm(fleet: FaultyFleet, free: Free) -> None:
+        victim = name or fleet.target
+        await fleet.stage.kill(victim)
+        if victim in fleet.proxies:  # what it had sent and nobody had taken dies with it
+            fleet.proxies[victim].cut()
         free()
         await asyncio.sleep(_AWAY_S)
-        await matrix.stage.start(victim)
+        await fleet.stage.start(victim)
 
     return harm
 
 
-async def _cut(matrix: "Matrix", free: Free) -> None:
+async def _cut(fleet: FaultyFleet, free: Free) -> None:
     for _ in range(_CUTS):
-        for proxy in matrix.proxies.values():
+        for proxy in fleet.proxies.values():
             proxy.cut()
         free()
         await asyncio.sleep(_APART_S)
 
 
-async def _throttle(matrix: "Matrix", free: Free) -> None:
+async def _throttle(fleet: FaultyFleet, free: Free) -> None:
     free()
-    for proxy in matrix.proxies.values():
+    for proxy in fleet.proxies.values():
         proxy.throttle(_SLOW_BYTES_S)
     await asyncio.sleep(_SLOW_S)
-    for proxy in matrix.proxies.values():
+    for proxy in fleet.proxies.values():
         proxy.heal()
 
 
-async def _black_hole(matrix: "Matrix", free: Free) -> None:
-    for proxy in matrix.proxies.values():
+async def _black_hole(fleet: FaultyFleet, free: Free) -> None:
+    for proxy in fleet.proxies.values():
         proxy.black_hole()
     free()
     await asyncio.sleep(_BLACK_S)
-    for proxy in matrix.proxies.values():
+    for proxy in fleet.proxies.values():
         proxy.heal()
 
 
-async def _full(matrix: "Matrix", free: Free) -> None:
-    for disk in matrix.disks.values():
+async def _full(fleet: FaultyFleet, free: Free) -> None:
+    for disk in fleet.disks.values():
         await asyncio.to_thread(disk.fill)
     free()
     await asyncio.sleep(_FULL_S)
-    for disk in matrix.disks.values():
+    for disk in fleet.disks.values():
         await asyncio.to_thread(disk.free)
 
 
-async def _read_only(matrix: "Matrix", free: Free) -> None:
+async def _read_only(fleet: FaultyFleet, free: Free) -> None:
     """What an operator does about it: stop what still runs, repair, start."""
-    for disk in matrix.disks.values():
+    for disk in fleet.disks.values():
         await asyncio.to_thread(disk.fail)
     free()
     await asyncio.sleep(_FULL_S)
-    for name in matrix.disks:
-        await matrix.stage.kill(name)
-    for disk in matrix.disks.values():
+    for name in fleet.disks:
+        await fleet.stage.kill(name)
+    for disk in fleet.disks.values():
         await asyncio.to_thread(disk.repair)
-    for name in matrix.disks:
-        await matrix.stage.start(name)
+    for name in fleet.disks:
+        await fleet.stage.start(name)
 
 
 FAULTS: Final = {

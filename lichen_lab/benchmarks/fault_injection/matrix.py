@@ -104,7 +104,7 @@ class Matrix:
 
     async def run(self) -> Row:
         """All steps, one a round; then judge the whole."""
-        row = Row(self.fault.name)
+        row = Row(self.fault.name, len(self.steps))
         try:
             async with self.stage as stage:
                 await stage.start(BROKER)

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 
-from lichen_lab.benchmarks.fault_injection.steps import STEPS
 from lichen_lab.benchmarks.fault_injection.verdict import Verdict
 
 
@@ -41,12 +40,14 @@ class Row:
 
     Attributes:
         fault: its name.
+        steps: how many there are.
         cells: in the order of the steps.
         verdict: on the whole.
         deaths: processes that ended by themselves, in words.
     """
 
     fault: str
+    steps: int
     cells: list[Cell] = field(default_factory=list)
     verdict: Verdict = field(default_factory=Verdict)
     deaths: list[str] = field(default_factory=list)
@@ -54,4 +55,4 @@ class Row:
     @property
     def sound(self) -> bool:
         """Every step was reached and every promise held."""
-        return len(self.cells) == len(STEPS) and not self.verdict.violations
+        return len(self.cells) == self.steps and not self.verdict.violations

@@ -2,18 +2,40 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
+from lichen_lab.benchmarks.fault_injection.harness.disks import Disk
+from lichen_lab.benchmarks.fault_injection.harness.gates import Gates
+from lichen_lab.simulation.processes.supervised_fleet import Stage
+from lichen_lab.simulation.processes.tcp_proxy import Proxy
+from lichen_lab.simulation.processes.wire_observer import Witness
 from protocol.topics import Kind
-
-if TYPE_CHECKING:
-    from lichen_lab.benchmarks.fault_injection.matrix import Matrix
 
 _TRICKLE_BYTES_S: Final = 4000.0
 """So slow that a model, or an update, is on its way for seconds."""
 
 
-def _nothing(_matrix: "Matrix", _round: int) -> None:
+class FaultyFleet(Protocol):
+    """The fleet of one row of the matrix, as steps look at it and faults harm it."""
+
+    gates: Gates
+    stage: Stage
+    witness: Witness
+    proxies: dict[str, Proxy]
+    disks: dict[str, Disk]
+
+    @property
+    def target(self) -> str:
+        """The agent that is looked at."""
+
+    def gate(self, name: str, round_: int) -> str:
+        """A gate's name in that round."""
+
+    def seen(self, kind: Kind) -> int:
+        """Messages of that kind to or from the target since its step's round was prepared."""
+
+
+def _nothing(_fleet: FaultyFleet, _round: int) -> None:
     """No preparation."""
 
 
@@ -31,42 +53,42 @@ class Step:
 
     name: str
     held: tuple[str, ...]
-    there: Callable[["Matrix", int], bool]
-    before: Callable[["Matrix", int], None] = _nothing
-    near: Callable[["Matrix", int], None] | None = None
+    there: Callable[[FaultyFleet, int], bool]
+    before: Callable[[FaultyFleet, int], None] = _nothing
+    near: Callable[[FaultyFleet, int], None] | None = None
 
 
-def _at(name: str) -> Callable[["Matrix", int], bool]:
-    return lambda matrix, round_: matrix.gates.reached(matrix.gate(name, round_))
+def _at(name: str) -> Callable[[FaultyFleet, int], bool]:
+    return lambda fleet, round_: fleet.gates.reached(fleet.gate(name, round_))
 
 
-def _slow_down(matrix: "Matrix", _round: int) -> None:
-    matrix.proxies[matrix.target].throttle(_TRICKLE_BYTES_S, "down")
+def _slow_down(fleet: FaultyFleet, _round: int) -> None:
+    fleet.proxies[fleet.target].throttle(_TRICKLE_BYTES_S, "down")
 
 
-def _slow_up(matrix: "Matrix", round_: int) -> None:
-    matrix.proxies[matrix.target].throttle(_TRICKLE_BYTES_S, "up")
-    matrix.gates.release(matrix.gate("train-{round}-{target}", round_))
+def _slow_up(fleet: FaultyFleet, round_: int) -> None:
+    fleet.proxies[fleet.target].throttle(_TRICKLE_BYTES_S, "up")
+    fleet.gates.release(fleet.gate("train-{round}-{target}", round_))
 
 
-def _idle(matrix: "Matrix", _round: int) -> bool:
-    now, known = matrix.witness.view.round, matrix.witness.view.devices.get(matrix.target)
+def _idle(fleet: FaultyFleet, _round: int) -> bool:
+    now, known = fleet.witness.view.round, fleet.witness.view.devices.get(fleet.target)
     waiting = now is not None and now.phase == "waiting_for_devices" and now.version == 0
     return waiting and known is not None and known.status == "online"
 
 
-def _fetching(matrix: "Matrix", _round: int) -> bool:
-    return matrix.seen(Kind.DOWN_BLOB) > 0
+def _fetching(fleet: FaultyFleet, _round: int) -> bool:
+    return fleet.seen(Kind.DOWN_BLOB) > 0
 
 
-def _uploading(matrix: "Matrix", _round: int) -> bool:
-    return matrix.seen(Kind.UP_BLOB) > 0
+def _uploading(fleet: FaultyFleet, _round: int) -> bool:
+    return fleet.seen(Kind.UP_BLOB) > 0
 
 
-def _one_accepted(matrix: "Matrix", round_: int) -> bool:
-    now = matrix.witness.view.round
-    reached = _at("train-{round}-{other}")(matrix, round_)
-    return reached and now is not None and now.round == round_ and now.accepted == (matrix.target,)
+def _one_accepted(fleet: FaultyFleet, round_: int) -> bool:
+    now = fleet.witness.view.round
+    reached = _at("train-{round}-{other}")(fleet, round_)
+    return reached and now is not None and now.round == round_ and now.accepted == (fleet.target,)
 
 
 STEPS: Final = (

@@ -80,7 +80,7 @@ class World:
             tolerant=scenario.rots,
             time=None if scenario.jumps_at(COORDINATOR) else sim.time,
         )
-        self.sky = network.Sky(self)
+        self.sky = network.Sky(scenario, self.say, self.fail)
         self.nodes: dict[str, Node] = {COORDINATOR: Headquarters(self, COORDINATOR, sim)}
         self.nodes |= {name: Device(self, name, sim) for name in scenario.devices}
         self.outcome = Outcome(scenario.seed, scenario)
@@ -265,7 +265,11 @@ def run_seed(
         held.append(World(chosen, Path(folder), sim, trace))
         await held[0].run()
 
-    with memory_folder() as folder, quiet(held, talk=trace is not None):
+    def note(words: str) -> None:
+        if held:
+            held[0].note(words)
+
+    with memory_folder() as folder, quiet(note, talk=trace is not None):
         try:
             event_loop.run(main, seed, max_virtual_s=chosen.faults_end_s + 2 * PATIENCE_S)
         except (Stuck, Violation) as error:

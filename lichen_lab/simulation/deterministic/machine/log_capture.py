@@ -2,26 +2,23 @@
 
 import contextlib
 import logging
-from collections.abc import Iterator, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator, MutableMapping
+from typing import Any, Final
 
 import structlog
 
 from lichen_lab.simulation.deterministic.machine.process_life import LIFE
 
-if TYPE_CHECKING:
-    from lichen_lab.simulation.deterministic.world import World
-
 _SHOWN: Final = 300
 
 
 @contextlib.contextmanager
-def quiet(worlds: "Sequence[World]", *, talk: bool) -> Iterator[None]:
+def quiet(note: Callable[[str], None], *, talk: bool) -> Iterator[None]:
     """Take over structlog for the length of a world.
 
     Args:
-        worlds: whose trace; the last one's.
-        talk: write what is logged into it; else it is dropped as early as possible.
+        note: writes a line into the trace.
+        talk: hand it what is logged; else that is dropped as early as possible.
     """
     before = structlog.get_config()
 
@@ -30,10 +27,9 @@ def quiet(worlds: "Sequence[World]", *, talk: bool) -> Iterator[None]:
         who = "?" if life is None else f"{life.node}/{life.number}{'+' if life.dead else ''}"
         error = event.pop("exc_info", None)
         words = " ".join(f"{key}={value}" for key, value in event.items())
-        if worlds:
-            worlds[-1].note(f"{who} {level}: {words[:_SHOWN]}")
-            if isinstance(error, BaseException):
-                worlds[-1].note(f"{who} {level}: {_where(error)}")
+        note(f"{who} {level}: {words[:_SHOWN]}")
+        if isinstance(error, BaseException):
+            note(f"{who} {level}: {_where(error)}")
         raise structlog.DropEvent
 
     structlog.configure(

@@ -4,16 +4,23 @@ import contextlib
 import random
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Protocol, Self, SupportsIndex
 
 from lichen_lab.simulation.deterministic.machine.clock import EPOCH
 
-if TYPE_CHECKING:
-    from lichen_lab.simulation.deterministic.machine.event_loop import SimLoop
+
+class VirtualTime(Protocol):
+    """A time that is moved by hand."""
+
+    def time(self) -> float:
+        """Virtual seconds."""
+
+    def pass_time(self, seconds: float | SupportsIndex) -> None:
+        """Move on."""
 
 
 @contextlib.contextmanager
-def virtual_time(loop: "SimLoop", seed: int | str) -> Iterator[None]:
+def virtual_time(loop: VirtualTime, seed: int | str) -> Iterator[None]:
     """Let ``time.time``, ``monotonic`` and ``perf_counter`` follow the loop, and unseeded generators a seed.
 
     For code that takes them directly: figures in messages, jitter. Time that is handed in is better.

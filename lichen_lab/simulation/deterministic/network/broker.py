@@ -1,24 +1,29 @@
 """A simulated MQTT broker: QoS 1, retained messages, wills, sessions with their queues, takeover, crashes.
 
-It does what the brokers of ``tests/e2e`` do (Mosquitto where they differ). Clients are
-:class:`lichen_lab.simulation.deterministic.network.link.SimLink`; between the two stands a
-:class:`Connection` per connect.
+It does what the brokers of ``tests/e2e`` do (Mosquitto where they differ). Each client comes through a
+:class:`SimConnection` of ``link.py``; between the two stands a :class:`Wire` of ``connection.py``.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from lichen_lab.simulation.deterministic.network.message_faults import Weather
-from lichen_lab.simulation.deterministic.network.session import Packet, SavedState, Session, matches
-from runtime.mqtt.link import Will
-
-if TYPE_CHECKING:
-    from lichen_lab.simulation.deterministic.network.connection import Connection
+from lichen_lab.simulation.deterministic.network.session import (
+    Line,
+    Loss,
+    Packet,
+    SavedState,
+    Session,
+    matches,
+)
+from runtime.mqtt.connection import Will
 
 Listener = Callable[[str, str, str, bytes], None]
-"""Told of (what, client id, topic, payload). ``what``: published, puback, delivered, acked, will, lost."""
+"""Told of (what, client id, topic, payload). ``what``: published, delivered, acked, will, lost, or
+:data:`BREACH` and which limit of CONNACK a client breaks."""
+BREACH: Final = "breach: "
 _MAX_TOPICS: Final = 4096
 
 
@@ -29,16 +34,26 @@ class SimBroker:
         weather: of all connections.
         max_queued: messages kept for a client that is away; more are lost, as FACTS.md says of Mosquitto's
             default (1000).
+        limits: told at CONNACK, by MQTT's names: ``ReceiveMaximum``, ``MaximumPacketSize``.
+        listener: see :data:`Listener`.
     """
 
-    def __init__(self, weather: Weather, *, max_queued: int = 1000) -> None:
+    def __init__(
+        self,
+        weather: Weather,
+        *,
+        max_queued: int = 1000,
+        limits: Mapping[str, int] | None = None,
+        listener: Listener | None = None,
+    ) -> None:
         self.loop = asyncio.get_running_loop()
         self.weather = weather
         self.max_queued = max_queued
+        self.limits = dict(limits or {})
         self.up = True
         self.retained: dict[str, bytes] = {}
         self.sessions: dict[str, Session] = {}
-        self.listener: Listener | None = None
+        self.listener = listener
         self.blocked: dict[str, dict[str, float]] = {}
         """Client id -> direction (``up``, ``down``) -> until when nothing passes."""
         self._context = Context()  # the world's own callbacks belong to nobody's life
@@ -54,15 +69,15 @@ class SimBroker:
         """Do something in virtual time, in nobody's life."""
         self.loop.call_at(when, callback, *args, context=self._context)
 
-    def open(self, connection: "Connection", client_id: str, will: Will | None, *, expiry_s: float) -> bool:
-        """CONNECT came: take an older connection of that id over. True when a session was there."""
+    def open(self, connection: Line, client_id: str, will: Will | None, *, expiry_s: float) -> None:
+        """CONNECT came: take an older connection of that id over, answer, and send what waits."""
         session = self.sessions.get(client_id)
         if session is not None and session.connection is not None:
             if not self.weather.will_at_takeover:
                 session.will = None
             old = session.connection
             self.gone(old)
-            old.refuse_further("taken over")
+            old.refuse_further(Loss.CLOSED)
         if session is not None and self.loop.time() - session.left_at > session.expiry_s:
             del self.sessions[client_id]
             self._routes.clear()
@@ -72,8 +87,8 @@ class SimBroker:
             session = self.sessions[client_id] = Session(client_id)
         session.connection, session.will, session.expiry_s = connection, will, expiry_s
         connection.session = session
+        connection.accept(present=present)
         self._pump(session)
-        return present
 
     def subscribe(self, session: Session, filters: Sequence[tuple[str, int]]) -> None:
         """SUBSCRIBE came: retained messages follow, at every time."""
@@ -136,7 +151,7 @@ class SimBroker:
                 session.sent.append(packet)
             connection.send_down(packet)
 
-    def acknowledged(self, connection: "Connection", packet: Packet) -> None:
+    def acknowledged(self, connection: Line, packet: Packet) -> None:
         """PUBACK came from a subscriber: the broker forgets the message."""
         session = connection.session
         if session is None or session.connection is not connection or packet not in session.sent:
@@ -145,7 +160,7 @@ class SimBroker:
         self.say("acked", session.client_id, packet.topic, packet.payload)
         self._pump(session)
 
-    def gone(self, connection: "Connection", *, goodbye: bool = False) -> None:
+    def gone(self, connection: Line, *, goodbye: bool = False) -> None:
         """A connection is over, as the broker sees it; without a goodbye its will is published."""
         session = connection.session
         if session is None or session.connection is not connection:
@@ -182,7 +197,7 @@ class SimBroker:
         self._routes.clear()
         self.up = False
         for connection in connections:
-            connection.refuse_further("the broker is gone")
+            connection.refuse_further(Loss.CLOSED)
 
     def restart(self) -> None:
         """Be there again."""
@@ -191,17 +206,17 @@ class SimBroker:
     def _state(self) -> SavedState:
         return SavedState(dict(self.retained), {n: s.copy() for n, s in self.sessions.items()})
 
-    def connection_of(self, client_id: str) -> "Connection | None":
+    def connection_of(self, client_id: str) -> Line | None:
         """The connection that the broker has of a client."""
         session = self.sessions.get(client_id)
         return None if session is None else session.connection
 
     def cut(self, client_id: str) -> bool:
-        """Break a client's connection (RST both ways); False where there is none."""
+        """Break a client's connection, as the weather says; False where there is none."""
         connection = self.connection_of(client_id)
         if connection is None:
             return False
-        connection.break_off("the connection was reset")
+        connection.break_off()
         return True
 
     def partition(self, client_id: str, seconds: float, direction: str = "both") -> None:
@@ -220,11 +235,16 @@ class SimBroker:
         if connection is not None:
             connection.watch_keepalive(until)
 
-    def half_open(self, client_id: str) -> bool:
-        """Let nothing pass on this connection any more, unnoticed; False where there is none."""
+    def half_open(self, client_id: str, *, pings_answered: bool = False) -> bool:
+        """Let no message pass on this connection any more, unnoticed; False where there is none.
+
+        Args:
+            client_id: whose.
+            pings_answered: a front end goes on to answer MQTT's own pings.
+        """
         connection = self.connection_of(client_id)
         if connection is not None:
-            connection.go_deaf()
+            connection.go_deaf(pings_answered=pings_answered)
         return connection is not None
 
     def heal(self, client_id: str | None = None) -> None:

@@ -5,31 +5,39 @@ keepalive runs out or the client comes back.
 """
 
 import math
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Sequence
+from typing import Final, Protocol
 
-from lichen_lab.simulation.deterministic.network.session import Packet, Session
-
-if TYPE_CHECKING:
-    import asyncio
-
-    from lichen_lab.simulation.deterministic.network.broker import SimBroker
-
+from lichen_lab.simulation.deterministic.network.broker import BREACH, SimBroker
+from lichen_lab.simulation.deterministic.network.session import Loss, Packet, Session
+from runtime.mqtt.connection import Will
+from runtime.mqtt.session import packet_bytes
 
 _AFTER_S: Final = 1e-3
 """What was held back comes so long after the end of a partition."""
+_BREAKS: Final = (Loss.RESET, Loss.RESET, Loss.CLOSED, Loss.UNHEARD)
 
 
 class Client(Protocol):
     """The client's end of a connection."""
 
-    def arrived(self, connection: "Connection", packet: Packet) -> None:
+    def accepted(self, *, present: bool) -> None:
+        """CONNACK came."""
+
+    def acknowledged(self, mid: int) -> None:
+        """PUBACK came (QoS 0: the packet is sent)."""
+
+    def subscribed(self, mid: int, granted: Sequence[int]) -> None:
+        """SUBACK came, with the QoS of each filter."""
+
+    def arrived(self, packet: Packet) -> None:
         """A message came."""
 
-    def ended(self, connection: "Connection", because: str) -> None:
+    def lost(self, how: Loss) -> None:
         """The connection is over."""
 
 
-class Connection:
+class Wire:
     """See the module.
 
     Args:
@@ -38,44 +46,40 @@ class Connection:
         client_id: who.
         receive_maximum: messages that the client takes without acknowledgement.
         keepalive_s: as in CONNECT.
-        patience_s: after so many silent seconds the client gives the connection up.
     """
 
     def __init__(
-        self,
-        broker: "SimBroker",
-        client: Client,
-        client_id: str,
-        *,
-        receive_maximum: int,
-        keepalive_s: float,
-        patience_s: float,
+        self, broker: SimBroker, client: Client, client_id: str, *, receive_maximum: int, keepalive_s: float
     ) -> None:
         self._broker = broker
         self._client = client
         self.client_id = client_id
         self.receive_maximum = receive_maximum
         self.keepalive_s = keepalive_s
-        self.patience_s = patience_s
         self.session: Session | None = None
         self.open = True
         """As the client sees it."""
-        self._last_up = self._last_down = 0.0
+        self._last_up = self._last_down = self._connack_at = 0.0
+        self._unacked = 0
         self._deaf = False
 
-    def up_at(self) -> float:
+    def blocked_until(self) -> float:
+        """When something can pass both ways again."""
+        return max(self._broker.blocked.get(self.client_id, {}).values(), default=0.0)
+
+    def _up_at(self) -> float:
         """When something that the client sends now is at the broker."""
         when, in_order = self._hop("up")
         if in_order:
             when = self._last_up = max(self._last_up, when)
         return when
 
-    def down_at(self) -> float:
-        """When something that the broker sends now is at the client."""
+    def _down_at(self) -> float:
+        """When something that the broker sends now is at the client: never before CONNACK."""
         when, in_order = self._hop("down")
         if in_order:
             when = self._last_down = max(self._last_down, when)
-        return when
+        return max(when, self._connack_at)
 
     def _hop(self, way: str) -> tuple[float, bool]:
         broker, weather = self._broker, self._broker.weather
@@ -89,57 +93,116 @@ class Connection:
         """Whether the broker believes in this connection."""
         return self.session is not None and self.session.connection is self
 
-    def send_up(self, packet: Packet, puback: "asyncio.Future[None]") -> None:
-        """PUBLISH from the client; ``puback`` ends when it comes back (QoS 0: at once)."""
+    def _passes(self) -> bool:
+        """Whether something from the client is taken by the broker."""
+        return self.known and not self._deaf
+
+    def _heard(self) -> bool:
+        """Whether something from the broker is taken by the client."""
+        return self.open and not self._deaf
+
+    def _cut(self) -> bool:
+        """Whether the weather breaks the connection now."""
         weather = self._broker.weather
-        if weather.strikes("cut", weather.cut):
-            self.break_off("the connection was reset")
+        cut = weather.strikes("cut", weather.cut)
+        if cut:
+            self._broker.at(self._broker.loop.time(), self.break_off)
+        return cut
+
+    def connect(self, will: Will | None, expiry_s: float) -> None:
+        """CONNECT from the client."""
+        if not self._cut():
+            self._broker.at(self._up_at(), self._connect, will, expiry_s)
+
+    def _connect(self, will: Will | None, expiry_s: float) -> None:
+        if self.open and self._broker.up:
+            self._broker.open(self, self.client_id, will, expiry_s=expiry_s)
+        else:
+            self.refuse_further(Loss.RESET)
+
+    def accept(self, *, present: bool) -> None:
+        """CONNACK to the client."""
+        self._connack_at = self._down_at()
+        self._broker.at(self._connack_at, self._accepted, present)
+
+    def _accepted(self, present: bool) -> None:  # noqa: FBT001 - a callback
+        if self._heard():
+            self._client.accepted(present=present)
+
+    def subscribe(self, filters: Sequence[tuple[str, int]], mid: int) -> None:
+        """SUBSCRIBE from the client."""
+        if not self._cut():
+            self._broker.at(self._up_at(), self._subscribe, filters, mid)
+
+    def _subscribe(self, filters: Sequence[tuple[str, int]], mid: int) -> None:
+        if self._passes() and self.session is not None:
+            self._broker.at(self._down_at(), self._subscribed, mid, [qos for _, qos in filters])
+            self._broker.subscribe(self.session, filters)
+
+    def _subscribed(self, mid: int, granted: Sequence[int]) -> None:
+        if self._heard():
+            self._client.subscribed(mid, granted)
+
+    def send_up(self, packet: Packet, mid: int) -> None:
+        """PUBLISH from the client; its end hears of PUBACK (QoS 0: at once)."""
+        broker, weather = self._broker, self._broker.weather
+        self._check(packet)
+        if self._cut():
             return
         if weather.strikes("corrupt", weather.corrupt):
             packet = Packet(packet.topic, weather.damaged(packet.payload), packet.qos, packet.retain)
         if packet.qos == 0:
-            _done(puback)
-        self._broker.at(self.up_at(), self._at_broker, packet, puback)
+            broker.at(broker.loop.time(), self._puback, mid, 0)
+        self._unacked += packet.qos
+        broker.at(self._up_at(), self._at_broker, packet, mid)
 
-    def _at_broker(self, packet: Packet, puback: "asyncio.Future[None]") -> None:
+    def _check(self, packet: Packet) -> None:
+        """Whether the client keeps to what it was told at CONNACK."""
+        broker, unacked = self._broker, self._unacked + packet.qos
+        size = packet_bytes(packet.topic, len(packet.payload), packet.qos, mqtt5=True)
+        for limit, used in (("MaximumPacketSize", size), ("ReceiveMaximum", unacked)):
+            if used > (most := broker.limits.get(limit, used)):
+                broker.say(f"{BREACH}{limit} is {most}, this is {used}", self.client_id, packet.topic)
+
+    def _at_broker(self, packet: Packet, mid: int) -> None:
         broker, weather = self._broker, self._broker.weather
-        if self._deaf or not self.known:
+        if not self._passes():
             return
         for _ in range(1 + (packet.qos > 0 and weather.strikes("duplicate", weather.duplicate))):
             broker.publish(self.client_id, packet)
         if packet.qos:
-            broker.at(self.down_at(), self._puback, puback)
+            broker.at(self._down_at(), self._puback, mid, 1)
 
-    def _puback(self, puback: "asyncio.Future[None]") -> None:
-        if self.open and not self._deaf:
-            _done(puback)
+    def _puback(self, mid: int, qos: int) -> None:
+        if self._heard():
+            self._unacked -= qos
+            self._client.acknowledged(mid)
 
     def send_down(self, packet: Packet) -> None:
         """PUBLISH to the client."""
         weather = self._broker.weather
-        if weather.strikes("cut", weather.cut):
-            self._broker.at(self._broker.loop.time(), self.break_off, "the connection was reset")
+        if self._cut():
             return
         for _ in range(1 + (packet.qos > 0 and weather.strikes("duplicate", weather.duplicate))):
-            self._broker.at(self.down_at(), self._at_client, packet)
+            self._broker.at(self._down_at(), self._at_client, packet)
 
     def _at_client(self, packet: Packet) -> None:
-        if self.open and not self._deaf:
-            self._client.arrived(self, packet)
+        if self._heard():
+            self._client.arrived(packet)
 
     def acknowledge(self, packet: Packet) -> None:
         """PUBACK from the client."""
-        if self.open and packet.qos and not self._deaf:
-            self._broker.at(self.up_at(), self._broker.acknowledged, self, packet)
+        if self._heard():
+            self._broker.at(self._up_at(), self._broker.acknowledged, self, packet)
 
-    def break_off(self, because: str) -> None:
-        """Both ends see at once that it is over."""
-        self._end(because)
+    def break_off(self, how: Loss | None = None) -> None:
+        """Both ends see at once that it is over; None: the weather says how."""
+        self._end(self._broker.weather.random.choice(_BREAKS) if how is None else how)
         self._broker.gone(self)
 
-    def refuse_further(self, because: str) -> None:
+    def refuse_further(self, how: Loss) -> None:
         """The broker has ended it; the client hears of it after a hop."""
-        self._broker.at(self._broker.loop.time() + self._broker.weather.takes(), self._end, because)
+        self._broker.at(self._broker.loop.time() + self._broker.weather.takes(), self._end, how)
 
     def say_goodbye(self) -> None:
         """DISCONNECT from the client: no will."""
@@ -147,7 +210,7 @@ class Connection:
             return
         self.open = False
         if not self._deaf:
-            self._broker.at(self.up_at(), self._goodbye)
+            self._broker.at(self._up_at(), self._goodbye)
 
     def _goodbye(self) -> None:
         self._broker.gone(self, goodbye=True)
@@ -161,18 +224,23 @@ class Connection:
         after = 1.5 * self.keepalive_s if power else broker.weather.takes()
         broker.at(broker.loop.time() + after, broker.gone, self)
 
-    def watch_keepalive(self, blocked_until: float) -> None:
-        """Nothing passes from now on until then: should an end lose its patience before, it gives up."""
+    def watch_keepalive(self, blocked_until: float, *, pings_answered: bool = False) -> None:
+        """Nothing passes from now on until then: should an end lose its patience before, it gives up.
+
+        A client sends PINGREQ after a silent ``keepalive_s``, and waits as long for PINGRESP.
+        """
         broker, now = self._broker, self._broker.loop.time()
-        ends = ((1.5 * self.keepalive_s, self._broker_waits), (self.patience_s, self._client_waits))
+        ends = [(1.5 * self.keepalive_s, self._broker_waits)]
+        if not pings_answered:
+            ends.append((2 * self.keepalive_s, self._client_waits))
         for after, look in ends:
             if blocked_until > now + after:
                 broker.at(now + after, look)
 
-    def go_deaf(self) -> None:
-        """From now on nothing passes, and nobody says so; both ends give up in their time."""
+    def go_deaf(self, *, pings_answered: bool) -> None:
+        """From now on no message passes, and nobody says so; the ends give up in their time."""
         self._deaf = True
-        self.watch_keepalive(math.inf)
+        self.watch_keepalive(math.inf, pings_answered=pings_answered)
 
     def _blocked(self, *ways: str) -> bool:
         now, blocked = self._broker.loop.time(), self._broker.blocked.get(self.client_id, {})
@@ -184,14 +252,9 @@ class Connection:
 
     def _client_waits(self) -> None:
         if self._blocked("up", "down"):
-            self._end("no answer to a ping")
+            self._end(Loss.NO_PINGRESP)
 
-    def _end(self, because: str) -> None:
+    def _end(self, how: Loss) -> None:
         if self.open:
             self.open = False
-            self._client.ended(self, because)
-
-
-def _done(puback: "asyncio.Future[None]") -> None:
-    if not puback.done():
-        puback.set_result(None)
+            self._client.lost(how)

@@ -3,17 +3,17 @@
 from collections.abc import Callable
 from contextvars import Context
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from lichen_lab.simulation.deterministic.network.broker import SimBroker
-from lichen_lab.simulation.deterministic.network.link import SimLink
+from lichen_lab.simulation.deterministic.machine.node import Node
+from lichen_lab.simulation.deterministic.network.broker import BREACH, SimBroker
+from lichen_lab.simulation.deterministic.network.link import SimConnection
 from lichen_lab.simulation.deterministic.network.message_faults import Weather
-from lichen_lab.simulation.deterministic.scenario.scenario import Fault, Kind
+from lichen_lab.simulation.deterministic.scenario.coordinator_state import Violation
+from lichen_lab.simulation.deterministic.scenario.scenario import Fault, Kind, Scenario
 from protocol.frames.frame import is_frame
-
-if TYPE_CHECKING:
-    from lichen_lab.simulation.deterministic.machine.node import Node
-    from lichen_lab.simulation.deterministic.world import World
+from runtime.mqtt.link import Link
+from runtime.settings.load import MqttSettings
 
 _KEEP: Final = {Kind.BROKER_CRASH: "all", Kind.BROKER_LOSS: "nothing"}
 _WAYS: Final = ("both", "up", "down")
@@ -43,14 +43,19 @@ class Sky:
     """Weather, broker and links.
 
     Args:
-        world: whose.
+        scenario: of the world.
+        say: writes a line of the trace.
+        fail: ends the world: a promise is broken.
     """
 
-    def __init__(self, world: "World") -> None:
-        self._world = world
-        plan = world.scenario.weather
+    def __init__(
+        self, scenario: Scenario, say: Callable[[str], None], fail: Callable[[BaseException], None]
+    ) -> None:
+        self._say = say
+        self._fail = fail
+        plan = scenario.weather
         self.weather = _Storm(
-            seed=world.scenario.seed,
+            seed=scenario.seed,
             delay_s=plan.delay_s,
             duplicate=plan.duplicate,
             reorder=plan.reorder,
@@ -59,26 +64,30 @@ class Sky:
             cut=plan.cut,
             slow=plan.slow,
         )
-        self.broker = SimBroker(self.weather)
-        self.broker.listener = self._heard
+        told = {"ReceiveMaximum": scenario.receive_maximum, "MaximumPacketSize": scenario.max_packet_bytes}
+        limits = {name: limit for name, limit in told.items() if limit is not None}
+        self.broker = SimBroker(self.weather, limits=limits, listener=self._heard)
         self.messages = 0
         self._ids: dict[str, str] = {}
         """Client id by node."""
 
-    def link_maker(self, node: "Node") -> Callable[..., Any]:
+    def link_maker(self, node: Node) -> Callable[..., Any]:
         """Makes the links of a node, as the constructor of ``runtime.mqtt.link.Link``."""
 
-        def make(settings: Any, client_id: str, **rest: Any) -> SimLink:
+        def make(settings: MqttSettings, client_id: str, **rest: Any) -> Link:
             self._ids[node.name] = client_id
-            return partial(SimLink, broker=self.broker)(settings, client_id, **rest)
+            connect = partial(SimConnection, broker=self.broker)
+            return Link(settings, client_id, connect=connect, clock=node.clock, **rest)
 
         return make
 
     def _heard(self, what: str, client_id: str, topic: str, payload: bytes) -> None:
         if what == "delivered":
             self.messages += 1
+        elif what.startswith(BREACH):
+            self._fail(Violation(f"{client_id} sent on {topic} what the broker does not take: {what}"))
         tail = topic.split("/", 3)[-1]
-        self._world.say(f"{what} {client_id.rsplit('-', 1)[-1]} {tail[:_SHOWN]} {len(payload)}")
+        self._say(f"{what} {client_id.rsplit('-', 1)[-1]} {tail[:_SHOWN]} {len(payload)}")
 
     def strike(self, fault: Fault) -> bool:
         """Carry out a fault of the broker or of a link; False where it befell nobody."""
@@ -92,6 +101,8 @@ class Sky:
         client = self._ids.get(fault.node, "")
         if fault.kind is Kind.DROP:
             return broker.cut(client)
+        if fault.kind is Kind.HALF_OPEN:
+            return broker.half_open(client, pings_answered=True)
         if fault.kind in {Kind.PARTITION, Kind.ONE_WAY} and client:
             way = "both" if fault.kind is Kind.PARTITION else _WAYS[1 + int(fault.amount) % 2]
             broker.partition(client, fault.span_s, way)

@@ -1,14 +1,22 @@
-"""What a broker keeps of one client."""
+"""What a broker keeps of one client, and how its connection ends."""
 
 from collections import deque
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from runtime.mqtt.link import Will
+from runtime.mqtt.connection import Will
 
-if TYPE_CHECKING:
-    from lichen_lab.simulation.deterministic.network.connection import Connection
+
+class Loss(Enum):
+    """How a client hears that its connection is over: MQTT's reason, and whether TCP was closed in order."""
+
+    RESET = ("Unspecified error", False)
+    CLOSED = ("Unspecified error", True)
+    NO_PINGRESP = ("Keep alive timeout", False)
+    UNHEARD = ("", False)
+    """The client's network thread died: nobody says so."""
 
 
 @dataclass(slots=True, eq=False)
@@ -21,6 +29,33 @@ class Packet:
     retain: bool = False
 
 
+class Line(Protocol):
+    """A connection, as the broker uses it."""
+
+    session: "Session | None"
+    """Set by the broker at CONNECT."""
+    receive_maximum: int
+    """Messages that the client takes without acknowledgement."""
+
+    def accept(self, *, present: bool) -> None:
+        """Send CONNACK; ``present``: a session was there."""
+
+    def send_down(self, packet: Packet) -> None:
+        """Send PUBLISH."""
+
+    def break_off(self, how: Loss | None = None) -> None:
+        """Both ends see at once that it is over; None: the weather says how."""
+
+    def refuse_further(self, how: Loss) -> None:
+        """The broker has ended it; the client hears of it after a hop."""
+
+    def watch_keepalive(self, blocked_until: float) -> None:
+        """Nothing passes until then: an end that loses its patience before gives up."""
+
+    def go_deaf(self, *, pings_answered: bool) -> None:
+        """From now on no message passes."""
+
+
 @dataclass
 class Session:
     """Subscriptions, what waits, and what was sent but not acknowledged (in order)."""
@@ -29,7 +64,7 @@ class Session:
     filters: dict[str, int] = field(default_factory=dict)
     queue: deque[Packet] = field(default_factory=deque)
     sent: deque[Packet] = field(default_factory=deque)
-    connection: "Connection | None" = None
+    connection: Line | None = None
     will: Will | None = None
     expiry_s: float = 3600.0
     left_at: float = 0.0

@@ -19,6 +19,7 @@ class Kind(StrEnum):
     MOMENT = "end at a moment"  # at the n-th disk operation, thread or message from now on
     STOP = "orderly stop"
     DROP = "dropped connection"
+    HALF_OPEN = "half-open connection"  # pings are answered, messages swallowed
     PARTITION = "partition"
     ONE_WAY = "one-way partition"
     BROKER_CRASH = "broker crash"
@@ -97,6 +98,10 @@ class Scenario:
     """Each kind of device gets a bundle of its own."""
     guided: bool = False
     """The coordinator looks at every update before it folds, and trains after."""
+    receive_maximum: int | None = None
+    """Of the broker, told at CONNACK."""
+    max_packet_bytes: int | None = None
+    """Of the broker, told at CONNACK."""
 
     @property
     def rots(self) -> bool:
@@ -134,10 +139,12 @@ def draw(seed: int) -> Scenario:
     rng = random.Random(f"scenario {seed}")  # noqa: S311 - a seed, not a secret
     # What came into the worlds later is drawn apart: the rest of what a seed means stays what it was.
     later = random.Random(f"selection and routes {seed}")  # noqa: S311 - a seed, not a secret
+    links = random.Random(f"links {seed}")  # noqa: S311 - a seed, not a secret
     guided = random.Random(f"guided rounds {seed}").random() < 0.3  # noqa: S311, PLR2004 - a seed; of the worlds
     devices = tuple(f"dev-{n + 1}" for n in range(rng.choice((2, 3, 3, 3))))
     end = rng.uniform(25.0, 60.0)
     small = rng.random() < 0.4  # noqa: PLR2004 - of the worlds
+    max_packet_bytes = links.choice((None, None, 4096))
     return Scenario(
         seed=seed,
         devices=devices,
@@ -145,7 +152,7 @@ def draw(seed: int) -> Scenario:
         rounds=_rounds(rng, len(devices)).model_copy(update={"selection": later.choice(_POLICIES)}),
         uplink=Uplink(codec=rng.choice(_CODECS), error_carry=rng.random() < 0.8),  # noqa: PLR2004 - of the worlds
         head=rng.choice((16, 200)) if small else rng.randint(700, 1800),
-        chunk_bytes=65536 if small else 1024,
+        chunk_bytes=65536 if small or max_packet_bytes else 1024,
         resend_s=rng.uniform(2.0, 8.0),
         offer_every_s=rng.uniform(2.0, 6.0),
         spread_s=rng.choice((0.0, 1.0, 3.0)),
@@ -157,11 +164,13 @@ def draw(seed: int) -> Scenario:
         work_fails=rng.choice((0.0, 0.0, 0.1, 0.3)),
         sensor_fails=rng.choice((0.0, 0.0, 0.2)),
         weather=_weather(rng),
-        faults=_faults(rng, devices, end),
+        faults=tuple(sorted((*_faults(rng, devices, end), *_half_open(links, devices, end)), key=_at)),
         faults_end_s=end,
         goes_on=rng.random() < 0.1,  # noqa: PLR2004 - of the worlds
         routed=later.random() < 0.4,  # noqa: PLR2004 - of the worlds
         guided=guided,
+        receive_maximum=links.choice((None, 1, 2, 20)),
+        max_packet_bytes=max_packet_bytes,
     )
 
 
@@ -199,7 +208,17 @@ def _faults(rng: random.Random, devices: tuple[str, ...], end: float) -> tuple[F
     planned = [_fault(rng, kind, devices, end) for kind in kinds]
     closed = [f for f in planned if f.kind is Kind.ROT and rng.random() < 0.6]  # noqa: PLR2004 - databases rot while closed
     planned += [Fault(max(0.1, rot.at - 0.5), Kind.KILL, rot.node, 2.0) for rot in closed]
-    return tuple(sorted(planned, key=lambda f: f.at))
+    return tuple(sorted(planned, key=_at))
+
+
+def _half_open(rng: random.Random, devices: tuple[str, ...], end: float) -> list[Fault]:
+    """In a third of the worlds one connection swallows all from some moment on."""
+    node = rng.choice((COORDINATOR, *devices))
+    return [Fault(end * rng.random(), Kind.HALF_OPEN, node)] if rng.random() < 0.3 else []  # noqa: PLR2004 - of the worlds
+
+
+def _at(fault: Fault) -> float:
+    return fault.at
 
 
 def _fault(rng: random.Random, kind: Kind, devices: tuple[str, ...], end: float) -> Fault:

@@ -2,11 +2,10 @@
 
 import asyncio
 import random
-from types import SimpleNamespace
 
 import pytest
 
-from runtime.mqtt import keepalive
+from runtime.clock import ManualClock
 from runtime.mqtt.backoff import Backoff, Ending
 from runtime.mqtt.flow_control import Bucket, Gate, is_bulk
 from runtime.mqtt.keepalive import Ask, Watch
@@ -177,40 +176,39 @@ def test_what_only_a_person_can_mend_is_tried_at_the_slowest_pace_at_once(ending
     assert drawn().after(ending) == 60
 
 
-class Time:
-    def __init__(self, monkeypatch):
-        self.now = 1000.0
-        monkeypatch.setattr(keepalive, "time", SimpleNamespace(monotonic=lambda: self.now))
+class HandClock(ManualClock):
+    def move(self, seconds: float) -> None:
+        self._now += seconds
 
 
-def test_silence_is_answered_by_a_ping_and_more_silence_by_an_end(monkeypatch):
-    time = Time(monkeypatch)
-    watch = Watch(MqttSettings(ping_s=45, ping_timeout_s=15))
-    time.now += 44.9
+def test_silence_is_answered_by_a_ping_and_more_silence_by_an_end():
+    clock = HandClock(1000.0)
+    watch = Watch(MqttSettings(ping_s=45, ping_timeout_s=15), clock)
+    clock.move(44.9)
     assert watch.look(None) is Ask.NOTHING
-    time.now += 0.2
+    clock.move(0.2)
     assert watch.look(None) is Ask.PING
     assert watch.look(None) is Ask.NOTHING, "one ping"
     assert "a ping is out" in watch.quiet
-    time.now += 15
+    clock.move(15)
     words = watch.look(None)
     assert "nothing came for 60 s" in words
     assert "no answer to a ping in 15 s" in words
 
 
-def test_anything_heard_answers_a_ping(monkeypatch):
-    time = Time(monkeypatch)
-    watch = Watch(MqttSettings(ping_s=45, ping_timeout_s=15))
-    time.now += 46
+def test_anything_heard_answers_a_ping():
+    clock = HandClock(1000.0)
+    watch = Watch(MqttSettings(ping_s=45, ping_timeout_s=15), clock)
+    clock.move(46)
     assert watch.look(None) is Ask.PING
-    time.now += 14
+    clock.move(14)
     watch.heard()
-    time.now += 2
+    clock.move(2)
     assert watch.look(None) is Ask.NOTHING
     assert watch.quiet == ""
 
 
-def test_an_answer_that_comes_while_the_watch_looks_is_no_fault(monkeypatch):
+def test_an_answer_that_comes_while_the_watch_looks_is_no_fault():
     """It is noted by the network thread, between any two lines."""
 
     class Answered(Watch):
@@ -223,33 +221,33 @@ def test_an_answer_that_comes_while_the_watch_looks_is_no_fault(monkeypatch):
         def _pinged(self, when):
             self.kept = when
 
-    time = Time(monkeypatch)
-    watch = Answered(MqttSettings(ping_s=45, ping_timeout_s=15))
-    time.now += 46
+    clock = HandClock(1000.0)
+    watch = Answered(MqttSettings(ping_s=45, ping_timeout_s=15), clock)
+    clock.move(46)
     assert watch.look(None) is Ask.PING
-    time.now += 14
+    clock.move(14)
     assert watch.look(None) is Ask.NOTHING
     watch.look(None)
     assert watch.quiet in ("", "nothing came for 60 s; a ping is out")
 
 
-def test_messages_without_any_puback_end_it_too(monkeypatch):
-    time = Time(monkeypatch)
-    watch = Watch(MqttSettings(ping_s=45, ping_timeout_s=15, keepalive_s=30))
-    sent = time.now
+def test_messages_without_any_puback_end_it_too():
+    clock = HandClock(1000.0)
+    watch = Watch(MqttSettings(ping_s=45, ping_timeout_s=15, keepalive_s=30), clock)
+    sent = clock.now()
     for _ in range(59):
-        time.now += 1
+        clock.move(1)
         watch.heard()
         assert watch.look(sent) is Ask.NOTHING
-    time.now += 1.5
+    clock.move(1.5)
     watch.heard()
     assert "acknowledged nothing for 60 s" in watch.look(sent)
     watch.acked()
     assert watch.look(sent) is Ask.NOTHING
 
 
-def test_without_ping_s_silence_is_nothing_to_say(monkeypatch):
-    time = Time(monkeypatch)
-    watch = Watch(MqttSettings(ping_s=0))
-    time.now += 1e6
+def test_without_ping_s_silence_is_nothing_to_say():
+    clock = HandClock(1000.0)
+    watch = Watch(MqttSettings(ping_s=0), clock)
+    clock.move(1e6)
     assert watch.look(None) is Ask.NOTHING
