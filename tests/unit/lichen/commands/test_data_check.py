@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from edge_agent.app import load as load_agent
 from edge_agent.cli.main import app as agent_app
 from lichen.cli import main
-from lichen_lab.simulation.data_cli import app
+from lichen.commands.data import app
 from models.data.streams.recording import Recording, Stream, read, write_npz
 from tests.support.agent_data import motion
 

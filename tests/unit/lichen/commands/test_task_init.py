@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from lichen import cli
+from lichen.commands.data import app as data
 from lichen.commands.task import app
-from lichen_lab.simulation.data_cli import app as data
 from models.data.labels.labels import TargetTrack
 from models.data.streams.recording import Recording, Stream, write_npz
 from protocol.errors import Misconfigured
