@@ -98,8 +98,8 @@ def test_bench_the_code_version_sees_every_source_that_it_names(name: str) -> No
     named = (*study.figures, *study.sources, *run_cache.ENGINE)
     assert all(run_cache.files_of(module) for module in named)
     assert len(set(named)) == len(named)
-    with pytest.raises(FileNotFoundError, match="nowhere"):
-        run_cache.files_of("lichen.nowhere")
+    with pytest.raises(FileNotFoundError, match="not_there"):
+        run_cache.files_of("not_there.at_all")
 
 
 def test_bench_rekey_is_a_command_of_studies_alone(tmp_path: Path) -> None:
