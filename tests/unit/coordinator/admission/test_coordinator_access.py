@@ -8,18 +8,16 @@ REVOKED = Refused(Reason.NOT_SELECTED, "revoked")
 QUARANTINED = Refused(Reason.QUARANTINED, "in quarantine")
 
 
-def test_the_first_reason_counts_and_what_is_added_comes_first() -> None:
-    guard = Guard(ManualClock(), {"bad": QUARANTINED, "both": QUARANTINED}.get)
-    assert guard.barred("bad") is QUARANTINED
-    assert guard.barred("good") is None
-    guard.add({"both": REVOKED}.get)
+def test_the_first_reason_counts() -> None:
+    guard = Guard(ManualClock(), [{"both": REVOKED}.get, {"bad": QUARANTINED, "both": QUARANTINED}.get])
     assert guard.barred("both") is REVOKED
     assert guard.barred("bad") is QUARANTINED
+    assert guard.barred("good") is None
 
 
 async def test_a_device_that_is_not_heard_is_told_so_now_and_then() -> None:
     clock = ManualClock(5.0)
-    guard = Guard(clock)
+    guard = Guard(clock, [])
     assert guard.may_tell("a")
     assert not guard.may_tell("a")
     assert guard.may_tell("b"), "each by itself"
@@ -33,7 +31,7 @@ async def test_a_device_that_is_not_heard_is_told_so_now_and_then() -> None:
 
 def test_names_without_end_take_no_memory_without_end(monkeypatch) -> None:
     monkeypatch.setattr("coordinator.admission.access._MAX_TOLD", 3)
-    guard = Guard(ManualClock())
+    guard = Guard(ManualClock(), [])
     for name in "abc":
         assert guard.may_tell(name)
     assert guard.may_tell("d")

@@ -227,6 +227,20 @@ async def test_an_upload_goes_on_after_a_restart_also_when_its_map_lies(tmp_path
         assert [r.status for r in made.link.receipts("a")] == ["accepted"]
 
 
+async def test_an_upload_that_was_whole_before_a_restart_is_taken_at_its_pointer(tmp_path) -> None:
+    async with bench(tmp_path) as made:
+        update = frame(header("a", 1, await open_round(made, "a"), extra={"padding": "x" * 3000}))
+        await made.give("a", Kind.UPDATE, messages.encode(pointer_to(update)))
+        await made.give("a", Kind.UP_BLOB, update[:1024], digest(update), 0)
+    [bitmap] = (tmp_path / "coordinator/uploads").rglob("*.map")
+    bitmap.write_bytes(bytes([2 ** -(-len(update) // 1024) - 1]))
+    bitmap.with_suffix(".part").write_bytes(update)
+    async with bench(tmp_path) as made:
+        await made.give("a", Kind.UPDATE, messages.encode(pointer_to(update)))
+        assert made.link.wants("a") == []
+        assert [r.status for r in made.link.receipts("a")] == ["accepted"]
+
+
 async def test_an_upload_larger_than_the_model_needs_is_refused_at_its_pointer(tmp_path) -> None:
     async with bench(tmp_path) as made:
         await open_round(made, "a")

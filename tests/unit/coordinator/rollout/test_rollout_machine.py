@@ -8,6 +8,7 @@ from coordinator.rollout.model import (
     Abort,
     Begun,
     Cleared,
+    Course,
     Create,
     Exported,
     Heard,
@@ -17,6 +18,7 @@ from coordinator.rollout.model import (
     Resume,
 )
 from coordinator.rollout.plan import Fact, chosen, planned, rank
+from coordinator.rollout.shared import next_serial
 from coordinator.rollout.stage_gate import Counts
 from coordinator.rollout.table import TABLE, diagram, listing
 from coordinator.rollout.transitions import BACK
@@ -108,6 +110,21 @@ def test_a_version_that_failed_is_not_rolled_out_again_by_itself_but_the_operato
             fleet.says(name, "committed")
     assert fleet.phase() == "complete"
     assert fleet.course.failed == (), "it is good after all"
+
+
+def test_a_decision_counts_the_minutes_since_2020_and_one_more_where_that_is_no_more():
+    two_minutes = 1_577_836_800.0 + 120
+    assert next_serial(Course(), two_minutes) == 2
+    assert next_serial(Course(), two_minutes - 1) == 1
+    assert next_serial(Course(serial=7), two_minutes) == 8
+
+
+def test_a_device_that_is_here_when_its_stage_is_filled_is_waited_for_from_then_on():
+    fleet = Fleet("a", "b")
+    fleet.said["b"] = Heard(online=False)
+    fleet.play(Create(release=NEW, plan=plan(canary="share:1")))
+    fleet.tick()
+    assert {name: one.seen for name, one in fleet.course.rollout.members.items()} == {"a": True, "b": False}
 
 
 def test_each_release_that_failed_is_remembered_once():
