@@ -41,9 +41,11 @@ class Device(VirtualDevice):
     sent: list[int] = field(default_factory=list)
 
     @classmethod
-    def of(cls, name: str, number: int, profile: Profile, material: Any) -> Self:
+    def of(
+        cls, name: str, number: int, profile: Profile, material: Any, *, look: Look | None = None
+    ) -> Self:
         """With what it learns from."""
-        return cls(name, Fixed(material), number, may=profile)
+        return cls(name, Fixed(material), number, may=profile, look=look)
 
     def material(self, task: Task, round_: int) -> tuple[Profile, Any]:
         """What it reads and predicts, and what it learns from."""

@@ -55,7 +55,10 @@ class Federation(study.Federation):
     """One run."""
 
     def __init__(self, fleet: Fleet, setting: Setting, seed: int) -> None:
-        devices = [Device.of(m.name, number, m.profile, m.train) for number, m in enumerate(fleet.members)]
+        devices = [
+            Device.of(m.name, number, m.profile, m.train, look=self._look)
+            for number, m in enumerate(fleet.members)
+        ]
         super().__init__(task_of(fleet, setting, seed), devices, down=Downloads())
         self.fleet = fleet
         self.members = {member.name: member for member in fleet.members}
@@ -63,8 +66,6 @@ class Federation(study.Federation):
         self.personal: Scores = {}
         self._moved: dict[str, Sequence[str]] = {}
         self._history: list[Past] = []
-        for device in devices:
-            device.look = self._look
 
     def before_round(self, round_: int) -> Sequence[Device]:
         """Who takes part, by the task's selection policy; in the last round everybody does."""
