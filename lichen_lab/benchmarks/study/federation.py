@@ -41,9 +41,7 @@ class Device(VirtualDevice):
     sent: list[int] = field(default_factory=list)
 
     @classmethod
-    def of(
-        cls, name: str, number: int, profile: Profile, material: Any, *, look: Look | None = None
-    ) -> Self:
+    def of(cls, name: str, number: int, profile: Profile, material: Any, *, look: Look | None = None) -> Self:
         """With what it learns from."""
         return cls(name, Fixed(material), number, may=profile, look=look)
 
