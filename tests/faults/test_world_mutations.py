@@ -16,6 +16,7 @@ import lichen_lab.simulation.deterministic.machine.node
 from coordinator.delivery.route_bundles import RoutedDeployment
 from coordinator.ingest.group_commit import Commits
 from coordinator.round_machine import transitions
+from coordinator.rounds.accepted_index import AcceptedIndex
 from coordinator.rounds.driver import Driver
 from coordinator.storage.update_journal import Journal
 from edge_agent.messaging.outbox import Outbox
@@ -80,6 +81,7 @@ def no_duplicate_key(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Journal, "find", lambda *_: None)
     patch.setattr(Journal, "digest_of", lambda *_: None)
     patch.setattr(Journal, "digests", lambda *_: {})
+    patch.setattr(AcceptedIndex, "follow", lambda *_: None)
 
 
 def quorum_as_a_count(patch: pytest.MonkeyPatch) -> None:
