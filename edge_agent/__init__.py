@@ -1,4 +1,4 @@
-"""The agent on the device: collect, judge quality, learn, send, infer, deploy (DESIGN sections 4 to 6)."""
+"""The agent on the device: collect, judge quality, learn, send, infer, deploy (docs/architecture.md)."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""What a federated method is (DESIGN section 3). Torch-free: both daemons read it.
+"""What a federated method is (docs/architecture.md). Torch-free: both daemons read it.
 
 Tensor names are paths whose first two parts (or one) name the blob they travel in:
 ``encoder/accelerometer/...``, ``head/...``, ``prototypes/accelerometer/...``. :func:`blob_of` says which.

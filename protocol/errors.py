@@ -1,4 +1,4 @@
-"""Errors sorted by who must act (DESIGN section 6).
+"""Errors sorted by who must act (docs/exit-codes.md).
 
 ``Refused``: the peer; answer, count, go on. ``Transient``: nobody; wait and try again. ``Misconfigured``: the
 operator; exit 78 and do not restart. Anything else is a fault of ours: crash and restart.
@@ -39,7 +39,7 @@ class Reason(StrEnum):
     BAD_INVITE = "bad_invite"  # a token that is unknown, used, expired or for another device
 
 
-class Refused(LichenError):  # noqa: N818 - reads as what happened, as in DESIGN section 6
+class Refused(LichenError):  # noqa: N818 - reads as what happened
     """Something from a peer cannot be taken.
 
     Args:

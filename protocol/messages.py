@@ -1,4 +1,4 @@
-"""Control messages: JSON of frozen pydantic models (DESIGN section 5).
+"""Control messages: JSON of frozen pydantic models (docs/protocol/README.md).
 
 No message carries a wall-clock deadline: a Pi's clock may be an hour off at boot. Times are durations that
 start when the message arrives; the coordinator sends them again with the remaining time.

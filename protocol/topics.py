@@ -1,4 +1,4 @@
-"""The MQTT topics (DESIGN section 5).
+"""The MQTT topics (docs/protocol/README.md).
 
 ``lichen/v1/<fleet>/d/<device>/up/...`` is written by that device alone, ``.../down/...`` read by it alone,
 and ``lichen/v1/<fleet>/b/...`` is the coordinator's broadcast. The device has a fixed level, so that one

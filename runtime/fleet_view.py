@@ -93,7 +93,7 @@ class FleetView:
     """Messages that could not be read."""
 
     def filters(self) -> tuple[tuple[str, int], ...]:
-        """Topic filters and their QoS. Wildcards over retained messages at QoS 0: see FACTS, iotcore."""
+        """Topic filters and their QoS. Wildcards over retained messages use QoS 0."""
         root = f"lichen/v1/{self.fleet}"
         return (
             (broadcast_topic(self.fleet, Kind.TASK), 1),

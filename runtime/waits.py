@@ -1,4 +1,4 @@
-"""What a daemon waits for: in words, since when, and until when (promise 7: every wait is visible)."""
+"""What a daemon waits for: in words, since when, and until when (docs/reliability.md, promise 7)."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace

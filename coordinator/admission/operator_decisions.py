@@ -95,7 +95,7 @@ def require_authority(settings: CoordinatorSettings) -> None:
     if told:
         raise Misconfigured(
             f"{folder} is not there, but {told}: put the state_dir back from a backup "
-            "(docs/coordinator.md), or set identity.enabled = false to run without identities"
+            "(docs/coordinator-state.md), or set identity.enabled = false to run without identities"
         )
 
 

@@ -24,7 +24,7 @@ WEIGHT_LENIENCY: Final = 10.0
 """Weights count windows, and honest devices differ in those by more than their updates differ in length."""
 STATISTICS_LENIENCY: Final = 4.0
 """Running statistics follow a device's data, and not its step size: honest ones reached 17 times the median
-where trained values reached 6.5 (docs/hostile-peers.md)."""
+where trained values reached 6.5 (docs/robust-folds.md)."""
 
 
 @dataclass(frozen=True)

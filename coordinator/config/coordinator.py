@@ -77,7 +77,7 @@ class FetchSettings(Section):
 
 
 class DeviceSettings(Section):
-    """What the coordinator remembers of devices, and for how long (docs/coordinator.md)."""
+    """What the coordinator remembers of devices, and for how long (docs/coordinator-settings.md)."""
 
     most: Annotated[int, Field(ge=0, le=100_000)] = 0
     """Devices that are remembered; 0: 100,000 where there is an authority, else 4,000."""

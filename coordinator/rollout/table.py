@@ -1,6 +1,6 @@
 """The rollout's machine: pure, and a table. ``apply(course, event, now) -> (course, commands)``.
 
-``docs/rollout.md`` is drawn from the table (:func:`diagram`, :func:`listing`).
+``docs/rollout-state.md`` is drawn from the table (:func:`diagram`, :func:`listing`).
 """
 
 from collections.abc import Callable

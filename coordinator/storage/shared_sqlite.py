@@ -25,8 +25,8 @@ _WAIT_S: Final = WAIT_S
 _STEP_S: Final = 0.02
 _CLOSE_S: Final = 1.0
 _LOST: Final = (
-    "put it back from its copy (.backup, beside it) or a whole backup (docs/coordinator.md), and revoke "
-    "again who was revoked since"
+    "put it back from its copy (.backup, beside it) or a whole backup (docs/coordinator-state.md), and "
+    "revoke again who was revoked since"
 )
 _SCHEMA: Final = (
     # id: the first half of the token's SHA-256, by which it is found; hash: all of it, compared in constant

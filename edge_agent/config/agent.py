@@ -1,4 +1,4 @@
-"""``agent.toml``: every key, its unit and its default. docs/agent.md explains them."""
+"""``agent.toml``: every key, its unit and its default. docs/agent-settings.md explains them."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal

@@ -1,7 +1,7 @@
 """The machine of a device's rollout: pure, and a table. ``apply(standing, event) -> (standing, commands)``.
 
 What is not in the table is ignored: an event that comes late, twice or never asked for does no harm.
-``docs/rollout.md`` is drawn from the table (:func:`diagram`, :func:`listing`).
+``docs/rollout-state.md`` is drawn from the table (:func:`diagram`, :func:`listing`).
 """
 
 from collections.abc import Callable

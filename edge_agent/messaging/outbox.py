@@ -1,4 +1,4 @@
-"""Sends spooled updates until a ``Receipt`` clears them. A PUBACK is not a receipt (DESIGN section 5).
+"""Sends spooled updates until a ``Receipt`` clears them. A PUBACK is not a receipt (docs/protocol/README.md).
 
 A frame of at most one chunk goes to ``up/update`` as it is. A larger one is announced by a ``BlobPointer``;
 the coordinator's ``Want`` names the chunks that it lacks. Frame or pointer are sent again every

@@ -51,13 +51,20 @@ _MORE: Final = {
 """What a key means, where its model does not say so in words of its own."""
 _HEAD: Final = """# Every key of a task
 
-A task says what a fleet learns: `task.toml` of a coordinator, announced to its devices. `lichen task init` writes a
-first one from recordings, `lichen task check` says what is wrong with one ([your own data](own-data.md)). Times are in
-seconds, rates in Hz; `none` is a key that is left out. A key that is not here is refused, with the nearest one.
+Write a first task from recordings, and check one:
 
-This page is made by `python -m lichen.commands.task_reference > docs/task.md`; `tests/unit/lichen/commands/test_task_reference.py` compares it
-with the models that read the file.
+```
+lichen task init recordings/ --out task.toml
+lichen task check task.toml
+```
+
+A task says what a fleet learns: `task.toml` of a coordinator, announced to its devices. Times are in seconds, rates in
+Hz; `none` is a key that is left out. An unknown key is refused, with the nearest one.
+
+This page is made by `python -m lichen.commands.task_reference > docs/task.md`;
+`tests/unit/lichen/commands/test_task_reference.py` compares it with the models that read the file.
 """  # noqa: E501 - lines of a page
+_COLUMNS: Final = 118
 _TYPES: Final = {"integer": "whole number", "number": "number", "boolean": "true or false", "string": "text"}
 _BOUNDS: Final = {
     "minimum": "at least {}",
@@ -106,7 +113,7 @@ def _table(model: type[BaseModel], at: str, title: str) -> list[str]:
 
 
 def _about(model: type[BaseModel], at: str) -> list[str]:
-    return [_plain(inspect.getdoc(model) or ""), ""] if at else []
+    return [textwrap.fill(_plain(inspect.getdoc(model) or ""), _COLUMNS), ""] if at else []
 
 
 def _inner(annotation: Any) -> type[BaseModel] | None:

@@ -1,9 +1,9 @@
-"""Sums of tensors that do not depend on order or grouping, to the bit (DESIGN section 3). NumPy only.
+"""Sums of tensors that do not depend on order or grouping, to the bit (docs/adr/0003-fold-at-close.md).
 
-Floating-point addition is not associative; integer addition is. Every value is turned into a 64-bit integer
-in steps of 2**-24 (finer than float32 resolves near 1), multiplied by its integer weight and added. Overflow
-cannot happen: the sum of ``|value| * weight`` is bounded before anything is added. (It is also the form that
-secure aggregation needs.)
+NumPy only. Floating-point addition is not associative; integer addition is. Every value is turned into a
+64-bit integer in steps of 2**-24 (finer than float32 resolves near 1), multiplied by its integer weight and
+added. Overflow cannot happen: the sum of ``|value| * weight`` is bounded before anything is added. (It is
+also the form that secure aggregation needs.)
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Split a blob into chunks and know which are here (DESIGN section 5).
+"""Split a blob into chunks and know which are here (docs/protocol/README.md).
 
 A chunk is named by (digest of the blob, index), so that one out of order, twice or late does no harm. Chunk
 ``index`` holds bytes ``[index * chunk_bytes, (index + 1) * chunk_bytes)``; only the last may be shorter.

@@ -24,7 +24,7 @@ class Aggregator(Wire):
 
 
 class Robust(Wire):
-    """What the updates of one device may do to the model (docs/hostile-peers.md)."""
+    """What the updates of one device may do to the model (docs/robust-folds.md)."""
 
     outlier_factor: Annotated[float, Field(ge=0, le=1e6)] = 12.0
     """An update in which some part of the model moves further than so many times the round's median is not

@@ -1,4 +1,4 @@
-"""The MQTT link: one stable client id, connected for ever, from asyncio (DESIGN section 5, shared/FACTS.md).
+"""The MQTT link: one stable client id, connected for ever, from asyncio (docs/transport.md).
 
 Promises: a broker that is not there is no error; every wait is bounded; a publish returns at PUBACK or
 raises; nothing is sent again from memory; a message is acknowledged only after the consumer handled it.
@@ -116,7 +116,7 @@ class Link:
     async def publish(
         self, topic: str, payload: bytes, *, qos: int = 1, retain: bool = False, timeout_s: float = 30.0
     ) -> None:
-        """Send and return at PUBACK. A PUBACK is not a receipt (DESIGN section 5).
+        """Send and return at PUBACK. A PUBACK is not a receipt (docs/protocol/README.md).
 
         Raises:
             Refused: TOO_LARGE, above the packet limit.

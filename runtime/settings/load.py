@@ -61,7 +61,7 @@ class TlsSettings(Section):
 
 
 class MqttSettings(Section):
-    """``[mqtt]``: where the broker is and how hard to lean on it (shared/FACTS.md has the measurements)."""
+    """``[mqtt]``: where the broker is and the limits of the link (docs/transport.md)."""
 
     host: Annotated[str, Field(min_length=1, max_length=253)] = "127.0.0.1"
     port: Annotated[int, Field(ge=1, le=65535)] = 1883

@@ -1,4 +1,4 @@
-"""The agent's pull of blobs (DESIGN section 5): ask for ranges; survive loss, repeats and disorder."""
+"""Pulls blobs by ranges, through loss, repeats and disorder (docs/adr/0002-pull-by-fetch.md)."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

@@ -13,9 +13,14 @@ from lichen.cli import PARTS, front, mount
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
-PACKAGES = "protocol|runtime|models|export|edge_agent|coordinator|lichen|tests|examples|docs|benchmarks"
+PACKAGES = (
+    "protocol|runtime|models|export|edge_agent|coordinator|lichen(?:_lab)?|tests|examples|docs|benchmarks"
+)
 TESTS = {file.name: file for file in (ROOT / "tests").rglob("test_*.py")}
 
+MOST_WORDS = 2500
+MOST_WORDS_OF_A_PARAGRAPH = 120
+MOST_COLUMNS = 120
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 
@@ -30,6 +35,23 @@ def spans(text: str) -> list[str]:
     """What stands between backticks, also over the end of a line."""
     prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
     return [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose)]
+
+
+def paragraphs(text: str) -> Iterator[str]:
+    """Paragraphs, items of lists and cells of tables, without code."""
+    prose = re.sub(r"^ *```.*?^ *```", "", text, flags=re.MULTILINE | re.DOTALL)
+    for block in re.split(r"\n\s*\n", prose):
+        if block.startswith("    "):
+            continue  # indented code
+        for part in re.split(r"\n(?=\s*(?:[-*] |\d+\. |\|))", block):
+            yield from re.split(r"(?<!\\)\|", part) if part.lstrip().startswith("|") else [part]
+
+
+def wide(text: str) -> list[str]:
+    """Lines of prose that are too long to read beside something else; tables and code cannot be wrapped."""
+    prose = re.sub(r"^ *```.*?^ *```", "", text, flags=re.MULTILINE | re.DOTALL)
+    lines = [line for line in prose.split("\n") if not re.match(r"\s*\||    |#", line)]
+    return [line for line in lines if len(line) > MOST_COLUMNS]
 
 
 def anchors(page: Path) -> set[str]:
@@ -72,6 +94,43 @@ def test_arch_every_file_that_a_page_names_is_there(page: Path) -> None:
         span for span in spans(page.read_text()) if re.fullmatch(rf"(?:{PACKAGES})(?:/\w[\w.-]*)+/?", span)
     ]
     assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+current = pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if page.parent.name != "adr" and page.name != "CHANGELOG.md"],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+
+
+@current
+def test_arch_a_page_can_be_read(page: Path) -> None:
+    text = page.read_text()
+    assert len(text.split()) <= MOST_WORDS
+    long = [part[:60] for part in paragraphs(text) if len(part.split()) > MOST_WORDS_OF_A_PARAGRAPH]
+    assert (long, wide(text)) == ([], [])
+
+
+def test_arch_what_is_too_long_to_read_is_found() -> None:
+    words = " ".join(["word"] * (MOST_WORDS_OF_A_PARAGRAPH + 1))
+    text = f"# A page\n\n{words}\n\n- item\n- {words}\n\n| a | {words} |\n\n```\n{words}\n```\n"
+    assert [len(part.split()) for part in paragraphs(text) if len(part) > len(words) - 2] == [121, 122, 121]
+    assert len(wide(text)) == 2
+
+
+def test_arch_every_document_that_the_code_names_is_there() -> None:
+    folders = [
+        folder for folder in ROOT.iterdir() if re.fullmatch(rf"{PACKAGES}|install|systemd", folder.name)
+    ]
+    files = [file for folder in folders if folder.name != "docs" for file in folder.rglob("*")]
+    named = [
+        (str(file.relative_to(ROOT)), name)
+        for file in files
+        if file.suffix in {".py", ".toml", ".service", ".conf", ".sh", ".html"}
+        for name in re.findall(r"\b(docs/[\w/.-]+\.md|DESIGN[ ]section|shared/[F]ACTS)\b", file.read_text())
+    ]
+    assert [(file, name) for file, name in named if not (ROOT / name).exists()] == []
+    assert len(named) > 30
 
 
 def commands(text: str) -> Iterator[list[str]]:

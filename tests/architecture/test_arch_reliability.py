@@ -1,4 +1,4 @@
-"""docs/reliability.md names what there is: tests, commands, and every fault and step of the matrix."""
+"""The pages on reliability name what there is: tests, commands, and every fault and step of the matrix."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,8 @@ from lichen_lab.benchmarks.fault_injection.steps import STEPS
 from tests.support.disk_table import page
 
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "docs" / "reliability.md").read_text()
+PAGES = ("reliability.md", "fault-matrix.md", "disk-states.md")
+TEXT = "\n".join((ROOT / "docs" / name).read_text() for name in PAGES)
 
 
 def test_arch_every_test_that_is_named_is_there() -> None:

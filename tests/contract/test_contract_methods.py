@@ -1,4 +1,4 @@
-"""One suite over every method that the registry finds (DESIGN section 3); a new one needs no new test."""
+"""One suite over every method that the registry finds; a new one needs no new test."""
 
 import itertools
 import subprocess

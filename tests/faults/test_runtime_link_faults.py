@@ -1,4 +1,4 @@
-"""FACTS' five duties of the adapter, and what brokers do wrong, against a broker that does it on demand."""
+"""What the link must do, and what brokers do wrong, against a broker that does it on demand."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""State of the disk x command: what each ends with and says. docs/reliability.md shows this table."""
+"""State of the disk x command: what each ends with and says. docs/disk-states.md shows this table."""
 
 import re
 from dataclasses import dataclass
@@ -94,7 +94,7 @@ DAEMONS: Final[dict[str, tuple[str, ...]]] = {
 
 
 def page() -> str:
-    """The table as docs/reliability.md has it."""
+    """The table as docs/disk-states.md has it."""
     head = ["", *COLUMNS]
     rows = [head, ["---"] * len(head)]
     rows += [

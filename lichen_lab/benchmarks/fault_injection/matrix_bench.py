@@ -89,7 +89,7 @@ def _row(fault: Fault, say: Say, model: Path | None, keep: Path | None) -> list[
 
 
 def as_markdown(rows: list[Row]) -> str:
-    """Faults x steps as a table for docs/reliability.md; a row that failed says so in every cell."""
+    """Faults x steps as a table for docs/fault-matrix.md; a row that failed says so in every cell."""
     found = {(one.method, one.setting): f"{one.mean:.1f} s" for one in rows if one.metric == _SECONDS}
     names = [step.name for step in STEPS]
     lines = ["| fault | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]

@@ -38,7 +38,7 @@ class Finding:
     """Something odd.
 
     Attributes:
-        kind: a word for programs; docs/data.md lists them.
+        kind: a word for programs; docs/data-check.md lists them.
         severity: :data:`ERROR` or :data:`WARNING`.
         words: for people.
         modality: that it is about; empty: none.

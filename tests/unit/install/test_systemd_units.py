@@ -1,4 +1,4 @@
-"""The units: what DESIGN section 6 promises stands in them, and systemd itself finds nothing to say."""
+"""The units: what docs/install.md promises is in them, and systemd itself finds nothing to say."""
 
 import re
 import shutil

@@ -32,8 +32,8 @@ class SimBroker:
 
     Args:
         weather: of all connections.
-        max_queued: messages kept for a client that is away; more are lost, as FACTS.md says of Mosquitto's
-            default (1000).
+        max_queued: messages kept for a client that is away; more are lost, as at Mosquitto, whose default is
+            1000.
         limits: told at CONNACK, by MQTT's names: ``ReceiveMaximum``, ``MaximumPacketSize``.
         listener: see :data:`Listener`.
     """

@@ -166,10 +166,10 @@ def prepared(folder: Path) -> Path:
 def test_the_example_is_sound_and_the_docs_name_every_key() -> None:
     settings = load_settings(ROOT / "examples/coordinator.toml")
     assert settings.task == ROOT / "examples/task.toml"
-    page = (ROOT / "docs/coordinator.md").read_text()
+    page = (ROOT / "docs/coordinator-settings.md").read_text()
     for name, value in settings:
         inner = (
             [f"{name}.{key}" for key in type(value).model_fields] if isinstance(value, BaseModel) else [name]
         )
         for key in [f"{name}.*"] if name in ("mqtt", "log") else inner:
-            assert f"`{key}`" in page, f"docs/coordinator.md does not name {key}"
+            assert f"`{key}`" in page, f"docs/coordinator-settings.md does not name {key}"

@@ -434,8 +434,8 @@ def test_what_a_device_says_is_one_line_without_what_a_terminal_would_obey():
 
 
 def test_the_docs_diagram_is_the_table():
-    page = (Path(__file__).resolve().parents[4] / "docs/rollout.md").read_text()
-    words = "write coordinator.rollout.table.diagram() and listing() into docs/rollout.md"
+    page = (Path(__file__).resolve().parents[4] / "docs/rollout-state.md").read_text()
+    words = "write coordinator.rollout.table.diagram() and listing() into docs/rollout-state.md"
     assert f"```mermaid\n{diagram()}\n```" in page, words
     assert f"\n{listing()}\n" in page, words
 

@@ -352,7 +352,7 @@ def test_the_later_decision_counts_on_whichever_topic_it_came(
 
 def test_the_page_is_drawn_from_the_table() -> None:
     assert {phase for phase, _ in TABLE} == set(Phase)
-    page = (Path(__file__).parents[4] / "docs" / "rollout.md").read_text()
-    words = "write edge_agent.deployment.state_machine.diagram() and listing() into docs/rollout.md"
+    page = (Path(__file__).parents[4] / "docs" / "rollout-state.md").read_text()
+    words = "write edge_agent.deployment.state_machine.diagram() and listing() into docs/rollout-state.md"
     assert f"```mermaid\n{diagram()}\n```" in page, words
     assert listing() in page, words
