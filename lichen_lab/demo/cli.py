@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lichen_lab.demo import plans
-from lichen_lab.demo.core import run
+from lichen_lab.demo.core import run, scenario
 from lichen_lab.demo.core.results import Results
 from lichen_lab.demo.core.screen import Screen
 from lichen_lab.simulation.data import spar_fleet
@@ -66,7 +66,7 @@ def demo(
     processes, with sensors that really fail. Exit code 0 only when every check holds.
     """
     shown = plans.demo(method)
-    options = spar_fleet.Options(
+    options = scenario.Options(
         out=out,
         rounds=rounds,
         speed=speed,

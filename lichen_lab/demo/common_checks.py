@@ -3,7 +3,7 @@
 from typing import Final
 
 from lichen_lab.demo.core.results import Check, ObserverStory, Results, WindowResults
-from lichen_lab.simulation.data.spar_fleet import Options
+from lichen_lab.demo.core.scenario import Options
 
 MEMORY_GOAL_MB: Final = 90.0
 CHANCES: Final = 2.0

@@ -11,8 +11,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from lichen_lab.simulation.data.spar_fleet import write_toml
-from lichen_lab.simulation.processes.fleet_files import FLEET, Layout, task, write
+from lichen_lab.benchmarks.fault_injection.harness import small_fleet
+from lichen_lab.benchmarks.fault_injection.harness.small_fleet import FLEET, task, write
+from lichen_lab.simulation.processes.fleet_files import write_toml
 from runtime.fleet_view import FleetView
 from runtime.mqtt.link import Link
 from runtime.settings.load import MqttSettings
@@ -26,7 +27,7 @@ class Fleet:
     """Two devices that train, and a coordinator."""
 
     def __init__(self, root: Path, port: int) -> None:
-        self.layout = Layout(root, port, DEVICES)
+        self.layout = small_fleet.files(root, port, DEVICES)
         self.view = FleetView(FLEET)
         # until both have delivered: it also passes while processes are changed
         self.task = task(50, 2, 1, quorum=1.0, min_devices=1, deadline_s=600.0)

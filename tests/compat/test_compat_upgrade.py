@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.storage import schema
-from lichen_lab.simulation.data.spar_fleet import write_toml
+from lichen_lab.simulation.processes.fleet_files import write_toml
 from tests.compat.fleet import Fleet
 from tests.compat.trees import ROOT, Tree, made_up, today
 from tests.support.brokers import mosquitto_process

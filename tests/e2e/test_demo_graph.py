@@ -9,11 +9,10 @@ import pytest
 from rich.console import Console
 
 from lichen_lab.demo import plans
-from lichen_lab.demo.core import run
+from lichen_lab.demo.core import run, scenario
 from lichen_lab.demo.core.screen import Screen
 from lichen_lab.demo.plans.mmfed3_hide import devices
 from lichen_lab.demo.plans.mmfed3_hide.results import GraphStory
-from lichen_lab.simulation.data import spar_fleet
 from lichen_lab.simulation.data.sets import small_graphs
 
 pytest.importorskip("iotcore", reason="the lab's broker")
@@ -33,7 +32,7 @@ def test_sites_complete_their_graphs_grow_and_join_and_answer(
     few = tuple(site for site in devices.SITES if site.later or site.late)
     monkeypatch.setattr(devices, "SITES", few)
     out = tmp_path / "demo"
-    options = spar_fleet.Options(out, rounds=ROUNDS, timeout_s=RUN_S)
+    options = scenario.Options(out, rounds=ROUNDS, timeout_s=RUN_S)
     told = io.StringIO()
     with Screen(Console(file=told, width=200)) as screen:
         asyncio.run(run.run(plans.demo("mmfed3_hide"), options, screen))

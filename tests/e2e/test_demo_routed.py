@@ -9,11 +9,10 @@ import pytest
 from rich.console import Console
 
 from lichen_lab.demo import plans
-from lichen_lab.demo.core import run
+from lichen_lab.demo.core import run, scenario
 from lichen_lab.demo.core.screen import Screen
 from lichen_lab.demo.plans.disentafl import devices
 from lichen_lab.demo.plans.disentafl.results import RoutedStory
-from lichen_lab.simulation.data import spar_fleet
 from lichen_lab.simulation.data.sets import spar
 from protocol.errors import Misconfigured
 
@@ -37,7 +36,7 @@ def test_each_kind_of_watch_moves_and_ends_with_its_own_route(
     few = tuple(watch for watch in devices.DEVICES if watch.name in {"cladonia", "usnea", "xanthoria"})
     monkeypatch.setattr(devices, "DEVICES", few)
     out = tmp_path / "demo"
-    options = spar_fleet.Options(out, rounds=ROUNDS, speed=60.0, study=False, timeout_s=RUN_S - 20)
+    options = scenario.Options(out, rounds=ROUNDS, speed=60.0, study=False, timeout_s=RUN_S - 20)
     told = io.StringIO()
     with Screen(Console(file=told, width=200)) as screen:
         asyncio.run(run.run(plans.demo("disentafl"), options, screen))

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from edge_agent.windows.store import Store
 from lichen_lab.demo import plans
-from lichen_lab.demo.core import run
+from lichen_lab.demo.core import run, scenario
 from lichen_lab.demo.core.screen import Screen
 from lichen_lab.demo.plans.tactfl import comparison, devices, steps
 from lichen_lab.demo.plans.tactfl.results import UnlabelledStory
@@ -41,7 +41,7 @@ def test_a_fleet_without_labels_is_weighed_round_by_round(
     monkeypatch.setattr(spar_fleet, "OBSERVER_SPEED", 60.0)
     monkeypatch.setattr(steps, "SEEDS", 1)
     out = tmp_path / "demo"
-    options = spar_fleet.Options(out, rounds=ROUNDS, speed=100.0, timeout_s=RUN_S - 10)
+    options = scenario.Options(out, rounds=ROUNDS, speed=100.0, timeout_s=RUN_S - 10)
     told = io.StringIO()
     with Screen(Console(file=told, width=200)) as screen:
         asyncio.run(run.run(plans.demo("tactfl"), options, screen))
@@ -59,7 +59,7 @@ def test_a_fleet_without_labels_is_weighed_round_by_round(
         assert set(last.similarity[part]) == set(weights)
     assert [rival.name for rival in story.rivals] == [comparison.RANDOM, comparison.LABELLED]
     assert [len(rival.accuracies) for rival in story.rivals] == [1, 1]
-    stored = Store(spar_fleet.Layout(out, 0).state("cladonia") / "store", devices.task(ROUNDS), 1 << 28)
+    stored = Store(scenario.Layout(out, 0).state("cladonia") / "store", devices.task(ROUNDS), 1 << 28)
     try:
         windows = stored.recent(4096, labelled=False)
     finally:

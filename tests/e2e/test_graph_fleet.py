@@ -11,7 +11,7 @@ from coordinator.status import history
 from coordinator.storage.database import Store
 from coordinator.storage.model_registry import Registry
 from edge_agent.identity import fleet_secret
-from lichen_lab.simulation.processes.testbed import Fleet, lichen
+from lichen_lab.benchmarks.support.fleet import Fleet
 from models.knowledge_graph.data.files import Features, write_features, write_triples
 from models.knowledge_graph.data.keys import RELATIONS, key
 from models.tensors import read_npz
@@ -76,8 +76,7 @@ def fleet(tmp_path: Path) -> Iterator[tuple[Fleet, Tap]]:
     """Everything goes through the tap; Mosquitto where it is installed."""
     broker = (mosquitto_process(tmp_path / "broker") if mosquitto_path() else embedded(tmp_path)).start()
     try:
-        with Tap(broker.port) as tap, Fleet(TASK) as made:
-            made.port = tap.port
+        with Tap(broker.port) as tap, Fleet(TASK, tap.port) as made:
             yield made, tap
     finally:
         broker.stop()
@@ -89,10 +88,6 @@ def found(state: Path) -> dict:
         return history.read(state)
     except LichenError:
         return {"version": -1}
-
-
-def start(fleet: Fleet, name: str) -> None:
-    fleet.start(name, lichen("agent", "run", "--config", str(fleet.root / f"{name}.toml")), ENV)
 
 
 def forms(table: np.ndarray) -> Iterator[bytes]:
@@ -130,7 +125,7 @@ def test_devices_complete_their_graphs_through_restarts_and_nothing_private_pass
     def reached(version: int) -> bool:
         """Meanwhile, keep what the devices keep to themselves."""
         for name in RELATION_NAMES:
-            file = root / name / "private" / f"{TASK.name}.npz"
+            file = made.files.state(name) / "private" / f"{TASK.name}.npz"
             if file.is_file() and (now := (name, file.stat().st_mtime_ns)) not in seen:
                 seen.add(now)
                 private.append(read_npz(file))
@@ -143,8 +138,8 @@ def test_devices_complete_their_graphs_through_restarts_and_nothing_private_pass
     write_triples(root / "files-right" / "more.tsv", [*more, ("a_new_thing", "belongs_to_floor", SHARED[0])])
     killed_at = found(state)["version"]
     assert killed_at < ROUNDS
-    made.start("coordinator", lichen("coordinator", "serve", "--config", str(root / "coordinator.toml")), ENV)
-    start(made, "left")
+    made.start("coordinator", env=ENV)
+    made.start("left", env=ENV)
     made.until(lambda: reached(ROUNDS), LIMIT_S, "all versions, after the restarts")
 
     told = found(state)

@@ -1,7 +1,5 @@
 """Real daemons: a device without torch teaches the fleet a class that no training device has."""
 
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -17,8 +15,7 @@ from coordinator.config.coordinator import load_settings
 from coordinator.status import history
 from coordinator.storage.database import Store
 from edge_agent.windows.window_sets import windows_of
-from lichen_lab.simulation.data.spar_fleet import write_toml
-from lichen_lab.simulation.processes.testbed import Fleet, lichen
+from lichen_lab.benchmarks.support.fleet import Fleet
 from models.contract import WindowSet
 from models.data.streams.recording import read
 from protocol.bundle import unpack
@@ -113,35 +110,25 @@ class Gestures(Fleet):
         quiet = {"infer": {"enabled": False}, "state_every_s": 1.0}
         self.agent(name, file, speed=40, env=ONE_THREAD, **quiet)
 
-    def kill(self, name: str) -> None:
-        """SIGKILL, and no word about it."""
-        pid = self.pid(name)
-        os.kill(pid, signal.SIGKILL)
-        (process,) = [one for _, one in self._running if one.pid == pid]
-        process.wait(20)
-        self._running = [(known, one) for known, one in self._running if one.pid != pid]
-
     def again(self, task: Task | None = None) -> None:
         """Start the coordinator once more, perhaps with more rounds."""
         if task is not None:
-            write_toml(self.root / "task.toml", task.model_dump(mode="json", exclude_none=True))
-        self.start(
-            "coordinator", lichen("coordinator", "serve", "--config", str(self.root / "coordinator.toml"))
-        )
+            self.files.write_task(task)
+        self.start("coordinator")
 
     def history(self) -> dict:
         """What the coordinator's folder says; empty before it has one."""
         try:
-            return history.read(self.root / "coordinator")
+            return history.read(self.files.state("coordinator"))
         except LichenError:  # it is only just being made
             return {"exports": [], "rounds": [], "version": -1}
 
     def waits(self) -> dict[str, str]:
         """What ``lichen coordinator status --why`` says."""
-        file = self.root / "coordinator" / "coordinator.sqlite3"
+        file = self.files.state("coordinator") / "coordinator.sqlite3"
         if not file.is_file():
             return {}
-        settings = load_settings(self.root / "coordinator.toml")
+        settings = load_settings(self.files.config("coordinator"))
         try:
             with Store(file, read_only=True) as store:
                 return {wait.what: wait.why for wait in look(store, settings, time.time())[1]}
@@ -150,7 +137,7 @@ class Gestures(Fleet):
 
     def bundle(self, version: int) -> bytes:
         digest = next(one["digest"] for one in self.history()["exports"] if one["version"] == version)
-        return BlobStore(self.root / "coordinator" / "blobs").get(digest)
+        return BlobStore(self.files.state("coordinator") / "blobs").get(digest)
 
     def has(self, version: int) -> bool:
         return any(one["version"] == version for one in self.history()["exports"])
@@ -186,14 +173,14 @@ def test_a_device_without_torch_teaches_the_fleet_a_class_that_no_training_devic
     fleet.trainer("right", 2)
     fleet.until(lambda: fleet.has(2), 240, "two rounds of those that train, and a bundle")
     before = fleet.bundle(2)
-    assert not (fleet.root / "coordinator" / "jobs" / "features").exists()
+    assert not (fleet.files.state("coordinator") / "jobs" / "features").exists()
 
     fleet.kill("coordinator")
     fleet.again(task_of(5, 3))
     own = record(fleet.root / "proto.npz", (WAVE, REST), 3)
     output = fleet.root / "predictions.jsonl"
     fleet.prototyper(own, infer={"output": str(output)})
-    job = fleet.root / "coordinator" / "jobs" / "features" / "job.json"
+    job = fleet.files.state("coordinator") / "jobs" / "features" / "job.json"
     fleet.until(job.exists, 120, "the graphs are being made")
     fleet.kill("coordinator")
     fleet.again()

@@ -16,8 +16,9 @@ from coordinator.storage.database import Store
 from coordinator.storage.model_registry import Registry
 from edge_agent.windows.window_sets import windows_of
 from lichen_lab.benchmarks.fault_injection.harness.gates import VARIABLE, Gates
-from lichen_lab.simulation.data.spar_fleet import write_toml
-from lichen_lab.simulation.processes.testbed import Fleet, lichen
+from lichen_lab.benchmarks.support.fleet import Fleet
+from lichen_lab.simulation.processes.fleet_files import write_toml
+from lichen_lab.simulation.processes.testbed import lichen
 from models.data import window_set
 from models.data.streams.recording import read
 from protocol.bundle import unpack
@@ -89,24 +90,18 @@ def test_a_fleet_learns_without_a_label_and_a_coordinator_cut_off_before_it_publ
     fleet: Fleet,
 ) -> None:
     root, gates = fleet.root, Gates(fleet.root / "gates")
-    record(root / "own.npz", 50, 60.0, labels=True)
+    record(fleet.files.config("task").with_name("own.npz"), 50, 60.0, labels=True)
     held_out = windows_of(TASK, read(record(root / "held_out.npz", 51, 90.0, labels=True)))
     window_set.save(root / "test.npz", held_out)
-    state, twin = root / "coordinator", root / "twin"
-    settings = {
-        "fleet": "bench",
-        "state_dir": str(state),
-        "task": str(root / "task.toml"),
-        "mqtt": {"host": "127.0.0.1", "port": fleet.port},
-        "log": {"format": "json"},
-        "evaluation": {"data": str(root / "test.npz")},
-    }
-    write_toml(root / "coordinator.toml", settings)
+    state, twin = fleet.files.state("coordinator"), fleet.files.state("twin")
+    config = fleet.files.config("coordinator")
+    settings = fleet.files.coordinator(evaluation={"data": str(root / "test.npz")})
+    write_toml(config, settings)
     gates.hold("finish-1")
     module = "lichen_lab.benchmarks.fault_injection.harness.gated_coordinator"
     fleet.start(
         "coordinator",
-        [sys.executable, "-P", "-m", module, str(root / "coordinator.toml")],
+        [sys.executable, "-P", "-m", module, str(config)],
         {**ONE_THREAD, VARIABLE: str(gates.folder)},
     )
     for seed, name in enumerate(("arm", "left", "right")):
@@ -119,8 +114,8 @@ def test_a_fleet_learns_without_a_label_and_a_coordinator_cut_off_before_it_publ
     fleet.until(lambda: bool(found(state)["exports"]), 240, "two rounds and a bundle")
 
     nowhere = {"host": "127.0.0.1", "port": 1}
-    write_toml(root / "twin.toml", settings | {"state_dir": str(twin), "mqtt": nowhere})
-    fleet.start("twin", lichen("coordinator", "serve", "--config", str(root / "twin.toml")), ONE_THREAD)
+    write_toml(again := fleet.files.config("twin"), settings | {"state_dir": str(twin), "mqtt": nowhere})
+    fleet.start("twin", lichen("coordinator", "serve", "--config", str(again)), ONE_THREAD)
     fleet.until(lambda: found(twin)["version"] == 1, 120, "the cut-off round is done again, without a broker")
     assert manifest_of(twin, 1) == manifest_of(state, 1)
 

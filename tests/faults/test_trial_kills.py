@@ -6,9 +6,9 @@ import pytest
 
 from lichen_lab.benchmarks.fault_injection import kill_plan, kill_trial, refold, verdict
 from lichen_lab.benchmarks.fault_injection import matrix_bench as bench
+from lichen_lab.benchmarks.fault_injection.harness import small_fleet
 from lichen_lab.benchmarks.fault_injection.verdict import Books
 from lichen_lab.benchmarks.result import Row
-from lichen_lab.simulation.processes import fleet_files as places
 from models.contract import Blobs
 from protocol.errors import Misconfigured, Transient
 from protocol.frames.frame import digest, encode_frame
@@ -56,7 +56,7 @@ def books() -> Books:
     return Books({0: row(0), 1: row(1, "a", "b"), 2: row(2, "a", "b")}, updates)
 
 
-TASK = places.task(2, 2, 0)
+TASK = small_fleet.task(2, 2, 0)
 RECEIPTS = {(1, "a", "1a"), (2, "b", "2b")}
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from lichen_lab.benchmarks.fault_injection.steps import FaultyFleet
-from lichen_lab.simulation.processes.supervised_fleet import BROKER, COORDINATOR
+from lichen_lab.simulation.processes.testbed import BROKER, COORDINATOR
 
 _AWAY_S: Final = 0.3
 _CUTS: Final = 3

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Final
 
 from lichen_lab.benchmarks.fault_injection import kill_plan, refold
+from lichen_lab.benchmarks.fault_injection.harness import small_fleet
 from lichen_lab.benchmarks.fault_injection.harness.disks import Disk
 from lichen_lab.benchmarks.fault_injection.harness.gated_worker import LIGHT
 from lichen_lab.benchmarks.fault_injection.kill_plan import Strike
 from lichen_lab.benchmarks.fault_injection.verdict import Verdict, judge
-from lichen_lab.simulation.processes import fleet_files as places
 from lichen_lab.simulation.processes.embedded_broker import free_port
-from lichen_lab.simulation.processes.fleet_files import GATED_AGENTS, Layout, gated_command
-from lichen_lab.simulation.processes.supervised_fleet import BROKER, COORDINATOR, Stage
+from lichen_lab.simulation.processes.testbed import BROKER, COORDINATOR
 from lichen_lab.simulation.processes.wire_observer import Witness
 from models.worker import job_folder
 from protocol.errors import Transient
@@ -101,21 +100,23 @@ class Trial:
     ) -> None:
         self.outcome = Outcome(seed, rounds)
         self._tell = tell
-        self._layout = Layout(root, free_port(), DEVICES)
+        self._layout = small_fleet.files(root, free_port(), DEVICES)
         # odd seeds wait for everybody, so that a killed agent holds its round up; even ones for all but one
         quorum = {"quorum": 1.0} if seed % 2 else {}
-        self._task = places.task(rounds, len(DEVICES), seed, **quorum)
+        self._task = small_fleet.task(rounds, len(DEVICES), seed, **quorum)
         self._disks: dict[str, Disk] = {}
         if power:
             for name in (COORDINATOR, *DEVICES):
                 self._disks[name] = Disk(root / f"{name}.ext4", self._layout.state(name))
-        places.write(self._layout, self._task, seed, {} if light is None else {"agents": GATED_AGENTS})
-        commands = {} if light is None else {COORDINATOR: gated_command(self._layout)}
-        self._stage = Stage(self._layout, env={} if light is None else {LIGHT: str(light)}, commands=commands)
+        agents, env = (
+            ({}, {}) if light is None else ({"agents": small_fleet.GATED_AGENTS}, {LIGHT: str(light)})
+        )
+        small_fleet.write(self._layout, self._task, seed, agents)
+        self._stage = small_fleet.trial_bed(self._layout, env, gated=light is not None)
         self._first = refold.initial if light is None else lambda _task, _folder: job_folder.load_state(light)
         self._witness = Witness(
             MqttSettings.model_validate(self._layout.mqtt("witness")),
-            places.FLEET,
+            small_fleet.FLEET,
             self._layout.state("coordinator") / "updates",
             root / "frames",
         )
@@ -128,7 +129,8 @@ class Trial:
             watching = asyncio.create_task(self._witness.run(), name="witness")
             striking = asyncio.create_task(self._strike_all(), name="strikes")
             try:
-                for name in (COORDINATOR, *DEVICES):
+                await stage.start(COORDINATOR, restart="on-failure")
+                for name in DEVICES:
                     await stage.start(name)
                 await self._finish()
             except Transient as error:
@@ -155,7 +157,7 @@ class Trial:
     async def _finish(self) -> None:
         stage, rounds = self._stage, self.outcome.rounds
         limit = _START_S + _ROUND_S * rounds
-        await stage.until(f"the end of {rounds} rounds", stage.finished.is_set, limit)
+        await stage.until(f"the end of {rounds} rounds", lambda: stage.ended(COORDINATOR), limit)
         self.outcome.ended = True
 
     def _round(self) -> int:
@@ -172,7 +174,7 @@ class Trial:
             if strike.on is not None:
                 await self._seen(strike.on)
             await asyncio.sleep(strike.after_s)
-            if stage.finished.is_set():
+            if stage.ended(COORDINATOR):
                 return
             struck = await self._strike(strike)
             await asyncio.sleep(strike.away_s)

@@ -12,7 +12,7 @@ from typing import Final
 from lichen_lab.benchmarks.fault_injection import kill_trial as trial
 from lichen_lab.benchmarks.fault_injection.kill_trial import Outcome
 from lichen_lab.benchmarks.result import Bench, Goal, Row, Say, row
-from lichen_lab.simulation.processes.supervised_fleet import BROKER, COORDINATOR
+from lichen_lab.simulation.processes.testbed import BROKER, COORDINATOR
 
 SEEDS: Final = 10
 ROUNDS: Final = 20

@@ -14,17 +14,16 @@ from typing import Final
 
 from lichen_lab.benchmarks.fault_injection import refold
 from lichen_lab.benchmarks.fault_injection.faults import Fault
+from lichen_lab.benchmarks.fault_injection.harness import small_fleet
 from lichen_lab.benchmarks.fault_injection.harness.disks import Disk
 from lichen_lab.benchmarks.fault_injection.harness.gated_worker import LIGHT
 from lichen_lab.benchmarks.fault_injection.harness.gates import VARIABLE, Gates
 from lichen_lab.benchmarks.fault_injection.matrix_results import Cell, Row
 from lichen_lab.benchmarks.fault_injection.steps import STEPS, Step
 from lichen_lab.benchmarks.fault_injection.verdict import judge
-from lichen_lab.simulation.processes import fleet_files as places
 from lichen_lab.simulation.processes.embedded_broker import free_port
-from lichen_lab.simulation.processes.fleet_files import Layout
-from lichen_lab.simulation.processes.supervised_fleet import BROKER, COORDINATOR, Stage
 from lichen_lab.simulation.processes.tcp_proxy import Proxy
+from lichen_lab.simulation.processes.testbed import BROKER, COORDINATOR
 from lichen_lab.simulation.processes.wire_observer import Witness
 from models.contract import Blobs
 from models.worker import job_folder
@@ -61,17 +60,15 @@ class Matrix:
         for proxy in self.proxies.values():
             proxy.start()
         ports = {name: proxy.port for name, proxy in self.proxies.items()}
-        self.layout = Layout(root, port, DEVICES, ports)
+        self.layout = small_fleet.files(root, port, DEVICES, ports)
         self.disks: dict[str, Disk] = {}
         self.gates = Gates(root / "gates")
-        self.task = places.task(len(steps), len(DEVICES), 0, min_devices=len(DEVICES), quorum=1.0)
+        self.task = small_fleet.task(len(steps), len(DEVICES), 0, min_devices=len(DEVICES), quorum=1.0)
         self._write(root)
-        self.stage = Stage(
-            self.layout, env=self._env(), commands={COORDINATOR: places.gated_command(self.layout)}
-        )
+        self.stage = small_fleet.trial_bed(self.layout, self._env(), gated=True)
         self.witness = Witness(
             MqttSettings.model_validate(self.layout.mqtt("witness")),
-            places.FLEET,
+            small_fleet.FLEET,
             self.layout.state(COORDINATOR) / "updates",
             root / "frames",
         )
@@ -82,9 +79,9 @@ class Matrix:
             for name in (self.target, COORDINATOR):
                 self.disks[name] = Disk(root / f"{name}.ext4", self.layout.state(name))
         mqtt = {"ping_s": 0.5, "ping_timeout_s": 1.0} if "ping_s" in MqttSettings.model_fields else {}
-        agents = {**places.GATED_AGENTS, "mqtt": mqtt}
+        agents = {**small_fleet.GATED_AGENTS, "mqtt": mqtt}
         changes = {"agents": agents, COORDINATOR: {"export": {"enabled": True}, "mqtt": mqtt}}
-        places.write(self.layout, self.task, 0, changes)
+        small_fleet.write(self.layout, self.task, 0, changes)
 
     def _env(self) -> dict[str, str]:
         return {VARIABLE: str(self.gates.folder)} | ({} if self._light is None else {LIGHT: str(self._light)})
@@ -133,13 +130,13 @@ class Matrix:
             barrier = () if number == len(self.steps) else (_BARRIER,)
             for name in (*step.held, *barrier):
                 self.gates.hold(self.gate(name, number))
-        await stage.start(COORDINATOR)
+        await stage.start(COORDINATOR, restart="on-failure")
         await stage.start(self.target)
         if self.steps[0].name != "idle":
             await stage.start(self.other)
         for number, step in enumerate(self.steps, start=1):
             row.cells.append(await self._cell(number, step))
-        await stage.until("the end of all rounds", stage.finished.is_set, _STEP_S)
+        await stage.until("the end of all rounds", self._finished, _STEP_S)
 
     async def _cell(self, round_: int, step: Step) -> Cell:
         stage, deaths = self.stage, len(self.stage.deaths)
@@ -173,8 +170,12 @@ class Matrix:
         last = round_ == len(self.steps)
         if step.name == "evaluating" or last:
             self.gates.release(self.gate(_BARRIER, round_))
-            return self.stage.finished.is_set() if last else self._round() > round_
+            return self._finished() if last else self._round() > round_
         return self.gates.reached(self.gate(_BARRIER, round_))
+
+    def _finished(self) -> bool:
+        """Whether the coordinator has ended with status 0: all rounds are over."""
+        return self.stage.ended(COORDINATOR)
 
     def _round(self) -> int:
         now = self.witness.view.round

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from lichen_lab.benchmarks.fault_injection import refold
 from lichen_lab.benchmarks.fault_injection.faults import Fault
+from lichen_lab.benchmarks.fault_injection.harness import small_fleet
 from lichen_lab.benchmarks.fault_injection.matrix import DEVICES, Matrix
 from lichen_lab.benchmarks.fault_injection.matrix_results import Row
-from lichen_lab.simulation.processes import fleet_files as places
 from models.worker import job_folder
 from runtime.logs import configure
 from runtime.settings.load import LogSettings
@@ -55,5 +55,5 @@ def initial_model(*, light: bool) -> Iterator[Path | None]:
     with tempfile.TemporaryDirectory(prefix="lichen-matrix-initial-") as name:
         folder = Path(name)
         file = folder / "initial.npz"
-        job_folder.write_state(file, refold.initial(places.task(1, len(DEVICES), 0), folder / "job"))
+        job_folder.write_state(file, refold.initial(small_fleet.task(1, len(DEVICES), 0), folder / "job"))
         yield file

@@ -6,8 +6,8 @@ from typing import Final, Protocol
 
 from lichen_lab.benchmarks.fault_injection.harness.disks import Disk
 from lichen_lab.benchmarks.fault_injection.harness.gates import Gates
-from lichen_lab.simulation.processes.supervised_fleet import Stage
 from lichen_lab.simulation.processes.tcp_proxy import Proxy
+from lichen_lab.simulation.processes.testbed import Testbed
 from lichen_lab.simulation.processes.wire_observer import Witness
 from protocol.topics import Kind
 
@@ -19,7 +19,7 @@ class FaultyFleet(Protocol):
     """The fleet of one row of the matrix, as steps look at it and faults harm it."""
 
     gates: Gates
-    stage: Stage
+    stage: Testbed
     witness: Witness
     proxies: dict[str, Proxy]
     disks: dict[str, Disk]

@@ -16,7 +16,7 @@ from coordinator.storage.database import Store
 from coordinator.storage.run_id import RunId
 from edge_agent.agent import SPOOL
 from lichen_lab.benchmarks.fault_injection import refold
-from lichen_lab.simulation.processes.fleet_files import Layout
+from lichen_lab.simulation.processes.fleet_files import FleetFiles
 from lichen_lab.simulation.processes.wire_observer import Witness
 from models.contract import Blobs
 from protocol.errors import Transient
@@ -75,7 +75,7 @@ class Verdict:
 
 
 def judge(
-    layout: Layout, task: Task, witness: Witness, first: Callable[[Task, Path], Blobs] = refold.initial
+    layout: FleetFiles, task: Task, witness: Witness, first: Callable[[Task, Path], Blobs] = refold.initial
 ) -> Verdict:
     """Compare all that is known about a trial that has ended; ``first`` makes version 0 again."""
     found, books = Verdict(), Books.read(layout.state("coordinator"))
@@ -146,7 +146,7 @@ def _chain(books: Books, task: Task) -> Iterator[str]:
 
 
 def _compare(  # noqa: PLR0917 - one place calls it
-    layout: Layout,
+    layout: FleetFiles,
     task: Task,
     witness: Witness,
     first: Callable[[Task, Path], Blobs],

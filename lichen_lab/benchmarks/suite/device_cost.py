@@ -14,7 +14,7 @@ import psutil
 from coordinator.status.history import read
 from lichen_lab.benchmarks.result import Bench, Goal, Row, Say, row
 from lichen_lab.benchmarks.support import timed_worker
-from lichen_lab.simulation.processes.testbed import Fleet, cpu_seconds, noise_recording
+from lichen_lab.benchmarks.support.fleet import Fleet, cpu_seconds, noise_recording
 from models.multimodal.network import two_branch_task
 from protocol.tasks.task import Rounds, Task
 
@@ -55,7 +55,7 @@ def measure(rounds: int, agents: int, say: Say) -> dict[str, list[float]]:
         pids = {}
         for number, name in enumerate(names):
             file = noise_recording(fleet.root / f"{name}.npz", task, round(1.2 * _WINDOWS), seed=number)
-            pids[name] = fleet.agent(
+            fleet.agent(
                 name,
                 file,
                 speed=200.0,
@@ -63,7 +63,8 @@ def measure(rounds: int, agents: int, say: Say) -> dict[str, list[float]]:
                 learn={"module": timed_worker.__name__, "max_windows": _WINDOWS},
                 infer={"enabled": False},
                 state_every_s=1.0,
-            ).pid
+            )
+            pids[name] = fleet.pid(name)
         logs = {name: fleet.root / f"{name}.train" for name in names}
         say(f"{agents} agents collect {_WINDOWS} windows each")
         fleet.until(lambda: all(file.is_file() for file in logs.values()), _FILL_S, "all have trained")

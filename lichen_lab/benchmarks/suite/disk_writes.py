@@ -13,8 +13,8 @@ import psutil
 
 from edge_agent.status.status_file import STATUS_FILE
 from lichen_lab.benchmarks.result import Bench, Goal, Row, Say, row
+from lichen_lab.benchmarks.support.fleet import Fleet, noise_recording
 from lichen_lab.benchmarks.support.tasks import demo_task
-from lichen_lab.simulation.processes.testbed import Fleet, noise_recording
 from protocol.tasks.task import Rounds
 
 _HOUR_S: Final = 3600.0
@@ -29,7 +29,7 @@ _BYTES: Final = "MB an hour"
 
 def _told(fleet: Fleet, name: str) -> dict[str, float]:
     """What the agent counts, and when it said so."""
-    found = json.loads((fleet.root / name / "cache" / STATUS_FILE).read_text())
+    found = json.loads((fleet.files.state(name) / "cache" / STATUS_FILE).read_text())
     return {"wall": found["wall"], **found["disk_writes"]}
 
 
@@ -39,7 +39,7 @@ def _seen(fleet: Fleet, name: str) -> tuple[float, int]:
 
 
 def _written(fleet: Fleet, name: str) -> bool:
-    return (fleet.root / name / "cache" / STATUS_FILE).is_file()
+    return (fleet.files.state(name) / "cache" / STATUS_FILE).is_file()
 
 
 def measure(watch_s: float, say: Say) -> dict[str, dict[str, float]]:

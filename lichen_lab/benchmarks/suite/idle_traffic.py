@@ -12,9 +12,9 @@ from typing import Final
 
 from edge_agent.config.agent import AgentSettings
 from lichen_lab.benchmarks.result import Bench, Goal, Row, Say, row
+from lichen_lab.benchmarks.support.fleet import Fleet, noise_recording
 from lichen_lab.benchmarks.support.tasks import demo_task
 from lichen_lab.simulation.processes.byte_meter import Meter
-from lichen_lab.simulation.processes.testbed import Fleet, noise_recording
 from protocol.tasks.task import Rounds
 
 _DAY_S: Final = 86400.0

@@ -16,9 +16,9 @@ import psutil
 
 from lichen_lab.benchmarks.result import Bench, Goal, Row, Say, row
 from lichen_lab.benchmarks.suite.serving import WHERE
+from lichen_lab.benchmarks.support.fleet import Fleet, noise_recording
 from lichen_lab.benchmarks.support.tasks import demo_task
 from lichen_lab.simulation.processes.environment import Environment, environment, memory_mb
-from lichen_lab.simulation.processes.testbed import Fleet, noise_recording, stop
 from protocol.errors import Transient
 from protocol.tasks.task import Rounds
 
@@ -28,6 +28,7 @@ _START: Final = "from exec to the first prediction, s"
 _LOADED_S: Final = 180.0
 _PROBE_S: Final = 60.0
 _PREDICTIONS: Final = 30
+_WATCHER: Final = "watcher"
 _WINDOWS: Final = 200
 _STARTS: Final = 3
 _TOOLS: Final = ("pip", "setuptools")
@@ -78,11 +79,10 @@ def _by_process(pid: int) -> dict[str, float]:
     return found
 
 
-def _observer(
-    fleet: Fleet, place: Environment, isolation: str, file: Path, speed: float
-) -> subprocess.Popen[bytes]:
-    return fleet.agent(
-        "watcher",
+def _observer(fleet: Fleet, place: Environment, isolation: str, file: Path, speed: float) -> int:
+    """Start it; its process id."""
+    fleet.agent(
+        _WATCHER,
         file,
         speed=speed,
         command=place.command,
@@ -90,6 +90,7 @@ def _observer(
         infer={"output": str(fleet.root / "predictions.jsonl"), "isolation": isolation},
         source=[{"kind": "replay", "file": str(file), "speed": speed, "loop": True}],
     )
+    return fleet.pid(_WATCHER)
 
 
 def _start_s(fleet: Fleet, place: Environment, isolation: str, file: Path) -> float:
@@ -97,13 +98,10 @@ def _start_s(fleet: Fleet, place: Environment, isolation: str, file: Path) -> fl
     output = fleet.root / "predictions.jsonl"
     output.unlink(missing_ok=True)
     began = time.perf_counter()
-    process = _observer(fleet, place, isolation, file, 1000.0)
-    while not _lines(output):
-        if process.poll() is not None or time.perf_counter() - began > _PROBE_S:
-            raise Transient(f"the agent does not predict again: {fleet.said('watcher')[-500:]}")
-        time.sleep(0.005)
+    _observer(fleet, place, isolation, file, 1000.0)
+    fleet.until(lambda: _lines(output) > 0, _PROBE_S, "the agent predicts again")
     taken = time.perf_counter() - began
-    stop(process)
+    fleet.stop(_WATCHER)
     return taken
 
 
@@ -127,22 +125,22 @@ def measure(place: Environment, isolation: str, say: Say) -> dict[str, list[floa
         output = fleet.root / "predictions.jsonl"
         watcher = _observer(fleet, place, isolation, file, 20.0)
         fleet.until(
-            lambda: "collecting" in fleet.said("watcher") or "connected" in fleet.said("watcher"),
+            lambda: "collecting" in fleet.said(_WATCHER) or "connected" in fleet.said(_WATCHER),
             60,
             "it runs",
         )
         time.sleep(2.0)
-        _settle(fleet, watcher.pid, isolation)
-        bare_pss, _ = memory_mb(watcher.pid)
+        _settle(fleet, watcher, isolation)
+        bare_pss, _ = memory_mb(watcher)
         say(f"observing without a model: {bare_pss:.1f} MB; training one for it")
         fleet.coordinator(spread_s=0.5)
         fleet.agent("trainer", file, speed=100.0, infer={"enabled": False}, state_every_s=1.0)
         fleet.until(lambda: _lines(output) >= _PREDICTIONS, _LOADED_S, "the observer predicts")
-        _settle(fleet, watcher.pid, isolation)
-        pss, rss = memory_mb(watcher.pid)
-        by_name = _by_process(watcher.pid)
+        _settle(fleet, watcher, isolation)
+        pss, rss = memory_mb(watcher)
+        by_name = _by_process(watcher)
         say(f"predicting: {pss:.1f} MB; {_listed(by_name)}")
-        stop(watcher)
+        fleet.stop(_WATCHER)
         starts = [_start_s(fleet, place, isolation, file) for _ in range(_STARTS)]
         say(f"from exec to a prediction: {', '.join(f'{taken:.2f}' for taken in starts)} s")
         found = {_MEMORY: pss, "RSS, predicting, MB": rss, "PSS without a model, MB": bare_pss}

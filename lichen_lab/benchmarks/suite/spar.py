@@ -32,7 +32,7 @@ ALL_SENSORS: Final = "all sensors"
 _ONE_OUT: Final = "one sensor out"
 _ACCURACY: Final = "accuracy on unseen people, %"
 _MARGIN: Final = "prototypes above it, points"
-_ROUNDS: Final = spar_fleet.Options.rounds
+_ROUNDS: Final = spar_fleet.ROUNDS
 _PURPOSE_TEST: Final = 1
 _PURPOSE_PEOPLE: Final = 2
 

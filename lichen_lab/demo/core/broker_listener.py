@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
 from lichen_lab.demo.core.fleet import Fleet
-from lichen_lab.simulation.data import spar_fleet as plan
+from lichen_lab.demo.core.scenario import FLEET
 from runtime.mqtt.link import Link
 from runtime.settings.load import MqttSettings
 
@@ -28,7 +28,7 @@ class Onlooking(Protocol):
 async def looking_on(fleet: Fleet[Any], seen: Onlooking) -> AsyncIterator[None]:
     """Tell it of what goes over the broker, until the end; then how much was missed."""
     settings = MqttSettings(host="127.0.0.1", port=fleet.layout.port)
-    link = Link(settings, f"onlooker-{plan.FLEET}", filters=seen.filters())
+    link = Link(settings, f"onlooker-{FLEET}", filters=seen.filters())
     running = asyncio.create_task(link.run(), name="onlooker link")
 
     async def count() -> None:

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from lichen_lab.demo.core.screen import Screen
-from lichen_lab.simulation.processes.process import Child, Nursery
+from lichen_lab.simulation.processes.process import Child
+from lichen_lab.simulation.processes.testbed import COORDINATOR, Testbed
 from runtime.fleet_view import FleetView
 
 _AWAY_S: Final = 3.0
@@ -44,15 +44,7 @@ def moment(view: FleetView, rounds: int) -> str | None:
     return late[0] if len(late) < len(now.selected) and late else None
 
 
-async def strike(
-    nursery: Nursery,
-    *,
-    agents: dict[str, Child],
-    coordinator: Child,
-    view: FleetView,
-    screen: Screen,
-    changed: asyncio.Event,
-) -> Strike:
+async def strike(bed: Testbed, view: FleetView, changed: asyncio.Event) -> Strike:
     """Wait for the moment, kill both, bring them back."""
     rounds = view.round.rounds if view.round else 1
     while (victim := moment(view, rounds)) is None:
@@ -62,14 +54,15 @@ async def strike(
         rounds = view.round.rounds if view.round else rounds
     accepted = ", ".join(sorted(view.delivered()))
     number = view.round.round if view.round else 0
-    done = Strike(victim, number, {child.name: child.pid for child in (coordinator, agents[victim])})
-    await asyncio.gather(nursery.kill(coordinator), nursery.kill(agents[victim]))
-    screen.say(
+    both = (COORDINATOR, victim)
+    done = Strike(victim, number, {name: bed.children[name].pid for name in both})
+    await asyncio.gather(*map(bed.kill, both))
+    bed.say(
         f"chaos: SIGKILL for the coordinator and for {victim} in round {number}, "
         f"with updates of {accepted} already accepted"
     )
     await asyncio.sleep(_AWAY_S)
-    await nursery.revive(coordinator)
-    await nursery.revive(agents[victim])
-    screen.say(f"chaos: the coordinator and {victim} are started again")
+    for name in both:
+        await bed.start(name)
+    bed.say(f"chaos: the coordinator and {victim} are started again")
     return done

@@ -4,6 +4,7 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from lichen_lab.simulation.processes.testbed import lichen
 from protocol.errors import Transient
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ async def history(fleet: "Fleet[Any]") -> dict[str, Any]:
         Transient: the command failed or took more than a minute.
     """
     config = str(fleet.layout.config("coordinator"))
-    found: dict[str, Any] = await ask(fleet, "coordinator", "history", "--config", config)
+    found: dict[str, Any] = await ask("coordinator", "history", "--config", config)
     return found
 
 
@@ -30,11 +31,10 @@ def spoken(*words: str) -> str:
     return " ".join(("lichen", *words))
 
 
-async def ask(fleet: "Fleet[Any]", *words: str, patience_s: float = _PATIENCE_S) -> Any:
+async def ask(*words: str, patience_s: float = _PATIENCE_S) -> Any:
     """Run ``lichen WORDS --format json``.
 
     Args:
-        fleet: whose environment, and whose folder for relative paths.
         words: of the command.
         patience_s: it is killed after so long.
 
@@ -46,7 +46,7 @@ async def ask(fleet: "Fleet[Any]", *words: str, patience_s: float = _PATIENCE_S)
     """
     name = spoken(*words[:2])
     process = await asyncio.create_subprocess_exec(
-        *fleet.command("lichen", *words, "--format", "json"),
+        *lichen(*words, "--format", "json"),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

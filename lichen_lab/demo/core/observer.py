@@ -78,7 +78,7 @@ def in_words(told: ObserverStory) -> str:
 
 async def observe(fleet: Fleet[Any]) -> ObserverStory:
     """Start the observing agent, wait for its model, and listen to what it says until its stream ends."""
-    screen, path = fleet.screen, fleet.layout.predictions
+    screen, path = fleet.screen, fleet.layout.predictions(spar_fleet.OBSERVER)
     told = await story_of(ObserverStory, fleet, spar_fleet.OBSERVER, spar_fleet.OBSERVED)
     torch = "absent" if told.torch_free else "PRESENT"
     screen.say(f"{told.name} observes in {told.how}; torch there: {torch}")

@@ -6,13 +6,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from lichen_lab.demo.core.scenario import Stage
-from lichen_lab.simulation.data.spar_fleet import Layout, Options, write_toml
+from lichen_lab.demo.core.scenario import Layout, Options, Stage
 from lichen_lab.simulation.processes.embedded_broker import free_port
+from lichen_lab.simulation.processes.fleet_files import write_toml
 from models.contract import WindowSet
 from models.data import window_set
 from protocol.errors import Misconfigured
-from protocol.tasks.task import Task
 from runtime.outputs import writing
 
 T = TypeVar("T")
@@ -80,8 +79,8 @@ def begin(options: Options, data: Callable[[], T]) -> tuple[Layout, T]:
 
 def configured(stage: StageT, others: Mapping[str, Mapping[str, Any]]) -> StageT:
     """Write the task and the configurations: of the training devices, and ``others`` by name; the stage."""
-    agents = {name: stage.agent(name) for name in stage.people}
-    for name, table in {**agents, **others, "task": bare(stage.task)}.items():
+    stage.layout.write_task(stage.task)
+    for name, table in {**{name: stage.agent(name) for name in stage.people}, **others}.items():
         write_toml(stage.layout.config(name), table)
     return stage
 
@@ -89,9 +88,3 @@ def configured(stage: StageT, others: Mapping[str, Mapping[str, Any]]) -> StageT
 def labelled(windows: WindowSet) -> WindowSet:
     """Those windows in which one exercise was done throughout."""
     return window_set.select(windows, windows.y_B >= 0)
-
-
-def bare(task: Task) -> dict[str, Any]:
-    """A task as ``task.toml`` holds it."""
-    table: dict[str, Any] = task.model_dump(mode="json", exclude_none=True)
-    return table

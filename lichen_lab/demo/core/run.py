@@ -12,9 +12,8 @@ from rich.table import Table
 
 from lichen_lab.demo.core.fleet import Fleet
 from lichen_lab.demo.core.results import Check, Results
-from lichen_lab.demo.core.scenario import Stage
+from lichen_lab.demo.core.scenario import Options, Stage
 from lichen_lab.demo.core.screen import Screen
-from lichen_lab.simulation.data.spar_fleet import Options
 from lichen_lab.simulation.processes import environment
 from protocol.errors import Transient
 

@@ -1,9 +1,9 @@
 """Who takes part in the rollouts: four watches that only predict, one of them in the lab."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
+from lichen_lab.demo.core.scenario import Layout, coordinator_config, observer_config
 from lichen_lab.simulation.data import spar_fleet
 from lichen_lab.simulation.data.sets import spar
 from protocol.rollout import Trial
@@ -72,33 +72,21 @@ def played(series: tuple[spar.Series, ...], watch: Watch, seed: int) -> spar_fle
     return spar_fleet.Played(spar.recording(own, seed=seed + watch.person, limit_s=LIMIT_S), ())
 
 
-def predictions(layout: spar_fleet.Layout, name: str) -> Path:
-    """What a watch says: a line for each window."""
-    return layout.root / f"predictions-{name}.jsonl"
-
-
-def config(layout: spar_fleet.Layout, watch: Watch) -> dict[str, Any]:
+def config(layout: Layout, watch: Watch) -> dict[str, Any]:
     """Its configuration: it plays its recording for ever, and has the operator's word for where it is."""
-    base = spar_fleet.agent_config(layout, watch.name, SPEED, observe_only=True)
-    (source,) = base["source"]
-    return {
-        **base,
-        "state_every_s": STATE_EVERY_S,
-        "labels": {"site": watch.site},
-        "infer": {**base["infer"], "output": str(predictions(layout, watch.name))},
-        "source": [{**source, "loop": True, "loop_gap_s": GAP_S}],
-    }
+    source = layout.replay(watch.name, SPEED, loop=True, loop_gap_s=GAP_S)
+    tables = {"state_every_s": STATE_EVERY_S, "labels": {"site": watch.site}, "source": [source]}
+    return observer_config(layout, watch.name, SPEED, **tables)
 
 
-def coordinator(layout: spar_fleet.Layout, rounds: int) -> dict[str, Any]:
+def coordinator(layout: Layout, rounds: int) -> dict[str, Any]:
     """Its configuration: a second version is exported, and none goes out by itself."""
-    base = spar_fleet.coordinator_config(layout)
-    return {
-        **base,
-        "keep_versions": rounds + 1,
-        "export": {**base["export"], "every_rounds": before(rounds)},
-        "rollout": {"mode": "manual", "soak_s": 1.0, "deadline_s": 90.0},
-    }
+    return coordinator_config(
+        layout,
+        keep_versions=rounds + 1,
+        export={"every_rounds": before(rounds)},
+        rollout={"mode": "manual", "soak_s": 1.0, "deadline_s": 90.0},
+    )
 
 
 def fault_of(one: spar_fleet.Played) -> tuple[float, float] | None:

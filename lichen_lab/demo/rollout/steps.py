@@ -88,7 +88,7 @@ class Act:
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         """A watch's lines."""
-        return lines(devices.predictions(self._fleet.layout, name))
+        return lines(self._fleet.layout.predictions(name))
 
     async def _begin(self) -> None:
         """The watches, and the version that they run at first."""
@@ -119,7 +119,6 @@ class Act:
                 spoil, blobs, newest["manifest"], folder, fleet.options.seed
             )
         told = await ask(
-            fleet,
             *("export", "--blobs", str(spoilt), "--manifest", str(manifest)),
             *("--task", str(fleet.layout.config("task")), "--out", str(out)),
             patience_s=fleet.options.timeout_s,
@@ -137,7 +136,7 @@ class Act:
         shown = spoken(*(word.replace(f"{fleet.layout.root}/", "") for word in words))
         release = Release(version, made, shown, began=round(fleet.screen.seconds, 1))
         fleet.screen.say(shown)
-        await ask(fleet, *words)
+        await ask(*words)
         return release
 
     async def _over(self, release: Release, wanted: str) -> None:
@@ -161,7 +160,7 @@ class Act:
         await fleet.wait("the watches to say what became of it", said_so, _SAID_S)
         screen.say(f"the rollout of version {release.version} is {release.phase}: {release.why}")
         if release.phase == PAUSED:  # no other can begin beside it; the checks tell
-            await ask(fleet, "rollout", "abort", "--config", str(fleet.layout.config("coordinator")))
+            await ask("rollout", "abort", "--config", str(fleet.layout.config("coordinator")))
             screen.say("it is aborted, so that the demo goes on")
 
     def _settled(self, version: int, wanted: str) -> bool:
@@ -172,7 +171,7 @@ class Act:
 
     async def _status(self) -> dict[str, Any]:
         config = str(self._fleet.layout.config("coordinator"))
-        told: dict[str, Any] = await ask(self._fleet, "rollout", "status", "--config", config)
+        told: dict[str, Any] = await ask("rollout", "status", "--config", config)
         return told
 
 

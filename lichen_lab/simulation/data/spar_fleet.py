@@ -1,9 +1,7 @@
-"""Who takes part in the demo, what goes wrong with whose sensors, and the configurations of all processes."""
+"""A fleet on SPAR: who takes part, what goes wrong with whose sensors, and the task."""
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, Final
 
 from edge_agent.windows.window_sets import windows_of
@@ -13,7 +11,6 @@ from models.contract import WindowSet
 from models.data.streams.recording import Recording, Stream
 from protocol.tasks.task import Encoder, Network, Rounds, Task, Uplink, Window
 
-FLEET: Final = "demo"
 ROUNDS: Final = 20
 OBSERVER: Final = "physcia"
 TASK_NAME: Final = "spar-exercises"
@@ -58,21 +55,6 @@ DEVICES: Final = (
     ),
     Device("xanthoria", (6,), FaultPlan(outage_time=0.1), "nearly healthy"),
 )
-
-
-@dataclass(frozen=True)
-class Options:
-    """What the command line asks for."""
-
-    out: Path
-    rounds: int = ROUNDS
-    speed: float = 20.0
-    seed: int = 0
-    chaos: bool = False
-    study: bool = True
-    study_seeds: int = 3
-    observer_python: Path | None = None
-    timeout_s: float = 1200.0
 
 
 def task(rounds: int, *, config: Mapping[str, Any] | None = None, seed: int = 0) -> Task:
@@ -145,109 +127,8 @@ def observed(series: tuple[spar.Series, ...], seed: int) -> Played:
     return Played(inject(clean, [fault], seed), (fault,))
 
 
-@dataclass(frozen=True)
-class Layout:
-    """Where things lie under the output folder."""
-
-    root: Path
-    port: int
-    start_s: dict[str, float] = field(default_factory=dict)
-
-    def config(self, name: str) -> Path:
-        """The configuration of one process."""
-        return self.root / "config" / f"{name}.toml"
-
-    def state(self, name: str) -> Path:
-        """Its state folder."""
-        return self.root / "state" / name
-
-    def log(self, name: str) -> Path:
-        """Its log."""
-        return self.root / "logs" / f"{name}.log"
-
-    def recording(self, name: str) -> Path:
-        """The recording that a device plays."""
-        return self.root / "recordings" / f"{name}.npz"
-
-    @property
-    def unseen(self) -> Path:
-        """The evaluation windows."""
-        return self.root / "unseen.npz"
-
-    @property
-    def predictions(self) -> Path:
-        """What the observing device says."""
-        return self.root / "predictions.jsonl"
-
-
-def toml(table: Mapping[str, Any], prefix: str = "") -> str:
-    """A nested table as TOML: strings, numbers, booleans, lists, tables, lists of tables."""
-    lines, tables = [], []
-    for key, value in table.items():
-        if value is None:
-            continue
-        if isinstance(value, Mapping):
-            body = toml(value, f"{prefix}{key}.")
-            tables.append(f"\n[{prefix}{key}]\n{body}")
-        elif isinstance(value, list | tuple) and value and all(isinstance(v, Mapping) for v in value):
-            tables += [f"\n[[{prefix}{key}]]\n{toml(v, f'{prefix}{key}.')}" for v in value]
-        else:
-            plain = list(value) if isinstance(value, tuple) else value
-            lines.append(f"{key} = {json.dumps(plain, ensure_ascii=False)}")
-    return "\n".join(lines) + "\n" + "".join(tables)
-
-
-def write_toml(path: Path, table: Mapping[str, Any]) -> None:
-    """Write a configuration file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(toml(table))
-
-
 def windows(chosen: Task, recorded: spar.Recording) -> WindowSet:
     """The windows of a recording, cut and judged as on a device."""
     names = modalities_of(recorded)
     streams = {m: Stream(recorded[f"{m}/t"], recorded[f"{m}/values"]) for m in names}
     return windows_of(chosen, Recording(streams, recorded["label/t"], recorded["label/values"]))
-
-
-def agent_config(layout: Layout, name: str, speed: float, *, observe_only: bool = False) -> dict[str, Any]:
-    """An agent that plays its recording against the demo's broker."""
-    infer: dict[str, Any] = {"enabled": observe_only}
-    if observe_only:
-        infer["output"] = str(layout.predictions)
-    return {
-        "fleet": FLEET,
-        "device": name,
-        "roles": ["observe"] if observe_only else ["observe", "train"],
-        "state_dir": str(layout.state(name)),
-        "cache_dir": str(layout.state(name) / "cache"),
-        "state_every_s": 2.0,
-        "mqtt": {"host": "127.0.0.1", "port": layout.port},
-        "log": {"format": "json"},
-        "store": {"commit_every_s": 1.0},
-        "infer": infer,
-        "source": [
-            {
-                "kind": "replay",
-                "file": str(layout.recording(name)),
-                "speed": speed,
-                "start_s": layout.start_s.get(name, 0.0),
-            }
-        ],
-    }
-
-
-def coordinator_config(layout: Layout) -> dict[str, Any]:
-    """The demo's coordinator."""
-    return {
-        "fleet": FLEET,
-        "state_dir": str(layout.state("coordinator")),
-        "task": str(layout.config("task")),
-        "mqtt": {"host": "127.0.0.1", "port": layout.port},
-        "log": {"format": "json"},
-        "evaluation": {"data": str(layout.unseen), "every_rounds": 1},
-        "export": {"enabled": True, "every_rounds": 0},
-        "offer_every_s": 2.0,
-        "spread_s": 0.5,
-        "away_grace_s": 60.0,  # the story's kills and restarts fit in, on slow machines too
-    }

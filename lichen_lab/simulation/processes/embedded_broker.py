@@ -55,6 +55,18 @@ def config(port: int, port_v3: int | None = None) -> str:
     return text
 
 
+def command(port: int) -> list[str]:
+    """Starts the broker on that port."""
+    return [
+        sys.executable,
+        "-P",
+        "-m",
+        "lichen_lab.simulation.processes.embedded_broker",
+        "--port",
+        str(port),
+    ]
+
+
 def free_port() -> int:
     """A TCP port of 127.0.0.1 that nobody listens on now."""
     with socket.socket() as sock:

@@ -1,33 +1,25 @@
-"""Child processes of the demo: each in its own process group, logged, restarted, and stopped in order."""
+"""A child process: in its own process group, logged, and ended with all that it started."""
 
 import asyncio
 import contextlib
 import ctypes
 import os
 import signal
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
-
-from protocol.errors import Transient
-from runtime import exit_codes
+from typing import Final, Literal
 
 ONE_THREAD: Final = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 _PR_SET_PDEATHSIG: Final = 1
-_RESTARTS: Final = 3
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
+Restart = Literal["always", "on-failure", "no"]
 
 
 def _die_with_parent() -> None:
-    """In the child before exec: SIGTERM when the demo dies, even by SIGKILL. prctl(2), Linux."""
+    """In the child before exec: SIGTERM when the parent dies, even by SIGKILL. prctl(2), Linux."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
-class ChildFailed(Transient):
-    """A process ended that should not have; the message shows the end of its log."""
 
 
 @dataclass
@@ -39,9 +31,10 @@ class Child:
     log: Path
     env: Mapping[str, str] = field(default_factory=dict)
     nice: int = 0
+    restart: Restart = "always"
+    """What is done when it ends by itself; with "on-failure" and "no", status 0 is a good end."""
     process: asyncio.subprocess.Process | None = None
     starts: int = 0
-    started_at: float = 0.0
 
     @property
     def pid(self) -> int | None:
@@ -63,7 +56,6 @@ class Child:
                 preexec_fn=self._prepare,
             )
         self.starts += 1
-        self.started_at = time.monotonic()
 
     def _prepare(self) -> None:
         _die_with_parent()
@@ -102,65 +94,3 @@ class Child:
             source.seek(max(0, self.log.stat().st_size - 8192))
             text = source.read().decode(errors="replace")
         return "\n".join(text.splitlines()[-lines:])
-
-
-class Nursery:
-    """The demo's children: started, kept alive, killed on purpose, stopped."""
-
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
-        self._children: list[Child] = []
-        self._expected: set[str] = set()
-        self._keepers: dict[str, asyncio.Task[None]] = {}
-        self.failed: asyncio.Future[ChildFailed] = asyncio.get_running_loop().create_future()
-        self.before_restart: dict[str, Callable[[], None]] = {}
-        """Child -> called before it is started again (a replaying agent moves its start on)."""
-
-    async def start(self, child: Child, *, keep: bool = True) -> Child:
-        """Start a child; ``keep`` starts it again when it ends by itself."""
-        await child.start()
-        self._children.append(child)
-        if keep:
-            self._keepers[child.name] = asyncio.create_task(self._keep(child), name=f"keep {child.name}")
-        return child
-
-    async def _keep(self, child: Child) -> None:
-        while child.process is not None:
-            code = await child.process.wait()
-            if child.name in self._expected:
-                return
-            if code == exit_codes.CONFIG or child.starts > _RESTARTS:
-                words = f"{child.name} ended with exit status {code}; {child.log} ends:\n{child.tail()}"
-                if not self.failed.done():
-                    self.failed.set_result(ChildFailed(words))
-                return
-            self._say(f"{child.name} died (exit status {code}); starting it again")
-            await asyncio.sleep(1.0)
-            await self.revive(child, guarded=False)
-
-    async def kill(self, child: Child) -> None:
-        """SIGKILL, on purpose: nobody restarts it before ``revive``."""
-        self._expected.add(child.name)
-        child.signal(signal.SIGKILL)
-        if child.process is not None:
-            await child.process.wait()
-
-    async def revive(self, child: Child, *, guarded: bool = True) -> None:
-        """Start a dead child again."""
-        prepare = self.before_restart.get(child.name)
-        if prepare is not None:
-            prepare()
-        await child.start()
-        if guarded:
-            self._expected.discard(child.name)
-            self._keepers[child.name] = asyncio.create_task(self._keep(child), name=f"keep {child.name}")
-
-    async def stop(self, *names: str) -> None:
-        """Stop these children side by side (all: none named)."""
-        chosen = [c for c in self._children if not names or c.name in names]
-        self._expected.update(c.name for c in chosen)
-        keepers = [self._keepers.pop(c.name) for c in chosen if c.name in self._keepers]
-        for keeper in keepers:
-            keeper.cancel()
-        await asyncio.gather(*keepers, return_exceptions=True)
-        await asyncio.gather(*(child.stop() for child in chosen))

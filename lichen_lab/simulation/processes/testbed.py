@@ -1,174 +1,33 @@
-"""Real processes for benchmarks: broker, coordinator and agents under one folder, and what they cost."""
+"""Real processes under one folder: started, kept alive, killed on purpose, stopped in order, and waited for.
 
+Like a service manager it starts again what died; unlike one, it writes down every death that nobody caused.
+"""
+
+import asyncio
 import contextlib
-import os
+import inspect
 import signal
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
-import numpy as np
-import psutil
-
-from lichen_lab.simulation.data.spar_fleet import write_toml
-from lichen_lab.simulation.processes.embedded_broker import READY, free_port
+from lichen_lab.simulation.processes.embedded_broker import HOST
+from lichen_lab.simulation.processes.fleet_files import FleetFiles
+from lichen_lab.simulation.processes.process import Child, Restart
 from protocol.errors import Transient
-from protocol.tasks.task import Task
+from runtime import exit_codes
 
-FLEET: Final = "bench"
-_GRACE_S: Final = 10.0
-_POLL_S: Final = 0.1
-_LOG_TAIL: Final = 1500
+BROKER: Final = "broker"
+COORDINATOR: Final = "coordinator"
+_LISTEN_S: Final = 20.0
+_LOOK_S: Final = 0.02
+_LAST_LINE: Final = 600
+"""Characters of a dead process's last line."""
 
-
-class Fleet:
-    """A context: what it starts, it stops, the latest first; its folder goes with it.
-
-    Args:
-        task: written to ``task.toml``.
-        min_devices: no round opens with fewer agents.
-    """
-
-    def __init__(self, task: Task) -> None:
-        self.task = task
-        self._folder = tempfile.TemporaryDirectory(prefix="lichen-bench-", ignore_cleanup_errors=True)
-        self.root = Path(self._folder.name)
-        self.port = free_port()
-        self._running: list[tuple[str, subprocess.Popen[bytes]]] = []
-
-    def __enter__(self) -> Self:
-        write_toml(self.root / "task.toml", self.task.model_dump(mode="json", exclude_none=True))
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for _, process in reversed(self._running):
-            stop(process)
-        self._folder.cleanup()
-
-    def start(
-        self, name: str, command: Sequence[str], env: Mapping[str, str] | None = None
-    ) -> subprocess.Popen[bytes]:
-        """Start a program; what it says goes to ``NAME.log``."""
-        with (self.root / f"{name}.log").open("ab") as log:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, **(env or {})},
-                cwd=self.root,
-                start_new_session=True,
-            )
-        self._running.append((name, process))
-        return process
-
-    def broker(self) -> None:
-        """Start the embedded broker and wait until it listens."""
-        self.start(
-            "broker",
-            [
-                sys.executable,
-                "-P",
-                "-m",
-                "lichen_lab.simulation.processes.embedded_broker",
-                "--port",
-                str(self.port),
-            ],
-        )
-        self.until(lambda: READY in self.said("broker"), 20.0, "the broker listens")
-
-    def coordinator(self, **settings: Any) -> Path:
-        """Start a coordinator; returns its state folder."""
-        state = self.root / "coordinator"
-        file = self.root / "coordinator.toml"
-        table = {
-            "fleet": FLEET,
-            "state_dir": str(state),
-            "task": str(self.root / "task.toml"),
-            "mqtt": {"host": "127.0.0.1", "port": self.port},
-            "log": {"format": "json"},
-            **settings,
-        }
-        write_toml(file, table)
-        self.start("coordinator", lichen("coordinator", "serve", "--config", str(file)))
-        return state
-
-    def agent(
-        self,
-        name: str,
-        recording: Path,
-        *,
-        speed: float,
-        command: Callable[..., list[str]] | None = None,
-        port: int | None = None,
-        env: Mapping[str, str] | None = None,
-        **settings: Any,
-    ) -> subprocess.Popen[bytes]:
-        """Start an agent that replays a recording.
-
-        Args:
-            name: of the device.
-            recording: npz.
-            speed: recorded seconds per real second.
-            command: ``lichen WORDS`` in another environment.
-            port: the broker's, where it is not the fleet's own.
-            env: added to the environment.
-            **settings: of ``agent.toml``.
-        """
-        file = self.root / f"{name}.toml"
-        table = {
-            "fleet": FLEET,
-            "device": name,
-            "state_dir": str(self.root / name),
-            "cache_dir": str(self.root / name / "cache"),
-            "mqtt": {"host": "127.0.0.1", "port": port or self.port},
-            "log": {"format": "json"},
-            "source": [{"kind": "replay", "file": str(recording), "speed": speed}],
-            **settings,
-        }
-        write_toml(file, table)
-        return self.start(name, (command or lichen)("agent", "run", "--config", str(file)), env)
-
-    def pid(self, name: str) -> int:
-        """The process that was started last under that name."""
-        return next(process.pid for known, process in reversed(self._running) if known == name)
-
-    def kill(self, name: str) -> None:
-        """SIGKILL to the process group that was started last under that name; it may be started again."""
-        at = max(at for at, (known, _) in enumerate(self._running) if known == name)
-        _, process = self._running.pop(at)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-    def said(self, name: str) -> str:
-        """A program's log."""
-        file = self.root / f"{name}.log"
-        return file.read_text(errors="replace") if file.is_file() else ""
-
-    def until(self, condition: Callable[[], bool], timeout_s: float, what: str) -> None:
-        """Wait for something.
-
-        Raises:
-            Transient: it did not come in time, or a program ended with an error; with the end of its log.
-        """
-        deadline = time.monotonic() + timeout_s
-        while not condition():
-            for name, process in self._running:
-                if process.poll() not in (None, 0):
-                    raise Transient(
-                        f"{name} ended with status {process.returncode}: {self.said(name)[-_LOG_TAIL:]}"
-                    )
-            if time.monotonic() > deadline:
-                ends = "\n".join(f"{name}: {self.said(name)[-_LOG_TAIL // 3 :]}" for name, _ in self._running)
-                raise Transient(f"waited {timeout_s:g} s until {what}; the logs end:\n{ends}")
-            time.sleep(_POLL_S)
+Condition = Callable[[], bool] | Callable[[], Awaitable[bool]]
 
 
 def lichen(*words: str) -> list[str]:
@@ -176,43 +35,187 @@ def lichen(*words: str) -> list[str]:
     return [sys.executable, "-P", "-m", "lichen", *words]
 
 
-def stop(process: subprocess.Popen[bytes]) -> None:
-    """SIGTERM, and SIGKILL to its whole group where that was not enough."""
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(_GRACE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
+class Testbed:
+    """A context that stops what it started: agents first, then the coordinator, the broker last.
+
+    Args:
+        files: where configurations, state and logs are.
+        commands: name -> another command than the usual one.
+        env: added to every process's environment.
+        restarts: so often a process is started again that ended by itself; then waits fail.
+        pause_s: before it is started again.
+        fatal: exit statuses after which it is not.
+        say: is told of each death.
+    """
+
+    __test__ = False  # its name begins like a test's
+
+    def __init__(
+        self,
+        files: FleetFiles,
+        *,
+        commands: Mapping[str, Sequence[str]] | None = None,
+        env: Mapping[str, str] | None = None,
+        restarts: int = 3,
+        pause_s: float = 1.0,
+        fatal: Collection[int] = (exit_codes.CONFIG,),
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.files = files
+        self.children: dict[str, Child] = {}
+        self.kills: Counter[str] = Counter()
+        """Name -> how often it was killed on purpose."""
+        self.deaths: list[str] = []
+        """In words, each end of a process that is kept, but was not on purpose."""
+        self.failure: Transient | None = None
+        """A process ended for good that should not have; the message shows the end of its log."""
+        self.before_restart: dict[str, Callable[[], None]] = {}
+        """Name -> called before it is started again."""
+        self._commands, self._env, self.say = commands or {}, env or {}, say
+        self._restarts, self._pause_s, self._fatal = restarts, pause_s, fatal
+        self._died: Counter[str] = Counter()
+        self._keepers: dict[str, asyncio.Task[None]] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop(*(name for name in self.children if name not in {COORDINATOR, BROKER}))
+        await self.stop(COORDINATOR)
+        await self.stop(BROKER)
+
+    async def start(
+        self,
+        name: str,
+        command: Sequence[str] = (),
+        *,
+        restart: Restart = "always",
+        env: Mapping[str, str] | None = None,
+        nice: int = 0,
+    ) -> Child:
+        """Start a process, or one that is known again; a broker also listens then.
+
+        Args:
+            name: of the process, its configuration and its log.
+            command: none: that of the daemon whose configuration has this name.
+            restart: what happens when it ends by itself.
+            env: added to the environment.
+            nice: its niceness.
+
+        Raises:
+            Transient: the broker does not listen.
+        """
+        if command or name not in self.children:
+            argv, own = command or self.command(name), {**self._env, **(env or {})}
+            self.children[name] = Child(name, argv, self.files.log(name), own, nice, restart)
+        child = self.children[name]
+        await self._begin(child)
+        if name == BROKER:
+            await self._listening(child)
+        self._keepers[name] = asyncio.create_task(self._keep(child), name=f"keep {name}")
+        return child
+
+    def command(self, name: str) -> Sequence[str]:
+        """How a daemon is started."""
+        words = ("coordinator", "serve") if name == COORDINATOR else ("agent", "run")
+        return self._commands.get(name) or lichen(*words, "--config", str(self.files.config(name)))
+
+    async def _begin(self, child: Child) -> None:
+        prepare = self.before_restart.get(child.name)
+        if child.starts and prepare is not None:
+            prepare()
+        await child.start()
+
+    async def _listening(self, broker: Child) -> None:
+        deadline = time.monotonic() + _LISTEN_S
+        while not await _listens(self.files.port):
+            if broker.pid is None or time.monotonic() > deadline:
+                raise Transient(f"the broker does not listen; {broker.log} ends:\n{broker.tail()}")
+            await asyncio.sleep(_LOOK_S)
+
+    async def _keep(self, child: Child) -> None:
+        """Wait for its end; what nobody wanted is written down, and mended as a service manager would."""
+        while child.process is not None:
+            code = await child.process.wait()
+            if code == 0 and child.restart != "always":
+                return
+            self._died[child.name] += 1
+            if child.restart == "no" or code in self._fatal or self._died[child.name] > self._restarts:
+                words = f"{child.name} ended with exit status {code}; {child.log} ends:\n{child.tail()}"
+                self.failure = self.failure or Transient(words)
+                return
+            last = child.tail(1)[:_LAST_LINE]
+            self.deaths.append(f"{child.name} ended by itself with status {code}: {last}")
+            self.say(f"{child.name} died (exit status {code}); starting it again")
+            await asyncio.sleep(self._pause_s)
+            await self._begin(child)
+
+    async def kill(self, name: str) -> bool:
+        """SIGKILL to its process group; nobody starts it again. False where it did not run any more."""
+        child = self.children[name]
+        await self._leave_alone(name)
+        if child.pid is None or child.process is None:
+            return False
+        child.signal(signal.SIGKILL)
+        await child.process.wait()
+        self.kills[name] += 1
+        return True
+
+    async def stop(self, *names: str) -> None:
+        """End these in order (SIGTERM), side by side; nobody starts them again."""
+        await self._leave_alone(*names)
+        await asyncio.gather(*(self.children[name].stop() for name in names if name in self.children))
+
+    async def _leave_alone(self, *names: str) -> None:
+        keepers = [self._keepers.pop(name) for name in names if name in self._keepers]
+        for keeper in keepers:
+            keeper.cancel()
+        await asyncio.gather(*keepers, return_exceptions=True)
+
+    def ended(self, name: str) -> bool:
+        """Whether it has ended with status 0."""
+        process = self.children[name].process if name in self.children else None
+        return process is not None and process.returncode == 0
+
+    def said(self, name: str) -> str:
+        """Its log so far."""
+        file = self.files.log(name)
+        return file.read_text(errors="replace") if file.is_file() else ""
+
+    async def until(self, what: str, true: Condition, timeout_s: float) -> None:
+        """Wait until something is true.
+
+        Raises:
+            Transient: it was not in time, or a process ended for good; the message has the ends of logs.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            found = true()
+            if await found if inspect.isawaitable(found) else found:
+                return
+            if self.failure is not None:
+                raise self.failure
+            if time.monotonic() > deadline:
+                raise Transient(f"waited {timeout_s:g} s for {what}; {self.why()}")
+            await self.rest()
+
+    async def rest(self) -> None:
+        """Between two looks of a wait."""
+        await asyncio.sleep(_LOOK_S)
+
+    def why(self) -> str:
+        """What may say why a wait was in vain."""
+        ends = (f"--- {name}:\n{child.tail(3)[-_LAST_LINE:]}" for name, child in self.children.items())
+        return "the logs end:\n" + "\n".join(ends)
 
 
-def cpu_seconds(pid: int) -> float:
-    """User and system CPU of a process and its children: the living ones and those it has reaped."""
-    total = 0.0
-    with contextlib.suppress(psutil.NoSuchProcess):
-        root = psutil.Process(pid)
-        for process in (root, *root.children(recursive=True)):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                used = process.cpu_times()
-                total += used.user + used.system + used.children_user + used.children_system
-    return total
-
-
-def noise_recording(path: Path, task: Task, windows: int, seed: int = 0) -> Path:
-    """A recording of noise in so many windows, the classes in turn for 40 s (1 window in 15 spans two)."""
-    rng = np.random.default_rng(seed)
-    seconds = (windows + 1) * task.window.stride_s + 2 * task.window.length_s
-    arrays: dict[str, Any] = {}
-    for modality in task.modalities:
-        count = round(seconds * modality.rate_hz)
-        arrays[f"{modality.name}/t"] = np.arange(count) / modality.rate_hz
-        values = modality.offset + modality.scale * rng.standard_normal((count, modality.channels))
-        arrays[f"{modality.name}/values"] = values.astype(np.float32)
-    changes = np.arange(0, seconds, 40.0)
-    arrays["label/t"] = changes
-    arrays["label/values"] = (np.arange(len(changes)) % len(task.labels)).astype(np.int64)
-    np.savez(path, **arrays)
-    return path
+async def _listens(port: int) -> bool:
+    with contextlib.suppress(OSError):
+        _, writer = await asyncio.open_connection(HOST, port)
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+        return True
+    return False

@@ -22,11 +22,12 @@ import psutil
 
 from lichen_lab.benchmarks.result import Bench, Goal, Row, Say, row
 from lichen_lab.benchmarks.support import swarm
+from lichen_lab.benchmarks.support.fleet import FLEET, Fleet
 from lichen_lab.benchmarks.support.tasks import demo_task, noise_windows
 from lichen_lab.simulation.data.streams import Fixed
 from lichen_lab.simulation.processes import mosquitto
 from lichen_lab.simulation.processes.embedded_broker import HOST, free_port
-from lichen_lab.simulation.processes.testbed import FLEET, Fleet
+from lichen_lab.simulation.processes.testbed import BROKER, COORDINATOR
 from lichen_lab.simulation.training.runner import VirtualDevice
 from models import registry
 from models.contract import ClientContext
@@ -104,7 +105,7 @@ def measure(devices: int, storms: int, say: Say) -> list[dict[str, Any]]:
     rates = [*([0.0] * storms), _RATE]
     task, metrics = fleet_task(devices, len(rates)), free_port()
     with Fleet(task) as fleet:
-        fleet.start("broker", mosquitto.command(fleet.root / "broker", HOST, fleet.port))
+        fleet.start(BROKER, mosquitto.command(fleet.root / "broker", HOST, fleet.port))
         fleet.coordinator(
             export={"enabled": False},
             spread_s=5.0,
@@ -114,7 +115,7 @@ def measure(devices: int, storms: int, say: Say) -> list[dict[str, Any]]:
         )
         say("training the updates that will be sent")
         files = templates(task, fleet.root)
-        coordinator = psutil.Process(fleet.pid("coordinator"))
+        coordinator = psutil.Process(fleet.pid(COORDINATOR))
         args = {
             "fleet": FLEET,
             "port": fleet.port,

@@ -20,10 +20,11 @@ import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
 from lichen_lab.benchmarks.result import Bench, Goal, Row, Say, row
+from lichen_lab.benchmarks.support.fleet import FLEET, Fleet
 from lichen_lab.benchmarks.support.tasks import demo_task
 from lichen_lab.simulation.processes import mosquitto
 from lichen_lab.simulation.processes.embedded_broker import HOST
-from lichen_lab.simulation.processes.testbed import FLEET, Fleet, lichen
+from lichen_lab.simulation.processes.testbed import BROKER, COORDINATOR, lichen
 from protocol.messages import ModalityState, State, encode
 from protocol.tasks.task import Rounds
 from protocol.topics import Kind, broadcast_topic, device_topic
@@ -75,9 +76,9 @@ class _Crowd:
         self._client.loop_stop()
 
 
-def _known(state: Path) -> int:
+def _known(config: Path) -> int:
     with contextlib.suppress(ValueError):
-        return int(json.loads(_told(state, "status", "--format", "json")).get("devices_known", 0))
+        return int(json.loads(_told(config, "status", "--format", "json")).get("devices_known", 0))
     return 0
 
 
@@ -90,10 +91,11 @@ def _lines(log: Path) -> Iterator[bytes]:
         yield from file
 
 
-def _told(state: Path, *command: str) -> bytes:
+def _told(config: Path, *command: str) -> bytes:
     """What a command prints."""
-    config = ("--config", str(state.parent / "coordinator.toml"))
-    done = subprocess.run(lichen("coordinator", *command, *config), stdout=subprocess.PIPE, check=False)
+    done = subprocess.run(
+        lichen("coordinator", *command, "--config", str(config)), stdout=subprocess.PIPE, check=False
+    )
     return done.stdout
 
 
@@ -101,13 +103,17 @@ def measure(names: int, attempts: int, say: Say) -> dict[str, float]:
     """Announce names, let so many attempts go by, and look at what they left."""
     rounds = Rounds(count=2, deadline_s=_ATTEMPT_S, min_devices=1, min_windows=1)
     with Fleet(demo_task().model_copy(update={"rounds": rounds})) as fleet:
-        fleet.start("broker", mosquitto.command(fleet.root / "broker", HOST, fleet.port))
+        fleet.start(BROKER, mosquitto.command(fleet.root / "broker", HOST, fleet.port))
         state = fleet.coordinator(export={"enabled": False}, spread_s=4.0, devices={"most": max(names, 100)})
-        log, database = fleet.root / "coordinator.log", state / "coordinator.sqlite3"
-        fleet.until(lambda: "round 1" in fleet.said("coordinator"), _LIMIT_S, "there is a first model")
+        config, log, database = (
+            fleet.files.config(COORDINATOR),
+            fleet.files.log(COORDINATOR),
+            state / "coordinator.sqlite3",
+        )
+        fleet.until(lambda: "round 1" in fleet.said(COORDINATOR), _LIMIT_S, "there is a first model")
         crowd, began = _Crowd(fleet.port), time.monotonic()
         crowd.announce(names)
-        fleet.until(lambda: _known(state) >= names, _LIMIT_S, "all names are known")
+        fleet.until(lambda: _known(config) >= names, _LIMIT_S, "all names are known")
         say(f"{names:,} names were known after {time.monotonic() - began:.0f} s")
         first = _attempts(log)
         fleet.until(lambda: _attempts(log) > first, _LIMIT_S, "an attempt begins")
@@ -119,11 +125,11 @@ def measure(names: int, attempts: int, say: Say) -> dict[str, float]:
             _DATABASE: max(0, _size(database) - before[1]) / _KB / seen,
             _LINE: float(max(map(len, _lines(log)))),
             "b/round, bytes": float(max(map(len, crowd.said))),
-            "status --why, bytes": float(len(_told(state, "status", "--why"))),
-            "history --format json, KB": len(_told(state, "history", "--format", "json")) / _KB,
+            "status --why, bytes": float(len(_told(config, "status", "--why"))),
+            "history --format json, KB": len(_told(config, "history", "--format", "json")) / _KB,
             "database, MB": _size(database) / _KB**2,
         }
-        figures["a restart, s"] = _restart(fleet, state, crowd)
+        figures["a restart, s"] = _restart(fleet, crowd)
         crowd.close()
     return figures
 
@@ -138,13 +144,12 @@ def _size(database: Path) -> int:
     return (pages - free) * size
 
 
-def _restart(fleet: Fleet, state: Path, crowd: _Crowd) -> float:
+def _restart(fleet: Fleet, crowd: _Crowd) -> float:
     """Seconds from the start of the process until it says where its round stands."""
-    fleet.kill("coordinator")
+    fleet.kill(COORDINATOR)
     crowd.said.clear()
     began = time.monotonic()
-    config = str(state.parent / "coordinator.toml")
-    fleet.start("coordinator-again", lichen("coordinator", "serve", "--config", config))
+    fleet.start(COORDINATOR)
     fleet.until(
         lambda: crowd.round().get("phase") not in {None, "stopped", "offline"}, _LIMIT_S, "it is back"
     )

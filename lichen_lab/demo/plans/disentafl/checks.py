@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 from lichen_lab.demo.common_checks import CHANCES, finished, memory, percent
 from lichen_lab.demo.core.results import Check
+from lichen_lab.demo.core.scenario import Options
 from lichen_lab.demo.plans.disentafl.devices import IN_WORDS
 from lichen_lab.demo.plans.disentafl.results import RoutedStory, WatchStory
-from lichen_lab.simulation.data import spar_fleet
 from protocol.tasks.task import LABEL
 
 
-def checks(story: RoutedStory, options: spar_fleet.Options) -> list[Check]:
+def checks(story: RoutedStory, options: Options) -> list[Check]:
     """All checks, the most important first."""
     return [
         *finished(story, options),
@@ -83,7 +83,7 @@ def _times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
 
 
-def _bundles(story: RoutedStory, options: spar_fleet.Options) -> Check:
+def _bundles(story: RoutedStory, options: Options) -> Check:
     what = "every device ended with an ONNX bundle of its own route, and predicts with it"
     wrong = [words for device in story.devices if (words := _odd(device, options.rounds))]
     different = {device.bundle.digest for device in story.devices if device.bundle}

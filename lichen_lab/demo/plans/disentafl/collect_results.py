@@ -6,12 +6,10 @@ from typing import Any, Final
 
 from edge_agent.inference.onnx_models.window_model import read_manifest
 from lichen_lab.demo.core.fleet import Fleet
-from lichen_lab.demo.core.scenario import Stage
+from lichen_lab.demo.core.scenario import Layout, Stage
 from lichen_lab.demo.core.traffic import Onlooker, Turn
-from lichen_lab.demo.plans.disentafl import devices as cast
 from lichen_lab.demo.plans.disentafl import observing
 from lichen_lab.demo.plans.disentafl.results import Bundle, Move, RoutedStory, WatchStory
-from lichen_lab.simulation.data.spar_fleet import Layout
 from models.contract import Profile
 from models.methods.disentafl.routing import blob_names
 from protocol.tasks.task import LABEL, Task
@@ -29,9 +27,9 @@ def devices(story: RoutedStory, fleet: Fleet[Stage[RoutedStory]]) -> None:
     for device in story.devices:
         known = fleet.view.devices.get(device.name)
         device.windows = (known.windows or 0) if known else 0
-        if device.name in fleet.agents:
-            device.starts = fleet.agents[device.name].starts
-        said = observing.said(cast.predictions(fleet.layout, device.name), fleet.options.rounds)
+        if device.name in fleet.children:
+            device.starts = fleet.children[device.name].starts
+        said = observing.said(fleet.layout.predictions(device.name), fleet.options.rounds)
         device.predictions = len(said)
         device.live = observing.share_right(said).get(LABEL)
 

@@ -7,9 +7,9 @@ person has a sensor and predicts things that no training device combines like th
 from dataclasses import dataclass
 from typing import Any, Final
 
+from lichen_lab.demo.core.scenario import Layout, Options, agent_config, observer_config
 from lichen_lab.simulation.data.sensor_faults import FaultPlan
 from lichen_lab.simulation.data.sets import spar
-from lichen_lab.simulation.data.spar_fleet import Layout, Options, agent_config
 from protocol.tasks.task import LABEL, Rounds, Target, Task, Uplink, Window
 
 TASK_NAME: Final = "spar-watches"
@@ -103,43 +103,25 @@ def later(name: str) -> str:
     return f"{name}-later"
 
 
-def source(layout: Layout, name: str, speed: float, **more: Any) -> dict[str, Any]:
-    """A recording that is played again and again: time goes on."""
-    return {
-        "kind": "replay",
-        "file": str(layout.recording(name)),
-        "speed": speed,
-        "loop": True,
-        "start_s": layout.start_s.get(name, 0.0),
-        **more,
-    }
-
-
 def watch_config(layout: Layout, watch: Watch, options: Options) -> dict[str, Any]:
-    """A training device; it also runs the model that is made for it."""
-    sources = [source(layout, watch.name, options.speed)]
+    """A training device; it also runs the model that is made for it. Its recordings play again and again."""
+    sources = [layout.replay(watch.name, options.speed, loop=True)]
     if watch.later:
         plugged = str(plug(layout, watch.name))
         again = {"kind": "hotplug", "start_s": layout.start_s.get(watch.name, 0.0), "when": plugged}
-        sources.append(source(layout, later(watch.name), options.speed, **again))
-    return {
-        **agent_config(layout, watch.name, options.speed),
-        "infer": {"enabled": True, "output": str(predictions(layout, watch.name))},
-        "learn": {"max_windows": MAX_WINDOWS},
-        "source": sources,
-    }
+        sources.append(layout.replay(later(watch.name), options.speed, loop=True, **again))
+    return agent_config(
+        layout,
+        watch.name,
+        options.speed,
+        infer={"enabled": True, "output": str(layout.predictions(watch.name))},
+        learn={"max_windows": MAX_WINDOWS},
+        source=sources,
+    )
 
 
-def observer_config(layout: Layout) -> dict[str, Any]:
+def observing_config(layout: Layout) -> dict[str, Any]:
     """The device that only observes: no torch."""
     name = OBSERVED.name
-    return {
-        **agent_config(layout, name, OBSERVER_SPEED, observe_only=True),
-        "infer": {"enabled": True, "output": str(predictions(layout, name))},
-        "source": [source(layout, name, OBSERVER_SPEED)],
-    }
-
-
-def predictions(layout: Layout, name: str) -> Any:
-    """What a device says."""
-    return layout.root / f"predictions-{name}.jsonl"
+    sources = [layout.replay(name, OBSERVER_SPEED, loop=True)]
+    return observer_config(layout, name, OBSERVER_SPEED, source=sources)

@@ -62,7 +62,7 @@ async def listen(fleet: Fleet[Stage[RoutedStory]], child: Child, seen: Onlooker)
     lines: list[Line] = []
 
     def over() -> bool:
-        lines[:] = said(cast.predictions(fleet.layout, name), fleet.options.rounds)
+        lines[:] = said(fleet.layout.predictions(name), fleet.options.rounds)
         if not lines:
             return False
         screen.note = f"{name}, live: {len(lines)} windows"

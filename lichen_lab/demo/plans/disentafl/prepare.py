@@ -4,7 +4,7 @@ from pathlib import Path
 
 from edge_agent.windows.window_sets import windows_of
 from lichen_lab.demo.core.prepare import begin, configured, labelled
-from lichen_lab.demo.core.scenario import Stage
+from lichen_lab.demo.core.scenario import Layout, Options, Stage, coordinator_config
 from lichen_lab.demo.plans.disentafl import devices, recordings
 from lichen_lab.demo.plans.disentafl.results import RoutedStory, WatchStory
 from lichen_lab.simulation.data import spar_fleet
@@ -15,7 +15,7 @@ from models.data.streams.recording import read
 from protocol.tasks.task import Task
 
 
-def prepare(options: spar_fleet.Options, version: str) -> Stage[RoutedStory]:
+def prepare(options: Options, version: str) -> Stage[RoutedStory]:
     """Write everything that the processes read.
 
     Raises:
@@ -44,12 +44,12 @@ def prepare(options: spar_fleet.Options, version: str) -> Stage[RoutedStory]:
         agent=lambda name: devices.watch_config(layout, watches[name], options),
         lengths_s=lengths,
     )
-    observing = devices.observer_config(layout)
-    others = {devices.OBSERVED.name: observing, "coordinator": spar_fleet.coordinator_config(layout)}
+    observing = devices.observing_config(layout)
+    others = {devices.OBSERVED.name: observing, "coordinator": coordinator_config(layout)}
     return configured(stage, others)
 
 
-def told(task: Task, options: spar_fleet.Options, version: str) -> RoutedStory:
+def told(task: Task, options: Options, version: str) -> RoutedStory:
     """The story before anything happened."""
     story = RoutedStory(
         labels=task.labels,
@@ -74,7 +74,7 @@ def told(task: Task, options: spar_fleet.Options, version: str) -> RoutedStory:
     return story
 
 
-def unseen(task: Task, series: tuple[spar.Series, ...], layout: spar_fleet.Layout) -> WindowSet:
+def unseen(task: Task, series: tuple[spar.Series, ...], layout: Layout) -> WindowSet:
     """What the fleet is judged on: whole sensors, all targets, people no training device has met."""
     path = Path(layout.recording("unseen"))
     parts = []

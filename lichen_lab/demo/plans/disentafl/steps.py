@@ -5,11 +5,10 @@ from typing import Any, Final
 from lichen_lab.demo.core import lichen_commands, side_jobs
 from lichen_lab.demo.core.broker_listener import looking_on
 from lichen_lab.demo.core.fleet import Fleet
-from lichen_lab.demo.core.scenario import Stage
+from lichen_lab.demo.core.scenario import FLEET, Stage
 from lichen_lab.demo.core.traffic import Onlooker
 from lichen_lab.demo.plans.disentafl import collect_results, devices, observing
 from lichen_lab.demo.plans.disentafl.results import RoutedStory
-from lichen_lab.simulation.data import spar_fleet
 
 _DEPLOY_S: Final = 120.0
 
@@ -17,7 +16,7 @@ _DEPLOY_S: Final = 120.0
 async def live(fleet: Fleet[Stage[RoutedStory]]) -> None:
     """From the first process to the last."""
     story = fleet.stage.story
-    seen = Onlooker(spar_fleet.FLEET)
+    seen = Onlooker(FLEET)
     async with fleet.running(), looking_on(fleet, seen):
         # Before there is a model: the coordinator exports the route of every device that it has heard of.
         watched = await fleet.start_observer(devices.OBSERVED.name)

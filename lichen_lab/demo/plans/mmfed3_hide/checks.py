@@ -5,15 +5,15 @@ from typing import Final
 
 from lichen_lab.demo.common_checks import CHANCES, finished, percent
 from lichen_lab.demo.core.results import Check
+from lichen_lab.demo.core.scenario import Options
 from lichen_lab.demo.plans.mmfed3_hide.collect_results import SHOWN
 from lichen_lab.demo.plans.mmfed3_hide.results import Answer, Gateway, GraphStory
-from lichen_lab.simulation.data import spar_fleet
 
 UP_LIMIT: Final = 0.2
 """Of all rows in float32: what an update may weigh."""
 
 
-def checks(story: GraphStory, options: spar_fleet.Options) -> list[Check]:
+def checks(story: GraphStory, options: Options) -> list[Check]:
     """All checks, the most important first."""
     return [
         *finished(story, options),
@@ -86,7 +86,7 @@ def _joined(story: GraphStory) -> Check:
     return Check(what, not before and late.turns[-1].round == len(story.rounds), detail)
 
 
-def _answered(story: GraphStory, options: spar_fleet.Options) -> Check:
+def _answered(story: GraphStory, options: Options) -> Check:
     what = "every gateway's ONNX model gives answers that nobody told it"
     asked = [(one, answer) for one in story.gateways for answer in one.answers]
     silent = [f"{one.name}: {a.head} {a.relation}" for one, a in asked if a.after is None]

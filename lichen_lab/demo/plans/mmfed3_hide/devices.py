@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from lichen_lab.simulation.data import spar_fleet
+from lichen_lab.demo.core.scenario import Layout
 from lichen_lab.simulation.data.sets import small_graphs
 from protocol.tasks.options import Features, GraphTask
 from protocol.tasks.task import Rounds, Task, Uplink
@@ -131,6 +131,6 @@ def join_round(rounds: int) -> int:
     return max(1, rounds // 2)
 
 
-def folder(layout: spar_fleet.Layout, name: str) -> Path:
+def folder(layout: Layout, name: str) -> Path:
     """Where a site's own files lie."""
     return layout.root / "sites" / name

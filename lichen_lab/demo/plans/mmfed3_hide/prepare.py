@@ -7,12 +7,12 @@ from typing import Any
 from edge_agent.identity import fleet_secret
 from lichen_lab.demo.core import scenario
 from lichen_lab.demo.core.prepare import begin, configured
+from lichen_lab.demo.core.scenario import Layout, Options
 from lichen_lab.demo.plans.mmfed3_hide import devices as cast
 from lichen_lab.demo.plans.mmfed3_hide import parts
 from lichen_lab.demo.plans.mmfed3_hide.devices import Site
 from lichen_lab.demo.plans.mmfed3_hide.parts import Part
 from lichen_lab.demo.plans.mmfed3_hide.results import Answer, Gateway, GraphStory
-from lichen_lab.simulation.data import spar_fleet
 from models.knowledge_graph.data.graph import Graph
 
 
@@ -26,7 +26,7 @@ class Stage(scenario.Stage[GraphStory]):
     """As ``people``, of sites that join later."""
 
 
-def prepare(options: spar_fleet.Options, version: str) -> Stage:
+def prepare(options: Options, version: str) -> Stage:
     """Write everything that the processes read.
 
     Raises:
@@ -56,58 +56,53 @@ def prepare(options: spar_fleet.Options, version: str) -> Stage:
     return configured(stage, {**late, "coordinator": coordinator_config(layout, options.rounds)})
 
 
-def secret_file(layout: spar_fleet.Layout) -> Path:
+def secret_file(layout: Layout) -> Path:
     """The fleet's secret: the gateways' alone. The coordinator's configuration does not name it."""
     return layout.root / "sites" / fleet_secret.FILE
 
 
-def questions_file(layout: spar_fleet.Layout, name: str) -> Path:
+def questions_file(layout: Layout, name: str) -> Path:
     """What a gateway is asked."""
     return cast.folder(layout, name) / "questions.tsv"
 
 
-def private_file(layout: spar_fleet.Layout, name: str) -> Path:
+def private_file(layout: Layout, name: str) -> Path:
     """What training leaves on a gateway: its embeddings."""
     return layout.state(name) / "private" / f"{cast.TASK_NAME}.npz"
 
 
-def answers_file(layout: spar_fleet.Layout, name: str) -> Path:
+def answers_file(layout: Layout, name: str) -> Path:
     """What it answers."""
     return layout.root / f"answers-{name}.jsonl"
 
 
-def gateway_config(layout: spar_fleet.Layout, name: str) -> dict[str, Any]:
+def gateway_config(layout: Layout, name: str) -> dict[str, Any]:
     """An agent that reads its site's files against the demo's broker."""
     folder = cast.folder(layout, name)
-    return {
-        "fleet": spar_fleet.FLEET,
-        "device": name,
-        "roles": ["observe", "train"],
-        "state_dir": str(layout.state(name)),
-        "cache_dir": str(layout.state(name) / "cache"),
-        "state_every_s": 1.0,
-        "mqtt": {"host": "127.0.0.1", "port": layout.port},
-        "log": {"format": "json"},
-        "infer": {"enabled": True, "output": str(answers_file(layout, name))},
-        "graph": {
+    return layout.agent(
+        name,
+        roles=["observe", "train"],
+        state_every_s=1.0,
+        infer={"enabled": True, "output": str(answers_file(layout, name))},
+        graph={
             "triples": [str(folder / cast.TRIPLES)],
             "features": {cast.TEXT: str(folder / cast.TEXT_FILE)},
             "secret_file": str(secret_file(layout)),
             "queries": str(questions_file(layout, name)),
             "poll_s": cast.POLL_S,
         },
-    }
+    )
 
 
-def coordinator_config(layout: spar_fleet.Layout, rounds: int) -> dict[str, Any]:
+def coordinator_config(layout: Layout, rounds: int) -> dict[str, Any]:
     """The demo's coordinator: it has no graph to judge versions on."""
-    table = spar_fleet.coordinator_config(layout)
-    del table["evaluation"]
     # Before a site is told more, so that it answers before and after.
-    return {**table, "export": {"enabled": True, "every_rounds": cast.grow_round(rounds)}}
+    table = scenario.coordinator_config(layout, export={"every_rounds": cast.grow_round(rounds)})
+    del table["evaluation"]
+    return table
 
 
-def told(graph: Graph, dealt: dict[str, Part], options: spar_fleet.Options, version: str) -> GraphStory:
+def told(graph: Graph, dealt: dict[str, Part], options: Options, version: str) -> GraphStory:
     """The story before anything happened."""
     story = GraphStory(entities=len(graph.entities), chaos=options.chaos, version=version)
     story.gateways = [_gateway(site, dealt[site.name]) for site in cast.SITES]

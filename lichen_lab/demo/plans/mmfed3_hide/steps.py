@@ -8,10 +8,10 @@ from typing import Any, Final
 from lichen_lab.demo.core import lichen_commands, side_jobs
 from lichen_lab.demo.core.broker_listener import looking_on
 from lichen_lab.demo.core.fleet import Fleet
+from lichen_lab.demo.core.scenario import FLEET
 from lichen_lab.demo.plans.mmfed3_hide import collect_results, devices, leak_search, parts, prepare
 from lichen_lab.demo.plans.mmfed3_hide.leak_search import Searcher
 from lichen_lab.demo.plans.mmfed3_hide.prepare import Stage
-from lichen_lab.simulation.data import spar_fleet
 
 _DEPLOY_S: Final = 60.0
 _ASK_S: Final = 60.0
@@ -20,7 +20,7 @@ _SAID: Final = 3
 
 async def live(fleet: Fleet[Stage]) -> None:
     """From the first process to the last."""
-    story, seen = fleet.stage.story, Searcher(spar_fleet.FLEET)
+    story, seen = fleet.stage.story, Searcher(FLEET)
     async with fleet.running(), looking_on(fleet, seen):
         async with asyncio.TaskGroup() as starting:
             await fleet.learn(lambda: _over(fleet, starting))
@@ -139,8 +139,8 @@ async def _ask_without_torch(fleet: Fleet[Stage]) -> None:
 
 def _tell_gateways(fleet: Fleet[Stage]) -> None:
     for gateway in fleet.stage.story.gateways:
-        if gateway.name in fleet.agents:
-            gateway.starts = fleet.agents[gateway.name].starts
+        if gateway.name in fleet.children:
+            gateway.starts = fleet.children[gateway.name].starts
         gateway.model = fleet.view.model.version if fleet.view.model else None
 
 

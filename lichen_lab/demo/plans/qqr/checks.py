@@ -4,17 +4,17 @@ from typing import Final
 
 from lichen_lab.demo.common_checks import deployed, finished, percent
 from lichen_lab.demo.core.results import Check
+from lichen_lab.demo.core.scenario import Options
 from lichen_lab.demo.plans.qqr import simulated_seeds
 from lichen_lab.demo.plans.qqr.results import Story
 from lichen_lab.demo.plans.qqr.simulated_seeds import ALONE, Summary, spread
 from lichen_lab.demo.rollout import checks as rollout
-from lichen_lab.simulation.data import spar_fleet
 
 PROTOTYPE_LIMIT_BYTES: Final = 2048
 DELTA_LIMIT: Final = 0.27
 
 
-def checks(story: Story, options: spar_fleet.Options) -> list[Check]:
+def checks(story: Story, options: Options) -> list[Check]:
     """All checks, the most important first."""
     return [
         *finished(story, options),

@@ -4,7 +4,7 @@ import json
 
 from lichen_lab.demo.core.prepare import begin, configured, labelled
 from lichen_lab.demo.core.results import DeviceStory
-from lichen_lab.demo.core.scenario import Stage
+from lichen_lab.demo.core.scenario import Options, Stage, agent_config
 from lichen_lab.demo.plans.qqr.results import Story
 from lichen_lab.demo.rollout import devices as cast
 from lichen_lab.demo.rollout.results import RolloutStory, Watcher
@@ -16,7 +16,7 @@ from protocol.errors import Misconfigured
 from protocol.tasks.task import Task
 
 
-def prepare(options: spar_fleet.Options, version: str) -> Stage[Story]:
+def prepare(options: Options, version: str) -> Stage[Story]:
     """Write everything that the processes read.
 
     Raises:
@@ -55,7 +55,7 @@ def prepare(options: spar_fleet.Options, version: str) -> Stage[Story]:
         task=task,
         story=story,
         people={d.name: ", ".join(map(str, d.people)) for d in spar_fleet.DEVICES},
-        agent=lambda name: spar_fleet.agent_config(layout, name, options.speed),
+        agent=lambda name: agent_config(layout, name, options.speed),
         lengths_s=lengths,
         fault=cast.fault_of(cast.played(series, cast.CANARY, options.seed)),
     )
@@ -63,7 +63,7 @@ def prepare(options: spar_fleet.Options, version: str) -> Stage[Story]:
     return configured(stage, {**watches, "coordinator": cast.coordinator(layout, options.rounds)})
 
 
-def told(task: Task, options: spar_fleet.Options, version: str) -> Story:
+def told(task: Task, options: Options, version: str) -> Story:
     """The story before anything happened; the devices are still to be added."""
     return Story(
         labels=task.labels,

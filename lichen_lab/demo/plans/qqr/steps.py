@@ -77,7 +77,7 @@ def _study_lines(fleet: Fleet[Stage[Story]]) -> list[simulated_seeds.Line]:
 
 async def _finish_study(fleet: Fleet[Stage[Story]]) -> list[simulated_seeds.Line]:
     """Wait for the simulated fleets; an empty list where there are none."""
-    for name, child in fleet.beside.items():
+    for name, child in list(fleet.children.items()):
         if name.startswith(_STUDY.format("")):
             await side_jobs.finish(fleet, child, "the simulated fleets")
     return _study_lines(fleet)

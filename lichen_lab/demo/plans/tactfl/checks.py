@@ -2,12 +2,12 @@
 
 from lichen_lab.demo.common_checks import deployed, finished, percent
 from lichen_lab.demo.core.results import Check
+from lichen_lab.demo.core.scenario import Options
 from lichen_lab.demo.plans.tactfl.comparison import LABELLED, RANDOM
 from lichen_lab.demo.plans.tactfl.results import Rival, UnlabelledStory
-from lichen_lab.simulation.data import spar_fleet
 
 
-def checks(story: UnlabelledStory, options: spar_fleet.Options) -> list[Check]:
+def checks(story: UnlabelledStory, options: Options) -> list[Check]:
     """All checks, the most important first."""
     return [
         *finished(story, options),

@@ -8,7 +8,14 @@ import numpy as np
 from lichen_lab.demo.core.prepare import begin, configured
 from lichen_lab.demo.core.prepare import labelled as with_labels
 from lichen_lab.demo.core.results import DeviceStory
-from lichen_lab.demo.core.scenario import Stage
+from lichen_lab.demo.core.scenario import (
+    Layout,
+    Options,
+    Stage,
+    agent_config,
+    coordinator_config,
+    observer_config,
+)
 from lichen_lab.demo.plans.tactfl import devices, recordings
 from lichen_lab.demo.plans.tactfl.results import UnlabelledStory
 from lichen_lab.simulation.data import spar_fleet
@@ -19,7 +26,7 @@ from models.data import window_set
 from protocol.tasks.task import Task
 
 
-def prepare(options: spar_fleet.Options, version: str) -> Stage[UnlabelledStory]:
+def prepare(options: Options, version: str) -> Stage[UnlabelledStory]:
     """Write everything that the processes read.
 
     Raises:
@@ -41,26 +48,24 @@ def prepare(options: spar_fleet.Options, version: str) -> Stage[UnlabelledStory]
         task=task,
         story=story,
         people={watch.name: f"{watch.person}: {watch.trouble}" for watch in devices.DEVICES},
-        agent=lambda name: spar_fleet.agent_config(layout, name, options.speed),
+        agent=lambda name: agent_config(layout, name, options.speed),
         lengths_s=lengths,
         fault=(watched.faults[0].start_s, watched.faults[0].end_s),
     )
-    observing = spar_fleet.agent_config(
-        layout, spar_fleet.OBSERVER, spar_fleet.OBSERVER_SPEED, observe_only=True
-    )
-    others = {spar_fleet.OBSERVER: observing, "coordinator": spar_fleet.coordinator_config(layout)}
+    observing = observer_config(layout, spar_fleet.OBSERVER, spar_fleet.OBSERVER_SPEED)
+    others = {spar_fleet.OBSERVER: observing, "coordinator": coordinator_config(layout)}
     return configured(stage, others)
 
 
-def labelled_file(layout: spar_fleet.Layout) -> Path:
+def labelled_file(layout: Layout) -> Path:
     """The coordinator's labelled windows."""
     return layout.root / "labelled.npz"
 
 
 def _devices(
-    layout: spar_fleet.Layout,
+    layout: Layout,
     series: Sequence[spar.Series],
-    options: spar_fleet.Options,
+    options: Options,
     story: UnlabelledStory,
 ) -> dict[str, float]:
     """Each training device's recording; returns their lengths in seconds."""
@@ -76,7 +81,7 @@ def _devices(
     return lengths
 
 
-def told(task: Task, options: spar_fleet.Options, version: str, labelled: WindowSet) -> UnlabelledStory:
+def told(task: Task, options: Options, version: str, labelled: WindowSet) -> UnlabelledStory:
     """The story before anything happened."""
     return UnlabelledStory(
         labels=task.labels,

@@ -12,9 +12,10 @@ from rich.console import Console
 
 from coordinator.config.coordinator import load_settings
 from edge_agent.config import agent as agent_config
-from lichen_lab.demo.core import chaos, prepare
+from lichen_lab.demo.core import chaos, prepare, scenario
 from lichen_lab.demo.core import observer as observing
 from lichen_lab.demo.core.results import ObserverStory, Prediction
+from lichen_lab.demo.core.scenario import Layout, Options
 from lichen_lab.demo.core.screen import Screen, headline, round_line
 from lichen_lab.demo.core.side_jobs import lines
 from lichen_lab.demo.plans.qqr import simulated_seeds
@@ -23,6 +24,7 @@ from lichen_lab.demo.plans.qqr.simulated_seeds import ALONE, FEDERATED, Line, su
 from lichen_lab.simulation.data import spar_fleet
 from lichen_lab.simulation.data.sets import spar
 from lichen_lab.simulation.processes import environment
+from lichen_lab.simulation.processes.fleet_files import toml, write_toml
 from lichen_lab.simulation.processes.process import Child
 from protocol.errors import Misconfigured
 from protocol.messages import Receipt, RoundAnnouncement, encode
@@ -41,13 +43,11 @@ def test_no_person_is_on_both_sides() -> None:
 
 
 def test_the_written_configurations_are_what_the_daemons_read(tmp_path: Path) -> None:
-    layout = spar_fleet.Layout(tmp_path, 1884, {"usnea": 12.5})
-    spar_fleet.write_toml(layout.config("usnea"), spar_fleet.agent_config(layout, "usnea", 20.0))
-    spar_fleet.write_toml(
-        layout.config("physcia"), spar_fleet.agent_config(layout, "physcia", 9.0, observe_only=True)
-    )
-    spar_fleet.write_toml(layout.config("coordinator"), spar_fleet.coordinator_config(layout))
-    spar_fleet.write_toml(layout.config("task"), prepare.bare(spar_fleet.task(7)))
+    layout = Layout(tmp_path, 1884, start_s={"usnea": 12.5})
+    write_toml(layout.config("usnea"), scenario.agent_config(layout, "usnea", 20.0))
+    write_toml(layout.config("physcia"), scenario.observer_config(layout, "physcia", 9.0))
+    write_toml(layout.config("coordinator"), scenario.coordinator_config(layout))
+    layout.write_task(spar_fleet.task(7))
     agent = agent_config.read(layout.config("usnea"))
     assert agent.source[0]["start_s"] == 12.5
     assert agent.mqtt.port == 1884
@@ -58,7 +58,7 @@ def test_the_written_configurations_are_what_the_daemons_read(tmp_path: Path) ->
 
 def test_toml_survives_quotes_and_nesting() -> None:
     table = {"a": 'say "hi" \\ é', "b": {"c": [1, 2.5], "d": {"e": True}}, "f": [{"g": 1}, {"g": 2}]}
-    assert tomllib.loads(spar_fleet.toml(table)) == table
+    assert tomllib.loads(toml(table)) == table
 
 
 def test_somebody_elses_folder_is_not_cleared(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_an_earlier_demo_is_only_cleared_by_one_that_can_run(
     else:
         monkeypatch.setattr(prepare, "find_spec", lambda name: None if name == lacking else name)
     with pytest.raises((Misconfigured, ModuleNotFoundError)):
-        prepare_qqr(spar_fleet.Options(out=tmp_path), "1")
+        prepare_qqr(Options(out=tmp_path), "1")
     assert (tmp_path / "report.html").exists()
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from lichen_lab.demo.core import scenario
 from lichen_lab.demo.rollout import devices
 from lichen_lab.demo.rollout import steps as module
 from lichen_lab.demo.rollout.results import Move, Release, RolloutStory, Watcher
 from lichen_lab.demo.rollout.steps import Act
-from lichen_lab.simulation.data import spar_fleet
 from protocol.errors import Transient
 
 
@@ -20,8 +20,8 @@ class Waiting:
 
     def __init__(self, root: Path) -> None:
         self.said: list[str] = []
-        self.layout = spar_fleet.Layout(root, 1)
-        self.options = spar_fleet.Options(out=root, rounds=4)
+        self.layout = scenario.Layout(root, 1)
+        self.options = scenario.Options(out=root, rounds=4)
         self.screen = SimpleNamespace(seconds=12.0, say=self.said.append)
         self.view = SimpleNamespace(fleet="demo", devices={})
 
@@ -55,7 +55,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     """Every command, while ``answers`` last."""
     found: list[tuple[str, ...]] = []
 
-    async def ask(_: Any, *words: str) -> Any:
+    async def ask(*words: str) -> Any:
         found.append(words)
         return asked_for.pop(0) if words[:2] == ("rollout", "status") else {}
 
@@ -85,7 +85,7 @@ async def test_the_export_of_the_bad_version_has_the_demos_own_time(
 ) -> None:
     given: list[float] = []
 
-    async def ask(_: Any, *words: str, patience_s: float) -> Any:
+    async def ask(*words: str, patience_s: float) -> Any:
         assert words[0] == "export"
         given.append(patience_s)
         return {"size": 9}

@@ -21,6 +21,7 @@ from edge_agent.config import agent as agent_config
 from export.cli import read_manifest, read_state
 from lichen_lab.demo.core import prepare
 from lichen_lab.demo.core.results import DeviceStory, RoundStory
+from lichen_lab.demo.core.scenario import Layout, Options
 from lichen_lab.demo.core.side_jobs import lines
 from lichen_lab.demo.plans.qqr.prepare import prepare as prepare_qqr
 from lichen_lab.demo.plans.qqr.report import PAGE
@@ -35,6 +36,7 @@ from lichen_lab.demo.rollout.status import Standing, create_words, standing
 from lichen_lab.demo.rollout.steps import in_words
 from lichen_lab.simulation.data import spar_fleet as plan
 from lichen_lab.simulation.data.sets import spar
+from lichen_lab.simulation.processes.fleet_files import write_toml
 from protocol import messages
 from protocol.errors import Misconfigured
 from protocol.frames.frame import encode_frame
@@ -340,10 +342,10 @@ def test_a_story_with_rollouts_survives_its_file(good: RolloutStory, tmp_path: P
 
 
 def test_the_written_configurations_are_what_the_daemons_read(tmp_path: Path) -> None:
-    layout = plan.Layout(tmp_path, 1884)
+    layout = Layout(tmp_path, 1884)
     for watch in devices.WATCHES:
-        plan.write_toml(layout.config(watch.name), devices.config(layout, watch))
-    plan.write_toml(layout.config("coordinator"), devices.coordinator(layout, 20))
+        write_toml(layout.config(watch.name), devices.config(layout, watch))
+    write_toml(layout.config("coordinator"), devices.coordinator(layout, 20))
     read = [agent_config.read(layout.config(watch.name)) for watch in devices.WATCHES]
     assert [one.labels["site"] for one in read].count(devices.LAB) == 1
     assert len({one.infer.output for one in read}) == len(devices.WATCHES)
@@ -365,5 +367,5 @@ def test_too_few_rounds_are_refused_before_anything_is_removed(tmp_path: Path) -
     prepare.clear(tmp_path)
     (tmp_path / "report.html").write_text("of yesterday")
     with pytest.raises(Misconfigured, match="--rounds 3"):
-        prepare_qqr(plan.Options(out=tmp_path, rounds=3), "1")
+        prepare_qqr(Options(out=tmp_path, rounds=3), "1")
     assert (tmp_path / "report.html").exists()

@@ -10,12 +10,14 @@ from coordinator.config.coordinator import load_settings
 from edge_agent.config import agent as agent_config
 from edge_agent.windows.window_sets import windows_of
 from lichen_lab.demo import plans
-from lichen_lab.demo.core import prepare
+from lichen_lab.demo.core import scenario
+from lichen_lab.demo.core.scenario import Layout, Options
 from lichen_lab.demo.core.traffic import BUNDLE, MANIFEST, OTHER, Onlooker
 from lichen_lab.demo.plans.disentafl import collect_results, devices, evaluation, observing, recordings
 from lichen_lab.demo.plans.disentafl.prepare import told
 from lichen_lab.simulation.data import spar_fleet
 from lichen_lab.simulation.data.sets import spar
+from lichen_lab.simulation.processes.fleet_files import write_toml
 from models.contract import Profile
 from models.data import window_set
 from models.data.streams.recording import read
@@ -55,17 +57,17 @@ def test_the_cast_differs_in_sensors_and_targets_and_no_person_is_on_both_sides(
 
 
 def test_the_written_configurations_are_what_the_daemons_read(tmp_path: Path) -> None:
-    layout, options = spar_fleet.Layout(tmp_path, 1884, {"xanthoria": 12.5}), spar_fleet.Options(tmp_path)
+    layout, options = Layout(tmp_path, 1884, start_s={"xanthoria": 12.5}), Options(tmp_path)
     for watch in devices.DEVICES:
-        spar_fleet.write_toml(layout.config(watch.name), devices.watch_config(layout, watch, options))
+        write_toml(layout.config(watch.name), devices.watch_config(layout, watch, options))
         assert agent_config.read(layout.config(watch.name)).learn.max_windows == devices.MAX_WINDOWS
     sources = agent_config.read(layout.config("xanthoria")).source
     assert [source["kind"] for source in sources] == ["replay", "hotplug"]
     assert [source["start_s"] for source in sources] == [12.5, 12.5], "started again, both go on at one time"
-    spar_fleet.write_toml(layout.config("physcia"), devices.observer_config(layout))
+    write_toml(layout.config("physcia"), devices.observing_config(layout))
     assert agent_config.read(layout.config("physcia")).roles == ("observe",)
-    spar_fleet.write_toml(layout.config("coordinator"), spar_fleet.coordinator_config(layout))
-    spar_fleet.write_toml(layout.config("task"), prepare.bare(TASK))
+    write_toml(layout.config("coordinator"), scenario.coordinator_config(layout))
+    layout.write_task(TASK)
     assert load_toml(Task, layout.config("task")) == TASK
     assert load_settings(layout.config("coordinator")).mqtt.port == 1884
 
@@ -144,7 +146,7 @@ def test_an_onlooker_names_what_is_fetched_and_counts_it_by_round(onlooker: Onlo
 
 
 def test_a_move_says_whose_route_it_was_and_what_was_fetched_beside_it(onlooker: Onlooker) -> None:
-    story = told(TASK, spar_fleet.Options(Path("unused")), "1")
+    story = told(TASK, Options(Path("unused")), "1")
     route = blob_names.route(TASK, Profile(("gyroscope",)), (1,))
     rows = [{"round": n, "device": "usnea", "blobs": list(route)} for n in (1, 2)]
     rows.append({"round": 1, "device": "stranger", "blobs": list(route)})

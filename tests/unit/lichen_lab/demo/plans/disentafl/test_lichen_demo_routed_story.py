@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 
 from lichen_lab.demo.core.results import Prediction, RoundStory
+from lichen_lab.demo.core.scenario import Options
 from lichen_lab.demo.plans.disentafl import devices
 from lichen_lab.demo.plans.disentafl.checks import checks
 from lichen_lab.demo.plans.disentafl.prepare import told
 from lichen_lab.demo.plans.disentafl.report import PAGE
 from lichen_lab.demo.plans.disentafl.results import Bundle, Move, RoutedObserver, RoutedStory
 from lichen_lab.demo.plans.disentafl.summary import table
-from lichen_lab.simulation.data import spar_fleet
 from models.contract import Profile
 from models.methods.disentafl.routing import blob_names
 
-OPTIONS = spar_fleet.Options(Path("unused"), rounds=3)
+OPTIONS = Options(Path("unused"), rounds=3)
 TASK = devices.task(3)
 WHOLE = blob_names.route(TASK, Profile(TASK.input_names, TASK.target_names))
 

@@ -9,13 +9,14 @@ import pytest
 from coordinator.config.coordinator import load_settings, load_task
 from edge_agent.config import agent as agent_config
 from lichen_lab.demo import plans
-from lichen_lab.demo.core import prepare, side_jobs
+from lichen_lab.demo.core import side_jobs
+from lichen_lab.demo.core.scenario import Layout, Options
 from lichen_lab.demo.core.traffic import Turn as Moved
 from lichen_lab.demo.plans.mmfed3_hide import collect_results, devices, evaluation, leak_search, parts
 from lichen_lab.demo.plans.mmfed3_hide.leak_search import Searcher
 from lichen_lab.demo.plans.mmfed3_hide.prepare import coordinator_config, gateway_config, told
-from lichen_lab.simulation.data import spar_fleet
 from lichen_lab.simulation.data.sets import small_graphs
+from lichen_lab.simulation.processes.fleet_files import write_toml
 from models.knowledge_graph.data.embedding_tables import Tables
 from models.knowledge_graph.data.files import read_features, read_triples
 from models.knowledge_graph.data.graph import Graph
@@ -31,7 +32,7 @@ from tests.support.graph_cases import SECRET
 
 ROUNDS = 6
 TASK = devices.task(ROUNDS)
-OPTIONS = spar_fleet.Options(Path("unused"), rounds=ROUNDS)
+OPTIONS = Options(Path("unused"), rounds=ROUNDS)
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +94,7 @@ def test_questions_have_held_out_tails_and_the_new_entitys_come_first(made: Grap
 
 
 def test_the_files_and_configurations_are_what_the_daemons_read(made: Graph, tmp_path: Path) -> None:
-    layout = spar_fleet.Layout(tmp_path, 1884)
+    layout = Layout(tmp_path, 1884)
     for site in devices.SITES:
         own = parts.part(made, site, 0)
         folder = devices.folder(layout, site.name)
@@ -102,12 +103,12 @@ def test_the_files_and_configurations_are_what_the_daemons_read(made: Graph, tmp
         assert read_features(folder / devices.TEXT_FILE).entities == own.text.entities
         parts.append(folder, own.later)
         assert read_triples(folder / devices.TRIPLES).triples == (*own.now, *own.later)
-        spar_fleet.write_toml(layout.config(site.name), gateway_config(layout, site.name))
+        write_toml(layout.config(site.name), gateway_config(layout, site.name))
         read = agent_config.read(layout.config(site.name))
         assert read.graph is not None
         assert read.graph.triples == (folder / devices.TRIPLES,)
-    spar_fleet.write_toml(layout.config("coordinator"), coordinator_config(layout, ROUNDS))
-    spar_fleet.write_toml(layout.config("task"), prepare.bare(TASK))
+    write_toml(layout.config("coordinator"), coordinator_config(layout, ROUNDS))
+    layout.write_task(TASK)
     assert load_task(load_settings(layout.config("coordinator")))[0] == TASK
     assert "secret" not in layout.config("coordinator").read_text()
 

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from lichen_lab.demo.core.results import RoundStory
+from lichen_lab.demo.core.scenario import Options
 from lichen_lab.demo.plans.mmfed3_hide import devices
 from lichen_lab.demo.plans.mmfed3_hide.checks import checks, guessing
 from lichen_lab.demo.plans.mmfed3_hide.report import PAGE
 from lichen_lab.demo.plans.mmfed3_hide.results import Answer, Gateway, GraphStory, Scores, Searched, Turn
 from lichen_lab.demo.plans.mmfed3_hide.summary import table
-from lichen_lab.simulation.data import spar_fleet
 
 ROUNDS = 6
-OPTIONS = spar_fleet.Options(Path("unused"), rounds=ROUNDS)
+OPTIONS = Options(Path("unused"), rounds=ROUNDS)
 GROWN, JOINED = 2, 3
 
 

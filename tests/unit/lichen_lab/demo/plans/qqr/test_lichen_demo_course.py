@@ -12,6 +12,7 @@ from lichen_lab.demo.core.results import (
     RoundStory,
     take_devices,
 )
+from lichen_lab.demo.core.scenario import Options
 from lichen_lab.demo.plans.qqr.checks import checks
 from lichen_lab.demo.plans.qqr.results import Sizes, Story
 from lichen_lab.demo.plans.qqr.simulated_seeds import ALONE, FEDERATED, Line
@@ -19,7 +20,7 @@ from lichen_lab.simulation.data import spar_fleet
 from lichen_lab.simulation.data.sets import spar
 from tests.support.rolled_out import rolled_out
 
-OPTIONS = spar_fleet.Options(out=Path("unused"), rounds=2)
+OPTIONS = Options(out=Path("unused"), rounds=2)
 
 
 @pytest.fixture

@@ -8,12 +8,14 @@ import pytest
 from coordinator.aggregation.device_weights import kept
 from coordinator.config.coordinator import load_settings
 from edge_agent.config import agent as agent_config
-from lichen_lab.demo.core import prepare
+from lichen_lab.demo.core import scenario
+from lichen_lab.demo.core.scenario import Layout, Options
 from lichen_lab.demo.plans.tactfl import collect_results, comparison, devices, recordings
 from lichen_lab.demo.plans.tactfl.prepare import told
 from lichen_lab.simulation.data import spar_fleet
 from lichen_lab.simulation.data.sensor_faults import FaultPlan
 from lichen_lab.simulation.data.sets import spar
+from lichen_lab.simulation.processes.fleet_files import write_toml
 from models.contract import Blobs, Evaluation, WindowSet
 from models.data import window_set
 from models.data.streams.recording import read
@@ -23,7 +25,7 @@ from protocol.tasks.task import Task
 from runtime.settings.load import load_toml
 
 TASK = devices.task(4, "labelled.npz", finetune_epochs=7)
-OPTIONS = spar_fleet.Options(Path("unused"), rounds=4)
+OPTIONS = Options(Path("unused"), rounds=4)
 
 
 def series(person: int, label: int, seconds: float = 30.0) -> spar.Series:
@@ -63,12 +65,12 @@ def test_the_story_begins_with_the_labelled_windows_by_class() -> None:
 
 
 def test_the_written_configurations_are_what_the_daemons_read(tmp_path: Path) -> None:
-    layout = spar_fleet.Layout(tmp_path, 1884)
+    layout = Layout(tmp_path, 1884)
     for watch in devices.DEVICES:
-        spar_fleet.write_toml(layout.config(watch.name), spar_fleet.agent_config(layout, watch.name, 20.0))
+        write_toml(layout.config(watch.name), scenario.agent_config(layout, watch.name, 20.0))
         assert agent_config.read(layout.config(watch.name)).roles == ("observe", "train")
-    spar_fleet.write_toml(layout.config("coordinator"), spar_fleet.coordinator_config(layout))
-    spar_fleet.write_toml(layout.config("task"), prepare.bare(TASK))
+    write_toml(layout.config("coordinator"), scenario.coordinator_config(layout))
+    layout.write_task(TASK)
     assert load_toml(Task, layout.config("task")) == TASK
     assert load_settings(layout.config("coordinator")).mqtt.port == 1884
 

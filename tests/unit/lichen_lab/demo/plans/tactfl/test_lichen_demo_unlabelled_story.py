@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from lichen_lab.demo.core.results import ObserverStory, Prediction, RoundStory
+from lichen_lab.demo.core.scenario import Options
 from lichen_lab.demo.plans.tactfl import devices, plots
 from lichen_lab.demo.plans.tactfl.checks import checks
 from lichen_lab.demo.plans.tactfl.comparison import LABELLED, PATIENCE, RANDOM
@@ -16,11 +17,10 @@ from lichen_lab.demo.plans.tactfl.prepare import told
 from lichen_lab.demo.plans.tactfl.report import PAGE
 from lichen_lab.demo.plans.tactfl.results import Rival, UnlabelledStory, Weighed
 from lichen_lab.demo.plans.tactfl.summary import table
-from lichen_lab.simulation.data import spar_fleet
 from models.contract import WindowSet
 from models.data import window_set
 
-OPTIONS = spar_fleet.Options(Path("unused"), rounds=4)
+OPTIONS = Options(Path("unused"), rounds=4)
 TASK = devices.task(4)
 PARTS = {f"encoder/{name}": [w.name for w in devices.DEVICES if name in w.sensors] for name in devices.BOTH}
 
