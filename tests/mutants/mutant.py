@@ -19,7 +19,7 @@ class Mutant:
         operator: The kind of change.
         before: The code as it was, in Python's own layout.
         after: The code as it is.
-        number: Which of several equal changes in one function, from 0.
+        number: Which of several equal changes in functions of that name, from 0.
         on_import: Whether the statement runs when the module is imported, and not in a function.
         source: The whole changed module.
     """
@@ -37,8 +37,9 @@ class Mutant:
 
     @property
     def key(self) -> str:
-        """Its name, which stays the same while the lines around it move."""
-        return f"{self.module} {self.function} | {self.before} -> {self.after} #{self.number}"
+        """Its name, which stays the same while lines around it move and its class is renamed."""
+        function = self.function.rpartition(".")[2]
+        return f"{self.module} {function} | {self.before} -> {self.after} #{self.number}"
 
 
 def mutants(module: str, source: str) -> list[Mutant]:
@@ -58,7 +59,7 @@ def mutants(module: str, source: str) -> list[Mutant]:
             continue
         texts.add(text)
         before = one_line(ast.unparse(node))
-        name = (change.function, before, change.after)
+        name = (change.function.rpartition(".")[2], before, change.after)
         number = numbers[name] = numbers.get(name, -1) + 1
         place = (module, change.function, node.lineno, change.last, change.operator)
         found.append(Mutant(*place, before, change.after, number, change.on_import, text))

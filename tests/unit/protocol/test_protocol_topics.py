@@ -99,7 +99,9 @@ def test_what_is_no_topic_is_refused(topic: str) -> None:
 
 
 def test_a_name_that_does_not_fit_is_named() -> None:
-    for topic in ("lichen/v1/a.b/d/d1/up/state", "lichen/v1/f/d/a.b/up/state", "lichen/v1/a.b/b/task"):
+    tails = ("up/state", "ping", f"up/blob/{SHA}-0")
+    devices = [f"lichen/v1/{names}/{tail}" for names in ("a.b/d/d1", "f/d/a.b") for tail in tails]
+    for topic in (*devices, "lichen/v1/a.b/b/task"):
         with pytest.raises(Refused, match=r"'a\.b' is no name|write 'a-b'") as refused:
             parse(topic)
         assert refused.value.reason is Reason.MALFORMED

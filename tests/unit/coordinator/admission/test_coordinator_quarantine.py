@@ -142,6 +142,21 @@ def test_a_name_that_no_device_has_is_not_kept_and_an_unreadable_record_is_dropp
         assert again.barred("a") is not None
 
 
+def test_a_record_that_is_forgotten_stays_so_after_a_restart(tmp_path) -> None:
+    with Store(tmp_path / "c.sqlite3") as store:
+        ledger = Ledger(store, SystemClock())
+        standing = Standing(store, ledger, lambda: 1000.0, RULES, **ANYBODY)
+        for device in ("a", "b"):
+            for _ in range(3):
+                standing.refused(device, Refused(Reason.MALFORMED, "x"))
+        ledger.save()
+        standing.forget("a")
+        standing.forget("nobody")
+        ledger.save()
+        again = Standing(store, ledger, lambda: 1001.0, RULES, **ANYBODY)
+        assert set(again.all_barred()) == {"b"}
+
+
 def test_the_words_say_how_long_and_what_for() -> None:
     words = in_words(Conduct((), 2, 0.0, 7200.0, "garbage"), 7200.0)
     assert "120 min" in words

@@ -127,6 +127,20 @@ def test_a_device_that_is_here_when_its_stage_is_filled_is_waited_for_from_then_
     assert {name: one.seen for name, one in fleet.course.rollout.members.items()} == {"a": True, "b": False}
 
 
+def test_the_story_names_a_device_that_failed_once_whatever_it_does_later():
+    fleet = begun("a", "b", "c", "d", canary="share:1", gates={"min_committed_share": 0.7})
+    fleet.says("a", "rolled_back", "slow")
+    fleet.tick()
+    fleet.said["a"] = Heard(online=True, barred=True)
+    fleet.tick()
+    assert fleet.course.rollout.members["a"].barred
+    assert [one.what for one in fleet.course.rollout.story].count("rolled_back") == 1
+
+
+def test_of_no_devices_there_are_none_of_any_kind():
+    assert Counts.of(()) == Counts()
+
+
 def test_each_release_that_failed_is_remembered_once():
     fleet = begun()
     for one in (NEW, NEWER, NEW):

@@ -230,6 +230,19 @@ def test_a_model_with_other_targets_is_compared_on_what_both_predict():
     assert "agreement" not in figures(measures)
 
 
+def test_answers_on_graphs_and_on_windows_have_nothing_in_common():
+    one = Seen(
+        "a" * 64,
+        MANIFEST,
+        2,
+        0.001,
+        answers=classes(0, 1),
+        y_B=np.full(2, -1),
+        before={TAILS: np.array([[1, 9], [4, 3]])},
+    )
+    assert (after(one).windows, after(one).paired) == (2, 0)
+
+
 def test_times_are_told_within_a_tenth_however_large():
     for latency in (1e-7, 1e-5, 0.0004, 0.02, 3.0, 100.0):
         told = quantile_ms({bucket(latency): 1}, 0.95) / 1000

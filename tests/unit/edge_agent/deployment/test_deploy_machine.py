@@ -289,6 +289,9 @@ def test_a_damaged_folder_is_forgotten_and_pulled_again_when_it_is_pointed_to() 
     assert (one.book.committed, one.book.before) == (kept(A), None)
     wanted = pointer(B, 2, 5)
     assert apply(one, Pointed(wanted))[1] == (Fetch(wanted),)
+    stays, _ = apply(one, Pointed(pointer(A, 1, 6)))
+    assert stays.book.report is not None
+    assert (stays.book.report.bundle, stays.book.report.phase) == (A, "committed"), "and no longer of B"
     two, _ = apply(one, Damaged(A))
     assert two.phase is Phase.NONE
     trying, commands = after(*TRY_B, Damaged(B), book=ON_A)

@@ -72,6 +72,13 @@ async def test_a_refusal_clears_too_and_is_told(spool):
     assert spool.pending() == []
 
 
+def test_an_update_that_was_accepted_and_then_withdrawn_is_counted_by_itself(spool):
+    outbox = Outbox(FakeLink(), spool, settings(), SystemClock())
+    outbox.on_withdrawn(receipt("a" * 64, status="refused", reason=Reason.OUTLIER, detail="too far"))
+    assert (outbox.withdrawn, outbox.refused, outbox.accepted) == (1, 0, 0)
+    assert outbox.last_refusal == "outlier: too far"
+
+
 async def test_a_large_one_is_announced_and_only_wanted_chunks_go_with_a_window_in_flight(spool):
     link, name = FakeLink(chunk_bytes=1024), put(spool, LARGE)
     async with running(link, spool, resend_s=5) as outbox:
@@ -182,6 +189,14 @@ async def test_what_was_refused_for_good_is_not_tried_again_and_why_is_said(tmp_
     words = f"this offer's update was refused: {reason}: acc/w is odd; waiting for the next round"
     for one in (ledger, Ledger(tmp_path / "rounds.json", clock)):
         assert one.why_not(OFFER) == words
+
+
+def test_the_words_for_a_refusal_are_those_of_its_own_update(tmp_path):
+    ledger = settled(tmp_path, ManualClock(100), status="refused", reason=min(FINAL), detail="acc/w is odd")
+    mine = receipt("b" * 64, round=3, status="refused", reason=min(FINAL))
+    assert "acc/w is odd; waiting for the next round" in ledger.words(mine)
+    other = receipt("c" * 64, round=4, status="refused", reason=Reason.WRONG_ROUND, detail="it is closed")
+    assert ledger.words(other).startswith("round 4 was refused: wrong_round: it is closed; ")
 
 
 @pytest.mark.parametrize("reason", sorted(set(Reason) - FINAL))

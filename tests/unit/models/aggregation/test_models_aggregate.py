@@ -117,6 +117,12 @@ def test_rows_are_averaged_over_those_who_have_them():
     assert rows.count_K.tolist() == [1, 0, 2]
 
 
+def test_sums_of_no_rows_merge_into_one_of_no_rows():
+    none = RowSum(0, 4)
+    none.merge(RowSum(0, 4))
+    assert none.mean().shape == (0, 4)
+
+
 @pytest.mark.parametrize(
     ("index", "values"),
     [

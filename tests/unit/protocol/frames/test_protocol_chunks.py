@@ -4,7 +4,7 @@ import pytest
 
 from protocol.errors import Reason, Refused
 from protocol.frames.chunks import Assembly, chunk_at, chunk_count
-from protocol.messages import MAX_BLOB_BYTES
+from protocol.messages import MAX_BLOB_BYTES, MAX_CHUNKS
 
 
 @pytest.mark.parametrize(("size", "count"), [(0, 0), (1, 1), (99, 1), (100, 1), (101, 2), (1000, 10)])
@@ -84,6 +84,13 @@ def test_a_bitmap_resumes():
 def test_a_bitmap_of_another_blob_is_refused(bitmap):
     with pytest.raises(Refused, match="does not fit 10 chunks"):
         Assembly.from_bytes(950, 100, bitmap)
+
+
+def test_the_largest_blob_and_the_most_chunks_are_taken():
+    assert Assembly(MAX_BLOB_BYTES, 1 << 20).count * (1 << 20) >= MAX_BLOB_BYTES
+    assert Assembly(100 * MAX_CHUNKS, 100).count == MAX_CHUNKS
+    with pytest.raises(Refused):
+        Assembly(100 * MAX_CHUNKS + 1, 100)
 
 
 @pytest.mark.parametrize(("size", "chunk_bytes"), [(MAX_BLOB_BYTES + 1, 1 << 20), (MAX_BLOB_BYTES, 100)])

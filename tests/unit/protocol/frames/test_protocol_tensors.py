@@ -92,6 +92,12 @@ def test_a_channel_has_its_own_range():
     assert np.abs(x - decode(channels))[0].max() < np.abs(x - decode(whole))[0].max() / 100
 
 
+def test_a_tensor_costs_its_codes_and_eight_bytes_for_each_range():
+    assert encode(some((6, 40)), Codec.INT8).nbytes == 240 + 8
+    assert encode(some((2, 128)), Codec.INT8, per_channel=True).nbytes == 256 + 16
+    assert encode(some((6, 40)), Codec.FLOAT32).nbytes == 960
+
+
 @pytest.mark.parametrize("codec", QUANTIZERS)
 def test_many_tiny_channels_do_not_blow_the_size(codec):
     x = some((1000, 3))
