@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from lichen_lab.benchmarks import registry
+from lichen_lab.benchmarks import registry, stored_results
 from lichen_lab.benchmarks.result import Bench, Row, Say, as_json, as_table
 from protocol.errors import Misconfigured, Transient
 from runtime import exit_codes
@@ -185,9 +185,6 @@ def matrix(
         list[str] | None, typer.Option(help="Only this fault; may be given again. Default: all.")
     ] = None,
     keep: Annotated[Path | None, typer.Option(help="Leave the folders of failed rows in here.")] = None,
-    into: Annotated[
-        Path | None, typer.Option(help="Also write the table between the marks of this document.")
-    ] = None,
     shape: Shape = Format.TABLE,
     out: Out = None,
 ) -> None:
@@ -195,10 +192,7 @@ def matrix(
     from lichen_lab.benchmarks.fault_injection import matrix_bench as bench  # noqa: PLC0415 - only on this path
 
     def run(quick: bool, say: Say) -> list[Row]:  # noqa: FBT001 - every benchmark's signature
-        rows = bench.measure(tuple(fault or ()), say, light=quick, keep=keep)
-        if into is not None:
-            bench.write_into(into, rows)
-        return rows
+        return bench.measure(tuple(fault or ()), say, light=quick, keep=keep)
 
     _run((replace(bench.BENCH, run=run),), quick=quick, shape=shape, out=out)
 
@@ -272,6 +266,13 @@ def listing(*, shape: Shape = Format.TABLE) -> None:
         typer.echo(f"{bench.name:11} {bench.title}")
 
 
+def _require_sound(run: stored_results.Stored) -> None:
+    """Raise Misconfigured where the figures break a promise: they are a fault to mend, not to publish."""
+    rows = map(stored_results.as_row, run["rows"])
+    if run["bench"] in registry.names() and not registry.bench(run["bench"]).sound(rows):
+        raise Misconfigured(f"{run['bench']}: the run broke a promise; nothing of it was stored")
+
+
 @app.command()
 def pages(
     results: Annotated[
@@ -281,11 +282,10 @@ def pages(
     docs: Annotated[Path, typer.Option(help="The folder of the documents.")] = Path("docs"),
 ) -> None:
     """Store results below docs/benchmarks, and write the tables of the pages from all that is stored."""
-    from lichen_lab.benchmarks import stored_results  # noqa: PLC0415 - only on this path
-
     try:
         for path in results or ():
             for run in stored_results.read(path):
+                _require_sound(run)
                 typer.echo(f"stored in {stored_results.store(run, docs / stored_results.RESULTS)}")
         for page in stored_results.render(docs):
             typer.echo(f"wrote {page}")

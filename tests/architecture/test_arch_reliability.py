@@ -38,7 +38,7 @@ def test_arch_the_table_of_disks_is_the_one_that_is_tested() -> None:
 
 
 def test_arch_the_table_has_every_fault_and_every_step() -> None:
-    table = TEXT.split("<!-- matrix: begin -->")[1].split("<!-- matrix: end -->")[0]
+    table = TEXT.split("<!-- table faults/matrix -->")[1].split("<!-- end -->")[0]
     lines = [line for line in table.strip().splitlines() if not set(line) <= set("|- ")]
     rows = [line.strip("| ").split(" | ") for line in lines]
     assert rows[0][1:] == [step.name for step in STEPS]

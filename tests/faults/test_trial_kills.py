@@ -5,10 +5,8 @@ from pathlib import Path
 import pytest
 
 from lichen_lab.benchmarks.fault_injection import kill_plan, kill_trial, refold, verdict
-from lichen_lab.benchmarks.fault_injection import matrix_bench as bench
 from lichen_lab.benchmarks.fault_injection.harness import small_fleet
 from lichen_lab.benchmarks.fault_injection.verdict import Books
-from lichen_lab.benchmarks.result import Row
 from models.contract import Blobs
 from protocol.errors import Misconfigured, Transient
 from protocol.frames.frame import digest, encode_frame
@@ -186,18 +184,3 @@ def test_a_round_that_frames_alone_do_not_decide_is_not_folded_as_if_they_did(tm
     guided = TASK.model_copy(update={"method": "tactfl"})
     with pytest.raises(Misconfigured, match="'tactfl' is guided"):
         refold.manifests(guided, first(), {1: []}, tmp_path.joinpath, tmp_path / "again")
-
-
-def test_the_table_of_the_document_is_written_between_its_marks(tmp_path: Path) -> None:
-    rows = [Row("d", "kill-broker", "idle", "s from the fault to the end of its round", 1.25)]
-    document = tmp_path / "reliability.md"
-    document.write_text("before\n<!-- matrix: begin -->\nold\n<!-- matrix: end -->\nafter\n")
-    bench.write_into(document, rows)
-    text = document.read_text()
-    assert text.startswith("before\n<!-- matrix: begin -->\n| fault | idle | ")
-    assert "| kill-broker | 1.2 s | not run, or failed |" in text
-    assert "old" not in text
-    assert text.endswith("<!-- matrix: end -->\nafter\n")
-    document.write_text("nothing")
-    with pytest.raises(Misconfigured, match="no table between"):
-        bench.write_into(document, rows)

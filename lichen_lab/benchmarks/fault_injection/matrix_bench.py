@@ -12,7 +12,6 @@ from typing import Final
 from lichen_lab.benchmarks.fault_injection import matrix_runner as trial
 from lichen_lab.benchmarks.fault_injection.faults import FAULTS, Fault
 from lichen_lab.benchmarks.fault_injection.harness import disks
-from lichen_lab.benchmarks.fault_injection.steps import STEPS
 from lichen_lab.benchmarks.result import Bench, Goal, Row, Say, row
 from protocol.errors import Misconfigured, Transient
 
@@ -21,8 +20,6 @@ _VIOLATIONS: Final = "violations"
 _EQUAL: Final = "versions equal to the undisturbed fold, %"
 _DEATHS: Final = "processes that ended by themselves"
 _ALL: Final = "all steps"
-_BEGIN: Final = "<!-- matrix: begin -->"
-_END: Final = "<!-- matrix: end -->"
 _DATA: Final = "synthetic, 2 modalities"
 
 
@@ -86,32 +83,6 @@ def _row(fault: Fault, say: Say, model: Path | None, keep: Path | None) -> list[
     return cells + [
         row(_DATA, fault.name, _ALL, name, [value], seconds=seconds) for name, value in whole.items()
     ]
-
-
-def as_markdown(rows: list[Row]) -> str:
-    """Faults x steps as a table for docs/fault-matrix.md; a row that failed says so in every cell."""
-    found = {(one.method, one.setting): f"{one.mean:.1f} s" for one in rows if one.metric == _SECONDS}
-    names = [step.name for step in STEPS]
-    lines = ["| fault | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
-    for fault in FAULTS:
-        cells = [found.get((fault, name), "not run, or failed") for name in names]
-        lines.append(f"| {fault} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
-def write_into(document: Path, rows: list[Row]) -> None:
-    """Put the table between the marks of a document.
-
-    Raises:
-        Misconfigured: it is not there, or has no marks.
-    """
-    try:
-        text = document.read_text(encoding="utf-8")
-        head, rest = text.split(_BEGIN)
-        _, tail = rest.split(_END)
-    except (OSError, ValueError) as error:
-        raise Misconfigured(f"{document}: no table between {_BEGIN} and {_END}: {error}") from None
-    document.write_text(f"{head}{_BEGIN}\n{as_markdown(rows)}\n{_END}{tail}", encoding="utf-8")
 
 
 BENCH: Final = Bench(

@@ -72,6 +72,15 @@ def test_bench_pages_one_command_stores_what_a_bench_wrote_and_renders_it(tmp_pa
     assert stored_results.read(path) == [older, newer]
 
 
+def test_bench_pages_a_run_that_broke_a_promise_is_not_stored(tmp_path: Path) -> None:
+    place = docs(tmp_path)
+    new = tmp_path / "kills.json"
+    new.write_text(printed(Row("d", "qqr", "20 rounds, 3 agents", "violations", 0.1, 0.3, 10), bench="kills"))
+    done = CliRunner().invoke(cli.app, ["pages", str(new), "--docs", str(place)])
+    assert (done.exit_code, len(list((place / stored_results.RESULTS).iterdir()))) == (78, 1)
+    assert "broke a promise" in done.output
+
+
 def test_bench_pages_a_bench_without_results_gets_a_file_and_others_stay(tmp_path: Path) -> None:
     place = docs(tmp_path)
     results = place / stored_results.RESULTS
