@@ -69,7 +69,7 @@ async def test_a_further_attempt_asks_only_as_many_as_are_still_wanted_and_nobod
         names = [f"d{n}" for n in range(6)]
         for name in names:
             roster.update(state(name, "acc", windows=(2, 1)))
-        chooser = Chooser(task, Rules.of(task), roster, store)
+        chooser = Chooser(task, Rules.of(task), roster, store, lambda _: ())
         for delivered, asked in (((), 3), (("d0", "d4"), 1), (("d0", "d1", "d2", "d4"), 1)):
             given = RoundState(round=1, attempt=2, delivered=delivered, invited=delivered)
             chosen = await chooser.choose(Select(round=1, attempt=2), names, given, Terms(1))

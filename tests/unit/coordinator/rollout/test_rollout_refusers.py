@@ -126,6 +126,8 @@ class Crowd(Devices):
         while course(self.made).phase == "open":
             for name in self.asked() - answered:
                 await self.made.until(lambda name=name: self.newest(name) == number)
+                if course(self.made).phase != "open":  # it failed meanwhile: the pointer may be taken back
+                    break
                 await self.tried(name, "refused" if name == liar else "committed", "a lie")
                 answered.add(name)
             await self.made.until(news)
