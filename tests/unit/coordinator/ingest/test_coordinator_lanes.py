@@ -35,6 +35,7 @@ class Hands:
 
 async def test_devices_take_turns_and_each_keeps_its_order() -> None:
     hands = Hands()
+    assert hands.lanes.most_bytes == 0
     for n in range(DEPTH):
         assert await hands.lanes.put("flood", n, 1)
     await hands.lanes.put("a", 0, 1)
@@ -56,6 +57,18 @@ async def test_one_devices_messages_are_handled_one_at_a_time_in_order() -> None
             await hands.lanes.take()  # the next of a waits until this one is done
     await hands.lanes.done(device, size)
     assert (first, (await hands.lanes.take())[1]) == (0, 1)
+
+
+async def test_a_reader_that_waits_for_a_lane_leaves_the_others_their_time() -> None:
+    hands = Hands()
+    for n in range(DEPTH):
+        await hands.lanes.put("a", n, 1)
+    for waiting in ("first", "second"):
+        putting = asyncio.create_task(hands.lanes.put("a", 9, 1))
+        await asyncio.sleep(0.01)
+        assert not putting.done(), waiting
+        await hands.handle(1)
+        assert await putting
 
 
 async def test_a_take_that_is_cancelled_loses_no_message() -> None:

@@ -141,6 +141,16 @@ def test_of_no_devices_there_are_none_of_any_kind():
     assert Counts.of(()) == Counts()
 
 
+def test_who_failed_once_has_failed_for_this_pointer_whatever_it_says_next():
+    fleet = begun("a", "b", "c", "d", canary="share:1", gates={"min_committed_share": 0.7})
+    fleet.says("a", "rolled_back", "slow")
+    fleet.tick()
+    fleet.says("a", "committed")
+    fleet.tick()
+    member = fleet.course.rollout.members["a"]
+    assert (member.phase, member.why) == ("rolled_back", "slow")
+
+
 def test_each_release_that_failed_is_remembered_once():
     fleet = begun()
     for one in (NEW, NEWER, NEW):

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from edge_agent.trust.trusted_metadata import Trusted
+from edge_agent.trust.trusted_metadata import MAX_KEPT_BYTES, Trusted
 from edge_agent.trust.trusted_time import time_known
 from protocol.errors import Reason, Refused
 from protocol.trust.metadata import SNAPSHOT_FILE, TARGETS_FILE, draft
@@ -240,6 +240,13 @@ def test_attack_mix_and_match_targets_of_another_time_are_refused(trusted):
     refused(Reason.WRONG_DIGEST, known.with_targets, old.targets, NOW)
 
 
+def test_attack_mix_and_match_other_lists_of_the_same_version_are_refused(trusted):
+    one, other = release(1), release(1, b"another bundle", version=1)
+    known = trusted.with_timestamp(one.timestamp, NOW)
+    refused(Reason.WRONG_DIGEST, known.with_snapshot, other.snapshot, NOW)
+    refused(Reason.WRONG_DIGEST, known.with_snapshot(one.snapshot, NOW).with_targets, other.targets, NOW)
+
+
 def test_attack_mix_and_match_new_time_and_old_lists_do_not_vouch(trusted):
     old = release(1)
     known = fed(trusted, old).with_timestamp(release(2).timestamp, NOW)
@@ -265,6 +272,8 @@ def test_attack_mix_and_match_one_role_does_not_stand_for_another():
 def test_attack_endless_data_is_refused_by_its_size(trusted):
     refused(Reason.TOO_LARGE, trusted.with_timestamp, b" " * 20_000, NOW)
     refused(Reason.TOO_LARGE, trusted.with_root, b" " * 70_000)
+    refused(Reason.MALFORMED, Trusted.decode, b" " * MAX_KEPT_BYTES)
+    refused(Reason.TOO_LARGE, Trusted.decode, b" " * (MAX_KEPT_BYTES + 1))
 
 
 @pytest.mark.parametrize(
