@@ -1,7 +1,9 @@
 """From a configuration file to an exit status."""
 
 import os
+import random
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -12,13 +14,21 @@ from edge_agent.agent import Agent
 from edge_agent.config.agent import AgentSettings, read, read_task
 from edge_agent.inference.serving.in_process import all_ended
 from edge_agent.inference.serving.zygote_client import IDLE_S, Zygote
+from edge_agent.ports import AgentLink, Trainer
+from edge_agent.publish.service import predictions_link
+from edge_agent.sources.base import Source
 from edge_agent.sources.registry import open_sources
 from edge_agent.status.liveness import not_alive
+from edge_agent.storage import AgentStorage, open_storage
 from edge_agent.tasks.config_warnings import require_output
+from edge_agent.tasks.task_store import first_task
+from edge_agent.wiring import build
 from models.worker.job_loop import one_arena, trim_memory
 from protocol.errors import Misconfigured
+from protocol.topics import device_filters, ping_topic
 from runtime import logs
-from runtime.clock import SystemClock
+from runtime.clock import Clock, SystemClock
+from runtime.mqtt.link import Link
 from runtime.process import daemon
 from runtime.settings.load import LogSettings
 from runtime.storage.files import disk_errors
@@ -47,7 +57,60 @@ def load(config: Path, zygote: Zygote | None = None) -> tuple[AgentSettings, Age
                 folder.mkdir(parents=True, exist_ok=True)
         except Misconfigured as error:
             raise Misconfigured(f"{config}: {key}: {error}") from None
-    return settings, Agent(settings, sources, clock, zygote=zygote)
+    return settings, open_agent(settings, sources, clock, zygote=zygote)
+
+
+def open_agent(
+    settings: AgentSettings,
+    sources: list[Source],
+    clock: Clock,
+    *,
+    storage: AgentStorage | None = None,
+    make_link: Callable[..., AgentLink] = Link,
+    worker: Trainer | None = None,
+    zygote: Zygote | None = None,
+    rng: random.Random | None = None,
+) -> Agent:
+    """Open what the agent keeps on its disk, and make its parts; :meth:`Agent.close` closes it.
+
+    Args:
+        settings: checked.
+        sources: opened.
+        clock: of all services.
+        storage: opened for it; None opens it.
+        make_link: makes a link, as the constructor of ``runtime.mqtt.link.Link``.
+        worker: as for :func:`edge_agent.wiring.build`, and so are the others.
+        zygote: see there.
+        rng: see there.
+
+    Raises:
+        Misconfigured: another agent runs on this state_dir, or a folder or file of it is not as it must be.
+    """
+    task = first_task(settings, sources)
+    storage = storage or open_storage(settings, clock)
+    fleet, device = settings.fleet, settings.device
+    try:
+        link = make_link(
+            settings.mqtt,
+            f"agent-{fleet}-{device}",
+            filters=[(topic, 1) for topic in device_filters(fleet, device)],
+            ping_topic=ping_topic(fleet, device),
+        )
+        return build(
+            settings,
+            sources,
+            clock,
+            storage=storage,
+            link=link,
+            publish_link=predictions_link(settings, make_link),
+            first_task=task,
+            worker=worker,
+            zygote=zygote,
+            rng=rng,
+        )
+    except BaseException:
+        storage.close()
+        raise
 
 
 async def main(config: Path, zygote: Zygote | None = None) -> int:
@@ -62,7 +125,7 @@ async def live(agent: Agent) -> int:
         await agent.start()
         trim_memory()  # what imports and the reading of files left behind: 6 MB
         return await daemon.supervise(
-            agent.services(), on_stop=agent.stop, alive=partial(not_alive, agent.progress, agent.spool)
+            agent.services, on_stop=agent.stop, alive=partial(not_alive, agent.progress, agent.storage.spool)
         )
     finally:
         agent.close()

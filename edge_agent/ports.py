@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Protocol
 
+from protocol.rollout import Hindrance, TrialReport
 from runtime.mqtt.link import LinkCounters, Message, OnConnect, WillNow
 
 
@@ -50,6 +51,22 @@ class AgentLink(Publisher, Protocol):
 
     def messages(self) -> AsyncIterator[Message]:
         """What arrives; every message must be acknowledged."""
+
+
+class ReportsModels(Protocol):
+    """What the state message says of models."""
+
+    @property
+    def digest(self) -> str | None:
+        """Of the bundle of the model that answers."""
+
+    @property
+    def trial(self) -> TrialReport | None:
+        """How the model on trial does, or the last one did."""
+
+    @property
+    def blocked(self) -> Hindrance | None:
+        """What keeps the device from the model that it is pointed to."""
 
 
 class Trainer(Protocol):

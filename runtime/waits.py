@@ -1,9 +1,9 @@
 """What a daemon waits for: in words, since when, and until when (docs/reliability.md, promise 7)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from runtime.clock import Clock
 
@@ -92,6 +92,18 @@ def stamp(wall: object) -> str:
     if not isinstance(wall, int | float):
         return "an unknown time"
     return datetime.fromtimestamp(wall, UTC).isoformat(sep=" ", timespec="seconds")
+
+
+class StatusPart(Protocol):
+    """A part of a daemon that says what it does and what it waits for; by default neither."""
+
+    def status(self) -> Mapping[str, Any]:
+        """What it does, as JSON values."""
+        return {}
+
+    def waits(self) -> Iterable[Wait]:
+        """What it waits for, the most pressing first."""
+        return ()
 
 
 class Explained:

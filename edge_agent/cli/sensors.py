@@ -10,7 +10,8 @@ import typer
 from edge_agent.config.agent import AgentSettings, read, read_task
 from edge_agent.sensors.discovery import found
 from edge_agent.sensors.source_check import tried
-from edge_agent.sources.base import Source, open_source
+from edge_agent.sources.base import Source
+from edge_agent.sources.registry import open_source
 from edge_agent.tasks.task_store import TASK_FILE, read_kept
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Task

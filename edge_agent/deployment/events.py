@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from edge_agent.deployment.ports import Handle
 from edge_agent.deployment.record import Book, Kept
 from edge_agent.inference.onnx_models.observation import Seen
 from protocol.messages import ModelPointer
@@ -65,8 +66,10 @@ class Fetched:
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
+class Loaded:
     """The model on trial was loaded and tried once, in a process of its own."""
+
+    model: Handle
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +122,7 @@ Event = (
     Started
     | Pointed
     | Fetched
-    | Answers
+    | Loaded
     | Refused
     | Declined
     | Seen
@@ -138,10 +141,16 @@ class Do(StrEnum):
     WRITE = "write the book"
     """On the disk before what comes after it."""
     LOAD = "load the model on trial"
-    SWAP = "answer with it, and the one before beside it"
     KEEP = "end the one before"
     BACK = "answer with the one before"
     TIDY = "remove what is not needed"
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """Answer with this model, and run the one before beside it."""
+
+    model: Handle
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,5 +174,5 @@ class Say:
     words: str
 
 
-Command = Do | Fetch | TooOld | Say
+Command = Do | Swap | Fetch | TooOld | Say
 Outcome = tuple[Standing, tuple[Command, ...]]

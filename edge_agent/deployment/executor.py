@@ -1,20 +1,30 @@
 """What the machine decides is done here: swaps at once, between two batches; writes until they are done."""
 
 import asyncio
-import contextlib
-from collections.abc import Callable
 from typing import Final
 
 import structlog
 
 from edge_agent.deployment.bundle_store import Bundles, read_book
-from edge_agent.deployment.events import Command, Do, Event, GivenUp, Phase, Standing, Started, Stopped, Tick
+from edge_agent.deployment.events import (
+    Command,
+    Do,
+    Event,
+    GivenUp,
+    Phase,
+    Standing,
+    Started,
+    Stopped,
+    Swap,
+    Tick,
+)
 from edge_agent.deployment.ports import Handle, Runner
 from edge_agent.deployment.record import Book, OnTrial, reported
 from edge_agent.deployment.state_machine import apply
 from edge_agent.inference.onnx_models.observation import Seen
 from protocol.errors import Transient
 from runtime.clock import Clock
+from runtime.concurrency.signals import Signal
 from runtime.waits import Wait
 
 _log = structlog.get_logger("edge_agent.deployment.service")
@@ -33,8 +43,8 @@ class Acting:
         bundles: holds the book.
         inference: runs the models.
         clock: of deadlines.
-        changed: called when the device has something to say.
-        wake: called when there is something to load, or a trial is over.
+        changed: set when the device has something to say.
+        news: set when there is something to load, or a trial is over.
     """
 
     def __init__(
@@ -42,17 +52,17 @@ class Acting:
         bundles: Bundles,
         inference: Runner,
         clock: Clock,
-        changed: Callable[[], None],
-        wake: Callable[[], None],
+        changed: Signal,
+        news: Signal,
     ) -> None:
         self._bundles = bundles
         self._inference = inference
         self._clock = clock
         self._changed = changed
-        self._wake = wake
+        self._news = news
         self._standing = Standing(read_book(bundles.folder))
         self._steady: Handle | None = None
-        self._due = asyncio.Event()
+        self._due = Signal()
         self._one_at_a_time = asyncio.Lock()
         self._unwritten = self._untidy = False
         self._written_at, self._since = clock.now(), clock.wall()
@@ -60,9 +70,6 @@ class Acting:
         """Held from the pulling of a bundle until the book names it."""
         self.begun = False
         """Whether ``Started`` was applied."""
-        self.candidate: Handle | None = None
-        """The model on trial; set before :class:`~edge_agent.deployment.events.Answers` is applied."""
-        inference.watch = self.watch
 
     @property
     def book(self) -> Book:
@@ -88,10 +95,10 @@ class Acting:
 
     def _did(self, command: Command) -> bool:
         match command:
-            case Do.SWAP:
+            case Swap(model):
                 self._steady = self._inference.model
                 self._inference.shadow(self._steady)
-                self._inference.install(self.candidate)
+                self._inference.install(model)
             case Do.KEEP:
                 self._steady = None
                 self._inference.shadow(None)
@@ -102,14 +109,14 @@ class Acting:
             case Do.TIDY:
                 self._untidy = True
             case Do.LOAD:
-                self._wake()
+                self._news.set()
             case _:
                 return False
         return True
 
     def _back(self) -> None:
         """The one before answers from the next batch on; the model on trial ends."""
-        steady, self._steady, self.candidate = self._steady, None, None
+        steady, self._steady = self._steady, None
         self._inference.install(steady)
         self._inference.shadow(None)
         if steady is None:
@@ -123,11 +130,11 @@ class Acting:
             said: dict[str, object] = {"why": report.why} if report.why else {}
             said |= report.measures
             _log.info("model", version=report.version, step=self.phase, result=report.phase, **said)
-        self._changed()
+        self._changed.set()
         self._due.set()
-        self._wake()
+        self._news.set()
 
-    def watch(self, seen: Seen) -> None:
+    def observe(self, seen: Seen) -> None:
         """A batch was answered; on the loop."""
         if self.phase is Phase.ON_TRIAL:
             self.apply(seen)
@@ -137,12 +144,7 @@ class Acting:
         since = self._clock.now()
         while True:
             on_trial = self.phase is Phase.ON_TRIAL
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(
-                    _TICK_S if on_trial or self._unwritten or self._untidy else _REVIVE_S
-                ):
-                    await self._due.wait()
-            self._due.clear()
+            await self._due.wait(_TICK_S if on_trial or self._unwritten or self._untidy else _REVIVE_S)
             now = self._clock.now()
             self._look(now - since if on_trial else 0.0)
             since = now
@@ -160,7 +162,7 @@ class Acting:
         trial = self.book.trial
         if trial is None or self.phase is not Phase.ON_TRIAL:
             if model is None and self._inference.available:
-                self._wake()
+                self._news.set()
         elif model is None or model.digest != trial.digest:
             self.apply(GivenUp(self._inference.off_because or "it does not run any more"))
         else:

@@ -1,10 +1,8 @@
 """What a rollout needs of inference (``edge_agent.inference.service``)."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from edge_agent.inference.onnx_models.observation import Seen
 from protocol.bundle import BundleManifest
 
 
@@ -28,7 +26,6 @@ class Runner(Protocol):
 
     available: bool
     off_because: str
-    watch: Callable[[Seen], None]
 
     @property
     def model(self) -> Any:

@@ -4,9 +4,8 @@
 """
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
@@ -14,11 +13,11 @@ from edge_agent.config.agent import DeploySettings
 from edge_agent.deployment.announced_pointers import Said
 from edge_agent.deployment.bundle_store import Bundles, disk_trouble
 from edge_agent.deployment.events import (
-    Answers,
     Damaged,
     Declined,
     Fetch,
     Fetched,
+    Loaded,
     Phase,
     Pointed,
     Say,
@@ -32,13 +31,15 @@ from edge_agent.deployment.ports import Runner
 from edge_agent.deployment.record import Book, kept_of, reported
 from edge_agent.inference.onnx_models.compatibility import require_fit
 from edge_agent.inference.onnx_models.window_model import read_manifest
-from edge_agent.tasks.workspace import Workspace
+from edge_agent.tasks.workspace import HasWorkspace, Workspace
 from edge_agent.trust.updater import Trust
 from protocol.bundle import BundleManifest
 from protocol.errors import LichenError, Reason, Refused, Transient
-from protocol.messages import ModelPointer
+from protocol.messages import ModelPointer, decode
 from protocol.rollout import Trial, TrialReport
+from protocol.topics import Kind, Route
 from runtime.clock import Clock, SystemClock
+from runtime.concurrency.signals import Signal
 from runtime.storage.blob_fetcher import Fetcher
 from runtime.waits import Explained, Wait
 
@@ -49,17 +50,17 @@ _DAMAGED: Final = frozenset({Reason.MALFORMED, Reason.WRONG_DIGEST})
 
 
 class Deployment(Explained):
-    """Two services: :meth:`run` takes pointers and loads, :attr:`keep` watches over a trial and writes."""
+    """Two services: :meth:`run` takes pointers and loads, that of :attr:`executor` writes and watches."""
 
     def __init__(
         self,
         folder: Path,
         fetcher: Fetcher,
         inference: Runner,
-        workspace: Callable[[], Workspace | None],
+        tasks: HasWorkspace,
         *,
         fetch_timeout_s: float,
-        changed: Callable[[], None],
+        changed: Signal,
         clock: Clock | None = None,
         trust: Trust | None = None,
         settings: DeploySettings | None = None,
@@ -69,17 +70,14 @@ class Deployment(Explained):
         self._folder = folder
         self._bundles = Bundles(folder, fetcher, fetch_timeout_s)
         self._inference = inference
-        self._workspace = workspace
+        self._tasks = tasks
         self._timeout_s = fetch_timeout_s
         self._changed = changed
         self._trust = trust
         self._settings = settings or DeploySettings()
         self._said = Said()
-        self._news = asyncio.Event()
-        self._acting = Acting(self._bundles, inference, clock, changed, self._news.set)
-        self._apply = self._acting.apply
-        self.keep = self._acting.run
-        self.stop = self._acting.stop
+        self._news = Signal()
+        self.executor = Acting(self._bundles, inference, clock, changed, self._news)
         self.last_refusal = ""
         self.trouble: tuple[ModelPointer | None, LichenError] | None = None
         """What is not here yet, and why (``edge_agent.status.model_status``)."""
@@ -87,21 +85,23 @@ class Deployment(Explained):
     @property
     def book(self) -> Book:
         """What is kept, on trial, and was tried."""
-        return self._acting.book
+        return self.executor.book
 
     def report(self) -> TrialReport | None:
         """For ``up/state``."""
         return reported(self.book)
 
-    def told(self) -> dict[str, Any]:
-        """For ``status.json``."""
-        book, report = self.book, self.report()
-        said = None if report is None else report.model_dump(mode="json")
-        return {"model_committed": book.committed and book.committed.version, "model_trial": said}
-
     def trial_wait(self) -> Wait | None:
         """What a trial waits for."""
-        return None if self.book.trial is None else self._acting.wait(self.book.trial)
+        return None if self.book.trial is None else self.executor.wait(self.book.trial)
+
+    async def on_pointer(self, route: Route, payload: bytes) -> None:
+        """A pointer came, on ``down/model`` for this device alone; empty: the topic was cleared."""
+        own = route.kind is Kind.MODEL
+        if payload:
+            self.offer(decode(payload, ModelPointer), own=own)
+        else:
+            self.cleared(own=own)
 
     def offer(self, pointer: ModelPointer, *, own: bool = False) -> None:
         """A model to run. ``own``: it came on ``down/model`` and is for this device alone."""
@@ -116,15 +116,15 @@ class Deployment(Explained):
     def task_changed(self) -> None:
         """Another task: what did not fit before may fit now, and what runs may not."""
         self._said.refused.clear()
-        if self._misfit() and self._acting.phase is Phase.ON_TRIAL:
-            self._apply(Withdrawn())
+        if self._misfit() and self.executor.phase is Phase.ON_TRIAL:
+            self.executor.apply(Withdrawn())
         if why := self._misfit():
             self._inference.install(None)
             self._inference.off_because = f"no model for the new task: {why}"
         self._news.set()
 
     def _misfit(self) -> str:
-        model, work = self._inference.model, self._workspace()
+        model, work = self._inference.model, self._tasks.workspace
         if model is None or work is None:
             return ""
         try:
@@ -141,12 +141,11 @@ class Deployment(Explained):
         self._news.set()
         while True:
             await self._news.wait()
-            self._news.clear()
-            work = self._workspace()
+            work = self._tasks.workspace
             if work is None or not self._inference.available:
                 continue
             trouble = self.trouble = await self._turn(work)
-            self._changed()
+            self._changed.set()
             if trouble is None:
                 wait = _AGAIN_S
                 continue
@@ -154,7 +153,7 @@ class Deployment(Explained):
             what = "the model" if pointer is None else f"version {pointer.version}"
             _log.warning("model not here yet", what=what, why=str(error), again_in_s=wait)
             self.say(f"{what} is not here yet: {error}", wait)
-            await self._pause(wait)
+            await self._news.wait(wait)
             wait = min(_AGAIN_MOST_S, 2 * wait)
             self._news.set()
 
@@ -186,8 +185,8 @@ class Deployment(Explained):
                 break
             self._said.pass_over(pointer)
         if declined is not None:
-            self._apply(Declined(kept_of(declined[0], self._epoch), str(declined[1])))
-            self._changed()
+            self.executor.apply(Declined(kept_of(declined[0], self._epoch), str(declined[1])))
+            self._changed.set()
         return trouble
 
     def _refuse(self, pointer: ModelPointer, error: Refused) -> None:
@@ -196,13 +195,6 @@ class Deployment(Explained):
         self.why = f"version {pointer.version} was refused: {error}"
         _log.error("model refused; the old one stays", version=pointer.version, why=str(error))
 
-    async def _pause(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._news.wait()
-        except TimeoutError:
-            return
-
     @property
     def _epoch(self) -> int | None:
         return None if self._trust is None else self._trust.epoch
@@ -210,7 +202,7 @@ class Deployment(Explained):
     async def _follow(self, pointer: ModelPointer, work: Workspace) -> None:
         if self._trust is not None:  # also of what runs: that nothing is signed must be noticed
             await self._trust.require(pointer)
-        for command in self._apply(Pointed(pointer, self._epoch)):
+        for command in self.executor.apply(Pointed(pointer, self._epoch)):
             match command:
                 case Say(words):
                     self.why = words
@@ -224,25 +216,25 @@ class Deployment(Explained):
 
     async def _bring(self, pointer: ModelPointer, work: Workspace) -> None:
         self.say(f"fetching and checking version {pointer.version}", self._timeout_s)
-        async with self._acting.coming:
+        async with self.executor.coming:
             await self._bundles.bring(pointer, work)
             if self._said.best is not pointer:
-                self._acting.tidy_soon()
+                self.executor.tidy_soon()
                 return  # a later one has come, and is news
             rules = self._settings.trial if pointer.trial is None else pointer.trial
             trial = Trial.model_validate(rules.model_dump())
             kept = kept_of(pointer, self._epoch)
-            self._apply(Fetched(kept, trial, rollout=pointer.trial is not None))
+            self.executor.apply(Fetched(kept, trial, rollout=pointer.trial is not None))
         await self._try(work)
         self.why, self.last_refusal = f"version {pointer.version} is on trial", ""
 
     async def _load_kept(self, work: Workspace) -> None:
         """What should run and does not: the model that stays, then the one that is on trial."""
-        if not self._acting.begun:
-            self._apply(Started(self._settings.max_starts))
-        if self._inference.model is None and self._acting.phase is not Phase.ON_TRIAL:
+        if not self.executor.begun:
+            self.executor.apply(Started(self._settings.max_starts))
+        if self._inference.model is None and self.executor.phase is not Phase.ON_TRIAL:
             await self._load_steady(work)
-        if self._acting.phase is Phase.FETCHED:
+        if self.executor.phase is Phase.FETCHED:
             try:
                 await self._try(work)
             except Refused as error:
@@ -259,7 +251,7 @@ class Deployment(Explained):
             except Refused as error:
                 _log.error("a kept model is not used", model=kept.digest, why=error.detail)
             else:
-                self._changed()
+                self._changed.set()
                 return
 
     async def _whole(self, digest: str) -> BundleManifest:
@@ -269,12 +261,12 @@ class Deployment(Explained):
         except Refused as error:
             if error.reason in _DAMAGED:  # so that it is pulled again
                 await asyncio.to_thread(self._bundles.remove, digest)
-                self._apply(Damaged(digest))
+                self.executor.apply(Damaged(digest))
             raise
 
     async def _try(self, work: Workspace) -> None:
         """Load the model on trial: it is named on the disk before. Raises Refused, Transient."""
-        await self._acting.written()
+        await self.executor.written()
         trial = self.book.trial
         if trial is None:
             return
@@ -282,17 +274,16 @@ class Deployment(Explained):
         try:
             require_fit(manifest, work.task, work.modalities)
         except Refused:
-            self._apply(Withdrawn())
+            self.executor.apply(Withdrawn())
             raise
         try:
             model = await self._inference.load(self._folder / trial.digest)
         except Refused as error:
             why = f"the model does not run here: {error.detail}"
-            self._apply(DoesNotRun(why))
+            self.executor.apply(DoesNotRun(why))
             raise Refused(error.reason, why) from None
         now = self.book.trial
         if now is None or now.digest != trial.digest:  # withdrawn in the meantime
             model.close()
             return
-        self._acting.candidate = model
-        self._apply(Answers())
+        self.executor.apply(Loaded(model))

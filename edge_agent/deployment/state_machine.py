@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from edge_agent.deployment import transitions
 from edge_agent.deployment.events import (
-    Answers,
     Damaged,
     Declined,
     Event,
     Fetched,
     GivenUp,
+    Loaded,
     Outcome,
     Phase,
     Pointed,
@@ -68,7 +68,7 @@ TABLE: Final[dict[tuple[Phase, type[Event]], Row]] = {
     (_C, Fetched): Row(transitions.take, ((_F, "named in the book, then loaded"),)),
     (_C, Damaged): Row(transitions.lose, ((_C, "the one before"), (_N, "none before"))),
     (_F, Started): Row(transitions.begin, ((_F, "once more, counted first"), *_BACK)),
-    (_F, Answers): Row(transitions.swap, ((_T, "tried once; it answers"),)),
+    (_F, Loaded): Row(transitions.swap, ((_T, "tried once; it answers"),)),
     (_F, Refused): Row(transitions.refuse, _BACK),
     (_F, Pointed): Row(point, ((_F, "goes on"), *_GONE)),
     (_F, Fetched): Row(transitions.take, ((_F, "a later decision"),)),

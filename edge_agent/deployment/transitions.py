@@ -4,17 +4,18 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from edge_agent.deployment.events import (
-    Answers,
     Damaged,
     Declined,
     Do,
     Fetched,
     GivenUp,
+    Loaded,
     Outcome,
     Refused,
     Standing,
     Started,
     Stopped,
+    Swap,
     Tick,
     Withdrawn,
 )
@@ -67,10 +68,9 @@ def another_signer(book: Book, epoch: int | None) -> bool:
     return epoch is not None and epoch not in here
 
 
-def swap(standing: Standing, event: Answers) -> Outcome:
+def swap(standing: Standing, event: Loaded) -> Outcome:
     """It answers from the next batch on."""
-    del event
-    return replace(standing, answers=True), (Do.SWAP,)
+    return replace(standing, answers=True), (Swap(event.model),)
 
 
 def refuse(standing: Standing, event: Refused) -> Outcome:

@@ -9,9 +9,9 @@ begun at once.
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import structlog
 
@@ -20,6 +20,7 @@ from protocol.errors import Misconfigured, Refused, Transient
 from runtime.clock import Clock
 from runtime.mqtt.tls import utc
 from runtime.process.worker import Worker
+from runtime.waits import StatusPart, Wait
 
 _log = structlog.get_logger("edge_agent.identity")
 _DUE: Final = 2 / 3
@@ -39,7 +40,7 @@ class Runs(Protocol):
         """Do it. Raises Transient, Refused or Misconfigured."""
 
 
-class Renewal:
+class Renewal(StatusPart):
     """A service of the agent.
 
     Args:
@@ -84,6 +85,15 @@ class Renewal:
                 await self._clock.sleep(min(due_in_s, _LOOK_S))
             else:
                 await self._renew(identity)
+
+    def status(self) -> dict[str, Any]:
+        """Until when it holds, or why it is not renewed."""
+        return {"certificate": self.why}
+
+    def waits(self) -> Iterator[Wait]:
+        """A renewal that fails."""
+        if self.since is not None:
+            yield Wait("certificate", self.why, self.since, self.until, "it is tried again")
 
     def due_at(self, identity: Identity) -> float:
         """When to renew, in unix seconds."""

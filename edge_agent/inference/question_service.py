@@ -6,7 +6,6 @@ ones were answered, and are forgotten.
 """
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,22 +15,23 @@ from edge_agent.inference.serving.served_kinds import ServedGraph
 from edge_agent.knowledge_graph.question_file import Question, QuestionFile
 from edge_agent.knowledge_graph.workspace import GraphWorkspace
 from edge_agent.tasks.private_tensors import PrivateTensors
-from edge_agent.tasks.workspace import Workspace
+from edge_agent.tasks.workspace import HasWorkspace
 from runtime.clock import Clock
+from runtime.waits import StatusPart
 
 MAX_STANDING: Final = 1000
 _AT_ONCE: Final = 64
 """Questions of one batch: as many as one call of the model takes."""
 
 
-class Queries:
+class Queries(StatusPart):
     """One service.
 
     Args:
         path: of the file; need not be there yet.
         inference: answers.
         private: tells when training has made other embeddings.
-        workspace: of the present task; nothing is asked while it is not on a graph.
+        tasks: knows the present task; nothing is asked while it is not on a graph.
         clock: paces it.
         poll_s: how often the file is looked at.
     """
@@ -41,7 +41,7 @@ class Queries:
         path: Path,
         inference: Inference,
         private: PrivateTensors,
-        workspace: Callable[[], Workspace | None],
+        tasks: HasWorkspace,
         *,
         clock: Clock,
         poll_s: float,
@@ -49,7 +49,7 @@ class Queries:
         self._file = QuestionFile(path)
         self._inference = inference
         self._private = private
-        self._workspace = workspace
+        self._tasks = tasks
         self._clock = clock
         self._poll_s = poll_s
         self._standing: dict[Question, None] = {}
@@ -69,7 +69,7 @@ class Queries:
             self._standing[question] = None  # the newest is the last
         for old in [*self._standing][:-MAX_STANDING]:
             del self._standing[old]
-        model, work = self._inference.model, self._workspace()
+        model, work = self._inference.model, self._tasks.workspace
         if not isinstance(model, ServedGraph) or not isinstance(work, GraphWorkspace):
             return
         snapshot, now = work.snapshot, (model.digest, work.task, self._private.stamp(work.task.name))
@@ -81,6 +81,6 @@ class Queries:
             some = tuple(questions[at : at + _AT_ONCE])
             self._inference.offer(Asked(work.task, some, snapshot, self._clock.now()))
 
-    def told(self) -> dict[str, Any]:
-        """For ``status.json``, as JSON values."""
+    def status(self) -> dict[str, Any]:
+        """How many questions stand."""
         return {"questions": len(self._standing), "questions_trouble": self._file.trouble}

@@ -11,9 +11,10 @@ counted, because a late prediction is worth less than a new one.
 import asyncio
 import json
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import structlog
 
@@ -31,12 +32,9 @@ from edge_agent.inference.serving.zygote_client import Zygote
 from edge_agent.tasks.private_tensors import PrivateTensors
 from edge_agent.windows.collector import Judged
 from models.worker.job_loop import trim_memory
+from protocol.bundle import BundleManifest
 from runtime.clock import Clock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from protocol.bundle import BundleManifest
+from runtime.waits import StatusPart
 
 _log = structlog.get_logger("edge_agent.inference.service")
 MAX_BATCHES: Final = 64
@@ -46,9 +44,11 @@ _SHADOWED: Final = MAX_BATCHES // 4
 """Where more batches wait, there is no time to ask the shadow too, ..."""
 _QUICK: Final = 0.1
 """... unless it takes this part of the model's time."""
+Publish = Callable[[list[dict[str, Any]], BundleManifest], None]
+Observe = Callable[[Seen], None]
 
 
-class Inference:
+class Inference(StatusPart):
     """Runs the model that :meth:`install` gave last, and beside it the one that :meth:`shadow` gave.
 
     Args:
@@ -85,10 +85,6 @@ class Inference:
         self._loaded: list[Model] = []
         self._names: Names | None = None
         self._recent = Recent()
-        self.watch: Callable[[Seen], None] = _nobody
-        """Called on the loop after each batch, also after one that failed."""
-        self.said: Callable[[list[dict[str, Any]], BundleManifest], None] = _nobody
-        """Called on the loop with the lines of each batch, and the manifest of the model."""
         self.available = settings.enabled
         """Whether a model could run here; False once ONNX Runtime was found not to work."""
         self.off_because = "no model yet" if settings.enabled else "infer.enabled is false"
@@ -98,10 +94,8 @@ class Inference:
         """Batches without an answer."""
         self.dropped = 0
         self.last: dict[str, Any] | None = None
-        self.latency = Latency()
-        """From the end of a window, or the reading of a question, to the answer."""
-        self.model_latency = Latency()
-        """Of that, what the model and the way to it take."""
+        self.latency, self.model_latency = Latency(), Latency()
+        """From the end of a window, or the reading of a question, to the answer; and the model's part."""
 
     @property
     def model(self) -> Model | None:
@@ -159,8 +153,13 @@ class Inference:
         self._waiting.append(batch)
         self._wake.set()
 
-    async def run(self) -> None:
-        """Predict for ever."""
+    async def run(self, *, publish: Publish | None = None, observe: Observe | None = None) -> None:
+        """Predict for ever.
+
+        Args:
+            publish: called on the loop with the lines of each batch, and the manifest of the model.
+            observe: called on the loop after each batch, also after one that failed.
+        """
         try:
             while True:
                 await self._wake.wait()
@@ -171,7 +170,7 @@ class Inference:
                         continue
                     asking = self._asking(batch, model)
                     if asking is not None and asking.count:
-                        await self._take(asking, model)
+                        await self._take(asking, model, publish, observe)
                     if isinstance(batch, Judged):
                         self._recent.add(batch)
         finally:
@@ -186,10 +185,12 @@ class Inference:
             self._output.close()
         await self._zygote.aclose()
 
-    def told(self) -> dict[str, Any]:
-        """For ``status``."""
+    def status(self) -> dict[str, Any]:
+        """What runs, and how it does."""
         model = self._model
         return {
+            "predictions": self.predictions,
+            "last_prediction": self.last,
             "model_choice": None if model is None else model.choice,
             "prediction_failures": self.failures,
             "predictions_dropped": self.dropped,
@@ -208,13 +209,17 @@ class Inference:
                 return OfQuestions(batch, self._names)
         return None
 
-    async def _take(self, asking: Asking, model: Model) -> None:
+    async def _take(
+        self, asking: Asking, model: Model, publish: Publish | None, observe: Observe | None
+    ) -> None:
         """One batch: ask, write, compare, tell."""
         answers, latency_s, error = await self._answered(asking, model)
         if answers is not None:
             since_s = self._clock.now() - asking.since
             asking.keep(answers)
-            await self._write(asking, model, since_s)
+            lines = await self._write(asking, model, since_s)
+            if lines and publish is not None:
+                publish(lines, model.manifest)
             if asking.count:
                 self.latency.add(since_s, asking.count)
                 self.model_latency.add(latency_s, asking.count)
@@ -225,13 +230,13 @@ class Inference:
         before, before_error = None, ""
         if shadow is not None:
             before, self._shadow_s, before_error = await self._answered(asking, shadow)
-        if count := asking.count or rows(before):
+        if observe is not None and (count := asking.count or rows(before)):
             if not asking.count:  # questions about a graph, to which the device's embeddings fit no more
                 answers, error = None, "it answers nothing, and the model before does"
             beside = None if before is None else shadow
             manifest, before_s = (None, None) if beside is None else (beside.manifest, self._shadow_s)
             about = (model.digest, model.manifest, count, latency_s, error, answers or {}, asking.y_B)
-            self.watch(Seen(*about, before, before_s, manifest, before_error))
+            observe(Seen(*about, before, before_s, manifest, before_error))
         if model.failures >= MAX_DEATHS and model is self._model:
             self.off_because = f"the model did not answer {model.failures} times in a row: {error}"
             _log.error("inference stopped until another model comes", error=self.off_because)
@@ -263,8 +268,8 @@ class Inference:
                 old.close()
             self._retired.clear()
 
-    async def _write(self, asking: Asking, model: Model, since_s: float) -> None:
-        """Tell the lines, in this process and on the disk."""
+    async def _write(self, asking: Asking, model: Model, since_s: float) -> list[dict[str, Any]]:
+        """Lines of predictions, after they were written to the disk."""
         wall = self._clock.wall()
 
         def written() -> list[dict[str, Any]]:
@@ -277,8 +282,7 @@ class Inference:
         if answered := [line for line in lines if "why" not in line]:
             self.predictions += len(answered)
             self.last = answered[-1]
-        if lines:
-            self.said(lines, model.manifest)
+        return lines
 
     def _close_unused(self) -> None:
         used = [model for model in self._loaded if model in {self._model, self._shadow, self._busy}]
@@ -294,7 +298,3 @@ class Inference:
             self._retired.append(model)
         else:
             model.close()
-
-
-def _nobody(*_: object) -> None:
-    """Nobody watches, or listens."""

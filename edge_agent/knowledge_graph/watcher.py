@@ -1,7 +1,6 @@
 """Keeps the graph of a task on graphs: looks at its files now and then, and says when something changed."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import structlog
@@ -21,6 +20,7 @@ from models.knowledge_graph.data.merging import ROOM
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Task
 from runtime.clock import Clock
+from runtime.concurrency.signals import Signal
 from runtime.process.daemon import Progress
 
 _log = structlog.get_logger("edge_agent.knowledge_graph")
@@ -75,34 +75,32 @@ def check_graph(task: Task | None, settings: AgentSettings) -> dict[str, Any]:
 
 
 class GraphKeeper:
-    """One service. Owns the workspace of a task on graphs.
+    """One service. Makes the workspace of a task on graphs, and looks at its files.
 
     Args:
         settings: of the agent.
         clock: paces it.
-        changed: called when the graph became another one, or broke, or is right again.
+        changed: set when the graph became another one, or broke, or is right again.
         progress: each look is a piece of work.
     """
 
-    def __init__(
-        self, settings: AgentSettings, clock: Clock, changed: Callable[[], None], progress: Progress
-    ) -> None:
+    def __init__(self, settings: AgentSettings, clock: Clock, changed: Signal, progress: Progress) -> None:
         self._settings = settings
         self._clock = clock
         self._changed = changed
         self._progress = progress
-        self._wake = asyncio.Event()
-        self.workspace: GraphWorkspace | None = None
+        self._wake = Signal()
+        self._workspace: GraphWorkspace | None = None
 
-    async def use(self, task: Task) -> None:
+    async def use(self, task: Task) -> GraphWorkspace:
         """Keep the graph for this task from now on."""
         graph, profile = graph_of(task, self._settings)
-        old = self.workspace
-        if old is not None and (old.task.graph, old.modalities) == (task.graph, profile.modalities):
-            old.task = task
+        work = self._workspace
+        if work is not None and (work.task.graph, work.modalities) == (task.graph, profile.modalities):
+            work.task = task
         else:
             reader = reader_of(task, self._settings, rest_s=graph.poll_s / 2)
-            self.workspace = GraphWorkspace(
+            work = self._workspace = GraphWorkspace(
                 task,
                 profile.modalities,
                 reader,
@@ -112,10 +110,11 @@ class GraphKeeper:
             )
             _log.info("learning from a graph", task=task.name, modalities=profile.modalities)
         self._wake.set()
+        return work
 
     async def leave(self) -> None:
         """The present task is not on graphs."""
-        self.workspace = None
+        self._workspace = None
 
     async def run(self) -> None:
         """Look, for ever; at once where there is no graph."""
@@ -123,13 +122,8 @@ class GraphKeeper:
         if graph is None:
             return
         while True:
-            work = self.workspace
+            work = self._workspace
             with self._progress.work("reading the graph"):
                 if work is not None and await asyncio.to_thread(work.refresh):
-                    self._changed()
-            self._wake.clear()
-            try:
-                async with asyncio.timeout(graph.poll_s):
-                    await self._wake.wait()
-            except TimeoutError:
-                continue
+                    self._changed.set()
+            await self._wake.wait(graph.poll_s)

@@ -1,4 +1,4 @@
-"""Sends spooled updates until a ``Receipt`` clears them. A PUBACK is not a receipt (docs/protocol/README.md).
+"""Keeps updates in the spool, and sends them until a ``Receipt`` clears them. A PUBACK is not a receipt.
 
 A frame of at most one chunk goes to ``up/update`` as it is. A larger one is announced by a ``BlobPointer``;
 the coordinator's ``Want`` names the chunks that it lacks. Frame or pointer are sent again every
@@ -8,18 +8,27 @@ is full, the oldest goes.
 
 import asyncio
 import random
-from typing import Final
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final
 
 import structlog
 
 from edge_agent.config.agent import AgentSettings
+from edge_agent.messaging.contact import Contact
 from edge_agent.ports import Publisher
+from edge_agent.training.round_ledger import Ledger
+from edge_agent.training.update_encoding import PackedUpdate
 from protocol.errors import Refused, Transient
 from protocol.frames.chunks import chunk_at, chunk_count
-from protocol.messages import BlobPointer, BlobRef, Receipt, Want, encode
-from protocol.topics import Kind, device_topic
+from protocol.messages import BlobPointer, BlobRef, Receipt, Want, decode, encode
+from protocol.topics import Kind, Route, device_topic
 from runtime.clock import Clock
+from runtime.concurrency.signals import Signal
+from runtime.concurrency.uninterrupted import finished
 from runtime.storage.spool import Spool, SpoolEntry
+from runtime.waits import Explained, StatusPart, Wait
 
 _log = structlog.get_logger("edge_agent.messaging.outbox")
 _CHUNK_S: Final = 120.0
@@ -28,19 +37,46 @@ MAX_WANTS: Final = 16
 """Answers kept while chunks are on their way, the newest of each update; more are dropped and come again."""
 
 
-class Outbox:
-    """One service: look at what waits, send what is due, wait for news."""
+_MAX_CONFIRMED: Final = 16
+
+
+class Outbox(StatusPart):
+    """One service: look at what waits, send what is due, wait for news.
+
+    Args:
+        link: to the coordinator.
+        spool: keeps what waits.
+        ledger: of the rounds that were dealt with.
+        settings: of the agent.
+        clock: paces it.
+        learning: told what an answer means for the learner.
+        contact: says when the coordinator was heard.
+        state_wanted: set where the coordinator must hear that a refusal has come.
+        changed: set with it.
+        rng: jitter; None takes any.
+    """
 
     def __init__(
         self,
         link: Publisher,
         spool: Spool,
+        ledger: Ledger,
         settings: AgentSettings,
         clock: Clock,
+        *,
+        learning: Explained,
+        contact: Contact,
+        state_wanted: Signal,
+        changed: Signal,
         rng: random.Random | None = None,
     ) -> None:
         self._link = link
         self._spool = spool
+        self._ledger = ledger
+        self._learning = learning
+        self._contact = contact
+        self._state_wanted = state_wanted
+        self._changed = changed
         self._fleet, self._device = settings.fleet, settings.device
         self._resend_s = settings.outbox.resend_s
         self._window = settings.mqtt.window
@@ -48,7 +84,7 @@ class Outbox:
         self._due: dict[str, float] = {}
         self._chunk_bytes: dict[str, int] = {}
         self._wants: dict[str, Want] = {}
-        self._news = asyncio.Event()
+        self._news = Signal()
         self._random = rng or random.Random()  # noqa: S311 - jitter
         self.waiting = 0
         self.oldest: float | None = None
@@ -60,6 +96,36 @@ class Outbox:
         self.withdrawn = 0
         """Updates that were accepted and refused afterwards."""
         self.last_refusal = ""
+        self.confirmed: deque[str] = deque(maxlen=_MAX_CONFIRMED)
+        """Digests of updates whose refusal came after they had left; the state message says so."""
+
+    async def submit(
+        self, update: PackedUpdate, together: Callable[[], AbstractContextManager[None]] = nullcontext
+    ) -> None:
+        """Keep an update on the disk until its receipt, and send it.
+
+        Args:
+            update: of one round.
+            together: entered in the thread that writes; what it writes comes before the update.
+
+        Raises:
+            Transient: the disk is full; nothing is sent.
+            asyncio.CancelledError: we were cancelled; the update is kept and sent all the same.
+        """
+        try:
+            await finished(asyncio.to_thread(self._keep, update, together))
+        except asyncio.CancelledError:
+            self.kick()
+            raise
+        self.kick()
+
+    def _keep(self, update: PackedUpdate, together: Callable[[], AbstractContextManager[None]]) -> None:
+        """The ledger first: it may claim an update that the spool lacks, and then training runs again."""
+        offer = update.offer
+        with together():
+            self._ledger.spooled(offer, update.digest)
+            name, frame, carry = update.digest, update.frame, update.carry
+            self._spool.put(task=offer.task, round_=offer.round, digest=name, payload=frame, carry=carry)
 
     def kick(self) -> None:
         """Connected, or something new in the spool: all is due now."""
@@ -72,10 +138,26 @@ class Outbox:
             self._wants[want.digest] = want
             self._news.set()
 
+    async def on_answer(self, _route: Route, payload: bytes) -> None:
+        """A ``Receipt`` or a ``Want`` came. Raises Refused; Transient where the disk is full."""
+        answer = decode(payload, Receipt, Want)
+        if isinstance(answer, Want):
+            self.on_want(answer)
+        elif isinstance(answer, Receipt):
+            await self.on_receipt(answer)
+
     async def on_receipt(self, receipt: Receipt) -> bool:
-        """The update is journaled, or refused for good: it leaves the spool. True when it was there."""
-        here = await asyncio.to_thread(self._spool.clear, receipt.digest)
-        if not here:
+        """The update is journaled, or refused for good: it leaves the spool. True when it was there.
+
+        The ledger first: cut off in between, the update is sent once more and not trained once more.
+        """
+        waiting = await asyncio.to_thread(self._spool.pending)
+        if any(entry.digest == receipt.digest for entry in waiting):
+            await asyncio.to_thread(self._ledger.settled, receipt)
+            self._learning.say(self._ledger.words(receipt))
+        if not await asyncio.to_thread(self._spool.clear, receipt.digest):
+            if receipt.status == "refused":
+                await self._on_withdrawn(receipt)
             return False
         for known in (self._due, self._chunk_bytes, self._wants):
             known.pop(receipt.digest, None)
@@ -89,17 +171,48 @@ class Outbox:
         self._news.set()
         return True
 
-    def on_withdrawn(self, receipt: Receipt) -> None:
-        """An update that was accepted before is refused: it counts for nothing."""
-        self.withdrawn += 1
-        self.last_refusal = f"{receipt.reason or 'refused'}: {receipt.detail}"
-        words = "accepted update refused afterwards"
-        _log.error(words, task=receipt.task, round=receipt.round, why=self.last_refusal)
+    async def _on_withdrawn(self, receipt: Receipt) -> None:
+        """Refused after it had left the spool: accepted before, as far as the ledger knows it."""
+        if await asyncio.to_thread(self._ledger.withdrawn, receipt):
+            if self._learning.until is None:  # no round is at work, or waits to be tried again
+                self._learning.say(self._ledger.words(receipt))
+            self.withdrawn += 1
+            self.last_refusal = f"{receipt.reason or 'refused'}: {receipt.detail}"
+            words = "accepted update refused afterwards"
+            _log.error(words, task=receipt.task, round=receipt.round, why=self.last_refusal)
+        if receipt.digest not in self.confirmed:
+            self.confirmed.append(receipt.digest)
+        self._state_wanted.set()
+        self._changed.set()
+
+    def status(self) -> dict[str, Any]:
+        """Updates that wait, and what became of the others."""
+        return {
+            "outbox": {
+                "waiting": self.waiting,
+                "accepted": self.accepted,
+                "refused": self.refused,
+                "withdrawn": self.withdrawn,
+                "last_refusal": self.last_refusal,
+                "dropped": self._spool.dropped,
+                "rotten": self._spool.rotten,
+            }
+        }
+
+    def waits(self) -> Iterator[Wait]:
+        """Receipts."""
+        if self.waiting:
+            words = (
+                f"{self.waiting} updates have no receipt" if self.waiting > 1 else "an update has no receipt"
+            )
+            words += f"; the last one was refused: {self.last_refusal}" if self.last_refusal else ""
+            if self._link.connected:
+                words += self._contact.silence(self.oldest, self.again_at, self._resend_s)
+            yield Wait("receipt", words, self.oldest, self.again_at, "it is sent again")
 
     async def run(self) -> None:
         """Send for ever."""
         while True:
-            self._news.clear()
             entries = await self._pending()
             self.waiting = len(entries)
             self.oldest = min((entry.created_wall for entry in entries), default=None)
@@ -108,13 +221,7 @@ class Outbox:
             for entry in entries:
                 pause = min(pause, await self._attend(entry))
             self.again_at = self._clock.wall() + pause if entries else None
-            if self._news.is_set():
-                continue
-            try:
-                async with asyncio.timeout(pause if entries else None):
-                    await self._news.wait()
-            except TimeoutError:
-                continue
+            await self._news.wait(pause if entries else None)
 
     def _forget_all_but(self, waiting: set[str]) -> None:
         """An update that was dropped or replaced in the spool: answers about it would hold up others."""

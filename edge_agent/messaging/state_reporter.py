@@ -1,4 +1,4 @@
-"""What the device says about itself, and which task it has.
+"""What the device says about itself.
 
 ``up/state`` is retained: ``online`` at every connect, ``stopped`` on a clean exit, ``offline`` by the will.
 It is sent when it changed, at most every ``state_every_s``. What matters to the coordinator (status, model,
@@ -10,39 +10,30 @@ pings (docs/transport.md).
 
 import asyncio
 import functools
-from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Collection
 from importlib import metadata
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
 from edge_agent.config.agent import AgentSettings
 from edge_agent.knowledge_graph.workspace import BROKEN
-from edge_agent.ports import Publisher
-from edge_agent.sources.base import Source
-from edge_agent.tasks.config_warnings import doubts
-from edge_agent.tasks.profile import strangers
-from edge_agent.tasks.roles import roles_of, wishes
-from edge_agent.tasks.task_store import TASK_FILE, check_task, kept_misfit, unused
-from edge_agent.tasks.workspace import Standing, Workspace
+from edge_agent.messaging.round_metrics import RoundMetrics
+from edge_agent.ports import AgentLink, ReportsModels
+from edge_agent.tasks.current_task import CurrentTask
+from edge_agent.tasks.roles import roles_of
 from edge_agent.trust.work_verifier import WorkVerifier
-from models.contract import Profile
-from protocol.errors import Misconfigured, Reason, Refused, Transient
+from protocol.errors import Refused, Transient
 from protocol.messages import MAX_WORDS, Metric, State, encode
-from protocol.tasks.announcement import TaskAnnouncement
-from protocol.tasks.task import LABEL, Task
+from protocol.tasks.task import LABEL
 from protocol.topics import Kind, device_topic
 from runtime.clock import Clock
-from runtime.storage.files import write_atomic
-
-if TYPE_CHECKING:
-    from protocol.rollout import Hindrance, TrialReport
+from runtime.concurrency.signals import Signal
+from runtime.mqtt.link import Will
 
 _log = structlog.get_logger("edge_agent.messaging.state_reporter")
 _GROWTH: Final = 1.25
 _TRIES: Final = 5
-_MAX_WITHDRAWN: Final = 16
 _TASKLESS_S: Final = 120.0
 _TASKLESS_MOST_S: Final = 3600.0
 
@@ -52,9 +43,10 @@ def state_topic(settings: AgentSettings) -> str:
     return device_topic(settings.fleet, settings.device, Kind.STATE)
 
 
-def offline(settings: AgentSettings) -> bytes:
-    """The will."""
-    return encode(State(status="offline", device=settings.device, roles=roles_of(settings), modalities={}))
+def will(settings: AgentSettings) -> Will:
+    """What the broker says when the device vanishes."""
+    state = State(status="offline", device=settings.device, roles=roles_of(settings), modalities={})
+    return Will(state_topic(settings), encode(state))
 
 
 @functools.cache
@@ -63,102 +55,56 @@ def _version() -> str:
     return metadata.version("lichen")
 
 
-class Session:
-    """Keeps task and state."""
+class StateReporter:
+    """Two services: the state, and the metrics of rounds.
+
+    Args:
+        settings: of the agent.
+        link: to the coordinator.
+        tasks: knows the task, and what is there for it.
+        models: says what runs.
+        verifier: says whose tasks and offers are not acted on.
+        clock: paces it.
+        withdrawn: digests of updates whose refusal after their receipt is confirmed.
+        changed: set by all whose state is in the message.
+        wanted: set where the state is to be sent although nothing has changed.
+        metrics: of rounds, to be sent.
+    """
 
     def __init__(
         self,
         settings: AgentSettings,
-        sources: list[Source],
-        link: Publisher,
+        link: AgentLink,
         *,
+        tasks: CurrentTask,
+        models: ReportsModels,
+        verifier: WorkVerifier,
         clock: Clock,
-        workspace: Callable[[], Workspace | None],
-        model_digest: Callable[[], str | None],
-        reconnect: Callable[[str], None] = lambda _: None,
-        verifier: WorkVerifier | None = None,
+        withdrawn: Collection[str],
+        changed: Signal,
+        wanted: Signal,
+        metrics: RoundMetrics,
     ) -> None:
-        self._verifier = verifier
         self._settings = settings
-        self._sources = sources
         self._link = link
+        self._tasks = tasks
+        self._models = models
+        self._verifier = verifier
         self._clock = clock
-        self._workspace = workspace
-        self._model_digest = model_digest
-        self._reconnect = reconnect
-        self.trial: Callable[[], TrialReport | None] = lambda: None
-        self.hindered: Callable[[], Hindrance | None] = lambda: None
-        self.misfit = kept_misfit(settings.state_dir / TASK_FILE)
-        """Why the task that was announced last cannot be done here, in words; empty where it can."""
+        self._withdrawn = withdrawn
+        self._changed = changed
+        self._wanted = wanted
+        self._metrics = metrics
         self._taskless = (clock.now(), _TASKLESS_S)
         self._sent: State | None = None
         self._sent_at = 0.0
-        self._news = asyncio.Event()
         self._leaving = False
-        self._withdrawn: deque[str] = deque(maxlen=_MAX_WITHDRAWN)
         self._one_at_a_time = asyncio.Lock()
         self.states_sent = 0
 
-    async def on_task(self, announcement: TaskAnnouncement, use: Callable[[Task], Awaitable[None]]) -> bool:
-        """A task is announced: check it, keep it, use it. True when it is another one than before.
-
-        Raises:
-            Refused: this device cannot do it, or it was damaged on the way; the one before stays.
-        """
-        work = self._workspace()
-        try:
-            task = announcement.read()
-            if work is not None and work.task == task:
-                if self.misfit:
-                    self.misfit = ""
-                    self.touch()
-                return False
-            check_task(task, self._sources, wishes(self._settings), self._settings.graph)
-        except (Refused, Misconfigured) as error:
-            if isinstance(error, Refused) and error.reason is Reason.MALFORMED:
-                raise
-            self.refuse_task(words := error.words if isinstance(error, Refused) else str(error))
-            raise Refused(Reason.UNKNOWN_TASK, words) from None
-        self.misfit = ""
-        for words in unused(task, self._sources, self._settings.graph):
-            _log.warning("not used here", why=words)
-        doubtful = await asyncio.to_thread(doubts, task, self._sources)
-        for words in [*doubtful, *strangers(task, self._settings.learn)]:
-            _log.warning("this may be wrong", why=words)
-        path = self._settings.state_dir / TASK_FILE
-        try:
-            await asyncio.to_thread(write_atomic, path, encode(announcement))
-        except Transient as error:  # until the next start it is known all the same
-            _log.error("the task could not be kept", why=str(error))
-        await use(task)
-        _log.info("task", name=task.name, method=task.method)
-        self.touch()
-        return True
-
-    def refuse_task(self, words: str) -> None:
-        """Say why the task that was announced last is not done here."""
-        self.misfit = words
-        self.touch()
-
-    def touch(self) -> None:
-        """Something may have changed."""
-        self._news.set()
-
-    def confirm_withdrawn(self, digest: str) -> None:
-        """Tell the coordinator that the refusal of an update that had left the outbox has come."""
-        if digest not in self._withdrawn:
-            self._withdrawn.append(digest)
-        self.send_soon()
-
-    def send_soon(self) -> None:
-        """The coordinator asks for the state."""
-        self._sent = None
-        self._news.set()
-
     def state(self) -> State:
         """What is true now."""
-        settings, work = self._settings, self._workspace()
-        now = Standing(Profile(()), 0, {}) if work is None else work.now()
+        settings, now = self._settings, self._tasks.now()
         return State(
             status="online",
             device=settings.device,
@@ -166,14 +112,14 @@ class Session:
             modalities=dict(now.modalities),
             targets=None if now.profile.targets == (LABEL,) else now.profile.targets,
             windows=now.samples,
-            model=self._model_digest(),
+            model=self._models.digest,
             chunk_bytes=self._link.chunk_bytes,
             version=_version(),
             fleet_secret=now.fleet_secret,
-            refuses=_line(self.misfit) or None,
-            trial=self.trial(),
-            hindered=self.hindered(),
-            distrusts=(_line(self._verifier.why) or None) if self._verifier is not None else None,
+            refuses=_line(self._tasks.misfit) or None,
+            trial=self._models.trial,
+            hindered=self._models.blocked,
+            distrusts=_line(self._verifier.why) or None,
             withdrawn=tuple(self._withdrawn) or None,
             labels=settings.labels or None,
         )
@@ -196,25 +142,25 @@ class Session:
         except Transient as error:
             _log.info("the goodbye was not sent", why=str(error))
 
-    async def metric(self, round_: int | None, metrics: dict[str, float]) -> None:
-        """Small numbers for people; not sent again when it fails."""
-        message = Metric(device=self._settings.device, round=round_, metrics=metrics)
-        try:
-            topic = device_topic(self._settings.fleet, self._settings.device, Kind.METRIC)
-            await self._link.publish(topic, encode(message))
-        except (Transient, Refused) as error:
-            _log.debug("metrics were not sent", why=str(error))
+    async def run_metrics(self) -> None:
+        """Send what rounds have measured, for ever; not again when it fails."""
+        topic = device_topic(self._settings.fleet, self._settings.device, Kind.METRIC)
+        while True:
+            round_, metrics = await self._metrics.take()
+            try:
+                message = Metric(device=self._settings.device, round=round_, metrics=metrics)
+                await self._link.publish(topic, encode(message))
+            except (Transient, Refused) as error:
+                _log.debug("metrics were not sent", why=str(error))
 
     async def run(self) -> None:
         """Send the state when it has changed enough."""
         while True:
-            try:
-                async with asyncio.timeout(self._settings.state_every_s):
-                    await self._news.wait()
-            except TimeoutError:
-                pass
-            self._news.clear()
-            self._miss_task()
+            await self._changed.wait(self._settings.state_every_s)
+            if self._wanted.is_set():
+                self._wanted.clear()
+                self._sent = None
+            self._request_missing_task()
             if self._link.connected and self.is_due(state := self.state()):
                 try:
                     await self._send(state)
@@ -223,16 +169,16 @@ class Session:
                     self._sent = None
             await self._clock.sleep(min(1.0, self._settings.state_every_s / _TRIES))
 
-    def _miss_task(self) -> None:
+    def _request_missing_task(self) -> None:
         """The announced task is retained and comes once a connection: where it got lost, connect anew."""
         since, patience = self._taskless
-        if self._workspace() is not None or self.misfit:
+        if self._tasks.workspace is not None or self._tasks.misfit:
             self._taskless = self._clock.now(), _TASKLESS_S
         elif not self._link.connected:  # our own asking is no reason to ask more often
             self._taskless = self._clock.now(), patience
         elif self._clock.now() - since >= patience:
             self._taskless = self._clock.now(), min(_TASKLESS_MOST_S, 2 * patience)
-            self._reconnect("no task came; the broker is asked once more")
+            self._link.reconnect("no task came; the broker is asked once more")
 
     def is_due(self, state: State) -> bool:
         """Whether a state should be sent now."""
@@ -241,7 +187,7 @@ class Session:
             return True
         if state == before:  # said again now and then: the coordinator may have lost it
             return age >= self._settings.state_idle_s
-        work = self._workspace()
+        work = self._tasks.workspace
         enough = 0 if work is None else work.task.rounds.min_windows
         if before.windows < enough <= state.windows or before.model != state.model:
             return True

@@ -8,7 +8,6 @@ change. What is announced is read back from the broker, so that what is not righ
 after a restart with other settings.
 """
 
-import asyncio
 import json
 import random
 from collections import deque
@@ -25,9 +24,10 @@ from edge_agent.publish.home_assistant import AVAILABILITY, OFFLINE, ONLINE, PRE
 from protocol.bundle import BundleManifest
 from protocol.errors import Refused, Transient
 from runtime.clock import Clock
+from runtime.concurrency.signals import Signal
 from runtime.mqtt.inbox import Message
-from runtime.mqtt.link import Link, Will
-from runtime.waits import Wait
+from runtime.mqtt.link import Will
+from runtime.waits import StatusPart, Wait
 
 _log = structlog.get_logger("edge_agent.publish")
 MAX_WAITING: Final = 64
@@ -41,14 +41,25 @@ MAX_THERE: Final = 256
 _AGAIN_S: Final = 1.0
 
 
-class Publishing:
+def predictions_link(settings: AgentSettings, make_link: Callable[..., AgentLink]) -> AgentLink | None:
+    """The connection for ``[infer.mqtt]``; None where it is not set, or nothing is predicted."""
+    publish = settings.infer.mqtt
+    if publish is None or not settings.infer.enabled:
+        return None
+    filters = [(filter_of(settings.fleet, settings.device, publish.discovery_prefix), 0)]
+    filters += [(publish.birth_topic, 1)] if publish.home_assistant else []
+    client_id = f"lichen-predictions-{settings.fleet}-{settings.device}"
+    return make_link(publish.link(), client_id, filters=filters, ping_topic=None)
+
+
+class Publishing(StatusPart):
     """Two services: the connection, and what is published. Used in one event loop.
 
     Args:
         settings: of the agent.
         publish: its ``infer.mqtt``.
+        link: to the broker of the site, as :func:`predictions_link` makes it.
         clock: for the pace.
-        make_link: as the constructor of ``runtime.mqtt.link.Link``.
         rng: jitter; None takes any.
     """
 
@@ -56,9 +67,8 @@ class Publishing:
         self,
         settings: AgentSettings,
         publish: PublishSettings,
+        link: AgentLink,
         clock: Clock,
-        *,
-        make_link: Callable[..., AgentLink] = Link,
         rng: random.Random | None = None,
     ) -> None:
         self._fleet, self._device = settings.fleet, settings.device
@@ -69,16 +79,9 @@ class Publishing:
         self._prediction, self._availability = f"{base}/{PREDICTION}", f"{base}/{AVAILABILITY}"
         announced = filter_of(self._fleet, self._device, publish.discovery_prefix)
         self._ours = announced.partition("+")
-        filters = [(announced, 0)]
-        filters += [(publish.birth_topic, 1)] if publish.home_assistant else []
-        self._link = make_link(
-            publish.link(),
-            f"lichen-predictions-{settings.fleet}-{settings.device}",
-            filters=filters,
-            ping_topic=None,
-        )
+        self._link = link
         self._waiting: deque[bytes] = deque()
-        self._wake = asyncio.Event()
+        self._wake = Signal()
         self._manifest: BundleManifest | None = None
         self._wanted: dict[str, bytes] | None = None if publish.home_assistant else {}
         """Discovery topics and their payloads; None: no model has predicted yet, what is there stays."""
@@ -124,8 +127,8 @@ class Publishing:
         except (Refused, Transient) as error:
             _log.debug("the broker of predictions took no goodbye", error=str(error))
 
-    def told(self) -> dict[str, Any]:
-        """For ``status``."""
+    def status(self) -> dict[str, Any]:
+        """What was published, and what was not."""
         return {
             "predictions_to": {
                 "topic": self._prediction,
@@ -205,13 +208,10 @@ class Publishing:
         limit: float | None = None
         if self._link.connected and (self._announce or self._waiting):
             limit = 0.0 if self._announce else max(0.0, self._due - self._clock.now())
-        if limit != 0.0:
-            try:
-                async with asyncio.timeout(limit):
-                    await self._wake.wait()
-            except TimeoutError:
-                return
-        self._wake.clear()
+        if limit == 0.0:
+            self._wake.clear()
+        else:
+            await self._wake.wait(limit)
 
     async def _reconcile(self) -> None:
         """Announce what is wanted, and remove what is not."""

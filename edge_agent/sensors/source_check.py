@@ -10,8 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_agent.sources.base import Doubtful, Following, Source, Telling
-from edge_agent.status.report import told
+from edge_agent.sources.base import Doubtful, Following, Source, Telling, source_status
 from edge_agent.windows.collector import misfits
 from models.data.streams.batches import Batch, LabelBatch
 from protocol.errors import Transient
@@ -129,7 +128,7 @@ class Trial:
             "source": source.name,
             "modalities": found,
             "labels": self._labels,
-            "told": told(source) if isinstance(source, Telling) else {},
+            "told": source_status(source) if isinstance(source, Telling) else {},
             "ended": self._ended,
             "failed": failed,
             "misfits": wrong,

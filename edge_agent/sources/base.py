@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
-from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, Protocol, runtime_checkable
 
@@ -19,7 +18,6 @@ from models.data.streams.batches import Batch
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Task
 from runtime.clock import Clock
-from runtime.settings.load import check_table
 
 
 class Source(Protocol):
@@ -63,6 +61,12 @@ class Telling(Protocol):
         """What went wrong since it was made, by name; names end with their unit where there is one."""
 
 
+def source_status(source: Telling) -> dict[str, Any]:
+    """How a source is, in words and in counts of what went wrong."""
+    counted = {name: round(float(value), 3) for name, value in source.counters.items() if value}
+    return {"state": source.state, **counted}
+
+
 @runtime_checkable
 class Following(Protocol):
     """A source that wants to know the task, as for the names of its labels."""
@@ -99,45 +103,6 @@ class Registry:
 
 
 REGISTRY = Registry()
-
-
-def open_source(
-    table: dict[str, Any], where: str, folder: Path, modalities: Sequence[str] | None, clock: Clock
-) -> Source:
-    """Make the source that a ``[[source]]`` table of the configuration describes.
-
-    Args:
-        table: the table, ``kind`` included.
-        where: its path for messages, as ``source[0]``.
-        folder: where relative paths begin: the folder of the configuration.
-        modalities: the task's modality names; None while no task is known.
-        clock: paces the source.
-
-    Raises:
-        Misconfigured: unknown kind, unknown or wrong key, a missing or broken file, an unknown modality.
-    """
-    from edge_agent.sources import plugins  # noqa: PLC0415 - it imports this module
-
-    kinds = REGISTRY.kinds()
-    name = table.get("kind")
-    foreign = {} if isinstance(name, str) and name in kinds else plugins.found()
-    if not isinstance(name, str) or name not in {*kinds, *foreign}:
-        known = [*kinds, *sorted(foreign.keys() - kinds.keys())]
-        near = get_close_matches(str(name), known, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise Misconfigured(
-            f"{where}.kind: {name!r} is not a kind of source; known: {', '.join(known)}{hint}"
-        )
-    try:
-        kind = kinds[name] if name in kinds else plugins.load(foreign[name])
-    except Misconfigured as error:
-        raise Misconfigured(f"{where}.kind: {error}") from None
-    options = {key: value for key, value in table.items() if key != "kind"}
-    settings = check_table(kind.settings, options, where, folder)
-    try:
-        return kind.make(settings, modalities, clock)
-    except Misconfigured as error:
-        raise Misconfigured(f"{where}: {error}") from None
 
 
 def require_known(modalities: Iterable[str], known: Sequence[str] | None) -> None:

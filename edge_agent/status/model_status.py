@@ -1,46 +1,119 @@
 """Why a device runs no model, or not the one that it is pointed to: for ``up/state`` and ``status``."""
 
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Any, Final
 
+from edge_agent.config.agent import AgentSettings
+from edge_agent.deployment.ports import Runner
 from edge_agent.deployment.record import shortened
+from edge_agent.deployment.service import Deployment
+from edge_agent.tasks.current_task import CurrentTask
 from protocol.errors import Refused
 from protocol.rollout import Hindrance, TrialReport
-
-if TYPE_CHECKING:
-    from edge_agent.agent import Agent
+from protocol.tasks.task import LABEL
+from runtime.waits import StatusPart, Wait
 
 _OFF: Final = "nothing runs models here: "
 _DIGEST: Final = re.compile(r"\b[0-9a-f]{64}\b")
 """In the paths of what is unpacked; beside it the reason would be cut off."""
 
 
-def hindrance(agent: "Agent") -> Hindrance | None:
-    """For ``up/state``; None: nothing is in the way of what it is pointed to."""
-    inference, trouble = agent.inference, agent.deployment.trouble
-    if not inference.available:
-        observes = "observe" in agent.settings.roles
-        return Hindrance(why=shortened(_OFF + inference.off_because)) if observes else None
-    if trouble is None:
-        return None
-    pointer, error = trouble
-    words = error.words if isinstance(error, Refused) else str(error)
-    why = shortened(_DIGEST.sub(lambda found: found[0][:12], words)) or "it does not say why"
-    if pointer is None:
-        return Hindrance(why=why)
-    return Hindrance(why=why, version=pointer.version, bundle=pointer.bundle.digest, serial=pointer.serial)
+class ModelStatus(StatusPart):
+    """What the state message and ``status`` say of models.
 
+    Args:
+        settings: of the agent.
+        tasks: knows what a model would read and predict here.
+        inference: runs models.
+        deployment: brings them.
+    """
 
-def no_model(agent: "Agent") -> str:
-    """Why a device with the role ``observe`` has no model that answers; empty where it has one."""
-    inference, deployment = agent.inference, agent.deployment
-    if inference.model is not None or "observe" not in agent.settings.roles:
-        return ""
-    if not inference.available:
-        return str(inference.off_because)
-    report, lost = deployment.report(), inference.off_because
-    words = deployment.why if report is None or report.phase == "committed" else _told(report)
-    return words if lost in {"", "no model yet"} else f"{words}; {lost}"
+    def __init__(
+        self, settings: AgentSettings, tasks: CurrentTask, inference: Runner, deployment: Deployment
+    ) -> None:
+        self._settings = settings
+        self._tasks = tasks
+        self._inference = inference
+        self._deployment = deployment
+
+    @property
+    def digest(self) -> str | None:
+        """Of the bundle of the model that answers."""
+        model = self._inference.model
+        return None if model is None else str(model.digest)
+
+    @property
+    def trial(self) -> TrialReport | None:
+        """How the model on trial does, or the last one did."""
+        return self._deployment.report()
+
+    @property
+    def blocked(self) -> Hindrance | None:
+        """What keeps the device from the model that it is pointed to; None: nothing does."""
+        inference, trouble = self._inference, self._deployment.trouble
+        if not inference.available:
+            observes = "observe" in self._settings.roles
+            return Hindrance(why=shortened(_OFF + inference.off_because)) if observes else None
+        if trouble is None:
+            return None
+        pointer, error = trouble
+        words = error.words if isinstance(error, Refused) else str(error)
+        why = shortened(_DIGEST.sub(lambda found: found[0][:12], words)) or "it does not say why"
+        if pointer is None:
+            return Hindrance(why=why)
+        return Hindrance(
+            why=why, version=pointer.version, bundle=pointer.bundle.digest, serial=pointer.serial
+        )
+
+    @property
+    def missing(self) -> str:
+        """Why a device with the role ``observe`` has no model that answers; empty where it has one."""
+        inference, deployment = self._inference, self._deployment
+        if inference.model is not None or "observe" not in self._settings.roles:
+            return ""
+        if not inference.available:
+            return str(inference.off_because)
+        report, lost = deployment.report(), inference.off_because
+        words = deployment.why if report is None or report.phase == "committed" else _told(report)
+        return words if lost in {"", "no model yet"} else f"{words}; {lost}"
+
+    def status(self) -> dict[str, Any]:
+        """What runs, what was refused last, what is committed, and the trial."""
+        model, book, trial = self._inference.model, self._deployment.book, self.trial
+        return {
+            "inference": self._inference.off_because or "running",
+            "model_version": None if model is None else model.manifest.version,
+            "model_personal": model is not None and bool(model.own),
+            "model_refused": self._deployment.last_refusal,
+            "model_committed": book.committed and book.committed.version,
+            "model_trial": None if trial is None else trial.model_dump(mode="json"),
+        }
+
+    def waits(self) -> Iterator[Wait]:
+        """A model that is not here, or is on trial."""
+        deployment, missing = self._deployment, self.missing
+        trial = deployment.trial_wait()
+        if deployment.until is not None:
+            words = f"{deployment.why}; no model runs meanwhile" if missing else deployment.why
+            yield Wait("model", words, deployment.since, deployment.until, "it is tried again")
+        elif missing and trial is None:
+            yield Wait(
+                "model", f"no model runs here: {missing}", deployment.since, None, self._until_one_runs()
+            )
+        if trial is not None:
+            yield trial
+
+    def _until_one_runs(self) -> str:
+        if not self._settings.infer.enabled:
+            return "until infer.enabled is true, or observe is left out of roles, and the agent is restarted"
+        if not self._inference.available:
+            return "until that is mended, and the agent is restarted"
+        now = self._tasks.now()
+        if not now.modalities:
+            return "until a coordinator announces one that runs here"
+        reads, predicts = ", ".join(now.modalities), ", ".join(now.profile.targets or (LABEL,))
+        return f"until a coordinator announces one that reads {reads} and predicts {predicts}"
 
 
 def _told(report: TrialReport) -> str:

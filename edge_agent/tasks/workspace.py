@@ -48,6 +48,14 @@ class Trouble:
     then: str
 
 
+class HasWorkspace(Protocol):
+    """Whoever knows the present task."""
+
+    @property
+    def workspace(self) -> "Workspace | None":
+        """What belongs to it; None while no task is known."""
+
+
 class Workspace(Protocol):
     """What belongs to one task."""
 

@@ -6,86 +6,125 @@ not older cancels the one at work. What fails is logged and waits, longer each t
 
 import asyncio
 import shutil
-from collections.abc import Callable
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-import numpy as np
 import structlog
 
 from edge_agent.config.agent import AgentSettings
 from edge_agent.inference.serving.zygote_client import Zygote
+from edge_agent.messaging.contact import Contact
+from edge_agent.messaging.outbox import Outbox
+from edge_agent.messaging.round_metrics import RoundMetrics
 from edge_agent.ports import Trainer
-from edge_agent.tasks.private_tensors import PrivateTensors
+from edge_agent.storage import AgentStorage
 from edge_agent.tasks.roles import learns_by, no_role
-from edge_agent.tasks.workspace import Workspace
+from edge_agent.tasks.workspace import HasWorkspace, Workspace
 from edge_agent.training.model_blobs import Versions
-from edge_agent.training.privacy_account import PRIVACY_FILE, PrivacyAccount
 from edge_agent.training.prototype_maker import PrototypeMaker
-from edge_agent.training.round_ledger import Ledger
 from edge_agent.training.routes import Routes
-from edge_agent.training.update_encoding import Carry, pack_update
+from edge_agent.training.update_encoding import PackedUpdate, pack_update
 from models import registry
 from models.contract import Blobs, LocalResult, Tensors
 from models.data.materials import Material
-from models.privacy.device_account import DeviceAccount
 from models.worker import job_folder
 from protocol.errors import LichenError, Transient
 from protocol.frames.frame import digest
-from protocol.messages import Metrics, Offer, Receipt
+from protocol.messages import Offer
 from protocol.tasks.task import Task
 from runtime.clock import Clock
-from runtime.concurrency.uninterrupted import finished
+from runtime.concurrency.signals import Signal
 from runtime.process.worker import Worker
 from runtime.storage.blob_fetcher import Fetcher
-from runtime.storage.blob_store import BlobStore
-from runtime.storage.spool import Spool
-from runtime.waits import Explained
+from runtime.waits import Explained, StatusPart, Wait
 
 _log = structlog.get_logger("edge_agent.training.learner")
 _FIRST_PAUSE_S: Final = 2.0
 _LAST_PAUSE_S: Final = 120.0
-_Packed = tuple[bytes, Carry | None]
 
 
-class Learner(Explained):
-    """One service. ``on_spooled(offer, metrics)`` is called when an update is safe in the spool."""
+class Learner(StatusPart):
+    """One service.
+
+    Args:
+        settings: of the agent.
+        tasks: knows the present task, and what to learn from.
+        outbox: given the updates.
+        storage: blobs, private tensors, and what was learnt from before.
+        fetcher: pulls blobs.
+        clock: of pauses.
+        learning: what it does or waits for.
+        metrics: given the numbers of each round that has an update.
+        contact: says when the coordinator was heard.
+        worker: trains; None makes the child process of the settings.
+        zygote: makes the processes of encoders; None starts one when it is needed.
+    """
 
     def __init__(
         self,
         settings: AgentSettings,
-        workspace: Callable[[], Workspace | None],
+        tasks: HasWorkspace,
+        outbox: Outbox,
         *,
-        blobs: BlobStore,
+        storage: AgentStorage,
         fetcher: Fetcher,
-        spool: Spool,
-        ledger: Ledger,
         clock: Clock,
-        on_spooled: Callable[[Offer, dict[str, float]], None],
+        learning: Explained,
+        metrics: RoundMetrics,
+        contact: Contact,
         worker: Trainer | None = None,
         zygote: Zygote | None = None,
     ) -> None:
-        super().__init__(clock, ledger.at_start())
         self._settings = settings
-        self._workspace = workspace
-        self._spool = spool
-        self._ledger = ledger
+        self._tasks = tasks
+        self._outbox = outbox
+        self._storage = storage
         self._clock = clock
-        self._on_spooled = on_spooled
+        self._learning = learning
+        self._metrics = metrics
+        self._contact = contact
         self._jobs = settings.cache_dir / "jobs"
-        versions = Versions(settings, blobs, fetcher)
-        self.routes = Routes(versions, self.say, settings.fetch_timeout_s)
-        self._prototypes = PrototypeMaker(settings, versions, self.say, zygote)
-        self._private = PrivateTensors(settings.state_dir / "private")
-        self.privacy = PrivacyAccount(settings.state_dir / PRIVACY_FILE, settings.learn)
+        versions = Versions(settings, storage.blobs, fetcher)
+        self.routes = Routes(versions, learning.say, settings.fetch_timeout_s)
+        self._prototypes = PrototypeMaker(settings, versions, learning.say, zygote)
         self._worker = worker or Worker(settings.learn.module, idle_s=settings.learn.worker_idle_s)
         self._next: Offer | None = None
         self._current: Offer | None = None
         self._task: asyncio.Task[None] | None = None
-        self._news = asyncio.Event()
+        self._news = Signal()
         self._not_before: dict[tuple[str, int, str], tuple[float, float]] = {}
         self.trained = 0
         self.failures = 0
+
+    @property
+    def why(self) -> str:
+        """What it does or waits for, in words."""
+        return self._learning.why
+
+    def status(self) -> dict[str, Any]:
+        """What it has learnt, and what it does."""
+        return {
+            "route": list(self.routes.last),
+            "learning": self.why,
+            "privacy": self._storage.privacy.words or "nothing was released",
+            "rounds_trained": self.trained,
+        }
+
+    def waits(self) -> Iterator[Wait]:
+        """A round."""
+        now = self._learning
+        if now.until is None and not {"train", "prototype"} & {*self._settings.roles}:
+            return  # a device that only observes is offered no round
+        if self._outbox.waiting and now.until is None:
+            return  # what is learnt waits for its receipt; the outbox says so
+        then = "it is given up, or tried again"
+        if now.until is None:
+            ready = " (in role prototype: when it has made the feature graphs, and a device trains)"
+            role = ready if learns_by(self._settings) == "prototype" else ""
+            then = f"until the coordinator offers a round{role}; {self._contact.words}"
+        yield Wait("round", now.why, now.since, now.until, then)
 
     def offer(self, offer: Offer) -> None:
         """An offer came. The newest waits; it replaces the one that waited."""
@@ -111,7 +150,6 @@ class Learner(Explained):
         try:
             while True:
                 await self._news.wait()
-                self._news.clear()
                 offer, self._next = self._next, None
                 if offer is None:
                     continue
@@ -128,27 +166,27 @@ class Learner(Explained):
             await self._prototypes.close()
 
     async def _is_wanted(self, offer: Offer) -> bool:
-        work = self._workspace()
+        work = self._tasks.workspace
         if work is None or work.task.name != offer.task:
-            self.why = f"the offer is for task {offer.task!r}, which is not announced here"
+            self._learning.say(f"the offer is for task {offer.task!r}, which is not announced here")
             return False
         if why := self._why_no_part(work, offer):
-            self.why = why
+            self._learning.say(why)
             return False
         if self._clock.now() < self._not_before.get(_key(offer), (0.0, 0.0))[0]:
             return False
         have, least = work.now().samples, work.task.rounds.min_windows
         if have < least:
-            self.why = f"{have} {_noun(work.task)} to learn from, the task wants {least}"
+            self._learning.say(f"{have} {_noun(work.task)} to learn from, the task wants {least}")
             return False
-        entry = self._ledger.find(offer)
+        entry = self._storage.ledger.find(offer)
         if entry is not None and entry.status == "spooled":
-            pending = await asyncio.to_thread(self._spool.pending)
+            pending = await asyncio.to_thread(self._storage.spool.pending)
             if any(e.digest == entry.digest for e in pending):
-                self.why = f"the update for round {offer.round} waits for its receipt"
+                self._learning.say(f"the update for round {offer.round} waits for its receipt")
                 return False
-        if settled := self._ledger.why_not(offer):
-            self.why = settled
+        if settled := self._storage.ledger.why_not(offer):
+            self._learning.say(settled)
         return not settled
 
     def _why_no_part(self, work: Workspace, offer: Offer) -> str:
@@ -172,7 +210,7 @@ class Learner(Explained):
                 task.cancel()
                 await asyncio.wait([task])
         if task.cancelled():
-            self.why = "training was cancelled"
+            self._learning.say("training was cancelled")
             return
         error = task.exception()
         if error is None:
@@ -186,19 +224,19 @@ class Learner(Explained):
         pause = min(_LAST_PAUSE_S, 2 * self._not_before.get(_key(offer), (0.0, _FIRST_PAUSE_S / 2))[1])
         self._not_before = {_key(offer): (self._clock.now() + pause, pause)}
         self.failures += 1
-        self.say(f"round {offer.round} failed: {error}", pause)
+        self._learning.say(f"round {offer.round} failed: {error}", pause)
         _log.error(
             "local round failed; the offer comes again", round=offer.round, error=str(error), pause_s=pause
         )
 
     async def _learn(self, offer: Offer) -> None:
-        work = self._workspace()
+        settings, work = self._settings, self._tasks.workspace
         if work is None:
             raise Transient("no task is known")
-        settings, task = self._settings, work.task
+        task = work.task
         profile, data = await asyncio.to_thread(work.material, settings.learn.max_windows)
-        private = await asyncio.to_thread(self._private.read, task.name)
-        private = await asyncio.to_thread(self.privacy.given, task, private)
+        private = await asyncio.to_thread(self._storage.private.read, task.name)
+        private = await asyncio.to_thread(self._storage.privacy.given, task, private)
         started = self._clock.now()
         if learns_by(settings) == "prototype":
             result = await self._prototypes.make(offer, work, data, private)
@@ -211,20 +249,33 @@ class Learner(Explained):
             started = self._clock.now()
             result = await self._train(job, data, state, private)
             took = {"train_s": self._clock.now() - started}
-        result, account = await asyncio.to_thread(self.privacy.charged, task, result)
+        result, account = await asyncio.to_thread(self._storage.privacy.charged, task, result)
         metrics = {**result.metrics, **took, _noun(task): float(len(data))}
-        carry = await asyncio.to_thread(self._spool.carry, offer.task)
+        carry = await asyncio.to_thread(self._storage.spool.carry, offer.task)
         spooled = self._clock.now()
         who = (settings.device, profile.modalities)
         frame, new_carry = await asyncio.to_thread(pack_update, offer, task, who, data, result, carry=carry)
-        metrics["quantize_s"] = self._clock.now() - spooled
-        await self._spool_update(offer, (frame, new_carry), (result.private, account), metrics)
+        metrics |= {"quantize_s": self._clock.now() - spooled, "update_bytes": float(len(frame))}
+        update = PackedUpdate(offer, digest(frame), frame, new_carry)
+        try:
+            await self._outbox.submit(
+                update, partial(self._storage.keeping, offer.task, result.private, account)
+            )
+        except asyncio.CancelledError:
+            self._metrics.add(offer.round, metrics)  # it is in the spool, and is sent
+            raise
+        self.trained += 1
+        self._learning.say(f"the update for round {offer.round} waits for its receipt")
+        _log.info("update spooled", round=offer.round, bytes=len(frame))
+        self._metrics.add(offer.round, metrics)
 
     async def _train(
         self, job: job_folder.TrainJob, data: Material, state: Blobs, private: Tensors
     ) -> LocalResult:
         settings = self._settings
-        self.say(f"training round {job.round} on {len(data)} {_noun(job.task)}", settings.learn.timeout_s)
+        self._learning.say(
+            f"training round {job.round} on {len(data)} {_noun(job.task)}", settings.learn.timeout_s
+        )
         folder = self._jobs / f"{job.task.name}-{job.round}"
         try:
             await asyncio.to_thread(_write_job, folder, job, data, state, private)
@@ -234,58 +285,6 @@ class Learner(Explained):
             raise Transient(f"{folder}: {error}") from None
         finally:
             await asyncio.shield(asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True))
-
-    async def _spool_update(
-        self, offer: Offer, packed: _Packed, kept: tuple[Tensors, DeviceAccount | None], metrics: Metrics
-    ) -> None:
-        frame, new_carry = packed
-        metrics["update_bytes"] = float(len(frame))
-        name = digest(frame)
-        private, account = kept
-        keep = asyncio.to_thread(self._keep, offer, name, frame, new_carry, private, account=account)
-        finite = {key: value for key, value in metrics.items() if np.isfinite(value)}
-        try:
-            await finished(keep)  # cancelled in between, the next training would read what this one writes
-        except asyncio.CancelledError:
-            self._on_spooled(offer, finite)  # it is in the spool, and nothing else may have it sent
-            raise
-        self.trained += 1
-        self.why = f"the update for round {offer.round} waits for its receipt"
-        _log.info("update spooled", round=offer.round, bytes=len(frame))
-        self._on_spooled(offer, finite)
-
-    def _keep(
-        self,
-        offer: Offer,
-        name: str,
-        frame: bytes,
-        carry: Carry | None,
-        private: Tensors,
-        *,
-        account: DeviceAccount | None = None,
-    ) -> None:
-        """On the disk, in an order in which it may be cut off anywhere.
-
-        The privacy account comes first, then what the method keeps: it may count an update that is never
-        sent, but must not miss one that is. Then the ledger: it may claim an update that the spool lacks, and
-        then training runs again. Where the disk is full nothing was sent, and nothing is counted.
-        """
-        with self.privacy.written(account), self._private.undone(offer.task, by=LichenError):
-            self._private.write(offer.task, private)
-            self._ledger.spooled(offer, name)
-            self._spool.put(task=offer.task, round_=offer.round, digest=name, payload=frame, carry=carry)
-
-    def settled(self, receipt: Receipt) -> None:
-        """The receipt of an update came (touches the disk)."""
-        self._ledger.settled(receipt)
-        self.why = self._ledger.words(receipt)
-
-    def withdrawn(self, receipt: Receipt) -> bool:
-        """An accepted update was refused afterwards (touches the disk); False where that is nothing new."""
-        changed = self._ledger.withdrawn(receipt)
-        if changed and self._current is None:
-            self.why = self._ledger.words(receipt)
-        return changed
 
 
 def _noun(task: Task) -> str:

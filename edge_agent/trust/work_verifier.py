@@ -9,8 +9,9 @@ written.
 import asyncio
 import contextlib
 from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import structlog
 from pydantic import ValidationError
@@ -26,6 +27,7 @@ from protocol.trust.signed_work import SignedOffer, SignedTask, WorkKind, read_s
 from protocol.trust.signing import Envelope
 from runtime.clock import Clock
 from runtime.storage.files import write_atomic
+from runtime.waits import StatusPart, Wait
 
 _log = structlog.get_logger("edge_agent.trust.trusted_metadata")
 FILE: Final = "work.json"
@@ -48,7 +50,7 @@ class Serials(Frozen):
     offer: Count = 0
 
 
-class WorkVerifier:
+class WorkVerifier(StatusPart):
     """One device's.
 
     Args:
@@ -86,6 +88,15 @@ class WorkVerifier:
     def why(self) -> str:
         """Why the device does not act on the task or the offer that came last, in words; empty: it does."""
         return "; ".join(words for words in self._why.values() if words)
+
+    def status(self) -> dict[str, Any]:
+        """What is trusted, and what is not acted on."""
+        return {"trust": self._trust.status(), "work_refused": self.why}
+
+    def waits(self) -> Iterator[Wait]:
+        """A task or an offer that is not signed as it must be."""
+        if self.why:
+            yield Wait("signatures", self.why, self.since, None, "until one comes that is signed")
 
     def give(self, work: Work) -> None:
         """A task or an offer came; it takes the place of the one that waits."""

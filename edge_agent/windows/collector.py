@@ -7,12 +7,12 @@ task's grid changes, windower, meter and store are replaced together, between tw
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
 from edge_agent.config.agent import AgentSettings
-from edge_agent.sources.base import Following, Source
+from edge_agent.sources.base import Following, Source, Telling, source_status
 from edge_agent.tasks.config_warnings import doubts
 from edge_agent.tasks.profile import allowed, collected
 from edge_agent.tasks.roles import learns_by
@@ -27,7 +27,9 @@ from models.data.streams.windows import Windower, Windows
 from protocol.errors import Transient
 from protocol.tasks.task import Task
 from runtime.clock import Clock
+from runtime.concurrency.signals import Signal
 from runtime.process.daemon import Progress
+from runtime.waits import StatusPart
 
 _log = structlog.get_logger("edge_agent.windows.collector")
 _FIRST_BACKOFF_S: Final = 1.0
@@ -70,8 +72,17 @@ def misfits(task: Task, sources: Iterable[Source]) -> list[str]:
     return words
 
 
-class Collector:
-    """Owns the workspace."""
+class Collector(StatusPart):
+    """Makes the workspace of a task on windows, and feeds it.
+
+    Args:
+        settings: of the agent.
+        sources: opened.
+        clock: of arrivals.
+        listener: given the windows after the store.
+        changed: set at each of them.
+        progress: each cutting of windows is a piece of work.
+    """
 
     def __init__(
         self,
@@ -80,14 +91,16 @@ class Collector:
         *,
         clock: Clock,
         listener: Callable[[Judged], None],
+        changed: Signal,
         progress: Progress,
     ) -> None:
         self._settings = settings
         self._sources = sources
         self._clock = clock
         self._listener = listener
+        self._changed = changed
         self._progress = progress
-        self._wake = asyncio.Event()
+        self._wake = Signal()
         self._has_task = asyncio.Event()
         self._committed = 0.0
         self.workspace: WindowWorkspace | None = None
@@ -97,7 +110,7 @@ class Collector:
         self.doubts: tuple[str, ...] = ()
         """What hardly fits the task in what the sources say of themselves, in words."""
 
-    async def use(self, task: Task) -> None:
+    async def use(self, task: Task) -> WindowWorkspace:
         """Collect for this task from now on; windows of the same grid are kept, others are left behind."""
         old, learn = self.workspace, self._settings.learn
         for source in self._sources:
@@ -112,9 +125,9 @@ class Collector:
                 await asyncio.to_thread(old.store.use, task)
                 old.windower.use(task, names)
             old.task, old.modalities, old.targets = task, profile.modalities, profile.targets
-            return
+            return old
         store = await asyncio.to_thread(_opened, self._settings, task)
-        self.workspace = WindowWorkspace(
+        work = self.workspace = WindowWorkspace(
             task,
             profile.modalities,
             Windower(task, names, self._settings.windows.lateness_s),
@@ -129,6 +142,7 @@ class Collector:
             _log.warning("the task has another grid: its windows were dropped", windows=others)
         self._has_task.set()
         _log.info("collecting", task=task.name, modalities=names, reads=profile.modalities)
+        return work
 
     async def leave(self) -> None:
         """The present task is not on windows: what was collected stays, for one of the same grid."""
@@ -173,15 +187,19 @@ class Collector:
             if self.workspace is not None:
                 self.workspace.store.close()
 
+    def status(self) -> dict[str, Any]:
+        """How the sources are."""
+        return {
+            "data_warnings": list(self.doubts),
+            "source_failures": self.restarts,
+            "sources": {s.name: source_status(s) for s in self._sources if isinstance(s, Telling)},
+            "sources_ended": sorted(self.finished),
+        }
+
     async def _wait(self) -> None:
         """Until samples came, or until what is late or uncommitted may be due."""
         pause = min(self._settings.windows.lateness_s / 2, self._settings.store.commit_every_s)
-        try:
-            async with asyncio.timeout(pause):
-                await self._wake.wait()
-        except TimeoutError:
-            return
-        self._wake.clear()
+        await self._wake.wait(pause)
 
     async def _step(self, work: WindowWorkspace) -> None:
         while self.workspace is work and (windows := work.windower.poll(self._clock.now())) is not None:
@@ -190,6 +208,7 @@ class Collector:
             work.store.add(as_window_set(windows, quality))
             self._progress.tick("cutting windows")
             self._listener(Judged(work.task, windows, quality, self._clock.now()))
+            self._changed.set()
             await self._commit_if_due(work)
             await asyncio.sleep(0)
 

@@ -12,24 +12,12 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("protocol", "runtime", "models", "export", "edge_agent", "coordinator", "lichen", "lichen_lab")
 LATE = frozenset(
     {
-        "edge_agent.agent",
-        "edge_agent.deployment.executor",
-        "lichen_lab.benchmarks.suite.serving.child",
         "lichen_lab.demo.plans.qqr.steps",
         "lichen_lab.demo.rollout.steps",
-        "lichen_lab.simulation.deterministic.machine.daemons",
     }
 )
 """Modules in which a callable is put into an object that was made elsewhere."""
-IN_CIRCLES = frozenset(
-    {
-        "edge_agent.agent",
-        "edge_agent.messaging.dispatcher",
-        "edge_agent.status.model_status",
-        "edge_agent.status.report",
-        "edge_agent.status.waits",
-    }
-)
+IN_CIRCLES = frozenset[str]()
 """Modules that need one that needs them, by imports of the file's level and those for types alone."""
 FOR_TYPES_ALONE = 22
 """Imports of our modules under ``TYPE_CHECKING``: most of them hide a circle."""

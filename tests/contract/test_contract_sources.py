@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_agent.sources import REGISTRY, LabelBatch, SampleBatch, open_source
+from edge_agent.sources import REGISTRY, LabelBatch, SampleBatch
 from edge_agent.sources.base import Doubtful, Telling
+from edge_agent.sources.registry import open_source
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Modality, Task
 from runtime.clock import SystemClock

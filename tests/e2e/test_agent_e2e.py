@@ -85,7 +85,7 @@ async def coordinator(broker):
 async def agent_of(config: Path, *, polite: bool = True):
     _, agent = load(config)
     await agent.start()
-    tasks = [asyncio.create_task(run(), name=name) for name, run in agent.services().items()]
+    tasks = [asyncio.create_task(run(), name=name) for name, run in agent.services.items()]
     yield agent
     if polite:
         await agent.stop()
@@ -261,7 +261,7 @@ async def test_a_task_change_is_followed(tmp_path, broker):
         other = toy_task(name="second", modalities=TASK.modalities[:1])
         await fake.announce(other)
         await fake.until(lambda: set(fake.states[-1].modalities) == {"acc"} and fake.states[-1].windows > 3)
-        assert agent.workspace().task == other
+        assert agent.tasks.workspace.task == other
 
 
 def command(config: Path) -> list[str]:

@@ -66,7 +66,7 @@ async def test_a_canary_commits_or_goes_back_by_itself_and_says_why(tmp_path: Pa
             await announce(fake, 1, 4, None)
             await fake.link.publish(device_topic(FLEET, DEVICE, Kind.MODEL), b"", qos=1, retain=True)
             await fake.until(lambda: told(fake, 1, "committed"), 30)
-            assert (fake.states[-1].model, agent.router.refused) == (first, {})
+            assert (fake.states[-1].model, agent.dispatcher.refused) == (first, {})
         broker.kill()
         async with agent_of(config, polite=False) as again:
             await fake.until(lambda: again.status()["predictions"] > 3, 30)

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from edge_agent.publish.home_assistant import sensors
-from edge_agent.publish.service import Publishing
+from edge_agent.publish.service import Publishing, predictions_link
 from runtime.clock import SystemClock
+from runtime.mqtt.link import Link
 from tests.support.brokers import BrokerProcess, broker
 from tests.support.home_assistant import wrong
 from tests.support.publishing import ALL, line, manifest_of, settings_of
@@ -110,8 +111,10 @@ async def test_home_assistant_shows_what_is_predicted_and_forgets_what_is_not(
         python, SCRIPT, "live", str(broker.port), stdin=pipe, stdout=pipe
     )
     settings = settings_of(port=broker.port, home_assistant=True)
+    link = predictions_link(settings, Link)
     assert settings.infer.mqtt is not None
-    made = Publishing(settings, settings.infer.mqtt, SystemClock())
+    assert link is not None
+    made = Publishing(settings, settings.infer.mqtt, link, SystemClock())
     tasks = [asyncio.create_task(run()) for run in made.services().values()]
     home = Watched(process)
     assert (await home.told())["mqtt"] == "loaded"

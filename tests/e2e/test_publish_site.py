@@ -14,7 +14,7 @@ import pytest
 
 from edge_agent.config.agent import read
 from edge_agent.publish.home_assistant import node_of
-from edge_agent.publish.service import Publishing
+from edge_agent.publish.service import Publishing, predictions_link
 from lichen.client import Prediction, Predictions, predictions
 from protocol.messages import ModelPointer, encode
 from protocol.topics import Kind, broadcast_topic
@@ -134,8 +134,10 @@ async def test_an_agent_that_is_killed_is_offline_on_its_site(tmp_path: Path, br
 @asynccontextmanager
 async def device(port: int, **mqtt: object) -> AsyncIterator[Publishing]:
     settings = settings_of(port=port, **mqtt)
+    link = predictions_link(settings, Link)
     assert settings.infer.mqtt is not None
-    made = Publishing(settings, settings.infer.mqtt, SystemClock())
+    assert link is not None
+    made = Publishing(settings, settings.infer.mqtt, link, SystemClock())
     tasks = [asyncio.create_task(run()) for run in made.services().values()]
     yield made
     for task in tasks:

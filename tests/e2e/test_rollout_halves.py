@@ -89,4 +89,4 @@ async def test_a_bad_version_ends_at_the_canary_and_a_good_one_reaches_all(tmp_p
         }
         for one in (barn, yard):
             assert one.status()["model_version"] == 3
-            assert one.router.refused == {}
+            assert one.dispatcher.refused == {}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.agent import Agent
+from edge_agent.app import open_agent
 from edge_agent.config.agent import AgentSettings, LearnSettings, WindowSettings
 from models.contract import Blobs, Profile, Update, blob_of
 from models.methods.disentafl.routing.blob_names import domains_of, route
@@ -64,12 +64,12 @@ class Device:
         )
         for path in (settings.state_dir, settings.cache_dir):
             path.mkdir()
-        self.agent = Agent(settings, [self.source], SystemClock())
+        self.agent = open_agent(settings, [self.source], SystemClock())
 
     @asynccontextmanager
     async def running(self):
         await self.agent.start()
-        tasks = [asyncio.create_task(run()) for run in self.agent.services().values()]
+        tasks = [asyncio.create_task(run()) for run in self.agent.services.values()]
         yield self
         for task in tasks:
             task.cancel()

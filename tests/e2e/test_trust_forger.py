@@ -83,7 +83,7 @@ async def test_an_agent_acts_on_nothing_that_a_forger_publishes(tmp_path, broker
             noisier = TASK.model_copy(update={"seed": TASK.seed + 1})
             await fleet.task(noisier, signed=good)
             await refused("the task is not the one that was signed")
-            assert agent.workspace().task == TASK
+            assert agent.tasks.workspace.task == TASK
             # an offer of another base, with a feature graph, and unsigned
             base, other = version(fake), version(fake, 1, seed=1)
             genuine = fleet.offer(base)

@@ -16,6 +16,7 @@ from edge_agent.sources import SampleBatch
 from edge_agent.windows.collector import Collector
 from models.data import window_set
 from runtime.clock import ManualClock
+from runtime.concurrency.signals import Signal
 from runtime.process.daemon import Progress
 from tests.support.agent_data import motion
 from tests.support.agent_link import until
@@ -111,7 +112,12 @@ class Cable:
 async def test_no_context_reaches_over_the_time_in_which_a_sensor_was_away(tmp_path):
     clock, cable = ManualClock(), Cable()
     collector = Collector(
-        read(config(tmp_path)), [cable], clock=clock, listener=lambda _: None, progress=Progress()
+        read(config(tmp_path)),
+        [cable],
+        clock=clock,
+        listener=lambda _: None,
+        changed=Signal(),
+        progress=Progress(),
     )
     await collector.use(TASK)
     work = collector.workspace

@@ -27,7 +27,7 @@ def append(folder, *triples):
 async def test_rounds_go_on_with_the_last_good_graph_and_take_what_came_when_it_is_mended(tmp_path):
     async with living(tmp_path) as agent:
         await announce(agent)
-        await until(lambda: agent.session.state().windows == 6)
+        await until(lambda: agent.reporter.state().windows == 6)
         append(tmp_path, ("well", "feeds", "pump"))
         (tmp_path / "text.npz").write_bytes(b"PK half")
         agent.learner.offer(next_offer(agent, 1))
@@ -50,13 +50,13 @@ async def test_an_agent_starts_without_its_files_says_what_it_lacks_and_learns_w
         secret = (tmp_path / "fleet.secret").read_bytes()
         (tmp_path / "fleet.secret").unlink()
         await announce(agent)
-        await until(lambda: agent.workspace().trouble() is not None)
-        assert "the fleet's secret is not there" in agent.workspace().trouble().words
-        assert "there is no graph to learn from" in agent.workspace().trouble().words
+        await until(lambda: agent.tasks.workspace.trouble() is not None)
+        assert "the fleet's secret is not there" in agent.tasks.workspace.trouble().words
+        assert "there is no graph to learn from" in agent.tasks.workspace.trouble().words
         agent.learner.offer(next_offer(agent, 1))
         await until(lambda: agent.learner.why == "0 triples to learn from, the task wants 4")
         (tmp_path / "fleet.secret").write_bytes(secret)
-        await until(lambda: agent.session.state().windows == 6)
+        await until(lambda: agent.reporter.state().windows == 6)
         agent.learner.offer(next_offer(agent, 1))
         await until(lambda: agent.learner.trained == 1)
         assert sizes(agent) == [6]

@@ -7,7 +7,6 @@ import pytest
 
 from edge_agent.agent import Agent
 from edge_agent.app import load
-from edge_agent.status.report import report
 from lichen_lab.simulation.deterministic.machine.disk import SimDisk
 from protocol.errors import Reason, Transient
 from protocol.frames.frame import digest
@@ -47,22 +46,22 @@ async def test_killed_between_ledger_and_spool_it_sends_again_and_does_not_train
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = agent_in(tmp_path)
-    agent.learner._ledger.spooled(OFFER, NAME)
-    agent.spool.put(task="toy", round_=3, digest=NAME, payload=FRAME, carry=None)
+    agent.storage.ledger.spooled(OFFER, NAME)
+    agent.storage.spool.put(task="toy", round_=3, digest=NAME, payload=FRAME, carry=None)
 
     def killed(_digest: str) -> bool:
         raise KilledHere
 
-    monkeypatch.setattr(agent.spool, "clear", killed)
+    monkeypatch.setattr(agent.storage.spool, "clear", killed)
     with pytest.raises(KilledHere):
-        await agent.router.handle(receipt())
+        await agent.dispatcher.handle(receipt())
     agent.close()
 
     again = agent_in(tmp_path)
-    assert [entry.digest for entry in again.spool.pending()] == [NAME], "it is sent again"
-    assert "was accepted" in again.learner._ledger.why_not(OFFER), "and not trained again"
-    await again.router.handle(receipt())
-    assert again.spool.pending() == []
+    assert [entry.digest for entry in again.storage.spool.pending()] == [NAME], "it is sent again"
+    assert "was accepted" in again.storage.ledger.why_not(OFFER), "and not trained again"
+    await again.dispatcher.handle(receipt())
+    assert again.storage.spool.pending() == []
     assert again.outbox.accepted == 1
     again.close()
 
@@ -71,29 +70,29 @@ async def test_an_accepted_update_that_is_refused_afterwards_is_counted_once_and
     tmp_path: Path,
 ) -> None:
     agent = agent_in(tmp_path)
-    agent.learner._ledger.spooled(OFFER, NAME)
-    agent.spool.put(task="toy", round_=3, digest=NAME, payload=FRAME, carry=None)
-    await agent.router.handle(receipt())
-    assert agent.session.state().withdrawn is None
+    agent.storage.ledger.spooled(OFFER, NAME)
+    agent.storage.spool.put(task="toy", round_=3, digest=NAME, payload=FRAME, carry=None)
+    await agent.dispatcher.handle(receipt())
+    assert agent.reporter.state().withdrawn is None
     for _ in range(2):  # the coordinator says it again
-        await agent.router.handle(receipt(status="refused", reason=Reason.OUTLIER, detail="far out"))
+        await agent.dispatcher.handle(receipt(status="refused", reason=Reason.OUTLIER, detail="far out"))
     assert (agent.outbox.accepted, agent.outbox.withdrawn) == (1, 1)
     assert agent.outbox.last_refusal == "outlier: far out"
-    assert report(agent)["outbox"]["withdrawn"] == 1
+    assert agent.status()["outbox"]["withdrawn"] == 1
     assert "was refused: outlier: far out" in agent.learner.why
     agent.close()
 
     again = agent_in(tmp_path)
     assert "outlier: far out" in again.learner.why
-    await again.router.handle(receipt(status="refused", reason=Reason.OUTLIER, detail="far out"))
+    await again.dispatcher.handle(receipt(status="refused", reason=Reason.OUTLIER, detail="far out"))
     assert again.outbox.withdrawn == 0, "it knew"
-    assert again.session.state().withdrawn == (NAME,), "and says so, that it is not told for ever"
+    assert again.reporter.state().withdrawn == (NAME,), "and says so, that it is not told for ever"
     again.close()
 
 
 async def test_a_receipt_for_what_is_not_here_writes_nothing(tmp_path: Path) -> None:
     agent = agent_in(tmp_path)
-    await agent.router.handle(receipt())
+    await agent.dispatcher.handle(receipt())
     assert not (tmp_path / "state" / "rounds.json").exists()
     assert agent.outbox.accepted == 0
     agent.close()
@@ -101,18 +100,18 @@ async def test_a_receipt_for_what_is_not_here_writes_nothing(tmp_path: Path) -> 
 
 async def test_a_receipt_on_a_disk_that_fails_ends_nothing_and_the_update_stays(tmp_path: Path) -> None:
     agent = agent_in(tmp_path)
-    agent.learner._ledger.spooled(OFFER, NAME)
-    agent.spool.put(task="toy", round_=3, digest=NAME, payload=FRAME, carry=None)
+    agent.storage.ledger.spooled(OFFER, NAME)
+    agent.storage.spool.put(task="toy", round_=3, digest=NAME, payload=FRAME, carry=None)
     disk = SimDisk(tmp_path)
     token = DISK.set(disk)
     try:
         disk.trouble = errno.EIO
         with pytest.raises(Transient, match="the disk fails"):
-            await agent.router.handle(receipt())
-        assert [entry.digest for entry in agent.spool.pending()] == [NAME]
+            await agent.dispatcher.handle(receipt())
+        assert [entry.digest for entry in agent.storage.spool.pending()] == [NAME]
         disk.trouble = 0
-        await agent.router.handle(receipt())
-        assert agent.spool.pending() == []
+        await agent.dispatcher.handle(receipt())
+        assert agent.storage.spool.pending() == []
     finally:
         DISK.reset(token)
         agent.close()

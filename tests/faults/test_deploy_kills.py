@@ -77,7 +77,7 @@ async def stopped(device: Device) -> None:
     """The agent ends in order while version 2 is on trial."""
     device.point(2, serial=5, trial=RULES, own=True)
     await device.runs(2)
-    await device.deployment.stop()
+    await device.deployment.executor.stop()
 
 
 ENDS = {good: 2, bad: 1, withdrawn: 1, stopped: 2}
@@ -85,7 +85,7 @@ ENDS = {good: 2, bad: 1, withdrawn: 1, stopped: 2}
 
 async def lived(device: Device, scene: Scene) -> None:
     """One life; a cut in any of its tasks ends it."""
-    services = [asyncio.create_task(run()) for run in (device.deployment.run, device.deployment.keep)]
+    services = [asyncio.create_task(run()) for run in (device.deployment.run, device.deployment.executor.run)]
     doing = asyncio.create_task(scene(device))
     try:
         await asyncio.wait([*services, doing], return_when=asyncio.FIRST_COMPLETED)

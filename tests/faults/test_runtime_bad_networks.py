@@ -14,7 +14,6 @@ from coordinator.ingest.chunked_uploads import Uploads
 from coordinator.messaging.blob_server import BlobServer
 from coordinator.messaging.sender import Post
 from edge_agent.config.agent import AgentSettings
-from edge_agent.messaging.outbox import Outbox
 from protocol.errors import Refused, Transient
 from protocol.messages import BlobPointer, BlobRef, Fetch, Receipt, Want, decode, encode
 from protocol.topics import Kind, coordinator_filters, device_filters, device_topic, parse, ping_topic
@@ -23,6 +22,7 @@ from runtime.mqtt.link import Link
 from runtime.storage.blob_fetcher import Fetcher
 from runtime.storage.blob_store import BlobStore
 from runtime.storage.spool import Spool
+from tests.support.agent_parts import outbox_of
 from tests.support.brokers import BrokerProcess, mosquitto_process
 from tests.support.links import quick, running, until
 from tests.support.proxy import Proxy
@@ -121,7 +121,7 @@ class Stage:
         self.blobs = BlobStore(root / "served")
         settings = AgentSettings(fleet=fleet, device=self.device, outbox={"resend_s": 2.0})
         self.spool = Spool(root / "spool.sqlite3", 1 << 30)
-        self.outbox = Outbox(agent, self.spool, settings, SystemClock())
+        self.outbox = outbox_of(agent, self.spool, settings)
         self.fetcher = Fetcher(
             agent.publish, fleet, self.device, BlobStore(root / "pulled"), lambda: agent.chunk_bytes
         )
@@ -157,11 +157,7 @@ class Stage:
             if route.kind is Kind.DOWN_BLOB:
                 self.fetcher.on_chunk(route.digest or "", route.index or 0, message.payload)
             elif route.kind is Kind.RECEIPT:
-                answer = decode(message.payload, Receipt, Want)
-                if isinstance(answer, Want):
-                    self.outbox.on_want(answer)
-                else:
-                    await self.outbox.on_receipt(answer)
+                await self.outbox.on_answer(route, message.payload)
             message.ack()
 
     async def cloud_reads(self) -> None:

@@ -8,16 +8,15 @@ from pathlib import Path
 import pytest
 
 from edge_agent.config.agent import AgentSettings
-from edge_agent.messaging.outbox import Outbox
 from protocol.base import MAX_NAME
 from protocol.errors import Misconfigured, Refused
 from protocol.frames.frame import digest
 from protocol.messages import Want
 from protocol.topics import MAX_SLASHES, MAX_TOPIC_BYTES
-from runtime.clock import SystemClock
 from runtime.mqtt.link import Link
 from runtime.settings.load import MqttSettings, Section, load
 from runtime.storage.spool import Spool
+from tests.support.agent_parts import outbox_of
 from tests.support.fake_broker import FakeBroker, fake_broker
 from tests.support.links import quick, running, until
 
@@ -110,7 +109,7 @@ async def test_an_upload_with_the_aws_profile_keeps_every_limit_of_aws(tmp_path)
             name = digest(payload)
             spool = Spool(tmp_path / "spool.sqlite3", 1 << 30)
             spool.put(task="t", round_=1, digest=name, payload=payload, carry=None)
-            outbox = Outbox(link, spool, settings, SystemClock())
+            outbox = outbox_of(link, spool, settings)
             sending = asyncio.create_task(outbox.run())
             await until(lambda: fake.published)
             outbox.on_want(Want(digest=name, missing=((0, 12),)))

@@ -50,8 +50,8 @@ async def test_a_question_that_is_called_off_while_it_is_sent_leaves_nothing():
 
 async def test_a_process_that_is_stopped_before_it_reads_a_large_batch_costs_that_batch(tmp_path):
     infer = inference(timeout_s=0.5)
-    service = asyncio.ensure_future(infer.run())
     seen = watched(infer)
+    service = asyncio.ensure_future(infer.run(observe=seen.append))
     try:
         infer.install(await infer.load(put(tmp_path / "a")))
         os.kill(infer.model.pid, signal.SIGSTOP)
@@ -100,8 +100,8 @@ async def test_what_forks_models_and_does_not_answer_is_ended_and_another_answer
 @pytest.mark.parametrize("then", ["the end", "another model"])
 async def test_a_process_that_hangs_ends_with_its_batch_or_the_agent(tmp_path, then):
     infer = inference(timeout_s=60 if then == "the end" else 0.5)
-    service = asyncio.ensure_future(infer.run())
     seen = watched(infer)
+    service = asyncio.ensure_future(infer.run(observe=seen.append))
     infer.install(await infer.load(put(tmp_path / "a")))
     after = await infer.load(put(tmp_path / "b", other()))
     hung, forks = infer.model.pid, infer._zygote.pid

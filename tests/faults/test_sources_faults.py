@@ -9,8 +9,9 @@ from contextlib import aclosing, suppress
 import numpy as np
 import pytest
 
-from edge_agent.sources import LabelBatch, SampleBatch, open_source
+from edge_agent.sources import LabelBatch, SampleBatch
 from edge_agent.sources.mqtt import source as mqtt_module
+from edge_agent.sources.registry import open_source
 from models.data.streams.windows import Windower
 from runtime.clock import SystemClock
 from tests.support.agent_link import until

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from edge_agent.agent import Agent
+from edge_agent.app import open_agent
 from edge_agent.config.agent import AgentSettings
 from lichen_lab.simulation.deterministic.scenario.toy_method import ToySource, ToyTrainer
 from protocol.errors import Reason
@@ -63,9 +64,9 @@ async def agent(folder: Path, port: int, name: str, train_s: float) -> AsyncIter
     )
     rates = {"acc": 2, "temp": 1}
     worker = ToyTrainer(clock, train_s, rng if train_s else Hasty(1), 0.0)
-    made = Agent(settings, [ToySource(rates, clock, rng, 5.0, 0.0)], clock, worker=worker)
+    made = open_agent(settings, [ToySource(rates, clock, rng, 5.0, 0.0)], clock, worker=worker)
     await made.start()
-    tasks = [asyncio.create_task(run()) for run in made.services().values()]
+    tasks = [asyncio.create_task(run()) for run in made.services.values()]
     try:
         yield made
     finally:
@@ -98,6 +99,6 @@ async def test_a_refusal_after_the_receipt_is_said_over_kills_of_both_until_it_i
         await stack.enter_async_context(coordinator(tmp_path, port))
         await until(lambda: device.outbox.withdrawn == 1, 40)
         assert device.outbox.last_refusal.startswith(Reason.WRONG_DIGEST)
-        assert [e.status for e in device.learner._ledger._entries] == ["refused"]
+        assert [e.status for e in device.storage.ledger._entries] == ["refused"]
         await until(lambda: rows(tmp_path, "select * from withdrawn") == [], 40)
         assert slow.outbox.withdrawn == 0

@@ -4,7 +4,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_agent.deployment.events import (
-    Answers,
     Damaged,
     Declined,
     Do,
@@ -12,12 +11,14 @@ from edge_agent.deployment.events import (
     Fetch,
     Fetched,
     GivenUp,
+    Loaded,
     Phase,
     Pointed,
     Refused,
     Standing,
     Started,
     Stopped,
+    Swap,
     Tick,
     Withdrawn,
 )
@@ -29,7 +30,7 @@ from protocol.messages import BlobRef, ModelPointer, State, decode, encode
 from protocol.rollout import Trial
 from tests.support.agent_bundle import bundle
 from tests.support.agent_data import toy_task
-from tests.support.trial_runner import classes
+from tests.support.trial_runner import MODEL, classes
 
 MANIFEST = unpack(bundle(toy_task()))[0]
 DIGESTS = tuple(letter * 64 for letter in "abcd")
@@ -57,7 +58,7 @@ batches = st.builds(
 events = st.one_of(
     st.builds(Pointed, pointers),
     st.builds(Fetched, models, rules),
-    st.just(Answers()),
+    st.just(Loaded(MODEL)),
     st.builds(Refused, st.just("no")),
     st.builds(Declined, models, st.just("no")),
     batches,
@@ -101,7 +102,7 @@ def test_a_committed_model_has_passed_and_only_a_commit_or_damage_replaces_it(
         if before.book.committed is not None and book.committed != before.book.committed:
             same = book.committed is not None and book.committed.digest == before.book.committed.digest
             assert same or Do.KEEP in commands or isinstance(event, Damaged)
-        if Do.SWAP in commands:
+        if Swap(MODEL) in commands:
             assert before.book.trial is not None, "the book named it before"
         if Do.LOAD in commands:
             assert Do.WRITE in commands

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from edge_agent.config.agent import AgentSettings, WindowSettings
-from edge_agent.sources import open_source
+from edge_agent.sources.registry import open_source
 from edge_agent.windows.collector import Collector, Judged
 from protocol.tasks.task import Modality, Task, Window
 from runtime.clock import SystemClock
-from runtime.process.daemon import Progress
+from tests.support.agent_parts import collector_of
 
 TASK = Task(
     name="t",
@@ -39,7 +39,7 @@ async def collecting(folder: Path, *tables: dict[str, Any]) -> AsyncIterator[tup
     )
     names = TASK.modality_names
     sources = [open_source(t, f"source[{i}]", folder, names, clock) for i, t in enumerate(tables)]
-    collector = Collector(settings, sources, clock=clock, listener=seen.append, progress=Progress())
+    collector = collector_of(settings, sources, clock, seen.append)
     await collector.use(TASK)
     tasks = [asyncio.create_task(collector.run())]
     tasks += [asyncio.create_task(collector.run_source(source)) for source in sources]

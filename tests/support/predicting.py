@@ -3,13 +3,18 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from weakref import WeakKeyDictionary
 
-from edge_agent.inference.service import Inference
+from edge_agent.inference.onnx_models.observation import Seen
+from edge_agent.inference.service import Inference, Publish
+
+OBSERVED: WeakKeyDictionary[Inference, list[Seen]] = WeakKeyDictionary()
 
 
 @asynccontextmanager
-async def predicting(inference: Inference) -> AsyncIterator[Inference]:
-    task = asyncio.create_task(inference.run())
+async def predicting(inference: Inference, publish: Publish | None = None) -> AsyncIterator[Inference]:
+    seen = OBSERVED.setdefault(inference, [])
+    task = asyncio.create_task(inference.run(publish=publish, observe=seen.append))
     await asyncio.sleep(0)
     try:
         yield inference

@@ -23,6 +23,7 @@ from protocol.bundle import unpack
 from runtime.clock import SystemClock
 from tests.support.agent_bundle import bundle, tiny_onnx
 from tests.support.agent_data import toy_task
+from tests.support.predicting import OBSERVED
 
 TASK = toy_task()
 NAMES = TASK.modality_names
@@ -63,9 +64,8 @@ def probabilities(batch: Judged, bias: float = 0.0) -> np.ndarray:
 
 
 def watched(inference: Inference) -> list[Seen]:
-    seen: list[Seen] = []
-    inference.watch = seen.append
-    return seen
+    """What :func:`tests.support.predicting.predicting` observes of it."""
+    return OBSERVED.setdefault(inference, [])
 
 
 def inference(zygote: Zygote | None = None, **changes: Any) -> Inference:

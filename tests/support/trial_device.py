@@ -13,6 +13,7 @@ from protocol.errors import Transient
 from protocol.messages import BlobRef, ModelPointer
 from protocol.rollout import Trial
 from runtime.clock import Clock
+from runtime.concurrency.signals import Signal
 from tests.support.agent_bundle import bundle, ref_of
 from tests.support.agent_data import toy_task
 from tests.support.agent_link import until
@@ -44,6 +45,16 @@ class Shelf:
         del digest
 
 
+class Changes(Signal):
+    """How often it was set."""
+
+    count = 0
+
+    def set(self) -> None:
+        self.count += 1
+        super().set()
+
+
 class Device:
     """One life."""
 
@@ -60,20 +71,18 @@ class Device:
         self.runner = runner or FakeRunner()
         self.shelf = Shelf(shelf)
         self.work: Any = SimpleNamespace(task=TASK, modalities=TASK.modality_names)
-        self.changes = 0
+        self.changes = Changes()
         self.deployment = Deployment(
             self.folder,
             self.shelf,  # type: ignore[arg-type]  # a shelf is as good as a fetcher here
             self.runner,
-            lambda: self.work,
+            SimpleNamespace(workspace=self.work),
             fetch_timeout_s=1,
-            changed=self._changed,
+            changed=self.changes,
             settings=settings or DeploySettings(trial=FOUR),
             clock=clock,
         )
-
-    def _changed(self) -> None:
-        self.changes += 1
+        self.runner.observe = self.deployment.executor.observe
 
     @property
     def book(self) -> Any:
@@ -89,7 +98,7 @@ class Device:
 
     async def written(self) -> None:
         """Until nothing waits to be written or removed."""
-        acting = self.deployment._acting
+        acting = self.deployment.executor
         await until(lambda: not acting._unwritten and not acting._untidy, 20)
         async with acting.coming:
             await acting.written()
@@ -113,7 +122,9 @@ def put(shelf: Path, version: int) -> bytes:
 async def living(make: Callable[[], Device]) -> AsyncIterator[Device]:
     """Its services run meanwhile."""
     device = make()
-    tasks = [asyncio.create_task(service()) for service in (device.deployment.run, device.deployment.keep)]
+    tasks = [
+        asyncio.create_task(service()) for service in (device.deployment.run, device.deployment.executor.run)
+    ]
     try:
         yield device
     finally:

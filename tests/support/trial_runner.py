@@ -9,8 +9,10 @@ import numpy as np
 
 from edge_agent.inference.onnx_models.observation import Seen
 from edge_agent.inference.onnx_models.window_model import read_manifest
-from protocol.bundle import BundleManifest
+from protocol.bundle import BundleManifest, unpack
 from protocol.errors import Reason, Refused
+from tests.support.agent_bundle import bundle
+from tests.support.agent_data import toy_task
 
 
 @dataclass
@@ -25,6 +27,9 @@ class FakeModel:
 
     def close(self) -> None:
         self.ended = True
+
+
+MODEL = FakeModel(Path("models/f"), unpack(bundle(toy_task()))[0])
 
 
 def classes(*indices: int, classes: int = 3) -> dict[str, Any]:
@@ -43,7 +48,7 @@ class FakeRunner:
     def __post_init__(self) -> None:
         self.available = True
         self.off_because = "no model yet"
-        self.watch: Callable[[Seen], None] = lambda _: None
+        self.observe: Callable[[Seen], None] = lambda _: None
         self.model: FakeModel | None = None
         self.beside: FakeModel | None = None
         self.loaded: list[str] = []
@@ -95,4 +100,4 @@ class FakeRunner:
             before_manifest=self.beside.manifest if self.beside is not None else None,
             **{"y_B": np.full(max(1, len(said)), -1), **more},
         )
-        self.watch(seen)
+        self.observe(seen)

@@ -7,6 +7,7 @@ from coordinator.daemon import Coordinator
 from coordinator.storage.write_behind import MAX_ROWS
 from edge_agent.agent import Agent
 from edge_agent.messaging.outbox import MAX_WANTS
+from edge_agent.messaging.round_metrics import MAX_WAITING
 from lichen_lab.simulation.deterministic.machine.daemons import Device, Headquarters
 from lichen_lab.simulation.deterministic.machine.event_loop import SimLoop
 from lichen_lab.simulation.deterministic.machine.node import Node
@@ -39,10 +40,10 @@ def of_agent(agent: Agent) -> dict[str, tuple[int, int]]:
     """What an agent holds -> (size, bound)."""
     work, settings = agent.collector.workspace, agent.settings
     found = {
-        "bytes in the spool": (agent.spool.bytes_used, settings.outbox.budget_bytes),
-        "metrics that wait": (agent._metrics.qsize(), 16),  # noqa: SLF001 - an observer looks inside
+        "bytes in the spool": (agent.storage.spool.bytes_used, settings.outbox.budget_bytes),
+        "metrics that wait": (len(agent.metrics), MAX_WAITING),
         "files of interrupted writes": (len(list(settings.state_dir.glob(".tmp-*"))), 1),
-        "answers in the outbox": (len(agent.outbox._wants), MAX_WANTS),  # noqa: SLF001 - as above
+        "answers in the outbox": (len(agent.outbox._wants), MAX_WANTS),  # noqa: SLF001 - an observer looks inside
     }
     if work is not None:
         found["bytes in the window store"] = (work.store.stock().bytes, settings.store.budget_bytes)

@@ -52,9 +52,9 @@ async def test_an_agent_leaves_new_kinds_and_commands_aside_and_counts_them(tmp_
             (Kind.CMD, said(kind="greeting")),
             (Kind.OFFER, said(kind="greeting")),
         ):
-            await agent.router._take(Message(device_topic("f", "d", kind), payload, False))
-        await agent.router._take(Message("lichen/v1/f/d/d/down/greeting", b"hello", False))
-    assert agent.router.refused == {"unknown_kind": 4}
+            await agent.dispatcher._take(Message(device_topic("f", "d", kind), payload, False))
+        await agent.dispatcher._take(Message("lichen/v1/f/d/d/down/greeting", b"hello", False))
+    assert agent.dispatcher.refused == {"unknown_kind": 4}
     assert {line["log_level"] for line in logs if "refused" in line["event"]} == {"debug"}
     agent.close()
 
@@ -64,14 +64,14 @@ async def test_a_receipt_with_a_new_reason_or_status_settles_the_outbox(tmp_path
     offer = Offer(task="toy", round=1, base=DIGEST, base_size=5, closes_in_s=9)
     for frame, status, reason in ((b"one", "refused", "too_weird"), (b"two", "postponed", "moon")):
         mark = digest(frame)
-        agent.spool.put(task="toy", round_=1, digest=mark, payload=frame, carry=None)
-        agent.learner._ledger.spooled(offer, mark)
+        agent.storage.spool.put(task="toy", round_=1, digest=mark, payload=frame, carry=None)
+        agent.storage.ledger.spooled(offer, mark)
         sent = said(kind="receipt", task="toy", round=1, digest=mark, status=status, reason=reason)
-        await agent.router._take(Message(device_topic("f", "d", Kind.RECEIPT), sent, False))
-        assert agent.spool.pending() == []
+        await agent.dispatcher._take(Message(device_topic("f", "d", Kind.RECEIPT), sent, False))
+        assert agent.storage.spool.pending() == []
         assert reason in agent.outbox.last_refusal
     assert agent.outbox.refused == 2
-    assert agent.router.refused == {}
+    assert agent.dispatcher.refused == {}
     known = Ledger(agent.settings.state_dir / "rounds.json", ManualClock()).find(offer)
     assert (known.status, known.reason, known.is_final) == ("refused", "moon", False)
     agent.close()

@@ -58,9 +58,9 @@ class Stand:
         self._seen: Seen | None = None
         self._next = 0
         self.inference = Inference(settings, self._clock, zygote=zygote)
-        self.inference.watch = self._watch
 
-    def _watch(self, seen: Seen) -> None:
+    def observe(self, seen: Seen) -> None:
+        """A batch was answered; on the loop."""
         self._seen = seen
         self._answered.set()
 
@@ -143,7 +143,7 @@ async def swaps(stand: Stand, folders: list[Path], count: int) -> dict[str, Any]
 
 
 async def _measured(what: str, stand: Stand, count: int, folders: list[Path]) -> dict[str, Any]:
-    running = asyncio.ensure_future(stand.inference.run())
+    running = asyncio.ensure_future(stand.inference.run(observe=stand.observe))
     try:
         measure = {"latency": latency, "swaps": swaps}[what]
         return await measure(stand, folders, count)

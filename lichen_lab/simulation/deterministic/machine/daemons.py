@@ -1,9 +1,10 @@
 """The machines of the simulated world: one with the coordinator, the others with the agent, watched."""
 
 import errno
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from contextvars import Context
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,17 +14,64 @@ from coordinator.daemon import Coordinator
 from coordinator.messaging.receipts import Answer, AnswerQueue
 from coordinator.wires import Wires
 from edge_agent.agent import Agent
-from edge_agent.app import live
+from edge_agent.app import live, open_agent
 from edge_agent.config.agent import AgentSettings
+from edge_agent.storage import open_storage
 from lichen_lab.simulation.deterministic.machine.node import Node
 from lichen_lab.simulation.deterministic.scenario.scenario import Scenario
 from lichen_lab.simulation.deterministic.scenario.toy_method import ToyJobs, ToySource, ToyTrainer
 from protocol.base import Wire
-from protocol.messages import Receipt
+from protocol.errors import Refused
+from protocol.messages import Receipt, Want, decode
+from protocol.topics import Kind, parse
 from runtime.concurrency.signals import Signal
+from runtime.mqtt.inbox import Message
+from runtime.storage.spool import Spool
 
 FLEET: Final = "world"
 _CHANNELS: Final = {"acc": 2, "temp": 1}
+
+
+class WatchedSpool(Spool):
+    """The agent's, and the truth is told which frames enter and leave it."""
+
+    def __init__(self, device: "Device", *where: Any, **options: Any) -> None:
+        super().__init__(*where, **options)
+        self._device = device
+
+    def put(self, **update: Any) -> None:
+        """See the base class."""
+        device, truth = self._device, self._device.world.truth
+        device.aside(
+            lambda: truth.spooled(device.name, update["round_"], update["digest"], update["payload"])
+        )
+        super().put(**update)
+
+    def clear(self, digest: str) -> bool:
+        """See the base class."""
+        self._device.aside(lambda: self._device.world.truth.cleared(self._device.name, digest))
+        return super().clear(digest)
+
+
+class WatchedLink:
+    """The agent's, and the truth is told which receipts come."""
+
+    def __init__(self, device: "Device", make_link: Callable[..., Any], *where: Any, **options: Any) -> None:
+        self._device = device
+        self._link = make_link(*where, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._link, name)
+
+    async def messages(self) -> AsyncIterator[Message]:
+        """What arrives."""
+        async for message in self._link.messages():
+            with suppress(Refused):  # damaged on its way
+                if parse(message.topic).kind is Kind.RECEIPT:
+                    answer = decode(message.payload, Receipt, Want)
+                    if isinstance(answer, Receipt):
+                        self._device.world.truth.arrived(self._device.name, answer)
+            yield message
 
 
 class Device(Node):
@@ -39,36 +87,17 @@ class Device(Node):
         source = ToySource(
             channels, self.clock, self.rng("sensor"), scenario.window_every_s, scenario.sensor_fails
         )
-        agent = self.agent = Agent(
-            agent_settings(scenario, self.name, root),
+        settings = agent_settings(scenario, self.name, root)
+        self.agent = open_agent(
+            settings,
             [source],
             self.clock,
-            make_link=self.world.link_maker(self),
+            storage=open_storage(settings, self.clock, partial(WatchedSpool, self)),
+            make_link=partial(WatchedLink, self, self.world.link_maker(self)),
             worker=ToyTrainer(self.clock, scenario.train_s, self.rng("worker"), scenario.work_fails),
             rng=self.rng("jitter"),
         )
-        self._observe(agent)
-        return await live(agent)
-
-    def _observe(self, agent: Agent) -> None:
-        """Remember frames and receipts, without touching what happens."""
-        put, clear, hear = agent.spool.put, agent.spool.clear, agent.outbox.on_receipt
-        truth = self.world.truth
-
-        def on_put(**what: Any) -> None:
-            self.aside(lambda: truth.spooled(self.name, what["round_"], what["digest"], what["payload"]))
-            put(**what)
-
-        def on_clear(digest: str) -> bool:
-            self.aside(lambda: truth.cleared(self.name, digest))
-            return clear(digest)
-
-        async def on_receipt(receipt: Receipt) -> bool:
-            truth.arrived(self.name, receipt)
-            return await hear(receipt)
-
-        vars(agent.spool).update(put=on_put, clear=on_clear)
-        vars(agent.outbox).update(on_receipt=on_receipt)
+        return await live(self.agent)
 
     def may_rot(self, path: Path) -> bool:
         """JSON that the agent keeps, blobs, private tensors; databases while nobody has them open."""
@@ -79,7 +108,11 @@ class Device(Node):
     @property
     def waiting(self) -> int:
         """Updates without receipt."""
-        return 0 if self.agent is None or not self.is_up else len(Context().run(self.agent.spool.pending))
+        return (
+            0
+            if self.agent is None or not self.is_up
+            else len(Context().run(self.agent.storage.spool.pending))
+        )
 
 
 class WatchedSignal(Signal):

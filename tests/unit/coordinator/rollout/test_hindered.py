@@ -12,7 +12,7 @@ from coordinator.fleet.device_registry import Device as Known
 from coordinator.rollout import blocked_devices as hindered
 from coordinator.rollout.model import Course, Member, Rollout
 from coordinator.status.rollout_view import waits
-from edge_agent.status.model_status import hindrance, no_model
+from edge_agent.status.model_status import ModelStatus
 from lichen_lab.simulation.deterministic.machine.disk import SimDisk
 from protocol.errors import Refused, Transient
 from protocol.messages import MAX_WORDS, State, decode, encode
@@ -40,7 +40,7 @@ def agent_of(device, *roles, enabled=True):
     """An agent as what tells of its models sees it."""
     infer = SimpleNamespace(enabled=enabled)
     settings = SimpleNamespace(roles=roles or ("observe",), infer=infer)
-    return SimpleNamespace(deployment=device.deployment, inference=device.runner, settings=settings)
+    return ModelStatus(settings, None, device.runner, device.deployment)
 
 
 # ---- on the device
@@ -51,40 +51,40 @@ async def test_a_device_with_a_full_disk_says_so_until_there_is_room(tmp_path):
     DISK.set(disk)
     async with living(partial(Device, tmp_path / "state", tmp_path / "shelf")) as device:
         agent = agent_of(device)
-        assert hindrance(agent) is None, "nothing was announced: nothing is in the way"
-        assert no_model(agent) == "no model was announced"
+        assert agent.blocked is None, "nothing was announced: nothing is in the way"
+        assert agent.missing == "no model was announced"
         disk.trouble = 28
         bundle = device.point(4, serial=9)
-        await until(lambda: hindrance(agent))
-        said, changes = hindrance(agent), device.changes
+        await until(lambda: agent.blocked)
+        said, changes = agent.blocked, device.changes.count
         assert (said.version, said.bundle, said.serial) == (4, bundle, 9)
         assert said.why.endswith(" is full")
         assert changes, "the coordinator hears of it"
         disk.trouble = 0
         await device.runs(4)
-        await until(lambda: hindrance(agent) is None)
-        assert no_model(agent) == ""
+        await until(lambda: agent.blocked is None)
+        assert agent.missing == ""
 
 
 async def test_what_cannot_be_fetched_is_said_with_its_version(tmp_path):
     async with living(partial(Device, tmp_path / "state", tmp_path / "shelf")) as device:
         digest = device.point(2)
         (tmp_path / "shelf" / digest).unlink()
-        await until(lambda: hindrance(agent_of(device)))
-        assert hindrance(agent_of(device)).version == 2
+        await until(lambda: agent_of(device).blocked)
+        assert agent_of(device).blocked.version == 2
         assert device.deployment.report() is None, "it is no verdict on the model"
 
 
 async def test_words_of_any_length_and_kind_fit_the_message(tmp_path):
     device = Device(tmp_path / "state", tmp_path / "shelf")
     device.deployment.trouble = None, Transient(f"/s/models/{'a' * 64}.part/model.onnx: no space left")
-    said = hindrance(agent_of(device))
+    said = agent_of(device).blocked
     assert said.why == "/s/models/aaaaaaaaaaaa.part/model.onnx: no space left", "a digest hides what matters"
     device.runner.available, device.runner.off_because = False, ESCAPES * 100
-    said = hindrance(agent_of(device))
+    said = agent_of(device).blocked
     assert len(said.why) == MAX_WORDS
     assert said.why.isprintable()
-    assert hindrance(agent_of(device, "train")) is None, "it is not here to infer"
+    assert agent_of(device, "train").blocked is None, "it is not here to infer"
 
 
 async def test_a_device_without_a_model_says_which_of_all_reasons_it_is(tmp_path):
@@ -93,17 +93,17 @@ async def test_a_device_without_a_model_says_which_of_all_reasons_it_is(tmp_path
         device.runner.on_load = device.runner.refuses.add
         device.point(3)
         await until(lambda: device.deployment.last_refusal)
-        assert no_model(agent).startswith("version 3 was refused: ")
-        assert "it dies" in no_model(agent)
-        assert no_model(agent_of(device, "train")) == ""
+        assert agent.missing.startswith("version 3 was refused: ")
+        assert "it dies" in agent.missing
+        assert agent_of(device, "train").missing == ""
         device.runner.on_load = lambda _: None
         device.point(4)
         await device.runs(4)
         device.runner.answer(0, error="it died")
         await until(lambda: device.running is None)
-        assert no_model(agent).startswith("version 4 was rolled back: no answer to 1 of 1")
+        assert agent.missing.startswith("version 4 was rolled back: no answer to 1 of 1")
         device.runner.available, device.runner.off_because = False, "infer.enabled is false"
-        assert no_model(agent) == "infer.enabled is false"
+        assert agent.missing == "infer.enabled is false"
 
 
 def test_old_agents_and_old_coordinators_take_each_other_s_states():

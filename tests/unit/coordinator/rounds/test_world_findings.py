@@ -14,7 +14,6 @@ from coordinator.round_machine.table import apply
 from coordinator.storage.database import Store
 from coordinator.storage.write_behind import Ledger as Refusals
 from edge_agent.messaging import state_reporter
-from edge_agent.messaging.state_reporter import Session
 from edge_agent.training.round_ledger import FINAL_RETRY_S, Ledger
 from protocol.errors import Misconfigured, Reason, Refused, Transient
 from protocol.messages import BlobRef, Offer, Receipt, State, encode
@@ -28,6 +27,7 @@ from runtime.storage.disk import DISK, Disk
 from runtime.storage.spool import Spool
 from tests.support.agent_data import toy_task
 from tests.support.agent_link import FakeLink
+from tests.support.agent_parts import reporter_of
 from tests.support.coordinator_bench import bench
 from tests.support.coordinator_fake import ANYBODY, FLEET, frame, header, tiny_task
 from tests.unit.edge_agent.messaging.test_agent_session import make
@@ -128,31 +128,24 @@ async def test_world_an_offer_that_comes_long_after_a_final_refusal_is_tried(tmp
 async def test_world_an_agent_without_task_connects_anew(settings_of_agent) -> None:
     """The announcement is retained: one that was lost or damaged on its way comes with a new connection."""
     clock, asked, link = ManualClock(), [], FakeLink()
-    made = Session(
-        settings_of_agent,
-        [],
-        link,
-        clock=clock,
-        workspace=lambda: None,
-        model_digest=lambda: None,
-        reconnect=asked.append,
-    )
-    made._miss_task()
+    link.reconnect = asked.append
+    made = reporter_of(settings_of_agent, link, clock)
+    made._request_missing_task()
     await clock.advance(state_reporter._TASKLESS_S - 1)
-    made._miss_task()
+    made._request_missing_task()
     assert asked == []
     await clock.advance(1)
-    made._miss_task()
-    made._miss_task()
+    made._request_missing_task()
+    made._request_missing_task()
     assert len(asked) == 1
     link.connected = False  # as it is for a moment after each asking
-    made._miss_task()
+    made._request_missing_task()
     link.connected = True
     await clock.advance(state_reporter._TASKLESS_S)
-    made._miss_task()
+    made._request_missing_task()
     assert len(asked) == 1, "each time it waits twice as long"
     await clock.advance(state_reporter._TASKLESS_S)
-    made._miss_task()
+    made._request_missing_task()
     assert len(asked) == 2
 
 
@@ -161,17 +154,17 @@ async def test_world_an_announcement_that_was_damaged_on_its_way_takes_nobody_fr
     agent = make(tmp_path)
     topic = broadcast_topic("fleet", Kind.TASK)
     sound = TaskAnnouncement.of(toy_task())
-    await agent.router.handle(Message(topic, encode(sound)))
+    await agent.dispatcher.handle(Message(topic, encode(sound)))
     outer = encode(sound).replace(b'"kind"', b'"ki\xffnd"')
     inner = encode(sound.model_copy(update={"task": sound.task.replace("{", "[", 1)}))
     for damaged in (outer, inner):
         with pytest.raises(Refused) as caught:
-            await agent.router.handle(Message(topic, damaged))
+            await agent.dispatcher.handle(Message(topic, damaged))
         assert caught.value.reason is Reason.MALFORMED
-        assert agent.session.misfit == ""
+        assert agent.tasks.misfit == ""
     with pytest.raises(Refused, match="task"):
-        await agent.router.handle(Message(topic, b'{"kind": "task", "tasks": []}'))
-    assert agent.session.misfit, "JSON that cannot be read is of another release"
+        await agent.dispatcher.handle(Message(topic, b'{"kind": "task", "tasks": []}'))
+    assert agent.tasks.misfit, "JSON that cannot be read is of another release"
 
 
 async def test_world_a_device_that_goes_on_refusing_is_given_the_task_again_ever_less_often(tmp_path) -> None:
@@ -197,9 +190,7 @@ async def test_world_a_device_that_goes_on_refusing_is_given_the_task_again_ever
 
 def test_world_an_unchanged_state_is_said_again_now_and_then(settings_of_agent) -> None:
     clock = ManualClock()
-    made = Session(
-        settings_of_agent, [], FakeLink(), clock=clock, workspace=lambda: None, model_digest=lambda: None
-    )
+    made = reporter_of(settings_of_agent, FakeLink(), clock)
     state = made.state()
     assert isinstance(state, State)
     made._sent, made._sent_at = state, 0.0

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -15,10 +16,10 @@ from coordinator.round_machine.events import Phase, RoundState, Rules
 from coordinator.rounds.progress import Outlook
 from coordinator.status.waits import Picture
 from coordinator.status.waits import waits as coordinator_waits
+from edge_agent.app import open_agent
 from edge_agent.cli import main as agent_cli
 from edge_agent.config.agent import read
 from edge_agent.status import status_file as agent_status
-from edge_agent.status.waits import waits as agent_waits
 from edge_agent.windows.workspace import WindowWorkspace
 from protocol.topics import Kind
 from runtime.clock import ManualClock, SystemClock
@@ -94,90 +95,91 @@ def working(store):
     return SimpleNamespace(trouble=lambda: WindowWorkspace.trouble(SimpleNamespace(store=store)))
 
 
-def agent(**changes):
-    """An agent as its waits see it: all is well."""
-    store = SimpleNamespace(trouble=None)
-    parts = {
-        "link": SimpleNamespace(connected=True, why="connected", since=NOW, until=None),
-        "workspace": lambda: working(store),
-        "learner": SimpleNamespace(why="no offer yet", since=NOW, until=None),
-        "outbox": SimpleNamespace(waiting=0, oldest=None, again_at=None, last_refusal=""),
-        "deployment": SimpleNamespace(trial_wait=lambda: None, why="version 3 runs", since=NOW, until=None),
-        "inference": SimpleNamespace(model="a model", available=True, off_because=""),
-        "renewal": SimpleNamespace(why="the certificate holds", since=None, until=None),
-        "started": NOW - 60,
-        "router": SimpleNamespace(heard=NOW - 20),
-        "verifier": SimpleNamespace(why="", since=None),
-        "publishing": None,
-        "settings": SimpleNamespace(
-            outbox=SimpleNamespace(resend_s=10.0),
-            roles=("observe", "prototype"),
-            infer=SimpleNamespace(enabled=True),
-        ),
-        "session": SimpleNamespace(misfit=""),
-    }
-    return SimpleNamespace(**parts | changes)
+WELL = SimpleNamespace(trouble=None)
 
 
-def test_an_idle_agent_waits_for_an_offer_and_nothing_else():
-    (wait,) = agent_waits(agent())
+def never(*_args, **_options):
+    raise AssertionError("nothing runs here")
+
+
+@contextmanager
+def agent(folder, store=WELL, **settings):
+    """A real agent that nothing is wrong with."""
+    clock, up = ManualClock(), SimpleNamespace(connected=True, why="connected", since=NOW, until=None)
+    clock.set_wall(NOW - 60)
+    up.publish = up.reconnect = up.run = up.messages = never
+    chosen = read(config(folder, **{"roles": ["observe", "prototype"]} | settings))
+    chosen.state_dir.mkdir(exist_ok=True)
+    made = open_agent(chosen, [], clock, make_link=lambda *_a, **_o: up)
+    clock.set_wall(NOW)
+    made.tasks.workspace = None if store is None else working(store)
+    made.inference._model = "a model"
+    made.dispatcher._contact.heard = NOW - 20
+    try:
+        yield made
+    finally:
+        made.storage.close()
+
+
+def test_an_idle_agent_waits_for_an_offer_and_nothing_else(tmp_path):
+    with agent(tmp_path) as idle:
+        (wait,) = idle.report.waits()
     assert (wait.what, wait.why, wait.until) == ("round", "no offer yet", None)
     assert "until the coordinator offers a round" in wait.then
 
 
-def test_an_agent_that_only_observes_waits_for_no_offer():
-    idle = agent()
-    idle.settings.roles = ("observe",)
-    assert agent_waits(idle) == []
+def test_an_agent_that_only_observes_waits_for_no_offer(tmp_path):
+    with agent(tmp_path, roles=["observe"]) as idle:
+        assert idle.report.waits() == []
 
 
-def test_each_trouble_of_an_agent_is_a_wait_of_its_own():
-    store = SimpleNamespace(trouble=(NOW - 9, "no space left"))
-    bad = agent(
-        link=SimpleNamespace(connected=False, why="connection refused", since=NOW - 50, until=NOW + 3),
-        workspace=lambda: working(store),
-        learner=SimpleNamespace(why="training round 4", since=NOW - 5, until=NOW + 595),
-        outbox=SimpleNamespace(waiting=2, oldest=NOW - 400, again_at=NOW + 8, last_refusal="wrong_round: x"),
-        deployment=SimpleNamespace(
-            trial_wait=lambda: None, why="fetching version 3", since=NOW - 1, until=NOW + 300
-        ),
-        renewal=SimpleNamespace(why="not renewed yet", since=NOW - 70, until=NOW + 60),
-    )
-    found = {wait.what: wait for wait in agent_waits(bad)}
+def test_each_trouble_of_an_agent_is_a_wait_of_its_own(tmp_path):
+    with agent(tmp_path, SimpleNamespace(trouble=(NOW - 9, "no space left"))) as bad:
+        vars(bad.link).update(connected=False, why="connection refused", since=NOW - 50, until=NOW + 3)
+        bad.learner._learning.say("training round 4", 595)
+        vars(bad.outbox).update(waiting=2, oldest=NOW - 400, again_at=NOW + 8, last_refusal="wrong_round: x")
+        bad.deployment.say("fetching version 3", 300)
+        vars(bad.renewal).update(why="not renewed yet", since=NOW - 70, until=NOW + 60)
+        found = {wait.what: wait for wait in bad.report.waits()}
     assert list(found) == ["broker", "certificate", "disk", "round", "receipt", "model"]
     assert (found["broker"].since, found["broker"].until) == (NOW - 50, NOW + 3)
     assert (found["certificate"].since, found["certificate"].until) == (NOW - 70, NOW + 60)
     assert found["disk"].since == NOW - 9
     assert found["round"].until == NOW + 595
+    assert found["model"].until == NOW + 300
     assert (found["receipt"].since, found["receipt"].until) == (NOW - 400, NOW + 8)
     assert "2 updates have no receipt" in found["receipt"].why
     assert "wrong_round: x" in found["receipt"].why
 
 
-def test_without_a_task_the_agent_waits_for_one_since_its_start():
-    (task, _) = agent_waits(agent(workspace=lambda: None))
+def test_without_a_task_the_agent_waits_for_one_since_its_start(tmp_path):
+    with agent(tmp_path, None) as made:
+        (task, _) = made.report.waits()
     assert (task.what, task.since) == ("task", NOW - 60)
 
 
-def test_an_update_without_a_receipt_names_the_coordinator_once_it_is_silent():
-    def told(heard, **changes):
-        outbox = SimpleNamespace(waiting=1, oldest=NOW - 400, again_at=NOW + 8, last_refusal="")
-        (wait,) = agent_waits(agent(outbox=outbox, router=SimpleNamespace(heard=heard), **changes))
-        return wait.why
+def test_an_update_without_a_receipt_names_the_coordinator_once_it_is_silent(tmp_path):
+    with agent(tmp_path) as made:
+        vars(made.outbox).update(waiting=1, oldest=NOW - 400, again_at=NOW + 8)
 
-    assert told(NOW - 5) == "an update has no receipt"
-    silent = told(NOW - 300)
-    assert "is the coordinator running? (lichen status)" in silent
-    assert "last heard 2023-11-14 22:08:20" in silent
-    assert "nothing was heard of it since the agent started" in told(None)
-    away = SimpleNamespace(connected=False, why="refused", since=NOW, until=None)
-    outbox = SimpleNamespace(waiting=1, oldest=NOW - 400, again_at=NOW + 8, last_refusal="")
-    waited = agent_waits(agent(outbox=outbox, router=SimpleNamespace(heard=NOW - 300), link=away))
-    assert "coordinator" not in waited[-1].why, "without a broker nobody can tell"
+        def told(heard):
+            made.dispatcher._contact.heard = heard
+            (wait,) = made.report.waits()
+            return wait.why
+
+        assert told(NOW - 5) == "an update has no receipt"
+        silent = told(NOW - 300)
+        assert "is the coordinator running? (lichen status)" in silent
+        assert "last heard 2023-11-14 22:08:20" in silent
+        made.outbox.again_at = NOW + 108
+        assert "nothing was heard of it since the agent started" in told(None)
+        made.dispatcher._contact.heard, made.link.connected = NOW - 300, False
+        assert "coordinator" not in made.report.waits()[-1].why, "without a broker nobody can tell"
 
 
-def test_an_idle_agent_says_when_the_coordinator_was_last_heard():
-    assert "last heard 2023-11-14 22:13:00" in agent_waits(agent())[0].then
+def test_an_idle_agent_says_when_the_coordinator_was_last_heard(tmp_path):
+    with agent(tmp_path) as idle:
+        assert "last heard 2023-11-14 22:13:00" in idle.report.waits()[0].then
 
 
 def kept(path, **fields):

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from edge_agent.cli import main
 from edge_agent.sensors.discovery import found
-from edge_agent.sources import open_source
+from edge_agent.sources.registry import open_source
 from runtime.clock import SystemClock
 from tests.support.fake_iio import FakeDevice, mpu6050, trigger
 

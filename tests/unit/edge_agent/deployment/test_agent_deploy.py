@@ -3,6 +3,7 @@ import json
 import re
 import signal
 from contextlib import asynccontextmanager
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from edge_agent.inference.onnx_models.compatibility import require_fit
 from edge_agent.inference.onnx_models.probe import why_not, words
 from edge_agent.inference.service import MAX_BATCHES, Inference, RotatingLines
 from edge_agent.trust.updater import Trust
-from edge_agent.windows.collector import Collector, Judged
+from edge_agent.windows.collector import Judged
 from edge_agent.windows.quality.meter import QualityMeter
 from models.data.streams.batches import LabelBatch, SampleBatch
 from models.data.streams.windows import Windower
@@ -22,10 +23,11 @@ from protocol.bundle import unpack
 from protocol.errors import Reason, Refused, Transient
 from protocol.messages import ModelPointer
 from runtime.clock import SystemClock
-from runtime.process.daemon import Progress
+from runtime.concurrency.signals import Signal
 from tests.support.agent_bundle import bundle, ref_of, tiny_onnx
 from tests.support.agent_data import toy_recording, toy_task
 from tests.support.agent_link import until
+from tests.support.agent_parts import collector_of
 from tests.support.trust import DEVICE, FLEET, ME
 
 TASK = toy_task()
@@ -82,7 +84,7 @@ async def device(folder, infer=None, first=None, trust_clock=None):
         fleet=FLEET, device=DEVICE, state_dir=folder, cache_dir=folder, source=({},), infer=infer
     )
     clock = SystemClock()
-    collector = Collector(settings, [Source()], clock=clock, listener=lambda _: None, progress=Progress())
+    collector = collector_of(settings, [Source()], clock)
     await collector.use(TASK)
     inference = Inference(settings.infer, clock)
     shelf = Shelf(folder)
@@ -90,14 +92,18 @@ async def device(folder, infer=None, first=None, trust_clock=None):
         folder / "models",
         shelf,
         inference,
-        lambda: collector.workspace,
+        collector,
         fetch_timeout_s=1,
-        changed=lambda: None,
+        changed=Signal(),
         trust=Trust(folder / "trust", first, shelf, trust_clock or clock, 1, ME),
         settings=DeploySettings(trial=TrialSettings(windows=1, max_latency_ratio=1000)),
     )
     deployment.shelf, deployment.inference = shelf, inference
-    services = (deployment.run, deployment.keep, inference.run)
+    services = (
+        deployment.run,
+        deployment.executor.run,
+        partial(inference.run, observe=deployment.executor.observe),
+    )
     tasks = [asyncio.create_task(service()) for service in services]
     yield deployment
     for task in tasks:

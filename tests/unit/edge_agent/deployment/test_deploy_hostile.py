@@ -10,7 +10,7 @@ import pytest
 
 from edge_agent.deployment import bundle_store
 from edge_agent.deployment.announced_pointers import MAX_REFUSED
-from edge_agent.deployment.events import Answers, Fetch, Fetched, Phase, Pointed, Standing
+from edge_agent.deployment.events import Fetch, Fetched, Loaded, Phase, Pointed, Standing
 from edge_agent.deployment.record import Book
 from edge_agent.deployment.state_machine import apply
 from edge_agent.deployment.transitions import another_signer
@@ -20,6 +20,7 @@ from protocol.messages import ModelPointer
 from tests.support.agent_bundle import ref_of
 from tests.support.agent_link import until
 from tests.support.trial_device import Device, living
+from tests.support.trial_runner import MODEL
 from tests.unit.edge_agent.deployment.test_deploy_machine import RULES, A, B, C, batch, kept, pointer
 from tests.unit.edge_agent.deployment.test_deploy_service import commit, folders
 
@@ -44,7 +45,7 @@ def test_a_forged_serial_blocks_until_the_root_exchanges_the_key_and_no_longer(a
     else:
         assert apply(forged, Pointed(pointer(B, 2, 7), 2))[1] == (Fetch(pointer(B, 2, 7)),)
         standing = forged
-        for event in (Fetched(kept(B, 2, 7, epoch=2), RULES), Answers(), batch(B, 4)):
+        for event in (Fetched(kept(B, 2, 7, epoch=2), RULES), Loaded(MODEL), batch(B, 4)):
             standing, _ = apply(standing, event)
     assert (standing.phase, standing.book.serial) == (Phase.COMMITTED, 7)
     assert not another_signer(standing.book, 2)
@@ -54,7 +55,7 @@ def test_a_forged_serial_blocks_until_the_root_exchanges_the_key_and_no_longer(a
 
 def test_a_bundle_that_was_forged_to_be_bad_is_tried_again_when_the_key_was_exchanged() -> None:
     standing = Standing(Book(committed=kept(A, 1, 5, epoch=1), serial=5))
-    for event in (Fetched(kept(B, 2, HIGHEST, epoch=1), RULES), Answers(), batch(B, error="it died")):
+    for event in (Fetched(kept(B, 2, HIGHEST, epoch=1), RULES), Loaded(MODEL), batch(B, error="it died")):
         standing, _ = apply(standing, event)
     again = pointer(B, 2, 7)
     assert standing.book.failed(B, 7)
@@ -148,7 +149,7 @@ async def test_an_orderly_end_before_anything_was_loaded_takes_no_start_back(mak
     early.work = None
     async with living(lambda: early):
         await asyncio.sleep(0.05)
-        await early.deployment.stop()
+        await early.deployment.executor.stop()
     assert make().book.trial.starts == 2
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from edge_agent.deployment.events import (
-    Answers,
     Damaged,
     Declined,
     Do,
@@ -15,6 +14,7 @@ from edge_agent.deployment.events import (
     Fetch,
     Fetched,
     GivenUp,
+    Loaded,
     Outcome,
     Phase,
     Pointed,
@@ -23,6 +23,7 @@ from edge_agent.deployment.events import (
     Standing,
     Started,
     Stopped,
+    Swap,
     Tick,
     TooOld,
     Withdrawn,
@@ -36,7 +37,7 @@ from protocol.messages import BlobRef, ModelPointer
 from protocol.rollout import Trial
 from tests.support.agent_bundle import bundle
 from tests.support.agent_data import toy_task
-from tests.support.trial_runner import classes
+from tests.support.trial_runner import MODEL, classes
 
 MANIFEST = unpack(bundle(toy_task()))[0]
 RULES = Trial(windows=4)
@@ -70,7 +71,7 @@ def words(commands: Sequence[object]) -> str:
 
 
 ON_A = Book(committed=kept(A))
-TRY_B: tuple[Event, ...] = (Fetched(kept(B, 2, 5), RULES), Answers())
+TRY_B: tuple[Event, ...] = (Fetched(kept(B, 2, 5), RULES), Loaded(MODEL))
 
 
 def test_the_book_names_a_model_before_it_is_loaded_and_loads_it_before_it_answers() -> None:
@@ -78,8 +79,8 @@ def test_the_book_names_a_model_before_it_is_loaded_and_loads_it_before_it_answe
     assert one.phase is Phase.FETCHED
     assert commands == (Do.WRITE, Do.LOAD)
     assert one.book.committed == kept(A)
-    two, commands = apply(one, Answers())
-    assert (two.phase, commands) == (Phase.ON_TRIAL, (Do.SWAP,))
+    two, commands = apply(one, Loaded(MODEL))
+    assert (two.phase, commands) == (Phase.ON_TRIAL, (Swap(MODEL),))
 
 
 def test_a_healthy_model_is_committed_in_one_write_and_the_one_before_is_kept() -> None:
@@ -109,9 +110,9 @@ def test_a_bad_model_goes_before_anything_is_written_and_is_not_tried_again() ->
 
 
 def test_the_first_model_of_all_is_on_trial_too_and_there_is_nothing_to_go_back_to() -> None:
-    standing, commands = after(Fetched(kept(A), RULES), Answers(), batch(A, error="no"))
+    standing, commands = after(Fetched(kept(A), RULES), Loaded(MODEL), batch(A, error="no"))
     assert (standing.phase, commands) == (Phase.NONE, (Do.BACK, Do.WRITE, Do.TIDY))
-    standing, _ = after(Fetched(kept(A), RULES), Answers(), batch(A, 4))
+    standing, _ = after(Fetched(kept(A), RULES), Loaded(MODEL), batch(A, 4))
     assert (standing.book.committed, standing.book.before) == (kept(A), None)
 
 
@@ -147,7 +148,7 @@ def test_starts_are_counted_before_it_is_loaded_and_three_are_enough() -> None:
 def test_an_orderly_end_is_no_sign_of_a_bad_model() -> None:
     book = after(*TRY_B, book=ON_A)[0].book
     for _ in range(9):
-        book = after(Started(3), Answers(), Stopped(), book=book)[0].book
+        book = after(Started(3), Loaded(MODEL), Stopped(), book=book)[0].book
     assert after(Started(3), book=book)[0].phase is Phase.FETCHED
 
 
@@ -181,17 +182,17 @@ def test_what_is_newer_ends_the_wait_for_more_windows() -> None:
     newer, rules = pointer(C, 3), Trial(windows=9, min_agreement=1.0)
     for others, stays in ((classes(0), kept(B, 2)), (classes(1), kept(A))):
         one = replace(batch(B), before=others, before_latency_s=0.001)
-        events = (Fetched(kept(B, 2), rules), Answers(), one)
+        events = (Fetched(kept(B, 2), rules), Loaded(MODEL), one)
         standing, commands = after(*events, Pointed(newer), book=ON_A)
         assert (standing.phase, commands[-1]) == (Phase.COMMITTED, Fetch(newer))
         assert standing.book.committed == stays
-    restarted, _ = after(Fetched(kept(B, 2), RULES), Answers(), batch(B), book=ON_A)
+    restarted, _ = after(Fetched(kept(B, 2), RULES), Loaded(MODEL), batch(B), book=ON_A)
     _, commands = apply(Standing(restarted.book), Pointed(newer))
     assert "waits" in words(commands), "it is loaded first"
 
 
 def test_a_rollout_s_trial_is_not_cut_short_by_what_is_merely_newer() -> None:
-    fresh, _ = after(Fetched(kept(B, 2, 5), RULES, rollout=True), Answers(), book=ON_A)
+    fresh, _ = after(Fetched(kept(B, 2, 5), RULES, rollout=True), Loaded(MODEL), book=ON_A)
     newer = pointer(C, 3, 6)
     assert apply(fresh, Pointed(newer))[1] == (Fetch(newer),), "no window came yet: nothing is lost"
     assert isinstance(apply(fresh, Pointed(pointer(C, 1)))[1][0], TooOld)
@@ -215,7 +216,7 @@ def test_an_older_decision_is_out_of_date_and_says_nothing() -> None:
 
 
 def test_without_serials_versions_count() -> None:
-    committed, _ = after(Fetched(kept(B, 2), RULES), Answers(), batch(B, 4), book=ON_A)
+    committed, _ = after(Fetched(kept(B, 2), RULES), Loaded(MODEL), batch(B, 4), book=ON_A)
     (refused,) = apply(committed, Pointed(pointer(A, 1)))[1]
     assert isinstance(refused, TooOld)
     assert "older than version 2, which runs" in refused.why
@@ -325,7 +326,7 @@ def test_marks_are_bounded() -> None:
     standing = Standing(ON_A)
     for number in range(100):
         digest = f"{number:064x}"
-        for event in (Fetched(kept(digest, 2, number), RULES), Answers(), GivenUp("no")):
+        for event in (Fetched(kept(digest, 2, number), RULES), Loaded(MODEL), GivenUp("no")):
             standing, _ = apply(standing, event)
     assert len(standing.book.bad) == 32
     assert standing.book.failed(f"{99:064x}", 99) is not None

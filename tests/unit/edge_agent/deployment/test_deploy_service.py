@@ -53,7 +53,7 @@ async def test_a_good_model_commits_and_the_one_before_sees_the_same_windows_mea
         report = device.deployment.report()
         assert (report.phase, report.serial, report.measures["agreement"]) == ("committed", 5, 1)
         assert device.deployment.trial_wait() is None
-        assert device.deployment.told()["model_trial"]["phase"] == "committed"
+        assert device.deployment.report().phase == "committed"
         assert [p.name for p in device.folder.iterdir() if p.is_dir()].sort() == [first, second].sort()
 
 
@@ -84,13 +84,13 @@ async def test_with_no_network_a_trial_goes_on_after_a_restart_with_what_it_had_
         device.point(2)
         await device.runs(2)
         device.runner.answer(0, 1, 2)
-        await device.deployment.stop()
+        await device.deployment.executor.stop()
     for _ in range(5):  # orderly ends are no sign of a bad model
         async with living(make) as again:
             await again.runs(2)
             assert again.runner.beside.manifest.version == 1
             assert again.deployment.report().measures["windows"] == 3
-            await again.deployment.stop()
+            await again.deployment.executor.stop()
     async with living(make) as last:
         await last.runs(2)
         last.runner.answer(0)

@@ -9,7 +9,7 @@ from coordinator.rollout.model import Abort, Begun, Course, Create, Heard
 from coordinator.rollout.shared import next_serial
 from coordinator.trust import root_ceremony
 from coordinator.trust.repository import DAY_S
-from edge_agent.deployment.events import Answers, Fetch, Fetched, Phase, Pointed, Standing
+from edge_agent.deployment.events import Fetch, Fetched, Loaded, Phase, Pointed, Standing
 from edge_agent.deployment.record import Bad, Book
 from edge_agent.deployment.state_machine import apply
 from protocol import messages
@@ -21,6 +21,7 @@ from tests.support.coordinator_bench import bench
 from tests.support.coordinator_fake import FLEET, tiny_task
 from tests.support.coordinator_routed import PartJobs, Parts
 from tests.support.rollouts import NOW, Fleet, plan, release, report
+from tests.support.trial_runner import MODEL
 from tests.unit.coordinator.rollout.test_rollout_staged import ACC, GYRO, QUICK, Devices, course, deliver
 from tests.unit.edge_agent.deployment.test_deploy_machine import RULES, A, B, C, batch, kept, pointer, words
 from tests.unit.edge_agent.trust.test_trust_daemon import believed
@@ -55,14 +56,14 @@ def test_a_decision_without_a_serial_is_an_old_one_where_decisions_are_signed():
 
 def test_a_replayed_decision_without_a_serial_ends_no_trial():
     trial = play(
-        Fetched(kept(B, 2, 7, epoch=1), RULES), Answers(), book=Book(committed=kept(A, epoch=1), epoch=1)
+        Fetched(kept(B, 2, 7, epoch=1), RULES), Loaded(MODEL), book=Book(committed=kept(A, epoch=1), epoch=1)
     )[0]
     after, _ = apply(trial, Pointed(pointer(A, 1), 1))
     assert after is trial
 
 
 def test_a_first_model_that_failed_is_not_tried_again_for_the_decision_that_brought_it():
-    standing, _ = play(Fetched(kept(A, 1, 5, epoch=1), RULES), Answers(), batch(A, error="it died"))
+    standing, _ = play(Fetched(kept(A, 1, 5, epoch=1), RULES), Loaded(MODEL), batch(A, error="it died"))
     assert (standing.phase, standing.book.epoch) == (Phase.NONE, 1)
     assert apply(standing, Pointed(pointer(A, 1, 5), 1))[1] != (Fetch(pointer(A, 1, 5)),)
     assert "out of date" in words(apply(standing, Pointed(pointer(B, 2, 4), 1))[1]), "replayed"
@@ -73,7 +74,7 @@ def test_what_failed_under_a_new_signer_stays_failed_though_the_model_before_is_
     old = Book(committed=kept(A, 1, HIGHEST, epoch=1), serial=HIGHEST, bad=(Bad(digest=B, serial=HIGHEST),))
     standing, commands = play(Pointed(pointer(B, 2, 7), 2), book=old)
     assert commands == (Fetch(pointer(B, 2, 7)),), "the new signer's first"
-    for event in (Fetched(kept(B, 2, 7, epoch=2), RULES), Answers(), batch(B, error="it died")):
+    for event in (Fetched(kept(B, 2, 7, epoch=2), RULES), Loaded(MODEL), batch(B, error="it died")):
         standing, _ = apply(standing, event)
     assert (standing.book.committed.epoch, standing.book.epoch, standing.book.serial) == (1, 2, 7)
     assert apply(standing, Pointed(pointer(B, 2, 7), 2))[1] != (Fetch(pointer(B, 2, 7)),)

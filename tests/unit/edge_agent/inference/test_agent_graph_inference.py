@@ -6,6 +6,7 @@ import re
 import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -39,6 +40,7 @@ from protocol.messages import ModelPointer, encode
 from protocol.tasks.announcement import TaskAnnouncement
 from protocol.tasks.task import Task
 from runtime.clock import SystemClock
+from runtime.concurrency.signals import Signal
 from tests.support.agent_bundle import bundle as window_bundle
 from tests.support.agent_bundle import ref_of
 from tests.support.agent_data import toy_task
@@ -97,17 +99,22 @@ async def gateway(settings: AgentSettings) -> AsyncIterator[SimpleNamespace]:
     work = GraphWorkspace(TASK, (), GraphReader(graph, secret_path(settings), TASK, ()), clock)
     work.refresh()
     inference = Inference(settings.infer, clock, private)
-    shelf = Shelf(settings.state_dir)
+    shelf, tasks = Shelf(settings.state_dir), SimpleNamespace(workspace=work)
     deployment = Deployment(
         settings.state_dir / "models",
         shelf,
         inference,
-        lambda: work,
+        tasks,
         fetch_timeout_s=1,
-        changed=lambda: None,
+        changed=Signal(),
     )
-    queries = Queries(graph.queries, inference, private, lambda: work, clock=clock, poll_s=0.02)
-    services = (deployment.run, deployment.keep, inference.run, queries.run)
+    queries = Queries(graph.queries, inference, private, tasks, clock=clock, poll_s=0.02)
+    services = (
+        deployment.run,
+        deployment.executor.run,
+        partial(inference.run, observe=deployment.executor.observe),
+        queries.run,
+    )
     tasks = [asyncio.create_task(service()) for service in services]
     yield SimpleNamespace(deployment=deployment, inference=inference, queries=queries, shelf=shelf, work=work)
     for task in tasks:
@@ -160,7 +167,7 @@ async def test_questions_of_a_file_are_answered_and_again_after_a_round(
         await until(lambda: len(written(settings)) == 7)
         assert written(settings)[-1]["tails"][0]["entity"] == "pump"
         assert written(settings)[-1]["tails"][0]["known"] is False
-        assert device.queries.told() == {"questions": 4, "questions_trouble": ""}
+        assert device.queries.status() == {"questions": 4, "questions_trouble": ""}
         device.deployment.offer(device.shelf.put(changed(data, version=4, round=4), 4))
         await until(lambda: len(written(settings)) == 11, 30)
         assert {line["version"] for line in written(settings)[7:]} == {4}

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from edge_agent.agent import Agent
+from edge_agent.app import open_agent
 from edge_agent.cli.main import app
 from edge_agent.knowledge_graph.workspace import BROKEN
-from edge_agent.status.waits import waits
 from models import registry
 from models.contract import Blobs
 from models.knowledge_graph.data import embedding_tables, keyed
@@ -52,15 +51,15 @@ class Teacher:
 async def living(folder, **keys):
     """An agent whose services run, but for its link: blobs are there, or are asked for in vain."""
     write_house(folder)
-    agent = Agent(settings_of(folder, **keys), [], SystemClock(), worker=Teacher())
-    agent.fetched = []
+    agent = open_agent(settings_of(folder, **keys), [], SystemClock(), worker=Teacher())
+    agent.fetcher.fetched = []
 
     async def fetch(ref, _timeout_s):
-        agent.fetched.append(ref.digest)
-        return agent.blobs.path(ref.digest)
+        agent.fetcher.fetched.append(ref.digest)
+        return agent.storage.blobs.path(ref.digest)
 
     agent.fetcher.fetch = fetch
-    services = agent.services()
+    services = agent.services
     tasks = [asyncio.create_task(services[name]()) for name in ("graph", "learner")]
     try:
         yield agent
@@ -72,7 +71,7 @@ async def living(folder, **keys):
 
 
 async def announce(agent, task=TASK):
-    await agent.session.on_task(TaskAnnouncement.of(task), agent.use)
+    await agent.work.act_on(TaskAnnouncement.of(task))
 
 
 def offer(agent, round_: int, blobs: Blobs) -> tuple[Offer, dict[str, str]]:
@@ -82,24 +81,26 @@ def offer(agent, round_: int, blobs: Blobs) -> tuple[Offer, dict[str, str]]:
         encoded = {
             n: encode_tensor(x, codecs.get(n.rsplit("/")[-1], Codec.FLOAT32)) for n, x in tensors.items()
         }
-        refs[name] = agent.blobs.put(encode_frame(BlobHeader(name=name), encoded))
-    base = agent.blobs.put(encode(Manifest(task=TASK.name, method=TASK.method, version=0, blobs=refs)))
+        refs[name] = agent.storage.blobs.put(encode_frame(BlobHeader(name=name), encoded))
+    base = agent.storage.blobs.put(
+        encode(Manifest(task=TASK.name, method=TASK.method, version=0, blobs=refs))
+    )
     made = Offer(task=TASK.name, round=round_, base=base.digest, base_size=base.size, closes_in_s=60)
     return made, {name: ref.digest for name, ref in refs.items()}
 
 
 async def test_its_state_counts_triples_and_tells_who_has_features(tmp_path):
     async with living(tmp_path) as agent:
-        before = agent.session.state()
+        before = agent.reporter.state()
         assert (before.windows, before.modalities) == (0, {})
         await announce(agent)
-        assert agent.session.state().windows == 0, "not read yet"
-        await until(lambda: agent.session.state().windows == 6)
-        state = agent.session.state()
+        assert agent.reporter.state().windows == 0, "not read yet"
+        await until(lambda: agent.reporter.state().windows == 6)
+        state = agent.reporter.state()
         assert state.targets == ()
         assert (state.modalities["text"].windows, state.modalities["text"].missing) == ((5,), 0.167)
-        agent.session._sent, agent.session._sent_at = before, SystemClock().now()
-        assert agent.session.is_due(state), "min_windows is reached"
+        agent.reporter._sent, agent.reporter._sent_at = before, SystemClock().now()
+        assert agent.reporter.is_due(state), "min_windows is reached"
         status = json.loads(json.dumps(agent.status()))
         assert (status["triples"], status["entities"], status["relations"]) == (6, 5, 4)
         assert (status["graph"], status["triples_with"]) == ("ok", {"text": 5})
@@ -108,29 +109,29 @@ async def test_its_state_counts_triples_and_tells_who_has_features(tmp_path):
         assert (before.fleet_secret, state.fleet_secret) == (None, status["fleet_secret"])
         assert words not in encode(state).decode()
         other = state.model_copy(update={"fleet_secret": "0" * 16})
-        agent.session._sent, agent.session._sent_at = other, SystemClock().now() - 60
-        assert agent.session.is_due(state), "another secret is said soon"
+        agent.reporter._sent, agent.reporter._sent_at = other, SystemClock().now() - 60
+        assert agent.reporter.is_due(state), "another secret is said soon"
 
 
 async def test_a_new_triple_is_in_the_next_round_and_no_name_goes_up(tmp_path):
     names = {name for fact in HOUSE for name in fact} | {"well"}
     async with living(tmp_path) as agent:
         await announce(agent)
-        await until(lambda: agent.session.state().windows == 6)
+        await until(lambda: agent.reporter.state().windows == 6)
         spec = registry.method(TASK.method)
         state = spec.client().initial(TASK, 0)
         agent.learner.offer(offer(agent, 1, state)[0])
         await until(lambda: agent.learner.trained == 1)
-        (entry,) = agent.spool.pending()
-        frame = agent.spool.payload(entry.digest)
+        (entry,) = agent.storage.spool.pending()
+        frame = agent.storage.spool.payload(entry.digest)
         header, tensors = decode_frame(frame, UpdateHeader)
         assert (header.samples, header.weight, header.counts) == (6, 6, {"text": (5,)})
         assert len(tensors["keys/new"]) == 5
-        secret = agent.workspace().snapshot.secret
+        secret = agent.tasks.workspace.snapshot.secret
         for name in names:
             assert name.encode() not in frame
             assert key(secret, name, RELATIONS) not in frame
-        kept = agent.learner._private.read(TASK.name)
+        kept = agent.storage.private.read(TASK.name)
         assert embedding_tables.tables(kept).entities_EVD.shape[0] == 5
         with (tmp_path / "facts.tsv").open("a") as file:
             file.write(lines([("well", "feeds", "pump")]))
@@ -140,13 +141,13 @@ async def test_a_new_triple_is_in_the_next_round_and_no_name_goes_up(tmp_path):
         assert (len(first), len(second)) == (6, 7)
         assert np.array_equal(second.entity_keys_E16[:5], first.entity_keys_E16)
         assert second.features["text"][5].tolist() == [1, 1]
-        assert len(embedding_tables.tables(agent.learner._private.read(TASK.name)).entities_EVD) == 6
+        assert len(embedding_tables.tables(agent.storage.private.read(TASK.name)).entities_EVD) == 6
 
 
 async def test_its_own_rows_are_on_its_route_and_no_other_devices(tmp_path):
     async with living(tmp_path) as agent:
         await announce(agent)
-        await until(lambda: agent.session.state().windows == 6)
+        await until(lambda: agent.reporter.state().windows == 6)
         state = registry.method(TASK.method).client().initial(TASK, 0)
         keys = np.full((1, 16), 7, np.float32)
         for device in ("d", "other"):
@@ -158,42 +159,42 @@ async def test_its_own_rows_are_on_its_route_and_no_other_devices(tmp_path):
         agent.learner.offer(made)
         await until(lambda: agent.learner.trained == 1)
         assert agent.learner.routes.last == ("projection/text", "rows/d")
-        assert digests["rows/d"] in agent.fetched
-        assert digests["rows/other"] not in agent.fetched
+        assert digests["rows/d"] in agent.fetcher.fetched
+        assert digests["rows/other"] not in agent.fetcher.fetched
 
 
 async def test_a_file_that_breaks_is_said_everywhere_and_the_last_good_graph_stays(tmp_path):
     async with living(tmp_path) as agent:
         await announce(agent)
-        await until(lambda: agent.session.state().windows == 6)
-        good = agent.session.state()
+        await until(lambda: agent.reporter.state().windows == 6)
+        good = agent.reporter.state()
         (tmp_path / "text.npz").write_bytes(b"half a file")
-        await until(lambda: agent.session.state().modalities["text"].reasons == (BROKEN,))
-        assert agent.session.state().windows == 6
-        agent.session._sent, agent.session._sent_at = good, SystemClock().now() - 60
-        assert agent.session.is_due(agent.session.state())
-        assert "boiler" not in agent.session.state().model_dump_json()
+        await until(lambda: agent.reporter.state().modalities["text"].reasons == (BROKEN,))
+        assert agent.reporter.state().windows == 6
+        agent.reporter._sent, agent.reporter._sent_at = good, SystemClock().now() - 60
+        assert agent.reporter.is_due(agent.reporter.state())
+        assert "boiler" not in agent.reporter.state().model_dump_json()
         (wait,) = [one for one in agent.status()["waits"] if one["what"] == "graph"]
         assert "text.npz: cannot be read as features" in wait["why"]
         assert "the graph before it is used" in wait["why"]
         assert agent.status()["graph"].startswith("cannot be used since")
-        assert len(agent.workspace().material(0)[1]) == 6
+        assert len(agent.tasks.workspace.material(0)[1]) == 6
         write_features(tmp_path / "text.npz", named({"pump": [1.0, 1.0]}))
-        await until(lambda: not agent.session.state().modalities["text"].reasons)
+        await until(lambda: not agent.reporter.state().modalities["text"].reasons)
         assert agent.status()["graph"] == "ok"
 
 
 async def test_a_task_on_windows_and_one_on_graphs_follow_each_other(tmp_path):
     async with living(tmp_path) as agent:
         await announce(agent)
-        await until(lambda: agent.session.state().windows == 6)
+        await until(lambda: agent.reporter.state().windows == 6)
         with pytest.raises(Refused, match="delivers none of its modalities"):
             await announce(agent, toy_task())
         agent.sources.append(type("Toy", (), {"name": "toy", "channels": {"acc": 3}})())
         await announce(agent, toy_task())
-        assert set(agent.session.state().modalities) == {"acc"}
+        assert set(agent.reporter.state().modalities) == {"acc"}
         await announce(agent)
-        await until(lambda: agent.session.state().windows == 6)
+        await until(lambda: agent.reporter.state().windows == 6)
         assert agent.collector.workspace is None
 
 
@@ -221,26 +222,28 @@ async def test_a_device_without_a_graph_refuses_a_task_on_graphs(tmp_path):
     agent = make(tmp_path)
     with pytest.raises(Refused, match=r"write a table \[graph\] with triples"):
         await announce(agent)
-    assert "write a table [graph]" in agent.session.misfit
-    state = agent.session.state()
-    assert decode(encode(state), State).refuses == agent.session.misfit
-    agent.session._sent = state.model_copy(update={"refuses": None})
-    agent.session._sent_at = SystemClock().now() - 60
-    assert agent.session._news.is_set()
-    assert agent.session.is_due(state), "the coordinator hears of it soon"
-    agent.session.misfit = f"a\x1b[2J \udcff\n{'b' * 500}"
-    (words,) = [decode(encode(agent.session.state()), State).refuses]
+    assert "write a table [graph]" in agent.tasks.misfit
+    state = agent.reporter.state()
+    assert decode(encode(state), State).refuses == agent.tasks.misfit
+    agent.reporter._sent = state.model_copy(update={"refuses": None})
+    agent.reporter._sent_at = SystemClock().now() - 60
+    assert agent.reporter._changed.is_set()
+    assert agent.reporter.is_due(state), "the coordinator hears of it soon"
+    agent.tasks.misfit = f"a\x1b[2J \udcff\n{'b' * 500}"
+    (words,) = [decode(encode(agent.reporter.state()), State).refuses]
     assert words.startswith("a [2J bbb")
     assert words.endswith("b...")
     await announce(agent, toy_task())
-    assert agent.session.state().refuses is None
-    assert not [wait for wait in waits(agent) if wait.what == "task"]
+    assert agent.reporter.state().refuses is None
+    assert not [wait for wait in agent.report.waits() if wait.what == "task"]
     with pytest.raises(Refused):
         await announce(agent)
-    (wait,) = [wait for wait in waits(agent) if wait.what == "task"]
+    (wait,) = [wait for wait in agent.report.waits() if wait.what == "task"]
     assert "table [graph] with triples (task 'toy' before it is kept)" in wait.why
     await announce(agent, toy_task())
-    assert not [wait for wait in waits(agent) if wait.what == "task"], "what can be done was announced again"
+    assert not [wait for wait in agent.report.waits() if wait.what == "task"], (
+        "what can be done was announced again"
+    )
     agent.close()
 
 

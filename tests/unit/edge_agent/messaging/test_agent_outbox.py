@@ -4,14 +4,14 @@ from contextlib import asynccontextmanager
 import pytest
 
 from edge_agent.config.agent import AgentSettings, OutboxSettings
-from edge_agent.messaging.outbox import Outbox
 from edge_agent.training.round_ledger import FINAL, GRACE_S, MOST_RETRY_S, RETRY_S, Ledger
 from protocol.errors import Reason
 from protocol.frames.frame import digest
 from protocol.messages import BlobPointer, Offer, Receipt, Want
-from runtime.clock import ManualClock, SystemClock
+from runtime.clock import ManualClock
 from runtime.storage.spool import Spool
 from tests.support.agent_link import FakeLink, until
+from tests.support.agent_parts import outbox_of
 
 SMALL = b"\xd9\xd9\xf7" + b"s" * 500
 LARGE = bytes(range(256)) * 40
@@ -32,7 +32,7 @@ def receipt(name: str, **kwargs) -> Receipt:
 
 @asynccontextmanager
 async def running(link, spool, resend_s=0.05):
-    outbox = Outbox(link, spool, settings(resend_s=resend_s), SystemClock())
+    outbox = outbox_of(link, spool, settings(resend_s=resend_s))
     task = asyncio.create_task(outbox.run())
     yield outbox
     task.cancel()
@@ -72,11 +72,14 @@ async def test_a_refusal_clears_too_and_is_told(spool):
     assert spool.pending() == []
 
 
-def test_an_update_that_was_accepted_and_then_withdrawn_is_counted_by_itself(spool):
-    outbox = Outbox(FakeLink(), spool, settings(), SystemClock())
-    outbox.on_withdrawn(receipt("a" * 64, status="refused", reason=Reason.OUTLIER, detail="too far"))
+async def test_an_update_that_was_accepted_and_then_withdrawn_is_counted_by_itself(spool, tmp_path):
+    ledger = settled(tmp_path, ManualClock())
+    outbox = outbox_of(FakeLink(), spool, settings(), ledger)
+    late = receipt("b" * 64, round=3, status="refused", reason=Reason.OUTLIER, detail="too far")
+    assert not await outbox.on_receipt(late)
     assert (outbox.withdrawn, outbox.refused, outbox.accepted) == (1, 0, 0)
     assert outbox.last_refusal == "outlier: too far"
+    assert [*outbox.confirmed] == ["b" * 64]
 
 
 async def test_a_large_one_is_announced_and_only_wanted_chunks_go_with_a_window_in_flight(spool):
@@ -107,7 +110,7 @@ async def test_what_could_not_be_sent_goes_at_the_next_connect(spool):
 
 async def test_a_want_from_before_a_restart_is_answered_with_a_new_pointer(spool):
     link, name = FakeLink(chunk_bytes=1024), put(spool, LARGE)
-    outbox = Outbox(link, spool, settings(resend_s=60), SystemClock())
+    outbox = outbox_of(link, spool, settings(resend_s=60))
     outbox._due[name] = 1e18
     outbox.on_want(Want(digest=name, missing=((0, 1),)))
     task = asyncio.create_task(outbox.run())

@@ -1,14 +1,18 @@
 """What the agent's log says of messages that it refuses."""
 
-import contextlib
+from collections import Counter
 from types import SimpleNamespace
 
 from structlog.testing import capture_logs
 
-from edge_agent.messaging.dispatcher import Router
+from edge_agent.messaging.contact import Contact
+from edge_agent.messaging.dispatcher import Dispatcher
+from protocol.messages import Offer, decode
+from protocol.topics import Kind, Route
 from runtime.clock import ManualClock
 from runtime.log_rate_limit import BURST
 from runtime.mqtt.link import Message
+from runtime.process.daemon import Progress
 
 OFFER = "lichen/v1/f/d/dev/down/offer"
 
@@ -23,12 +27,21 @@ async def test_a_flood_of_messages_that_are_refused_is_no_flood_of_the_log() -> 
         yield Message(OFFER, b"{")
 
     clock = ManualClock()
-    work = SimpleNamespace(work=lambda _: contextlib.nullcontext())
-    agent = SimpleNamespace(link=SimpleNamespace(messages=flood), progress=work)
-    router = Router(agent, clock)
+
+    async def on_offer(_route: Route, payload: bytes) -> None:
+        decode(payload, Offer)
+
+    dispatcher = Dispatcher(
+        SimpleNamespace(messages=flood),
+        {Kind.OFFER: on_offer},
+        contact=Contact(clock),
+        refused=Counter(),
+        progress=Progress(),
+        clock=clock,
+    )
     with capture_logs() as lines:
-        await router.run()
+        await dispatcher.run()
     assert len(acked) == 1000
-    assert router.refused == {"malformed": 1001}
+    assert dispatcher.status() == {"refused_messages": {"malformed": 1001}}
     assert len(lines) == BURST + 1
     assert lines[-1]["unsaid"] == 1000 - BURST

@@ -6,9 +6,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from edge_agent.agent import Agent
-from edge_agent.app import load
+from edge_agent.app import load, open_agent
 from edge_agent.config.agent import AgentSettings, read, read_task
-from edge_agent.messaging.state_reporter import Session
+from edge_agent.messaging.state_reporter import StateReporter
 from edge_agent.sources.registry import open_sources
 from edge_agent.tasks.task_store import first_task
 from edge_agent.training.update_encoding import pack_update
@@ -26,6 +26,7 @@ from runtime.clock import ManualClock, SystemClock
 from runtime.mqtt.link import Message
 from tests.support.agent_data import toy_recording, toy_task, write_toy
 from tests.support.agent_link import FakeLink, until
+from tests.support.agent_parts import reporter_of
 
 BASIC = 'fleet = "f"\ndevice = "d"\n[[source]]\nkind = "replay"\nfile = "toy.npz"\n'
 
@@ -52,7 +53,9 @@ def make(folder, **keys) -> Agent:
     settings = read(config(folder, **keys))
     for path in (settings.state_dir, settings.cache_dir):
         path.mkdir(exist_ok=True)
-    return Agent(settings, open_sources(settings, folder / "agent.toml", None, SystemClock()), SystemClock())
+    return open_agent(
+        settings, open_sources(settings, folder / "agent.toml", None, SystemClock()), SystemClock()
+    )
 
 
 @pytest.mark.parametrize(
@@ -103,26 +106,26 @@ def test_a_task_file_with_a_modality_no_source_has_is_named(tmp_path):
 async def test_an_announced_task_is_kept_and_wins_after_a_restart(tmp_path):
     agent = make(tmp_path)
     task = toy_task(seed=9)
-    await agent.session.on_task(TaskAnnouncement.of(task), agent.collector.use)
-    assert agent.workspace().task == task
+    await agent.work.act_on(TaskAnnouncement.of(task))
+    assert agent.tasks.workspace.task == task
     agent.close()
     again = make(tmp_path)
     await again.start()
-    assert again.workspace().task == task
+    assert again.tasks.workspace.task == task
     again.close()
 
 
 async def test_a_task_that_the_device_cannot_do_is_refused_and_the_old_one_stays(tmp_path):
     agent = make(tmp_path)
-    await agent.session.on_task(TaskAnnouncement.of(toy_task()), agent.collector.use)
+    await agent.work.act_on(TaskAnnouncement.of(toy_task()))
     for wrong, words in (
         (toy_task(method="telepathy"), "telepathy"),
         (toy_task(config={"bitz": 3}), "bitz"),
         (toy_task(modalities=({"name": "radar", "channels": 1, "rate_hz": 1},)), "radar"),
     ):
         with pytest.raises(Refused, match=words):
-            await agent.session.on_task(TaskAnnouncement.of(wrong), agent.collector.use)
-    assert agent.workspace().task == toy_task()
+            await agent.work.act_on(TaskAnnouncement.of(wrong))
+    assert agent.tasks.workspace.task == toy_task()
     agent.close()
 
 
@@ -135,14 +138,14 @@ async def test_a_malformed_message_is_refused_by_name_and_a_foreign_topic_too(tm
         ("lichen/v1/f/b/model", b"\xff" * 100),
     ):
         with pytest.raises(Refused) as refused:
-            await agent.router.handle(Message(topic, payload, False))
+            await agent.dispatcher.handle(Message(topic, payload, False))
         assert refused.value.reason is Reason.MALFORMED
-    await agent.router.handle(Message("lichen/v1/f/b/task", b"", True))
+    await agent.dispatcher.handle(Message("lichen/v1/f/b/task", b"", True))
     agent.close()
 
 
-class Stub(Session):
-    """A session whose state is what the test says."""
+class Stub(StateReporter):
+    """A reporter whose state is what the test says."""
 
     now_true: State
 
@@ -157,7 +160,7 @@ def state(windows: int = 0, **changes) -> State:
 async def test_an_idle_device_sends_under_250_kb_a_day():
     settings = AgentSettings(fleet="f", device="d", source=({},))
     link, clock = FakeLink(), ManualClock()
-    session = Stub(settings, [], link, clock=clock, workspace=lambda: None, model_digest=lambda: None)
+    session = reporter_of(settings, link, clock, Stub)
     per_modality = {
         "windows": (10_000,) * 7,
         "missing": 0.123,
@@ -179,8 +182,8 @@ async def test_an_idle_device_sends_under_250_kb_a_day():
 
 async def test_what_the_coordinator_waits_for_is_sent_at_once(tmp_path):
     agent = make(tmp_path)
-    await agent.session.on_task(TaskAnnouncement.of(toy_task()), agent.collector.use)
-    session = agent.session
+    await agent.work.act_on(TaskAnnouncement.of(toy_task()))
+    session = agent.reporter
     session._sent, session._sent_at = state(7), SystemClock().now()
     assert session.is_due(state(8)), "min_windows is reached"
     assert session.is_due(state(7, model="a" * 64))
@@ -273,13 +276,13 @@ async def test_the_agent_collects_with_no_broker_at_all(tmp_path):
     settings = read(config(tmp_path, text, task_file="task.toml"))
     for path in (settings.state_dir, settings.cache_dir):
         path.mkdir(exist_ok=True)
-    agent = Agent(
+    agent = open_agent(
         settings, open_sources(settings, tmp_path / "agent.toml", None, SystemClock()), SystemClock()
     )
     await agent.start()
     with capture_logs():
-        tasks = [asyncio.create_task(run()) for run in agent.services().values()]
-        await until(lambda: agent.workspace().store.stock().labelled >= 15)
+        tasks = [asyncio.create_task(run()) for run in agent.services.values()]
+        await until(lambda: agent.tasks.workspace.store.stock().labelled >= 15)
         status = agent.status()
         for task in tasks:
             task.cancel()
@@ -292,7 +295,7 @@ async def test_the_agent_collects_with_no_broker_at_all(tmp_path):
 async def test_nothing_is_said_after_the_goodbye():
     settings = AgentSettings(fleet="f", device="d", source=({},))
     link = FakeLink()
-    session = Stub(settings, [], link, clock=SystemClock(), workspace=lambda: None, model_digest=lambda: None)
+    session = reporter_of(settings, link, SystemClock(), Stub)
     session.now_true = state(1)
     online = asyncio.create_task(session.greet())
     await asyncio.sleep(0)

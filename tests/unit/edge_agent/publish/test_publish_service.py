@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from edge_agent.publish.home_assistant import filter_of, node_of
-from edge_agent.publish.service import MAX_THERE, MAX_WAITING, Publishing
+from edge_agent.publish.service import MAX_THERE, MAX_WAITING, Publishing, predictions_link
 from protocol.errors import Reason, Refused, Transient
 from runtime.clock import SystemClock
 from runtime.mqtt.link import Message
@@ -56,16 +56,10 @@ class LocalLink(FakeLink):
 @asynccontextmanager
 async def publishing(*, connect: bool = True, **mqtt: Any) -> AsyncIterator[tuple[Publishing, LocalLink]]:
     settings = settings_of(**mqtt)
-    links: list[LocalLink] = []
-
-    def make_link(*args: Any, **options: Any) -> LocalLink:
-        links.append(LocalLink(*args, **options))
-        return links[0]
-
     assert settings.infer.mqtt is not None
-    clock = SystemClock()
-    made = Publishing(settings, settings.infer.mqtt, clock, make_link=make_link, rng=random.Random(1))  # type: ignore[arg-type]
-    (link,) = links
+    clock, link = SystemClock(), predictions_link(settings, LocalLink)  # type: ignore[arg-type]
+    assert isinstance(link, LocalLink)
+    made = Publishing(settings, settings.infer.mqtt, link, clock, random.Random(1))
     link.connected = connect
     tasks = [asyncio.create_task(run()) for run in made.services().values()]
     await asyncio.sleep(0)  # so that the link runs, and has what it was given
@@ -143,7 +137,7 @@ async def test_what_the_broker_does_not_take_is_counted_and_the_next_one_is_trie
             made.offer([line(0), line(1)], manifest_of())
             await until(lambda: made.dropped == 2)
         assert len([entry for entry in logs if entry["log_level"] == "error"]) == 1, "said once"
-        assert "at most 1" in made.told()["predictions_to"]["refused"]
+        assert "at most 1" in made.status()["predictions_to"]["refused"]
         link.refuses = Transient("no PUBACK")
         made.offer([line(2)], manifest_of())
         await until(lambda: made.dropped == 3)
@@ -155,12 +149,12 @@ async def test_what_the_broker_does_not_take_is_counted_and_the_next_one_is_trie
 
 async def test_sensors_are_announced_with_the_first_prediction_and_on_every_connect() -> None:
     async with publishing(home_assistant=True) as (made, link):
-        assert "with the first prediction" in made.told()["predictions_to"]["home_assistant"]
+        assert "with the first prediction" in made.status()["predictions_to"]["home_assistant"]
         made.offer([line(0)], manifest_of("mood"))
         await until(lambda: made.published == 1)
         order = [topic for topic, _, _ in link.sent]
         assert order.index(CONFIG.format("mood")) < order.index("lichen/barn-1/prediction")
-        assert made.told()["predictions_to"]["home_assistant"] == "sensors: label, mood"
+        assert made.status()["predictions_to"]["home_assistant"] == "sensors: label, mood"
         made.offer([line(1)], manifest_of("mood"))
         await until(lambda: made.published == 2)
         assert len(link.on("label/config")) == 1, "a new version of the same targets is no news"

@@ -6,15 +6,18 @@ import numpy as np
 import pytest
 
 from edge_agent.config.agent import AgentSettings
-from edge_agent.sources import REGISTRY, LabelBatch, SampleBatch, open_source
+from edge_agent.sources import REGISTRY, LabelBatch, SampleBatch
+from edge_agent.sources.registry import open_source
 from edge_agent.sources.system import readings
 from edge_agent.windows.collector import Collector, offered
 from models.data.streams.recording import Recording, read, write_npz
 from protocol.errors import Misconfigured
 from runtime.clock import ManualClock, SystemClock
+from runtime.concurrency.signals import Signal
 from runtime.process.daemon import Progress
 from tests.support.agent_data import toy_recording, toy_task, write_toy
 from tests.support.agent_link import until
+from tests.support.agent_parts import collector_of
 
 
 def replay(folder, known=("acc", "gyr"), clock=None, **options):
@@ -222,7 +225,7 @@ class Flaky:
 async def test_a_source_that_fails_comes_back_and_the_agent_goes_on(tmp_path):
     clock, source, seen = ManualClock(), Flaky(), []
     settings = AgentSettings(fleet="f", device="d", state_dir=tmp_path, cache_dir=tmp_path, source=({},))
-    collector = Collector(settings, [source], clock=clock, listener=seen.append, progress=Progress())
+    collector = collector_of(settings, [source], clock, seen.append)
     await collector.use(toy_task())
     tasks = [asyncio.create_task(collector.run_source(source)), asyncio.create_task(collector.run())]
     async with asyncio.timeout(5):
@@ -239,7 +242,12 @@ async def test_another_grid_leaves_the_old_windows_behind_and_the_same_grid_keep
     settings = AgentSettings(fleet="f", device="d", state_dir=tmp_path, cache_dir=tmp_path, source=({},))
     source = Flaky()
     collector = Collector(
-        settings, [source], clock=ManualClock(), listener=lambda _: None, progress=Progress()
+        settings,
+        [source],
+        clock=ManualClock(),
+        listener=lambda _: None,
+        changed=Signal(),
+        progress=Progress(),
     )
     await collector.use(toy_task())
     first = collector.workspace

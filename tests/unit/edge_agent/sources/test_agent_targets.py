@@ -5,7 +5,8 @@ import asyncio
 import numpy as np
 import pytest
 
-from edge_agent.sources import LabelBatch, SampleBatch, open_source
+from edge_agent.sources import LabelBatch, SampleBatch
+from edge_agent.sources.registry import open_source
 from edge_agent.windows.window_sets import windows_of
 from models.data.labels.labels import TargetTrack
 from models.data.labels.rules import MAX_CHANGES, Labels

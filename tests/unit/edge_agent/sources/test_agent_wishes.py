@@ -10,6 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from edge_agent.agent import Agent
+from edge_agent.app import open_agent
 from edge_agent.config.agent import AgentSettings, LearnSettings, read
 from edge_agent.sources import LabelBatch
 from edge_agent.sources.registry import open_sources
@@ -48,7 +49,7 @@ def agent_of(folder, learn: str = "", *, made: Recording | None = None, **target
     settings = read(path)
     for folder_ in (settings.state_dir, settings.cache_dir):
         folder_.mkdir(exist_ok=True)
-    return Agent(settings, open_sources(settings, path, None, SystemClock()), SystemClock())
+    return open_agent(settings, open_sources(settings, path, None, SystemClock()), SystemClock())
 
 
 @asynccontextmanager
@@ -57,8 +58,8 @@ async def collected(agent: Agent) -> AsyncIterator[State]:
     work = agent.collector
     tasks = [asyncio.create_task(work.run()), asyncio.create_task(work.run_source(agent.sources[0]))]
     await until(lambda: work.finished)
-    await until(lambda: agent.workspace().store.stock().total > 15)
-    yield agent.session.state()
+    await until(lambda: agent.tasks.workspace.store.stock().total > 15)
+    yield agent.reporter.state()
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)
@@ -117,7 +118,7 @@ def test_a_device_with_nothing_to_read_or_to_learn_says_why(tmp_path, task, lear
 async def test_wishes_that_the_task_does_not_know_are_errors_in_a_task_file_and_else_warnings(tmp_path):
     agent = agent_of(tmp_path, 'targets = ["label", "heart"]')
     with capture_logs() as logs:
-        await agent.session.on_task(TaskAnnouncement.of(ROUTED), agent.collector.use)
+        await agent.work.act_on(TaskAnnouncement.of(ROUTED))
     assert any("learn.targets: heart" in str(log.get("why")) for log in logs)
     (tmp_path / "task.toml").write_text(
         'name = "toy"\nlabels = ["a", "b"]\n[[modalities]]\nname = "acc"\nchannels = 3\nrate_hz = 50\n'
@@ -127,17 +128,17 @@ async def test_wishes_that_the_task_does_not_know_are_errors_in_a_task_file_and_
     with pytest.raises(Misconfigured, match=r"learn.targets: heart: not among .*\(label\) \(.*task.toml\)"):
         first_task(settings, agent.sources)
     wish = LearnSettings(targets=("heart",))
-    agent.session._settings = settings.model_copy(update={"learn": wish})
+    agent.tasks._settings = settings.model_copy(update={"learn": wish})
     with pytest.raises(Refused, match="nothing to learn"):
-        await agent.session.on_task(TaskAnnouncement.of(SEVERAL), agent.collector.use)
-    assert "learn.targets names heart" in agent.session.misfit
+        await agent.work.act_on(TaskAnnouncement.of(SEVERAL))
+    assert "learn.targets names heart" in agent.tasks.misfit
     agent.close()
 
 
 async def test_a_task_without_targets_is_told_in_the_same_bytes_as_ever(tmp_path):
     agent = agent_of(tmp_path)
-    await agent.session.on_task(TaskAnnouncement.of(toy_task()), agent.collector.use)
-    fresh = json.loads(encode(agent.session.state()))
+    await agent.work.act_on(TaskAnnouncement.of(toy_task()))
+    fresh = json.loads(encode(agent.reporter.state()))
     assert set(fresh) == {
         "kind",
         "status",
@@ -156,13 +157,13 @@ async def test_a_task_without_targets_is_told_in_the_same_bytes_as_ever(tmp_path
 async def test_a_routed_device_says_what_its_windows_show(tmp_path):
     side = TargetTrack(np.array([0.0]), np.array([1.0]))
     agent = agent_of(tmp_path, side=side)
-    await agent.session.on_task(TaskAnnouncement.of(SEVERAL), agent.collector.use)
-    assert agent.session.state().targets == ()
-    assert not agent.session.state().modalities
+    await agent.work.act_on(TaskAnnouncement.of(SEVERAL))
+    assert agent.reporter.state().targets == ()
+    assert not agent.reporter.state().modalities
     async with collected(agent) as state:
         assert state.targets == ("label", "side", "picture")
         assert tuple(state.modalities) == ("acc", "gyr")
-        assert state.windows == agent.workspace().store.stock().total, "each has at least the picture"
+        assert state.windows == agent.tasks.workspace.store.stock().total, "each has at least the picture"
         status = agent.status()
         assert status["reads"] == ["acc", "gyr"]
         assert status["learns"] == ["label", "side", "picture"]
@@ -174,7 +175,7 @@ async def test_a_device_without_labels_says_what_it_is_to_be_served(tmp_path):
     agent = agent_of(
         tmp_path, 'targets = ["label"]', made=Recording({"acc": toy_recording(30).streams["acc"]})
     )
-    await agent.session.on_task(TaskAnnouncement.of(SEVERAL), agent.collector.use)
+    await agent.work.act_on(TaskAnnouncement.of(SEVERAL))
     async with collected(agent) as state:
         assert (tuple(state.modalities), state.targets, state.windows) == (("acc",), None, 0)
         assert agent.status()["learns"] == []
@@ -182,9 +183,9 @@ async def test_a_device_without_labels_says_what_it_is_to_be_served(tmp_path):
 
 async def test_what_is_not_wished_for_is_not_even_collected(tmp_path):
     agent = agent_of(tmp_path, 'inputs = ["acc"]\ntargets = ["label"]')
-    await agent.session.on_task(TaskAnnouncement.of(SEVERAL), agent.collector.use)
+    await agent.work.act_on(TaskAnnouncement.of(SEVERAL))
     async with collected(agent) as state:
-        store = agent.workspace().store
+        store = agent.tasks.workspace.store
         assert tuple(state.modalities) == ("acc",)
         assert state.targets is None
         assert not store.recent(100, labelled=False).present_BM[:, 1].any()
@@ -194,23 +195,23 @@ async def test_what_is_not_wished_for_is_not_even_collected(tmp_path):
 async def test_a_task_that_gains_a_target_keeps_the_windows_and_the_label_that_holds(tmp_path):
     """The label was said once, before the task knew of it."""
     agent = agent_of(tmp_path, side=TargetTrack(np.array([0.0]), np.array([1.0])))
-    await agent.session.on_task(TaskAnnouncement.of(ROUTED), agent.collector.use)
-    windower = agent.workspace().windower
+    await agent.work.act_on(TaskAnnouncement.of(ROUTED))
+    windower = agent.tasks.workspace.windower
     windower.feed(LabelBatch(np.zeros(1), np.ones(1), "side"), 0.0)
     async with collected(agent) as before:
         assert before.targets is None
-        store = agent.workspace().store
-        assert await agent.session.on_task(TaskAnnouncement.of(SEVERAL), agent.collector.use)
-        work = agent.workspace()
+        store = agent.tasks.workspace.store
+        await agent.work.act_on(TaskAnnouncement.of(SEVERAL))
+        work = agent.tasks.workspace
         assert (work.store, work.windower) == (store, windower)
         assert store.stock().total > 15
-        state = agent.session.state()
+        state = agent.reporter.state()
         assert state.targets == ("label", "picture"), "the generated one is in old windows too"
 
 
 def test_another_profile_is_said_without_waiting_for_the_idle_time(tmp_path):
     agent = make(tmp_path)
-    session, now = agent.session, SystemClock().now()
+    session, now = agent.reporter, SystemClock().now()
     before = State(status="online", device="d", modalities={"acc": ModalityState()}, windows=5)
     session._sent, session._sent_at = before, now - agent.settings.state_every_s - 1
     assert session.is_due(before.model_copy(update={"targets": ("label", "side")}))

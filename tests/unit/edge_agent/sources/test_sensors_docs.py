@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.sources import open_source
+from edge_agent.sources.registry import open_source
 from runtime.clock import SystemClock
 
 PAGE = (Path(__file__).resolve().parents[4] / "docs" / "sensors.md").read_text()

@@ -7,9 +7,10 @@ from contextlib import aclosing
 import numpy as np
 import pytest
 
-from edge_agent.sources import LabelBatch, open_source
+from edge_agent.sources import LabelBatch
 from edge_agent.sources.mqtt.values import Gauge, Marker, MqttLabel, MqttModality
 from edge_agent.sources.payloads import BadPayload, loads
+from edge_agent.sources.registry import open_source
 from models.data.labels.rules import Labels
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Modality, Target, Task

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from edge_agent.sources import REGISTRY, open_source, plugins
+from edge_agent.sources import REGISTRY, plugins
 from edge_agent.sources.base import Doubtful, Following, Telling
+from edge_agent.sources.registry import open_source
 from protocol.errors import Misconfigured, Transient
 from runtime.clock import SystemClock
 from tests.support.agent_data import toy_task

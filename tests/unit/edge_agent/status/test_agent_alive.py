@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 import threading
+from dataclasses import replace
 
 import pytest
 from structlog.testing import capture_logs
@@ -77,8 +78,7 @@ async def test_a_message_that_is_never_handled_starves_it_and_the_log_names_it(t
             await for_ever.wait()
         raise Finished("enough")
 
-    services = agent.services() | {"router": hang}
-    agent.services = lambda: services
+    agent = replace(agent, services={**agent.services, "router": hang})
     with capture_logs() as logs:
         life = asyncio.create_task(app.live(agent))
         await hungry(systemd)

@@ -16,8 +16,8 @@ from edge_agent.config.agent import read
 from edge_agent.deployment.events import Declined
 from edge_agent.deployment.record import Kept
 from edge_agent.status import status_file
-from edge_agent.status.report import report
-from edge_agent.status.waits import waits as agent_waits
+from edge_agent.status.model_status import ModelStatus
+from edge_agent.status.report import StatusReport
 from protocol.errors import Misconfigured
 from protocol.frames.frame import digest
 from runtime.clock import SystemClock
@@ -119,8 +119,8 @@ def test_a_second_agent_on_the_same_folder_is_misconfigured(tmp_path):
 
 async def test_a_full_disk_is_in_the_status_until_it_recovers(tmp_path):
     agent = make(tmp_path)
-    await agent.collector.use(TASK)
-    store = agent.workspace().store
+    await agent.tasks.use(TASK)
+    store = agent.tasks.workspace.store
     assert agent.status()["disk"] == "ok"
 
     def full(*_args):
@@ -163,7 +163,7 @@ async def test_what_was_written_to_the_disk_is_no_reason_to_write_again(tmp_path
 def test_disk_writes_are_in_the_status_and_grow_with_a_commit(tmp_path):
     agent = make(tmp_path)
     before = agent.status()["disk_writes"]
-    agent.spool.put(task="t", round_=1, digest=digest(b"x"), payload=b"x", carry=None)
+    agent.storage.spool.put(task="t", round_=1, digest=digest(b"x"), payload=b"x", carry=None)
     after = agent.status()["disk_writes"]
     assert after["commits"] == before["commits"] + 1
     assert after["syncs"] == before["syncs"] + 1
@@ -178,7 +178,7 @@ async def test_after_an_orderly_stop_nothing_is_said_to_run(tmp_path):
     for because, last in (("", "stopped with the agent"), ("no model yet", "no model yet")):
         agent.inference.off_because = because
         file.unlink(missing_ok=True)
-        task = asyncio.create_task(agent.services()["status"]())
+        task = asyncio.create_task(agent.services["status"]())
         await until(file.exists)
         assert json.loads(file.read_text())["inference"] == (because or "running")
         task.cancel()
@@ -191,29 +191,31 @@ async def test_after_an_orderly_stop_nothing_is_said_to_run(tmp_path):
 def test_a_link_that_was_up_has_stopped_and_one_that_was_down_says_why(tmp_path, up, last):
     agent = make(tmp_path)
     counters, why = agent.link.counters, "connected" if up else last
-    agent.link = SimpleNamespace(connected=up, why=why, counters=counters, since=0.0, until=None)
-    assert report(agent)["link"] == why
-    assert report(agent, ended=True)["link"] == last
+    link = SimpleNamespace(connected=up, why=why, counters=counters, since=0.0, until=None)
+    report = StatusReport("d", link, [agent.models])
+    assert report.status()["link"] == why
+    assert report.last_status()["link"] == last
     agent.close()
 
 
 def test_an_observing_device_without_a_model_says_so_and_why(tmp_path):
     """None announced, refused, switched off, no ONNX Runtime: each with what ends it."""
     agent = make(tmp_path, roles=["observe"])
-    said = {}
+    models, said = agent.models, {}
 
     def why(of: str, **inference) -> None:
         for key, value in inference.items():
             setattr(agent.inference, key, value)
-        (wait,) = [one for one in agent_waits(agent) if one.what == "model"]
+        (wait,) = models.waits()
         said[of] = f"{wait.why} / {wait.then}"
 
     why("none")
-    agent.deployment._apply(Declined(KEPT, "it wants the modality eeg, which is not here"))
+    agent.deployment.executor.apply(Declined(KEPT, "it wants the modality eeg, which is not here"))
     why("refused")
     why("missing", available=False, off_because="onnxruntime is not installed: pip install 'lichen[infer]'")
     off = agent.settings.infer.model_copy(update={"enabled": False})  # the default is everybody's
-    agent.settings = agent.settings.model_copy(update={"infer": off})
+    settings = agent.settings.model_copy(update={"infer": off})
+    models = ModelStatus(settings, agent.tasks, agent.inference, agent.deployment)
     why("off", off_because="infer.enabled is false")
     again = "until a coordinator announces one that runs here"
     assert said == {

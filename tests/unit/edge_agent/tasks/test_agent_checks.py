@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from edge_agent.app import load
 from edge_agent.cli import main
-from edge_agent.messaging.state_reporter import offline
+from edge_agent.messaging.state_reporter import will
 from edge_agent.tasks import roles
 from models.data.streams.recording import Recording, write_npz
 from protocol.errors import Misconfigured
@@ -53,8 +53,8 @@ async def test_without_torch_the_role_train_is_not_announced_and_this_is_said(tm
     printed = CliRunner().invoke(main.app, ["check", "--config", str(tmp_path / "agent.toml")]).stdout
     assert "[train]" in printed.replace("\n", "")
     agent = make(tmp_path)
-    assert agent.session.state().roles == ("observe",)
-    assert decode(offline(agent.settings), State).roles == ("observe",)
+    assert agent.reporter.state().roles == ("observe",)
+    assert decode(will(agent.settings).payload, State).roles == ("observe",)
     assert len([words for words in await warned(agent) if "lichen[train]" in words]) == 1
     agent.close()
 
@@ -62,7 +62,7 @@ async def test_without_torch_the_role_train_is_not_announced_and_this_is_said(tm
 def test_with_torch_both_roles_are_announced_and_nothing_is_said(tmp_path):
     assert checked(config(tmp_path))[1]["warnings"] == []
     agent = make(tmp_path)
-    assert agent.session.state().roles == ("observe", "train")
+    assert agent.reporter.state().roles == ("observe", "train")
     agent.close()
 
 
@@ -95,7 +95,7 @@ async def test_a_task_that_is_announced_is_compared_too(tmp_path):
     agent = make(tmp_path)
     task = toy_task(modalities=(Modality(name="acc", channels=3, rate_hz=100),))
     with capture_logs() as logs:
-        await agent.session.on_task(TaskAnnouncement.of(task), agent.collector.use)
+        await agent.work.act_on(TaskAnnouncement.of(task))
     assert any("recorded at 50 Hz, the task's rate_hz is 100" in entry.get("why", "") for entry in logs)
     agent.close()
 

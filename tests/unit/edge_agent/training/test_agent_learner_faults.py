@@ -2,20 +2,22 @@
 
 import asyncio
 from contextlib import asynccontextmanager
+from functools import partial
 
 import numpy as np
 import pytest
 
-from edge_agent.training.learner import Learner
-from edge_agent.training.round_ledger import RETRY_S, Ledger
+from edge_agent.storage import open_storage
+from edge_agent.training.round_ledger import RETRY_S
+from edge_agent.training.update_encoding import PackedUpdate
 from edge_agent.windows.workspace import WindowWorkspace
 from protocol.errors import Reason, Refused, Transient
 from protocol.frames.frame import digest
 from protocol.messages import Offer, Receipt
 from runtime.clock import ManualClock, SystemClock
 from runtime.storage.blob_store import BlobStore
-from runtime.storage.spool import Spool
 from tests.support.agent_link import until
+from tests.support.agent_parts import learner_of
 from tests.unit.edge_agent.messaging.test_agent_session import config, read
 from tests.unit.edge_agent.windows.test_agent_store import TASK, Store, windows
 
@@ -36,25 +38,21 @@ async def learning(folder, clock=None):
     store = Store(settings.state_dir / "store", TASK, 10_000_000)
     store.add(windows([0, 1, 2] * 10))
     work = WindowWorkspace(TASK, TASK.modality_names, None, None, store)
-    blobs, spool = BlobStore(settings.cache_dir / "blobs"), Spool(settings.state_dir / "s.sqlite3", 10**6)
-    learner = Learner(
-        settings,
-        lambda: work,
-        blobs=blobs,
-        fetcher=Shelf(blobs),
-        spool=spool,
-        ledger=Ledger(settings.state_dir / "rounds.json", clock),
-        clock=clock,
-        on_spooled=lambda *_: None,
-    )
-    learner.blobs, learner.spool = blobs, spool
+    storage = open_storage(settings, clock)
+    learner = learner_of(settings, work, storage, Shelf(storage.blobs), clock)
     task = asyncio.create_task(learner.run())
     yield learner
     task.cancel()
     await asyncio.wait([task])
     assert task.cancelled(), "the agent goes on"
-    spool.close()
+    storage.close()
     store.close()
+
+
+def keep(learner, frame: bytes, private: dict) -> None:
+    """As a round does at its end, but in this thread."""
+    update = PackedUpdate(offer("b" * 64), digest(frame), frame, None)
+    learner._outbox._keep(update, partial(learner._storage.keeping, "toy", private, None))
 
 
 def offer(base: str, round_: int = 1) -> Offer:
@@ -63,12 +61,12 @@ def offer(base: str, round_: int = 1) -> Offer:
 
 async def test_a_spool_that_cannot_be_read_now_costs_one_offer(tmp_path):
     async with learning(tmp_path) as learner:
-        learner._ledger.spooled(offer("a" * 64), "b" * 64)
+        learner._storage.ledger.spooled(offer("a" * 64), "b" * 64)
 
         def full():
             raise Transient("spool.sqlite3: no space left on the disk")
 
-        learner.spool.pending = full
+        learner._storage.spool.pending = full
         learner.offer(offer("a" * 64))
         await until(lambda: learner.failures == 1)
         assert "no space left" in learner.why
@@ -79,8 +77,9 @@ async def test_a_refused_update_is_said_and_tried_again_unless_it_would_be_refus
     clock = ManualClock(100)
     async with learning(tmp_path, clock) as learner:
         asked, final = offer("a" * 64), reason is Reason.WRONG_TENSORS
-        learner._ledger.spooled(asked, "b" * 64)
-        learner.settled(
+        learner._storage.ledger.spooled(asked, "b" * 64)
+        learner._storage.spool.put(task="toy", round_=1, digest="b" * 64, payload=b"x", carry=None)
+        assert await learner._outbox.on_receipt(
             Receipt(task="toy", round=1, digest="b" * 64, status="refused", reason=reason, detail="acc/w")
         )
         refused = f"this offer's update was refused: {reason}: acc/w; waiting for the next round"
@@ -94,12 +93,12 @@ async def test_a_refused_update_is_said_and_tried_again_unless_it_would_be_refus
 
 async def test_a_damaged_manifest_in_the_cache_is_removed_so_that_it_is_pulled_again(tmp_path):
     async with learning(tmp_path) as learner:
-        ref = learner.blobs.put(b"a manifest")
-        learner.blobs.path(ref.digest).write_bytes(b"a manifesT")
+        ref = learner._storage.blobs.put(b"a manifest")
+        learner._storage.blobs.path(ref.digest).write_bytes(b"a manifesT")
         learner.offer(offer(ref.digest))
         await until(lambda: learner.failures == 1)
         assert "wrong_digest" in learner.why
-        assert not learner.blobs.has(ref.digest)
+        assert not learner._storage.blobs.has(ref.digest)
 
 
 async def test_a_job_that_a_power_cut_left_is_removed_at_the_start(tmp_path):
@@ -128,19 +127,19 @@ async def test_what_a_full_disk_kept_from_the_spool_is_not_counted_as_sent(tmp_p
 
     before, after = ({"spent": np.full(1, n, np.float32)} for n in (1, 2))
     async with learning(tmp_path) as learner:
-        private, frame = learner._private, b"frame"
+        private, frame = learner._storage.private, b"frame"
         for kept in ({}, before):
             if kept:
                 private.write("toy", kept)
             with monkeypatch.context() as patch:
-                patch.setattr(learner.spool, "put", full)
+                patch.setattr(learner._storage.spool, "put", full)
                 with pytest.raises(Transient):
-                    learner._keep(offer("b" * 64), digest(frame), frame, None, after)
+                    keep(learner, frame, after)
             assert private.read("toy") == kept
-            assert learner.spool.pending() == []
-        learner._keep(offer("b" * 64), digest(frame), frame, None, after)
+            assert learner._storage.spool.pending() == []
+        keep(learner, frame, after)
         assert private.read("toy") == after
-        assert [entry.digest for entry in learner.spool.pending()] == [digest(frame)]
+        assert [entry.digest for entry in learner._storage.spool.pending()] == [digest(frame)]
 
 
 async def test_a_kill_between_private_tensors_and_spool_leaves_them_counted(tmp_path, monkeypatch):
@@ -153,8 +152,8 @@ async def test_a_kill_between_private_tensors_and_spool_leaves_them_counted(tmp_
         raise Killed
 
     async with learning(tmp_path) as learner:
-        monkeypatch.setattr(learner._ledger, "spooled", killed)
+        monkeypatch.setattr(learner._storage.ledger, "spooled", killed)
         with pytest.raises(Killed):
-            learner._keep(offer("b" * 64), "d" * 64, b"", None, {"spent": np.ones(1, np.float32)})
-        assert learner._private.read("toy") == {"spent": np.ones(1, np.float32)}
-        assert learner.spool.pending() == []
+            keep(learner, b"", {"spent": np.ones(1, np.float32)})
+        assert learner._storage.private.read("toy") == {"spent": np.ones(1, np.float32)}
+        assert learner._storage.spool.pending() == []

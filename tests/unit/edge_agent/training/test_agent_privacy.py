@@ -67,8 +67,8 @@ async def released(learner: Learner, cloud: Cloud, the_task: Task, round_: int =
     before = learner.trained
     learner.offer(asked(cloud, the_task, round_))
     await until(lambda: learner.trained == before + 1)
-    newest = [entry for entry in learner.spool.pending() if entry.task == the_task.name][-1]
-    return decode_frame(learner.spool.payload(newest.digest), UpdateHeader)[0]
+    newest = [entry for entry in learner._storage.spool.pending() if entry.task == the_task.name][-1]
+    return decode_frame(learner._storage.spool.payload(newest.digest), UpdateHeader)[0]
 
 
 def told(header: UpdateHeader) -> tuple[float | None, float | None]:
@@ -84,7 +84,7 @@ async def test_a_moment_is_in_three_windows_and_costs_nine_times_the_rho(tmp_pat
     async with device(tmp_path, task()) as (learner, cloud):
         header = await released(learner, cloud, task())
         assert told(header) == pytest.approx((5.298526, 18.895577), abs=1e-4)
-        assert learner.privacy.words == {
+        assert learner._storage.privacy.words == {
             "a window": "epsilon 5.3 at delta 1e-05, at most",
             "a moment": "epsilon 18.9 at delta 1e-05, at most",
             "tasks": ["toy"],
@@ -132,8 +132,8 @@ async def test_what_goes_without_noise_is_infinite_and_a_limit_refuses_what_come
         await released(learner, cloud, task())
     async with device(tmp_path, bare) as (learner, cloud):
         assert told(await released(learner, cloud, bare)) == (None, None)
-        assert learner.privacy.words["a moment"] == "epsilon is infinite"
-        assert learner.privacy.words["sent without noise"] == ["bare"]
+        assert learner._storage.privacy.words["a moment"] == "epsilon is infinite"
+        assert learner._storage.privacy.words["sent without noise"] == ["bare"]
     async with device(tmp_path, task()) as (learner, cloud):
         assert told(await released(learner, cloud, task(), 2)) == (None, None)
     async with device(tmp_path, task(), learn="max_epsilon = 100.0") as (learner, cloud):
@@ -157,7 +157,7 @@ async def test_the_devices_limit_ends_releases_of_all_tasks_together(tmp_path):
         await until(lambda: learner.failures == 1)
         assert "the privacy budget of its windows is spent" in learner.why
         assert "learn.max_epsilon" in learner.why
-        assert not [entry for entry in learner.spool.pending() if entry.task == "work3"]
+        assert not [entry for entry in learner._storage.spool.pending() if entry.task == "work3"]
 
 
 async def test_a_damaged_account_is_not_an_empty_one(tmp_path):
@@ -171,7 +171,7 @@ async def test_a_damaged_account_is_not_an_empty_one(tmp_path):
             learner.offer(asked(cloud, task(), 2))
             await until(lambda: learner.failures == 1)
             assert "the privacy account is damaged" in learner.why
-            assert "damaged" in learner.privacy.words["account"]
+            assert "damaged" in learner._storage.privacy.words["account"]
     bare = task(0.0, name="bare")
     async with device(tmp_path, bare) as (
         learner,
@@ -184,8 +184,9 @@ async def test_a_damaged_account_is_not_an_empty_one(tmp_path):
 async def test_a_training_that_is_called_off_while_it_is_written_stays_in_the_account(tmp_path, monkeypatch):
     writing, go_on = threading.Event(), threading.Event()
     async with device(tmp_path, task()) as (learner, cloud):
-        put, spooled = learner.spool.put, list[int]()
-        monkeypatch.setattr(learner, "_on_spooled", lambda offer, _: spooled.append(offer.round))
+        put, spooled, kicks = learner._storage.spool.put, list[int](), list[int]()
+        monkeypatch.setattr(learner._metrics, "add", lambda round_, _: spooled.append(round_))
+        monkeypatch.setattr(learner._outbox, "kick", lambda: kicks.append(1))
 
         def slowly(**what: object) -> None:
             if what["round_"] == 1:
@@ -193,19 +194,21 @@ async def test_a_training_that_is_called_off_while_it_is_written_stays_in_the_ac
                 assert go_on.wait(10)
             put(**what)
 
-        monkeypatch.setattr(learner.spool, "put", slowly)
-        given = learner.privacy.given
+        monkeypatch.setattr(learner._storage.spool, "put", slowly)
+        given = learner._storage.privacy.given
         read: list[int] = []
-        monkeypatch.setattr(learner.privacy, "given", lambda *of: (read.append(1), given(*of))[1])
+        monkeypatch.setattr(learner._storage.privacy, "given", lambda *of: (read.append(1), given(*of))[1])
         learner.offer(asked(cloud, task(), 1))
         await until(writing.is_set)
         learner.offer(asked(cloud, task(), 2))
         await asyncio.sleep(0.2)
         assert len(read) == 1, "the next training read an account that is being written"
         go_on.set()
-        await until(lambda: {entry.round for entry in learner.spool.pending()} == {1, 2})
+        await until(lambda: {entry.round for entry in learner._storage.spool.pending()} == {1, 2})
         await until(lambda: learner.trained == 1)
-        assert spooled == [1, 2], "an update that is in the spool is sent, also of a training called off"
+        assert (spooled, len(kicks)) == ([1, 2], 2), (
+            "an update that is in the spool is sent, also of a training called off"
+        )
     account = PrivacyAccount(tmp_path / "state" / PRIVACY_FILE, LearnSettings())
     assert account.words["a window"].startswith(f"epsilon {epsilon_of(2 * RHO, DELTA):.3g} ")
 
@@ -233,9 +236,9 @@ async def test_a_task_below_the_floors_is_refused_in_words_before_anything_is_do
     announced = TaskAnnouncement.of(task(noise))
     try:
         with pytest.raises(Refused, match=words):
-            await agent.session.on_task(announced, agent.use)
-        assert agent.workspace() is None
-        assert "learn." in (agent.session.state().refuses or "")
+            await agent.work.act_on(announced)
+        assert agent.tasks.workspace is None
+        assert "learn." in (agent.reporter.state().refuses or "")
     finally:
         agent.close()
 
@@ -243,8 +246,9 @@ async def test_a_task_below_the_floors_is_refused_in_words_before_anything_is_do
 async def test_a_device_that_only_predicts_sends_nothing_that_a_floor_could_stop(tmp_path):
     agent = make(tmp_path, text=BASIC + "[learn]\nmin_dp_noise = 2.0\n", roles=["observe"])
     try:
-        assert await agent.session.on_task(TaskAnnouncement.of(task(0.0)), agent.use)
-        assert agent.session.state().refuses is None
+        await agent.work.act_on(TaskAnnouncement.of(task(0.0)))
+        assert agent.tasks.workspace.task == task(0.0)
+        assert agent.reporter.state().refuses is None
     finally:
         agent.close()
 

@@ -20,12 +20,9 @@ from edge_agent.cli import main
 from edge_agent.inference.onnx_models.encoder_model import MAX_GRAPH_BYTES, FeatureGraph
 from edge_agent.inference.serving import model_server
 from edge_agent.inference.serving.zygote_client import Zygote
-from edge_agent.status.waits import _learner as learner_waits
-from edge_agent.status.waits import waits as agent_waits
+from edge_agent.storage import open_storage
 from edge_agent.tasks import roles
 from edge_agent.training import prototype_maker
-from edge_agent.training.learner import Learner
-from edge_agent.training.round_ledger import Ledger
 from edge_agent.windows.store import Store
 from edge_agent.windows.workspace import WindowWorkspace
 from models import registry
@@ -38,11 +35,12 @@ from protocol.messages import BlobRef, Offer
 from protocol.messages import encode as encode_message
 from protocol.tasks.announcement import TaskAnnouncement
 from protocol.tasks.task import Modality, Task
+from protocol.topics import Kind, Route
 from runtime.clock import SystemClock
 from runtime.storage.blob_store import BlobStore
-from runtime.storage.spool import Spool
 from tests.support.agent_data import toy_task
 from tests.support.agent_link import until
+from tests.support.agent_parts import learner_of
 from tests.support.serving import InThreads, Liar
 from tests.unit.edge_agent.messaging.test_agent_session import config, make, read
 from tests.unit.edge_agent.windows.test_agent_store import windows
@@ -116,20 +114,9 @@ async def learning(folder, given=None, task=TASK, modalities=TASK.modality_names
     store = Store(settings.state_dir / "store", task, 10_000_000)
     store.add(windows([0, 2] * 20, task=task) if given is None else given)
     work = WindowWorkspace(task, modalities, None, None, store)
-    blobs, spool = BlobStore(settings.cache_dir / "blobs"), Spool(settings.state_dir / "s.sqlite3", 10**6)
-    cloud = Cloud(blobs)
-    learner = Learner(
-        settings,
-        lambda: work,
-        blobs=blobs,
-        fetcher=cloud,
-        spool=spool,
-        ledger=Ledger(settings.state_dir / "rounds.json", clock),
-        clock=clock,
-        on_spooled=lambda *_: None,
-        zygote=zygote or InThreads(),
-    )
-    learner.spool = spool
+    storage = open_storage(settings, clock)
+    cloud = Cloud(storage.blobs)
+    learner = learner_of(settings, work, storage, cloud, clock, zygote=zygote or InThreads())
     running = asyncio.create_task(learner.run())
     try:
         yield learner, cloud
@@ -138,7 +125,7 @@ async def learning(folder, given=None, task=TASK, modalities=TASK.modality_names
         await asyncio.wait([running])
         if zygote is not None:
             await zygote.aclose()
-        spool.close()
+        storage.close()
         store.close()
     assert running.cancelled(), "the agent goes on"
 
@@ -150,8 +137,8 @@ def offer(cloud: Cloud, round_: int = 1, *, base=None, graphs=None) -> Offer:
 
 
 def sent(learner) -> tuple[UpdateHeader, dict]:
-    (entry,) = learner.spool.pending()
-    return decode_frame(learner.spool.payload(entry.digest), UpdateHeader)
+    (entry,) = learner._storage.spool.pending()
+    return decode_frame(learner._storage.spool.payload(entry.digest), UpdateHeader)
 
 
 async def test_prototypes_of_the_base_are_sent_and_nothing_else_is_pulled(tmp_path):
@@ -232,7 +219,7 @@ async def test_a_graph_that_cannot_be_used_costs_a_round_and_is_said(tmp_path, d
         assert words in learner.why
         if len(data) > MAX_GRAPH_BYTES:
             assert bad.digest not in cloud.pulled, "refused before a byte of it came"
-        assert learner.spool.pending() == []
+        assert learner._storage.spool.pending() == []
 
 
 async def test_an_encoder_that_is_not_finite_is_refused(tmp_path):
@@ -377,7 +364,7 @@ async def test_what_the_method_keeps_is_handed_back(tmp_path, monkeypatch):
         for round_ in (1, 2):
             learner.offer(offer(cloud, round_))
             await until(lambda n=round_: learner.trained == n)
-            await until(lambda n=round_: learner._private.read("toy").get("mine", [0])[0] == n)
+            await until(lambda n=round_: learner._storage.private.read("toy").get("mine", [0])[0] == n)
     assert [one.get("mine") for one in seen] == [None, 1.0]
 
 
@@ -425,12 +412,12 @@ def test_a_role_is_announced_where_what_it_needs_is_installed(tmp_path, lacking,
 
 def test_status_says_what_a_prototype_device_waits_for(tmp_path):
     agent = make(tmp_path, roles=["observe", "prototype"])
-    (wait,) = learner_waits(agent)
+    (wait,) = agent.learner.waits()
     assert "when it has made the feature graphs, and a device trains" in wait.then
     agent.close()
     (tmp_path / "other").mkdir()
     agent = make(tmp_path / "other")
-    (wait,) = learner_waits(agent)
+    (wait,) = agent.learner.waits()
     assert "feature graphs" not in wait.then
     agent.close()
 
@@ -439,10 +426,10 @@ async def test_a_task_with_none_of_the_modalities_is_refused_and_status_says_so(
     agent = make(tmp_path, roles=["observe", "prototype"])
     strange = toy_task(modalities=(Modality(name="eeg", channels=4, rate_hz=50),), name="sleep")
     with pytest.raises(Refused, match="none of its modalities"):
-        await agent.router._on_task(encode_message(TaskAnnouncement.of(strange)))
-    (wait,) = [wait for wait in agent_waits(agent) if wait.what == "task"]
+        await agent.work.on_task(Route("f", Kind.TASK), encode_message(TaskAnnouncement.of(strange)))
+    (wait,) = [wait for wait in agent.report.waits() if wait.what == "task"]
     assert "the task that is announced cannot be done here" in wait.why
     assert "eeg" in wait.why
-    await agent.router._on_task(encode_message(TaskAnnouncement.of(TASK)))
-    assert "task" not in {wait.what for wait in agent_waits(agent)}
+    await agent.work.on_task(Route("f", Kind.TASK), encode_message(TaskAnnouncement.of(TASK)))
+    assert "task" not in {wait.what for wait in agent.report.waits()}
     agent.close()

@@ -10,14 +10,13 @@ import pytest
 
 from edge_agent.config.agent import AgentSettings
 from edge_agent.training.model_blobs import Versions
-from edge_agent.windows.collector import Collector
 from edge_agent.windows.rows import whole_bytes
 from edge_agent.windows.store_file import rows_at_once, values_within
 from protocol.tasks.task import Task, Window
 from runtime.clock import SystemClock
-from runtime.process.daemon import Progress
 from runtime.storage.blob_store import BlobStore
 from tests.support.agent_data import toy_task
+from tests.support.agent_parts import collector_of
 from tests.unit.edge_agent.sources.test_agent_wishes import Remote
 from tests.unit.edge_agent.windows.test_agent_store import windows
 
@@ -42,7 +41,7 @@ async def test_all_files_of_the_store_stay_within_its_budget(tmp_path, budget, t
             "store": {"budget_bytes": budget},
         }
     )
-    collector = Collector(settings, [], clock=SystemClock(), listener=lambda _: None, progress=Progress())
+    collector = collector_of(settings, [], SystemClock())
     await collector.use(task)
     store, most = collector.workspace.store, 0
     for n in range(batches):

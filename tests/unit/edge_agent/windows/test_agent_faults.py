@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from edge_agent.inference.onnx_models.window_model import read_manifest
 from edge_agent.inference.service import RotatingLines
 from edge_agent.messaging.outbox import MAX_WANTS
-from edge_agent.sources.base import open_source
+from edge_agent.sources.registry import open_source
 from edge_agent.training.round_ledger import Ledger
 from models.data.streams.batches import LabelBatch, SampleBatch
 from models.data.streams.recording import Recording, Stream, read, write_npz

@@ -6,8 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edge_agent.training.learner import Learner
-from edge_agent.training.round_ledger import Ledger
+from edge_agent.storage import open_storage
 from edge_agent.windows.store import Store
 from edge_agent.windows.window_sets import as_window_set, judged_windows
 from edge_agent.windows.workspace import WindowWorkspace, material
@@ -22,10 +21,9 @@ from protocol.messages import Offer
 from protocol.tasks.announcement import TaskAnnouncement
 from protocol.tasks.task import Encoder, Network, Rounds, Task, Window
 from runtime.clock import SystemClock
-from runtime.storage.blob_store import BlobStore
-from runtime.storage.spool import Spool
 from tests.support.agent_data import toy_recording, toy_task
 from tests.support.agent_link import until
+from tests.support.agent_parts import learner_of
 from tests.unit.edge_agent.messaging.test_agent_session import config, make, read
 from tests.unit.edge_agent.windows.test_agent_store import same
 
@@ -50,20 +48,20 @@ def work_of(folder, task: Task = TASK, **changes: object) -> WindowWorkspace:
 
 async def test_its_state_counts_every_window_and_tells_the_sensors_quality(tmp_path):
     agent = make(tmp_path)
-    await agent.session.on_task(TaskAnnouncement.of(TASK), agent.collector.use)
-    before = agent.session.state()
+    await agent.work.act_on(TaskAnnouncement.of(TASK))
+    before = agent.reporter.state()
     assert before.windows == 0
-    agent.workspace().store.add(unlabelled())
-    state = agent.session.state()
+    agent.tasks.workspace.store.add(unlabelled())
+    state = agent.reporter.state()
     assert state.windows == 46
     assert {*state.modalities} == {"acc", "gyr"}
     assert all(0.5 < one.quality <= 1 and one.missing < 0.1 for one in state.modalities.values())
     assert not any(sum(one.windows) for one in state.modalities.values()), "of no class"
-    agent.session._sent, agent.session._sent_at = before, SystemClock().now()
-    assert agent.session.is_due(state), "min_windows is reached"
+    agent.reporter._sent, agent.reporter._sent_at = before, SystemClock().now()
+    assert agent.reporter.is_due(state), "min_windows is reached"
     assert agent.status()["windows_to_learn_from"] == 46
-    await agent.session.on_task(TaskAnnouncement.of(LABELLED), agent.collector.use)
-    assert agent.session.state().windows == 0, "another method, the same store"
+    await agent.work.act_on(TaskAnnouncement.of(LABELLED))
+    assert agent.reporter.state().windows == 0, "another method, the same store"
     agent.close()
 
 
@@ -119,19 +117,8 @@ class Teacher:
 async def test_an_offer_is_learnt_from_with_contexts_and_no_label_goes_up(tmp_path):
     settings, clock, teacher = read(config(tmp_path)), SystemClock(), Teacher()
     work = work_of(settings.state_dir / "store")
-    blobs = BlobStore(settings.cache_dir / "blobs")
-    spool = Spool(settings.state_dir / "s.sqlite3", 10**6)
-    learner = Learner(
-        settings,
-        lambda: work,
-        blobs=blobs,
-        fetcher=None,
-        spool=spool,
-        ledger=Ledger(settings.state_dir / "rounds.json", clock),
-        clock=clock,
-        on_spooled=lambda *_: None,
-        worker=teacher,
-    )
+    storage = open_storage(settings, clock)
+    learner = learner_of(settings, work, storage, None, clock, worker=teacher)
 
     async def state(*_args):
         return {"encoder/acc": {"encoder/acc/w": np.zeros(3, np.float32)}}
@@ -150,14 +137,14 @@ async def test_an_offer_is_learnt_from_with_contexts_and_no_label_goes_up(tmp_pa
     same(seen, unlabelled())
     assert seen.context is not None
     assert (seen.context.points_BM[2:] == [256, 128]).all()
-    (entry,) = spool.pending()
-    header, tensors = decode_frame(spool.payload(entry.digest), UpdateHeader)
+    (entry,) = storage.spool.pending()
+    header, tensors = decode_frame(storage.spool.payload(entry.digest), UpdateHeader)
     assert (header.samples, header.counts) == (46, {"acc": (0, 0, 0), "gyr": (0, 0, 0)})
     assert header.quality["acc"] == pytest.approx(seen.quality_BM[:, 0].mean())
     np.testing.assert_allclose(tensors["encoder/acc/w"], 0.5, atol=0.01)
     running.cancel()
     await asyncio.wait([running])
-    spool.close()
+    storage.close()
     work.store.close()
 
 

@@ -7,6 +7,7 @@ from typing import Any, get_args
 import pytest
 
 from edge_agent.agent import Agent
+from edge_agent.app import open_agent
 from edge_agent.config.agent import read
 from edge_agent.sources.registry import open_sources
 from edge_agent.tasks.task_store import TASK_FILE
@@ -36,7 +37,7 @@ def make(folder: Path) -> Agent:
     )
     for name in ("state", "cache"):
         (folder / name).mkdir(exist_ok=True)
-    return Agent(read(config), open_sources(read(config), config, None, SystemClock()), SystemClock())
+    return open_agent(read(config), open_sources(read(config), config, None, SystemClock()), SystemClock())
 
 
 def newer(task: Task, *, needs: tuple[str, ...] = (), **keys: Any) -> bytes:
@@ -103,9 +104,9 @@ def test_what_only_the_coordinator_goes_by_is_not_announced() -> None:
 
 async def test_an_agent_does_what_it_can_and_says_in_words_what_it_lacks(tmp_path) -> None:
     agent = make(tmp_path)
-    await agent.router.handle(Message(TOPIC, newer(toy_task(), retries=3), True))
-    assert agent.workspace().task == toy_task()
-    assert agent.session.state().refuses is None
+    await agent.dispatcher.handle(Message(TOPIC, newer(toy_task(), retries=3), True))
+    assert agent.tasks.workspace.task == toy_task()
+    assert agent.reporter.state().refuses is None
     for payload, words in (
         (newer(toy_task(seed=3), needs=("taper",)), "the task needs taper, which this lichen does not know"),
         (
@@ -115,33 +116,33 @@ async def test_an_agent_does_what_it_can_and_says_in_words_what_it_lacks(tmp_pat
         (b'{"kind":"task","task":{"name":"t"}}', "task.task: Input should be a valid string"),
     ):
         with pytest.raises(Refused, match=words):
-            await agent.router.handle(Message(TOPIC, payload, True))
-        assert words in agent.session.state().refuses
-        assert agent.workspace().task == toy_task(), "the one before stays"
-    await agent.router.handle(Message(TOPIC, newer(toy_task()), True))
-    assert agent.session.state().refuses is None
+            await agent.dispatcher.handle(Message(TOPIC, payload, True))
+        assert words in agent.reporter.state().refuses
+        assert agent.tasks.workspace.task == toy_task(), "the one before stays"
+    await agent.dispatcher.handle(Message(TOPIC, newer(toy_task()), True))
+    assert agent.reporter.state().refuses is None
     agent.close()
 
 
 async def test_a_task_of_a_newer_release_on_disk_is_done_or_refused_and_loses_no_key(tmp_path) -> None:
     agent = make(tmp_path)
-    await agent.router.handle(Message(TOPIC, newer(toy_task(seed=5)), True))
+    await agent.dispatcher.handle(Message(TOPIC, newer(toy_task(seed=5)), True))
     kept = agent.settings.state_dir / TASK_FILE
     assert json.loads(json.loads(kept.read_text())["task"])["window"]["taper"] == 0.5
     agent.close()
     again = make(tmp_path)
     await again.start()
-    assert again.workspace().task == toy_task(seed=5)
+    assert again.tasks.workspace.task == toy_task(seed=5)
     again.close()
     kept.write_bytes(newer(toy_task(seed=5), needs=("taper",)))
     lacking = make(tmp_path)
     await lacking.start()
-    assert lacking.workspace() is None
-    assert "the task needs taper" in decode(encode(lacking.session.state()), State).refuses
+    assert lacking.tasks.workspace is None
+    assert "the task needs taper" in decode(encode(lacking.reporter.state()), State).refuses
     lacking.close()
     kept.write_bytes(b"\x00" * 40)  # a power cut, and no other release: it is asked for again
     damaged = make(tmp_path)
-    assert damaged.session.state().refuses is None
+    assert damaged.reporter.state().refuses is None
     damaged.close()
 
 

@@ -22,14 +22,16 @@ class ReadOnly(Disk):
 async def test_a_receipt_on_a_disk_that_has_become_read_only_ends_nothing(tmp_path) -> None:
     """It ended the agent with 78, which systemd does not start again: there was no inference any more."""
     agent = make(tmp_path)
-    agent.spool.put(task="t", round_=1, digest=DIGEST, payload=b"x", carry=None)
+    agent.storage.spool.put(task="t", round_=1, digest=DIGEST, payload=b"x", carry=None)
     receipt = Receipt(task="t", round=1, digest=DIGEST, status="accepted")
     token = DISK.set(ReadOnly())
     try:
         with capture_logs() as logs:
-            await agent.router._take(Message(device_topic("f", "d", Kind.RECEIPT), encode(receipt)))
+            await agent.dispatcher._take(Message(device_topic("f", "d", Kind.RECEIPT), encode(receipt)))
     finally:
         DISK.reset(token)
     assert "is read-only" in next(one["why"] for one in logs if "could not be handled" in one["event"])
-    assert [one.digest for one in agent.spool.pending()] == [DIGEST], "it is sent, and answered, again"
+    assert [one.digest for one in agent.storage.spool.pending()] == [DIGEST], (
+        "it is sent, and answered, again"
+    )
     agent.close()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from structlog.testing import capture_logs
 
-from edge_agent.agent import Agent
+from edge_agent.app import open_agent
 from edge_agent.config.agent import AgentSettings, InferSettings
 from edge_agent.inference.onnx_models.personal_tensors import Personal
 from edge_agent.inference.onnx_models.window_model import LoadedModel
@@ -280,9 +280,9 @@ async def test_an_agent_predicts_with_what_its_learner_writes(tmp_path, data) ->
     for path in (settings.state_dir, settings.cache_dir, settings.state_dir / "private"):
         path.mkdir()
     clock = SystemClock()
-    agent = Agent(settings, open_sources(settings, tmp_path / "agent.toml", None, clock), clock)
+    agent = open_agent(settings, open_sources(settings, tmp_path / "agent.toml", None, clock), clock)
     try:
-        agent.learner._private.write(TASK.name, kept())
+        agent.storage.private.write(TASK.name, kept())
         async with predicting(agent.inference) as inference:
             inference.install(await inference.load(tmp_path / "model"))
             inference.offer(judged())

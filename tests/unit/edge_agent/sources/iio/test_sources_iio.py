@@ -8,10 +8,10 @@ from contextlib import aclosing
 import numpy as np
 import pytest
 
-from edge_agent.sources import open_source
 from edge_agent.sources.iio.polling import Beat
 from edge_agent.sources.iio.sysfs import devices, find
 from edge_agent.sources.iio.units import conversion
+from edge_agent.sources.registry import open_source
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Modality, Task
 from runtime.clock import SystemClock

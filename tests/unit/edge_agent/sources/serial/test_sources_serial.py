@@ -9,8 +9,8 @@ from contextlib import aclosing
 import numpy as np
 import pytest
 
-from edge_agent.sources import open_source
 from edge_agent.sources.payloads import BadPayload
+from edge_agent.sources.registry import open_source
 from edge_agent.sources.serial.line_formats import Reader, SerialModality
 from edge_agent.sources.serial.line_splitter import Lines
 from edge_agent.sources.serial.port import Line

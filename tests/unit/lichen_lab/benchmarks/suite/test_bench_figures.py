@@ -130,7 +130,7 @@ async def test_bench_serving_asks_for_one_window_and_takes_no_failure_for_an_ans
     stand = child.Stand(task, Zygote(), InferSettings(output=tmp_path / "predictions.jsonl"))
     seen = Seen("0" * 64, manifest, 1, 0.25, error)
     stand.inference = answering = _Answering(seen)  # type: ignore[assignment]
-    answering.watch = stand._watch
+    answering.watch = stand.observe
     if error:
         with pytest.raises(RuntimeError, match=error):
             await stand.ask(stand.window())

@@ -95,8 +95,8 @@ zygote.fork()
 forked = zygote.pid
 async def main():
     running = inference(zygote)
-    task = asyncio.create_task(running.run())
     seen = watched(running)
+    task = asyncio.create_task(running.run(observe=seen.append))
     running.install(await running.load(Path(sys.argv[2])))
     threads = len(os.listdir(f"/proc/{zygote.pid}/task"))
     names = [Path(f"/proc/{pid}/comm").read_text().strip() for pid in (zygote.pid, running.model.pid)]
@@ -129,9 +129,13 @@ def test_the_agent_forks_it_has_no_onnx_runtime_and_nothing_speaks_to_the_wheel_
 
 
 async def test_a_model_answers_and_its_shadow_is_only_compared(tmp_path):
-    async with predicting(inference(output=tmp_path / "p.jsonl")) as running:
-        seen, lines = watched(running), []
-        running.said = lambda batch, manifest: lines.append((len(batch), manifest.version))
+    lines = []
+
+    def publish(batch, manifest):
+        lines.append((len(batch), manifest.version))
+
+    async with predicting(inference(output=tmp_path / "p.jsonl"), publish) as running:
+        seen = watched(running)
         first = await running.load(put(tmp_path / "a"))
         running.install(first)
         running.offer(judged())
@@ -156,7 +160,7 @@ async def test_a_model_answers_and_its_shadow_is_only_compared(tmp_path):
         await until(lambda: not is_there(gone))
         running.install(None)
         assert running.latency.count == running.model_latency.count == 6
-        told = running.told()
+        told = running.status()
         assert told["latency"]["count"] == 6
         assert json.dumps(told)
     written = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
@@ -228,7 +232,7 @@ async def test_a_model_that_answers_nothing_where_the_one_before_answers_has_fai
     seen = watched(running)
     running.shadow(old)
     running.install(new)
-    await running._take(Asked(), new)
+    await running._take(Asked(), new, None, seen.append)
     assert [one.count for one in seen] == errors
     assert all("answers nothing" in one.error and not one.answers for one in seen)
     assert all(added(Measures(), one).errors == 1 for one in seen)
@@ -483,6 +487,6 @@ async def test_offered_without_end_nothing_grows(tmp_path):
         running.install(await running.load(put(tmp_path / "a")))
         for _ in range(300):
             running.offer(judged(1))
-        assert running.told()["predictions_dropped"] == 300 - 64
+        assert running.status()["predictions_dropped"] == 300 - 64
         await until(lambda: running.predictions == 64)
         await asyncio.sleep(0)

@@ -1,0 +1,151 @@
+"""The task of this device, and what belongs to it: windows of streams, or a graph."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import structlog
+
+from edge_agent.config.agent import AgentSettings
+from edge_agent.sources.base import Source
+from edge_agent.tasks.config_warnings import doubts, warnings
+from edge_agent.tasks.profile import strangers
+from edge_agent.tasks.roles import wishes
+from edge_agent.tasks.task_store import TASK_FILE, check_task, unused
+from edge_agent.tasks.workspace import Standing, Workspace
+from models.contract import Profile
+from protocol.errors import Misconfigured, Reason, Refused, Transient
+from protocol.messages import encode
+from protocol.tasks.announcement import TaskAnnouncement
+from protocol.tasks.task import Task
+from runtime.clock import Clock
+from runtime.concurrency.signals import Signal
+from runtime.storage.files import write_atomic
+from runtime.waits import StatusPart, Wait
+
+_log = structlog.get_logger("edge_agent.messaging.state_reporter")
+
+
+class KeepsWorkspaces(Protocol):
+    """Makes and keeps the workspace of a task: from streams, or from a graph."""
+
+    async def use(self, task: Task) -> Workspace:
+        """Work for this task from now on."""
+
+    async def leave(self) -> None:
+        """The present task is of another kind."""
+
+
+class CurrentTask(StatusPart):
+    """Owns the workspace of the present task.
+
+    Args:
+        settings: of the agent.
+        sources: opened.
+        windows: keeps the workspace of a task on windows.
+        graph: keeps that of a task on graphs.
+        changed: set when the device has something to say.
+        clock: tells since when there is no task.
+        misfit: as :attr:`misfit`, from the life before.
+    """
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        sources: list[Source],
+        *,
+        windows: KeepsWorkspaces,
+        graph: KeepsWorkspaces,
+        changed: Signal,
+        clock: Clock,
+        misfit: str = "",
+    ) -> None:
+        self._settings = settings
+        self._sources = sources
+        self._windows = windows
+        self._graph = graph
+        self._changed = changed
+        self._started = clock.wall()
+        self.workspace: Workspace | None = None
+        """What belongs to the present task; None while none is known."""
+        self.misfit = misfit
+        """Why the task that was announced last cannot be done here, in words; empty where it can."""
+
+    def now(self) -> Standing:
+        """What is there to learn from."""
+        return Standing(Profile(()), 0, {}) if self.workspace is None else self.workspace.now()
+
+    async def start(self, task: Task | None) -> None:
+        """Begin with the task that is known, if any."""
+        for words in warnings(self._settings, task, self._sources):
+            _log.warning("this may be wrong", why=words)
+        if task is not None:
+            await self.use(task)
+
+    async def accept(self, announcement: TaskAnnouncement) -> Task | None:
+        """A task is announced: check it, and keep it for the next start.
+
+        Returns:
+            The task, where it is another one than before; then :meth:`use` it.
+
+        Raises:
+            Refused: this device cannot do it, or it was damaged on the way; the one before stays.
+        """
+        work, settings = self.workspace, self._settings
+        try:
+            task = announcement.read()
+            if work is not None and work.task == task:
+                if self.misfit:
+                    self.refuse("")
+                return None
+            check_task(task, self._sources, wishes(settings), settings.graph)
+        except (Refused, Misconfigured) as error:
+            if isinstance(error, Refused) and error.reason is Reason.MALFORMED:
+                raise
+            self.refuse(words := error.words if isinstance(error, Refused) else str(error))
+            raise Refused(Reason.UNKNOWN_TASK, words) from None
+        self.misfit = ""
+        for words in unused(task, self._sources, settings.graph):
+            _log.warning("not used here", why=words)
+        doubtful = await asyncio.to_thread(doubts, task, self._sources)
+        for words in [*doubtful, *strangers(task, settings.learn)]:
+            _log.warning("this may be wrong", why=words)
+        try:
+            await asyncio.to_thread(write_atomic, settings.state_dir / TASK_FILE, encode(announcement))
+        except Transient as error:  # until the next start it is known all the same
+            _log.error("the task could not be kept", why=str(error))
+        return task
+
+    async def use(self, task: Task) -> None:
+        """Collect for this task from now on."""
+        keeper, other = (self._windows, self._graph) if task.graph is None else (self._graph, self._windows)
+        if self.workspace is not None and (self.workspace.task.graph is None) != (task.graph is None):
+            self.workspace = None
+        await other.leave()
+        self.workspace = await keeper.use(task)
+
+    def refuse(self, words: str) -> None:
+        """Say why the task that was announced last is not done here; empty: it is."""
+        self.misfit = words
+        self._changed.set()
+
+    def close(self) -> None:
+        """After all services have ended."""
+        if self.workspace is not None:
+            self.workspace.close()
+
+    def status(self) -> dict[str, Any]:
+        """Its name."""
+        return {"task": None if self.workspace is None else self.workspace.task.name}
+
+    def waits(self) -> Iterator[Wait]:
+        """A task that can be done here, where none was announced."""
+        work = self.workspace
+        if self.misfit:
+            kept = "" if work is None else f" (task {work.task.name!r} before it is kept)"
+            words = f"the task that is announced cannot be done here: {self.misfit}{kept}"
+        elif work is None:
+            words = "no task is announced, and no task_file is set"
+        else:
+            return
+        yield Wait("task", words, self._started, None, "until a coordinator announces one")

@@ -1,0 +1,106 @@
+"""Tasks and offers: verified, where this device has a root, and then acted on."""
+
+from collections import Counter
+
+import structlog
+from pydantic_core import from_json
+
+from edge_agent.deployment.service import Deployment
+from edge_agent.tasks.current_task import CurrentTask
+from edge_agent.training.learner import Learner
+from edge_agent.trust.work_verifier import Work, WorkVerifier
+from protocol.errors import Refused, Transient
+from protocol.messages import Offer, decode
+from protocol.tasks.announcement import TaskAnnouncement
+from protocol.topics import Route
+from runtime.concurrency.signals import Signal
+
+_log = structlog.get_logger("edge_agent")
+
+
+class WorkReceiver:
+    """One service, and two handlers.
+
+    Args:
+        verifier: verifies signatures.
+        tasks: takes announcements.
+        learner: takes offers.
+        deployment: looks again at its model when the task is another one.
+        changed: set when the device has something to say.
+        refused: counts what is refused, by reason.
+    """
+
+    def __init__(
+        self,
+        verifier: WorkVerifier,
+        tasks: CurrentTask,
+        learner: Learner,
+        deployment: Deployment,
+        *,
+        changed: Signal,
+        refused: Counter[str],
+    ) -> None:
+        self._verifier = verifier
+        self._tasks = tasks
+        self._learner = learner
+        self._deployment = deployment
+        self._changed = changed
+        self._refused = refused
+
+    async def on_task(self, _route: Route, payload: bytes) -> None:
+        """A task is announced. Raises Refused."""
+        try:
+            announcement = decode(payload, TaskAnnouncement)
+        except Refused as error:
+            if _is_json(payload):  # of a newer release; what is no JSON was damaged on the way
+                self._tasks.refuse(error.words)
+            raise
+        await self._verified(announcement)
+
+    async def on_offer(self, _route: Route, payload: bytes) -> None:
+        """A round is offered. Raises Refused."""
+        await self._verified(decode(payload, Offer))
+
+    async def _verified(self, work: Work) -> None:
+        """Act on it; with a root, :meth:`run` does so after its signature was verified."""
+        if self._verifier.active:
+            self._verifier.give(work)
+        else:
+            await self.act_on(work)
+
+    async def run(self) -> None:
+        """Act on tasks and offers that were verified, for ever."""
+        while True:
+            try:
+                await self.act_on(await self._verifier.next())
+            except Refused as error:
+                self._refused[error.reason] += 1
+            except Transient as error:
+                _log.warning("a task or an offer waits", why=str(error))
+            self._changed.set()
+
+    async def act_on(self, work: Work) -> None:
+        """Offers go to the learner; for another task than before everything begins anew.
+
+        Raises:
+            Refused: this device cannot do the task.
+        """
+        if isinstance(work, Offer):
+            self._learner.offer(work)
+            return
+        task = await self._tasks.accept(work)
+        if task is None:
+            return
+        self._learner.cancel()  # what is trained for the one before is of no use
+        await self._tasks.use(task)
+        _log.info("task", name=task.name, method=task.method)
+        self._changed.set()
+        self._deployment.task_changed()
+
+
+def _is_json(payload: bytes) -> bool:
+    try:
+        from_json(payload)
+    except ValueError:
+        return False
+    return True
