@@ -212,6 +212,17 @@ def test_the_geometric_median_is_where_the_distances_sum_to_the_least():
         assert cost(found) <= cost(found + rng.normal(0, 0.01, 4)) + 1e-5
 
 
+def test_the_geometric_median_of_tiny_rows_is_as_exact_as_of_large_ones():
+    rows = np.random.default_rng(3).normal(size=(9, 4)).astype(np.float32)
+    found = []
+    for scale in (1.0, 2.0**-14):
+        made = GeometricMedian(1, 4)
+        for row in rows:
+            made.add("v", np.array([0]), np.float32(scale) * row[None])
+        found.append(made.mean()[0] / np.float32(scale))
+    np.testing.assert_allclose(found[0], found[1], atol=1e-5)
+
+
 def test_one_liar_in_five_moves_the_mean_far_and_the_geometric_median_little():
     honest = [np.full((1, 4), 1.0 + 0.01 * n, np.float32) for n in range(4)]
     liar = np.full((1, 4), -500.0, np.float32)

@@ -318,6 +318,13 @@ def test_fields_of_a_later_release_are_signed_too(trusted):
     refused(Reason.UNTRUSTED, trusted.with_timestamp, changed, NOW)
 
 
+def test_what_is_trusted_is_found_by_its_role(trusted):
+    one, roles = release(1), ("timestamp", "snapshot", "targets")
+    assert [trusted.piece(role) for role in roles] == [None] * 3
+    pieces = [fed(trusted, one).piece(role) for role in roles]
+    assert [piece.data for piece in pieces] == [one.timestamp, one.snapshot, one.targets]
+
+
 def test_two_bundles_of_two_routes_are_both_listed(trusted):
     said = {"targets": {**listed(b"left", 3), **listed(b"right", 2)}}
     targets = signed(draft("targets", 1, NOW, DAY_S, said), 5)
