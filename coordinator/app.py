@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from coordinator.config.coordinator import CoordinatorSettings, load_task
 from coordinator.daemon import Coordinator
 from coordinator.fleet.serving_routes import routing
-from coordinator.messaging.sender import Running
+from coordinator.messaging.sender import RunningLink
 from coordinator.recovery.state_folder import Storage, open_storage
 from coordinator.wires import Wires
 from coordinator.wiring import build
@@ -21,7 +21,7 @@ from runtime.clock import Clock, SystemClock
 from runtime.mqtt.link import Link
 
 
-def link_of(settings: CoordinatorSettings, make: Callable[..., Running] = Link) -> Running:
+def link_of(settings: CoordinatorSettings, make: Callable[..., RunningLink] = Link) -> RunningLink:
     """The link to the broker; ``make`` is called as the constructor of ``runtime.mqtt.link.Link``."""
     return make(
         settings.mqtt,
@@ -53,7 +53,7 @@ async def open_coordinator(
     *,
     jobs: Jobs | None = None,
     clock: Clock | None = None,
-    link: Running | None = None,
+    link: RunningLink | None = None,
     rng: random.Random | None = None,
     wires: Wires | None = None,
 ) -> AsyncIterator[Coordinator]:

@@ -14,7 +14,7 @@ _FAULTS: Final = (ValueError, LookupError, TypeError, ArithmeticError, Attribute
 
 
 @contextmanager
-def bulkhead(where: str) -> Iterator[None]:
+def contain_faults(where: str) -> Iterator[None]:
     """Around code that reads what a peer sent.
 
     Raises:

@@ -4,32 +4,32 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from coordinator.admission.access import Guard
-from coordinator.admission.operator_decisions import Admission
-from coordinator.admission.quarantine import Standing
+from coordinator.admission.access import AccessControl
+from coordinator.admission.operator_decisions import OperatorDecisions
+from coordinator.admission.quarantine import Quarantine
 from coordinator.config.coordinator import CoordinatorSettings
-from coordinator.delivery.fleet_bundle import Deploying
+from coordinator.delivery.fleet_bundle import BundleDelivery
 from coordinator.delivery.rollout_service import RolloutService
-from coordinator.fleet.device_registry import Roster
+from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.fleet.device_removal import Forgetting
 from coordinator.ingest.dispatcher import Dispatcher
 from coordinator.ingest.state_receiver import StateReceiver
-from coordinator.ingest.update_receiver import Receiver
+from coordinator.ingest.update_receiver import UpdateReceiver
 from coordinator.messaging.blob_server import BlobServer
-from coordinator.messaging.receipts import Teller
-from coordinator.messaging.sender import Running
-from coordinator.messaging.state_requests import RollCall
+from coordinator.messaging.receipts import ReceiptSender
+from coordinator.messaging.sender import RunningLink
+from coordinator.messaging.state_requests import StateRequester
 from coordinator.messaging.traffic import Traffic
-from coordinator.recovery.integrity_check import Audit
+from coordinator.recovery.integrity_check import IntegrityCheck
 from coordinator.recovery.state_folder import Storage
 from coordinator.rounds.announcer import Announcer
-from coordinator.rounds.driver import Driver
+from coordinator.rounds.driver import RoundDriver
 from coordinator.rounds.outlook import FleetView
-from coordinator.rounds.worker import Workshop
+from coordinator.rounds.worker import RoundWorker
 from coordinator.status.prometheus import serve_metrics
-from coordinator.trust.signer import Vouching
+from coordinator.trust.signer import PointerSigner
 from coordinator.wires import Wires
-from coordinator.workers.encoder_models import Graphs
+from coordinator.workers.encoder_models import EncoderModels
 from coordinator.workers.jobs import Jobs
 from runtime.clock import Clock
 from runtime.metrics import HasMetrics
@@ -45,30 +45,30 @@ class Coordinator:
     settings: CoordinatorSettings
     storage: Storage
     jobs: Jobs
-    link: Running
+    link: RunningLink
     clock: Clock
-    admission: Admission
+    admission: OperatorDecisions
     announcer: Announcer
-    audit: Audit
-    deployment: Deploying
+    audit: IntegrityCheck
+    deployment: BundleDelivery
     dispatcher: Dispatcher
-    driver: Driver
+    driver: RoundDriver
     fleet: FleetView
     forgetting: Forgetting
-    graphs: Graphs
-    guard: Guard
-    receiver: Receiver
-    rollcall: RollCall
+    graphs: EncoderModels
+    guard: AccessControl
+    receiver: UpdateReceiver
+    rollcall: StateRequester
     rollout: RolloutService | None
-    roster: Roster
+    roster: DeviceRegistry
     server: BlobServer
-    standing: Standing
+    standing: Quarantine
     states: StateReceiver
-    teller: Teller
+    teller: ReceiptSender
     traffic: Traffic
-    vouching: Vouching
+    vouching: PointerSigner
     wires: Wires
-    workshop: Workshop
+    workshop: RoundWorker
     always: Mapping[str, Service]
     """Services that every coordinator of these settings runs."""
     measured: tuple[HasMetrics, ...]

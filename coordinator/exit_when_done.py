@@ -4,11 +4,11 @@ from typing import Final
 
 import structlog
 
-from coordinator.delivery.fleet_bundle import Deploying
+from coordinator.delivery.fleet_bundle import BundleDelivery
 from coordinator.messaging.blob_server import BlobServer
 from coordinator.rollout.recorder import RolloutRecorder
 from coordinator.rounds.announcer import Announcer
-from coordinator.rounds.driver import Driver
+from coordinator.rounds.driver import RoundDriver
 from runtime.clock import Clock
 from runtime.process.daemon import Finished
 
@@ -20,9 +20,9 @@ _LOOK_S: Final = 0.5
 
 
 async def exit_when_done(  # noqa: PLR0917 - each of another type: no two can be mistaken for each other
-    driver: Driver,
+    driver: RoundDriver,
     announcer: Announcer,
-    delivery: Deploying,
+    delivery: BundleDelivery,
     blobs: BlobServer,
     rollouts: RolloutRecorder | None,
     linger_s: float,

@@ -7,49 +7,49 @@ was given as well (:mod:`coordinator.wires`); what is only called while a servic
 
 from functools import partial
 
-from coordinator.admission.access import Guard
-from coordinator.admission.operator_decisions import Admission
-from coordinator.admission.quarantine import Standing
-from coordinator.aggregation.device_weights import Weighings
-from coordinator.aggregation.screen_baseline import References
+from coordinator.admission.access import AccessControl
+from coordinator.admission.operator_decisions import OperatorDecisions
+from coordinator.admission.quarantine import Quarantine
+from coordinator.aggregation.device_weights import DeviceWeightStore
+from coordinator.aggregation.screen_baseline import ScreenBaseline
 from coordinator.config.coordinator import CoordinatorSettings
 from coordinator.daemon import Coordinator, Service
 from coordinator.delivery import late_bundles
 from coordinator.delivery.factory import build_delivery
 from coordinator.exit_when_done import exit_when_done
-from coordinator.fleet.device_registry import Roster
+from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.fleet.device_removal import Forgetting
 from coordinator.fleet.limits import roster_bounds
-from coordinator.fleet.secret_mismatch import SecretWatch
-from coordinator.fleet.serving_routes import LearningRoutes, routing
+from coordinator.fleet.secret_mismatch import SecretMismatchMonitor
+from coordinator.fleet.serving_routes import TrainingRoutes, routing
 from coordinator.ingest.chunked_uploads import Uploads
 from coordinator.ingest.dispatcher import Dispatcher
 from coordinator.ingest.metric_receiver import MetricReceiver
 from coordinator.ingest.state_receiver import StateReceiver
-from coordinator.ingest.update_receiver import Receiver
+from coordinator.ingest.update_receiver import UpdateReceiver
 from coordinator.messaging.blob_server import BlobServer, FetchBudget
-from coordinator.messaging.log_rate_limit import Voice
-from coordinator.messaging.receipts import Teller
-from coordinator.messaging.sender import Post, Running
-from coordinator.messaging.state_requests import RollCall
+from coordinator.messaging.log_rate_limit import LogRateLimiter
+from coordinator.messaging.receipts import ReceiptSender
+from coordinator.messaging.sender import RunningLink, Sender
+from coordinator.messaging.state_requests import StateRequester
 from coordinator.messaging.traffic import Traffic
 from coordinator.messaging.withdrawals import Withdrawals
 from coordinator.recovery.folder_owner import rules_of
-from coordinator.recovery.integrity_check import Audit
+from coordinator.recovery.integrity_check import IntegrityCheck
 from coordinator.recovery.state_backup import back_up_databases
 from coordinator.recovery.state_folder import Storage
 from coordinator.rounds.announcer import Announcer, stay_connected
-from coordinator.rounds.driver import Driver
+from coordinator.rounds.driver import RoundDriver
 from coordinator.rounds.outlook import FleetView
-from coordinator.rounds.worker import Workshop
-from coordinator.selection.selector import Chooser
+from coordinator.rounds.worker import RoundWorker
+from coordinator.selection.selector import DeviceSelector
 from coordinator.status.prometheus import DiskWear
-from coordinator.storage.model_registry import Registry
-from coordinator.storage.private_blobs import Owners
-from coordinator.trust.signer import again_and_again, vouching_of
+from coordinator.storage.model_registry import ModelRegistry
+from coordinator.storage.private_blobs import BlobOwnership
+from coordinator.trust.signer import resign_periodically, vouching_of
 from coordinator.trust.work_signer import WorkSigner
 from coordinator.wires import Wires
-from coordinator.workers.encoder_models import Graphs
+from coordinator.workers.encoder_models import EncoderModels
 from coordinator.workers.jobs import Jobs
 from models.contract import Server
 from protocol.tasks.task import Task
@@ -65,7 +65,7 @@ def build(
     *,
     storage: Storage,
     jobs: Jobs,
-    link: Running,
+    link: RunningLink,
     clock: Clock,
     wires: Wires,
 ) -> Coordinator:
@@ -86,13 +86,17 @@ def build(
     """
     store, journal, blobs, ledger = storage.store, storage.journal, storage.blobs, storage.ledger
     routed, rollouts, changes, offers = routing(server), storage.rollouts, wires.changes, wires.offers
-    post, voice, traffic = Post(link, settings.fleet), Voice(clock.now), Traffic(store, link.counters)
+    post, voice, traffic = (
+        Sender(link, settings.fleet),
+        LogRateLimiter(clock.now),
+        Traffic(store, link.counters),
+    )
 
     # Who the devices are, and who is heard.
-    admission = Admission(settings, clock)
-    bounds = roster_bounds(enrolled=Admission.enabled_by(settings), most=settings.devices.most)
-    roster = Roster(store, clock.wall, clock.now, bounds)
-    standing = Standing(
+    admission = OperatorDecisions(settings, clock)
+    bounds = roster_bounds(enrolled=OperatorDecisions.enabled_by(settings), most=settings.devices.most)
+    roster = DeviceRegistry(store, clock.wall, clock.now, bounds)
+    standing = Quarantine(
         store,
         ledger,
         clock.wall,
@@ -101,19 +105,21 @@ def build(
         # Whoever the operator let in counts before its first state too; made-up names are in neither list.
         known=lambda device: device in roster or admission.active(device),
     )
-    guard = Guard(clock, (admission.barred, standing.barred))  # a certificate taken back before bad conduct
-    teller = Teller(post, ledger, standing, task.name, wires.answers, clock.now)
+    guard = AccessControl(
+        clock, (admission.barred, standing.barred)
+    )  # a certificate taken back before bad conduct
+    teller = ReceiptSender(post, ledger, standing, task.name, wires.answers, clock.now)
 
     # Rounds.
-    graphs = Graphs(task, store, blobs, jobs, roster, clock, settings.worker.timeout_s, changes)
+    graphs = EncoderModels(task, store, blobs, jobs, roster, clock, settings.worker.timeout_s, changes)
     rules, fleet = rules_of(task, settings), FleetView(task, roster, graphs.terms, guard.barred, link)
-    driver = Driver(
+    driver = RoundDriver(
         task=task,
         rules=rules,
         store=store,
         journal=journal,
         fleet=fleet,
-        chooser=Chooser(task, rules, roster, store, LearningRoutes(task, server, roster)),
+        chooser=DeviceSelector(task, rules, roster, store, TrainingRoutes(task, server, roster)),
         changes=changes,
         offers=offers,
         clock=clock,
@@ -135,8 +141,8 @@ def build(
         changes=changes,
         clock=clock,
     )
-    registry, weighings = Registry(store, blobs, task, storage.run_id), Weighings(store)
-    workshop = Workshop(
+    registry, weighings = ModelRegistry(store, blobs, task, storage.run_id), DeviceWeightStore(store)
+    workshop = RoundWorker(
         driver=driver,
         server=server,
         jobs=jobs,
@@ -150,7 +156,7 @@ def build(
         keep_versions=settings.keep_versions,
         keep_updates=settings.keep_updates,
         budget_bytes=settings.history_bytes,
-        references=References(store),
+        references=ScreenBaseline(store),
         weighings=weighings,
         vouching=vouching,
         back_up=partial(back_up_databases, storage.root),
@@ -172,12 +178,12 @@ def build(
         clock=clock,
         offer_every_s=settings.offer_every_s,
     )
-    rollcall = RollCall(link, roster, teller, clock)
-    audit = Audit(driver, journal, workshop, link, clock)
+    rollcall = StateRequester(link, roster, teller, clock)
+    audit = IntegrityCheck(driver, journal, workshop, link, clock)
 
     # What devices send.
-    quota, secrets = settings.uploads, SecretWatch(roster)
-    receiver = Receiver(
+    quota, secrets = settings.uploads, SecretMismatchMonitor(roster)
+    receiver = UpdateReceiver(
         task=task,
         server=server,
         driver=driver,
@@ -214,7 +220,7 @@ def build(
         forgetting=forgetting,
     )
     budget, window = FetchBudget(settings.fetch.device_bytes_a_day, roster), settings.mqtt.window
-    owners = Owners(task, blobs)
+    owners = BlobOwnership(task, blobs)
     blob_server = BlobServer(blobs, post, teller.say, window, clock, budget, voice, may_have=owners.may_have)
     metrics = MetricReceiver(driver, journal, ledger, clock.now)
     dispatcher = Dispatcher(
@@ -251,7 +257,7 @@ def build(
         "audit": audit.run,
         "graphs": graphs.run,
         "rollcall": rollcall.run,
-        "trust": partial(again_and_again, vouching, announcer.renew_signatures, clock, again_s),
+        "trust": partial(resign_periodically, vouching, announcer.renew_signatures, clock, again_s),
         "state": partial(sqlite.watch, store.require_there, clock),
     }
     if rollout is not None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from edge_agent.config.agent import AgentSettings
-from edge_agent.deployment.service import Deployment
+from edge_agent.deployment.service import DeploymentService
 from edge_agent.identity.renewal_service import Renewal
 from edge_agent.inference.service import Inference
 from edge_agent.messaging.dispatcher import Dispatcher
@@ -46,7 +46,7 @@ class Agent:
     tasks: CurrentTask
     collector: Collector
     inference: Inference
-    deployment: Deployment
+    deployment: DeploymentService
     models: ModelStatus
     learner: Learner
     outbox: Outbox

@@ -13,12 +13,12 @@ import structlog
 from edge_agent.agent import Agent
 from edge_agent.config.agent import AgentSettings, read, read_task
 from edge_agent.inference.serving.in_process import all_ended
-from edge_agent.inference.serving.zygote_client import IDLE_S, Zygote
+from edge_agent.inference.serving.zygote_client import IDLE_S, ZygoteClient
 from edge_agent.ports import AgentLink, Trainer
 from edge_agent.publish.service import predictions_link
 from edge_agent.sources.base import Source
 from edge_agent.sources.registry import open_sources
-from edge_agent.status.liveness import not_alive
+from edge_agent.status.liveness import hang_reason
 from edge_agent.storage import AgentStorage, open_storage
 from edge_agent.tasks.config_warnings import require_output
 from edge_agent.tasks.task_store import first_task
@@ -38,7 +38,7 @@ _PATIENCE_S: Final = 5.0
 """With a model that is under way in a thread, when all else has ended."""
 
 
-def load(config: Path, zygote: Zygote | None = None) -> tuple[AgentSettings, Agent]:
+def load(config: Path, zygote: ZygoteClient | None = None) -> tuple[AgentSettings, Agent]:
     """Read and check everything, and make the agent; ``zygote`` makes its models' processes.
 
     Raises:
@@ -68,7 +68,7 @@ def open_agent(
     storage: AgentStorage | None = None,
     make_link: Callable[..., AgentLink] = Link,
     worker: Trainer | None = None,
-    zygote: Zygote | None = None,
+    zygote: ZygoteClient | None = None,
     rng: random.Random | None = None,
 ) -> Agent:
     """Open what the agent keeps on its disk, and make its parts; :meth:`Agent.close` closes it.
@@ -113,7 +113,7 @@ def open_agent(
         raise
 
 
-async def main(config: Path, zygote: Zygote | None = None) -> int:
+async def main(config: Path, zygote: ZygoteClient | None = None) -> int:
     """Run until a signal. Returns the exit status."""
     _, agent = load(config, zygote)
     return await live(agent)
@@ -125,7 +125,9 @@ async def live(agent: Agent) -> int:
         await agent.start()
         trim_memory()  # what imports and the reading of files left behind: 6 MB
         return await daemon.supervise(
-            agent.services, on_stop=agent.stop, alive=partial(not_alive, agent.progress, agent.storage.spool)
+            agent.services,
+            on_stop=agent.stop,
+            alive=partial(hang_reason, agent.progress, agent.storage.spool),
         )
     finally:
         agent.close()
@@ -147,7 +149,7 @@ def run(config: Path) -> int:
     return status
 
 
-def begun(config: Path) -> Zygote:
+def begun(config: Path) -> ZygoteClient:
     """What makes the processes of models; forked before there is a thread, a lock or a socket to share.
 
     It may be forked before it is known that anything else is right: what is wrong is said later.
@@ -155,8 +157,8 @@ def begun(config: Path) -> Zygote:
     try:
         settings = read(config)
     except Misconfigured:
-        return Zygote()
-    zygote = Zygote(settings.log, idle_s=None if settings.infer.isolation == "process" else IDLE_S)
+        return ZygoteClient()
+    zygote = ZygoteClient(settings.log, idle_s=None if settings.infer.isolation == "process" else IDLE_S)
     if settings.infer.enabled:
         logs.configure(settings.log)
         zygote.fork()

@@ -9,7 +9,7 @@ from edge_agent.config.agent import AgentSettings
 from edge_agent.status.status_file import LOCK_FILE
 from edge_agent.tasks.private_tensors import PrivateTensors
 from edge_agent.training.privacy_account import PRIVACY_FILE, PrivacyAccount
-from edge_agent.training.round_ledger import Ledger
+from edge_agent.training.round_ledger import RoundLedger
 from models.contract import Tensors
 from models.privacy.device_account import DeviceAccount
 from protocol.errors import LichenError
@@ -17,7 +17,7 @@ from runtime.clock import Clock
 from runtime.storage.blob_store import BlobStore
 from runtime.storage.disk import DISK
 from runtime.storage.files import sweep_below
-from runtime.storage.folder_lock import Owner
+from runtime.storage.folder_lock import FolderLock
 from runtime.storage.spool import Spool
 from runtime.waits import StatusPart
 
@@ -29,10 +29,10 @@ SPOOL: Final = "spool.sqlite3"
 class AgentStorage(StatusPart):
     """The open files of one agent; :func:`open_storage` opens them, and nobody else may meanwhile."""
 
-    lock: Owner
+    lock: FolderLock
     blobs: BlobStore
     spool: Spool
-    ledger: Ledger
+    ledger: RoundLedger
     private: PrivateTensors
     privacy: PrivacyAccount
 
@@ -71,14 +71,14 @@ def open_storage(
         Misconfigured: another agent runs on this state_dir, or a folder is closed to us.
     """
     root = settings.state_dir
-    lock = Owner(root / LOCK_FILE, "agent")
+    lock = FolderLock(root / LOCK_FILE, "agent")
     try:
         sweep_below(root)
         return AgentStorage(
             lock,
             BlobStore(settings.cache_dir / "blobs"),
             make_spool(root / SPOOL, settings.outbox.budget_bytes, wall=clock.wall),
-            Ledger(root / "rounds.json", clock, settings.outbox.resend_s),
+            RoundLedger(root / "rounds.json", clock, settings.outbox.resend_s),
             PrivateTensors(root / "private"),
             PrivacyAccount(root / PRIVACY_FILE, settings.learn),
         )

@@ -6,13 +6,13 @@ from functools import partial
 
 from edge_agent.agent import Agent, Service
 from edge_agent.config.agent import AgentSettings
-from edge_agent.deployment.service import Deployment
+from edge_agent.deployment.service import DeploymentService
 from edge_agent.identity.files import folder_of
 from edge_agent.identity.renewal_service import Renewal, service_of
-from edge_agent.inference.question_service import Queries
+from edge_agent.inference.question_service import QuestionService
 from edge_agent.inference.service import Inference
-from edge_agent.inference.serving.zygote_client import Zygote
-from edge_agent.knowledge_graph.watcher import GraphKeeper
+from edge_agent.inference.serving.zygote_client import ZygoteClient
+from edge_agent.knowledge_graph.watcher import GraphWatcher
 from edge_agent.messaging.contact import Contact
 from edge_agent.messaging.dispatcher import Dispatcher, commands
 from edge_agent.messaging.outbox import Outbox
@@ -40,7 +40,7 @@ from runtime.concurrency.signals import Signal
 from runtime.process.daemon import Progress
 from runtime.storage import sqlite
 from runtime.storage.blob_fetcher import Fetcher
-from runtime.waits import Explained, StatusPart
+from runtime.waits import StatusPart, StatusText
 
 
 def build(
@@ -53,7 +53,7 @@ def build(
     publish_link: AgentLink | None,
     first_task: Task | None,
     worker: Trainer | None = None,
-    zygote: Zygote | None = None,
+    zygote: ZygoteClient | None = None,
     rng: random.Random | None = None,
 ) -> Agent:
     """Every part.
@@ -74,14 +74,14 @@ def build(
         Misconfigured: ``trust_file`` is not there, or no root.
     """
     changed, state_wanted, progress, metrics = Signal(), Signal(), Progress(), RoundMetrics()
-    contact, learning, refused = Contact(clock), Explained(clock, storage.ledger.at_start()), Counter[str]()
-    zygote = zygote or Zygote(settings.log)
+    contact, learning, refused = Contact(clock), StatusText(clock, storage.ledger.at_start()), Counter[str]()
+    zygote = zygote or ZygoteClient(settings.log)
 
     inference = Inference(settings.infer, clock, storage.private, zygote)
     collector = Collector(
         settings, sources, clock=clock, listener=inference.offer, changed=changed, progress=progress
     )
-    graph = GraphKeeper(settings, clock, changed, progress)
+    graph = GraphWatcher(settings, clock, changed, progress)
     tasks = CurrentTask(
         settings, sources, windows=collector, graph=graph, changed=changed, clock=clock,
         misfit=kept_misfit(settings.state_dir / TASK_FILE),
@@ -100,7 +100,7 @@ def build(
     )  # fmt: skip
     trust = trust_of(settings, fetcher, clock)
     verifier = WorkVerifier(trust, settings.state_dir, clock)
-    deployment = Deployment(
+    deployment = DeploymentService(
         settings.state_dir / "models", fetcher, inference, tasks, fetch_timeout_s=settings.fetch_timeout_s,
         changed=changed, clock=clock, trust=trust, settings=settings.deploy,
     )  # fmt: skip
@@ -115,7 +115,7 @@ def build(
         publishing = Publishing(settings, settings.infer.mqtt, publish_link, clock, rng)
     queries = None
     if settings.graph is not None and settings.graph.queries is not None:
-        queries = Queries(
+        queries = QuestionService(
             settings.graph.queries,
             inference,
             storage.private,

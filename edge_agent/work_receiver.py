@@ -5,7 +5,7 @@ from collections import Counter
 import structlog
 from pydantic_core import from_json
 
-from edge_agent.deployment.service import Deployment
+from edge_agent.deployment.service import DeploymentService
 from edge_agent.tasks.current_task import CurrentTask
 from edge_agent.training.learner import Learner
 from edge_agent.trust.work_verifier import Work, WorkVerifier
@@ -35,7 +35,7 @@ class WorkReceiver:
         verifier: WorkVerifier,
         tasks: CurrentTask,
         learner: Learner,
-        deployment: Deployment,
+        deployment: DeploymentService,
         *,
         changed: Signal,
         refused: Counter[str],

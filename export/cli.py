@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ExportChoice:
     """What is exported.
 
     Attributes:
@@ -135,7 +135,7 @@ def for_all(task: Task, version: Manifest) -> tuple[str, ...]:
 
 
 def make(
-    chosen: Chosen, out: Path, inputs: Sequence[str], targets: Sequence[str], calibrate: Path | None
+    chosen: ExportChoice, out: Path, inputs: Sequence[str], targets: Sequence[str], calibrate: Path | None
 ) -> "tuple[bytes, Parity | CompletionParity]":
     """Make the bundle, and write it.
 

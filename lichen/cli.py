@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 from protocol.errors import Misconfigured, Refused, Transient
 from runtime import exit_codes
 from runtime.outputs import NotWritten
-from runtime.process.fast_arguments import settings_file
+from runtime.process.fast_arguments import config_argument
 
 if TYPE_CHECKING:
     import typer
 
 
 @dataclass(frozen=True)
-class Part:
+class CommandPart:
     """A subcommand: where its typer app is, and the line that ``lichen --help`` shows unimported."""
 
     app: str
@@ -36,35 +36,37 @@ class Part:
 _RUN: Final = "Run"
 _STUDY: Final = "Try and measure"
 _LOOK: Final = "Look"
-PARTS: Final[dict[str, Part]] = {
-    "agent": Part(
+PARTS: Final[dict[str, CommandPart]] = {
+    "agent": CommandPart(
         "edge_agent.cli.main:app",
         "On a device: collect, learn, send, infer.",
         _RUN,
         runs="edge_agent.app:run",
     ),
-    "coordinator": Part(
+    "coordinator": CommandPart(
         "coordinator.cli.main:app", "In the cloud: rounds, aggregation, model registry.", _RUN
     ),
-    "device": Part(
+    "device": CommandPart(
         "coordinator.cli.device:app", "Who belongs to a fleet: invite, list, approve, revoke.", _RUN
     ),
-    "rollout": Part(
+    "rollout": CommandPart(
         "coordinator.cli.rollout:app", "Bring a version to the devices: canaries first, then all.", _RUN
     ),
-    "round": Part("coordinator.cli.round:app", "Why a round has the devices that it has.", _LOOK),
-    "task": Part(
+    "round": CommandPart("coordinator.cli.round:app", "Why a round has the devices that it has.", _LOOK),
+    "task": CommandPart(
         "lichen.commands.task:app", "A first task from recordings; what is wrong with a task.", _RUN
     ),
-    "export": Part(
+    "export": CommandPart(
         "lichen.commands.export:app", "A version into an ONNX bundle, checked against torch.", _RUN
     ),
-    "demo": Part("", "A whole fleet on this machine, on real sensor data.", _STUDY),
-    "simulate": Part("", "Many devices in one process: the same method, no broker.", _STUDY),
-    "bench": Part("", "The benchmarks, as tables or JSON.", _STUDY),
-    "data": Part("lichen.commands.data:app", "Data sets and recordings.", _STUDY),
-    "status": Part("lichen.commands.status:app", "What a fleet does now, and what it waits for.", _LOOK),
-    "protocol": Part("lichen.commands.protocol:app", "What travels: the AsyncAPI document.", _LOOK),
+    "demo": CommandPart("", "A whole fleet on this machine, on real sensor data.", _STUDY),
+    "simulate": CommandPart("", "Many devices in one process: the same method, no broker.", _STUDY),
+    "bench": CommandPart("", "The benchmarks, as tables or JSON.", _STUDY),
+    "data": CommandPart("lichen.commands.data:app", "Data sets and recordings.", _STUDY),
+    "status": CommandPart(
+        "lichen.commands.status:app", "What a fleet does now, and what it waits for.", _LOOK
+    ),
+    "protocol": CommandPart("lichen.commands.protocol:app", "What travels: the AsyncAPI document.", _LOOK),
 }
 
 EXTRA_OF: Final = {
@@ -153,7 +155,7 @@ def _stop(code: int, words: str) -> NoReturn:
 def _run(name: str | None, words: Sequence[str], title: str) -> int:
     """What the words ask for. A daemon's ``run`` is found without the 4 MB of the command line's library."""
     if name and PARTS[name].runs and words[:1] == ["run"]:
-        config = settings_file(name, words[1:])
+        config = config_argument(name, words[1:])
         if config is not None:
             status: int = _found(PARTS[name].runs)(config)
             return status

@@ -15,7 +15,7 @@ from protocol.tasks.task import Task
 
 
 @dataclass(frozen=True)
-class Weighing:
+class DeviceWeights:
     """What the coordinator made of the devices of a round, for the fold and for the operator. JSON-able.
 
     Attributes:
@@ -33,7 +33,7 @@ class Weighing:
 class GuidedServer(Server, Protocol):
     """The coordinator's half of a method that is ``guided``: it sees all updates before it folds any."""
 
-    def weigh(self, task: Task, views: Mapping[str, Tensors]) -> Weighing:
+    def weigh(self, task: Task, views: Mapping[str, Tensors]) -> DeviceWeights:
         """Weights of devices from what :meth:`ServerTrainer.view` said of each. Pure; order does not matter.
 
         Args:
@@ -41,7 +41,7 @@ class GuidedServer(Server, Protocol):
             views: device -> its view.
         """
 
-    def open_guided(self, task: Task, round_: int, state: Blobs, weighing: Weighing) -> Fold:
+    def open_guided(self, task: Task, round_: int, state: Blobs, weighing: DeviceWeights) -> Fold:
         """Begin a round in which :attr:`UpdateHeader.device` decides the weight."""
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import BaseModel
 
 from models.contract import Blobs, Client, Prototyper, Router, Server, Tensors
-from models.data.materials import KINDS, Kind, MaterialName
+from models.data.materials import KINDS, MaterialKind, MaterialName
 from models.guided import ServerTrainer
 from protocol.frames.tensors import Codec
 from protocol.tasks.task import Task
@@ -93,7 +93,7 @@ class MethodSpec:
     nothing to judge versions on."""
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> MaterialKind:
         """Of the material."""
         return KINDS[self.material]
 

@@ -21,7 +21,7 @@ _PARTS: Final = {
 }
 
 
-def outputs_of(target: Target) -> tuple[str, ...]:
+def output_names(target: Target) -> tuple[str, ...]:
     """The names of one target's outputs, in the graph's order."""
     parts = _PARTS[target.kind]
     return parts if target.name == LABEL else tuple(f"{target.name}/{part}" for part in parts)
@@ -29,4 +29,4 @@ def outputs_of(target: Target) -> tuple[str, ...]:
 
 def outputs(targets: Iterable[Target]) -> tuple[str, ...]:
     """The names of all outputs, target after target."""
-    return tuple(name for target in targets for name in outputs_of(target))
+    return tuple(name for target in targets for name in output_names(target))

@@ -106,7 +106,7 @@ class StatusPart(Protocol):
         return ()
 
 
-class Explained:
+class StatusText:
     """A service that says what it does or waits for; :attr:`since` and :attr:`until` go with the words.
 
     Args:

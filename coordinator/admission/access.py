@@ -7,13 +7,13 @@ from protocol.errors import Refused
 from runtime.clock import Clock
 from runtime.metrics import Metric, counter
 
-Barred = Callable[[str], Refused | None]
+DenialCheck = Callable[[str], Refused | None]
 """Why nothing is taken from a device now; None where all is well. Must be cheap."""
 TELL_EVERY_S: Final = 10.0
 _MAX_TOLD: Final = 10_000
 
 
-class Guard:
+class AccessControl:
     """Several reasons to bar a device.
 
     Args:
@@ -21,7 +21,7 @@ class Guard:
         barred: what is asked, in order: the first one that has something against a device counts.
     """
 
-    def __init__(self, clock: Clock, barred: Sequence[Barred]) -> None:
+    def __init__(self, clock: Clock, barred: Sequence[DenialCheck]) -> None:
         self._clock = clock
         self._barred = tuple(barred)
         self._told: dict[str, float] = {}

@@ -22,9 +22,9 @@ from runtime.storage.sqlite import open_reader, sqlite_errors
 from runtime.waits import Wait
 
 if TYPE_CHECKING:
-    from coordinator.identity.enrolment import Desk
-    from coordinator.identity.http_api.service import Office
-    from coordinator.identity.store import Book
+    from coordinator.identity.enrolment import EnrolmentAuthority
+    from coordinator.identity.http_api.service import EnrolmentServer
+    from coordinator.identity.store import IdentityStore
 
 log = structlog.get_logger(__name__)
 
@@ -34,7 +34,7 @@ AUTHORITY: Final = "authority"
 _BOOK: Final = "identity.sqlite3"
 
 
-def decided(state_dir: Path) -> tuple[dict[str, str], dict[str, float]]:
+def read_decisions(state_dir: Path) -> tuple[dict[str, str], dict[str, float]]:
     """Device -> what the operator decided on it, and device -> when it was last approved (unix seconds).
 
     For a look from outside: nothing is written, and no cryptography is imported.
@@ -99,7 +99,7 @@ def require_authority(settings: CoordinatorSettings) -> None:
         )
 
 
-class Admission:
+class OperatorDecisions:
     """What the operator decided on each device; :meth:`services` reads it and keeps it fresh.
 
     Args:
@@ -110,9 +110,9 @@ class Admission:
     def __init__(self, settings: CoordinatorSettings, clock: Clock) -> None:
         self._settings = settings
         self._clock = clock
-        self._desk: Desk | None = None
-        self._book: Book | None = None
-        self._office: Office | None = None
+        self._desk: EnrolmentAuthority | None = None
+        self._book: IdentityStore | None = None
+        self._office: EnrolmentServer | None = None
         self._said = ""
 
     @staticmethod
@@ -139,17 +139,17 @@ class Admission:
         """
         require_authority(self._settings)
         if self.enabled_by(self._settings) and self._desk is None:
-            from coordinator.identity.enrolment import Desk  # noqa: PLC0415 - only where there is an authority
+            from coordinator.identity.enrolment import EnrolmentAuthority  # noqa: PLC0415 - only where there is an authority
 
-            self._desk = Desk(self._settings)
+            self._desk = EnrolmentAuthority(self._settings)
             self._book = self._desk.book
         self._refresh()
 
     def _refresh(self) -> None:
         if self._book is None and (self._settings.state_dir / _BOOK).is_file():
-            from coordinator.identity.store import Book  # noqa: PLC0415 - only where there is one
+            from coordinator.identity.store import IdentityStore  # noqa: PLC0415 - only where there is one
 
-            self._book = Book(self._settings.state_dir)
+            self._book = IdentityStore(self._settings.state_dir)
         if self._book is not None:
             self._book.refresh()
 
@@ -197,9 +197,9 @@ class Admission:
         self.open()
         found: dict[str, Callable[[], Awaitable[None]]] = {"admission": self._run}
         if self._desk is not None:
-            from coordinator.identity.http_api.service import Office  # noqa: PLC0415 - only where there is an authority
+            from coordinator.identity.http_api.service import EnrolmentServer  # noqa: PLC0415 - only where there is an authority
 
-            self._office = Office(self._desk, self._settings.identity, self._clock)
+            self._office = EnrolmentServer(self._desk, self._settings.identity, self._clock)
             found |= {"enrolment": self._office.serve, "broker-files": self._office.keep}
         return found
 

@@ -18,15 +18,15 @@ import structlog
 from pydantic import Field
 
 from coordinator.storage import schema
-from coordinator.storage.database import Store
-from coordinator.storage.write_behind import Ledger
+from coordinator.storage.database import Database
+from coordinator.storage.write_behind import WriteBehindBuffer
 from protocol.errors import Reason, Refused
 from runtime.metrics import Metric, gauge
 from runtime.settings.load import Section
 
 log = structlog.get_logger(__name__)
 
-CONTENT: Final = frozenset(
+OFFENCES: Final = frozenset(
     {
         *(Reason.MALFORMED, Reason.TOO_LARGE, Reason.WRONG_TENSORS, Reason.WRONG_MODALITY),
         *(Reason.NON_FINITE, Reason.OUT_OF_BOUNDS, Reason.WRONG_DEVICE, Reason.OUTLIER),
@@ -48,7 +48,7 @@ class QuarantineSettings(Section):
 
 
 @dataclass(frozen=True, slots=True)
-class Conduct:
+class OffenceRecord:
     """One device's record; times in unix seconds.
 
     Attributes:
@@ -66,7 +66,7 @@ class Conduct:
     reason: str = ""
 
 
-def after_refusal(known: Conduct, reason: str, now: float, rules: QuarantineSettings) -> Conduct:
+def record_offence(known: OffenceRecord, reason: str, now: float, rules: QuarantineSettings) -> OffenceRecord:
     """The record after one more refusal that counts. Pure."""
     recent = [t for t in known.times if 0 <= now - t < rules.within_s]
     times = (*recent, now)[-max(1, rules.refusals) :]
@@ -74,10 +74,10 @@ def after_refusal(known: Conduct, reason: str, now: float, rules: QuarantineSett
         return replace(known, times=times, reason=reason)
     level = 0 if now - known.until > rules.longest_s else known.level
     lasts_s = min(rules.longest_s, rules.first_s * 2.0 ** min(level, 30))
-    return Conduct((), level + 1, now, now + lasts_s, reason)
+    return OffenceRecord((), level + 1, now, now + lasts_s, reason)
 
 
-class Standing:
+class Quarantine:
     """The records of all devices that were ever refused; quarantines survive restarts.
 
     Args:
@@ -91,8 +91,8 @@ class Standing:
 
     def __init__(
         self,
-        store: Store,
-        ledger: Ledger,
+        store: Database,
+        ledger: WriteBehindBuffer,
         wall: Callable[[], float],
         rules: QuarantineSettings,
         *,
@@ -112,12 +112,12 @@ class Standing:
         Returns:
             What the device is told besides, where a quarantine begins: nobody asks it again until the end.
         """
-        if refused.reason not in CONTENT or not self._known(device):
+        if refused.reason not in OFFENCES or not self._known(device):
             return ""
-        before = self._records.get(device, Conduct())
+        before = self._records.get(device, OffenceRecord())
         if before.until and self._released(device, before):
-            before = Conduct()
-        after = after_refusal(before, refused.reason.value, self._wall(), self._rules)
+            before = OffenceRecord()
+        after = record_offence(before, refused.reason.value, self._wall(), self._rules)
         self._records.pop(device, None)  # the newest last: the oldest are forgotten first
         self._note(device, after)
         self._forget_oldest()
@@ -125,9 +125,9 @@ class Standing:
             return ""
         lasts_s = after.until - after.since
         log.warning("quarantined", device=device, reason=after.reason, seconds=round(lasts_s))
-        return f"quarantined from now on, {in_words(after, lasts_s)}"
+        return f"quarantined from now on, {describe(after, lasts_s)}"
 
-    def _note(self, device: str, record: Conduct) -> None:
+    def _note(self, device: str, record: OffenceRecord) -> None:
         self._records[device] = record
         self._ledger.note(schema.standing, device=device, record=json.dumps(asdict(record)))
 
@@ -154,9 +154,9 @@ class Standing:
         left = known.until - now
         if left <= 0 or self._released(device, known):
             return None
-        return Refused(Reason.QUARANTINED, in_words(known, left))
+        return Refused(Reason.QUARANTINED, describe(known, left))
 
-    def _released(self, device: str, known: Conduct) -> bool:
+    def _released(self, device: str, known: OffenceRecord) -> bool:
         """Whether the operator ended the quarantine: whoever misbehaves after that begins anew."""
         return (self._released_at(device) or 0.0) >= known.since
 
@@ -170,7 +170,7 @@ class Standing:
         yield gauge("lichen_quarantined", "Devices in quarantine", len(self.all_barred()))
 
 
-def in_words(known: Conduct, left_s: float) -> str:
+def describe(known: OffenceRecord, left_s: float) -> str:
     """For how long, and what for."""
     times = "the first time" if known.level == 1 else f"time {known.level}"
     return (
@@ -183,7 +183,7 @@ def _lasting(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < _MANY else f"{seconds / 60:.0f} min"
 
 
-def read(store: Store) -> Mapping[str, Conduct]:
+def read(store: Database) -> Mapping[str, OffenceRecord]:
     """The records on disk; of a folder that an older lichen wrote, none."""
     with store.transaction() as connection:
         if not sa.inspect(connection).has_table(schema.standing.name):
@@ -192,16 +192,16 @@ def read(store: Store) -> Mapping[str, Conduct]:
     return {row["device"]: one for row in rows if (one := _record(row["record"])) is not None}
 
 
-def _record(text: str) -> Conduct | None:
+def _record(text: str) -> OffenceRecord | None:
     """None where it cannot be read: the device begins anew, rather than the coordinator not at all."""
     try:
         known: dict[str, Any] = json.loads(text)
-        return Conduct(**{**known, "times": tuple(known["times"])})
+        return OffenceRecord(**{**known, "times": tuple(known["times"])})
     except (ValueError, TypeError, KeyError) as error:
         log.warning("a record of conduct cannot be read and is dropped", why=str(error))
         return None
 
 
-def in_quarantine(records: Mapping[str, Conduct], now: float) -> Iterable[tuple[str, Conduct]]:
+def in_quarantine(records: Mapping[str, OffenceRecord], now: float) -> Iterable[tuple[str, OffenceRecord]]:
     """Devices that are in quarantine at that time, by name; who was approved since is not known here."""
     return ((device, one) for device, one in sorted(records.items()) if one.since <= now < one.until)

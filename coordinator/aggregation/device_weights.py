@@ -14,8 +14,8 @@ import numpy as np
 import sqlalchemy as sa
 
 from coordinator.storage import schema
-from coordinator.storage.database import Store
-from models.guided import Weighing
+from coordinator.storage.database import Database
+from models.guided import DeviceWeights
 from runtime.metrics import Metric, gauge
 
 FULL: Final = 64
@@ -26,7 +26,7 @@ _DIGITS: Final = 6
 _WORDS: Final = 1000
 
 
-class Row(TypedDict):
+class WeightRow(TypedDict):
     """How alike a device's view is to those of the others that have the part, -1 to 1.
 
     Attributes:
@@ -43,7 +43,7 @@ class Row(TypedDict):
 
 
 @dataclass(frozen=True)
-class Weighed:
+class WeightReport:
     """A weighing as it is kept, in plain JSON.
 
     Attributes:
@@ -54,7 +54,7 @@ class Weighed:
     """
 
     weights: dict[str, dict[str, float]]
-    similarity: dict[str, dict[str, Row]]
+    similarity: dict[str, dict[str, WeightRow]]
     warnings: tuple[str, ...] = ()
     metrics: Mapping[str, float] | None = None
 
@@ -68,13 +68,13 @@ class Weighed:
         }
 
 
-class Weighings:
+class DeviceWeightStore:
     """The table of them. Synchronous, thread-safe."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Database) -> None:
         self._store = store
 
-    def write(self, round_: int, weighed: Weighed) -> None:
+    def write(self, round_: int, weighed: WeightReport) -> None:
         """Keep a round's. Joins the caller's transaction."""
         self._store.put(schema.weighings, round=round_, **weighed.as_json())
 
@@ -93,7 +93,7 @@ class Weighings:
         yield gauge("lichen_weighing_warnings", words, len(found["warnings"]))
 
 
-def newest(store: Store) -> dict[str, Any] | None:
+def newest(store: Database) -> dict[str, Any] | None:
     """``round``, ``weights`` and ``warnings`` of the newest guided round."""
     table = schema.weighings
     asked = (
@@ -113,9 +113,9 @@ def shares(weights: Mapping[str, Mapping[str, float]]) -> Iterator[tuple[str, st
     yield from sorted(found, key=lambda one: (one[2], one[1], one[0]))
 
 
-def kept(weighing: Weighing, metrics: Mapping[str, float]) -> Weighed:
+def kept(weighing: DeviceWeights, metrics: Mapping[str, float]) -> WeightReport:
     """What is written of a weighing; pure."""
-    return Weighed(
+    return WeightReport(
         weights={
             part: {device: _short(weight) for device, weight in sorted(weights.items())}
             for part, weights in sorted(weighing.weights.items())
@@ -129,17 +129,17 @@ def kept(weighing: Weighing, metrics: Mapping[str, float]) -> Weighed:
     )
 
 
-def _row(device: str, row: Mapping[str, float]) -> Row:
+def _row(device: str, row: Mapping[str, float]) -> WeightRow:
     names, value_K = list(row), np.fromiter(row.values(), np.float64, len(row))
     if device in row:
         own = names.index(device)
         del names[own]
         value_K = np.delete(value_K, own)
     if not names:
-        return Row(of=0, mean=0.0, least=0.0, most=0.0, others={})
+        return WeightRow(of=0, mean=0.0, least=0.0, most=0.0, others={})
     order_K = np.argsort(-value_K, kind="stable")
     ends_K = order_K if len(names) < FULL else np.concatenate([order_K[:NEAREST], order_K[-NEAREST:]])
-    return Row(
+    return WeightRow(
         of=len(names),
         mean=_short(float(value_K.mean())),
         least=_short(float(value_K.min())),

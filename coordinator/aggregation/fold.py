@@ -11,14 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, cast
 
 from coordinator.aggregation.outlier_screen import WEIGHT, Magnitudes, screen
-from coordinator.bulkhead import bulkhead
-from coordinator.storage.private_blobs import shared
-from coordinator.storage.update_journal import Entry
+from coordinator.bulkhead import contain_faults
+from coordinator.storage.private_blobs import without_private_blobs
+from coordinator.storage.update_journal import AcceptedUpdate
 from models.aggregation.server_optimizer import model_of, stepped
 from models.aggregation.spill_file import spilling_into
 from models.aggregation.update_norms import magnitudes
 from models.contract import Blobs, Fold, Server, Update
-from models.guided import GuidedServer, Weighing
+from models.guided import DeviceWeights, GuidedServer
 from models.registry import methods
 from models.tensors import flatten
 from protocol.errors import LichenError, Refused
@@ -52,7 +52,7 @@ def limits_for(state: Blobs, max_update_bytes: int, task: Task | None = None) ->
             single devices counts for nothing then.
     """
     spec = None if task is None else methods().get(task.method)
-    model = model_of(state) if task is None else shared(task, model_of(state))
+    model = model_of(state) if task is None else without_private_blobs(task, model_of(state))
     tensors, beyond = flatten(model), 0 if task is None or spec is None else spec.beyond(task)
     elements = sum(tensor.size for tensor in tensors.values()) + beyond + _SLACK_ELEMENTS
     count = 2 * len(tensors) + 64
@@ -66,7 +66,7 @@ def limits_for(state: Blobs, max_update_bytes: int, task: Task | None = None) ->
     )
 
 
-def read_update(entry: Entry, limits: Limits) -> Update:
+def read_update(entry: AcceptedUpdate, limits: Limits) -> Update:
     """One update from disk, checked against its digest.
 
     Raises:
@@ -77,7 +77,7 @@ def read_update(entry: Entry, limits: Limits) -> Update:
     return Update(header, tensors)
 
 
-def measured(update: Update) -> dict[str, float]:
+def update_norms(update: Update) -> dict[str, float]:
     """What a screen compares of an update: the magnitude of each part, and its weight where that is not 1.
 
     Parts that the method bounds by itself (``MethodSpec.bounded``) are left out.
@@ -91,7 +91,7 @@ def measured(update: Update) -> dict[str, float]:
 
 def screen_round(
     task: Task,
-    entries: Sequence[Entry],
+    entries: Sequence[AcceptedUpdate],
     limits: Limits,
     before: Mapping[str, float],
     known: Mapping[str, Magnitudes] | None = None,
@@ -104,7 +104,7 @@ def screen_round(
         limits: what an update may need.
         before: the last round's reference (:class:`coordinator.aggregation.outlier_screen.Screened`); empty
         where there is none.
-        known: update's digest -> what :func:`measured` said of it; others are read and measured.
+        known: update's digest -> what :func:`update_norms` said of it; others are read and measured.
 
     Returns:
         This round's reference.
@@ -117,8 +117,10 @@ def screen_round(
     lost: dict[str, Refused] = {}
     for entry in entries:
         try:
-            with bulkhead(f"measuring {entry.device}'s update"):
-                found[entry.device] = (known or {}).get(entry.digest) or measured(read_update(entry, limits))
+            with contain_faults(f"measuring {entry.device}'s update"):
+                found[entry.device] = (known or {}).get(entry.digest) or update_norms(
+                    read_update(entry, limits)
+                )
         except Refused as refused:
             lost[entry.device] = refused
     verdict = screen(found, before, task.robust.outlier_factor)
@@ -132,9 +134,9 @@ def fold_screened(  # noqa: PLR0917 - the method's own order, and then what is f
     task: Task,
     round_: int,
     state: Blobs,
-    entries: Sequence[Entry],
+    entries: Sequence[AcceptedUpdate],
     limits: Limits,
-    weighing: Weighing | None = None,
+    weighing: DeviceWeights | None = None,
 ) -> Blobs:
     """The second pass: fold updates that :func:`screen_round` has passed, and let the optimizer step.
 
@@ -160,26 +162,26 @@ def fold_screened(  # noqa: PLR0917 - the method's own order, and then what is f
     lost: dict[str, Refused] = {}
     folder = entries[0].path.parent if entries else None
     with spilling_into(folder):  # robust folds keep a round's updates there, in a file without a name
-        fold = opened(server, task, round_, model_of(state), weighing)
+        fold = open_fold(server, task, round_, model_of(state), weighing)
         for entry in entries:
             try:
-                with bulkhead(f"{task.method}'s fold of {entry.device}"):
+                with contain_faults(f"{task.method}'s fold of {entry.device}"):
                     fold.fold(read_update(entry, limits))
             except Refused as refused:
                 lost[entry.device] = refused
         if lost:
             raise UnusableUpdates(lost)
-        return closed(task, state, fold)
+        return close_fold(task, state, fold)
 
 
-def opened(server: Server, task: Task, round_: int, model: Blobs, weighing: Weighing | None) -> Fold:
+def open_fold(server: Server, task: Task, round_: int, model: Blobs, weighing: DeviceWeights | None) -> Fold:
     """The method's fold of a round: by the weighing where there is one."""
     if weighing is None:
         return server.open(task, round_, model)
     return cast("GuidedServer", server).open_guided(task, round_, model, weighing)
 
 
-def closed(task: Task, state: Blobs, fold: Fold) -> Blobs:
+def close_fold(task: Task, state: Blobs, fold: Fold) -> Blobs:
     """The next version of what a fold of ``state`` found, by ``task.aggregator``.
 
     Raises:
@@ -194,7 +196,7 @@ def fold_journal(  # noqa: PLR0917 - the method's own order, and then what is fo
     task: Task,
     round_: int,
     state: Blobs,
-    entries: Iterable[Entry],
+    entries: Iterable[AcceptedUpdate],
     limits: Limits,
     before: Mapping[str, float] | None = None,
 ) -> Blobs:
@@ -212,7 +214,7 @@ def fold_round(  # noqa: PLR0917 - the method's own order, and then what is fold
     task: Task,
     round_: int,
     state: Blobs,
-    entries: Sequence[Entry],
+    entries: Sequence[AcceptedUpdate],
     limits: Limits,
     before: Mapping[str, float],
     known: Mapping[str, Magnitudes] | None = None,

@@ -18,13 +18,13 @@ Told = tuple[int, Mapping[str, float]]
 """Samples behind an update, and its header's metrics."""
 
 
-def names_of(task: Task) -> tuple[str, ...]:
+def reported_metric_names(task: Task) -> tuple[str, ...]:
     """The metrics of updates that make a version's (``MethodSpec.reported``); of most methods none."""
     spec = methods().get(task.method)
     return () if spec is None else spec.reported
 
 
-def mean(names: Iterable[str], told: Iterable[Told]) -> dict[str, float]:
+def weighted_mean(names: Iterable[str], told: Iterable[Told]) -> dict[str, float]:
     """Of each metric, over the updates that tell it, by their samples; the order of updates is no matter.
 
     A metric that no update tells is left out, and so is one whose mean is no number.

@@ -13,16 +13,16 @@ from typing import Final, cast
 import numpy as np
 import structlog
 
-from coordinator.aggregation.device_weights import Weighed, kept
+from coordinator.aggregation.device_weights import WeightReport, kept
 from coordinator.aggregation.fold import UnusableUpdates, fold_screened, screen_round
 from coordinator.aggregation.outlier_screen import Magnitudes
-from coordinator.bulkhead import bulkhead
-from coordinator.storage.private_blobs import shared
-from coordinator.storage.update_journal import Entry
+from coordinator.bulkhead import contain_faults
+from coordinator.storage.private_blobs import without_private_blobs
+from coordinator.storage.update_journal import AcceptedUpdate
 from coordinator.workers.jobs import Jobs
 from models.aggregation.server_optimizer import model_of, rejoined
 from models.contract import Blobs, Server, Tensors
-from models.guided import GuidedServer, Weighing
+from models.guided import DeviceWeights, GuidedServer
 from models.seeds import derive_seed
 from models.tensors import flatten
 from protocol.errors import Refused, Transient
@@ -37,7 +37,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
-class Folded:
+class FoldResult:
     """What came of a round.
 
     Attributes:
@@ -48,7 +48,7 @@ class Folded:
 
     state: Blobs
     reference: Mapping[str, float]
-    weighed: Weighed | None = None
+    weighed: WeightReport | None = None
 
 
 def guiding(server: Server) -> GuidedServer | None:
@@ -61,7 +61,7 @@ def finish_seed(task: Task, round_: int) -> int:
     return derive_seed(task.seed, round_, "(coordinator)")
 
 
-class Folding:
+class RoundFold:
     """Makes versions of updates.
 
     Args:
@@ -85,11 +85,11 @@ class Folding:
         self,
         round_: int,
         state: Blobs,
-        entries: Sequence[Entry],
+        entries: Sequence[AcceptedUpdate],
         limits: Limits,
         before: Mapping[str, float],
         known: Mapping[str, Magnitudes],
-    ) -> Folded:
+    ) -> FoldResult:
         """Make the next version.
 
         Args:
@@ -111,17 +111,17 @@ class Folding:
             fold_screened, server, task, round_, state, entries, limits, weighing
         )
         if weighing is None:
-            return Folded(folded, reference)
+            return FoldResult(folded, reference)
         for words in weighing.warnings:
             log.warning("weighing", round=round_, why=words)
         model = model_of(folded)
-        made, metrics = await self._finished(round_, shared(task, model))
+        made, metrics = await self._finished(round_, without_private_blobs(task, model))
         weighed = await asyncio.to_thread(kept, weighing, metrics)
-        return Folded(rejoined({**model, **made}, folded), reference, weighed)
+        return FoldResult(rejoined({**model, **made}, folded), reference, weighed)
 
     async def _weighed(
-        self, round_: int, state: Blobs, entries: Sequence[Entry], limits: Limits
-    ) -> Weighing | None:
+        self, round_: int, state: Blobs, entries: Sequence[AcceptedUpdate], limits: Limits
+    ) -> DeviceWeights | None:
         """Weights from a look at every update; None where the method wants none."""
         if self._guided is None:
             return None
@@ -132,7 +132,7 @@ class Folding:
         refused: dict[str, Refused] = {}
         while new:
             part, new = new[: self._at_once], new[self._at_once :]
-            views, why = await self._look(shared(self._task, model_of(state)), part, limits)
+            views, why = await self._look(without_private_blobs(self._task, model_of(state)), part, limits)
             known |= {entry.digest: views[entry.device] for entry in part if entry.device in views}
             refused |= why
         if refused:
@@ -141,7 +141,7 @@ class Folding:
         return await asyncio.to_thread(self._weigh, self._guided, seen)
 
     async def _look(
-        self, model: Blobs, part: Sequence[Entry], limits: Limits
+        self, model: Blobs, part: Sequence[AcceptedUpdate], limits: Limits
     ) -> tuple[dict[str, Tensors], dict[str, Refused]]:
         """One view job; one that fails is tried again with fewer updates."""
         try:
@@ -150,8 +150,10 @@ class Folding:
             self._at_once = max(1, min(self._at_once, len(part)) // 2)
             raise
 
-    def _weigh(self, server: GuidedServer, views: Mapping[str, Tensors]) -> Weighing:
-        with bulkhead(f"{self._task.method}'s weighing"):  # of what peers sent: no reason to crash for ever
+    def _weigh(self, server: GuidedServer, views: Mapping[str, Tensors]) -> DeviceWeights:
+        with contain_faults(
+            f"{self._task.method}'s weighing"
+        ):  # of what peers sent: no reason to crash for ever
             return server.weigh(self._task, views)
 
     async def _finished(self, round_: int, model: Blobs) -> tuple[Blobs, dict[str, float]]:

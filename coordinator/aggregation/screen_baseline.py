@@ -4,15 +4,15 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
-from coordinator.storage.database import Store
+from coordinator.storage.database import Database
 
 _KEY: Final = "screen_reference"
 
 
-class References:
+class ScreenBaseline:
     """Part -> median magnitude (``outlier_screen.Screened``), newest of each part."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Database) -> None:
         self._store = store
 
     def read(self) -> dict[str, float]:

@@ -13,16 +13,16 @@ from rich.table import Column, Table
 from coordinator.cli.options import Config, Format, FormatOption
 from coordinator.config.coordinator import CoordinatorSettings, load_settings
 from coordinator.fleet.device_removal import ask, forget_in
-from coordinator.identity.enrolment import Desk
-from coordinator.identity.paths import Places
-from coordinator.identity.store import FILE, Book
+from coordinator.identity.enrolment import EnrolmentAuthority
+from coordinator.identity.paths import IdentityPaths
+from coordinator.identity.store import FILE, IdentityStore
 from coordinator.recovery.folder_owner import DATABASE
 from coordinator.status.device_list import all_devices, seen_devices
-from coordinator.storage.database import Store
+from coordinator.storage.database import Database
 from protocol.base import name_trouble
 from protocol.errors import Misconfigured, Reason, Refused, Transient
-from runtime.process.run_as_owner import as_owner_of
-from runtime.storage.folder_lock import is_owned
+from runtime.process.run_as_owner import run_as_owner
+from runtime.storage.folder_lock import is_locked
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Who belongs to the fleet: invite, approve, revoke."
@@ -69,7 +69,7 @@ def invite(
     """Make an invite: one word for `lichen agent enroll`, which works once. Hand it over as a secret."""
     lasts_s = _lasting(expires)
     settings = load_settings(config)
-    with as_owner_of(settings.state_dir), _desk(settings) as desk:
+    with run_as_owner(settings.state_dir), _desk(settings) as desk:
         made = desk.invite(name, lasts_s)
         url, ends = desk.url, _when(desk.now() + lasts_s)
     word = made.encode()
@@ -92,10 +92,10 @@ def list_(config: Config, fmt: FormatOption = Format.TABLE) -> None:
     """All devices: those of the book, and those that have reported without being in it."""
     settings = load_settings(config)
     found: dict[str, Any] = {"fleet": settings.fleet, "devices": [], "invites": []}
-    with as_owner_of(settings.state_dir):
+    with run_as_owner(settings.state_dir):
         seen = seen_devices(settings.state_dir)
         if (settings.state_dir / FILE).is_file():
-            with Book(settings.state_dir) as book:
+            with IdentityStore(settings.state_dir) as book:
                 book.refresh()
                 found["devices"] = all_devices(book.devices(), seen, book.released_at)
                 found["invites"] = [
@@ -119,7 +119,7 @@ def list_(config: Config, fmt: FormatOption = Format.TABLE) -> None:
         whom = one["device"] or "any new name"
         console.print(f"open invite for {whom} until {one['expires']}", markup=False)
     if not found["devices"]:
-        first = "" if Places.of(settings).authority.is_dir() else "lichen coordinator init, and then: "
+        first = "" if IdentityPaths.of(settings).authority.is_dir() else "lichen coordinator init, and then: "
         console.print(f"No device yet: {first}lichen device invite NAME", markup=False)
 
 
@@ -127,11 +127,11 @@ def list_(config: Config, fmt: FormatOption = Format.TABLE) -> None:
 def approve(config: Config, name: Name, fmt: FormatOption = Format.TABLE) -> None:
     """Let a pending device in, or end a device's quarantine."""
     settings = load_settings(config)
-    with as_owner_of(settings.state_dir):
+    with run_as_owner(settings.state_dir):
         seen = name in seen_devices(settings.state_dir)
         if not seen and not (settings.state_dir / FILE).is_file():
             raise Refused(Reason.UNKNOWN_DEVICE, f"no device {name}; lichen device ls shows those there are")
-        with Book(settings.state_dir) as book:
+        with IdentityStore(settings.state_dir) as book:
             was = book.approve(name, unknown=seen)
     words = {
         "pending": f"{name} is approved; it gets its certificate when it asks next",
@@ -156,7 +156,7 @@ def revoke(
     Exit status 75 (or 78: its files are closed to us): it is revoked, but the broker could not be told.
     """
     settings = load_settings(config)
-    with as_owner_of(settings.state_dir), _desk(settings) as desk:
+    with run_as_owner(settings.state_dir), _desk(settings) as desk:
         taken = desk.book.revoke(name, unknown=unknown)
         try:
             told = desk.publish(force=True)
@@ -188,30 +188,30 @@ def forget(
     """
     settings = load_settings(config)
     database = settings.state_dir / DATABASE
-    with as_owner_of(settings.state_dir):
+    with run_as_owner(settings.state_dir):
         known = seen_devices(settings.state_dir)
         if name not in known:
             raise Refused(Reason.UNKNOWN_DEVICE, f"no device {name} has said anything here")
         if known[name].status == "online" and not force:
             raise Misconfigured(f"{name} is online, and would say its state again; --force forgets it anyway")
-        if runs := is_owned(database.with_suffix(".lock")):
+        if runs := is_locked(database.with_suffix(".lock")):
             ask(settings.state_dir, name, force=force)
         else:
-            with Store(database) as store:
+            with Database(database) as store:
                 forget_in(store, name)
     words = f"{name} is forgotten" + (" by the running coordinator within seconds" if runs else "")
     _say(fmt, {"device": name, "by": "coordinator" if runs else "command"}, words)
 
 
-def _desk(settings: CoordinatorSettings) -> Desk:
+def _desk(settings: CoordinatorSettings) -> EnrolmentAuthority:
     if settings.identity.enabled is False:
         raise Misconfigured("identity.enabled is false: this fleet has no certificates of its own")
-    places = Places.of(settings)
+    places = IdentityPaths.of(settings)
     if not places.authority.is_dir():
         raise Misconfigured(
             f"{places.authority} is not there; make the fleet's authority with: lichen coordinator init"
         )
-    return Desk(settings)
+    return EnrolmentAuthority(settings)
 
 
 def _say(fmt: Format, found: dict[str, Any], words: str) -> None:

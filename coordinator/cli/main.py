@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from coordinator.admission.operator_decisions import AUTHORITY, Admission
+from coordinator.admission.operator_decisions import AUTHORITY, OperatorDecisions
 from coordinator.app import serve as serve_settings
 from coordinator.cli.options import Config, Format, FormatOption
 from coordinator.cli.status import status
@@ -19,14 +19,14 @@ from coordinator.recovery.downgrade import downgraded
 from coordinator.recovery.folder_owner import DATABASE, check_owner
 from coordinator.recovery.state_backup import copy_state
 from coordinator.status.history import read
-from coordinator.status.history_table import Parts, judged_on, print_parts
-from coordinator.storage.database import Store
+from coordinator.status.history_table import HistoryParts, judged_on, print_parts
+from coordinator.storage.database import Database
 from coordinator.storage.device_lists import some
 from coordinator.trust.signer import repository_of
 from coordinator.workers.labelled_data import read as read_labelled
 from runtime import exit_codes
 from runtime.process.daemon import run
-from runtime.process.run_as_owner import as_owner_of
+from runtime.process.run_as_owner import run_as_owner
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="In the cloud: rounds, aggregation, model registry."
@@ -60,7 +60,7 @@ def init(
     from coordinator.identity import setup  # noqa: PLC0415 - cryptography is needed by this command alone
 
     settings = load_settings(config)
-    with as_owner_of(settings.state_dir):
+    with run_as_owner(settings.state_dir):
         made = setup.init(settings, host or [])
     typer.echo(json.dumps(made.as_json(settings)) if fmt is Format.JSON else setup.next_steps(made, config))
     if made.not_reloaded is not None:
@@ -74,7 +74,7 @@ def check(config: Config, fmt: FormatOption = Format.TABLE) -> None:
     task, spec = load_task(settings)
     labelled = read_labelled(settings, task)
     if (database := settings.state_dir / DATABASE).is_file():
-        with Store(database, read_only=True) as store:
+        with Database(database, read_only=True) as store:
             check_owner(store, task, settings)
     found = {
         "config": str(config),
@@ -89,7 +89,7 @@ def check(config: Config, fmt: FormatOption = Format.TABLE) -> None:
         "classes": len(task.labels),
         "targets": list(task.target_names),
         "selection": task.rounds.selection,
-        "identity": str(settings.state_dir / AUTHORITY) if Admission.enabled_by(settings) else None,
+        "identity": str(settings.state_dir / AUTHORITY) if OperatorDecisions.enabled_by(settings) else None,
         "bundles": "signed" if repository_of(settings).exists else "unsigned (lichen coordinator trust init)",
         "rollout": settings.rollout.mode,
         "labelled": None if labelled is None else len(labelled.windows),
@@ -111,7 +111,7 @@ def downgrade(config: Config, fmt: FormatOption = Format.TABLE) -> None:
     The coordinator must not run. What this release can use stays as it is; install.sh --rollback calls this.
     """
     settings = load_settings(config)
-    with as_owner_of(settings.state_dir):
+    with run_as_owner(settings.state_dir):
         done = downgraded(settings.state_dir)
     if fmt is Format.JSON:
         typer.echo(json.dumps({"put_back": done}))
@@ -130,7 +130,7 @@ def backup(
 ) -> None:
     """Copy the whole state folder, also while the coordinator runs. The copy holds the fleet's secrets."""
     settings = load_settings(config)
-    with as_owner_of(settings.state_dir):
+    with run_as_owner(settings.state_dir):
         made = copy_state(settings.state_dir, folder)
     if fmt is Format.JSON:
         typer.echo(json.dumps({"folder": str(made.folder), "files": made.files, "bytes": made.size}))
@@ -151,7 +151,8 @@ def history(
         int, typer.Option("--last", "-n", min=0, help="Rounds, the newest ones; 0: all, and all devices.")
     ] = 100,
     by: Annotated[
-        Parts | None, typer.Option("--by", help="Also the last judged version on parts of the windows.")
+        HistoryParts | None,
+        typer.Option("--by", help="Also the last judged version on parts of the windows."),
     ] = None,
 ) -> None:
     """Rounds, metrics, who delivered, bytes, refusals. Works while the coordinator runs, and after.

@@ -9,26 +9,26 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from coordinator.admission.operator_decisions import decided
+from coordinator.admission.operator_decisions import read_decisions
 from coordinator.cli.options import Config, Format, FormatOption
 from coordinator.cli.rollout_canary import doubts
-from coordinator.cli.rollout_view import Here, show, told
+from coordinator.cli.rollout_view import OpenedState, show, told
 from coordinator.config.coordinator import CoordinatorSettings, load_settings
-from coordinator.fleet.device_registry import Roster
+from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.recovery.folder_owner import DATABASE
 from coordinator.rollout import releases
 from coordinator.rollout.blocked_devices import in_rollout
-from coordinator.rollout.model import Abort, Begun, Course, Create, Event, Pause, Release, Resume, Say
+from coordinator.rollout.model import Abort, Begun, Create, Event, Pause, Release, Resume, RolloutState, Say
 from coordinator.rollout.plan import Plan, planned
-from coordinator.rollout.store import FILE, Book
-from coordinator.status.rollout_view import peek
-from coordinator.storage.database import Store
+from coordinator.rollout.store import FILE, RolloutStore
+from coordinator.status.rollout_view import read_rollouts
+from coordinator.storage.database import Database
 from models.registry import methods
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.rollout import Trial
 from protocol.tasks.task import Task
-from runtime.process.run_as_owner import as_owner_of
-from runtime.storage.folder_lock import is_owned
+from runtime.process.run_as_owner import run_as_owner
+from runtime.storage.folder_lock import is_locked
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -110,13 +110,17 @@ def create(  # noqa: PLR0917 - one for each option of the command
         "trial": _given(trial),
     }
     plan = _plan(settings.rollout.plan, given)
-    if not (settings.state_dir / FILE).is_file() and is_owned(_lock(settings)) is True:
+    if not (settings.state_dir / FILE).is_file() and is_locked(_lock(settings)) is True:
         # It goes on announcing each export to all, and what a book made now says of them would be old.
         raise Misconfigured(
             f'{config}: the coordinator that runs was started when rollout.mode was "newest", and looks at '
             "no rollout: restart it first (where it is only just starting, try again)"
         )
-    with as_owner_of(settings.state_dir), _opened(settings) as store, Book(settings.state_dir) as book:
+    with (
+        run_as_owner(settings.state_dir),
+        _opened(settings) as store,
+        RolloutStore(settings.state_dir) as book,
+    ):
         # What was announced before counts as stable, also where the daemon was not started since.
         now = time.time()
         book.play(Begun(mode=settings.rollout.mode, release=releases.announced(store)), now)
@@ -138,15 +142,17 @@ def status(config: Config, fmt: FormatOption = Format.TABLE) -> None:
     """Where the rollout stands: every device's phase and measures, what it waits for, and until when."""
     settings = load_settings(config)
     now = time.time()
-    course, past = peek(settings.state_dir)
-    said = Here()
+    course, past = read_rollouts(settings.state_dir)
+    said = OpenedState()
     database = settings.state_dir / DATABASE
     if database.is_file():
-        with Store(database, read_only=True) as store:
-            roster = Roster(store, lambda: now)
+        with Database(database, read_only=True) as store:
+            roster = DeviceRegistry(store, lambda: now)
             here = set(roster.online())
-            said = Here({name: name in here for name in roster.names()}, in_rollout(course, roster.get))
-    running = is_owned(_lock(settings)) is not False and database.is_file()
+            said = OpenedState(
+                {name: name in here for name in roster.names()}, in_rollout(course, roster.get)
+            )
+    running = is_locked(_lock(settings)) is not False and database.is_file()
     mode = settings.rollout.mode
     if fmt is Format.JSON:
         typer.echo(json.dumps(told(course, past, said, mode=mode, running=running, now=now)))
@@ -176,7 +182,7 @@ def _order(config: Path, event: Event, fmt: Format) -> None:
     settings = load_settings(config)
     if not (settings.state_dir / FILE).is_file():
         raise Refused(Reason.WRONG_ROUND, f"there was no rollout yet ({settings.state_dir})")
-    with as_owner_of(settings.state_dir), Book(settings.state_dir) as book:
+    with run_as_owner(settings.state_dir), RolloutStore(settings.state_dir) as book:
         _, after, _ = book.play(event, time.time())
     words = f"rollout {after.number} is {after.phase.value}"
     if after.open is None and after.waiting is not None:
@@ -189,16 +195,20 @@ def _lock(settings: CoordinatorSettings) -> Path:
 
 
 @contextmanager
-def _opened(settings: CoordinatorSettings) -> Iterator[Store]:
+def _opened(settings: CoordinatorSettings) -> Iterator[Database]:
     database = settings.state_dir / DATABASE
     if not database.is_file():
         raise Refused(Reason.UNKNOWN_TASK, f"{database} is not there; has this coordinator ever run?")
-    with Store(database, read_only=True) as store:
+    with Database(database, read_only=True) as store:
         yield store
 
 
 def _release(
-    settings: CoordinatorSettings, store: Store, course: Course, version: int | None, bundle: Path | None
+    settings: CoordinatorSettings,
+    store: Database,
+    course: RolloutState,
+    version: int | None,
+    bundle: Path | None,
 ) -> Release:
     known, text = releases.known(store, course), store.get_meta("task")
     if bundle is not None:
@@ -232,11 +242,11 @@ def _release(
     return found
 
 
-def _doubts(settings: CoordinatorSettings, store: Store, plan: Plan) -> list[str]:
+def _doubts(settings: CoordinatorSettings, store: Database, plan: Plan) -> list[str]:
     """Of the canary. Raises Refused where it is nobody."""
-    roster = Roster(store, time.time)
+    roster = DeviceRegistry(store, time.time)
     devices = {name: one.state.labels or {} for name in roster.names() if (one := roster.get(name))}
-    enrolled, _ = decided(settings.state_dir)
+    enrolled, _ = read_decisions(settings.state_dir)
     return list(doubts(plan.canary, devices, enrolled))
 
 

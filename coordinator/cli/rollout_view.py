@@ -9,8 +9,8 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from coordinator.rollout.device_record import LEFT_OUT_AFTER, left_out
-from coordinator.rollout.model import Course, Release, Rollout
-from coordinator.rollout.stage_gate import Counts
+from coordinator.rollout.model import Release, Rollout, RolloutState
+from coordinator.rollout.stage_gate import StageCounts
 from coordinator.status.rollout_view import doing, waits
 from runtime.waits import lines, stamp
 
@@ -21,7 +21,7 @@ _NAMES: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Here:
+class OpenedState:
     """What the devices say of themselves.
 
     ``online``: device -> whether it is here; ``hindered``: device -> what is in its way
@@ -33,7 +33,7 @@ class Here:
 
 
 def told(
-    course: Course, past: list[Rollout], here: Here, *, mode: str, running: bool, now: float
+    course: RolloutState, past: list[Rollout], here: OpenedState, *, mode: str, running: bool, now: float
 ) -> dict[str, Any]:
     """All of it for programs; times in unix seconds.
 
@@ -61,7 +61,7 @@ def told(
         "refusers": {
             name: {**one.model_dump(), "left_out": one.left_out} for name, one in course.refusers.items()
         },
-        "past": [_rollout(one, Here()) for one in past],
+        "past": [_rollout(one, OpenedState()) for one in past],
         "waits": [wait.as_json(now) for wait in waits(course, here.hindered)],
     }
 
@@ -70,7 +70,7 @@ def _release(release: Release) -> dict[str, Any]:
     return {"version": release.version, "bundles": list(release.digests)}
 
 
-def _rollout(rollout: Rollout, here: Here) -> dict[str, Any]:
+def _rollout(rollout: Rollout, here: OpenedState) -> dict[str, Any]:
     stages = [one for one in rollout.members.values() if one.stage == rollout.stage]
     return {
         "number": rollout.number,
@@ -85,8 +85,8 @@ def _rollout(rollout: Rollout, here: Here) -> dict[str, Any]:
         "good_since": rollout.good_since,
         "until": rollout.until if rollout.phase.value == "open" else None,
         "over": rollout.over,
-        "counts": _counts(Counts.of(rollout.members.values())),
-        "stage_counts": _counts(Counts.of(stages)),
+        "counts": _counts(StageCounts.of(rollout.members.values())),
+        "stage_counts": _counts(StageCounts.of(stages)),
         "story": [one.model_dump() for one in rollout.story],
         "devices": [
             {
@@ -108,11 +108,13 @@ def _rollout(rollout: Rollout, here: Here) -> dict[str, Any]:
     }
 
 
-def _counts(counts: Counts) -> dict[str, int]:
+def _counts(counts: StageCounts) -> dict[str, int]:
     return {name: getattr(counts, name) for name in counts.__slots__}
 
 
-def show(course: Course, past: list[Rollout], here: Here, *, mode: str, running: bool, now: float) -> None:
+def show(
+    course: RolloutState, past: list[Rollout], here: OpenedState, *, mode: str, running: bool, now: float
+) -> None:
     """The same for people."""
     console = Console()
 
@@ -137,7 +139,7 @@ def show(course: Course, past: list[Rollout], here: Here, *, mode: str, running:
         say(f"before: rollout {one.number} of {one.release.words}: {one.phase.value}: {one.why}")
 
 
-def _show(console: Console, rollout: Rollout, here: Here) -> None:
+def _show(console: Console, rollout: Rollout, here: OpenedState) -> None:
     words = f"rollout {rollout.number} of {rollout.release.words}: {rollout.phase.value}"
     if rollout.why:
         words += f": {rollout.why}"

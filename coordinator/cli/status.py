@@ -9,26 +9,26 @@ from typing import Annotated, Any, Final
 import sqlalchemy as sa
 import typer
 
-from coordinator.admission.operator_decisions import decided, unproven
-from coordinator.admission.quarantine import Conduct, in_quarantine, in_words
+from coordinator.admission.operator_decisions import read_decisions, unproven
+from coordinator.admission.quarantine import OffenceRecord, describe, in_quarantine
 from coordinator.admission.quarantine import read as conduct
 from coordinator.aggregation.device_weights import newest, shares
 from coordinator.config.coordinator import CoordinatorSettings, load_settings
 from coordinator.delivery.late_bundles import wait_kept
-from coordinator.fleet.device_registry import Roster
-from coordinator.fleet.secret_mismatch import differing
+from coordinator.fleet.device_registry import DeviceRegistry
+from coordinator.fleet.secret_mismatch import mismatch_warning
 from coordinator.fleet.serving_routes import served, unserved
 from coordinator.recovery.folder_owner import DATABASE
 from coordinator.rollout.blocked_devices import ahead, elsewhere, in_rollout
 from coordinator.round_machine.events import RoundState
 from coordinator.round_machine.queries import replay
-from coordinator.rounds.outlook import outlook
+from coordinator.rounds.outlook import fleet_status
 from coordinator.rounds.progress import NAMES
-from coordinator.status.rollout_view import peek, standing
+from coordinator.status.rollout_view import read_rollouts, standing
 from coordinator.status.rollout_view import waits as rollout_waits
-from coordinator.status.waits import Picture, waits
+from coordinator.status.waits import CoordinatorStatus, waits
 from coordinator.storage import schema
-from coordinator.storage.database import Store
+from coordinator.storage.database import Database
 from coordinator.storage.device_lists import MOST_NAMED, some
 from coordinator.trust.waits import waits as trust_waits
 from coordinator.workers.encoder_models import kept, terms_kept, wait_for
@@ -37,13 +37,13 @@ from protocol.tasks.task import Task
 from runtime import exit_codes
 from runtime.clock import SystemClock
 from runtime.storage.files import disk_trouble
-from runtime.storage.folder_lock import is_owned
+from runtime.storage.folder_lock import is_locked
 from runtime.waits import Wait, by_another_clock, lines, read, span, stamp
 
 _SILENT_S: Final = 90.0
 _QUARANTINES: Final = 20
 NAMED_IN_STATUS: Final = 20
-_HEARD: Final = Conduct()
+_HEARD: Final = OffenceRecord()
 
 
 class Format(StrEnum):
@@ -72,7 +72,7 @@ def status(
             typer.echo(json.dumps({"error": words}))
         typer.echo(f"lichen coordinator: {words}", err=True)
         raise typer.Exit(exit_codes.UNAVAILABLE)
-    with Store(database, read_only=True) as store:
+    with Database(database, read_only=True) as store:
         found, waited = look(store, settings, now)
     if fmt is Format.JSON:
         typer.echo(json.dumps(found | {"waits": [wait.as_json(found["now"]) for wait in waited]}))
@@ -82,7 +82,7 @@ def status(
         raise typer.Exit(exit_codes.UNAVAILABLE)
 
 
-def look(store: Store, settings: CoordinatorSettings, now: float) -> tuple[dict[str, Any], list[Wait]]:
+def look(store: Database, settings: CoordinatorSettings, now: float) -> tuple[dict[str, Any], list[Wait]]:
     """Where it stands, and what it waits for.
 
     Args:
@@ -91,17 +91,17 @@ def look(store: Store, settings: CoordinatorSettings, now: float) -> tuple[dict[
         now: unix seconds.
     """
     state, rules = replay(store.journal())
-    roster, known = Roster(store, lambda: now), store.get_meta("task")
+    roster, known = DeviceRegistry(store, lambda: now), store.get_meta("task")
     task = None if known is None else Task.model_validate_json(known)
     said_at = float(store.get_meta("why_wall") or 0.0) or None
     # Where we may not look at the lock: whoever says something every 30 s is there if it did so lately.
-    owned = is_owned((settings.state_dir / DATABASE).with_suffix(".lock"))
+    owned = is_locked((settings.state_dir / DATABASE).with_suffix(".lock"))
     running = owned if owned is not None else said_at is not None and now - said_at < _SILENT_S
     clocks: list[Wait] = []
     if running and said_at is not None and abs(now - said_at) > _SILENT_S:  # it says so every 30 s
         clocks, now = [_clocks(now - said_at)], said_at
     barred, attempt = _barred(store, settings, now), _attempt(store, state)
-    course, _ = peek(settings.state_dir)
+    course, _ = read_rollouts(settings.state_dir)
     found = {
         "coordinator": "running"
         if running
@@ -128,7 +128,7 @@ def look(store: Store, settings: CoordinatorSettings, now: float) -> tuple[dict[
         "quarantined": sorted(device for device, one in barred.items() if one is not None)[:MOST_NAMED],
         "revoked": sorted(device for device, one in barred.items() if one is None)[:MOST_NAMED],
         "weighing": newest(store),
-        "secrets": differing({d: shown for d, shown in roster.secrets().items() if d not in barred}),
+        "secrets": mismatch_warning({d: shown for d, shown in roster.secrets().items() if d not in barred}),
         "trouble": state.trouble,
         "why": store.get_meta("why") or "",
         "why_wall": said_at,
@@ -144,10 +144,10 @@ def look(store: Store, settings: CoordinatorSettings, now: float) -> tuple[dict[
     # The rounds' times go on from the clock at the start: setting a clock moves none of them.
     set_s = 0.0 if said_at is None else said_at - float(store.get_meta("rounds_now") or said_at)
     held = by_another_clock(_quarantines(barred, roster), -set_s)
-    picture = Picture(
+    picture = CoordinatorStatus(
         rules=rules,
         state=state,
-        outlook=outlook(roster, state, terms, partial(_why_not, barred, now)),
+        outlook=fleet_status(roster, state, terms, partial(_why_not, barred, now)),
         now=now - set_s,
         worker_s=settings.worker.timeout_s,
         broker=by_another_clock(broker, -set_s)[0] if broker else None,
@@ -174,7 +174,7 @@ def _clocks(ahead_s: float) -> Wait:
     return Wait("clock", words, None, None, "until the clocks agree, or it is started again")
 
 
-def _newest_export(store: Store) -> int | None:
+def _newest_export(store: Database) -> int | None:
     found = store.rows(sa.select(sa.func.max(schema.exports.c.version).label("version")))
     return None if found[0]["version"] is None else int(found[0]["version"])
 
@@ -187,7 +187,7 @@ def _disk(state_dir: Path) -> list[Wait]:
     )
 
 
-def _attempt(store: Store, state: RoundState) -> dict[str, Any] | None:
+def _attempt(store: Database, state: RoundState) -> dict[str, Any] | None:
     """How the attempt was opened that is, or is to be, delivered to."""
     table = schema.attempts
     where = (table.c.round == state.round) & (table.c.attempt == state.attempt)
@@ -195,25 +195,25 @@ def _attempt(store: Store, state: RoundState) -> dict[str, Any] | None:
     return found[0] if found else None
 
 
-def _barred(store: Store, settings: CoordinatorSettings, now: float) -> dict[str, Conduct | None]:
+def _barred(store: Database, settings: CoordinatorSettings, now: float) -> dict[str, OffenceRecord | None]:
     """Devices that are not heard now, with their quarantine; None: revoked by the operator."""
-    standing, released = decided(settings.state_dir)
+    standing, released = read_decisions(settings.state_dir)
     held = {d: one for d, one in in_quarantine(conduct(store), now) if released.get(d, 0.0) < one.since}
     revoked = [device for device, what in standing.items() if what == "revoked"]
     return held | dict.fromkeys(revoked)
 
 
-def _why_not(barred: dict[str, Conduct | None], now: float, device: str) -> Refused | None:
+def _why_not(barred: dict[str, OffenceRecord | None], now: float, device: str) -> Refused | None:
     """In the words of the daemon."""
     if device not in barred:
         return None
     held = barred[device]
     if held is None:
         return Refused(Reason.REVOKED, "by the operator (lichen device revoke)")
-    return Refused(Reason.QUARANTINED, in_words(held, held.until - now))
+    return Refused(Reason.QUARANTINED, describe(held, held.until - now))
 
 
-def _quarantines(barred: dict[str, Conduct | None], roster: Roster) -> tuple[Wait, ...]:
+def _quarantines(barred: dict[str, OffenceRecord | None], roster: DeviceRegistry) -> tuple[Wait, ...]:
     """Each with its end, of the devices that a round could have otherwise."""
     words = "it is not heard; its last refusal was {}. `lichen device approve` ends it"
     held_back = [(d, held) for d, held in sorted(barred.items()) if held is not None and d in roster]

@@ -16,7 +16,7 @@ from coordinator.trust.root_ceremony import Done
 from coordinator.trust.signer import repository_of
 from protocol.errors import Misconfigured, Refused
 from protocol.trust.metadata import Timestamp, read, unix
-from runtime.process.run_as_owner import as_owner_of
+from runtime.process.run_as_owner import run_as_owner
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Who signs bundles: the root, its keys, the online key."
@@ -50,7 +50,7 @@ def init(  # noqa: PLR0917 - typer reads options from the signature
             f"{repository.newest} is there; to exchange keys: lichen coordinator trust rotate"
         )
     keys = [_made(file, secret) for file in root_key]
-    with as_owner_of(settings.state_dir):
+    with run_as_owner(settings.state_dir):
         done = root_ceremony.init(repository, keys, threshold, days * DAY_S, time.time())
     files = ", ".join(map(str, root_key))
     _say(done, fmt, [f"Move {files} off this machine, and keep a copy: no device takes a root without."])
@@ -77,7 +77,7 @@ def rotate(  # noqa: PLR0917 - typer reads options from the signature
     settings, secret = load_settings(config), _passphrase(passphrase_file)
     signing = [Key.load(file, secret) for file in root_key]
     new = None if new_root_key is None else [_made(file, secret) for file in new_root_key]
-    with as_owner_of(settings.state_dir):
+    with run_as_owner(settings.state_dir):
         done = root_ceremony.rotate(
             repository_of(settings),
             [*signing, *(new or [])],
@@ -97,7 +97,7 @@ def sign(
     """Sign the root that waits for signatures."""
     settings, secret = load_settings(config), _passphrase(passphrase_file)
     keys = [Key.load(file, secret) for file in root_key]
-    with as_owner_of(settings.state_dir):
+    with run_as_owner(settings.state_dir):
         done = root_ceremony.sign(repository_of(settings), keys)
     _say(done, fmt, [])
 

@@ -15,7 +15,7 @@ class GatesSettings(Gates):
     model_config = Section.model_config
 
 
-class TrialSettings(Trial):
+class RolloutTrialSettings(Trial):
     """``[rollout.trial]``: the health window that every device has for a new version."""
 
     model_config = Section.model_config
@@ -36,7 +36,7 @@ class RolloutSettings(Section):
     deadline_s: Annotated[float, Field(gt=0, le=365 * 86400)] = 86400.0
     """A stage that has not passed by then is paused."""
     gates: GatesSettings = GatesSettings()
-    trial: TrialSettings | None = None
+    trial: RolloutTrialSettings | None = None
     """None: each device goes by its own ``[deploy.trial]``."""
 
     @model_validator(mode="after")

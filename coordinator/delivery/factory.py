@@ -2,19 +2,19 @@
 
 from functools import partial
 
-from coordinator.admission.access import Barred
+from coordinator.admission.access import DenialCheck
 from coordinator.config.coordinator import CoordinatorSettings
-from coordinator.delivery.bundle_catalog import Shelf
-from coordinator.delivery.fleet_bundle import Deploying, Deployment
+from coordinator.delivery.bundle_catalog import BundleCatalog
+from coordinator.delivery.fleet_bundle import BundleDelivery, FleetBundle
 from coordinator.delivery.rollout_service import RolloutService
-from coordinator.delivery.route_bundles import RoutedDeployment
-from coordinator.delivery.staged import Bundles, StagedDeployment, StagedRoutes
-from coordinator.fleet.device_registry import Roster
-from coordinator.fleet.serving_routes import Needs
-from coordinator.messaging.sender import Post
+from coordinator.delivery.route_bundles import RouteBundles
+from coordinator.delivery.staged import StagedBundles, StagedDeployment, StagedRoutes
+from coordinator.fleet.device_registry import DeviceRegistry
+from coordinator.fleet.serving_routes import ServingRoutes
+from coordinator.messaging.sender import Sender
 from coordinator.rollout.recorder import RolloutRecorder
-from coordinator.storage.database import Store
-from coordinator.trust.signer import Vouching
+from coordinator.storage.database import Database
+from coordinator.trust.signer import PointerSigner
 from models.contract import RoutedServer
 from protocol.tasks.task import Task
 from runtime.clock import Clock
@@ -27,16 +27,16 @@ def build_delivery(
     task: Task,
     routed: RoutedServer | None,
     *,
-    store: Store,
+    store: Database,
     blobs: BlobStore,
-    post: Post,
-    roster: Roster,
-    barred: Barred,
-    vouching: Vouching,
+    post: Sender,
+    roster: DeviceRegistry,
+    barred: DenialCheck,
+    vouching: PointerSigner,
     rollouts: RolloutRecorder | None,
     changes: Signal,
     clock: Clock,
-) -> tuple[Deploying, RolloutService | None]:
+) -> tuple[BundleDelivery, RolloutService | None]:
     """What brings bundles to devices, and the loop of the rollouts; None: each export goes to all at once.
 
     Args:
@@ -53,10 +53,10 @@ def build_delivery(
         changes: set at each decision.
         clock: the time.
     """
-    bundles = Bundles(store, blobs, settings.state_dir, settings.keep_versions)
+    bundles = StagedBundles(store, blobs, settings.state_dir, settings.keep_versions)
     delivery: StagedDeployment | StagedRoutes
     if routed is None:
-        fleet = Deployment(store, blobs, post, task.name, clock, vouching)
+        fleet = FleetBundle(store, blobs, post, task.name, clock, vouching)
         if rollouts is None:
             return fleet, None
         delivery = StagedDeployment(
@@ -70,11 +70,13 @@ def build_delivery(
             vouching=vouching,
         )
     else:
-        needs, most = Needs(task, routed, store, roster, barred), settings.export.max_routes
+        needs, most = ServingRoutes(task, routed, store, roster, barred), settings.export.max_routes
         shelf = (
-            partial(Shelf.exported, store) if rollouts is None else partial(Shelf.decided, rollouts.course)
+            partial(BundleCatalog.exported, store)
+            if rollouts is None
+            else partial(BundleCatalog.decided, rollouts.course)
         )
-        routes = RoutedDeployment(needs, store, blobs, post, roster, clock, most, vouching, shelf)
+        routes = RouteBundles(needs, store, blobs, post, roster, clock, most, vouching, shelf)
         if rollouts is None:
             return routes, None
         delivery = StagedRoutes(routes, rollouts, bundles, store)

@@ -6,12 +6,12 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 import structlog
 
-from coordinator.messaging.sender import Post
+from coordinator.messaging.sender import Sender
 from coordinator.storage import schema
-from coordinator.storage.database import Store
-from coordinator.trust.repository import Bundle
-from coordinator.trust.signer import Unsigned, Vouching
-from coordinator.workers.jobs import Jobs, Lineage
+from coordinator.storage.database import Database
+from coordinator.trust.repository import BundleTarget
+from coordinator.trust.signer import NoSigner, PointerSigner
+from coordinator.workers.jobs import ExportLineage, Jobs
 from models.contract import Blobs
 from protocol.errors import LichenError
 from protocol.messages import BlobRef, ModelPointer
@@ -22,10 +22,10 @@ from runtime.storage.blob_store import BlobStore
 log = structlog.get_logger(__name__)
 
 
-class Deploying(Protocol):
+class BundleDelivery(Protocol):
     """Makes bundles of a version, and tells devices which of them is theirs."""
 
-    async def export(self, jobs: Jobs, state: Blobs, lineage: Lineage) -> None:
+    async def export(self, jobs: Jobs, state: Blobs, lineage: ExportLineage) -> None:
         """Make and keep the bundles of a version; what is there already is not made again.
 
         Raises:
@@ -54,27 +54,27 @@ class Deploying(Protocol):
         """
 
 
-class Deployment:
+class FleetBundle:
     """The newest bundle and its announcement, where all devices run the same."""
 
     def __init__(  # noqa: PLR0917 - each of another type: no two can be mistaken for each other
         self,
-        store: Store,
+        store: Database,
         blobs: BlobStore,
-        post: Post,
+        post: Sender,
         task: str,
         clock: Clock,
-        vouching: Vouching | None = None,
+        vouching: PointerSigner | None = None,
     ) -> None:
         self._store = store
         self._blobs = blobs
         self._post = post
         self._task = task
         self._clock = clock
-        self._vouching = vouching or Unsigned()
+        self._vouching = vouching or NoSigner()
 
-    async def export(self, jobs: Jobs, state: Blobs, lineage: Lineage) -> None:
-        """See :class:`Deploying`."""
+    async def export(self, jobs: Jobs, state: Blobs, lineage: ExportLineage) -> None:
+        """See :class:`BundleDelivery`."""
         bundle = await jobs.export(state, lineage)
         await self.store_bundle(lineage.version, bundle.data, lineage.metrics)
 
@@ -103,16 +103,16 @@ class Deployment:
         pointer = self.pointer()
         if pointer is None:
             return None
-        one = Bundle(task=pointer.task, version=pointer.version, ref=pointer.bundle)
+        one = BundleTarget(task=pointer.task, version=pointer.version, ref=pointer.bundle)
         return self._vouching.vouched(pointer, [one])
 
     def kept(self) -> tuple[str, ...]:
-        """See :class:`Deploying`."""
+        """See :class:`BundleDelivery`."""
         pointer = self.pointer()
         return () if pointer is None else (pointer.bundle.digest, *self._vouching.kept())
 
     async def announce(self, *, again: bool = False) -> bool:
-        """See :class:`Deploying`; one message, retained, so it is always said."""
+        """See :class:`BundleDelivery`; one message, retained, so it is always said."""
         del again
         try:
             pointer = await asyncio.to_thread(self._vouched)

@@ -11,14 +11,14 @@ from typing import Final
 
 import structlog
 
-from coordinator.delivery.fleet_bundle import Deploying
-from coordinator.delivery.route_bundles import RoutedDeployment
+from coordinator.delivery.fleet_bundle import BundleDelivery
+from coordinator.delivery.route_bundles import RouteBundles
 from coordinator.delivery.staged import StagedRoutes
 from coordinator.errors import in_words
-from coordinator.fleet.serving_routes import Serving
-from coordinator.round_machine.events import Phase
-from coordinator.rounds.driver import Driver
-from coordinator.storage.database import Store
+from coordinator.fleet.serving_routes import RouteGroup
+from coordinator.round_machine.events import RoundPhase
+from coordinator.rounds.driver import RoundDriver
+from coordinator.storage.database import Database
 from coordinator.storage.device_lists import NAMED, some
 from protocol.errors import LichenError
 from runtime.clock import Clock
@@ -42,10 +42,10 @@ class LateBundles:
 
     def __init__(
         self,
-        driver: Driver,
-        deployment: RoutedDeployment | StagedRoutes,
+        driver: RoundDriver,
+        deployment: RouteBundles | StagedRoutes,
         export: Callable[[], Awaitable[None]] | None,
-        store: Store,
+        store: Database,
         clock: Clock,
     ) -> None:
         self._driver = driver
@@ -69,7 +69,7 @@ class LateBundles:
 
     async def _look(self) -> None:
         lacking = await asyncio.to_thread(self._deployment.lacking)
-        over = self._driver.state.phase is Phase.DONE
+        over = self._driver.state.phase is RoundPhase.DONE
         if lacking and over and self._export is not None and self._clock.now() >= self._again_at:
             await self._make(self._export)
             lacking = await asyncio.to_thread(self._deployment.lacking)
@@ -85,11 +85,11 @@ class LateBundles:
         else:
             self._again_at = 0.0
 
-    def _said_of(self, lacking: list[Serving]) -> str:
+    def _said_of(self, lacking: list[RouteGroup]) -> str:
         if not lacking:
             return ""
         who = some([str(route) for route in lacking], NAMED // 2)
-        if self._driver.state.phase is not Phase.DONE:
+        if self._driver.state.phase is not RoundPhase.DONE:
             return f"no bundle reads and predicts what these do: {who}; the next export makes one"
         if self._trouble:
             return f"no bundle could be made for {who}: {self._trouble}"
@@ -106,21 +106,21 @@ class LateBundles:
             log.warning("devices_without_bundle", why=words)
 
 
-def wait_kept(store: Store) -> list[Wait]:
+def wait_kept(store: Database) -> list[Wait]:
     """What the daemon wrote last, for people who look from outside."""
     words = store.get_meta(META) or ""
     return [Wait("bundles", words[:1000], None, None, "until there is one")] if words else []
 
 
 def services(
-    driver: Driver,
-    delivery: Deploying,
+    driver: RoundDriver,
+    delivery: BundleDelivery,
     export: Callable[[], Awaitable[None]],
-    store: Store,
+    store: Database,
     clock: Clock,
 ) -> dict[str, Callable[[], Awaitable[None]]]:
     """To be run, where a method is routed. ``export`` makes the bundles of the newest version that lack."""
-    if isinstance(delivery, RoutedDeployment):
+    if isinstance(delivery, RouteBundles):
         late = LateBundles(driver, delivery, export, store, clock)
     elif isinstance(delivery, StagedRoutes):
         late = LateBundles(driver, delivery, None, store, clock)

@@ -6,11 +6,11 @@ from typing import Final, Protocol
 
 import structlog
 
-from coordinator.admission.access import Barred
-from coordinator.delivery.staged import Bundles
-from coordinator.fleet.device_registry import Device, Roster
-from coordinator.messaging.sender import LinkLike
-from coordinator.rollout.model import Course, Heard, Release, Rollout, Tick
+from coordinator.admission.access import DenialCheck
+from coordinator.delivery.staged import StagedBundles
+from coordinator.fleet.device_registry import Device, DeviceRegistry
+from coordinator.messaging.sender import MessagePublisher
+from coordinator.rollout.model import DeviceReport, Release, Rollout, RolloutState, RolloutTick
 from coordinator.rollout.plan import Fact
 from coordinator.rollout.recorder import RolloutRecorder
 from coordinator.rollout.transitions import needs_fleet
@@ -53,11 +53,11 @@ class RolloutService:
         self,
         rollouts: RolloutRecorder,
         delivery: Delivery,
-        bundles: Bundles,
+        bundles: StagedBundles,
         *,
-        roster: Roster,
-        barred: Barred,
-        link: LinkLike,
+        roster: DeviceRegistry,
+        barred: DenialCheck,
+        link: MessagePublisher,
         changes: Signal,
         clock: Clock,
     ) -> None:
@@ -103,7 +103,7 @@ class RolloutService:
         else:
             self._again_at = self._clock.now() + _AGAIN_S
 
-    def _look(self, course: Course) -> None:
+    def _look(self, course: RolloutState) -> None:
         """Play the time, and of a rollout's devices those that said something since the last look."""
         rollout = course.open
         if course.number != self._looked_at[0]:
@@ -116,10 +116,10 @@ class RolloutService:
             if one is not None and (before is None or before[0] is not one or before[1] != barred):
                 news[name] = one, barred
         heard = {name: _heard(one, barred=barred) for name, (one, barred) in news.items()}
-        self._rollouts.play(Tick(heard=heard, fleet=self._fleet(course, rollout)))
+        self._rollouts.play(RolloutTick(heard=heard, fleet=self._fleet(course, rollout)))
         known.update(news)
 
-    def _fleet(self, course: Course, rollout: Rollout | None) -> dict[str, Fact] | None:
+    def _fleet(self, course: RolloutState, rollout: Rollout | None) -> dict[str, Fact] | None:
         """Every device that may get the candidate, where a stage is to be filled.
 
         Those that run models: others may have the role, and no ONNX Runtime. Before the first version of all
@@ -139,9 +139,9 @@ class RolloutService:
         return {name: _fact(one) for name, one in able.items()}
 
 
-def _heard(device: Device, *, barred: bool) -> Heard:
+def _heard(device: Device, *, barred: bool) -> DeviceReport:
     state = device.state
-    return Heard(online=device.online, model=state.model, trial=state.trial, barred=barred)
+    return DeviceReport(online=device.online, model=state.model, trial=state.trial, barred=barred)
 
 
 def _runs(device: Device) -> bool:

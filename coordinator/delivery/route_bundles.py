@@ -12,17 +12,24 @@ from typing import Final
 import sqlalchemy as sa
 import structlog
 
-from coordinator.delivery.bundle_catalog import Shelf
+from coordinator.delivery.bundle_catalog import BundleCatalog
 from coordinator.errors import in_words
-from coordinator.fleet.device_registry import Roster
-from coordinator.fleet.serving_routes import UNSERVED, Needs, Serving, fitting, grouped, served
-from coordinator.messaging.sender import Post
+from coordinator.fleet.device_registry import DeviceRegistry
+from coordinator.fleet.serving_routes import (
+    UNSERVED,
+    RouteGroup,
+    ServingRoutes,
+    best_bundle,
+    group_by_route,
+    served,
+)
+from coordinator.messaging.sender import Sender
 from coordinator.storage import schema
-from coordinator.storage.database import Store
+from coordinator.storage.database import Database
 from coordinator.storage.device_lists import MOST_NAMED, NAMED
-from coordinator.trust.repository import Bundle
-from coordinator.trust.signer import Vouching
-from coordinator.workers.jobs import Jobs, Lineage
+from coordinator.trust.repository import BundleTarget
+from coordinator.trust.signer import PointerSigner
+from coordinator.workers.jobs import ExportLineage, Jobs
 from models.contract import Blobs
 from protocol.errors import LichenError, Transient
 from protocol.messages import BlobRef, ModelPointer
@@ -45,20 +52,20 @@ class RoutesFailed(LichenError):  # noqa: N818 - says what was found, like Refus
     """Some bundles of a version cannot be made; the others were, and are announced."""
 
 
-class RoutedDeployment:
-    """See :class:`coordinator.delivery.fleet_bundle.Deploying`. ``shelf``: what devices may be pointed at."""
+class RouteBundles:
+    """See :class:`.fleet_bundle.BundleDelivery`. ``shelf``: what devices may be pointed at."""
 
     def __init__(  # noqa: PLR0917 - each of another type: no two can be mistaken for each other
         self,
-        needs: Needs,
-        store: Store,
+        needs: ServingRoutes,
+        store: Database,
         blobs: BlobStore,
-        post: Post,
-        roster: Roster,
+        post: Sender,
+        roster: DeviceRegistry,
         clock: Clock,
         max_routes: int,
-        vouching: Vouching,
-        shelf: Callable[[], Shelf],
+        vouching: PointerSigner,
+        shelf: Callable[[], BundleCatalog],
     ) -> None:
         self.needs = needs
         self._store = store
@@ -72,17 +79,17 @@ class RoutedDeployment:
         """Device -> digest and serial that it was pointed at last, and when."""
         self._shelf = shelf
 
-    async def export(self, jobs: Jobs, state: Blobs, lineage: Lineage) -> None:
+    async def export(self, jobs: Jobs, state: Blobs, lineage: ExportLineage) -> None:
         """A bundle for each route, those for most devices first; see :class:`Deploying`.
 
         Raises:
             Transient: some could not be made now.
             RoutesFailed: some cannot be made.
         """
-        routes = grouped(await asyncio.to_thread(self.needs.all))
+        routes = group_by_route(await asyncio.to_thread(self.needs.all))
         if not routes:  # after a salvage without a backup: their retained states come back soon
             raise Transient("no device is known that reads and predicts anything of the task")
-        failed: list[tuple[Serving, LichenError | OSError]] = []
+        failed: list[tuple[RouteGroup, LichenError | OSError]] = []
         for route in routes[: self._max_routes]:
             try:
                 await self._export(jobs, state, lineage, route)
@@ -94,16 +101,16 @@ class RoutedDeployment:
             await self.announce()
             raise _all_in_one(failed, min(len(routes), self._max_routes))
 
-    def lacking(self) -> list[Serving]:
+    def lacking(self) -> list[RouteGroup]:
         """Routes of devices for which there is nothing to run, those for most devices first.
 
         None before the first export: then all wait for that.
         """
         there = tuple(self._shelf())
-        routes = grouped(self.needs.all()) if there else []
-        return [route for route in routes if fitting(route.need, there) is None]
+        routes = group_by_route(self.needs.all()) if there else []
+        return [route for route in routes if best_bundle(route.need, there) is None]
 
-    async def _export(self, jobs: Jobs, state: Blobs, lineage: Lineage, route: Serving) -> None:
+    async def _export(self, jobs: Jobs, state: Blobs, lineage: ExportLineage, route: RouteGroup) -> None:
         if await asyncio.to_thread(self._is_made, route.key, lineage):
             return
         blobs = route.need.blobs
@@ -113,14 +120,14 @@ class RoutedDeployment:
         ref = await asyncio.to_thread(self._keep, bundle.data, lineage, route)
         log.info("exported", version=lineage.version, size=ref.size, digest=ref.digest, route=str(route))
 
-    def _is_made(self, key: str, lineage: Lineage) -> bool:
+    def _is_made(self, key: str, lineage: ExportLineage) -> bool:
         """Whether an earlier try got so far: before the process ended, or beside a route that failed."""
         table = schema.bundles
         rows = self._store.rows(sa.select(table).where(table.c.route == key))
         known = [(row["version"], row["base"]) for row in rows]
         return known == [(lineage.version, lineage.manifest)] and self._blobs.has(rows[0]["digest"])
 
-    def _keep(self, data: bytes, lineage: Lineage, route: Serving) -> BlobRef:
+    def _keep(self, data: bytes, lineage: ExportLineage, route: RouteGroup) -> BlobRef:
         ref, profile = self._blobs.put(data), route.need.profile
         self._store.put(
             schema.bundles,
@@ -138,7 +145,7 @@ class RoutedDeployment:
         )
         return ref
 
-    def _tidy(self, routes: Sequence[Serving]) -> None:
+    def _tidy(self, routes: Sequence[RouteGroup]) -> None:
         """Forget bundles that nobody needs any more, and say which routes got none."""
         most, left_out = self._max_routes, routes[self._max_routes :]
         if left_out:
@@ -148,7 +155,7 @@ class RoutedDeployment:
         order = (table.c.version.desc(), table.c.devices.desc(), table.c.route)
         there = served(self._store)
         # A route whose bundle cannot be made is served another of its kind, which nobody may need besides.
-        fallbacks = (fitting(route.need, there) for route in routes)
+        fallbacks = (best_bundle(route.need, there) for route in routes)
         wanted = {route.key for route in routes} | {one.need.key for one in fallbacks if one is not None}
         with self._store.transaction() as connection:
             kept = [key for (key,) in connection.execute(sa.select(table.c.route).order_by(*order))]
@@ -218,7 +225,7 @@ class RoutedDeployment:
         """With what vouches for the bundles of all routes."""
         refs = {(one.version, one.digest): BlobRef(digest=one.digest, size=one.size) for one in self._shelf()}
         bundles = [
-            Bundle(task=self._task, version=version, ref=refs[version, name])
+            BundleTarget(task=self._task, version=version, ref=refs[version, name])
             for version, name in sorted(refs)
         ]
         return self._vouching.vouched(pointer, bundles, device)
@@ -238,7 +245,7 @@ def _decision(pointer: ModelPointer) -> tuple[str, int]:
     return pointer.bundle.digest, pointer.serial
 
 
-def _all_in_one(failed: Sequence[tuple[Serving, LichenError | OSError]], of: int) -> LichenError:
+def _all_in_one(failed: Sequence[tuple[RouteGroup, LichenError | OSError]], of: int) -> LichenError:
     """One error for all: it is tried again where one of them may pass."""
     route, first = failed[0]
     words = f"{len(failed)} of {of} bundles, the first for {route}: {in_words(first)}"

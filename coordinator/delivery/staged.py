@@ -12,18 +12,18 @@ from typing import Final
 
 import structlog
 
-from coordinator.delivery.fleet_bundle import Deployment
-from coordinator.delivery.route_bundles import RoutedDeployment, RoutesFailed
-from coordinator.fleet.device_registry import Roster
-from coordinator.fleet.serving_routes import Serving, fitting, served
-from coordinator.messaging.sender import Post
+from coordinator.delivery.fleet_bundle import FleetBundle
+from coordinator.delivery.route_bundles import RouteBundles, RoutesFailed
+from coordinator.fleet.device_registry import DeviceRegistry
+from coordinator.fleet.serving_routes import RouteGroup, best_bundle, served
+from coordinator.messaging.sender import Sender
 from coordinator.rollout import releases
-from coordinator.rollout.model import Course, Member, Piece, Release, Rollout
+from coordinator.rollout.model import Release, ReleaseBundle, Rollout, RolloutDevice, RolloutState
 from coordinator.rollout.recorder import RolloutRecorder
-from coordinator.storage.database import Store
-from coordinator.trust.repository import Bundle
-from coordinator.trust.signer import Vouching
-from coordinator.workers.jobs import Jobs, Lineage
+from coordinator.storage.database import Database
+from coordinator.trust.repository import BundleTarget
+from coordinator.trust.signer import PointerSigner
+from coordinator.workers.jobs import ExportLineage, Jobs
 from models.contract import Blobs
 from protocol.errors import LichenError
 from protocol.messages import ModelPointer
@@ -39,17 +39,17 @@ _AGAIN_S: Final = 60.0
 """A device that has not answered its pointer and says its state is told again so often at most."""
 
 
-class Bundles:
+class StagedBundles:
     """The bundles of releases, among the coordinator's blobs."""
 
-    def __init__(self, store: Store, blobs: BlobStore, state_dir: Path, recent: int) -> None:
+    def __init__(self, store: Database, blobs: BlobStore, state_dir: Path, recent: int) -> None:
         self._store = store
         self._blobs = blobs
         self._state_dir = state_dir
         self._recent = recent
         self._gone: set[str] = set()
 
-    def ensure(self, course: Course) -> None:
+    def ensure(self, course: RolloutState) -> None:
         """Put those here that the operator brought; blocks for a disk."""
         for name in sorted({name for release in course.running for name in release.digests}):
             if not self._blobs.has(name):
@@ -60,14 +60,14 @@ class Bundles:
                     self._gone.add(name)
                     log.error("bundle_gone", digest=name)
 
-    def kept(self, course: Course) -> set[str]:
+    def kept(self, course: RolloutState) -> set[str]:
         """Digests that stay: what may be needed, and the last exports, for the operator to choose from."""
         found = [*course.named, *releases.exports(self._store, self._recent)]
         return {name for release in found for name in release.digests}
 
 
 class StagedDeployment:
-    """See :class:`coordinator.delivery.fleet_bundle.Deploying`: where all devices run the same.
+    """See :class:`coordinator.delivery.fleet_bundle.BundleDelivery`: where all devices run the same.
 
     Args:
         inner: makes the bundles.
@@ -82,15 +82,15 @@ class StagedDeployment:
 
     def __init__(
         self,
-        inner: Deployment,
+        inner: FleetBundle,
         rollouts: RolloutRecorder,
-        bundles: Bundles,
+        bundles: StagedBundles,
         *,
-        post: Post,
-        roster: Roster,
+        post: Sender,
+        roster: DeviceRegistry,
         task: str,
         clock: Clock,
-        vouching: Vouching,
+        vouching: PointerSigner,
     ) -> None:
         self._inner = inner
         self._rollouts = rollouts
@@ -109,7 +109,7 @@ class StagedDeployment:
         """See :class:`coordinator.delivery.rollout_service.Delivery`: there is one bundle for all."""
         return lambda _device: True
 
-    async def export(self, jobs: Jobs, state: Blobs, lineage: Lineage) -> None:
+    async def export(self, jobs: Jobs, state: Blobs, lineage: ExportLineage) -> None:
         """See :class:`Deploying`; what became of it is the rollout's."""
         await self._inner.export(jobs, state, lineage)
         await asyncio.to_thread(self._note)
@@ -117,7 +117,9 @@ class StagedDeployment:
     def _note(self) -> None:
         pointer = self._inner.pointer()
         if pointer is not None:
-            piece = Piece(version=pointer.version, bundle=pointer.bundle, metrics=dict(pointer.metrics))
+            piece = ReleaseBundle(
+                version=pointer.version, bundle=pointer.bundle, metrics=dict(pointer.metrics)
+            )
             self._rollouts.note(Release(version=pointer.version, pieces=(piece,)))
 
     def kept(self) -> tuple[str, ...]:
@@ -144,12 +146,12 @@ class StagedDeployment:
             log.warning("model_not_announced", why=str(error))
             return False
 
-    def _ready(self) -> Course:
+    def _ready(self) -> RolloutState:
         course = self._rollouts.course()
         self._bundles.ensure(course)
         return course
 
-    async def _point(self, course: Course, rollout: Rollout, *, again: bool) -> bool:
+    async def _point(self, course: RolloutState, rollout: Rollout, *, again: bool) -> bool:
         """The stages' devices that were not told yet; ``again``: all that are here."""
         # The rollout before was ended, and this one begun, between two looks at the book.
         await self._take_back(sorted(self._said.keys() - rollout.members.keys()))
@@ -165,7 +167,7 @@ class StagedDeployment:
                 return False
         return True
 
-    async def _tell(self, course: Course, rollout: Rollout, device: str, member: Member) -> bool:
+    async def _tell(self, course: RolloutState, rollout: Rollout, device: str, member: RolloutDevice) -> bool:
         pointer = self._pointer(rollout.release, member.serial, rollout.plan.trial)
         try:
             pointer = await asyncio.to_thread(self._vouched, course, pointer, device)
@@ -219,15 +221,17 @@ class StagedDeployment:
             trial=trial,
         )
 
-    def _vouched(self, course: Course, pointer: ModelPointer, device: str | None = None) -> ModelPointer:
+    def _vouched(
+        self, course: RolloutState, pointer: ModelPointer, device: str | None = None
+    ) -> ModelPointer:
         """With what vouches for all that may run."""
         return self._vouching.vouched(pointer, _signed(self._task, course.running), device)
 
 
-def _signed(task: str, running: Iterable[Release]) -> list[Bundle]:
+def _signed(task: str, running: Iterable[Release]) -> list[BundleTarget]:
     """Each once, in an order that does not depend on who is asked."""
     found = {
-        (piece.version, piece.bundle.digest): Bundle(task=task, version=piece.version, ref=piece.bundle)
+        (piece.version, piece.bundle.digest): BundleTarget(task=task, version=piece.version, ref=piece.bundle)
         for release in running
         for piece in release.pieces
     }
@@ -235,7 +239,7 @@ def _signed(task: str, running: Iterable[Release]) -> list[Bundle]:
 
 
 class StagedRoutes:
-    """See :class:`coordinator.delivery.fleet_bundle.Deploying`: of a routed method.
+    """See :class:`coordinator.delivery.fleet_bundle.BundleDelivery`: of a routed method.
 
     Args:
         inner: makes the bundles, and points each device at the one for it.
@@ -245,7 +249,7 @@ class StagedRoutes:
     """
 
     def __init__(
-        self, inner: RoutedDeployment, rollouts: RolloutRecorder, bundles: Bundles, store: Store
+        self, inner: RouteBundles, rollouts: RolloutRecorder, bundles: StagedBundles, store: Database
     ) -> None:
         self._inner = inner
         self._rollouts = rollouts
@@ -258,11 +262,11 @@ class StagedRoutes:
 
         def fits(device: str) -> bool:
             need = needs.get(device)
-            return need is not None and fitting(need, there) is not None
+            return need is not None and best_bundle(need, there) is not None
 
         return fits
 
-    async def export(self, jobs: Jobs, state: Blobs, lineage: Lineage) -> None:
+    async def export(self, jobs: Jobs, state: Blobs, lineage: ExportLineage) -> None:
         """See :class:`Deploying`. Where some routes cannot have a bundle, the others' are a release."""
         try:
             await self._inner.export(jobs, state, lineage)
@@ -271,7 +275,7 @@ class StagedRoutes:
             raise
         await asyncio.to_thread(self._note)
 
-    def lacking(self) -> list[Serving]:
+    def lacking(self) -> list[RouteGroup]:
         """Routes of devices for which no release has anything."""
         return self._inner.lacking()
 

@@ -15,10 +15,10 @@ import structlog
 from pydantic import ValidationError
 
 from coordinator.fleet.limits import REPLACED_A_SECOND, REPLACED_BURST, Room, RosterBounds
-from coordinator.fleet.requirements import Terms, sends_prototypes_alone, trains
+from coordinator.fleet.requirements import Requirements, sends_prototypes_alone, trains
 from coordinator.selection.policies.base import Counts
 from coordinator.storage import schema
-from coordinator.storage.database import Store
+from coordinator.storage.database import Database
 from protocol.errors import Reason, Refused
 from protocol.messages import State
 from runtime.metrics import Metric, gauge
@@ -44,7 +44,7 @@ class Device:
         return self.state.status == "online"
 
 
-class Roster:
+class DeviceRegistry:
     """All devices that ever reported. Changed on the event loop alone; scrapes read it from a thread.
 
     Args:
@@ -56,7 +56,7 @@ class Roster:
 
     def __init__(
         self,
-        store: Store,
+        store: Database,
         wall: Callable[[], float],
         now: Callable[[], float] = time.monotonic,
         bounds: RosterBounds | None = None,
@@ -212,7 +212,7 @@ class Roster:
         if not self.prototypers:
             await self._prototyper_came.wait()
 
-    def able(self, terms: Terms) -> tuple[str, ...]:
+    def able(self, terms: Requirements) -> tuple[str, ...]:
         """Devices that are online and meet the terms; sorted."""
         return tuple(name for name in self.online() if not self.lacks(name, terms))
 
@@ -221,7 +221,7 @@ class Roster:
         known = self._devices.get(device)
         return known is not None and trains(known.state)
 
-    def lacks(self, device: str, terms: Terms) -> str:
+    def lacks(self, device: str, terms: Requirements) -> str:
         """What keeps a device out of a round, in words; empty where nothing does."""
         known = self._devices.get(device)
         if known is None:
@@ -236,7 +236,7 @@ class Roster:
         ago = 0.0 if known is None else self._wall() - known.wall
         return f"last heard {span(ago)} ago" if ago >= _LATELY_S else ""
 
-    def unable(self, terms: Terms) -> Iterator[tuple[str, str]]:
+    def unable(self, terms: Requirements) -> Iterator[tuple[str, str]]:
         """The other devices and what each of them lacks, by name."""
         for name in sorted(self._devices):
             if lack := self.lacks(name, terms):

@@ -11,13 +11,13 @@ from typing import Final
 
 import structlog
 
-from coordinator.admission.quarantine import Standing
-from coordinator.fleet.device_registry import Roster
-from coordinator.fleet.secret_mismatch import SecretWatch
+from coordinator.admission.quarantine import Quarantine
+from coordinator.fleet.device_registry import DeviceRegistry
+from coordinator.fleet.secret_mismatch import SecretMismatchMonitor
 from coordinator.storage import schema
-from coordinator.storage.database import Store
+from coordinator.storage.database import Database
 from coordinator.storage.device_lists import NAMED
-from coordinator.storage.write_behind import Ledger
+from coordinator.storage.write_behind import WriteBehindBuffer
 from protocol.base import is_name
 from protocol.errors import LichenError
 from runtime.clock import Clock
@@ -45,7 +45,7 @@ def ask(state_dir: Path, device: str, *, force: bool) -> None:
     write_atomic(state_dir / FOLDER / device, _FORCE if force else b"")
 
 
-def forget_in(store: Store, device: str) -> None:
+def forget_in(store: Database, device: str) -> None:
     """Forget a device in the database of a coordinator that does not run."""
     with store.transaction():
         for table in OF_DEVICE:
@@ -63,10 +63,10 @@ class Forgetting:
         self,
         *,
         state_dir: Path,
-        roster: Roster,
-        ledger: Ledger,
-        standing: Standing,
-        secrets: SecretWatch,
+        roster: DeviceRegistry,
+        ledger: WriteBehindBuffer,
+        standing: Quarantine,
+        secrets: SecretMismatchMonitor,
         clock: Clock,
         days: float,
     ) -> None:

@@ -8,14 +8,14 @@ from models.registry import methods
 from protocol.messages import State
 from protocol.tasks.task import LABEL, Task
 
-ALONE = "waits for a device that trains"
+NEEDS_A_TRAINER = "waits for a device that trains"
 """Of a device that is able, but not alone."""
 REFUSES = "refuses the task"
 """Of a device that says that it cannot do it; its own words follow."""
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class Requirements:
     """The task's, and what the coordinator has ready.
 
     Attributes:
@@ -72,7 +72,7 @@ def noun_of(task: Task) -> str:
     return KINDS["windows" if task.graph is None else "graph"].noun
 
 
-def terms_of(task: Task, no_graphs: str) -> Terms:
+def requirements_of(task: Task, no_graphs: str) -> Requirements:
     """The terms of a task.
 
     Args:
@@ -84,7 +84,7 @@ def terms_of(task: Task, no_graphs: str) -> Terms:
     if spec is None or not spec.prototype_role:
         none = f"no role train; method {task.method!r} has no use for role prototype"
         needs_labels = spec is None or spec.needs_labels
-        return Terms(
+        return Requirements(
             task.rounds.min_windows,
             task.input_names,
             none,
@@ -92,7 +92,7 @@ def terms_of(task: Task, no_graphs: str) -> Terms:
             needs_labels=needs_labels,
             noun=noun_of(task),
         )
-    return Terms(
+    return Requirements(
         task.rounds.min_windows,
         task.input_names,
         f"waits for the feature graphs: {no_graphs}" if no_graphs else "",

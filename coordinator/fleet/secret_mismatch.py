@@ -9,7 +9,7 @@ from typing import Final
 
 import structlog
 
-from coordinator.fleet.device_registry import Roster
+from coordinator.fleet.device_registry import DeviceRegistry
 
 log = structlog.get_logger(__name__)
 
@@ -25,7 +25,7 @@ _HOW: Final = (
 )
 
 
-def parted(prints: Mapping[str, str]) -> list[tuple[str, tuple[str, ...]]]:
+def group_by_fingerprint(prints: Mapping[str, str]) -> list[tuple[str, tuple[str, ...]]]:
     """The prints, the most common first (then by print), each with its devices by name.
 
     Args:
@@ -38,12 +38,12 @@ def parted(prints: Mapping[str, str]) -> list[tuple[str, tuple[str, ...]]]:
     return [(shown, tuple(devices)) for shown, devices in ordered]
 
 
-def differing(prints: Mapping[str, str]) -> str:
+def mismatch_warning(prints: Mapping[str, str]) -> str:
     """That secrets differ, on which devices, and what to do, in words; empty where there is one or none.
 
     Of the secret that most have, devices are named only where no more have it than another.
     """
-    groups = parted(prints)
+    groups = group_by_fingerprint(prints)
     if len(groups) < 2:  # noqa: PLR2004 - one secret, or none
         return ""
     (most, here), *others = groups
@@ -65,7 +65,7 @@ def _named(devices: tuple[str, ...]) -> str:
     return ", ".join(devices[:NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
-class SecretWatch:
+class SecretMismatchMonitor:
     """Warns in the log when devices come with another secret than most; of each device and secret once.
 
     Where many have been named, the next warning waits until there are some more: it names a few anyhow, and
@@ -75,7 +75,7 @@ class SecretWatch:
         roster: what is known of devices.
     """
 
-    def __init__(self, roster: Roster) -> None:
+    def __init__(self, roster: DeviceRegistry) -> None:
         self._roster = roster
         self._prints = roster.secrets()
         self._having: dict[str, set[str]] = {}
@@ -117,6 +117,6 @@ class SecretWatch:
         others = ((device, shown) for shown in having if shown != most for device in having[shown])
         fresh = {device: shown for device, shown in others if device not in told}
         if len(fresh) > len(told) // _MANY:
-            log.warning("fleet_secrets_differ", why=differing(self._prints))
+            log.warning("fleet_secrets_differ", why=mismatch_warning(self._prints))
             told |= fresh
             self._warned = True

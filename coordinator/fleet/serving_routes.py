@@ -12,10 +12,10 @@ from typing import Any, Final, cast
 import sqlalchemy as sa
 import structlog
 
-from coordinator.fleet.device_registry import Roster
+from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.fleet.requirements import profile_of, trains
 from coordinator.storage import schema
-from coordinator.storage.database import Store
+from coordinator.storage.database import Database
 from models.contract import Profile, RoutedServer, Server
 from protocol.errors import Refused
 from protocol.frames.frame import digest
@@ -30,7 +30,7 @@ _MOST_KINDS: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class ServingNeed:
     """What one device is to be served: ``blobs`` are names, sorted."""
 
     profile: Profile
@@ -49,7 +49,7 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
+class RouteGroup:
     """A serving route and whose it is.
 
     Attributes:
@@ -57,7 +57,7 @@ class Serving:
         devices: sorted.
     """
 
-    need: Need
+    need: ServingNeed
     devices: tuple[str, ...]
 
     @property
@@ -74,10 +74,10 @@ class Serving:
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class RouteBundle:
     """A bundle that there is, and the route it was made for."""
 
-    need: Need
+    need: ServingNeed
     devices: int
     version: int
     base: str
@@ -93,16 +93,16 @@ def counted(devices: tuple[str, ...]) -> str:
     return f"{len(devices)} device{'' if len(devices) == 1 else 's'} ({named})"
 
 
-def grouped(needs: Mapping[str, Need]) -> list[Serving]:
+def group_by_route(needs: Mapping[str, ServingNeed]) -> list[RouteGroup]:
     """The distinct routes: most devices first, then by their blobs."""
     found: dict[tuple[str, ...], list[str]] = {}
     for device in sorted(needs):
         found.setdefault(needs[device].blobs, []).append(device)
-    made = [Serving(needs[devices[0]], tuple(devices)) for devices in found.values()]
+    made = [RouteGroup(needs[devices[0]], tuple(devices)) for devices in found.values()]
     return sorted(made, key=lambda one: (-len(one.devices), one.need.blobs))
 
 
-def fitting(need: Need, there: Iterable[Served]) -> Served | None:
+def best_bundle(need: ServingNeed, there: Iterable[RouteBundle]) -> RouteBundle | None:
     """The bundle for a device: the newest that reads and predicts the same, its own route before others."""
     fit = [one for one in there if one.need.profile == need.profile]
     return max(
@@ -112,15 +112,15 @@ def fitting(need: Need, there: Iterable[Served]) -> Served | None:
     )
 
 
-class Needs:
+class ServingRoutes:
     """Reads what each device is to be served. Synchronous, thread-safe."""
 
     def __init__(
         self,
         task: Task,
         server: RoutedServer,
-        store: Store,
-        roster: Roster,
+        store: Database,
+        roster: DeviceRegistry,
         barred: Callable[[str], Refused | None],
     ) -> None:
         self.task = task
@@ -129,20 +129,20 @@ class Needs:
         self._roster = roster
         self._barred = barred
 
-    def all(self) -> dict[str, Need]:
+    def all(self) -> dict[str, ServingNeed]:
         """Of every device that is known, not barred, and reads and predicts something of the task."""
         table = schema.messages
         said = {row["device"]: row["extra"] for row in self._store.rows(sa.select(table))}
         found = {device: self._need(device, said.get(device)) for device in self._roster.names()}
         return {device: need for device, need in found.items() if need is not None}
 
-    def one(self, device: str) -> Need | None:
+    def one(self, device: str) -> ServingNeed | None:
         """Of one device."""
         table = schema.messages
         rows = self._store.rows(sa.select(table.c.extra).where(table.c.device == device))
         return self._need(device, rows[0]["extra"] if rows else None)
 
-    def _need(self, device: str, extra: Mapping[str, Any] | None) -> Need | None:
+    def _need(self, device: str, extra: Mapping[str, Any] | None) -> ServingNeed | None:
         known = self._roster.get(device)
         if known is None or self._barred(device) is not None:
             return None
@@ -150,10 +150,10 @@ class Needs:
         if not profile.modalities or not profile.targets:
             return None
         try:
-            return Need(profile, self._server.serving_route(self.task, profile, extra))
+            return ServingNeed(profile, self._server.serving_route(self.task, profile, extra))
         except Refused as refused:  # it passed the check when it came: another release wrote it, or it rotted
             log.warning("message_unreadable", device=device, why=str(refused))
-        return Need(profile, self._server.serving_route(self.task, profile, None))
+        return ServingNeed(profile, self._server.serving_route(self.task, profile, None))
 
 
 def routing(server: Server) -> RoutedServer | None:
@@ -161,10 +161,10 @@ def routing(server: Server) -> RoutedServer | None:
     return cast("RoutedServer", server) if hasattr(server, "serving_route") else None
 
 
-class LearningRoutes:
+class TrainingRoutes:
     """Names of the blobs that a known device may need to learn; devices of the same kind are asked once."""
 
-    def __init__(self, task: Task, server: Server, roster: Roster) -> None:
+    def __init__(self, task: Task, server: Server, roster: DeviceRegistry) -> None:
         self._task = task
         self._server = server
         self._roster = roster
@@ -188,13 +188,13 @@ class LearningRoutes:
         return self._server.prototype_route(self._task, profile.modalities)
 
 
-def served(store: Store) -> tuple[Served, ...]:
+def served(store: Database) -> tuple[RouteBundle, ...]:
     """The bundles that there are, the newest first."""
     table = schema.bundles
     order = (table.c.version.desc(), table.c.devices.desc(), table.c.route)
     return tuple(
-        Served(
-            Need(Profile(tuple(row["modalities"]), tuple(row["targets"])), tuple(row["blobs"])),
+        RouteBundle(
+            ServingNeed(Profile(tuple(row["modalities"]), tuple(row["targets"])), tuple(row["blobs"])),
             row["devices"],
             row["version"],
             row["base"],
@@ -206,7 +206,7 @@ def served(store: Store) -> tuple[Served, ...]:
     )
 
 
-def unserved(store: Store) -> list[dict[str, Any]]:
+def unserved(store: Database) -> list[dict[str, Any]]:
     """Routes that the last export left out, as it wrote them."""
     found: list[dict[str, Any]] = json.loads(store.get_meta(UNSERVED) or "[]")
     return found

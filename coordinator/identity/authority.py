@@ -44,7 +44,7 @@ _BACKDATE_S: Final = _DAY_S
 Host = Annotated[str, Field(pattern=r"^[A-Za-z0-9_:.-]{1,253}$")]
 
 
-class Facts(Wire):
+class CertificateFacts(Wire):
     """``authority.json``."""
 
     fleet: Name
@@ -76,7 +76,12 @@ class Authority:
     """Signs certificates. Use :meth:`create` once, then :meth:`load`. Thread-safe: nothing in it changes."""
 
     def __init__(
-        self, folder: Path, key: Key, certificate: x509.Certificate, facts: Facts, wall: Callable[[], float]
+        self,
+        folder: Path,
+        key: Key,
+        certificate: x509.Certificate,
+        facts: CertificateFacts,
+        wall: Callable[[], float],
     ) -> None:
         self.folder = folder
         self.fleet = facts.fleet
@@ -129,7 +134,7 @@ class Authority:
             file = folder / _CERTIFICATE
             certificate = x509.load_pem_x509_certificate(file.read_bytes())
             file = folder / _FACTS
-            facts = Facts.model_validate_json(file.read_bytes())
+            facts = CertificateFacts.model_validate_json(file.read_bytes())
         except FileNotFoundError:
             raise Misconfigured(
                 f"{file} is not there; make the fleet's authority with: lichen coordinator init"
@@ -251,14 +256,14 @@ class Authority:
         return Issued(certificates.pem(made), made.serial_number, made.not_valid_after_utc.timestamp())
 
 
-def checked_facts(fleet: str, hosts: Sequence[str]) -> Facts:
+def checked_facts(fleet: str, hosts: Sequence[str]) -> CertificateFacts:
     """Fleet and hosts, each host once.
 
     Raises:
         Misconfigured: one of them is none.
     """
     try:
-        return Facts(fleet=fleet, hosts=tuple(dict.fromkeys(as_certified(host) for host in hosts)))
+        return CertificateFacts(fleet=fleet, hosts=tuple(dict.fromkeys(as_certified(host) for host in hosts)))
     except ValidationError as error:
         wrong = error.errors()[0]
         where = "fleet" if wrong["loc"][0] == "fleet" else "--host"

@@ -29,9 +29,9 @@ from coordinator.identity.certificates import (
     read_certificate,
     requested_key,
 )
-from coordinator.identity.paths import Places, refresh_own, refresh_server
+from coordinator.identity.paths import IdentityPaths, refresh_own, refresh_server
 from coordinator.identity.revocation_probe import Probe
-from coordinator.identity.store import Book
+from coordinator.identity.store import IdentityStore
 from protocol.base import name_trouble
 from protocol.enrolment import MAX_TRUST_ROOT, EnrolAnswer, EnrolRequest, Invite, RenewRequest
 from protocol.errors import Misconfigured, Reason, Refused
@@ -46,7 +46,7 @@ _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedList:
     """What was done to tell the broker."""
 
     changed: bool
@@ -55,7 +55,7 @@ class Published:
     """And it was made to read them: it turns away what only the newest list takes back."""
 
 
-class Desk:
+class EnrolmentAuthority:
     """Open the desk of a coordinator.
 
     Raises:
@@ -64,10 +64,10 @@ class Desk:
     """
 
     def __init__(self, settings: CoordinatorSettings, *, wall: Callable[[], float] = time.time) -> None:
-        self.places = Places.of(settings)
+        self.places = IdentityPaths.of(settings)
         self.authority = Authority.load(self.places.authority, wall=wall)
         check_fleet(self.authority, settings.fleet, self.places)
-        self.book = Book(settings.state_dir, wall=wall)
+        self.book = IdentityStore(settings.state_dir, wall=wall)
         self._settings = settings.identity
         self._mqtt_host = settings.mqtt.host
         port = settings.mqtt.port if settings.mqtt.tls is not None else settings.identity.broker_port
@@ -218,7 +218,7 @@ class Desk:
         self.authority = Authority.load(self.places.authority, wall=self._wall)
         refresh_own(self.places, self.authority, wall=self._wall)
 
-    def publish(self, *, force: bool = False, reload: bool = True) -> Published:
+    def publish(self, *, force: bool = False, reload: bool = True) -> PublishedList:
         """Bring the broker's files up to what the book says, and make the broker read them.
 
         Whatever was interrupted before is made good: what was told last is noted only after it was told.
@@ -234,18 +234,18 @@ class Desk:
         """
         changed, mark, known = self._write(force=force)
         if known:
-            return Published(changed=False, reloaded=False)
+            return PublishedList(changed=False, reloaded=False)
         command = self._settings.reload_command if reload else ()
         if command:
             mosquitto.reload(command)
         elif changed:  # nobody can have made the broker read it yet
-            return Published(changed=True, reloaded=False)
+            return PublishedList(changed=True, reloaded=False)
         words = self._probe.until_revoked(PROVE_S if command else 0.0)
         if not words:
             self.book.note_published(mark)
         elif command:
             raise mosquitto.unproven(command, words)
-        return Published(changed=changed, reloaded=not words)
+        return PublishedList(changed=changed, reloaded=not words)
 
     def _write(self, *, force: bool) -> tuple[bool, str, bool]:
         """Whether files were written; the mark of what they say; whether the broker is known to act on it."""
@@ -271,7 +271,7 @@ class Desk:
         return True, mark, False
 
 
-def check_fleet(authority: Authority, fleet: str, places: Places) -> None:
+def check_fleet(authority: Authority, fleet: str, places: IdentityPaths) -> None:
     """Refuse an authority that was made for another fleet.
 
     Raises:

@@ -18,7 +18,7 @@ def hexadecimal(serial: int) -> str:
     return format(serial, "x")
 
 
-def claim(
+def redeem_invite(
     tables: sqlite3.Connection, token: str, device: str, key: str, now: float
 ) -> tuple[Literal["pending", "active"], str | None]:
     """See ``Book.claim``.

@@ -30,14 +30,14 @@ _FRESH: Final = 1 / 3
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class IdentityPaths:
     """Paths of one coordinator."""
 
     state_dir: Path
     broker: Broker
 
     @classmethod
-    def of(cls, settings: CoordinatorSettings) -> "Places":
+    def of(cls, settings: CoordinatorSettings) -> "IdentityPaths":
         """Those that the settings mean."""
         identity = settings.identity
         broker = Broker(
@@ -123,7 +123,9 @@ def _locked(handle: int) -> bool:
     return True
 
 
-def refresh_own(places: Places, authority: Authority, *, wall: Callable[[], float] = time.time) -> None:
+def refresh_own(
+    places: IdentityPaths, authority: Authority, *, wall: Callable[[], float] = time.time
+) -> None:
     """Make our own certificates that are missing, old, or for other hosts; the broker's has its own call.
 
     Call it inside :meth:`Places.alone`.
@@ -143,7 +145,9 @@ def refresh_own(places: Places, authority: Authority, *, wall: Callable[[], floa
         write_atomic(places.ca, ca)
 
 
-def refresh_server(places: Places, authority: Authority, *, wall: Callable[[], float] = time.time) -> None:
+def refresh_server(
+    places: IdentityPaths, authority: Authority, *, wall: Callable[[], float] = time.time
+) -> None:
     """Make the broker's certificate, where it is missing, old, or for other hosts.
 
     Call it inside :meth:`Places.alone`.

@@ -9,8 +9,8 @@ from typing import Any, Final
 from coordinator.config.coordinator import CoordinatorSettings
 from coordinator.identity import mosquitto
 from coordinator.identity.authority import Authority
-from coordinator.identity.enrolment import Desk, Published, check_fleet
-from coordinator.identity.paths import Places
+from coordinator.identity.enrolment import EnrolmentAuthority, PublishedList, check_fleet
+from coordinator.identity.paths import IdentityPaths
 from protocol.errors import Misconfigured
 
 _ROOTS: Final = "  The state folder is root's: is that who runs the coordinator? Else: chown -R USER, now."
@@ -18,7 +18,7 @@ _SELF: Final = ("localhost", "127.0.0.1")
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class InitResult:
     """What ``init`` found or made."""
 
     created: bool
@@ -27,8 +27,8 @@ class Made:
     broker_host: str
     ca_sha256: str
     hosts: tuple[str, ...]
-    places: Places
-    published: Published
+    places: IdentityPaths
+    published: PublishedList
     not_reloaded: mosquitto.ReloadError | None = None
     """All is made, but the broker was not told: as before it runs for the first time."""
 
@@ -55,7 +55,7 @@ class Made:
         return {"host": self.broker_host, "port": self.places.broker.port, "tls": tls}
 
 
-def init(settings: CoordinatorSettings, hosts: Sequence[str]) -> Made:
+def init(settings: CoordinatorSettings, hosts: Sequence[str]) -> InitResult:
     """Make what is missing; an authority that is there stays as it is, but for hosts that are new.
 
     Args:
@@ -70,7 +70,7 @@ def init(settings: CoordinatorSettings, hosts: Sequence[str]) -> Made:
     """
     if settings.identity.enabled is False:
         raise Misconfigured("identity.enabled is false; remove the key, or set it to true, and init again")
-    places = Places.of(settings)
+    places = IdentityPaths.of(settings)
     created = not places.authority.is_dir() or not any(places.authority.iterdir())
     if created:
         names = [*hosts, *_SELF] if hosts else own_names()
@@ -79,13 +79,13 @@ def init(settings: CoordinatorSettings, hosts: Sequence[str]) -> Made:
         authority = Authority.load(places.authority)
         check_fleet(authority, settings.fleet, places)
         authority.with_hosts([*hosts, *authority.hosts])
-    with Desk(settings) as desk:
+    with EnrolmentAuthority(settings) as desk:
         failed = None
         try:
             published = desk.publish(force=not places.broker_written, reload=not created)
         except mosquitto.ReloadError as error:
-            failed, published = error, Published(changed=True, reloaded=False)
-        return Made(
+            failed, published = error, PublishedList(changed=True, reloaded=False)
+        return InitResult(
             created=created,
             desk_url=desk.url,
             broker_host=desk.broker_host,
@@ -104,7 +104,7 @@ def own_names() -> list[str]:
     return [*found, *_SELF]
 
 
-def next_steps(made: Made, config: Path) -> str:
+def next_steps(made: InitResult, config: Path) -> str:
     """What a person does next, in words."""
     tls = made.mqtt()["tls"]
     folder = made.places.broker.folder

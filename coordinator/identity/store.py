@@ -18,9 +18,9 @@ from coordinator.identity import decisions
 from coordinator.identity.authority import Issued
 from coordinator.identity.certificates import Presented, Revoked
 from coordinator.identity.decisions import KEPT_S, Standing, Status
-from coordinator.identity.invites import claim, hexadecimal, is_newer, keep
+from coordinator.identity.invites import hexadecimal, is_newer, keep, redeem_invite
 from coordinator.identity.invites import renewable as _renewable
-from coordinator.storage.shared_sqlite import IDENTITIES, Tables
+from coordinator.storage.shared_sqlite import IDENTITIES, SharedSqlite
 from protocol.errors import Reason, Refused
 
 log = structlog.get_logger(__name__)
@@ -50,7 +50,7 @@ class InviteRow:
     expires_wall: float
 
 
-class Book:
+class IdentityStore:
     """Open (and make) the book in a state folder.
 
     Raises:
@@ -59,7 +59,7 @@ class Book:
     """
 
     def __init__(self, state_dir: Path, *, wall: Callable[[], float] = time.time) -> None:
-        self._tables = Tables(state_dir / FILE)
+        self._tables = SharedSqlite(state_dir / FILE)
         self._wall = wall
         self._mark: tuple[int, int] | None = None
         self._standing: dict[str, Status] = {}
@@ -108,7 +108,7 @@ class Book:
             Refused: BAD_INVITE, or REVOKED.
         """
         with self._tables.change() as tables:
-            return claim(tables, token, device, key, self._wall())
+            return redeem_invite(tables, token, device, key, self._wall())
 
     def keep(self, device: str, key: str, issued: Issued) -> str:
         """Write a certificate down before it leaves; whatever the device had before is taken back.

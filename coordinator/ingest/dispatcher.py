@@ -16,12 +16,12 @@ from typing import Final
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from coordinator.admission.access import Guard
-from coordinator.fleet.device_registry import Roster
-from coordinator.ingest.fair_queue import Lanes
-from coordinator.messaging.log_rate_limit import Voice, cut, more
-from coordinator.messaging.receipts import Teller
-from coordinator.storage.write_behind import Ledger
+from coordinator.admission.access import AccessControl
+from coordinator.fleet.device_registry import DeviceRegistry
+from coordinator.ingest.fair_queue import FairQueue
+from coordinator.messaging.log_rate_limit import LogRateLimiter, cut, more
+from coordinator.messaging.receipts import ReceiptSender
+from coordinator.storage.write_behind import WriteBehindBuffer
 from protocol.errors import LichenError, Reason, Refused
 from protocol.topics import Kind, Route, parse
 from runtime.metrics import Metric, counter
@@ -62,11 +62,11 @@ class Dispatcher:
         fleet: str,
         messages: Callable[[], AsyncIterator[Message]],
         handlers: Mapping[Kind, Handler],
-        roster: Roster,
-        guard: Guard,
-        teller: Teller,
-        ledger: Ledger,
-        voice: Voice,
+        roster: DeviceRegistry,
+        guard: AccessControl,
+        teller: ReceiptSender,
+        ledger: WriteBehindBuffer,
+        voice: LogRateLimiter,
         now: Callable[[], float],
     ) -> None:
         self._fleet = fleet
@@ -77,7 +77,7 @@ class Dispatcher:
         self._teller = teller
         self._ledger = ledger
         self._voice = voice
-        self.lanes: Lanes[tuple[Message, Route]] = Lanes(now)
+        self.lanes: FairQueue[tuple[Message, Route]] = FairQueue(now)
 
     def services(self) -> dict[str, Callable[[], Awaitable[None]]]:
         """To be run: what reads messages, and what takes them in turn."""

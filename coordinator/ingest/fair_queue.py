@@ -2,7 +2,8 @@
 
 Rules of the queues: a device's messages are handled in order, one at a time. At most ``DEPTH`` messages and
 ``DEVICE_BYTES`` of one device wait here. When its queue is full, the reader waits for it (and the broker with
-the reader, and everybody behind it): that time is billed to the device, which has ``PATIENCE_S`` of it, given
+the reader, and everybody behind it): that time is billed to the device, which has ``BLOCKING_BUDGET_S`` of
+it, given
 back slowly. Once it is used up, what does not fit is dropped, so that a peer at full speed costs the others
 no more than that. A dropped message costs its sender a delay: only a receipt clears its outbox.
 """
@@ -18,13 +19,13 @@ T = TypeVar("T")
 DEPTH: Final = 8
 DEVICE_BYTES: Final = 16 * 1024 * 1024
 TOTAL_BYTES: Final = 64 * 1024 * 1024
-PATIENCE_S: Final = 2.0
+BLOCKING_BUDGET_S: Final = 2.0
 GIVEN_BACK: Final = 0.1
 """Seconds of patience that come back in a second."""
 
 
 @dataclass
-class _Lane(Generic[T]):
+class _DeviceQueue(Generic[T]):
     """What waits of one device; ``bytes`` also counts the message in hand."""
 
     waiting: deque[tuple[T, int]] = field(default_factory=deque)
@@ -33,7 +34,7 @@ class _Lane(Generic[T]):
     moved: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class Lanes(Generic[T]):
+class FairQueue(Generic[T]):
     """Queues by device; :meth:`put` by one reader, :meth:`take` and :meth:`done` by workers.
 
     Args:
@@ -42,7 +43,7 @@ class Lanes(Generic[T]):
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._lanes: dict[str, _Lane[T]] = {}
+        self._lanes: dict[str, _DeviceQueue[T]] = {}
         self._turns: OrderedDict[str, None] = OrderedDict()
         """Devices with something to do and no worker, in the order of their turns."""
         self._debts: dict[str, tuple[float, float]] = {}
@@ -60,9 +61,9 @@ class Lanes(Generic[T]):
         while self.bytes + size > TOTAL_BYTES and self.bytes:
             self._room.clear()
             await self._room.wait()
-        lane = self._lanes.setdefault(device, _Lane())
+        lane = self._lanes.setdefault(device, _DeviceQueue())
         while not self._fits(lane, size):
-            left = PATIENCE_S - self._debt(device)
+            left = BLOCKING_BUDGET_S - self._debt(device)
             if left <= 0:
                 self.dropped += 1
                 return False
@@ -79,13 +80,13 @@ class Lanes(Generic[T]):
         return True
 
     @staticmethod
-    def _fits(lane: _Lane[T], size: int) -> bool:
+    def _fits(lane: _DeviceQueue[T], size: int) -> bool:
         if not lane.waiting:
             return True
         return len(lane.waiting) < DEPTH and lane.bytes + size <= DEVICE_BYTES
 
     @staticmethod
-    async def _wait(lane: _Lane[T], seconds: float) -> None:
+    async def _wait(lane: _DeviceQueue[T], seconds: float) -> None:
         lane.moved.clear()
         try:
             async with asyncio.timeout(seconds):

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from coordinator.round_machine.batch import Offered, check
-from coordinator.rounds.driver import Driver
+from coordinator.round_machine.batch import ReceivedUpdate, check_update
+from coordinator.rounds.driver import RoundDriver
 from coordinator.storage.update_journal import Journal
 from protocol.errors import LichenError, Refused, Transient
 from protocol.frames.headers import UpdateHeader
@@ -22,19 +22,19 @@ MOST_BYTES: Final = 8 * 1024 * 1024
 
 
 @dataclass(eq=False)
-class _Waiting:
-    offered: Offered
+class _PendingUpdate:
+    offered: ReceivedUpdate
     payload: bytes
     answer: "asyncio.Future[None]"
 
 
-class Commits:
+class GroupCommit:
     """Use it from one event loop."""
 
-    def __init__(self, driver: Driver, journal: Journal) -> None:
+    def __init__(self, driver: RoundDriver, journal: Journal) -> None:
         self._driver = driver
         self._journal = journal
-        self._queue: list[_Waiting] = []
+        self._queue: list[_PendingUpdate] = []
         self._writing = asyncio.Lock()
         self.groups = 0
         self.largest = 0
@@ -55,7 +55,7 @@ class Commits:
             Transient, OSError: the disk did not take it; nothing was counted.
         """
         answer = asyncio.get_running_loop().create_future()
-        mine = _Waiting(Offered(header, digest, len(payload), blobs=blobs), payload, answer)
+        mine = _PendingUpdate(ReceivedUpdate(header, digest, len(payload), blobs=blobs), payload, answer)
         self._queue.append(mine)
         try:
             async with self._writing:
@@ -68,7 +68,7 @@ class Commits:
                     self._queue.remove(mine)
         await answer
 
-    def _take(self) -> list[_Waiting]:
+    def _take(self) -> list[_PendingUpdate]:
         size = count = 0
         for one in self._queue[:MOST]:
             size += one.offered.size
@@ -78,7 +78,7 @@ class Commits:
         group, self._queue = self._queue[:count], self._queue[count:]
         return group
 
-    async def _write(self, group: list[_Waiting]) -> None:
+    async def _write(self, group: list[_PendingUpdate]) -> None:
         """Settle a group; an error of the disk goes to all of it."""
         self.groups += 1
         self.largest = max(self.largest, len(group))
@@ -91,7 +91,7 @@ class Commits:
             for one in group:  # only where the writing was cut off: whoever waits must not wait for ever
                 _answer(one, Transient("the writing of the update was cut off"))
 
-    async def _settle(self, group: list[_Waiting]) -> None:
+    async def _settle(self, group: list[_PendingUpdate]) -> None:
         fresh = await self._sorted_out(group)
         if not fresh:
             return
@@ -108,20 +108,20 @@ class Commits:
             for one in same:
                 _answer(one, answer)
 
-    async def _sorted_out(self, group: Sequence[_Waiting]) -> list[list[_Waiting]]:
+    async def _sorted_out(self, group: Sequence[_PendingUpdate]) -> list[list[_PendingUpdate]]:
         """Those that may count, as far as can be told before they are written; the others are answered.
 
         An update that is there more than once is one list.
         """
         state = self._driver.state
         known = await self._driver.accepted.digests({one.offered.key for one in group})
-        fresh: dict[tuple[int, str], list[_Waiting]] = {}
+        fresh: dict[tuple[int, str], list[_PendingUpdate]] = {}
         for one in group:
             key = one.offered.key
             try:
                 if key in fresh and known[key] == one.offered.digest:
                     fresh[key].append(one)
-                elif check(state, one.offered, known):
+                elif check_update(state, one.offered, known):
                     _answer(one, None)
                 else:
                     known[key] = one.offered.digest
@@ -131,7 +131,7 @@ class Commits:
         return list(fresh.values())
 
 
-def _answer(one: _Waiting, error: Exception | None) -> None:
+def _answer(one: _PendingUpdate, error: Exception | None) -> None:
     """The first answer stays."""
     if one.answer.done():
         return

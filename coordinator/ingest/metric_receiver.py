@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from coordinator.rounds.driver import Driver
+from coordinator.rounds.driver import RoundDriver
 from coordinator.storage import schema
 from coordinator.storage.update_journal import Journal
-from coordinator.storage.write_behind import Ledger
+from coordinator.storage.write_behind import WriteBehindBuffer
 from protocol.errors import Reason, Refused
 from protocol.messages import Metric, decode
 from protocol.topics import Route
@@ -30,7 +30,9 @@ class MetricReceiver:
         now: monotonic seconds.
     """
 
-    def __init__(self, driver: Driver, journal: Journal, ledger: Ledger, now: Callable[[], float]) -> None:
+    def __init__(
+        self, driver: RoundDriver, journal: Journal, ledger: WriteBehindBuffer, now: Callable[[], float]
+    ) -> None:
         self._driver = driver
         self._journal = journal
         self._ledger = ledger

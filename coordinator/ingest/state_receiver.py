@@ -12,18 +12,18 @@ from typing import Final
 
 import structlog
 
-from coordinator.admission.access import Guard
-from coordinator.delivery.fleet_bundle import Deploying
-from coordinator.fleet.device_registry import Roster
+from coordinator.admission.access import AccessControl
+from coordinator.delivery.fleet_bundle import BundleDelivery
+from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.fleet.device_removal import Forgetting
-from coordinator.fleet.secret_mismatch import SecretWatch
-from coordinator.messaging.log_rate_limit import Voice, more
-from coordinator.messaging.receipts import Teller
+from coordinator.fleet.secret_mismatch import SecretMismatchMonitor
+from coordinator.messaging.log_rate_limit import LogRateLimiter, more
+from coordinator.messaging.receipts import ReceiptSender
 from coordinator.messaging.withdrawals import Withdrawals
 from coordinator.rounds.announcer import Announcer
-from coordinator.rounds.driver import Driver
+from coordinator.rounds.driver import RoundDriver
 from coordinator.storage import schema
-from coordinator.storage.write_behind import Ledger
+from coordinator.storage.write_behind import WriteBehindBuffer
 from protocol.errors import LichenError, Reason, Refused, Transient
 from protocol.messages import MAX_MESSAGE_BYTES, Command, State, decode
 from protocol.tasks.task import Task
@@ -78,18 +78,18 @@ class StateReceiver:
         self,
         *,
         task: Task,
-        roster: Roster,
-        driver: Driver,
-        ledger: Ledger,
-        teller: Teller,
-        guard: Guard,
-        deployment: Deploying,
-        voice: Voice,
+        roster: DeviceRegistry,
+        driver: RoundDriver,
+        ledger: WriteBehindBuffer,
+        teller: ReceiptSender,
+        guard: AccessControl,
+        deployment: BundleDelivery,
+        voice: LogRateLimiter,
         withdrawals: Withdrawals,
         announcer: Announcer,
         clock: Clock,
         silent_s: float,
-        secrets: SecretWatch,
+        secrets: SecretMismatchMonitor,
         forgetting: Forgetting,
     ) -> None:
         self._task = task

@@ -7,18 +7,18 @@ from typing import Final
 
 import structlog
 
-from coordinator.admission.access import Guard
-from coordinator.aggregation.fold import measured
+from coordinator.admission.access import AccessControl
+from coordinator.aggregation.fold import update_norms
 from coordinator.aggregation.outlier_screen import Magnitudes
-from coordinator.bulkhead import bulkhead
-from coordinator.fleet.device_registry import Roster
+from coordinator.bulkhead import contain_faults
+from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.ingest.chunked_uploads import Uploads
-from coordinator.ingest.group_commit import Commits
+from coordinator.ingest.group_commit import GroupCommit
 from coordinator.ingest.header_checks import check_header
-from coordinator.messaging.receipts import Teller
-from coordinator.round_machine.queries import check_open
-from coordinator.rounds.driver import Driver
-from coordinator.rounds.worker import Workshop
+from coordinator.messaging.receipts import ReceiptSender
+from coordinator.round_machine.queries import check_acceptable
+from coordinator.rounds.driver import RoundDriver
+from coordinator.rounds.worker import RoundWorker
 from coordinator.storage.update_journal import Journal
 from models.contract import Blobs, Server, Update
 from models.tensors import blobs_of
@@ -38,7 +38,7 @@ DECODED: Final = 2
 """Updates whose tensors are decoded at a time: the memory they take is the model's, not what devices send."""
 
 
-class Receiver:
+class UpdateReceiver:
     """Takes the payloads of ``up/update`` and ``up/blob``."""
 
     def __init__(
@@ -46,13 +46,13 @@ class Receiver:
         *,
         task: Task,
         server: Server,
-        driver: Driver,
-        workshop: Workshop,
+        driver: RoundDriver,
+        workshop: RoundWorker,
         journal: Journal,
-        roster: Roster,
+        roster: DeviceRegistry,
         uploads: Uploads,
-        teller: Teller,
-        guard: Guard,
+        teller: ReceiptSender,
+        guard: AccessControl,
     ) -> None:
         self._task = task
         self._server = server
@@ -63,7 +63,7 @@ class Receiver:
         self._uploads = uploads
         self._teller = teller
         self._guard = guard
-        self.commits = Commits(driver, journal)
+        self.commits = GroupCommit(driver, journal)
         self._decoding = asyncio.Semaphore(DECODED)
         self.stray_chunks = 0
         self._spoiled: dict[str, str] = {}
@@ -139,7 +139,7 @@ class Receiver:
                 Reason.UNKNOWN_TASK, f"task {pointer.task!r}; this coordinator runs {self._task.name!r}"
             )
         self._check_known(device)
-        check_open(self._driver.state, device, pointer.round, None)
+        check_acceptable(self._driver.state, device, pointer.round, None)
 
     async def _chunk(self, device: str, mark: str, index: int, data: bytes) -> None:
         try:
@@ -215,20 +215,20 @@ class Receiver:
             raise Refused(
                 Reason.DUPLICATE, f"{device} already delivered another update in round {header.round}"
             )
-        check_open(self._driver.state, device, header.round, header.base)
+        check_acceptable(self._driver.state, device, header.round, header.base)
 
     def _open(self, payload: bytes, limits: Limits) -> tuple[UpdateHeader, Mapping[str, Encoded]]:
-        with bulkhead("decoding"):
+        with contain_faults("decoding"):
             return open_frame(payload, UpdateHeader, limits)
 
     def _decode(self, header: UpdateHeader, encoded: Mapping[str, Encoded]) -> Update:
-        with bulkhead("decoding"):
+        with contain_faults("decoding"):
             return Update(header, decode_tensors(encoded))
 
     def _check_tensors(self, state: Blobs, update: Update) -> Magnitudes:
-        with bulkhead(f"{self._task.method}'s check"):
+        with contain_faults(f"{self._task.method}'s check"):
             self._server.check(self._task, state, update)
-            return measured(update)
+            return update_norms(update)
 
     def metrics(self) -> Iterable[Metric]:
         """How often updates were written."""

@@ -13,8 +13,8 @@ from typing import Final
 import structlog
 
 from coordinator.messaging.fetch_queue import Chunk, Turns
-from coordinator.messaging.log_rate_limit import Voice, more
-from coordinator.messaging.sender import Post
+from coordinator.messaging.log_rate_limit import LogRateLimiter, more
+from coordinator.messaging.sender import Sender
 from protocol.base import Wire
 from protocol.errors import LichenError
 from protocol.frames.chunks import chunk_count
@@ -81,18 +81,18 @@ class BlobServer:
     def __init__(  # noqa: PLR0917 - each of another type: no two can be mistaken for each other
         self,
         blobs: BlobStore,
-        post: Post,
+        post: Sender,
         say: Callable[[str, Kind, Wire], None],
         window: int,
         clock: Clock,
         budget: FetchBudget | None = None,
-        voice: Voice | None = None,
+        voice: LogRateLimiter | None = None,
         *,
         may_have: Callable[[str, str], bool],
     ) -> None:
         self._clock = clock
         self._budget = budget or FetchBudget(0, set())
-        self._voice = voice or Voice(clock.now)
+        self._voice = voice or LogRateLimiter(clock.now)
         self.asked_at = clock.now()
         """When a device last asked for something that is here."""
         self._blobs = blobs

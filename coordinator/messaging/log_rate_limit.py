@@ -17,7 +17,7 @@ LINE_BYTES: Final = 1024
 MAX_DEVICES: Final = 4096
 
 
-class Voice:
+class LogRateLimiter:
     """A token bucket for each device and one for all; what was left unsaid is told with the next line.
 
     Args:

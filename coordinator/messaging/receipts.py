@@ -14,10 +14,10 @@ from typing import Final
 
 import structlog
 
-from coordinator.admission.quarantine import Standing
-from coordinator.messaging.log_rate_limit import Voice, cut, more
-from coordinator.messaging.sender import Post
-from coordinator.storage.write_behind import Ledger
+from coordinator.admission.quarantine import Quarantine
+from coordinator.messaging.log_rate_limit import LogRateLimiter, cut, more
+from coordinator.messaging.sender import Sender
+from coordinator.storage.write_behind import WriteBehindBuffer
 from protocol.base import Wire
 from protocol.errors import LichenError, Refused
 from protocol.messages import Receipt
@@ -42,7 +42,7 @@ class AnswerQueue(asyncio.Queue[Answer]):
         super().__init__(MOST)
 
 
-class Teller:
+class ReceiptSender:
     """Sends receipts; ``accepted`` and ``refused`` count them (by reason) since the process started.
 
     Args:
@@ -56,9 +56,9 @@ class Teller:
 
     def __init__(  # noqa: PLR0917 - each of another type: no two can be mistaken for each other
         self,
-        post: Post,
-        ledger: Ledger,
-        standing: Standing,
+        post: Sender,
+        ledger: WriteBehindBuffer,
+        standing: Quarantine,
         task: str,
         queue: AnswerQueue,
         now: Callable[[], float] = time.monotonic,
@@ -72,7 +72,7 @@ class Teller:
         self.dropped = 0
         self._queue = queue
         self._waiting: Counter[str] = Counter()
-        self._voice = Voice(now)
+        self._voice = LogRateLimiter(now)
 
     def accept(self, device: str, round_: int, digest: str) -> None:
         """Tell a device that its update is in the journal and synced."""

@@ -19,7 +19,7 @@ class Counters(Protocol):
     bytes_out: int
 
 
-class LinkLike(Protocol):
+class MessagePublisher(Protocol):
     """Publishing, and how much one publish may carry."""
 
     @property
@@ -52,7 +52,7 @@ class LinkLike(Protocol):
         """Return at PUBACK; ``Transient`` when that does not come."""
 
 
-class Running(LinkLike, Protocol):
+class RunningLink(MessagePublisher, Protocol):
     """A link as the app runs it."""
 
     async def run(self, *, on_connect: OnConnect | None = None, will: WillNow | None = None) -> None:
@@ -62,10 +62,10 @@ class Running(LinkLike, Protocol):
         """What arrives; every message must be acknowledged."""
 
 
-class Post:
+class Sender:
     """Sends control messages to one fleet."""
 
-    def __init__(self, link: LinkLike, fleet: str, timeout_s: float = 10.0) -> None:
+    def __init__(self, link: MessagePublisher, fleet: str, timeout_s: float = 10.0) -> None:
         self.link = link
         self.fleet = fleet
         self._timeout_s = timeout_s

@@ -9,9 +9,9 @@ from typing import Final
 
 import structlog
 
-from coordinator.fleet.device_registry import Roster
-from coordinator.messaging.receipts import Teller
-from coordinator.messaging.sender import LinkLike
+from coordinator.fleet.device_registry import DeviceRegistry
+from coordinator.messaging.receipts import ReceiptSender
+from coordinator.messaging.sender import MessagePublisher
 from protocol.messages import Command
 from protocol.topics import Kind
 from runtime.clock import Clock
@@ -24,10 +24,12 @@ _AT_ONCE: Final = 100
 """Asked in a second, so that receipts and offers find room in the queue."""
 
 
-class RollCall:
+class StateRequester:
     """One service, which is done after some minutes and then only waits."""
 
-    def __init__(self, link: LinkLike, roster: Roster, teller: Teller, clock: Clock) -> None:
+    def __init__(
+        self, link: MessagePublisher, roster: DeviceRegistry, teller: ReceiptSender, clock: Clock
+    ) -> None:
         self._link = link
         self._roster = roster
         self._teller = teller

@@ -3,14 +3,14 @@
 from collections.abc import Iterable
 
 from coordinator.messaging.sender import Counters
-from coordinator.storage.database import Store
+from coordinator.storage.database import Database
 from runtime.metrics import Metric, counter
 
 
 class Traffic:
     """What earlier processes counted, plus the link's counters of this one."""
 
-    def __init__(self, store: Store, counters: Counters) -> None:
+    def __init__(self, store: Database, counters: Counters) -> None:
         self._store = store
         self._counters = counters
         self._before = (int(store.get_meta("bytes_up") or 0), int(store.get_meta("bytes_down") or 0))

@@ -8,7 +8,7 @@ state does not confirm (``State.withdrawn``) is said again.
 import asyncio
 from typing import Any, Final
 
-from coordinator.messaging.receipts import Teller
+from coordinator.messaging.receipts import ReceiptSender
 from coordinator.storage.update_journal import WITHDRAWN_S, Journal
 from protocol.messages import Receipt, State
 from protocol.topics import Kind
@@ -21,7 +21,7 @@ _MAX_DEVICES: Final = 10_000
 class Withdrawals:
     """Answers states of devices that may not know of a withdrawn update yet."""
 
-    def __init__(self, journal: Journal, teller: Teller, task: str, clock: Clock) -> None:
+    def __init__(self, journal: Journal, teller: ReceiptSender, task: str, clock: Clock) -> None:
         self._journal = journal
         self._teller = teller
         self._task = task

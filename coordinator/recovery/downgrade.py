@@ -15,7 +15,7 @@ from coordinator.rollout.store import ROLLOUTS
 from coordinator.storage import schema
 from coordinator.storage.migrations import put_back
 from coordinator.storage.shared_sqlite import IDENTITIES
-from runtime.storage.folder_lock import Owner
+from runtime.storage.folder_lock import FolderLock
 
 _SINCE: Final = {
     DATABASE: "versions and the open round's updates since then are found again at the start; history is not",
@@ -37,7 +37,7 @@ def downgraded(state_dir: Path) -> list[str]:
     database = state_dir / DATABASE
     if not state_dir.is_dir():
         return []
-    alone = Owner(database.with_suffix(".lock"), "coordinator")
+    alone = FolderLock(database.with_suffix(".lock"), "coordinator")
     try:
         done = {DATABASE: put_back(database, schema.VERSION, backup_of(database))}
         for book in (IDENTITIES, ROLLOUTS):

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from coordinator.round_machine.batch import Offered
+from coordinator.round_machine.batch import ReceivedUpdate
 from coordinator.storage.frame_files import SUFFIX, scan
-from coordinator.storage.update_journal import LOST
+from coordinator.storage.update_journal import VOID_SUFFIX
 from models.tensors import blobs_of
 from protocol.errors import Refused
 from protocol.frames.frame import digest, open_frame
@@ -44,7 +44,7 @@ def _is_sound(blobs: BlobStore, name: str) -> bool:
     return True
 
 
-def frames_of(folder: Path, task: Task, round_: int) -> list[Offered]:
+def frames_of(folder: Path, task: Task, round_: int) -> list[ReceivedUpdate]:
     """Undamaged updates of a round that were written to be counted, one a device, sorted by device.
 
     An update that was told to be lost is left out; of two of a device, the one written later holds.
@@ -52,8 +52,8 @@ def frames_of(folder: Path, task: Task, round_: int) -> list[Offered]:
     if not folder.is_dir():
         return []
     files = sorted((f for f in folder.iterdir() if f.is_file()), key=lambda f: (f.stat().st_mtime_ns, f.name))
-    lost = {file.name.removesuffix(LOST) for file in files if file.name.endswith(LOST)}
-    found: dict[str, Offered] = {}
+    lost = {file.name.removesuffix(VOID_SUFFIX) for file in files if file.name.endswith(VOID_SUFFIX)}
+    found: dict[str, ReceivedUpdate] = {}
     for file in files:
         for one in _read(file):
             header = one.header
@@ -62,7 +62,7 @@ def frames_of(folder: Path, task: Task, round_: int) -> list[Offered]:
     return [found[device] for device in sorted(found)]
 
 
-def _read(file: Path) -> list[Offered]:
+def _read(file: Path) -> list[ReceivedUpdate]:
     """The updates in one file."""
     content = file.read_bytes()
     if file.name.endswith(SUFFIX):
@@ -77,5 +77,5 @@ def _read(file: Path) -> list[Offered]:
             header, tensors = open_frame(frame, UpdateHeader)
         except Refused:
             continue
-        made.append(Offered(header, name, len(frame), where, at, blobs_of(tensors)))
+        made.append(ReceivedUpdate(header, name, len(frame), where, at, blobs_of(tensors)))
     return made

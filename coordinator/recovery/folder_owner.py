@@ -4,7 +4,7 @@ from typing import Final
 
 from coordinator.config.coordinator import CoordinatorSettings
 from coordinator.round_machine.events import Rules
-from coordinator.storage.database import Store
+from coordinator.storage.database import Database
 from models.registry import methods
 from protocol.errors import Misconfigured
 from protocol.tasks.options import GraphTask
@@ -26,7 +26,7 @@ def rules_of(task: Task, settings: CoordinatorSettings) -> Rules:
     )
 
 
-def own_task(store: Store, task: Task, settings: CoordinatorSettings) -> None:
+def own_task(store: Database, task: Task, settings: CoordinatorSettings) -> None:
     """Make the folder this fleet's and this task's, where it is nobody else's.
 
     Raises:
@@ -49,7 +49,7 @@ def _compared(task: Task) -> Task:
     return task.model_copy(update={"window": window, "config": config, "graph": graph})
 
 
-def check_owner(store: Store, task: Task, settings: CoordinatorSettings) -> None:
+def check_owner(store: Database, task: Task, settings: CoordinatorSettings) -> None:
     """Compare task and fleet with those the folder was begun with; others of its keys may change.
 
     Raises:

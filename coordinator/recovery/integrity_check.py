@@ -10,27 +10,32 @@ from typing import Final
 import structlog
 
 from coordinator.aggregation.fold import UnusableUpdates
-from coordinator.messaging.sender import LinkLike
-from coordinator.round_machine.events import Phase
-from coordinator.rounds.driver import Driver
-from coordinator.rounds.worker import Workshop
-from coordinator.storage.update_journal import Entry, Journal
+from coordinator.messaging.sender import MessagePublisher
+from coordinator.round_machine.events import RoundPhase
+from coordinator.rounds.driver import RoundDriver
+from coordinator.rounds.worker import RoundWorker
+from coordinator.storage.update_journal import AcceptedUpdate, Journal
 from protocol.errors import Reason, Refused, Transient
 from runtime.clock import Clock
 
 log = structlog.get_logger(__name__)
 
-_OPEN: Final = (Phase.WAITING, Phase.COLLECTING, Phase.AGGREGATING)
+_OPEN: Final = (RoundPhase.WAITING, RoundPhase.COLLECTING, RoundPhase.AGGREGATING)
 _LOOK_S: Final = 0.5
 _PATIENCE_S: Final = 10.0
 _RETRY_S: Final = 5.0
 
 
-class Audit:
+class IntegrityCheck:
     """One service, which ends when it has looked."""
 
     def __init__(
-        self, driver: Driver, journal: Journal, workshop: Workshop, link: LinkLike, clock: Clock
+        self,
+        driver: RoundDriver,
+        journal: Journal,
+        workshop: RoundWorker,
+        link: MessagePublisher,
+        clock: Clock,
     ) -> None:
         self._driver = driver
         self._journal = journal
@@ -79,7 +84,7 @@ class Audit:
             await self._clock.sleep(_LOOK_S)
 
 
-def _why_unsound(entry: Entry) -> Refused | None:
+def _why_unsound(entry: AcceptedUpdate) -> Refused | None:
     try:
         entry.verified()
     except Refused as refused:

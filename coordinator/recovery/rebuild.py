@@ -15,15 +15,15 @@ from typing import Final
 import structlog
 from sqlalchemy.exc import DatabaseError
 
-from coordinator.aggregation.reported_metrics import mean, names_of
+from coordinator.aggregation.reported_metrics import reported_metric_names, weighted_mean
 from coordinator.recovery.backup import backup_of, trouble_in
 from coordinator.recovery.evidence import frames_of, newest_manifest
 from coordinator.round_machine import table
-from coordinator.round_machine.batch import Offered
-from coordinator.round_machine.events import Checkpoint, Phase, RoundState, Rules, VersionMade
+from coordinator.round_machine.batch import ReceivedUpdate
+from coordinator.round_machine.events import Checkpoint, RoundPhase, RoundState, Rules, VersionMade
 from coordinator.round_machine.queries import replay
 from coordinator.storage import schema
-from coordinator.storage.database import Damaged, Store, is_damage
+from coordinator.storage.database import Database, DatabaseDamaged, is_damage
 from coordinator.storage.device_lists import some
 from coordinator.storage.update_journal import Journal
 from protocol.errors import LichenError, Reason, Refused
@@ -35,13 +35,13 @@ log = structlog.get_logger(__name__)
 
 _PARTS: Final = ("-wal", "-shm", "")
 """Of a SQLite database, the one that makes it last."""
-_OPEN: Final = (Phase.WAITING, Phase.COLLECTING, Phase.AGGREGATING)
+_OPEN: Final = (RoundPhase.WAITING, RoundPhase.COLLECTING, RoundPhase.AGGREGATING)
 META: Final = "salvaged"
 """The key under which the words of the last salvage are kept, for ``history``."""
 
 
 @dataclass
-class _Salvage:
+class _Rebuild:
     """One salvage; ``words`` is what will be said of it."""
 
     path: Path
@@ -51,17 +51,17 @@ class _Salvage:
     keeps_messages: bool
     words: list[str] = field(default_factory=list)
 
-    def run(self, why: str) -> Store:
+    def run(self, why: str) -> Database:
         """Until the mark is gone, whatever cuts this off, the next start salvages again."""
         self.words.append(why)
-        mark = mark_of(self.path)
+        mark = rebuild_marker(self.path)
         if not mark.exists():
             for suffix in _PARTS:
                 remove(self._aside(suffix))
             write_atomic(mark, why.encode())
         self._move_aside()
         self._restore()
-        store = Store(self.path)
+        store = Database(self.path)
         try:
             self._rebuild(store)
             remove(mark)
@@ -97,10 +97,10 @@ class _Salvage:
         write_atomic(self.path, copy.read_bytes())
         self.words.append(f"restored from the backup of {made}; the history since then is lost")
 
-    def _rebuild(self, store: Store) -> None:
+    def _rebuild(self, store: Database) -> None:
         try:
             state, _ = replay(store.journal())
-        except Damaged as error:  # values that rotted inside of sound pages
+        except DatabaseDamaged as error:  # values that rotted inside of sound pages
             self.words.append(f"the backup's journal is of no use: {error}")
             state = RoundState()
         with store.transaction():
@@ -122,7 +122,7 @@ class _Salvage:
             store.put_meta({META: f"{datetime.fromtimestamp(self.wall, UTC).isoformat()}: {words}"})
         log.error("database_salvaged", file=str(self.path), round=state.round, words=self.words)
 
-    def _newest(self, store: Store, state: RoundState) -> RoundState:
+    def _newest(self, store: Database, state: RoundState) -> RoundState:
         """The state after the newest version whose blobs are all here."""
         found = newest_manifest(BlobStore(self.path.parent / "blobs"), self.task)
         if found is None or found[1].version <= state.version:
@@ -130,7 +130,7 @@ class _Salvage:
         digest, manifest = found
         before = state.model_copy(
             update={
-                "phase": Phase.AGGREGATING if manifest.version else Phase.INITIALISING,
+                "phase": RoundPhase.AGGREGATING if manifest.version else RoundPhase.INITIALISING,
                 "round": manifest.version,
                 "version": manifest.version - 1,
             }
@@ -145,7 +145,9 @@ class _Salvage:
             parent=manifest.parent,
             wall=self.wall,
             devices=sorted({one.device for one in headers}),
-            metrics=mean(names_of(self.task), ((one.samples, one.metrics) for one in headers)),
+            metrics=weighted_mean(
+                reported_metric_names(self.task), ((one.samples, one.metrics) for one in headers)
+            ),
             confusion=None,
             bytes_up=int(store.get_meta("bytes_up") or 0),
             bytes_down=int(store.get_meta("bytes_down") or 0),
@@ -154,7 +156,7 @@ class _Salvage:
         self.words.append(f"version {manifest.version} was taken from its manifest")
         return after
 
-    def _lose(self, store: Store, journal: Journal, before: RoundState, after: RoundState) -> None:
+    def _lose(self, store: Database, journal: Journal, before: RoundState, after: RoundState) -> None:
         """What the backup knows as accepted and whose frame is of no use is reported as refused."""
         if before.round != after.round or before.phase not in _OPEN:
             return
@@ -166,10 +168,10 @@ class _Salvage:
         if gone:
             self.words.append(f"updates for round {before.round} are lost, and come again: {some(gone)}")
 
-    def _frames(self, round_: int) -> list[Offered]:
+    def _frames(self, round_: int) -> list[ReceivedUpdate]:
         return frames_of(self.path.parent / "updates" / str(round_), self.task, round_)
 
-    def _open_round(self, state: RoundState) -> tuple[RoundState, list[Offered]]:
+    def _open_round(self, state: RoundState) -> tuple[RoundState, list[ReceivedUpdate]]:
         """The round after the newest version, with the updates that were accepted in it counted again."""
         if state.version < 0:
             return state, []
@@ -184,7 +186,7 @@ class _Salvage:
             invited, attempt, refused = set[str](), 1, ()
         self.words.append(f"{len(found)} accepted updates of round {round_} count again, from their frames")
         fresh = {
-            "phase": Phase.WAITING,
+            "phase": RoundPhase.WAITING,
             "round": round_,
             "attempt": attempt,
             "selected": (),
@@ -201,12 +203,14 @@ class _Salvage:
         return state.model_copy(update=fresh), found
 
 
-def mark_of(database: Path) -> Path:
+def rebuild_marker(database: Path) -> Path:
     """A file that is there while a salvage is not over."""
     return database.with_name(f"{database.name}.salvaging")
 
 
-def open_store(path: Path, task: Task, rules: Rules, wall: float, *, keeps_messages: bool = False) -> Store:
+def open_or_rebuild(
+    path: Path, task: Task, rules: Rules, wall: float, *, keeps_messages: bool = False
+) -> Database:
     """Open the coordinator's database; one that is damaged, or gone, is salvaged first.
 
     Args:
@@ -221,17 +225,17 @@ def open_store(path: Path, task: Task, rules: Rules, wall: float, *, keeps_messa
         Transient: the disk is full.
     """
     sweep_below(path.parent)
-    salvage = _Salvage(path, task, rules, wall, keeps_messages)
-    if mark_of(path).exists():
+    salvage = _Rebuild(path, task, rules, wall, keeps_messages)
+    if rebuild_marker(path).exists():
         return salvage.run("an earlier salvage was cut off")
     if not path.exists() and backup_of(path).exists():
         return salvage.run(f"{path} is gone")
-    store: Store | None = None
+    store: Database | None = None
     try:
-        store = Store(path)
+        store = Database(path)
         replay(store.journal())
         _check_words(store)
-    except Damaged as error:
+    except DatabaseDamaged as error:
         if store is not None:
             store.close()
         return salvage.run(str(error))
@@ -248,15 +252,15 @@ def open_store(path: Path, task: Task, rules: Rules, wall: float, *, keeps_messa
     return store
 
 
-def _check_words(store: Store) -> None:
+def _check_words(store: Database) -> None:
     """What else is read at every start must be readable."""
     if store.get_meta("task") is None and backup_of(store.path).exists():
-        raise Damaged(f"{store.path}: the database is empty, though there is a backup of it")
+        raise DatabaseDamaged(f"{store.path}: the database is empty, though there is a backup of it")
     if trouble := _task_trouble(store):
-        raise Damaged(f"{store.path}: {trouble}")
+        raise DatabaseDamaged(f"{store.path}: {trouble}")
 
 
-def _task_trouble(store: Store) -> str:
+def _task_trouble(store: Database) -> str:
     known = store.get_meta("task")
     try:
         if known is not None:

@@ -10,12 +10,12 @@ import structlog
 
 from coordinator.config.coordinator import CoordinatorSettings
 from coordinator.recovery.folder_owner import DATABASE, own_task, rules_of
-from coordinator.recovery.rebuild import open_store
+from coordinator.recovery.rebuild import open_or_rebuild
 from coordinator.rollout.recorder import RolloutRecorder, open_rollouts
-from coordinator.storage.database import Store
+from coordinator.storage.database import Database
 from coordinator.storage.run_id import RunId
 from coordinator.storage.update_journal import Journal
-from coordinator.storage.write_behind import Ledger
+from coordinator.storage.write_behind import WriteBehindBuffer
 from coordinator.workers import labelled_data as labelled
 from protocol.errors import LichenError
 from protocol.tasks.task import Task
@@ -42,10 +42,10 @@ class Storage:
     """
 
     root: Path
-    store: Store
+    store: Database
     journal: Journal
     blobs: BlobStore
-    ledger: Ledger
+    ledger: WriteBehindBuffer
     rollouts: RolloutRecorder | None
     run_id: RunId
     labelled: Path | None
@@ -80,7 +80,7 @@ def open_storage(
         windows = labelled.read(settings, task)
         task = labelled.announced(task)
         rules = rules_of(task, settings)
-        store = open_store(root / DATABASE, task, rules, clock.wall(), keeps_messages=keeps_messages)
+        store = open_or_rebuild(root / DATABASE, task, rules, clock.wall(), keeps_messages=keeps_messages)
         stack.callback(store.close)
         own_task(store, task, settings)
         with disk_errors(root):
@@ -92,12 +92,12 @@ def open_storage(
         rollouts = open_rollouts(settings, store, clock)
         if rollouts is not None:
             stack.callback(rollouts.close)
-        ledger = Ledger(store, clock)
+        ledger = WriteBehindBuffer(store, clock)
         stack.callback(_write_rest, ledger)
         yield Storage(root, store, journal, blobs, ledger, rollouts, RunId(root, rng), kept)
 
 
-def _write_rest(ledger: Ledger) -> None:
+def _write_rest(ledger: WriteBehindBuffer) -> None:
     try:
         ledger.save()
     except LichenError as error:

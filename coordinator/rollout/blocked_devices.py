@@ -6,8 +6,8 @@ It is shown and not kept: what counts in a rollout is what a device says of a tr
 from collections.abc import Callable, Collection
 from typing import Final
 
-from coordinator.fleet.device_registry import Device, Roster
-from coordinator.rollout.model import Course
+from coordinator.fleet.device_registry import Device, DeviceRegistry
+from coordinator.rollout.model import RolloutState
 from protocol.rollout import Hindrance
 from runtime.text import one_line
 from runtime.waits import Wait
@@ -15,7 +15,7 @@ from runtime.waits import Wait
 _NAMES: Final = 5
 
 
-def in_rollout(course: Course, get: Callable[[str], Device | None]) -> dict[str, str]:
+def in_rollout(course: RolloutState, get: Callable[[str], Device | None]) -> dict[str, str]:
     """Of the open rollout's devices that are here and not done with the candidate: what is in their way.
 
     Args:
@@ -34,7 +34,7 @@ def in_rollout(course: Course, get: Callable[[str], Device | None]) -> dict[str,
     return found
 
 
-def elsewhere(roster: Roster, course: Course, barred: Collection[str]) -> list[Wait]:
+def elsewhere(roster: DeviceRegistry, course: RolloutState, barred: Collection[str]) -> list[Wait]:
     """The same of devices that are in no open rollout, as one wait; nothing where there is none.
 
     Args:
@@ -56,7 +56,9 @@ def elsewhere(roster: Roster, course: Course, barred: Collection[str]) -> list[W
     return [Wait("models", words, None, None, "until that is mended on the devices; they try again")]
 
 
-def ahead(roster: Roster, course: Course, newest: int | None, barred: Collection[str]) -> list[Wait]:
+def ahead(
+    roster: DeviceRegistry, course: RolloutState, newest: int | None, barred: Collection[str]
+) -> list[Wait]:
     """Devices that run a later version than this coordinator made: its state was lost, or is an old copy.
 
     Args:

@@ -21,7 +21,7 @@ MAX_FAILED: Final = 50
 Mode = Literal["newest", "staged", "manual"]
 
 
-class Phase(StrEnum):
+class RolloutPhase(StrEnum):
     """Where the last rollout stands."""
 
     NONE = "none"
@@ -33,10 +33,10 @@ class Phase(StrEnum):
     ABORTED = "aborted"
 
 
-OVER: Final = frozenset({Phase.NONE, Phase.COMPLETE, Phase.FAILED, Phase.ABORTED})
+OVER: Final = frozenset({RolloutPhase.NONE, RolloutPhase.COMPLETE, RolloutPhase.FAILED, RolloutPhase.ABORTED})
 
 
-class Piece(Wire):
+class ReleaseBundle(Wire):
     """One bundle of a release; of a routed method the one of a route."""
 
     version: Count
@@ -54,7 +54,7 @@ class Release(Wire):
     """What is rolled out as one: a version's bundle, or its bundles by route."""
 
     version: Count
-    pieces: Annotated[tuple[Piece, ...], Field(min_length=1)]
+    pieces: Annotated[tuple[ReleaseBundle, ...], Field(min_length=1)]
 
     @property
     def digests(self) -> tuple[str, ...]:
@@ -73,7 +73,7 @@ class Release(Wire):
         return f"version {self.version} ({first[:12]}{f' and {len(more)} more' if more else ''})"
 
 
-class Stable(Wire):
+class StableRelease(Wire):
     """What devices run that are in no stage."""
 
     release: Release
@@ -81,7 +81,7 @@ class Stable(Wire):
     trial: Trial | None = None
 
 
-class Member(Wire):
+class RolloutDevice(Wire):
     """A device that was pointed at the candidate, and what came of it."""
 
     stage: Count
@@ -107,7 +107,7 @@ class Member(Wire):
         return self.phase in {"rolled_back", "refused"}
 
 
-class Told(Wire):
+class RolloutLogEntry(Wire):
     """One line of a rollout's story."""
 
     wall: float
@@ -122,7 +122,7 @@ class Rollout(Wire):
     number: Count
     release: Release
     plan: Plan
-    phase: Phase = Phase.OPEN
+    phase: RolloutPhase = RolloutPhase.OPEN
     began: float
     stage: Count = 0
     since: float
@@ -135,8 +135,8 @@ class Rollout(Wire):
     """Why it is paused or over."""
     cleared: bool = False
     """Its devices' own pointers were taken back."""
-    story: tuple[Told, ...] = ()
-    members: dict[Name, Member] = Field(default_factory=dict, exclude=True)
+    story: tuple[RolloutLogEntry, ...] = ()
+    members: dict[Name, RolloutDevice] = Field(default_factory=dict, exclude=True)
 
     @property
     def until(self) -> float:
@@ -151,7 +151,7 @@ class Rollout(Wire):
         return f"{name} ({stages[self.stage]})"
 
 
-class Mark(Wire):
+class FailedRelease(Wire):
     """A release that failed: it does not go out again by itself."""
 
     key: Digest
@@ -161,7 +161,7 @@ class Mark(Wire):
     wall: float
 
 
-class Asked(Wire):
+class QueuedRelease(Wire):
     """A release that waits for its turn."""
 
     release: Release
@@ -170,7 +170,7 @@ class Asked(Wire):
     since: float
 
 
-class Course(Wire):
+class RolloutState(Wire):
     """All that the coordinator decided of what devices run."""
 
     serial: Count = 0
@@ -179,20 +179,20 @@ class Course(Wire):
     """Of the last rollout."""
     begun: bool = False
     """It was looked at what was announced before."""
-    stable: Stable | None = None
+    stable: StableRelease | None = None
     newest: Release | None = None
     """The last export."""
     rollout: Rollout | None = None
-    waiting: Asked | None = None
-    failed: tuple[Mark, ...] = ()
+    waiting: QueuedRelease | None = None
+    failed: tuple[FailedRelease, ...] = ()
     refusers: dict[Name, Refuser] = Field(default_factory=dict)
     base_share: Share = 0.0
     """Of the devices, that failed the last version which the fleet kept."""
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> RolloutPhase:
         """Of the last rollout."""
-        return Phase.NONE if self.rollout is None else self.rollout.phase
+        return RolloutPhase.NONE if self.rollout is None else self.rollout.phase
 
     @property
     def open(self) -> Rollout | None:
@@ -249,7 +249,7 @@ class Abort(Wire):
     """The operator ends it."""
 
 
-class Heard(Wire):
+class DeviceReport(Wire):
     """What a device says of itself."""
 
     online: bool
@@ -258,14 +258,14 @@ class Heard(Wire):
     barred: bool = False
 
 
-class Tick(Wire):
+class RolloutTick(Wire):
     """Time passes.
 
     ``heard``: the devices that were pointed at the candidate; ``fleet``: where a stage is to be filled
     (:func:`coordinator.rollout.transitions.needs_fleet`), every device that may get it.
     """
 
-    heard: dict[Name, Heard] = Field(default_factory=dict)
+    heard: dict[Name, DeviceReport] = Field(default_factory=dict)
     fleet: dict[Name, Fact] | None = None
 
 
@@ -275,7 +275,7 @@ class Cleared(Wire):
     number: Count
 
 
-Event = Begun | Exported | Create | Pause | Resume | Abort | Tick | Cleared
+Event = Begun | Exported | Create | Pause | Resume | Abort | RolloutTick | Cleared
 
 
 class Point(Wire):

@@ -18,20 +18,20 @@ from coordinator.rollout.model import (
     Begun,
     Cleared,
     Command,
-    Course,
     Event,
     Exported,
-    Member,
-    Phase,
     Point,
     Promote,
     Release,
     Rollout,
+    RolloutDevice,
+    RolloutPhase,
+    RolloutState,
     Say,
 )
-from coordinator.rollout.store import FILE, Book
+from coordinator.rollout.store import FILE, RolloutStore
 from coordinator.status.rollout_view import waits
-from coordinator.storage.database import Store
+from coordinator.storage.database import Database
 from runtime.clock import Clock
 from runtime.metrics import Metric, gauge
 
@@ -48,7 +48,7 @@ class RolloutRecorder:
         clock: the time.
     """
 
-    def __init__(self, settings: RolloutSettings, state_dir: Path, book: Book, clock: Clock) -> None:
+    def __init__(self, settings: RolloutSettings, state_dir: Path, book: RolloutStore, clock: Clock) -> None:
         self._settings = settings
         self._state_dir = state_dir
         self.book = book
@@ -69,12 +69,12 @@ class RolloutRecorder:
         """Unix seconds."""
         return self._zero + self._clock.now()
 
-    def course(self) -> Course:
+    def course(self) -> RolloutState:
         """All that was decided so far, here or by ``lichen rollout``."""
         return self.book.course()
 
     @property
-    def last(self) -> Course:
+    def last(self) -> RolloutState:
         """The same as of the last look, a second ago at most; for the event loop."""
         return self.book.last
 
@@ -91,7 +91,7 @@ class RolloutRecorder:
     def busy(self) -> bool:
         """Whether a rollout goes on, or is about to, by itself."""
         course = self.last
-        return course.phase is Phase.OPEN or (course.open is None and course.waiting is not None)
+        return course.phase is RolloutPhase.OPEN or (course.open is None and course.waiting is not None)
 
     def note(self, release: Release) -> None:
         """A version was exported.
@@ -136,7 +136,7 @@ class RolloutRecorder:
         yield gauge("lichen_rollout_number", "The last rollout", course.number)
         yield gauge("lichen_rollout_serial", "The last decision on what devices run", course.serial)
         yield gauge("lichen_rollout_open", "Whether one goes on or is paused", course.open is not None)
-        yield gauge("lichen_rollout_paused", "Whether one is paused", course.phase is Phase.PAUSED)
+        yield gauge("lichen_rollout_paused", "Whether one is paused", course.phase is RolloutPhase.PAUSED)
         waiting = course.waiting is not None
         yield gauge("lichen_rollout_waiting", "Whether a version waits for its turn", waiting)
         yield gauge("lichen_rollout_versions_failed", "Versions that failed", len(course.failed))
@@ -144,13 +144,13 @@ class RolloutRecorder:
             return
         yield gauge("lichen_rollout_stage", "Its stage; 0 is the canary's", course.rollout.stage)
         members = course.rollout.members.values()
-        phases = get_args(Member.model_fields["phase"].annotation)
+        phases = get_args(RolloutDevice.model_fields["phase"].annotation)
         values = [((phase,), float(sum(one.phase == phase for one in members))) for phase in phases]
         words = "Its devices by what they say of the version"
         yield Metric("lichen_rollout_devices", words, "gauge", values, ("phase",))
 
 
-def open_rollouts(settings: CoordinatorSettings, store: Store, clock: Clock) -> RolloutRecorder | None:
+def open_rollouts(settings: CoordinatorSettings, store: Database, clock: Clock) -> RolloutRecorder | None:
     """Open the book of rollouts; None where there is nothing to decide: each export goes to all at once.
 
     Raises:
@@ -161,7 +161,7 @@ def open_rollouts(settings: CoordinatorSettings, store: Store, clock: Clock) -> 
     # Who has counted decisions goes on counting, also where the book was lost: to devices a 0 is out of date.
     if mode == "newest" and before is None and not (state_dir / FILE).is_file():
         return None
-    recorder = RolloutRecorder(settings.rollout, state_dir, Book(state_dir), clock)
+    recorder = RolloutRecorder(settings.rollout, state_dir, RolloutStore(state_dir), clock)
     try:
         recorder.begin(releases.announced(store, mode))
         if before is None:

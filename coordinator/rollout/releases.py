@@ -6,10 +6,10 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from coordinator.fleet.serving_routes import Need, Served, served
-from coordinator.rollout.model import Course, Mode, Piece, Release
+from coordinator.fleet.serving_routes import RouteBundle, ServingNeed, served
+from coordinator.rollout.model import Mode, Release, ReleaseBundle, RolloutState
 from coordinator.storage import schema
-from coordinator.storage.database import Store
+from coordinator.storage.database import Database
 from models.contract import Profile
 from protocol.bundle import MAX_BUNDLE_BYTES, unpack
 from protocol.errors import Misconfigured, Reason, Refused
@@ -25,7 +25,7 @@ FOLDER = "rollout"
 """Below ``state_dir``: bundles that the operator brought, by digest."""
 
 
-def exports(store: Store, most: int = 1000) -> list[Release]:
+def exports(store: Database, most: int = 1000) -> list[Release]:
     """Bundles that all devices may run, the newest first."""
     table = schema.exports
     rows = store.rows(sa.select(table).order_by(table.c.version.desc()).limit(most))
@@ -33,7 +33,7 @@ def exports(store: Store, most: int = 1000) -> list[Release]:
         Release(
             version=row["version"],
             pieces=(
-                Piece(
+                ReleaseBundle(
                     version=row["version"],
                     bundle=BlobRef(digest=row["digest"], size=row["size"]),
                     metrics=row["metrics"],
@@ -44,10 +44,10 @@ def exports(store: Store, most: int = 1000) -> list[Release]:
     ]
 
 
-def by_route(found: Iterable[Served]) -> Release | None:
+def by_route(found: Iterable[RouteBundle]) -> Release | None:
     """The bundles of all routes, as one; None where there is none."""
     pieces = tuple(
-        Piece(
+        ReleaseBundle(
             version=one.version,
             bundle=BlobRef(digest=one.digest, size=one.size),
             metrics=dict(one.metrics),
@@ -62,11 +62,11 @@ def by_route(found: Iterable[Served]) -> Release | None:
     return Release(version=max(one.version for one in pieces), pieces=pieces) if pieces else None
 
 
-def routes(release: Release) -> tuple[Served, ...]:
+def routes(release: Release) -> tuple[RouteBundle, ...]:
     """The same as devices are matched with."""
     return tuple(
-        Served(
-            Need(Profile(one.modalities, one.targets), one.blobs),
+        RouteBundle(
+            ServingNeed(Profile(one.modalities, one.targets), one.blobs),
             one.devices,
             one.version,
             one.base,
@@ -78,13 +78,13 @@ def routes(release: Release) -> tuple[Served, ...]:
     )
 
 
-def newest(store: Store) -> Release | None:
+def newest(store: Database) -> Release | None:
     """What was exported last; None before the first export."""
     found = exports(store, 1)
     return found[0] if found else by_route(served(store))
 
 
-def announced(store: Store, mode: Mode = "manual") -> Release | None:
+def announced(store: Database, mode: Mode = "manual") -> Release | None:
     """What all devices were pointed at before there was a book of rollouts.
 
     Where there was one, and it is lost, nobody knows: the newest export may be one that failed. In mode
@@ -93,7 +93,7 @@ def announced(store: Store, mode: Mode = "manual") -> Release | None:
     return None if store.get_meta(BEGUN) and mode != "newest" else newest(store)
 
 
-def known(store: Store, course: Course) -> list[Release]:
+def known(store: Database, course: RolloutState) -> list[Release]:
     """All that may still be here, the newest first, each once."""
     last = newest(store)
     found = [*([] if last is None else [last]), *exports(store), *course.named]
@@ -130,7 +130,7 @@ def take(file: Path, state_dir: Path, task: Task) -> Release:
     with disk_errors(folder):
         make_folder(folder)
         write_atomic(folder / ref.digest, data)
-    piece = Piece(version=manifest.version, bundle=ref, metrics=dict(manifest.metrics))
+    piece = ReleaseBundle(version=manifest.version, bundle=ref, metrics=dict(manifest.metrics))
     return Release(version=manifest.version, pieces=(piece,))
 
 
@@ -141,7 +141,7 @@ def brought(state_dir: Path, digest_: str) -> bytes | None:
     return data if digest(data) == digest_ else None
 
 
-def tidy(state_dir: Path, course: Course, wall: float) -> None:
+def tidy(state_dir: Path, course: RolloutState, wall: float) -> None:
     """Bundles that were brought go when no release that may be needed has them.
 
     Args:

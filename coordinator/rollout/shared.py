@@ -2,13 +2,13 @@
 
 from typing import Final
 
-from coordinator.rollout.model import MAX_STORY, Command, Course, Rollout, Told
+from coordinator.rollout.model import MAX_STORY, Command, Rollout, RolloutLogEntry, RolloutState
 
-Outcome = tuple[Course, tuple[Command, ...]]
+Outcome = tuple[RolloutState, tuple[Command, ...]]
 _BEGAN_S: Final = 1_577_836_800.0
 
 
-def next_serial(course: Course, now: float) -> int:
+def next_serial(course: RolloutState, now: float) -> int:
     """Of a new decision; above those of a book that was lost, or put back from an old copy.
 
     By the book and the clock alone: what devices report is not believed, for one member could report the
@@ -20,10 +20,10 @@ def next_serial(course: Course, now: float) -> int:
 
 def told(rollout: Rollout, now: float, what: str, words: str) -> Rollout:
     """With one more line in its story."""
-    story = (*rollout.story, Told(wall=now, what=what, words=words[:500]))
+    story = (*rollout.story, RolloutLogEntry(wall=now, what=what, words=words[:500]))
     return rollout.model_copy(update={"story": story[-MAX_STORY:]})
 
 
-def with_rollout(course: Course, rollout: Rollout) -> Course:
+def with_rollout(course: RolloutState, rollout: Rollout) -> RolloutState:
     """The course with its rollout changed."""
     return course.model_copy(update={"rollout": rollout})

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from coordinator.rollout.model import Heard, Member, Rollout
+from coordinator.rollout.model import DeviceReport, Rollout, RolloutDevice
 from protocol.rollout import TrialReport
 from runtime.text import one_line
 
@@ -14,7 +14,7 @@ _NAMES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class StageCounts:
     """Of some devices of a rollout. ``silent``: pointed at it, and not here since then."""
 
     members: int = 0
@@ -32,7 +32,7 @@ class Counts:
     """They refused the last versions that others kept: neither waited for nor counted, in no other number."""
 
     @classmethod
-    def of(cls, members: Iterable[Member]) -> "Counts":
+    def of(cls, members: Iterable[RolloutDevice]) -> "StageCounts":
         """Count them."""
         asked = list(members)
         every = [one for one in asked if not one.left_out]
@@ -79,7 +79,9 @@ class Counts:
         )
 
 
-def heard(member: Member, said: Heard, digests: Iterable[str], now: float) -> Member:
+def apply_report(
+    member: RolloutDevice, said: DeviceReport, digests: Iterable[str], now: float
+) -> RolloutDevice:
     """A device after its last report; the same object where nothing is new.
 
     A report counts for the pointer it answers (its serial); a bundle that is committed counts whenever that
@@ -113,19 +115,19 @@ def _phase(trial: TrialReport) -> tuple[str, str]:
     return "trial", f"{trial.phase}: {trial.why}"
 
 
-def _answers(member: Member, phase: str, serial: int) -> bool:
+def _answers(member: RolloutDevice, phase: str, serial: int) -> bool:
     return phase == "committed" or serial == member.serial
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class StageVerdict:
     """Of the open stage. ``failed``: why it has, in words; ``enough``: enough devices have committed."""
 
     failed: str = ""
     enough: bool = False
 
 
-def judged(rollout: Rollout, base_share: float = 0.0) -> Verdict:
+def evaluate_stage(rollout: Rollout, base_share: float = 0.0) -> StageVerdict:
     """Whether the rollout's stage may pass, or has failed.
 
     Args:
@@ -138,21 +140,23 @@ def judged(rollout: Rollout, base_share: float = 0.0) -> Verdict:
     allowed = gates.allowed(len(counted), base_share)
     if len(losers) > allowed:
         words = f"{allowed} of {len(counted)} may fail" if allowed else "none may fail"
-        return Verdict(failed=f"{_named(losers)} ({words})")
-    stage = Counts.of(one for one in rollout.members.values() if one.stage == rollout.stage)
+        return StageVerdict(failed=f"{_named(losers)} ({words})")
+    stage = StageCounts.of(one for one in rollout.members.values() if one.stage == rollout.stage)
     if not stage.members:
-        return Verdict(enough=stage.left_out > 0)
+        return StageVerdict(enough=stage.left_out > 0)
     needed = gates.min_committed_share
     if (len(counted) - len(losers)) / len(counted) < needed - _EPSILON:
         where = "all stages so far" if rollout.stage else rollout.stage_words
-        return Verdict(
+        return StageVerdict(
             failed=f"{len(losers)} of the {len(counted)} devices of {where} failed, and {needed:g} of them "
             f"must commit: {_named(losers)}"
         )
-    return Verdict(enough=stage.committed > 0 and stage.committed >= needed * stage.may_commit - _EPSILON)
+    return StageVerdict(
+        enough=stage.committed > 0 and stage.committed >= needed * stage.may_commit - _EPSILON
+    )
 
 
-def _named(losers: Mapping[str, Member]) -> str:
+def _named(losers: Mapping[str, RolloutDevice]) -> str:
     shown = [
         f"{name} {one.phase.replace('_', ' ')}: {one.why or 'no reason given'}"
         for name, one in sorted(losers.items())[:_NAMES]

@@ -2,27 +2,27 @@
 
 from coordinator.rollout.model import (
     Abort,
-    Asked,
     Begun,
     Cleared,
-    Course,
     Create,
     Exported,
     Pause,
     Promote,
+    QueuedRelease,
     Release,
     Resume,
     Rollout,
+    RolloutState,
+    RolloutTick,
     Say,
-    Stable,
-    Tick,
+    StableRelease,
 )
 from coordinator.rollout.plan import Plan
 from coordinator.rollout.shared import Outcome, next_serial, told, with_rollout
 from protocol.errors import Reason, Refused
 
 
-def begun(course: Course, event: Begun, now: float) -> Outcome:
+def begun(course: RolloutState, event: Begun, now: float) -> Outcome:
     """What was announced before the first start with a book goes on as the stable release.
 
     A stage's soak begins anew: nobody listened meanwhile, and the clock may be another.
@@ -36,13 +36,13 @@ def begun(course: Course, event: Begun, now: float) -> Outcome:
         changes["begun"] = True
         if event.release is not None and course.stable is None and course.open is None:
             serial = next_serial(course, now)
-            stable = Stable(release=event.release, serial=serial)
+            stable = StableRelease(release=event.release, serial=serial)
             changes |= {"serial": serial, "stable": stable, "newest": event.release}
     after = course.model_copy(update=changes) if changes else course
     return after, (Promote(),) if "stable" in changes else ()
 
 
-def exported(course: Course, event: Exported, now: float) -> Outcome:
+def exported(course: RolloutState, event: Exported, now: float) -> Outcome:
     """A new version goes out as the mode says; one that runs, or has failed before, does not."""
     release = event.release
     if course.newest is not None and course.newest.key == release.key:
@@ -52,23 +52,23 @@ def exported(course: Course, event: Exported, now: float) -> Outcome:
         return noted, ()
     if any(mark.key == release.key for mark in course.failed):
         return noted, (Say(what="rollout_not_repeated", words=f"{release.words} failed before"),)
-    asked = Asked(release=release, mode=event.mode, plan=event.plan, since=now)
+    asked = QueuedRelease(release=release, mode=event.mode, plan=event.plan, since=now)
     if course.open is not None or not (event.mode == "newest" or _cleared(course)):
         after = noted.model_copy(update={"waiting": asked})
         return after, (Say(what="rollout_waits", words=f"{release.words} waits for rollout {course.number}"),)
     return _go(noted, asked, now)
 
 
-def _go(course: Course, asked: Asked, now: float) -> Outcome:
+def _go(course: RolloutState, asked: QueuedRelease, now: float) -> Outcome:
     """A release whose turn it is."""
     if asked.mode == "newest":
         serial = next_serial(course, now)
-        stable = Stable(release=asked.release, serial=serial)
+        stable = StableRelease(release=asked.release, serial=serial)
         return course.model_copy(update={"serial": serial, "stable": stable, "waiting": None}), (Promote(),)
     return _begin(course.model_copy(update={"waiting": None}), asked.release, asked.plan, now)
 
 
-def _begin(course: Course, release: Release, plan: Plan, now: float) -> Outcome:
+def _begin(course: RolloutState, release: Release, plan: Plan, now: float) -> Outcome:
     rollout = Rollout(number=course.number + 1, release=release, plan=plan, began=now, since=now)
     words = f"{release.words}: {', then '.join(plan.stages)}"
     rollout = told(rollout, now, "began", words)
@@ -76,7 +76,7 @@ def _begin(course: Course, release: Release, plan: Plan, now: float) -> Outcome:
     return after, (Say(what="rollout_began", words=f"rollout {rollout.number}: {words}"),)
 
 
-def create(course: Course, event: Create, now: float) -> Outcome:
+def create(course: RolloutState, event: Create, now: float) -> Outcome:
     """The operator's own; never beside another one.
 
     Raises:
@@ -96,7 +96,7 @@ def create(course: Course, event: Create, now: float) -> Outcome:
     return _begin(course, event.release, event.plan, now)
 
 
-def closed(course: Course, event: Pause | Resume | Abort, _: float) -> Outcome:
+def closed(course: RolloutState, event: Pause | Resume | Abort, _: float) -> Outcome:
     """There is nothing to pause, resume or abort.
 
     Raises:
@@ -106,19 +106,19 @@ def closed(course: Course, event: Pause | Resume | Abort, _: float) -> Outcome:
     raise Refused(Reason.WRONG_ROUND, f"no rollout is open to {type(event).__name__.lower()}: {last}")
 
 
-def idle(course: Course, _: Tick, now: float) -> Outcome:
+def idle(course: RolloutState, _: RolloutTick, now: float) -> Outcome:
     """Whoever waited has its turn, once no device has a pointer of the rollout before any more."""
     if course.waiting is None or not _cleared(course):
         return course, ()
     return _go(course, course.waiting, now)
 
 
-def _cleared(course: Course) -> bool:
+def _cleared(course: RolloutState) -> bool:
     """No device has a pointer of its own."""
     return course.rollout is None or course.rollout.cleared
 
 
-def cleared(course: Course, event: Cleared, _: float) -> Outcome:
+def cleared(course: RolloutState, event: Cleared, _: float) -> Outcome:
     """No device has a pointer of its own any more."""
     rollout = course.rollout
     if rollout is None or rollout.number != event.number or rollout.cleared:

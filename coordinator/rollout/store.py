@@ -12,9 +12,9 @@ from typing import Final, Self
 
 from pydantic import ValidationError
 
-from coordinator.rollout.model import Command, Course, Event, Member, Rollout
+from coordinator.rollout.model import Command, Event, Rollout, RolloutDevice, RolloutState
 from coordinator.rollout.table import apply
-from coordinator.storage.shared_sqlite import Design, Tables
+from coordinator.storage.shared_sqlite import Design, SharedSqlite
 from protocol.errors import Misconfigured
 
 FILE: Final = "rollout.sqlite3"
@@ -39,7 +39,7 @@ _SCHEMA: Final = (
 ROLLOUTS: Final = Design(FILE, _SCHEMA, VERSION, READABLE_FROM, UPGRADES, _LOST)
 
 
-class Book:
+class RolloutStore:
     """Open (and make) the book in a state folder.
 
     Raises:
@@ -49,10 +49,10 @@ class Book:
 
     def __init__(self, state_dir: Path) -> None:
         self.path = state_dir / FILE
-        self._tables = Tables(self.path, ROLLOUTS)
+        self._tables = SharedSqlite(self.path, ROLLOUTS)
         self._lock = threading.RLock()
         self._mark: tuple[int, int] | None = None
-        self._course = Course()
+        self._course = RolloutState()
 
     def __enter__(self) -> Self:
         return self
@@ -64,7 +64,7 @@ class Book:
         """Close the file."""
         self._tables.close()
 
-    def course(self) -> Course:
+    def course(self) -> RolloutState:
         """All that was decided so far; read anew only where another process wrote.
 
         Raises:
@@ -79,11 +79,11 @@ class Book:
             return self._course
 
     @property
-    def last(self) -> Course:
+    def last(self) -> RolloutState:
         """As it was read or written here last; waits for no disk, and for nobody."""
         return self._course
 
-    def play(self, event: Event, now: float) -> tuple[Course, Course, tuple[Command, ...]]:
+    def play(self, event: Event, now: float) -> tuple[RolloutState, RolloutState, tuple[Command, ...]]:
         """Play an event at the machine, and write what comes of it.
 
         Returns:
@@ -111,14 +111,14 @@ class Book:
     def _fresh(self) -> bool:
         return self._tables.mark() == self._mark
 
-    def _read(self, tables: sqlite3.Connection) -> Course:
+    def _read(self, tables: sqlite3.Connection) -> RolloutState:
         try:
             return read_course(tables)
         except ValidationError as error:
             raise Misconfigured(f"{self.path}: a row cannot be read: {error}"[:300] + f"; {_LOST}") from None
 
 
-def read_course(tables: sqlite3.Connection) -> Course:
+def read_course(tables: sqlite3.Connection) -> RolloutState:
     """All that was decided, with the last rollout's devices.
 
     Raises:
@@ -126,8 +126,8 @@ def read_course(tables: sqlite3.Connection) -> Course:
     """
     row = tables.execute("SELECT doc FROM course WHERE id = 1").fetchone()
     if row is None:
-        return Course()
-    course = Course.model_validate_json(row["doc"])
+        return RolloutState()
+    course = RolloutState.model_validate_json(row["doc"])
     if course.rollout is None:
         return course
     return course.model_copy(update={"rollout": _with_members(tables, course.rollout)})
@@ -146,14 +146,14 @@ def read_past(tables: sqlite3.Connection) -> list[Rollout]:
 def _with_members(tables: sqlite3.Connection, rollout: Rollout) -> Rollout:
     query = "SELECT device, doc FROM members WHERE number = ? ORDER BY device"
     rows = tables.execute(query, (rollout.number,)).fetchall()
-    members = {row["device"]: Member.model_validate_json(row["doc"]) for row in rows}
+    members = {row["device"]: RolloutDevice.model_validate_json(row["doc"]) for row in rows}
     return rollout.model_copy(update={"members": members})
 
 
-def _write(tables: sqlite3.Connection, before: Course, after: Course) -> None:
+def _write(tables: sqlite3.Connection, before: RolloutState, after: RolloutState) -> None:
     """What has changed; of the devices only those that have."""
     old, new = before.rollout, after.rollout
-    had: dict[str, Member] = {}
+    had: dict[str, RolloutDevice] = {}
     if old is not None and new is not None:
         if old.number == new.number:
             had = old.members

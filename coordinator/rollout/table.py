@@ -13,57 +13,57 @@ from coordinator.rollout.model import (
     Abort,
     Begun,
     Cleared,
-    Course,
     Create,
     Event,
     Exported,
     Pause,
-    Phase,
     Resume,
-    Tick,
+    RolloutPhase,
+    RolloutState,
+    RolloutTick,
 )
 from coordinator.rollout.shared import Outcome
 from runtime import state_table
 
-Handler = Callable[[Course, Any, float], Outcome]
+Handler = Callable[[RolloutState, Any, float], Outcome]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RolloutRow:
     """A cell of the table: who decides, and every phase it may lead to, with the reason in words."""
 
     handler: Handler
-    to: tuple[tuple[Phase, str], ...]
+    to: tuple[tuple[RolloutPhase, str], ...]
 
 
-_N, _O, _P = Phase.NONE, Phase.OPEN, Phase.PAUSED
-_C, _F, _A = Phase.COMPLETE, Phase.FAILED, Phase.ABORTED
+_N, _O, _P = RolloutPhase.NONE, RolloutPhase.OPEN, RolloutPhase.PAUSED
+_C, _F, _A = RolloutPhase.COMPLETE, RolloutPhase.FAILED, RolloutPhase.ABORTED
 _OVER: Final = (_N, _C, _F, _A)
 
 
-def _over(phase: Phase) -> dict[tuple[Phase, type[Event]], Row]:
+def _over(phase: RolloutPhase) -> dict[tuple[RolloutPhase, type[Event]], RolloutRow]:
     """Where none is open."""
     return {
-        (phase, Exported): Row(
+        (phase, Exported): RolloutRow(
             start_transitions.exported,
             ((_O, "mode staged"), (phase, "mode newest: all at once; manual: noted")),
         ),
-        (phase, Create): Row(start_transitions.create, ((_O, "by the operator"),)),
-        (phase, Tick): Row(start_transitions.idle, ((_O, "one waited"),)),
-        (phase, Cleared): Row(start_transitions.cleared, ((phase, "noted"),)),
-        (phase, Pause): Row(start_transitions.closed, ((phase, "refused"),)),
-        (phase, Resume): Row(start_transitions.closed, ((phase, "refused"),)),
-        (phase, Abort): Row(start_transitions.closed, ((phase, "refused"),)),
+        (phase, Create): RolloutRow(start_transitions.create, ((_O, "by the operator"),)),
+        (phase, RolloutTick): RolloutRow(start_transitions.idle, ((_O, "one waited"),)),
+        (phase, Cleared): RolloutRow(start_transitions.cleared, ((phase, "noted"),)),
+        (phase, Pause): RolloutRow(start_transitions.closed, ((phase, "refused"),)),
+        (phase, Resume): RolloutRow(start_transitions.closed, ((phase, "refused"),)),
+        (phase, Abort): RolloutRow(start_transitions.closed, ((phase, "refused"),)),
     }
 
 
-TABLE: Final[dict[tuple[Phase, type[Event]], Row]] = {
+TABLE: Final[dict[tuple[RolloutPhase, type[Event]], RolloutRow]] = {
     **{
-        (phase, Begun): Row(start_transitions.begun, ((phase, "what was announced before is stable"),))
-        for phase in Phase
+        (phase, Begun): RolloutRow(start_transitions.begun, ((phase, "what was announced before is stable"),))
+        for phase in RolloutPhase
     },
     **_over(_N),
-    (_O, Tick): Row(
+    (_O, RolloutTick): RolloutRow(
         transitions.tick,
         (
             (_O, "fill the stage; next stage after the soak"),
@@ -72,24 +72,24 @@ TABLE: Final[dict[tuple[Phase, type[Event]], Row]] = {
             (_P, "deadline"),
         ),
     ),
-    (_O, Exported): Row(start_transitions.exported, ((_O, "waits; the newest one wins"),)),
-    (_O, Create): Row(start_transitions.create, ((_O, "refused"),)),
-    (_O, Pause): Row(transitions.pause, ((_P, "by the operator"),)),
-    (_O, Resume): Row(transitions.going, ((_O, "it goes on already"),)),
-    (_O, Abort): Row(transitions.abort, ((_A, "by the operator"),)),
-    (_P, Tick): Row(transitions.watch, ((_P, "listen"), (_F, "too many devices failed"))),
-    (_P, Exported): Row(start_transitions.exported, ((_P, "waits; the newest one wins"),)),
-    (_P, Create): Row(start_transitions.create, ((_P, "refused"),)),
-    (_P, Pause): Row(transitions.again, ((_P, "it is paused already"),)),
-    (_P, Resume): Row(transitions.resume, ((_O, "by the operator"),)),
-    (_P, Abort): Row(transitions.abort, ((_A, "by the operator"),)),
+    (_O, Exported): RolloutRow(start_transitions.exported, ((_O, "waits; the newest one wins"),)),
+    (_O, Create): RolloutRow(start_transitions.create, ((_O, "refused"),)),
+    (_O, Pause): RolloutRow(transitions.pause, ((_P, "by the operator"),)),
+    (_O, Resume): RolloutRow(transitions.going, ((_O, "it goes on already"),)),
+    (_O, Abort): RolloutRow(transitions.abort, ((_A, "by the operator"),)),
+    (_P, RolloutTick): RolloutRow(transitions.watch, ((_P, "listen"), (_F, "too many devices failed"))),
+    (_P, Exported): RolloutRow(start_transitions.exported, ((_P, "waits; the newest one wins"),)),
+    (_P, Create): RolloutRow(start_transitions.create, ((_P, "refused"),)),
+    (_P, Pause): RolloutRow(transitions.again, ((_P, "it is paused already"),)),
+    (_P, Resume): RolloutRow(transitions.resume, ((_O, "by the operator"),)),
+    (_P, Abort): RolloutRow(transitions.abort, ((_A, "by the operator"),)),
     **_over(_C),
     **_over(_F),
     **_over(_A),
 }
 
 
-def apply(course: Course, event: Event, now: float) -> Outcome:
+def apply(course: RolloutState, event: Event, now: float) -> Outcome:
     """What follows from an event.
 
     Args:

@@ -6,22 +6,22 @@ from coordinator.rollout.device_record import base_share, left_out, recorded
 from coordinator.rollout.model import (
     MAX_FAILED,
     Abort,
-    Course,
-    Mark,
-    Member,
+    FailedRelease,
     Pause,
-    Phase,
     Point,
     Promote,
     Resume,
     Rollout,
+    RolloutDevice,
+    RolloutPhase,
+    RolloutState,
+    RolloutTick,
     Say,
-    Stable,
-    Tick,
+    StableRelease,
 )
 from coordinator.rollout.plan import chosen
 from coordinator.rollout.shared import Outcome, next_serial, told, with_rollout
-from coordinator.rollout.stage_gate import Counts, heard, judged
+from coordinator.rollout.stage_gate import StageCounts, apply_report, evaluate_stage
 from protocol.rollout import Trial
 
 BACK: Final = Trial(windows=1, max_latency_ratio=1000.0, max_accuracy_drop=1.0)
@@ -29,65 +29,65 @@ BACK: Final = Trial(windows=1, max_latency_ratio=1000.0, max_accuracy_drop=1.0)
 _NAMES: Final = 5
 
 
-def pause(course: Course, event: Pause, now: float) -> Outcome:
+def pause(course: RolloutState, event: Pause, now: float) -> Outcome:
     """Nothing goes on by itself; devices that were pointed at the candidate keep it."""
     del event
     return _pause(course, _open(course), "by the operator", now)
 
 
-def _pause(course: Course, rollout: Rollout, why: str, now: float) -> Outcome:
-    changes = {"phase": Phase.PAUSED, "paused": now, "good_since": None, "why": why}
+def _pause(course: RolloutState, rollout: Rollout, why: str, now: float) -> Outcome:
+    changes = {"phase": RolloutPhase.PAUSED, "paused": now, "good_since": None, "why": why}
     after = told(rollout.model_copy(update=changes), now, "paused", why)
     words = f"rollout {rollout.number}: {why}"
     return with_rollout(course, after), (Say(what="rollout_paused", words=words, trouble=True),)
 
 
-def again(course: Course, event: Pause, now: float) -> Outcome:
+def again(course: RolloutState, event: Pause, now: float) -> Outcome:
     """It is paused already."""
     del event, now
     return course, ()
 
 
-def resume(course: Course, event: Resume, now: float) -> Outcome:
+def resume(course: RolloutState, event: Resume, now: float) -> Outcome:
     """The stage has its whole time once more."""
     del event
     before = _open(course)
     # The command's clock may have been set back while the daemon's, which :func:`tick` goes by, was not.
     since = max(now, before.since, before.paused or now)
-    changes = {"phase": Phase.OPEN, "paused": None, "since": since, "good_since": None, "why": ""}
+    changes = {"phase": RolloutPhase.OPEN, "paused": None, "since": since, "good_since": None, "why": ""}
     after = told(before.model_copy(update=changes), now, "resumed", "by the operator")
     return with_rollout(course, after), (Say(what="rollout_resumed", words=f"rollout {after.number}"),)
 
 
-def going(course: Course, event: Resume, now: float) -> Outcome:
+def going(course: RolloutState, event: Resume, now: float) -> Outcome:
     """It goes on already."""
     del event, now
     return course, ()
 
 
-def abort(course: Course, event: Abort, now: float) -> Outcome:
+def abort(course: RolloutState, event: Abort, now: float) -> Outcome:
     """All devices go back to the stable release."""
     del event
-    return _end(course, _open(course), Phase.ABORTED, "by the operator", now)
+    return _end(course, _open(course), RolloutPhase.ABORTED, "by the operator", now)
 
 
-def watch(course: Course, event: Tick, now: float) -> Outcome:
+def watch(course: RolloutState, event: RolloutTick, now: float) -> Outcome:
     """While it is paused: who failed ends it all the same; nothing else happens."""
     rollout = _listened(_open(course), event, now)
-    verdict = judged(rollout, course.base_share)
+    verdict = evaluate_stage(rollout, course.base_share)
     if verdict.failed:
-        return _end(course, rollout, Phase.FAILED, verdict.failed, now)
+        return _end(course, rollout, RolloutPhase.FAILED, verdict.failed, now)
     return (course, ()) if rollout is course.rollout else (with_rollout(course, rollout), ())
 
 
-def tick(course: Course, event: Tick, now: float) -> Outcome:
+def tick(course: RolloutState, event: RolloutTick, now: float) -> Outcome:
     """Fill the stage, judge it, go on to the next one, or stop."""
     rollout = _listened(_open(course), event, now)
     if rollout.since > now:  # the clock was set back
         rollout = rollout.model_copy(update={"since": now, "good_since": None})
-    verdict = judged(rollout, course.base_share)
+    verdict = evaluate_stage(rollout, course.base_share)
     if verdict.failed:
-        return _end(course, rollout, Phase.FAILED, verdict.failed, now)
+        return _end(course, rollout, RolloutPhase.FAILED, verdict.failed, now)
     if needs_fleet(rollout) and event.fleet:
         return _fill(course, rollout, event, now)
     if verdict.enough:
@@ -105,16 +105,16 @@ def tick(course: Course, event: Tick, now: float) -> Outcome:
 
 def needs_fleet(rollout: Rollout | None) -> bool:
     """Whether the stage's devices are still to be chosen."""
-    if rollout is None or rollout.phase is not Phase.OPEN:
+    if rollout is None or rollout.phase is not RolloutPhase.OPEN:
         return False
     return not any(one.stage == rollout.stage for one in rollout.members.values())
 
 
-def _listened(rollout: Rollout, event: Tick, now: float) -> Rollout:
+def _listened(rollout: Rollout, event: RolloutTick, now: float) -> Rollout:
     digests, changed = rollout.release.digests, {}
     for name, said in event.heard.items():
         before = rollout.members.get(name)
-        if before is not None and (after := heard(before, said, digests, now)) is not before:
+        if before is not None and (after := apply_report(before, said, digests, now)) is not before:
             changed[name] = after
             if after.failed and not before.failed:
                 words = f"{name}: {after.why or 'no reason given'}"
@@ -124,7 +124,7 @@ def _listened(rollout: Rollout, event: Tick, now: float) -> Rollout:
     return rollout.model_copy(update={"members": {**rollout.members, **changed}})
 
 
-def _fill(course: Course, rollout: Rollout, event: Tick, now: float) -> Outcome:
+def _fill(course: RolloutState, rollout: Rollout, event: RolloutTick, now: float) -> Outcome:
     """The stage's devices; a wave that has nobody to add has passed."""
     fleet = event.fleet or {}
     found = chosen(rollout.plan, rollout.stage, fleet, rollout.members, course.refusers)
@@ -137,7 +137,7 @@ def _fill(course: Course, rollout: Rollout, event: Tick, now: float) -> Outcome:
     serial = next_serial(course, now)
     out = _left_out(course, rollout, found)
     added = {
-        name: Member(
+        name: RolloutDevice(
             stage=rollout.stage,
             serial=serial,
             times={"waiting": now},
@@ -156,7 +156,7 @@ def _fill(course: Course, rollout: Rollout, event: Tick, now: float) -> Outcome:
     )
 
 
-def _left_out(course: Course, rollout: Rollout, found: tuple[str, ...]) -> frozenset[str]:
+def _left_out(course: RolloutState, rollout: Rollout, found: tuple[str, ...]) -> frozenset[str]:
     """Of a stage's devices those whose refusals do not count: not all, and none that the operator named."""
     if not rollout.plan.stages[rollout.stage].startswith("share:"):
         return frozenset()
@@ -164,38 +164,38 @@ def _left_out(course: Course, rollout: Rollout, found: tuple[str, ...]) -> froze
     return out if rollout.stage or len(out) < len(found) else frozenset()
 
 
-def _pass(course: Course, rollout: Rollout, now: float) -> Outcome:
+def _pass(course: RolloutState, rollout: Rollout, now: float) -> Outcome:
     if rollout.stage + 1 < len(rollout.plan.stages):
         changes = {"stage": rollout.stage + 1, "since": now, "good_since": None}
         return with_rollout(course, rollout.model_copy(update=changes)), ()
-    counts = Counts.of(rollout.members.values())
-    return _end(course, rollout, Phase.COMPLETE, counts.words, now)
+    counts = StageCounts.of(rollout.members.values())
+    return _end(course, rollout, RolloutPhase.COMPLETE, counts.words, now)
 
 
-def _end(course: Course, rollout: Rollout, phase: Phase, why: str, now: float) -> Outcome:
+def _end(course: RolloutState, rollout: Rollout, phase: RolloutPhase, why: str, now: float) -> Outcome:
     """Over: all are pointed at one release again, by a decision that is newer than any of the stages'."""
     over = {"phase": phase, "over": now, "paused": None, "why": why}
     rollout = told(rollout.model_copy(update=over), now, phase.value, why)
     serial = next_serial(course, now)
     stable, release = course.stable, rollout.release
     failed = course.failed
-    if phase is Phase.COMPLETE:
+    if phase is RolloutPhase.COMPLETE:
         failed = tuple(one for one in failed if one.key != release.key)
-        stable = Stable(release=release, serial=serial, trial=rollout.plan.trial)
+        stable = StableRelease(release=release, serial=serial, trial=rollout.plan.trial)
     elif stable is not None:
-        stable = Stable(release=stable.release, serial=serial, trial=BACK)
-    if phase is Phase.FAILED:
-        mark = Mark(
+        stable = StableRelease(release=stable.release, serial=serial, trial=BACK)
+    if phase is RolloutPhase.FAILED:
+        mark = FailedRelease(
             key=release.key, version=release.version, bundles=release.digests, why=why[:500], wall=now
         )
         failed = (*(one for one in failed if one.key != mark.key), mark)[-MAX_FAILED:]
     changes: dict[str, object] = {"serial": serial, "stable": stable, "rollout": rollout, "failed": failed}
-    if phase is not Phase.ABORTED:
-        complete = phase is Phase.COMPLETE
+    if phase is not RolloutPhase.ABORTED:
+        complete = phase is RolloutPhase.COMPLETE
         changes["refusers"] = recorded(course.refusers, rollout.members, complete=complete)
         changes["base_share"] = base_share(rollout.members) if complete else course.base_share
     words = f"rollout {rollout.number} of {release.words}: {why}"
-    said = Say(what=f"rollout_{phase.value}", words=words, trouble=phase is not Phase.COMPLETE)
+    said = Say(what=f"rollout_{phase.value}", words=words, trouble=phase is not RolloutPhase.COMPLETE)
     return course.model_copy(update=changes), (Promote(), said)
 
 
@@ -204,7 +204,7 @@ def _late(rollout: Rollout) -> str:
     stage = [one for one in rollout.members.values() if one.stage == rollout.stage]
     if not stage:
         return f"no device for {rollout.stage_words} came within {rollout.plan.deadline_s:g} s"
-    counts = Counts.of(stage)
+    counts = StageCounts.of(stage)
     needed = rollout.plan.gates.min_committed_share
     return (
         f"{rollout.stage_words} did not pass within {rollout.plan.deadline_s:g} s: {counts.words}; "
@@ -212,7 +212,7 @@ def _late(rollout: Rollout) -> str:
     )
 
 
-def _open(course: Course) -> Rollout:
+def _open(course: RolloutState) -> Rollout:
     rollout = course.rollout
     if rollout is None:
         raise ValueError("the table leads here with a rollout alone")

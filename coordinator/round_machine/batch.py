@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from coordinator.round_machine import table
 from coordinator.round_machine.events import Command, RoundState, Rules, UpdateAccepted
-from coordinator.round_machine.queries import check_open
+from coordinator.round_machine.queries import check_acceptable
 from protocol.errors import Reason, Refused
 from protocol.frames.headers import UpdateHeader
 
@@ -14,7 +14,7 @@ Key = tuple[int, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Offered:
+class ReceivedUpdate:
     """An update whose frame is on disk: ``file`` of the round's folder (or one of its own), from byte ``at``.
 
     ``blobs``: names of those that it moves.
@@ -34,7 +34,7 @@ class Offered:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class BatchResult:
     """What came of a group.
 
     Attributes:
@@ -45,14 +45,14 @@ class Tally:
     """
 
     state: RoundState
-    events: tuple[tuple[UpdateAccepted, Offered], ...]
+    events: tuple[tuple[UpdateAccepted, ReceivedUpdate], ...]
     commands: tuple[Command, ...]
     answers: tuple[Refused | None, ...]
 
 
-def tally(
-    rules: Rules, state: RoundState, group: Sequence[Offered], known: Mapping[Key, str], now: float
-) -> Tally:
+def accept_batch(
+    rules: Rules, state: RoundState, group: Sequence[ReceivedUpdate], known: Mapping[Key, str], now: float
+) -> BatchResult:
     """Count what may be counted. The one that closes the round is the last that is; the rest is too late.
 
     Args:
@@ -63,12 +63,12 @@ def tally(
         now: on the driver's time line.
     """
     counted = dict(known)
-    events: list[tuple[UpdateAccepted, Offered]] = []
+    events: list[tuple[UpdateAccepted, ReceivedUpdate]] = []
     commands: list[Command] = []
     answers: list[Refused | None] = []
     for one in group:
         try:
-            if check(state, one, counted):
+            if check_update(state, one, counted):
                 answers.append(None)
                 continue
         except Refused as refused:
@@ -84,10 +84,10 @@ def tally(
         events.append((event, one))
         commands += asked
         answers.append(None)
-    return Tally(state, tuple(events), tuple(commands), tuple(answers))
+    return BatchResult(state, tuple(events), tuple(commands), tuple(answers))
 
 
-def check(state: RoundState, one: Offered, known: Mapping[Key, str]) -> bool:
+def check_update(state: RoundState, one: ReceivedUpdate, known: Mapping[Key, str]) -> bool:
     """Whether exactly this update is counted already.
 
     Raises:
@@ -101,5 +101,5 @@ def check(state: RoundState, one: Offered, known: Mapping[Key, str]) -> bool:
             Reason.DUPLICATE,
             f"{one.header.device} already delivered another update in round {one.header.round}",
         )
-    check_open(state, one.header.device, one.header.round, one.header.base)
+    check_acceptable(state, one.header.device, one.header.round, one.header.base)
     return False

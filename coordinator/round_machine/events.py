@@ -12,7 +12,7 @@ from protocol.base import Wire
 from protocol.tasks.task import Task
 
 
-class Phase(StrEnum):
+class RoundPhase(StrEnum):
     """Where the task stands. The value travels in ``RoundAnnouncement.phase``."""
 
     INITIALISING = "initialising"
@@ -73,7 +73,7 @@ class Rules(Wire):
 class RoundState(Wire):
     """All that the machine remembers. Device tuples are sorted sets."""
 
-    phase: Phase = Phase.INITIALISING
+    phase: RoundPhase = RoundPhase.INITIALISING
     round: int = 0
     """The round that is open or being finished; 0 makes the initial model."""
     attempt: int = 1
@@ -117,7 +117,7 @@ class Resumed(Wire):
     type: Literal["resumed"] = "resumed"
 
 
-class Tick(Wire):
+class RoundTick(Wire):
     """Time passed.
 
     ``able``: devices that are online and have data enough. ``settled``: none joined for ``spread_s``.
@@ -208,7 +208,7 @@ class WorkFailed(Wire):
     """Work that the machine asked for failed; ``phase`` and ``version`` say which."""
 
     type: Literal["work_failed"] = "work_failed"
-    phase: Phase
+    phase: RoundPhase
     version: int
     detail: str = ""
     passing: bool = False
@@ -229,7 +229,7 @@ class Checkpoint(Wire):
 Event = (
     Begin
     | Resumed
-    | Tick
+    | RoundTick
     | DeviceOnline
     | Presence
     | Selected

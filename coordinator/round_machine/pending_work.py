@@ -7,7 +7,7 @@ from coordinator.round_machine.events import (
     Export,
     Finish,
     Initialise,
-    Phase,
+    RoundPhase,
     RoundState,
     SendOffers,
 )
@@ -15,12 +15,12 @@ from coordinator.round_machine.events import (
 
 def pending(state: RoundState) -> tuple[Command, ...]:
     """The work that the present phase waits for; asked for again after a restart or a failure."""
-    work: dict[Phase, Command] = {
-        Phase.INITIALISING: Initialise(),
-        Phase.COLLECTING: SendOffers(devices=state.missing),
-        Phase.AGGREGATING: Aggregate(round=state.round, devices=state.delivered),
-        Phase.EVALUATING: Evaluate(version=state.version),
-        Phase.EXPORTING: Export(version=state.version),
-        Phase.DONE: Finish(),
+    work: dict[RoundPhase, Command] = {
+        RoundPhase.INITIALISING: Initialise(),
+        RoundPhase.COLLECTING: SendOffers(devices=state.missing),
+        RoundPhase.AGGREGATING: Aggregate(round=state.round, devices=state.delivered),
+        RoundPhase.EVALUATING: Evaluate(version=state.version),
+        RoundPhase.EXPORTING: Export(version=state.version),
+        RoundPhase.DONE: Finish(),
     }
     return (work[state.phase],) if state.phase in work else ()

@@ -1,7 +1,7 @@
 """Read from the round machine: the state that a journal leads to, and whether it takes an update."""
 
 from coordinator.round_machine import table
-from coordinator.round_machine.events import Checkpoint, Event, Phase, RoundState, Rules
+from coordinator.round_machine.events import Checkpoint, Event, RoundPhase, RoundState, Rules
 from protocol.errors import Reason, Refused
 
 
@@ -16,13 +16,15 @@ def replay(events: list[tuple[float, Event | Checkpoint]]) -> tuple[RoundState, 
     return state, rules
 
 
-def check_open(state: RoundState, device: str, round_: int, base: str | None) -> None:
+def check_acceptable(state: RoundState, device: str, round_: int, base: str | None) -> None:
     """Whether an update by this device may be counted now. ``base`` None: not known yet.
 
     Raises:
         Refused: wrong round, wrong base, or the device was not selected.
     """
-    taking = state.phase is Phase.COLLECTING or (state.phase is Phase.WAITING and bool(state.invited))
+    taking = state.phase is RoundPhase.COLLECTING or (
+        state.phase is RoundPhase.WAITING and bool(state.invited)
+    )
     if round_ != state.round or not taking:
         here = f"round {state.round} is {'open' if taking else state.phase.value}"
         raise Refused(Reason.WRONG_ROUND, f"the update is for round {round_}; {here}")

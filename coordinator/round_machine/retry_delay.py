@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from coordinator.round_machine.events import Phase, RoundState, WorkFailed
+from coordinator.round_machine.events import RoundPhase, RoundState, WorkFailed
 
 _RETRY_S: Final = 2.0
 _RETRY_MAX_S: Final = 300.0
@@ -10,13 +10,13 @@ _PAUSES_S: Final = (5.0, 30.0, 120.0)
 """Before each further try to judge or export a version."""
 
 
-def pause_s(state: RoundState, event: WorkFailed) -> float | None:
+def retry_delay_s(state: RoundState, event: WorkFailed) -> float | None:
     """Seconds until the work is tried again; None: the rounds go on without it.
 
     Without a model nothing can go on, so making one is tried for ever. Judging and exporting are not worth a
     halt: they are tried again only where the trouble may pass (a full disk), and a few times.
     """
-    if state.phase not in (Phase.EVALUATING, Phase.EXPORTING):
+    if state.phase not in (RoundPhase.EVALUATING, RoundPhase.EXPORTING):
         return min(_RETRY_MAX_S, _RETRY_S * 2.0 ** min(state.failures, 16))
     if not event.passing or state.failures >= len(_PAUSES_S):
         return None

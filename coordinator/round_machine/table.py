@@ -15,13 +15,13 @@ from coordinator.round_machine.events import (
     EvaluationDone,
     Event,
     ExportDone,
-    Phase,
     Presence,
     Resumed,
+    RoundPhase,
     RoundState,
+    RoundTick,
     Rules,
     Selected,
-    Tick,
     UpdateAccepted,
     UpdateRefused,
     UpdatesLost,
@@ -51,55 +51,63 @@ def apply(rules: Rules, state: RoundState, event: Event, now: float) -> Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RoundRow:
     """A cell of the table: who decides, and every phase it may lead to, with the reason in words."""
 
     handler: Handler
-    to: tuple[tuple[Phase, str], ...]
+    to: tuple[tuple[RoundPhase, str], ...]
 
 
-_I, _W, _C, _A = Phase.INITIALISING, Phase.WAITING, Phase.COLLECTING, Phase.AGGREGATING
-_E, _X, _D = Phase.EVALUATING, Phase.EXPORTING, Phase.DONE
+_I, _W, _C, _A = RoundPhase.INITIALISING, RoundPhase.WAITING, RoundPhase.COLLECTING, RoundPhase.AGGREGATING
+_E, _X, _D = RoundPhase.EVALUATING, RoundPhase.EXPORTING, RoundPhase.DONE
 _NEXT: Final = ((_X, "to be exported"), (_W, "next round"), (_D, "last round"))
 _VERSION: Final = ((_E, "to be judged"), *_NEXT)
 
-TABLE: Final[dict[tuple[Phase, type[Event]], Row]] = {
-    (_I, Begin): Row(transitions.begin, ((_I, "make version 0"),)),
-    (_I, VersionMade): Row(transitions.made, ((_E, "to be judged"), (_W, "first round"))),
-    (_I, WorkFailed): Row(transitions.failed, ((_I, "wait, try again"),)),
-    (_I, Tick): Row(transitions.retry, ((_I, "retry is due"),)),
-    (_W, Tick): Row(transitions.wait, ((_W, "select when enough are able"),)),
-    (_W, Selected): Row(
+TABLE: Final[dict[tuple[RoundPhase, type[Event]], RoundRow]] = {
+    (_I, Begin): RoundRow(transitions.begin, ((_I, "make version 0"),)),
+    (_I, VersionMade): RoundRow(transitions.made, ((_E, "to be judged"), (_W, "first round"))),
+    (_I, WorkFailed): RoundRow(transitions.failed, ((_I, "wait, try again"),)),
+    (_I, RoundTick): RoundRow(transitions.retry, ((_I, "retry is due"),)),
+    (_W, RoundTick): RoundRow(transitions.wait, ((_W, "select when enough are able"),)),
+    (_W, Selected): RoundRow(
         transitions.open_round, ((_C, "round opens"), (_A, "kept updates already make the quorum"))
     ),
-    (_W, UpdateAccepted): Row(transitions.accept_late, ((_W, "late but invited"), (_A, "late, now enough"))),
-    (_W, DeviceOnline): Row(transitions.forgive, ((_W, "came back: may try again"),)),
-    (_C, UpdateAccepted): Row(transitions.accept, ((_C, "counted"), (_A, "quorum"))),
-    (_W, UpdateRefused): Row(transitions.refuse, ((_W, "late but invited: not asked in the next attempts"),)),
-    (_C, UpdateRefused): Row(transitions.refuse, ((_C, "not asked in the next attempts"),)),
-    (_W, UpdatesLost): Row(transitions.lose_open, ((_W, "delivers again"),)),
-    (_C, UpdatesLost): Row(transitions.lose_open, ((_C, "offer again"),)),
-    (_C, Tick): Row(
+    (_W, UpdateAccepted): RoundRow(
+        transitions.accept_late, ((_W, "late but invited"), (_A, "late, now enough"))
+    ),
+    (_W, DeviceOnline): RoundRow(transitions.forgive, ((_W, "came back: may try again"),)),
+    (_C, UpdateAccepted): RoundRow(transitions.accept, ((_C, "counted"), (_A, "quorum"))),
+    (_W, UpdateRefused): RoundRow(
+        transitions.refuse, ((_W, "late but invited: not asked in the next attempts"),)
+    ),
+    (_C, UpdateRefused): RoundRow(transitions.refuse, ((_C, "not asked in the next attempts"),)),
+    (_W, UpdatesLost): RoundRow(transitions.lose_open, ((_W, "delivers again"),)),
+    (_C, UpdatesLost): RoundRow(transitions.lose_open, ((_C, "offer again"),)),
+    (_C, RoundTick): RoundRow(
         transitions.collect,
         (
             (_A, "deadline, enough; or all that lack are away, enough"),
             (_W, "deadline, too few"),
         ),
     ),
-    (_C, Presence): Row(transitions.presence, ((_C, "the grace for devices that are away begins or ends"),)),
-    (_C, DeviceOnline): Row(transitions.reoffer, ((_C, "offer again"),)),
-    (_A, VersionMade): Row(transitions.made, _VERSION),
-    (_A, UpdatesLost): Row(transitions.lose, ((_A, "fold the rest"), (_W, "too few left"))),
-    (_A, WorkFailed): Row(transitions.failed, ((_A, "wait, try again"),)),
-    (_A, Tick): Row(transitions.retry, ((_A, "retry is due"),)),
-    (_E, EvaluationDone): Row(transitions.judged, _NEXT),
-    (_E, WorkFailed): Row(transitions.failed, ((_E, "wait, try again"), *_NEXT)),
-    (_E, Tick): Row(transitions.retry, ((_E, "retry is due"),)),
-    (_X, ExportDone): Row(transitions.exported, _NEXT[1:]),
-    (_X, WorkFailed): Row(transitions.failed, ((_X, "wait, try again"), *_NEXT[1:])),
-    (_X, Tick): Row(transitions.retry, ((_X, "retry is due"),)),
-    **{(phase, Resumed): Row(transitions.resume, ((phase, "clamp times"),)) for phase in Phase},
-    (_D, Resumed): Row(transitions.resume, ((_D, "clamp times"), (_W, "the task was given more rounds"))),
+    (_C, Presence): RoundRow(
+        transitions.presence, ((_C, "the grace for devices that are away begins or ends"),)
+    ),
+    (_C, DeviceOnline): RoundRow(transitions.reoffer, ((_C, "offer again"),)),
+    (_A, VersionMade): RoundRow(transitions.made, _VERSION),
+    (_A, UpdatesLost): RoundRow(transitions.lose, ((_A, "fold the rest"), (_W, "too few left"))),
+    (_A, WorkFailed): RoundRow(transitions.failed, ((_A, "wait, try again"),)),
+    (_A, RoundTick): RoundRow(transitions.retry, ((_A, "retry is due"),)),
+    (_E, EvaluationDone): RoundRow(transitions.judged, _NEXT),
+    (_E, WorkFailed): RoundRow(transitions.failed, ((_E, "wait, try again"), *_NEXT)),
+    (_E, RoundTick): RoundRow(transitions.retry, ((_E, "retry is due"),)),
+    (_X, ExportDone): RoundRow(transitions.exported, _NEXT[1:]),
+    (_X, WorkFailed): RoundRow(transitions.failed, ((_X, "wait, try again"), *_NEXT[1:])),
+    (_X, RoundTick): RoundRow(transitions.retry, ((_X, "retry is due"),)),
+    **{(phase, Resumed): RoundRow(transitions.resume, ((phase, "clamp times"),)) for phase in RoundPhase},
+    (_D, Resumed): RoundRow(
+        transitions.resume, ((_D, "clamp times"), (_W, "the task was given more rounds"))
+    ),
 }
 
 

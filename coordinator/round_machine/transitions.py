@@ -10,16 +10,16 @@ from coordinator.round_machine.events import (
     DeviceOnline,
     EvaluationDone,
     ExportDone,
-    Phase,
     Presence,
     RecordAttempt,
     Resumed,
+    RoundPhase,
     RoundState,
+    RoundTick,
     Rules,
     Select,
     Selected,
     SendOffers,
-    Tick,
     UpdateAccepted,
     UpdateRefused,
     UpdatesLost,
@@ -27,7 +27,7 @@ from coordinator.round_machine.events import (
     WorkFailed,
 )
 from coordinator.round_machine.pending_work import pending
-from coordinator.round_machine.retry_delay import pause_s
+from coordinator.round_machine.retry_delay import retry_delay_s
 from coordinator.storage.device_lists import some
 
 Outcome = tuple[RoundState, tuple[Command, ...]]
@@ -36,7 +36,7 @@ _FORGIVE_S: Final = 300.0
 """A round that waits so long for devices asks also those whose update was refused."""
 
 
-def _enter(state: RoundState, phase: Phase, now: float, **changes: Any) -> Outcome:
+def _enter(state: RoundState, phase: RoundPhase, now: float, **changes: Any) -> Outcome:
     """The state in its next phase, and the work of that phase."""
     fresh = {"since": now, "until": None, "enough_since": None, "away_since": None}
     fresh |= {"failures": 0, "retry_at": None}
@@ -46,7 +46,7 @@ def _enter(state: RoundState, phase: Phase, now: float, **changes: Any) -> Outco
 
 def begin(_rules: Rules, state: RoundState, _: Begin, now: float) -> Outcome:
     """Make the initial model."""
-    return _enter(state, Phase.INITIALISING, now)
+    return _enter(state, RoundPhase.INITIALISING, now)
 
 
 def resume(rules: Rules, state: RoundState, _: Resumed, now: float) -> Outcome:
@@ -55,12 +55,12 @@ def resume(rules: Rules, state: RoundState, _: Resumed, now: float) -> Outcome:
     changes = {"since": min(state.since, now), "until": until, "enough_since": None}
     changes |= {"away_since": None, "retry_at": None}
     resumed = state.model_copy(update=changes)
-    if state.phase is Phase.DONE and state.version < rules.rounds:  # the task was given more rounds
+    if state.phase is RoundPhase.DONE and state.version < rules.rounds:  # the task was given more rounds
         return _next_round(rules, resumed, now)
     return resumed, pending(resumed)
 
 
-def wait(rules: Rules, state: RoundState, event: Tick, now: float) -> Outcome:
+def wait(rules: Rules, state: RoundState, event: RoundTick, now: float) -> Outcome:
     """Wait until enough devices are able, then ``spread_s`` for more, then ask for a selection."""
     askable = set(event.able) - {device for device, _ in state.refused}
     able = len(askable | set(state.delivered))
@@ -87,7 +87,7 @@ def open_round(rules: Rules, state: RoundState, event: Selected, now: float) -> 
         return state, ()
     opened, commands = _enter(
         state,
-        Phase.COLLECTING,
+        RoundPhase.COLLECTING,
         now,
         selected=selected,
         invited=joined(state.invited, selected),
@@ -105,7 +105,7 @@ def _close_on_quorum(rules: Rules, state: RoundState, now: float) -> Outcome | N
 
 
 def _close(state: RoundState, now: float, by: str) -> Outcome:
-    closed, work = _enter(state, Phase.AGGREGATING, now, closed_by=by)
+    closed, work = _enter(state, RoundPhase.AGGREGATING, now, closed_by=by)
     record = RecordAttempt.model_validate({"round": state.round, "attempt": state.attempt, "outcome": by})
     return closed, (record, *work)
 
@@ -170,7 +170,7 @@ def presence(_: Rules, state: RoundState, event: Presence, now: float) -> Outcom
     return state.model_copy(update={"away_since": None if event.here else now}), ()
 
 
-def collect(rules: Rules, state: RoundState, _: Tick, now: float) -> Outcome:
+def collect(rules: Rules, state: RoundState, _: RoundTick, now: float) -> Outcome:
     """Look at the deadline, and at the grace."""
     ends = closes_at(rules, state)
     if state.until is None or ends is None or now < ends:
@@ -185,7 +185,7 @@ def collect(rules: Rules, state: RoundState, _: Tick, now: float) -> Outcome:
 def _give_up(state: RoundState, now: float, trouble: str) -> Outcome:
     record = RecordAttempt(round=state.round, attempt=state.attempt, outcome="given_up")
     changes = {"attempt": state.attempt + 1, "selected": (), "closed_by": "", "trouble": trouble}
-    reopened, work = _enter(state, Phase.WAITING, now, **changes)
+    reopened, work = _enter(state, RoundPhase.WAITING, now, **changes)
     return reopened, (record, *work)
 
 
@@ -208,7 +208,7 @@ def lose(rules: Rules, state: RoundState, event: UpdatesLost, now: float) -> Out
     trouble = f"unusable updates of {some(sorted(lost))}"
     if len(rest) < max(1, rules.min_devices):
         return _give_up(left, now, trouble)
-    return _enter(left, Phase.AGGREGATING, now, trouble=trouble)
+    return _enter(left, RoundPhase.AGGREGATING, now, trouble=trouble)
 
 
 def lose_open(_: Rules, state: RoundState, event: UpdatesLost, _now: float) -> Outcome:
@@ -229,19 +229,19 @@ def made(rules: Rules, state: RoundState, event: VersionMade, now: float) -> Out
         return state, ()
     new = state.model_copy(update={"version": event.version, "manifest": event.manifest, "trouble": ""})
     if rules.evaluates(event.version):
-        return _enter(new, Phase.EVALUATING, now)
+        return _enter(new, RoundPhase.EVALUATING, now)
     return _after_evaluation(rules, new, now)
 
 
 def _after_evaluation(rules: Rules, state: RoundState, now: float) -> Outcome:
     if rules.exports(state.version):
-        return _enter(state, Phase.EXPORTING, now)
+        return _enter(state, RoundPhase.EXPORTING, now)
     return _next_round(rules, state, now)
 
 
 def _next_round(rules: Rules, state: RoundState, now: float) -> Outcome:
     if state.version >= rules.rounds:
-        return _enter(state, Phase.DONE, now, selected=(), invited=(), delivered=(), refused=())
+        return _enter(state, RoundPhase.DONE, now, selected=(), invited=(), delivered=(), refused=())
     changes = {
         "round": state.version + 1,
         "attempt": 1,
@@ -251,7 +251,7 @@ def _next_round(rules: Rules, state: RoundState, now: float) -> Outcome:
         "refused": (),
         "closed_by": "",
     }
-    return _enter(state, Phase.WAITING, now, **changes)
+    return _enter(state, RoundPhase.WAITING, now, **changes)
 
 
 def judged(rules: Rules, state: RoundState, event: EvaluationDone, now: float) -> Outcome:
@@ -271,20 +271,20 @@ def _worked(state: RoundState) -> RoundState:
 
 def failed(rules: Rules, state: RoundState, event: WorkFailed, now: float) -> Outcome:
     """Try again after a pause, or go on without what failed."""
-    of = state.version if state.phase in (Phase.EVALUATING, Phase.EXPORTING) else state.round
+    of = state.version if state.phase in (RoundPhase.EVALUATING, RoundPhase.EXPORTING) else state.round
     if event.phase is not state.phase or event.version != of:
         return state, ()
-    what = {Phase.EVALUATING: "evaluation: ", Phase.EXPORTING: "export: "}.get(state.phase, "")
+    what = {RoundPhase.EVALUATING: "evaluation: ", RoundPhase.EXPORTING: "export: "}.get(state.phase, "")
     told = state.model_copy(update={"trouble": f"{what}{event.detail[:500]}"})
-    wait_s = pause_s(state, event)
+    wait_s = retry_delay_s(state, event)
     if wait_s is not None:
         return told.model_copy(update={"failures": state.failures + 1, "retry_at": now + wait_s}), ()
-    if state.phase is Phase.EVALUATING:
+    if state.phase is RoundPhase.EVALUATING:
         return _after_evaluation(rules, told, now)
     return _next_round(rules, told, now)
 
 
-def retry(_rules: Rules, state: RoundState, _: Tick, now: float) -> Outcome:
+def retry(_rules: Rules, state: RoundState, _: RoundTick, now: float) -> Outcome:
     """Ask again for work that failed, when its wait is over."""
     if state.retry_at is None or now < state.retry_at:
         return state, ()

@@ -8,21 +8,21 @@ from typing import Final
 
 import structlog
 
-from coordinator.delivery.fleet_bundle import Deploying
-from coordinator.fleet.device_registry import Roster
-from coordinator.messaging.sender import Post, Running
+from coordinator.delivery.fleet_bundle import BundleDelivery
+from coordinator.fleet.device_registry import DeviceRegistry
+from coordinator.messaging.sender import RunningLink, Sender
 from coordinator.messaging.traffic import Traffic
 from coordinator.rollout.recorder import RolloutRecorder
 from coordinator.round_machine.closing import closes_at
-from coordinator.round_machine.events import Phase
-from coordinator.rounds.driver import Driver
+from coordinator.round_machine.events import RoundPhase
+from coordinator.rounds.driver import RoundDriver
 from coordinator.rounds.offers import Offering
-from coordinator.rounds.offline_announcement import STOPPED, absent
+from coordinator.rounds.offline_announcement import STOPPED, offline_announcement
 from coordinator.rounds.task_announcer import TaskAnnouncer
-from coordinator.storage.database import Store
-from coordinator.storage.model_registry import Registry
+from coordinator.storage.database import Database
+from coordinator.storage.model_registry import ModelRegistry
 from coordinator.trust.work_signer import WorkSigner
-from coordinator.workers.encoder_models import Graphs
+from coordinator.workers.encoder_models import EncoderModels
 from protocol.errors import LichenError
 from protocol.messages import RoundAnnouncement, encode
 from protocol.topics import Kind, broadcast_topic
@@ -71,15 +71,15 @@ class Announcer:
     def __init__(
         self,
         *,
-        post: Post,
-        driver: Driver,
-        store: Store,
-        roster: Roster,
-        registry: Registry,
-        deployment: Deploying,
+        post: Sender,
+        driver: RoundDriver,
+        store: Database,
+        roster: DeviceRegistry,
+        registry: ModelRegistry,
+        deployment: BundleDelivery,
         rollouts: RolloutRecorder | None,
         traffic: Traffic,
-        graphs: Graphs,
+        graphs: EncoderModels,
         signer: WorkSigner,
         changes: Signal,
         offers: KeyedQueue[str],
@@ -109,7 +109,7 @@ class Announcer:
 
     def will(self) -> Will:
         """What the broker says when we vanish; where the round stands is that of the last connect."""
-        said = absent(self._driver.task, self._driver.rules, self._driver.state)
+        said = offline_announcement(self._driver.task, self._driver.rules, self._driver.state)
         return Will(broadcast_topic(self._post.fleet, Kind.ROUND), encode(said))
 
     async def greet(self) -> None:
@@ -190,7 +190,7 @@ class Announcer:
     async def announcement(self) -> RoundAnnouncement:
         """Where the round stands; or that nobody is there to let it go on."""
         said = await self._standing()
-        if not self._leaving or self._driver.state.phase is Phase.DONE:
+        if not self._leaving or self._driver.state.phase is RoundPhase.DONE:
             return said
         gone: dict[str, object] = {
             "phase": "stopped",
@@ -200,7 +200,7 @@ class Announcer:
             "until_s": None,
             "every_s": 0.0,
         }
-        if self._driver.state.phase is Phase.EVALUATING:  # these metrics are those of an older version
+        if self._driver.state.phase is RoundPhase.EVALUATING:  # these metrics are those of an older version
             gone["metrics"] = {}
         return said.model_copy(update=gone)
 
@@ -211,7 +211,7 @@ class Announcer:
         up, down = self._traffic.totals()
         version = max(0, state.version)
         metrics = await asyncio.to_thread(self._registry.metrics, version)
-        closes = state.until is not None and state.phase is Phase.COLLECTING
+        closes = state.until is not None and state.phase is RoundPhase.COLLECTING
         return RoundAnnouncement(
             task=driver.task.name,
             round=state.round,
@@ -261,16 +261,16 @@ class Announcer:
                 log.info("not_offered", why=str(error))
 
 
-def _left(driver: Driver) -> float | None:
+def _left(driver: RoundDriver) -> float | None:
     """Seconds until something happens by itself; None where only others can end the wait."""
     state = driver.state
     spread = None if state.enough_since is None else state.enough_since + driver.rules.spread_s
     ends = closes_at(driver.rules, state)
-    until = state.retry_at or (ends if state.phase is Phase.COLLECTING else spread)
+    until = state.retry_at or (ends if state.phase is RoundPhase.COLLECTING else spread)
     return None if until is None else max(0.0, until - driver.now())
 
 
-async def stay_connected(link: Running, announcer: Announcer) -> None:
+async def stay_connected(link: RunningLink, announcer: Announcer) -> None:
     """Run the link; however this process ends in order, it takes leave before it disconnects."""
     running = asyncio.ensure_future(link.run(on_connect=announcer.greet, will=announcer.will))
     try:

@@ -4,9 +4,9 @@ from itertools import islice
 from typing import Final
 
 from coordinator.round_machine.events import RecordAttempt, Select
-from coordinator.selection.selector import Chosen
+from coordinator.selection.selector import SelectedDevices
 from coordinator.storage import schema
-from coordinator.storage.database import Store
+from coordinator.storage.database import Database
 from coordinator.storage.device_lists import MOST_NAMED, listed
 from runtime.clock import Clock
 
@@ -17,11 +17,11 @@ _KEPT: Final = 100
 class Attempts:
     """Writes ``schema.attempts``. Thread-safe. A row names 256 devices at most, of any fleet."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, store: Database, clock: Clock) -> None:
         self._store = store
         self._clock = clock
 
-    def opened(self, command: Select, chosen: Chosen) -> None:
+    def opened(self, command: Select, chosen: SelectedDevices) -> None:
         """An attempt begins."""
         table = schema.attempts
         with self._store.transaction() as connection:

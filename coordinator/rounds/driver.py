@@ -12,9 +12,9 @@ from typing import Final
 
 import structlog
 
-from coordinator.admission.quarantine import CONTENT
+from coordinator.admission.quarantine import OFFENCES
 from coordinator.round_machine import table
-from coordinator.round_machine.batch import Key, Offered, tally
+from coordinator.round_machine.batch import Key, ReceivedUpdate, accept_batch
 from coordinator.round_machine.events import (
     Aggregate,
     Begin,
@@ -26,16 +26,16 @@ from coordinator.round_machine.events import (
     Export,
     Finish,
     Initialise,
-    Phase,
     Presence,
     RecordAttempt,
     Resumed,
+    RoundPhase,
     RoundState,
+    RoundTick,
     Rules,
     Select,
     Selected,
     SendOffers,
-    Tick,
     UpdateRefused,
 )
 from coordinator.round_machine.queries import replay
@@ -43,9 +43,9 @@ from coordinator.rounds.accepted_index import AcceptedIndex
 from coordinator.rounds.attempt_log import Attempts
 from coordinator.rounds.fleet_watch import Lookout
 from coordinator.rounds.outlook import FleetView
-from coordinator.rounds.progress import why
-from coordinator.selection.selector import Chooser
-from coordinator.storage.database import Store
+from coordinator.rounds.progress import explain
+from coordinator.selection.selector import DeviceSelector
+from coordinator.storage.database import Database
 from coordinator.storage.device_lists import NAMED
 from coordinator.storage.update_journal import Journal
 from protocol.errors import Reason, Refused, Transient
@@ -68,7 +68,7 @@ WorkCommand = Initialise | Aggregate | Evaluate | Export
 log = structlog.get_logger(__name__)
 
 
-class Driver:
+class RoundDriver:
     """The machine at work. :meth:`open` first, then :meth:`run`.
 
     Args:
@@ -84,10 +84,10 @@ class Driver:
         *,
         task: Task,
         rules: Rules,
-        store: Store,
+        store: Database,
         journal: Journal,
         fleet: FleetView,
-        chooser: Chooser,
+        chooser: DeviceSelector,
         changes: Signal,
         offers: KeyedQueue[str],
         clock: Clock,
@@ -119,7 +119,7 @@ class Driver:
     def why(self) -> str:
         """What the coordinator waits for, in words."""
         seen = self._fleet.outlook(self.state, self._disk_trouble)
-        return why(self.rules, self.state, self.now(), seen)
+        return explain(self.rules, self.state, self.now(), seen)
 
     def able(self) -> tuple[str, ...]:
         """Devices that a round could select now."""
@@ -156,7 +156,9 @@ class Driver:
     async def _look_at_missing(self) -> None:
         """Tell the machine when the devices that an open round waits for are all away, or one is back."""
         state = self.state
-        if state.phase is Phase.COLLECTING and self._fleet.may_select():  # without a broker nobody is heard
+        if (
+            state.phase is RoundPhase.COLLECTING and self._fleet.may_select()
+        ):  # without a broker nobody is heard
             await self.post(Presence(here=self._fleet.has_any(state.missing)))
 
     def _look_at_broker(self) -> None:
@@ -170,7 +172,7 @@ class Driver:
         """A device said something of itself: the next tick looks at the fleet."""
         self._lookout.changed()
 
-    def _tick(self) -> Tick:
+    def _tick(self) -> RoundTick:
         return self._lookout.tick(self.now())
 
     async def post(self, event: Event, write: Write | None = None) -> bool:
@@ -184,7 +186,7 @@ class Driver:
         async with self._lock:
             await self._post(DeviceOnline(device=device, came=came))
 
-    async def accept_all(self, group: Sequence[Offered]) -> tuple[Refused | None, ...]:
+    async def accept_all(self, group: Sequence[ReceivedUpdate]) -> tuple[Refused | None, ...]:
         """Count updates whose frames are on disk, in order and in one transaction.
 
         Returns:
@@ -197,7 +199,7 @@ class Driver:
         async with self._lock:
             known = await self.accepted.digests({one.key for one in group})
             now, wall = self.now(), self._clock.wall()
-            found = tally(self.rules, self.state, group, known, now)
+            found = accept_batch(self.rules, self.state, group, known, now)
             steps = [(event, partial(self._journal.record, one, wall)) for event, one in found.events]
             counted = {one.key: one.digest for _, one in found.events}
             await self._advance(steps, found.state, now, found.commands, counted)
@@ -205,7 +207,7 @@ class Driver:
 
     async def refuse(self, device: str, round_: int, reason: Reason) -> None:
         """An update of this device was refused; where the same bytes would be again, do not wait for it."""
-        if reason in CONTENT:
+        if reason in OFFENCES:
             await self.post(UpdateRefused(device=device, round=round_, reason=reason.value))
 
     async def _post(self, event: Event, write: Write | None = None) -> bool:
@@ -231,7 +233,7 @@ class Driver:
             self.fleet_changed()
             self._changes.set()
         await self._carry_out(commands)
-        if steps and state.phase is Phase.WAITING and not isinstance(steps[-1][0], Tick):
+        if steps and state.phase is RoundPhase.WAITING and not isinstance(steps[-1][0], RoundTick):
             await self._post(self._tick())  # the next round need not wait for the clock
 
     def _say(self, before: RoundState) -> None:
@@ -244,7 +246,7 @@ class Driver:
     async def _write(
         self, steps: Steps, state: RoundState, now: float, commands: tuple[Command, ...]
     ) -> None:
-        """What keeps events from the disk is part of :meth:`why` until one could be written."""
+        """What keeps events from the disk is part of :meth:`explain` until one could be written."""
         before, self._disk_trouble = self._disk_trouble, ""
         try:
             await self.threads.run(self._persist, steps, state, now, commands)
@@ -264,7 +266,7 @@ class Driver:
             for command in commands:
                 if isinstance(command, RecordAttempt):
                     self._attempts.closed(command)
-            over = state.phase is Phase.WAITING and self.state.phase is not Phase.WAITING
+            over = state.phase is RoundPhase.WAITING and self.state.phase is not RoundPhase.WAITING
             self._journaled += len(steps)
             if over or self._journaled >= _EVENTS:  # what led here need not be replayed, nor kept for ever
                 self._journaled = 0

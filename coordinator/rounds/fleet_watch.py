@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from coordinator.round_machine.events import Tick
+from coordinator.round_machine.events import RoundTick
 
 _LOOK_S: Final = 2.0
 """The fleet is looked at so often where nobody says anything: quarantines end by time."""
@@ -30,7 +30,7 @@ class Lookout:
         """A device said something of itself: the next tick looks at the fleet, once for all that came."""
         self._changed = True
 
-    def tick(self, now: float) -> Tick:
+    def tick(self, now: float) -> RoundTick:
         """Whom a round could select, as of now or of a moment ago.
 
         Args:
@@ -42,4 +42,4 @@ class Lookout:
             if set(here) - set(self._here):
                 self._joined_at = now
             self._here = here
-        return Tick(able=self._here, settled=now - self._joined_at >= self._spread_s)
+        return RoundTick(able=self._here, settled=now - self._joined_at >= self._spread_s)

@@ -3,13 +3,13 @@
 import asyncio
 from typing import Final
 
-from coordinator.fleet.device_registry import Roster
-from coordinator.messaging.sender import Post
-from coordinator.round_machine.events import Phase
-from coordinator.rounds.driver import Driver
-from coordinator.storage.model_registry import Registry
+from coordinator.fleet.device_registry import DeviceRegistry
+from coordinator.messaging.sender import Sender
+from coordinator.round_machine.events import RoundPhase
+from coordinator.rounds.driver import RoundDriver
+from coordinator.storage.model_registry import ModelRegistry
 from coordinator.trust.work_signer import WorkSigner
-from coordinator.workers.encoder_models import Graphs
+from coordinator.workers.encoder_models import EncoderModels
 from models.seeds import derive_seed
 from protocol.messages import Offer
 from protocol.topics import Kind
@@ -22,7 +22,12 @@ class Offering:
     """Of one coordinator."""
 
     def __init__(
-        self, post: Post, roster: Roster, registry: Registry, graphs: Graphs, signer: WorkSigner
+        self,
+        post: Sender,
+        roster: DeviceRegistry,
+        registry: ModelRegistry,
+        graphs: EncoderModels,
+        signer: WorkSigner,
     ) -> None:
         self._post = post
         self._roster = roster
@@ -30,7 +35,7 @@ class Offering:
         self._graphs = graphs
         self._signer = signer
 
-    async def offer_round(self, driver: Driver, only: set[str] | None) -> None:
+    async def offer_round(self, driver: RoundDriver, only: set[str] | None) -> None:
         """Offer the open round to those who are here and lack; ``only``: to those among them.
 
         Raises:
@@ -41,7 +46,7 @@ class Offering:
         for start in range(0, len(asked), AT_ONCE):
             group = asked[start : start + AT_ONCE]
             state = driver.state  # it may move while the publishes wait
-            if state.phase is not Phase.COLLECTING:
+            if state.phase is not RoundPhase.COLLECTING:
                 return
             lacking = set(state.missing)
             here = [name for name in group if name in lacking and self._is_here(name)]
@@ -52,7 +57,7 @@ class Offering:
         known = self._roster.get(device)
         return known is not None and known.online
 
-    async def _offer(self, driver: Driver, devices: list[str]) -> None:
+    async def _offer(self, driver: RoundDriver, devices: list[str]) -> None:
         offers, graphs = {name: self._made(driver, name) for name in devices}, self._graphs.offered()
         any_of_them = offers[devices[0]]  # one signature for all devices
         signed = await asyncio.to_thread(self._signer.offer, any_of_them, graphs)
@@ -67,7 +72,7 @@ class Offering:
             if error is not None:
                 raise error
 
-    def _made(self, driver: Driver, device: str) -> Offer:
+    def _made(self, driver: RoundDriver, device: str) -> Offer:
         state = driver.state
         return Offer(
             task=driver.task.name,

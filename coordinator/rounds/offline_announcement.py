@@ -10,7 +10,7 @@ OFFLINE: Final = "the coordinator is not connected (round and version are those 
 STOPPED: Final = "the coordinator was stopped; the rounds go on when it is started again"
 
 
-def absent(task: Task, rules: Rules, state: RoundState) -> RoundAnnouncement:
+def offline_announcement(task: Task, rules: Rules, state: RoundState) -> RoundAnnouncement:
     """What the broker says in the coordinator's place when it vanishes: the payload of its will."""
     return RoundAnnouncement(
         task=task.name,

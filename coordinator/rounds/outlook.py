@@ -5,11 +5,11 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final
 
-from coordinator.admission.access import Barred
-from coordinator.fleet.device_registry import Roster
-from coordinator.fleet.requirements import ALONE, Terms
-from coordinator.messaging.sender import LinkLike
-from coordinator.round_machine.events import Phase, RoundState
+from coordinator.admission.access import DenialCheck
+from coordinator.fleet.device_registry import DeviceRegistry
+from coordinator.fleet.requirements import NEEDS_A_TRAINER, Requirements
+from coordinator.messaging.sender import MessagePublisher
+from coordinator.round_machine.events import RoundPhase, RoundState
 from coordinator.rounds.progress import NAMES, Outlook
 from protocol.tasks.task import Task
 from runtime.metrics import Metric
@@ -20,23 +20,23 @@ graphs, triples."""
 
 
 def able(
-    roster: Roster, state: RoundState, terms: Terms, barred: Barred
+    roster: DeviceRegistry, state: RoundState, terms: Requirements, barred: DenialCheck
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Whom a round could select; and who would be among them, if only there were a device that trains."""
     return _sorted_out(roster, state, terms, barred, roster.able(terms))
 
 
-def anybody(roster: Roster, devices: Iterable[str], barred: Barred) -> bool:
+def anybody(roster: DeviceRegistry, devices: Iterable[str], barred: DenialCheck) -> bool:
     """Whether one of these devices is here, and heard."""
     known = ((device, roster.get(device)) for device in devices)
     return any(one is not None and one.online and barred(device) is None for device, one in known)
 
 
 def _sorted_out(
-    roster: Roster,
+    roster: DeviceRegistry,
     state: RoundState,
-    terms: Terms,
-    barred: Barred,
+    terms: Requirements,
+    barred: DenialCheck,
     ready: tuple[str, ...],
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     refused = {device for device, _ in state.refused}
@@ -46,11 +46,11 @@ def _sorted_out(
     return found, ()
 
 
-def outlook(
-    roster: Roster,
+def fleet_status(
+    roster: DeviceRegistry,
     state: RoundState,
-    terms: Terms,
-    barred: Barred,
+    terms: Requirements,
+    barred: DenialCheck,
     broker: str = "",
 ) -> Outlook:
     """Whom a round could select, and what keeps others out of it; ``NAMES`` of each kind are named.
@@ -66,16 +66,16 @@ def outlook(
     refused = dict(state.refused)
     ready = roster.able(terms)
     lacks: dict[str, str] = {}
-    if state.phase is Phase.COLLECTING:
+    if state.phase is RoundPhase.COLLECTING:
         missing = state.missing[:NAMES]
         lacks = {device: roster.lacks(device, terms) for device in missing}
-    elif state.phase is Phase.WAITING:
+    elif state.phase is RoundPhase.WAITING:
         lacks = dict(islice(roster.unable(terms), NAMES))
     lacks |= {device: f"was refused: {reason}" for device, reason in islice(refused.items(), NAMES)}
     turned_away = {device: no for device in ready if (no := barred(device)) is not None}
     lacks |= {device: str(no) for device, no in islice(turned_away.items(), NAMES)}
     found, alone = _sorted_out(roster, state, terms, barred, ready)
-    lacks |= dict.fromkeys(alone[:NAMES], ALONE)
+    lacks |= dict.fromkeys(alone[:NAMES], NEEDS_A_TRAINER)
     heard = {device: roster.heard(device) for device in state.missing[:NAMES]}
     return Outlook(found, lacks, len(roster), broker, heard)
 
@@ -92,7 +92,12 @@ class FleetView:
     """
 
     def __init__(
-        self, task: Task, roster: Roster, terms: Callable[[], Terms], barred: Barred, link: LinkLike
+        self,
+        task: Task,
+        roster: DeviceRegistry,
+        terms: Callable[[], Requirements],
+        barred: DenialCheck,
+        link: MessagePublisher,
     ) -> None:
         self._task = task
         self._roster = roster
@@ -118,7 +123,7 @@ class FleetView:
 
     def outlook(self, state: RoundState, disk: str) -> Outlook:
         """What there is to say of the fleet; ``disk``: why nothing can be written, if so."""
-        seen = outlook(self._roster, state, self.terms(), self._barred, self.broker_trouble())
+        seen = fleet_status(self._roster, state, self.terms(), self._barred, self.broker_trouble())
         return replace(seen, disk=disk)
 
     def metrics(self) -> Iterable[Metric]:

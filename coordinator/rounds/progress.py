@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Final
 
 from coordinator.round_machine.closing import closes_at, needed
-from coordinator.round_machine.events import Phase, RoundState, Rules
+from coordinator.round_machine.events import RoundPhase, RoundState, Rules
 
 NAMES: Final = 8
 """Devices named in one list of the sentence."""
@@ -35,19 +35,19 @@ class Outlook:
     disk: str = ""
 
 
-def saying(rules: Rules, state: RoundState, now: float, seen: Outlook) -> str:
+def explain_phase(rules: Rules, state: RoundState, now: float, seen: Outlook) -> str:
     """What the phase waits for, alone: without trouble, broker and times of its own."""
     return _WHY[state.phase](rules, state, now, seen)
 
 
-def why(rules: Rules, state: RoundState, now: float, seen: Outlook) -> str:
+def explain(rules: Rules, state: RoundState, now: float, seen: Outlook) -> str:
     """What the coordinator waits for, since when and until when, in one sentence."""
     broker = f"not connected to the broker ({_part(seen.broker)}); " if seen.broker else ""
     since = f"for {max(0.0, now - state.since):.0f} s"
     trouble = f"; last trouble: {_part(state.trouble)}" if state.trouble else ""
     retry = "" if state.retry_at is None else f"; next try in {max(0.0, state.retry_at - now):.0f} s"
     disk = f"nothing can be written ({_part(seen.disk)}); " if seen.disk else ""
-    return f"{disk}{broker}{saying(rules, state, now, seen)} ({since}){retry}{trouble}"[:_MOST]
+    return f"{disk}{broker}{explain_phase(rules, state, now, seen)} ({since}){retry}{trouble}"[:_MOST]
 
 
 def _part(text: str) -> str:
@@ -107,14 +107,14 @@ def _why_collecting(rules: Rules, state: RoundState, now: float, seen: Outlook) 
     )
 
 
-_WHY: Final[dict[Phase, Callable[[Rules, RoundState, float, Outlook], str]]] = {
-    Phase.INITIALISING: lambda *_: "waiting for the worker to make the initial model",
-    Phase.WAITING: _why_waiting,
-    Phase.COLLECTING: _why_collecting,
-    Phase.AGGREGATING: lambda _, s, *__: (
+_WHY: Final[dict[RoundPhase, Callable[[Rules, RoundState, float, Outlook], str]]] = {
+    RoundPhase.INITIALISING: lambda *_: "waiting for the worker to make the initial model",
+    RoundPhase.WAITING: _why_waiting,
+    RoundPhase.COLLECTING: _why_collecting,
+    RoundPhase.AGGREGATING: lambda _, s, *__: (
         f"round {s.round}: folding {len(s.delivered)} updates (closed by {s.closed_by})"
     ),
-    Phase.EVALUATING: lambda _, s, *__: f"waiting for the worker to judge version {s.version}",
-    Phase.EXPORTING: lambda _, s, *__: f"waiting for the worker to export version {s.version}",
-    Phase.DONE: lambda _, s, *__: f"all {s.round} rounds are over; version {s.version} is the last",
+    RoundPhase.EVALUATING: lambda _, s, *__: f"waiting for the worker to judge version {s.version}",
+    RoundPhase.EXPORTING: lambda _, s, *__: f"waiting for the worker to export version {s.version}",
+    RoundPhase.DONE: lambda _, s, *__: f"all {s.round} rounds are over; version {s.version} is the last",
 }

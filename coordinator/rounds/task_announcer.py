@@ -4,7 +4,7 @@ import asyncio
 
 import structlog
 
-from coordinator.messaging.sender import Post
+from coordinator.messaging.sender import Sender
 from coordinator.trust.work_signer import WorkSigner
 from protocol.errors import Misconfigured
 from protocol.tasks.announcement import TaskAnnouncement
@@ -17,7 +17,7 @@ log = structlog.get_logger(__name__)
 class TaskAnnouncer:
     """Of one coordinator."""
 
-    def __init__(self, post: Post, signer: WorkSigner) -> None:
+    def __init__(self, post: Sender, signer: WorkSigner) -> None:
         self._post = post
         self._signer = signer
         self._published: TaskAnnouncement | None = None

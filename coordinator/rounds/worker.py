@@ -10,16 +10,16 @@ from typing import Final
 
 import structlog
 
-from coordinator.admission.quarantine import CONTENT
-from coordinator.aggregation.device_weights import Weighings
+from coordinator.admission.quarantine import OFFENCES
+from coordinator.aggregation.device_weights import DeviceWeightStore
 from coordinator.aggregation.fold import UnusableUpdates, limits_for
 from coordinator.aggregation.outlier_screen import Magnitudes
-from coordinator.aggregation.reported_metrics import mean, names_of, sound
-from coordinator.aggregation.round_fold import Folded, Folding
-from coordinator.aggregation.screen_baseline import References
-from coordinator.delivery.fleet_bundle import Deploying
+from coordinator.aggregation.reported_metrics import reported_metric_names, sound, weighted_mean
+from coordinator.aggregation.round_fold import FoldResult, RoundFold
+from coordinator.aggregation.screen_baseline import ScreenBaseline
+from coordinator.delivery.fleet_bundle import BundleDelivery
 from coordinator.errors import in_words
-from coordinator.messaging.receipts import Teller
+from coordinator.messaging.receipts import ReceiptSender
 from coordinator.messaging.traffic import Traffic
 from coordinator.recovery.backup import is_due
 from coordinator.round_machine.events import (
@@ -29,18 +29,18 @@ from coordinator.round_machine.events import (
     Export,
     ExportDone,
     Initialise,
-    Phase,
+    RoundPhase,
     UpdatesLost,
     VersionMade,
     WorkFailed,
 )
-from coordinator.round_machine.retry_delay import pause_s
-from coordinator.rounds.driver import Driver, WorkCommand, Write
-from coordinator.storage.model_registry import Registry
-from coordinator.storage.private_blobs import shared
+from coordinator.round_machine.retry_delay import retry_delay_s
+from coordinator.rounds.driver import RoundDriver, WorkCommand, Write
+from coordinator.storage.model_registry import ModelRegistry
+from coordinator.storage.private_blobs import without_private_blobs
 from coordinator.storage.update_journal import Journal
-from coordinator.trust.signer import Vouching
-from coordinator.workers.jobs import Jobs, Lineage
+from coordinator.trust.signer import PointerSigner
+from coordinator.workers.jobs import ExportLineage, Jobs
 from models.aggregation.server_optimizer import model_of
 from models.contract import Blobs, Server
 from protocol.errors import LichenError, Misconfigured, Refused, Transient
@@ -54,7 +54,7 @@ _MAX_MEASURES: Final = 100_000
 log = structlog.get_logger(__name__)
 
 
-class Workshop:
+class RoundWorker:
     """The global state in memory, and the work on it. ``current`` is what updates are checked against.
 
     ``back_up`` copies the databases, in a thread; ``held`` gives further blobs that stay.
@@ -63,27 +63,27 @@ class Workshop:
     def __init__(
         self,
         *,
-        driver: Driver,
+        driver: RoundDriver,
         server: Server,
         jobs: Jobs,
         journal: Journal,
-        registry: Registry,
-        deployment: Deploying,
-        teller: Teller,
+        registry: ModelRegistry,
+        deployment: BundleDelivery,
+        teller: ReceiptSender,
         traffic: Traffic,
         clock: Clock,
         max_update_bytes: int,
         keep_versions: int,
         keep_updates: int,
         budget_bytes: int,
-        references: References,
-        weighings: Weighings,
-        vouching: Vouching,
+        references: ScreenBaseline,
+        weighings: DeviceWeightStore,
+        vouching: PointerSigner,
         back_up: Callable[[], None],
         held: Callable[[], AbstractContextManager[tuple[str, ...]]],
     ) -> None:
         self._driver, self._vouching = driver, vouching
-        self._folding = Folding(server, driver.task, jobs)
+        self._folding = RoundFold(server, driver.task, jobs)
         self._jobs = jobs
         self._journal, self._registry = journal, registry
         self._deployment = deployment
@@ -104,7 +104,7 @@ class Workshop:
 
     async def _shared(self) -> Blobs:
         """The same as jobs see it: without what belongs to single devices."""
-        return shared(self._driver.task, await self.state())
+        return without_private_blobs(self._driver.task, await self.state())
 
     async def _whole(self) -> Blobs:
         """The newest version's tensors, the optimizer's moments among them; read once a version.
@@ -145,7 +145,7 @@ class Workshop:
     async def _secure(self) -> None:
         """A round is over: back the database up; only then may the frames go that it was made of."""
         state = self._driver.state
-        over = state.phase is Phase.DONE or state.round > state.version  # judged and exported, too
+        over = state.phase is RoundPhase.DONE or state.round > state.version  # judged and exported, too
         if not over or state.version == self._secured or not await self._is_backup_due(state.phase):
             return
         try:
@@ -157,15 +157,17 @@ class Workshop:
         else:
             self._secured = state.version
 
-    async def _is_backup_due(self, phase: Phase) -> bool:
+    async def _is_backup_due(self, phase: RoundPhase) -> bool:
         since = self._clock.now() - self._backed_up_at
-        return phase is Phase.DONE or is_due(await asyncio.to_thread(self._journal.database_bytes), since)
+        return phase is RoundPhase.DONE or is_due(
+            await asyncio.to_thread(self._journal.database_bytes), since
+        )
 
     async def _fail(self, command: WorkCommand, detail: str, *, passing: bool) -> None:
         """Tell the machine; it tries again, or goes on without."""
         phase, version = _identity(command)
         failed = WorkFailed(phase=phase, version=version, detail=detail, passing=passing)
-        given_up = pause_s(self._driver.state, failed) is None
+        given_up = retry_delay_s(self._driver.state, failed) is None
         log.error("work_failed", phase=phase.value, version=version, why=detail, given_up=given_up)
         recorded: Write | None = None
         if given_up:
@@ -182,7 +184,7 @@ class Workshop:
     async def _do(self, command: WorkCommand) -> None:
         match command:
             case Initialise():
-                await self._made(0, Folded(await self._jobs.initial(), {}), ())
+                await self._made(0, FoldResult(await self._jobs.initial(), {}), ())
             case Aggregate():
                 await self._aggregate(command)
             case Evaluate():
@@ -199,7 +201,7 @@ class Workshop:
         if len(self._measures) < _MAX_MEASURES:
             self._measures[digest] = measures
 
-    async def _made(self, version: int, made: Folded, devices: tuple[str, ...]) -> None:
+    async def _made(self, version: int, made: FoldResult, devices: tuple[str, ...]) -> None:
         parent = self._driver.state.manifest or None
         try:
             digest, _ = await asyncio.to_thread(self._registry.publish, version, made.state, parent)
@@ -220,8 +222,8 @@ class Workshop:
 
     def _reported(self, round_: int, devices: tuple[str, ...]) -> dict[str, float]:
         """What the devices of a round say of it, where the method goes by that."""
-        names = names_of(self._driver.task)
-        return sound(mean(names, self._journal.told(round_, devices))) if names else {}
+        names = reported_metric_names(self._driver.task)
+        return sound(weighted_mean(names, self._journal.told(round_, devices))) if names else {}
 
     async def _aggregate(self, command: Aggregate) -> None:
         state, round_ = await self._whole(), command.round
@@ -247,7 +249,7 @@ class Workshop:
                 self._journal.mark_lost(round_, device, refused, self._clock.wall())
 
         lost = unusable.lost
-        again = tuple((d, lost[d].reason.value) for d in sorted(lost) if lost[d].reason in CONTENT)
+        again = tuple((d, lost[d].reason.value) for d in sorted(lost) if lost[d].reason in OFFENCES)
         event = UpdatesLost(round=round_, devices=tuple(sorted(lost)), refused=again)
         if not await self._driver.post(event, mark):
             return  # the round went on meanwhile: whoever counts in it was sound when it was folded
@@ -275,7 +277,7 @@ class Workshop:
         metrics = await asyncio.to_thread(self._registry.metrics, version)
         row = await asyncio.to_thread(self._registry.row, version)
         parent = None if row is None else row["parent"]
-        lineage = Lineage(version, parent, self._driver.state.manifest, metrics)
+        lineage = ExportLineage(version, parent, self._driver.state.manifest, metrics)
         await self._deployment.export(self._jobs, await self._shared(), lineage)
 
     def _tidy(self, version: int) -> None:
@@ -287,13 +289,13 @@ class Workshop:
             self._journal.forget_headers(version, self._keep_updates, self._budget_bytes)
 
 
-def _identity(command: WorkCommand) -> tuple[Phase, int]:
+def _identity(command: WorkCommand) -> tuple[RoundPhase, int]:
     match command:
         case Initialise():
-            return Phase.INITIALISING, 0
+            return RoundPhase.INITIALISING, 0
         case Aggregate():
-            return Phase.AGGREGATING, command.round
+            return RoundPhase.AGGREGATING, command.round
         case Evaluate():
-            return Phase.EVALUATING, command.version
+            return RoundPhase.EVALUATING, command.version
         case Export():
-            return Phase.EXPORTING, command.version
+            return RoundPhase.EXPORTING, command.version

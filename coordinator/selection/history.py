@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from coordinator.selection.policies.base import Past
+from coordinator.selection.policies.base import PastRound
 from coordinator.storage import schema
-from coordinator.storage.database import Store
+from coordinator.storage.database import Database
 from coordinator.storage.device_lists import names_in
 
 _MOST_LOSS: Final = 1e9
@@ -22,7 +22,7 @@ class _Round:
     moved: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-def read(store: Store, before: int, rounds: int) -> tuple[Past, ...]:
+def read(store: Database, before: int, rounds: int) -> tuple[PastRound, ...]:
     """The last rounds before one, in order; fewer where the database knows no more (``keep_updates``).
 
     Args:
@@ -53,7 +53,8 @@ def read(store: Store, before: int, rounds: int) -> tuple[Past, ...]:
             one.losses[row["device"]] = float(row["loss"])
         one.moved[row["device"]] = _names(row["blobs"])
     return tuple(
-        Past(number, frozenset(one.selected), one.losses, one.moved) for number, one in sorted(found.items())
+        PastRound(number, frozenset(one.selected), one.losses, one.moved)
+        for number, one in sorted(found.items())
     )
 
 

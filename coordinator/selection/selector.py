@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from coordinator.fleet.device_registry import Roster
-from coordinator.fleet.requirements import Terms
+from coordinator.fleet.device_registry import DeviceRegistry
+from coordinator.fleet.requirements import Requirements
 from coordinator.round_machine.events import RoundState, Rules, Select
 from coordinator.selection import history
-from coordinator.selection.policies import Counts, Draw, policy
-from coordinator.storage.database import Store
+from coordinator.selection.policies import Counts, SelectionInput, policy
+from coordinator.storage.database import Database
 from models.seeds import derive_seed
 from protocol.tasks.task import LABEL, Task
 
@@ -18,7 +18,7 @@ DELIVERED: Final = "delivered in an earlier attempt"
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class SelectedDevices:
     """Who is to take part in an attempt.
 
     Attributes:
@@ -36,11 +36,16 @@ class Chosen:
     looked_back: bool = False
 
 
-class Chooser:
+class DeviceSelector:
     """One task's. ``route``: names of the blobs that a device may need."""
 
     def __init__(
-        self, task: Task, rules: Rules, roster: Roster, store: Store, route: Callable[[str], tuple[str, ...]]
+        self,
+        task: Task,
+        rules: Rules,
+        roster: DeviceRegistry,
+        store: Database,
+        route: Callable[[str], tuple[str, ...]],
     ) -> None:
         self._task = task
         self._rules = rules
@@ -49,7 +54,9 @@ class Chooser:
         self._policy = policy(task.rounds.selection)
         self._route = route
 
-    async def choose(self, command: Select, able: Sequence[str], state: RoundState, terms: Terms) -> Chosen:
+    async def choose(
+        self, command: Select, able: Sequence[str], state: RoundState, terms: Requirements
+    ) -> SelectedDevices:
         """Choose among the devices that could be asked now.
 
         Raises:
@@ -57,7 +64,7 @@ class Chooser:
         """
         task, back = self._task, self._policy.looks_back(self._task.rounds)
         askable = [device for device in able if device not in state.delivered]
-        draw = Draw(
+        draw = SelectionInput(
             candidates={device: self._counts(device, terms) for device in askable},
             wanted=self._wanted(state),
             seed=derive_seed(task.seed, command.round, command.attempt),
@@ -71,13 +78,13 @@ class Chooser:
         # A policy that looks back adds up thousands of rows; the others' answer is here at once.
         made = await asyncio.to_thread(self._policy.choose, draw) if back else self._policy.choose(draw)
         why = {**dict.fromkeys(state.delivered, DELIVERED), **made.why}
-        return Chosen(self._policy.name, made.devices, why, made.passed, bool(back))
+        return SelectedDevices(self._policy.name, made.devices, why, made.passed, bool(back))
 
     def _wanted(self, state: RoundState) -> int | None:
         wanted = self._rules.devices_per_round
         return None if wanted is None else max(1, wanted - len(state.delivered))
 
-    def _counts(self, device: str, terms: Terms) -> Counts:
+    def _counts(self, device: str, terms: Requirements) -> Counts:
         """Windows per class of label, and then one cell for each further target that the device learns.
 
         Where devices learn without labels, all windows that have the modality.
@@ -95,7 +102,7 @@ class Chooser:
             if name in names
         }
 
-    def _needed(self, askable: Sequence[str], state: RoundState, terms: Terms) -> frozenset[str]:
+    def _needed(self, askable: Sequence[str], state: RoundState, terms: Requirements) -> frozenset[str]:
         """Devices of which the round needs one: those that train, unless one of them has delivered."""
         if not terms.needs_training or any(map(self._roster.trains, state.delivered)):
             return frozenset()

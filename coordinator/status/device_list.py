@@ -9,24 +9,24 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from coordinator.admission.quarantine import Conduct, in_quarantine, read
+from coordinator.admission.quarantine import OffenceRecord, in_quarantine, read
 from coordinator.identity.store import DeviceRow
 from coordinator.storage import schema
-from coordinator.storage.database import Store
+from coordinator.storage.database import Database
 
 _DATABASE: Final = "coordinator.sqlite3"
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class LastSeen:
     """What the coordinator knows of one device."""
 
     status: str
     wall: float
-    quarantine: Conduct | None = None
+    quarantine: OffenceRecord | None = None
 
 
-def seen_devices(state_dir: Path) -> dict[str, Seen]:
+def seen_devices(state_dir: Path) -> dict[str, LastSeen]:
     """Devices that ever reported; none where the coordinator never ran.
 
     Raises:
@@ -34,19 +34,19 @@ def seen_devices(state_dir: Path) -> dict[str, Seen]:
     """
     if not (state_dir / _DATABASE).is_file():
         return {}
-    with Store(state_dir / _DATABASE, read_only=True) as store:
+    with Database(state_dir / _DATABASE, read_only=True) as store:
         rows = store.rows(sa.select(schema.devices))
         barred = dict(in_quarantine(read(store), time.time()))
-    found = {row["device"]: Seen(row["state"]["status"], row["wall"]) for row in rows}
+    found = {row["device"]: LastSeen(row["state"]["status"], row["wall"]) for row in rows}
     for device, conduct in barred.items():
-        known = found.get(device, Seen("never reported", conduct.since))
-        found[device] = Seen(known.status, known.wall, conduct)
+        known = found.get(device, LastSeen("never reported", conduct.since))
+        found[device] = LastSeen(known.status, known.wall, conduct)
     return found
 
 
 def all_devices(
     known: Sequence[DeviceRow],
-    seen: Mapping[str, Seen],
+    seen: Mapping[str, LastSeen],
     released_at: Callable[[str], float | None],
 ) -> list[dict[str, Any]]:
     """Every device by name, as a row for tables and programs; times in ISO 8601, UTC."""
@@ -54,7 +54,7 @@ def all_devices(
     return [_row(name, book.get(name), seen.get(name), released_at(name)) for name in sorted({*book, *seen})]
 
 
-def _row(name: str, row: DeviceRow | None, seen: Seen | None, released: float | None) -> dict[str, Any]:
+def _row(name: str, row: DeviceRow | None, seen: LastSeen | None, released: float | None) -> dict[str, Any]:
     conduct = seen.quarantine if seen is not None else None
     if conduct is not None and released is not None and released >= conduct.since:
         conduct = None
@@ -72,14 +72,14 @@ def _row(name: str, row: DeviceRow | None, seen: Seen | None, released: float | 
     }
 
 
-def _now(row: DeviceRow | None, seen: Seen | None) -> str | None:
+def _now(row: DeviceRow | None, seen: LastSeen | None) -> str | None:
     """What it last said of itself; of a revoked one nothing is believed: not even its end is heard."""
     if row is not None and row.status == "revoked":
         return None if seen is None else "not heard"
     return None if seen is None else seen.status
 
 
-def _note(row: DeviceRow | None, conduct: Conduct | None) -> str:
+def _note(row: DeviceRow | None, conduct: OffenceRecord | None) -> str:
     if conduct is not None:
         return f"in quarantine until {_when(conduct.until)[:16]}: {conduct.reason}"
     if row is None:

@@ -7,13 +7,13 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from coordinator.admission.quarantine import read as conduct
-from coordinator.aggregation.reported_metrics import names_of
+from coordinator.aggregation.reported_metrics import reported_metric_names
 from coordinator.fleet.serving_routes import unserved
 from coordinator.recovery.folder_owner import DATABASE
 from coordinator.recovery.rebuild import META as SALVAGED
 from coordinator.round_machine.queries import replay
 from coordinator.storage import schema
-from coordinator.storage.database import Store
+from coordinator.storage.database import Database
 from coordinator.storage.device_lists import MOST_NAMED, count_in, names_in
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Task
@@ -48,7 +48,7 @@ def read(state_dir: Path, *, last: int | None = None) -> dict[str, Any]:
     path = state_dir / DATABASE
     if not path.is_file():
         raise Misconfigured(f"state_dir: {path} is not there; has this coordinator ever run?")
-    with Store(path, read_only=True) as store:
+    with Database(path, read_only=True) as store:
         return _bounded(_read(store, last), last)
 
 
@@ -61,7 +61,7 @@ def _bounded(found: dict[str, Any], last: int | None) -> dict[str, Any]:
     return found | {"left_out": left_out}
 
 
-def _read(store: Store, last: int | None) -> dict[str, Any]:
+def _read(store: Database, last: int | None) -> dict[str, Any]:
     known = store.get_meta("task")
     task = None if known is None else Task.model_validate_json(known)
     state, _ = replay(store.journal())
@@ -71,7 +71,7 @@ def _read(store: Store, last: int | None) -> dict[str, Any]:
     parts = {row["version"]: row["by"] for row in store.rows(sa.select(schema.parts))}
     return {
         "task": None if task is None else task.name,
-        "reported": [] if task is None else list(names_of(task)),
+        "reported": [] if task is None else list(reported_metric_names(task)),
         "phase": state.phase.value,
         "round": state.round,
         "version": state.version,
@@ -109,7 +109,7 @@ def _read(store: Store, last: int | None) -> dict[str, Any]:
     }
 
 
-def _rounds(store: Store, versions: dict[int, dict[str, Any]], since: int) -> list[dict[str, Any]]:
+def _rounds(store: Database, versions: dict[int, dict[str, Any]], since: int) -> list[dict[str, Any]]:
     """Each round with how it was opened, who delivered what, and what came of it."""
     attempts, updates = schema.attempts, schema.updates
     rounds: dict[int, dict[str, Any]] = {}

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 
-class Parts(StrEnum):
+class HistoryParts(StrEnum):
     """Values of :data:`models.training.evaluation.Part`."""
 
     GROUP = "group"

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from coordinator.rollout.model import Course, Member, Phase, Rollout
-from coordinator.rollout.stage_gate import Counts
+from coordinator.rollout.model import Rollout, RolloutDevice, RolloutPhase, RolloutState
+from coordinator.rollout.stage_gate import StageCounts
 from coordinator.rollout.store import FILE, read_course, read_past
 from protocol.errors import Misconfigured
 from runtime.storage.sqlite import open_reader, sqlite_errors
@@ -22,7 +22,7 @@ _REASON: Final = 100
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
-def peek(state_dir: Path) -> tuple[Course, list[Rollout]]:
+def read_rollouts(state_dir: Path) -> tuple[RolloutState, list[Rollout]]:
     """All that was decided, and the rollouts before the last one, the newest first.
 
     Raises:
@@ -31,7 +31,7 @@ def peek(state_dir: Path) -> tuple[Course, list[Rollout]]:
     """
     file = state_dir / FILE
     if not file.is_file():
-        return Course(), []
+        return RolloutState(), []
     try:
         with sqlite_errors(file, opening=True), closing(open_reader(file)) as tables:
             tables.row_factory = sqlite3.Row
@@ -41,7 +41,7 @@ def peek(state_dir: Path) -> tuple[Course, list[Rollout]]:
         raise Misconfigured(f"{file}: the book of rollouts cannot be read: {error}"[:500]) from None
 
 
-def standing(course: Course) -> dict[str, Any] | None:
+def standing(course: RolloutState) -> dict[str, Any] | None:
     """The last rollout in short, for the coordinator's own status; None: there was none."""
     rollout = course.rollout
     if rollout is None:
@@ -54,7 +54,7 @@ def standing(course: Course) -> dict[str, Any] | None:
     }
 
 
-def waits(course: Course, hindered: Mapping[str, str] = _NOTHING) -> list[Wait]:
+def waits(course: RolloutState, hindered: Mapping[str, str] = _NOTHING) -> list[Wait]:
     """What the open rollout waits for, and who waits for its end.
 
     Args:
@@ -63,7 +63,7 @@ def waits(course: Course, hindered: Mapping[str, str] = _NOTHING) -> list[Wait]:
     """
     rollout, found = course.open, []
     if rollout is not None:
-        found.append(_paused(rollout) if rollout.phase is Phase.PAUSED else _stage(rollout, hindered))
+        found.append(_paused(rollout) if rollout.phase is RolloutPhase.PAUSED else _stage(rollout, hindered))
     if course.waiting is not None:
         what = course.waiting.release.words
         after = "it begins" if rollout is None else f"until rollout {rollout.number} is over"
@@ -82,7 +82,7 @@ def _stage(rollout: Rollout, hindered: Mapping[str, str]) -> Wait:
     if not stage:
         words = f"{told}: no device for it is here yet"
         return Wait("rollout", words, rollout.since, rollout.until, "it is paused")
-    counts = Counts.of(stage.values())
+    counts = StageCounts.of(stage.values())
     if rollout.good_since is not None:
         until = rollout.good_since + rollout.plan.soak_s
         words = f"{told}: {counts.words}; it must stay so for {span(rollout.plan.soak_s)}"
@@ -105,7 +105,7 @@ def _short(words: str) -> str:
     return words if len(words) <= _REASON else f"{words[:head]}...{words[head + 3 - _REASON :]}"
 
 
-def doing(member: Member) -> str:
+def doing(member: RolloutDevice) -> str:
     """A device's phase, for people."""
     if member.barred:
         return "quarantined or revoked"

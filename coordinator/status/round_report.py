@@ -16,7 +16,7 @@ def explained(found: Mapping[str, Any]) -> dict[str, Any]:
         ``round`` and ``attempts``, each with ``attempt``, ``policy``, ``outcome``, ``devices`` (``device``,
         ``why``, and ``update``: None, or ``size``, ``lost``, ``loss``, ``blobs``) and ``passed``: device ->
         why it was not selected, of those that came next. ``weighing``: None, or what a guided round made of
-        its devices (:class:`coordinator.aggregation.device_weights.Weighed`).
+        its devices (:class:`coordinator.aggregation.device_weights.WeightReport`).
     """
     updates = {update["device"]: update for update in found["updates"]}
     return {

@@ -6,17 +6,19 @@ from itertools import islice
 from typing import Final
 
 from coordinator.round_machine.closing import closes_at
-from coordinator.round_machine.events import Phase, RoundState, Rules
-from coordinator.rounds.progress import Outlook, lacking, saying
+from coordinator.round_machine.events import RoundPhase, RoundState, Rules
+from coordinator.rounds.progress import Outlook, explain_phase, lacking
 from runtime.waits import Wait
 
 _DEVICES: Final = 20
 """Missing devices that are named one by one."""
-_WORK: Final = frozenset({Phase.INITIALISING, Phase.AGGREGATING, Phase.EVALUATING, Phase.EXPORTING})
+_WORK: Final = frozenset(
+    {RoundPhase.INITIALISING, RoundPhase.AGGREGATING, RoundPhase.EVALUATING, RoundPhase.EXPORTING}
+)
 
 
 @dataclass(frozen=True)
-class Picture:
+class CoordinatorStatus:
     """All that the waits follow from. ``worker_s``: the most a worker's job takes; ``now``: unix seconds."""
 
     rules: Rules
@@ -33,7 +35,7 @@ class Picture:
     """Why the open attempt has the devices that it has."""
 
 
-def waits(seen: Picture) -> list[Wait]:
+def waits(seen: CoordinatorStatus) -> list[Wait]:
     """All of it, the most pressing first."""
     return [
         *_broker(seen),
@@ -45,32 +47,32 @@ def waits(seen: Picture) -> list[Wait]:
     ]
 
 
-def _broker(seen: Picture) -> Iterator[Wait]:
+def _broker(seen: CoordinatorStatus) -> Iterator[Wait]:
     if seen.broker is not None:
         yield seen.broker
 
 
-def _trouble(seen: Picture) -> Iterator[Wait]:
+def _trouble(seen: CoordinatorStatus) -> Iterator[Wait]:
     state = seen.state
     if state.retry_at is not None:
         words = state.trouble or "the last attempt failed"
         yield Wait("retry", words, state.since, state.retry_at, "it is tried again")
 
 
-def _phase(seen: Picture) -> Iterator[Wait]:
-    state, words = seen.state, saying(seen.rules, seen.state, seen.now, seen.outlook)
+def _phase(seen: CoordinatorStatus) -> Iterator[Wait]:
+    state, words = seen.state, explain_phase(seen.rules, seen.state, seen.now, seen.outlook)
     if state.phase in _WORK:
         if state.retry_at is None:
             yield Wait(
                 "worker", words, state.since, state.since + seen.worker_s, "it is given up and tried again"
             )
-    elif state.phase is Phase.WAITING:
+    elif state.phase is RoundPhase.WAITING:
         if state.enough_since is None:
             yield Wait("devices", words, state.since, None, "until enough devices are able")
         else:
             until = state.enough_since + seen.rules.spread_s
             yield Wait("devices", words, state.since, until, "the round is opened")
-    elif state.phase is Phase.COLLECTING:
+    elif state.phase is RoundPhase.COLLECTING:
         closes = "the round closes, or is offered anew where too few are here"
         ends = closes_at(seen.rules, state)
         yield Wait("updates", words, state.since, ends, closes)
@@ -83,19 +85,19 @@ def _phase(seen: Picture) -> Iterator[Wait]:
             yield Wait(f"update of {device}", words, state.since, ends, "the round goes on without it")
 
 
-def _graphs(seen: Picture) -> Iterator[Wait]:
+def _graphs(seen: CoordinatorStatus) -> Iterator[Wait]:
     """Of the feature graphs, while there are rounds that they are for."""
-    if seen.graphs is not None and seen.state.phase is not Phase.DONE:
+    if seen.graphs is not None and seen.state.phase is not RoundPhase.DONE:
         yield seen.graphs
 
 
-def _secrets(seen: Picture) -> Iterator[Wait]:
+def _secrets(seen: CoordinatorStatus) -> Iterator[Wait]:
     """No round waits for it, and what the rounds are for does."""
     if seen.secrets:
         yield Wait("secrets", seen.secrets, None, None, "until they are one")
 
 
-def _quarantines(seen: Picture) -> Iterator[Wait]:
+def _quarantines(seen: CoordinatorStatus) -> Iterator[Wait]:
     """Of devices that a round could have otherwise."""
-    if seen.state.phase in {Phase.WAITING, Phase.COLLECTING}:
+    if seen.state.phase in {RoundPhase.WAITING, RoundPhase.COLLECTING}:
         yield from seen.quarantines

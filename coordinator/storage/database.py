@@ -25,7 +25,7 @@ from coordinator.storage.migrations import TableVersion, keep_copy, require_read
 from protocol.errors import LichenError, Misconfigured, Transient
 from runtime.storage import sqlite
 from runtime.storage.files import after_commit, before_commit
-from runtime.storage.folder_lock import Owner
+from runtime.storage.folder_lock import FolderLock
 
 OTHERS: Final = "(others)"
 """The device under which refusals are counted when there are too many names."""
@@ -54,7 +54,7 @@ def is_damage(error: DatabaseError) -> bool:
 def _sorted(error: DatabaseError, path: Path, *, opening: bool = False) -> LichenError:
     """As :func:`runtime.storage.sqlite.sorted_error`; damage found at the opening is salvaged."""
     if opening and is_damage(error):
-        return Damaged(f"{path}: cannot be used as the coordinator's database: {error.orig}")
+        return DatabaseDamaged(f"{path}: cannot be used as the coordinator's database: {error.orig}")
     found = error.orig
     if not isinstance(found, sqlite3.Error):
         return Transient(f"{path}: {found}")
@@ -66,11 +66,11 @@ def _open_writer(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(path, check_same_thread=False, timeout=sqlite.WAIT_S)
 
 
-class Damaged(Misconfigured):
+class DatabaseDamaged(Misconfigured):
     """The database is not what was written; :mod:`coordinator.recovery.rebuild` mends that at the start."""
 
 
-class Store:
+class Database:
     """Open (and create, unless ``read_only``) ``coordinator.sqlite3``; its pages are checked.
 
     Raises:
@@ -83,7 +83,7 @@ class Store:
         self.path = path
         self._lock = threading.RLock()
         self._refusal_rows = -1
-        self._alone = None if read_only else Owner(path.with_suffix(".lock"), "coordinator")
+        self._alone = None if read_only else FolderLock(path.with_suffix(".lock"), "coordinator")
         opened = sqlite.open_reader if read_only else _open_writer
         self._engine = sa.create_engine("sqlite://", poolclass=StaticPool, creator=lambda: opened(path))
         try:
@@ -107,7 +107,7 @@ class Store:
             # Not quick_check: it passes over what the indexes say, and every look-up goes through one.
             checked = str(connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar_one())
             if checked != "ok":
-                raise Damaged(f"{self.path}: the coordinator's database is damaged: {checked}")
+                raise DatabaseDamaged(f"{self.path}: the coordinator's database is damaged: {checked}")
         tables = TableVersion.of(self._raw.execute)
         require_readable(self.path, tables, schema.VERSION)
         found = tables.version
@@ -118,7 +118,7 @@ class Store:
             )
         if not read_only:
             if found >= schema.VERSION and (trouble := schema.unsound(connection.exec_driver_sql)):
-                raise Damaged(f"{self.path}: the coordinator's database is damaged: {trouble}")
+                raise DatabaseDamaged(f"{self.path}: the coordinator's database is damaged: {trouble}")
             self._bring_up_to_date(found)
         connection.commit()
 
@@ -263,10 +263,10 @@ class Store:
             rows = self.rows(query)
             for row in rows:
                 if row["crc"] not in (None, _crc(row["now"], row["event"])):
-                    raise Damaged(f"{self.path}: events: row {row['seq']} is not what was written")
+                    raise DatabaseDamaged(f"{self.path}: events: row {row['seq']} is not what was written")
             return [(row["now"], JOURNALED.validate_python(unpacked(row["event"]))) for row in rows]
         except (ValueError, TypeError) as error:  # no JSON, no number, no event: rows older than checksums
-            raise Damaged(f"{self.path}: events: a row cannot be read: {error}"[:500]) from None
+            raise DatabaseDamaged(f"{self.path}: events: a row cannot be read: {error}"[:500]) from None
 
     def count_refusals(self, device: str, reason: str, count: int, detail: str, wall: float) -> None:
         """Add to what was refused, per device and reason; beyond a bound of rows under ``(others)``."""

@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from coordinator.storage import schema
-from coordinator.storage.database import Store
+from coordinator.storage.database import Database
 from coordinator.storage.private_blobs import OWN_LIMITS
 from coordinator.storage.run_id import RunId
 from models.contract import Blobs, Evaluation, Tensors
@@ -26,7 +26,7 @@ from protocol.tasks.task import Task
 from runtime.storage.blob_store import BlobStore
 
 
-class Registry:
+class ModelRegistry:
     """Versions of one task. Thread-safe as its store and blob store are.
 
     Args:
@@ -36,7 +36,7 @@ class Registry:
         run: part of version 0's manifest; None: left out.
     """
 
-    def __init__(self, store: Store, blobs: BlobStore, task: Task, run: RunId | None = None) -> None:
+    def __init__(self, store: Database, blobs: BlobStore, task: Task, run: RunId | None = None) -> None:
         self._run = run
         self._store = store
         self._blobs = blobs

@@ -24,7 +24,7 @@ _MOST: Final = 20_000
 """Blobs whose owner is remembered."""
 
 
-def parts_of(task: Task) -> tuple[str, ...]:
+def private_parts(task: Task) -> tuple[str, ...]:
     """First words of the names of such blobs; of most methods none."""
     spec = methods().get(task.method)
     return () if spec is None else spec.owned
@@ -36,17 +36,17 @@ def owner_of(blob: str, parts: tuple[str, ...]) -> str:
     return device if part in parts else _NOBODY
 
 
-def shared(task: Task, state: Blobs) -> Blobs:
+def without_private_blobs(task: Task, state: Blobs) -> Blobs:
     """A state without what belongs to single devices; the blobs are the same objects."""
-    parts = parts_of(task)
+    parts = private_parts(task)
     return {name: tensors for name, tensors in state.items() if not owner_of(name, parts)}
 
 
-class Owners:
+class BlobOwnership:
     """Says who may have a blob. Thread-safe; a blob is read once, and not at all where nothing is owned."""
 
     def __init__(self, task: Task, blobs: BlobStore) -> None:
-        self._parts = parts_of(task)
+        self._parts = private_parts(task)
         self._blobs = blobs
         self._known: dict[str, str] = {}
 

@@ -122,7 +122,7 @@ standing = Table(
     Column("device", String, primary_key=True),
     Column("record", String, nullable=False),
 )
-"""How devices have behaved (``coordinator.admission.quarantine.Conduct`` as JSON)."""
+"""How devices have behaved (``coordinator.admission.quarantine.OffenceRecord`` as JSON)."""
 
 attempts = Table(
     "attempts",

@@ -73,7 +73,7 @@ class Design:
 IDENTITIES: Final = Design("identity.sqlite3", _SCHEMA, VERSION, READABLE_FROM, UPGRADES, _LOST)
 
 
-class Tables:
+class SharedSqlite:
     """One connection, shared by threads behind a lock; other processes have their own.
 
     Args:

@@ -13,15 +13,15 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from coordinator.round_machine.batch import Offered
+from coordinator.round_machine.batch import ReceivedUpdate
 from coordinator.storage import schema
-from coordinator.storage.database import Store
+from coordinator.storage.database import Database
 from coordinator.storage.frame_files import group_name, pack
 from models.worker import update_views
 from protocol.errors import Refused
 from runtime.storage.files import remove, remove_tree, write_atomic
 
-LOST: Final = ".lost"
+VOID_SUFFIX: Final = ".lost"
 _OF_ROUNDS: Final = (schema.updates, schema.device_metrics, schema.attempts, schema.weighings)
 _DETAILED: Final = sa.or_(
     schema.versions.c.confusion.is_not(sa.null()),
@@ -39,7 +39,7 @@ MAX_WITHDRAWN_OF_ALL: Final = 5_000
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class AcceptedUpdate:
     """One accepted update: who, which bytes, and where they lie (``size`` None: the whole file)."""
 
     device: str
@@ -69,7 +69,7 @@ class Journal:
     ``keeps_messages``: also the method's own message of each device's last one.
     """
 
-    def __init__(self, store: Store, root: Path, *, keeps_messages: bool = False) -> None:
+    def __init__(self, store: Database, root: Path, *, keeps_messages: bool = False) -> None:
         self._store = store
         self._root = root
         self._keeps_messages = keeps_messages
@@ -107,13 +107,13 @@ class Journal:
         write_atomic(self._mark(round_, digest), b"")
 
     def _mark(self, round_: int, digest: str) -> Path:
-        return self._root / str(round_) / f"{digest}{LOST}"
+        return self._root / str(round_) / f"{digest}{VOID_SUFFIX}"
 
     def write(self, round_: int, digest: str, payload: bytes) -> None:
         """Put a frame on disk. Without a row it counts for nothing, and goes with its round's folder."""
         write_atomic(self.path(round_, digest), payload)
 
-    def record(self, update: Offered, wall: float) -> None:
+    def record(self, update: ReceivedUpdate, wall: float) -> None:
         """Write the update's row; the driver calls it in the transaction of the machine's event."""
         device, round_ = update.header.device, update.header.round
         if device in self._unconfirmed:  # the same bytes as an update that was withdrawn: they count now
@@ -170,18 +170,18 @@ class Journal:
         found = self._store.rows(query)
         return str(found[0]["digest"]) if found else None
 
-    def entries(self, round_: int, devices: Iterable[str]) -> list[Entry]:
+    def entries(self, round_: int, devices: Iterable[str]) -> list[AcceptedUpdate]:
         """The updates of these devices, in the order of their names."""
         table = schema.updates
         query = sa.select(table).where(table.c.round == round_).order_by(table.c.device)
         wanted = set(devices)
         return [self._entry(row) for row in self._store.rows(query) if row["device"] in wanted]
 
-    def _entry(self, row: Mapping[str, Any]) -> Entry:
+    def _entry(self, row: Mapping[str, Any]) -> AcceptedUpdate:
         if not row["file"]:
-            return Entry(row["device"], row["digest"], self.path(row["round"], row["digest"]))
+            return AcceptedUpdate(row["device"], row["digest"], self.path(row["round"], row["digest"]))
         path = self._root / str(row["round"]) / row["file"]
-        return Entry(row["device"], row["digest"], path, row["at"], row["size"])
+        return AcceptedUpdate(row["device"], row["digest"], path, row["at"], row["size"])
 
     def told(self, round_: int, devices: Iterable[str]) -> list[tuple[int, dict[str, float]]]:
         """Samples and metrics that the headers of these devices' updates name, in no order."""

@@ -17,7 +17,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 import structlog
 
-from coordinator.storage.database import OTHERS, Store
+from coordinator.storage.database import OTHERS, Database
 from protocol.errors import Refused, Transient
 from runtime.clock import Clock
 
@@ -40,10 +40,10 @@ def _cut(detail: str) -> str:
     return detail.encode()[:_DETAIL_BYTES].decode(errors="ignore")
 
 
-class Ledger:
+class WriteBehindBuffer:
     """Takes at any rate, writes at one. :meth:`save` may run in any thread."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, store: Database, clock: Clock) -> None:
         self._store = store
         self._clock = clock
         self._lock = threading.Lock()

@@ -65,7 +65,7 @@ def ahead_words(ahead_s: float) -> str:
     )
 
 
-class Bundle(Wire):
+class BundleTarget(Wire):
     """What devices may run."""
 
     task: Name
@@ -73,7 +73,7 @@ class Bundle(Wire):
     ref: BlobRef
 
 
-class Published(Wire):
+class PublishedMetadata(Wire):
     """``published.json``."""
 
     timestamp: Text
@@ -173,11 +173,11 @@ class Repository:
             raise Misconfigured(f"{self.key_file(keyid)}: not the key that the root names")
         return key
 
-    def published(self) -> Published | None:
+    def published(self) -> PublishedMetadata | None:
         """What devices get now; None: nothing yet, or what is there is damaged: it is signed anew."""
         with disk_errors(self.folder):
             try:
-                return Published.model_validate_json((self.folder / "published.json").read_bytes())
+                return PublishedMetadata.model_validate_json((self.folder / "published.json").read_bytes())
             except (FileNotFoundError, ValidationError):
                 return None
 
@@ -192,7 +192,9 @@ class Repository:
         issued = self.root().issued
         return max(0.0, signed - wall, 0.0 if issued is None else unix(issued) - wall)
 
-    def publish(self, bundles: Sequence[Bundle], wall: float, *, anew: bool = False) -> Published:
+    def publish(
+        self, bundles: Sequence[BundleTarget], wall: float, *, anew: bool = False
+    ) -> PublishedMetadata:
         """Sign what is due; where nothing is, what was published.
 
         All three are signed at once: a snapshot that stayed would be an old one to devices, where this
@@ -234,12 +236,12 @@ class Repository:
 class _Before:
     """What was published before."""
 
-    published: Published
+    published: PublishedMetadata
     pieces: tuple[tuple[Metadata, Envelope], ...]
     """Timestamp, snapshot, targets."""
 
     @classmethod
-    def of(cls, published: Published | None, root: Root) -> "_Before | None":
+    def of(cls, published: PublishedMetadata | None, root: Root) -> "_Before | None":
         """None: nothing was, it is damaged, or it was signed by keys that the root does not name any more.
 
         Devices forget what such keys signed when they take the root: neither versions nor times follow it.
@@ -274,7 +276,9 @@ class _Before:
         return same and self.latest - AHEAD_S <= wall < self.latest + again_s
 
 
-def _signed(key: Key, version: int, now: float, lasts_s: float, listed: Mapping[str, object]) -> Published:
+def _signed(
+    key: Key, version: int, now: float, lasts_s: float, listed: Mapping[str, object]
+) -> PublishedMetadata:
     """The innermost first: each names the one before."""
     texts: dict[str, str] = {}
     said: dict[str, object] = {"targets": listed}
@@ -284,4 +288,4 @@ def _signed(key: Key, version: int, now: float, lasts_s: float, listed: Mapping[
         data = key.signs(draft(role, version, now, lasts_s, said)).encode()
         texts[role] = data.decode()
         said = {"meta": {file: {"version": version, **File.of(data)}}}
-    return Published(**texts)
+    return PublishedMetadata(**texts)

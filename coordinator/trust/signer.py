@@ -19,7 +19,7 @@ from coordinator.trust.repository import (
     DAY_S,
     FOLDER,
     TOO_MANY_ROOTS,
-    Bundle,
+    BundleTarget,
     Repository,
     ahead_words,
 )
@@ -49,7 +49,7 @@ class Signer:
     """When the newest root's file was written, in nanoseconds."""
 
 
-class Vouching(Protocol):
+class PointerSigner(Protocol):
     """Who signs."""
 
     @property
@@ -65,7 +65,7 @@ class Vouching(Protocol):
         """
 
     def vouched(
-        self, pointer: ModelPointer, bundles: Sequence[Bundle], device: str | None = None
+        self, pointer: ModelPointer, bundles: Sequence[BundleTarget], device: str | None = None
     ) -> ModelPointer:
         """The pointer, signed, with what vouches for all ``bundles``. Blocks for a disk.
 
@@ -89,7 +89,7 @@ class Vouching(Protocol):
         """The same; nothing is signed, so none is added, until this is left. Blocks for who signs."""
 
 
-class Unsigned:
+class NoSigner:
     """Of a fleet without a root."""
 
     fleet = ""
@@ -99,7 +99,7 @@ class Unsigned:
         return None
 
     def vouched(
-        self, pointer: ModelPointer, bundles: Sequence[Bundle], device: str | None = None
+        self, pointer: ModelPointer, bundles: Sequence[BundleTarget], device: str | None = None
     ) -> ModelPointer:
         """As it is."""
         del bundles, device
@@ -122,7 +122,7 @@ class Unsigned:
 class _Last:
     """What was signed last."""
 
-    bundles: tuple[Bundle, ...]
+    bundles: tuple[BundleTarget, ...]
     vouchers: Vouchers
     signer: Signer
     again_at: float
@@ -135,7 +135,7 @@ class _Last:
         return tuple(ref.digest for ref in (*told.roots, told.timestamp, told.snapshot, told.targets))
 
 
-class Vouchsafe:
+class TufSigner:
     """Of a fleet with one. Thread-safe."""
 
     def __init__(self, repository: Repository, blobs: BlobStore, clock: Clock, fleet: str) -> None:
@@ -148,16 +148,16 @@ class Vouchsafe:
         self._signer: Signer | None = None
 
     def signer(self) -> Signer | None:
-        """See :class:`Vouching`."""
+        """See :class:`PointerSigner`."""
         if not self._repository.exists:
             return None
         with self._lock:
             return self._signer_now()
 
     def vouched(
-        self, pointer: ModelPointer, bundles: Sequence[Bundle], device: str | None = None
+        self, pointer: ModelPointer, bundles: Sequence[BundleTarget], device: str | None = None
     ) -> ModelPointer:
-        """See :class:`Vouching`."""
+        """See :class:`PointerSigner`."""
         if not self._repository.exists:
             return pointer
         with self._lock:
@@ -170,7 +170,7 @@ class Vouchsafe:
         return pointer.model_copy(update={"trust": last.vouchers, "decision": decision})
 
     def due(self) -> bool:
-        """See :class:`Vouching`."""
+        """See :class:`PointerSigner`."""
         if not self._repository.exists:
             return False
         last = self._last
@@ -198,7 +198,7 @@ class Vouchsafe:
             raise Misconfigured(f"{repository.folder}: {TOO_MANY_ROOTS}")
         return Signer(repository.online(), repository.root().version, roots, written)
 
-    def _sign(self, bundles: Sequence[Bundle]) -> "_Last":
+    def _sign(self, bundles: Sequence[BundleTarget]) -> "_Last":
         wall, last = self._clock.wall(), self._last
         signer = self._signer_now()
         # Once a start: where the folder is a restored copy, devices know newer metadata than is here.
@@ -213,18 +213,18 @@ class Vouchsafe:
         return _Last(tuple(bundles), Vouchers(roots=signer.roots, **refs), signer, again_at)
 
     def kept(self) -> tuple[str, ...]:
-        """See :class:`Vouching`."""
+        """See :class:`PointerSigner`."""
         roots = () if self._signer is None else tuple(ref.digest for ref in self._signer.roots)
         return roots if self._last is None else (*roots, *self._last.blobs)
 
     @contextmanager
     def held(self) -> Iterator[tuple[str, ...]]:
-        """See :class:`Vouching`."""
+        """See :class:`PointerSigner`."""
         with self._lock:
             yield self.kept()
 
 
-def vouching_of(settings: CoordinatorSettings, blobs: BlobStore, clock: Clock) -> Vouching:
+def vouching_of(settings: CoordinatorSettings, blobs: BlobStore, clock: Clock) -> PointerSigner:
     """Who signs for this coordinator; ``lichen coordinator trust init`` works while it runs.
 
     Raises:
@@ -233,7 +233,7 @@ def vouching_of(settings: CoordinatorSettings, blobs: BlobStore, clock: Clock) -
     repository = repository_of(settings)
     if repository.exists:
         repository.online()
-    return Vouchsafe(repository, blobs, clock, settings.fleet)
+    return TufSigner(repository, blobs, clock, settings.fleet)
 
 
 def repository_of(settings: CoordinatorSettings) -> Repository:
@@ -246,8 +246,8 @@ def repository_of(settings: CoordinatorSettings) -> Repository:
     )
 
 
-async def again_and_again(
-    vouching: Vouching, announce: Callable[[], Awaitable[bool]], clock: Clock, every_s: float
+async def resign_periodically(
+    vouching: PointerSigner, announce: Callable[[], Awaitable[bool]], clock: Clock, every_s: float
 ) -> None:
     """Announce, for ever, when it is time to sign anew."""
     while True:

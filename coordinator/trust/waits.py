@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator
 from typing import Final
 
 from coordinator.config.coordinator import CoordinatorSettings
-from coordinator.fleet.device_registry import Roster
+from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.trust.repository import AHEAD_S, ahead_words
 from coordinator.trust.signer import repository_of
 from protocol.errors import LichenError
@@ -15,7 +15,9 @@ from runtime.waits import Wait
 MAX_LISTED_DEVICES: Final = 5
 
 
-def waits(settings: CoordinatorSettings, now: float, roster: Roster, barred: Collection[str]) -> list[Wait]:
+def waits(
+    settings: CoordinatorSettings, now: float, roster: DeviceRegistry, barred: Collection[str]
+) -> list[Wait]:
     """That what is published was signed later than now, and devices that do not act on what came last.
 
     Args:
@@ -35,7 +37,7 @@ def _ahead(settings: CoordinatorSettings, now: float) -> Iterator[Wait]:
             yield Wait("signatures", ahead_words(ahead_s), None, now + ahead_s, "the clock has caught up")
 
 
-def _distrust(roster: Roster, barred: Collection[str]) -> Iterator[Wait]:
+def _distrust(roster: DeviceRegistry, barred: Collection[str]) -> Iterator[Wait]:
     found = []
     for name in roster.online():
         device = roster.get(name)

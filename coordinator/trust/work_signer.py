@@ -4,8 +4,8 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from coordinator.storage.database import Store
-from coordinator.trust.signer import Signer, Vouching
+from coordinator.storage.database import Database
+from coordinator.trust.signer import PointerSigner, Signer
 from protocol.messages import BlobRef, Offer
 from protocol.tasks.announcement import TaskAnnouncement
 from protocol.trust.signed_work import draft_offer, draft_task
@@ -27,7 +27,7 @@ class WorkSigner:
         clock: serials follow it, so that they rise also where the store was lost.
     """
 
-    def __init__(self, vouching: Vouching, store: Store, clock: Clock) -> None:
+    def __init__(self, vouching: PointerSigner, store: Database, clock: Clock) -> None:
         self._vouching = vouching
         self._store = store
         self._clock = clock

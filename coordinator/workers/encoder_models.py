@@ -17,9 +17,9 @@ import structlog
 from pydantic import Field, ValidationError
 
 from coordinator.errors import in_words
-from coordinator.fleet.device_registry import Roster
-from coordinator.fleet.requirements import Terms, sends_prototypes_alone, terms_of
-from coordinator.storage.database import Store
+from coordinator.fleet.device_registry import DeviceRegistry
+from coordinator.fleet.requirements import Requirements, requirements_of, sends_prototypes_alone
+from coordinator.storage.database import Database
 from coordinator.workers.jobs import Jobs
 from protocol.base import Digest, Wire
 from protocol.errors import LichenError, Refused, Transient
@@ -43,7 +43,7 @@ MAKING: Final = "they are being made"
 AGAIN: Final = "; it is tried again now"
 
 
-class Kept(Wire):
+class EncoderModelRecord(Wire):
     """What is known of the graphs, on disk.
 
     Attributes:
@@ -67,24 +67,24 @@ def made_for(task: Task) -> str:
     return digest(f"{metadata.version('lichen')} {parts}".encode())
 
 
-def kept(store: Store, task: Task) -> Kept:
+def kept(store: Database, task: Task) -> EncoderModelRecord:
     """What is on disk; nothing where that is of another task or release, or damaged."""
-    nothing = Kept(made_for=made_for(task))
+    nothing = EncoderModelRecord(made_for=made_for(task))
     try:
-        found = Kept.model_validate_json(store.get_meta(META) or "")
+        found = EncoderModelRecord.model_validate_json(store.get_meta(META) or "")
     except ValidationError:
         return nothing
     whole = not found.graphs or set(found.graphs) == set(task.modality_names)
     return found if found.made_for == nothing.made_for and whole else nothing
 
 
-def terms_kept(store: Store, task: Task) -> Terms:
+def terms_kept(store: Database, task: Task) -> Requirements:
     """The terms as a look from outside sees them."""
     found = kept(store, task)
-    return terms_of(task, "" if found.graphs else found.why)
+    return requirements_of(task, "" if found.graphs else found.why)
 
 
-def wait_for(found: Kept, roster: Roster, terms: Terms) -> Wait | None:
+def wait_for(found: EncoderModelRecord, roster: DeviceRegistry, terms: Requirements) -> Wait | None:
     """The wait for the graphs, where a device has a use for them and they are not here."""
     if found.graphs or not terms.wants_graphs or not roster.prototypers:
         return None
@@ -93,7 +93,7 @@ def wait_for(found: Kept, roster: Roster, terms: Terms) -> Wait | None:
     return Wait("feature graphs", words, found.since, found.until, "they are here, or are tried again")
 
 
-class Graphs:
+class EncoderModels:
     """One service. It waits until the roster has a device that needs the graphs.
 
     It sets ``changes`` when devices of role prototype can take part, or cannot any more.
@@ -102,10 +102,10 @@ class Graphs:
     def __init__(  # noqa: PLR0917 - each of another type: no two can be mistaken for each other
         self,
         task: Task,
-        store: Store,
+        store: Database,
         blobs: BlobStore,
         jobs: Jobs,
-        roster: Roster,
+        roster: DeviceRegistry,
         clock: Clock,
         worker_s: float,
         changes: Signal,
@@ -124,9 +124,9 @@ class Graphs:
         self._sound = False
         self._failed = ""
         """Why they could not be made the last time, in words."""
-        self._terms = terms_of(task, NOT_YET)
+        self._terms = requirements_of(task, NOT_YET)
 
-    def terms(self) -> Terms:
+    def terms(self) -> Requirements:
         """What a device needs for a round, as of now."""
         return self._terms
 
@@ -172,7 +172,7 @@ class Graphs:
         sound = bool(self._kept.graphs) and await asyncio.to_thread(self._look)
         if sound != self._sound:
             self._sound = sound
-            self._terms = terms_of(self._task, "" if sound else NOT_YET)
+            self._terms = requirements_of(self._task, "" if sound else NOT_YET)
             self._changes.set()
         return sound
 
@@ -199,15 +199,15 @@ class Graphs:
     def _keep(self, made: Mapping[str, bytes]) -> None:
         with self._lock:
             refs = {name: self._blobs.put(made[name]) for name in self._task.modality_names}
-            found = Kept(made_for=made_for(self._task), graphs=refs, why="")
+            found = EncoderModelRecord(made_for=made_for(self._task), graphs=refs, why="")
             self._store.put_meta({META: found.model_dump_json()})
             self._kept = found
 
     async def _say(self, why: str, until: float) -> None:
         """Why there are none; on disk too, for ``status``."""
         since = self._clock.wall() if self._kept.since is None else self._kept.since
-        found = Kept(made_for=made_for(self._task), why=why, since=since, until=until)
-        self._kept, self._terms = found, terms_of(self._task, why)
+        found = EncoderModelRecord(made_for=made_for(self._task), why=why, since=since, until=until)
+        self._kept, self._terms = found, requirements_of(self._task, why)
         self._changes.set()
         with contextlib.suppress(LichenError):  # a full disk: the words stay in memory
             await asyncio.to_thread(self._store.put_meta, {META: found.model_dump_json()})

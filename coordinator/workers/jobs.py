@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from coordinator.config.coordinator import WorkerSettings
 from coordinator.errors import no_room
-from coordinator.storage.update_journal import Entry
+from coordinator.storage.update_journal import AcceptedUpdate
 from coordinator.workers.labelled_data import announced
 from models.contract import Blobs, Evaluation, Tensors
 from models.registry import methods
@@ -49,7 +49,7 @@ def _identity(file: Path) -> tuple[int, int] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Lineage:
+class ExportLineage:
     """What a bundle says about where it comes from."""
 
     version: int
@@ -59,7 +59,7 @@ class Lineage:
 
 
 @dataclass(frozen=True, slots=True)
-class Bundle:
+class ExportedBundle:
     """An exported bundle, and what the parity gate measured."""
 
     data: bytes
@@ -75,14 +75,14 @@ class Jobs(Protocol):
     async def evaluate(self, state: Blobs) -> Evaluation:
         """Judge a version on the configured windows."""
 
-    async def export(self, state: Blobs, lineage: Lineage) -> Bundle:
+    async def export(self, state: Blobs, lineage: ExportLineage) -> ExportedBundle:
         """Turn a version into a bundle."""
 
     async def features(self) -> dict[str, bytes]:
         """The task's feature graphs, one for each modality."""
 
     async def view(
-        self, state: Blobs, entries: Sequence[Entry], limits: Limits
+        self, state: Blobs, entries: Sequence[AcceptedUpdate], limits: Limits
     ) -> tuple[dict[str, Tensors], dict[str, Refused]]:
         """Of a guided round: what the labelled windows look like through each update's model.
 
@@ -141,7 +141,7 @@ class WorkerJobs:
         several = spec is not None and spec.routed
         self._export = Worker("export", idle_s=settings.idle_s, warm=several, hidden=hidden)
         self._one_model = spec is not None and spec.one_model
-        self._exported: Bundle | None = None
+        self._exported: ExportedBundle | None = None
         self._known = None if windows is None else _identity(windows)
         shutil.rmtree(root, ignore_errors=True)
 
@@ -168,7 +168,7 @@ class WorkerJobs:
             await self._learn.run(folder, self._settings.timeout_s)
             return await asyncio.to_thread(job_folder.read_evaluation, folder)
 
-    async def export(self, state: Blobs, lineage: Lineage) -> Bundle:
+    async def export(self, state: Blobs, lineage: ExportLineage) -> ExportedBundle:
         """Run an export job; where all versions have one model, the first time only, after each start."""
         if self._exported is not None:
             return await asyncio.to_thread(_packed_again, self._exported, lineage)
@@ -179,7 +179,7 @@ class WorkerJobs:
         self._exported = made if self._one_model else None
         return made
 
-    def _write_export(self, folder: Path, state: Blobs, lineage: Lineage) -> None:
+    def _write_export(self, folder: Path, state: Blobs, lineage: ExportLineage) -> None:
         job_folder.write_state(folder / "state.npz", state)
         job = {
             "kind": "export",
@@ -204,7 +204,7 @@ class WorkerJobs:
             return await asyncio.to_thread(_read_graphs, folder, self._task)
 
     async def view(
-        self, state: Blobs, entries: Sequence[Entry], limits: Limits
+        self, state: Blobs, entries: Sequence[AcceptedUpdate], limits: Limits
     ) -> tuple[dict[str, Tensors], dict[str, Refused]]:
         """Run a view job."""
         frames = tuple(entry.frame for entry in entries)
@@ -262,14 +262,16 @@ class WorkerJobs:
         await self._export.close()
 
 
-def _read_bundle(folder: Path) -> Bundle:
+def _read_bundle(folder: Path) -> ExportedBundle:
     try:
-        return Bundle((folder / "bundle.zip").read_bytes(), json.loads((folder / "result.json").read_bytes()))
+        return ExportedBundle(
+            (folder / "bundle.zip").read_bytes(), json.loads((folder / "result.json").read_bytes())
+        )
     except (OSError, ValueError) as error:
         raise Transient(f"the export left no readable bundle in {folder}: {error}") from None
 
 
-def _packed_again(before: Bundle, lineage: Lineage) -> Bundle:
+def _packed_again(before: ExportedBundle, lineage: ExportLineage) -> ExportedBundle:
     """The bundle that an export of this version would make, from another version's of the same model."""
     manifest, files = unpack(before.data)
     said = {
@@ -280,7 +282,7 @@ def _packed_again(before: Bundle, lineage: Lineage) -> Bundle:
         "metrics": lineage.metrics,
     }
     data = pack(manifest.model_copy(update=said), files)
-    return Bundle(data, before.result | {"size": len(data), "digest": digest(data)})
+    return ExportedBundle(data, before.result | {"size": len(data), "digest": digest(data)})
 
 
 def _read_graphs(folder: Path, task: Task) -> dict[str, bytes]:

@@ -16,9 +16,9 @@ from edge_agent.deployment.bundle_store import read_current
 from edge_agent.identity.files import read_small
 from edge_agent.identity.fleet_secret import secret_path
 from edge_agent.inference.onnx_models.completion_model import GraphModel
-from edge_agent.inference.question_answers import Answers, Asked, stamped
+from edge_agent.inference.question_answers import Answers, AskedQuestion, stamped
 from edge_agent.knowledge_graph.question_file import Question
-from edge_agent.knowledge_graph.reader import GraphReader, Snapshot
+from edge_agent.knowledge_graph.reader import GraphReader, GraphSnapshot
 from edge_agent.tasks.private_tensors import PrivateTensors
 from edge_agent.tasks.task_store import TASK_FILE
 from models.knowledge_graph.data.graph import Graph
@@ -94,7 +94,7 @@ def _answered(
     answers = Answers(PrivateTensors(settings.state_dir / "private"))
     if why := answers.why_not(model, task):
         raise Transient(why)
-    asked = Asked(task, (question,), _snapshot(settings, settings.graph, task), begun)
+    asked = AskedQuestion(task, (question,), _snapshot(settings, settings.graph, task), begun)
     (line,) = answers.lines(model, asked)
     if "why" in line:
         graph = asked.snapshot.graph
@@ -144,7 +144,7 @@ def _model(settings: AgentSettings, task: Task) -> GraphModel:
     return GraphModel(folder / current.digest, settings.infer.threads)
 
 
-def _snapshot(settings: AgentSettings, graph: GraphSettings, task: Task) -> Snapshot:
+def _snapshot(settings: AgentSettings, graph: GraphSettings, task: Task) -> GraphSnapshot:
     """Names and facts; features are in the embeddings."""
     facts = graph.model_copy(update={"features": {}, "masks": None})
     found = GraphReader(facts, secret_path(settings), task, ()).look(0.0)

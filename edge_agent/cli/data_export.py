@@ -14,7 +14,7 @@ import typer
 
 from edge_agent.config.agent import AgentSettings, read, read_task
 from edge_agent.tasks.task_store import TASK_FILE, read_kept
-from edge_agent.windows.rows import Row, as_set, whole_bytes
+from edge_agent.windows.rows import WindowRow, as_set, whole_bytes
 from edge_agent.windows.store import MAX_READ_BYTES, grid_digest
 from models.contract import WindowSet
 from models.data import window_set
@@ -100,7 +100,7 @@ def stored(folder: Path, task: Task, newest: int | None, *, unlabelled: bool) ->
     where = "" if unlabelled else "WHERE +y <> -1"
     query = f"SELECT {_COLUMNS} FROM windows {where} ORDER BY id DESC LIMIT ?"  # noqa: S608 - our words
     with sqlite_errors(path), closing(open_reader(path)) as db:
-        rows = [Row(*row) for row in db.execute(query, (min(newest or most, most),))][::-1]
+        rows = [WindowRow(*row) for row in db.execute(query, (min(newest or most, most),))][::-1]
     if not rows:
         kind = "windows" if unlabelled else "windows with a label; --unlabelled takes the others too"
         raise Misconfigured(f"{path}: it holds no {kind}")

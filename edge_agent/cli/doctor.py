@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from edge_agent.doctor.checkup import Visit
+from edge_agent.doctor.checkup import Checkup
 from edge_agent.doctor.findings import Finding, status_of
 from runtime import logs
 from runtime.settings.load import LogSettings
@@ -38,7 +38,7 @@ def doctor(
     """
     logs.configure(LogSettings(level="error"))  # what others would log is said here as a finding
     found: list[Finding] = []
-    for finding in Visit(config, user, offline, timeout).findings():
+    for finding in Checkup(config, user, offline, timeout).findings():
         found.append(finding)
         if output == "table":
             _tell(finding)

@@ -15,7 +15,7 @@ from protocol.enrolment import Invite
 from protocol.errors import Misconfigured, Refused, Transient
 from runtime import exit_codes
 from runtime.mqtt.tls import utc
-from runtime.process.run_as_owner import as_owner_of
+from runtime.process.run_as_owner import run_as_owner
 from runtime.settings.load import load
 
 _MAX_INVITE: int = 8192
@@ -109,16 +109,16 @@ def _enroll(
     replace: bool,
 ) -> tuple[Any, Path]:
     from edge_agent.identity.enrolment import enrol  # noqa: PLC0415 - `lichen agent run` needs no crypto library
-    from edge_agent.identity.retry import Patience  # noqa: PLC0415
+    from edge_agent.identity.retry import RetryPolicy  # noqa: PLC0415
 
     settings = load(Unenrolled, config)
     name = _device(invite, device, settings.device)
     require_writable(config)
     folder = folder_of(settings.state_dir)
-    with as_owner_of(settings.state_dir):
+    with run_as_owner(settings.state_dir):
         if fleet_secret is not None:
             secrets.place(secrets.secret_path(settings), fleet_secret, replace=replace)
-        done = enrol(folder, invite, name, Patience(wait_s, _say), replace=replace)
+        done = enrol(folder, invite, name, RetryPolicy(wait_s, _say), replace=replace)
         for words in folder.exposed():
             _say(words)
     return done, write(config, folder, done.identity)

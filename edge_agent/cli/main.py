@@ -18,7 +18,7 @@ from edge_agent.knowledge_graph.watcher import check_graph
 from edge_agent.sources.registry import open_sources
 from edge_agent.status import status_file as last_words
 from edge_agent.tasks.config_warnings import require_output, warnings
-from edge_agent.tasks.profile import strangers
+from edge_agent.tasks.profile import unknown_modalities
 from edge_agent.tasks.roles import roles_of, wishes
 from edge_agent.tasks.task_store import check_task, unused
 from edge_agent.trust.updater import UNSIGNED, begin
@@ -68,7 +68,7 @@ def _checked(config: Path) -> dict[str, Any]:
     first = begin(settings.state_dir, settings.trust_file)
     if task is not None:
         check_task(task, sources, wishes(settings), settings.graph)
-        if wrong := [*unused(task, sources, settings.graph), *strangers(task, settings.learn)]:
+        if wrong := [*unused(task, sources, settings.graph), *unknown_modalities(task, settings.learn)]:
             raise Misconfigured(f"{config}: {'; '.join(wrong)} ({settings.task_file})")
     return {
         "config": str(config),

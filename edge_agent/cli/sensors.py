@@ -9,7 +9,7 @@ import typer
 
 from edge_agent.config.agent import AgentSettings, read, read_task
 from edge_agent.sensors.discovery import found
-from edge_agent.sensors.source_check import tried
+from edge_agent.sensors.source_check import check_sources
 from edge_agent.sources.base import Source
 from edge_agent.sources.registry import open_source
 from edge_agent.tasks.task_store import TASK_FILE, read_kept
@@ -79,7 +79,7 @@ def try_(
         typer.echo(f"lichen agent sensors: {error}", err=True)
         raise typer.Exit(exit_codes.CONFIG) from None
     sources, broken = _opened(settings, config, task, clock)
-    reports = asyncio.run(tried(sources, task, seconds, clock))
+    reports = asyncio.run(check_sources(sources, task, seconds, clock))
     status = _status(reports, broken)
     if output == "json":
         told = {"task": None if task is None else task.name, "sources": reports, "broken": broken}

@@ -3,7 +3,7 @@
 from collections import deque
 from typing import Final
 
-from edge_agent.deployment.pointer_rules import chosen
+from edge_agent.deployment.pointer_rules import select_pointer
 from protocol.frames.frame import digest
 from protocol.messages import ModelPointer
 
@@ -11,7 +11,7 @@ MAX_REFUSED: Final = 64
 """Pointers that are not tried again; who can publish has no end of them."""
 
 
-class Said:
+class AnnouncedPointers:
     """Only the newest pointer of a topic is kept: an older one that still waits is forgotten."""
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Said:
     def best(self) -> ModelPointer | None:
         """Which is to be followed; None: there is none, or all were passed over."""
         left = {own: one for own, one in self._by.items() if not any(one is gone for gone in self._passed)}
-        return chosen(left.get(False), left.get(True))
+        return select_pointer(left.get(False), left.get(True))
 
     def look_again(self) -> None:
         """Nothing is passed over any more."""

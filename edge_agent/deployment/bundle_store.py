@@ -14,10 +14,10 @@ from typing import Any, Final
 import structlog
 from pydantic import ValidationError
 
-from edge_agent.deployment.record import Book, Kept
-from edge_agent.inference.onnx_models.compatibility import require_fit
+from edge_agent.deployment.record import DeploymentRecord, InstalledBundle
+from edge_agent.inference.onnx_models.compatibility import require_compatible
 from edge_agent.inference.onnx_models.window_model import MANIFEST_FILE, read_manifest
-from edge_agent.tasks.workspace import Workspace
+from edge_agent.tasks.workspace import TrainingData
 from protocol.bundle import BundleManifest, unpack
 from protocol.errors import LichenError, Reason, Refused, Transient
 from protocol.messages import ModelPointer
@@ -29,7 +29,7 @@ CURRENT: Final = "current.json"
 _DAMAGE: Final = frozenset({errno.ENOTDIR, errno.EISDIR, errno.EIO})
 
 
-class Bundles:
+class BundleStore:
     """One device's.
 
     Args:
@@ -44,7 +44,7 @@ class Bundles:
         self._timeout_s = timeout_s
         self._pulling: str | None = None
 
-    async def bring(self, pointer: ModelPointer, work: Workspace) -> BundleManifest:
+    async def bring(self, pointer: ModelPointer, work: TrainingData) -> BundleManifest:
         """The bundle that is pointed to is here afterwards, whole, and fits.
 
         Raises:
@@ -56,10 +56,10 @@ class Bundles:
             await self._pull(pointer, folder, work)
         manifest = await asyncio.to_thread(read_manifest, folder)
         _require_announced(manifest, pointer)
-        require_fit(manifest, work.task, work.modalities)
+        require_compatible(manifest, work.task, work.modalities)
         return manifest
 
-    async def _pull(self, pointer: ModelPointer, folder: Path, work: Workspace) -> None:
+    async def _pull(self, pointer: ModelPointer, folder: Path, work: TrainingData) -> None:
         """Fetch and unpack. The bundle is not kept, nor what came of one that is not wanted any more."""
         digest = pointer.bundle.digest
         if self._pulling not in {None, digest}:
@@ -71,13 +71,13 @@ class Bundles:
         finally:
             await asyncio.to_thread(self._fetcher.forget, digest)
 
-    def write(self, book: Book) -> None:
+    def write(self, book: DeploymentRecord) -> None:
         """Durable and whole when it returns. Raises Transient."""
         with disk_trouble(self.folder):
             make_folder(self.folder)
             write_atomic(self.folder / CURRENT, book.model_dump_json(exclude_none=True).encode())
 
-    def tidy(self, book: Book) -> None:
+    def tidy(self, book: DeploymentRecord) -> None:
         """Remove the folders of bundles that the book does not name."""
         keep = {CURRENT, *book.digests}
         try:
@@ -93,10 +93,10 @@ class Bundles:
         remove_tree(self.folder / digest)
 
 
-def _unpack(bundle: Path, folder: Path, pointer: ModelPointer, work: Workspace) -> None:
+def _unpack(bundle: Path, folder: Path, pointer: ModelPointer, work: TrainingData) -> None:
     """Check a bundle and write its folder, whole or not at all (in a thread)."""
     manifest, files = unpack(bundle.read_bytes())
-    require_fit(manifest, work.task, work.modalities)
+    require_compatible(manifest, work.task, work.modalities)
     _require_announced(manifest, pointer)
     part = folder.with_name(f"{folder.name}.part")
     remove_tree(part)
@@ -143,13 +143,13 @@ def disk_trouble(folder: Path) -> Iterator[None]:
         raise Transient(f"{folder}: {error}") from None
 
 
-def read_current(folder: Path) -> Kept | None:
+def read_current(folder: Path) -> InstalledBundle | None:
     """What is installed on this device: what passed its trial, else what is on trial; None: nothing."""
     book = read_book(folder)
     return book.committed or book.trial
 
 
-def read_book(folder: Path) -> Book:
+def read_book(folder: Path) -> DeploymentRecord:
     """``current.json``; empty where there is none, or none that can be read.
 
     Raises:
@@ -160,9 +160,9 @@ def read_book(folder: Path) -> Book:
         found = json.loads(path.read_bytes())
         if isinstance(found, dict) and "format" not in found:
             return _without_trials(folder, found)
-        return Book.model_validate(found)
+        return DeploymentRecord.model_validate(found)
     except FileNotFoundError:
-        return Book()
+        return DeploymentRecord()
     except OSError as error:
         if error.errno not in _DAMAGE:  # it would be written over
             raise Transient(f"{path}: {error}") from None
@@ -175,27 +175,28 @@ def read_book(folder: Path) -> Book:
     return book
 
 
-def _what_runs(found: Any) -> Book:
+def _what_runs(found: Any) -> DeploymentRecord:
     """Of a file that another release wrote, or that was changed by hand: the model that ran goes on."""
     known = ("serial", "committed", "before")
     try:
-        return Book.model_validate({name: found[name] for name in known if name in found})
+        return DeploymentRecord.model_validate({name: found[name] for name in known if name in found})
     except (TypeError, KeyError, ValidationError):
-        return Book()
+        return DeploymentRecord()
 
 
-def _without_trials(folder: Path, found: dict[str, Any]) -> Book:
+def _without_trials(folder: Path, found: dict[str, Any]) -> DeploymentRecord:
     """A file of a release that knew no trials: what ran had run."""
     before = found.pop("previous", None)
-    return Book(
-        committed=Kept.model_validate(found), before=None if before is None else _kept(folder / str(before))
+    return DeploymentRecord(
+        committed=InstalledBundle.model_validate(found),
+        before=None if before is None else _kept(folder / str(before)),
     )
 
 
-def _kept(folder: Path) -> Kept | None:
+def _kept(folder: Path) -> InstalledBundle | None:
     """A bundle by its folder alone."""
     try:
         manifest = read_manifest(folder)
     except Refused:
         return None
-    return Kept(task=manifest.task, version=manifest.version, digest=folder.name)
+    return InstalledBundle(task=manifest.task, version=manifest.version, digest=folder.name)

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from edge_agent.deployment.ports import Handle
-from edge_agent.deployment.record import Book, Kept
-from edge_agent.inference.onnx_models.observation import Seen
+from edge_agent.deployment.record import DeploymentRecord, InstalledBundle
+from edge_agent.inference.onnx_models.observation import BatchObservation
 from protocol.messages import ModelPointer
 from protocol.rollout import Trial
 
 
-class Phase(StrEnum):
+class DeploymentPhase(StrEnum):
     """Of a device."""
 
     NONE = "none"
@@ -24,18 +24,18 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class DeploymentStatus:
     """Where a device stands. ``answers``: the model on trial is loaded and answers."""
 
-    book: Book
+    book: DeploymentRecord
     answers: bool = False
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> DeploymentPhase:
         """Of the table."""
         if self.book.trial is not None:
-            return Phase.ON_TRIAL if self.answers else Phase.FETCHED
-        return Phase.NONE if self.book.committed is None else Phase.COMMITTED
+            return DeploymentPhase.ON_TRIAL if self.answers else DeploymentPhase.FETCHED
+        return DeploymentPhase.NONE if self.book.committed is None else DeploymentPhase.COMMITTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Pointed:
 class Fetched:
     """A bundle is here, whole, and fits. ``rollout``: the rules came with the pointer."""
 
-    model: Kept
+    model: InstalledBundle
     rules: Trial
     rollout: bool = False
 
@@ -73,29 +73,29 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class BundleRefused:
     """It could not be."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class Declined:
+class PointerRejected:
     """What was pointed to never was on trial: not signed, not whole, too old, or it does not fit."""
 
-    model: Kept
+    model: InstalledBundle
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
+class DeploymentTick:
     """Seconds have passed."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class GivenUp:
+class Crashed:
     """The model that runs cannot be run any more."""
 
     why: str
@@ -123,19 +123,19 @@ Event = (
     | Pointed
     | Fetched
     | Loaded
-    | Refused
-    | Declined
-    | Seen
-    | Tick
-    | GivenUp
+    | BundleRefused
+    | PointerRejected
+    | BatchObservation
+    | DeploymentTick
+    | Crashed
     | Withdrawn
     | Damaged
     | Stopped
 )
-"""``Seen``: a batch was answered, or was not."""
+"""``BatchObservation``: a batch was answered, or was not."""
 
 
-class Do(StrEnum):
+class Action(StrEnum):
     """What is to be done, in this order."""
 
     WRITE = "write the book"
@@ -154,7 +154,7 @@ class Swap:
 
 
 @dataclass(frozen=True, slots=True)
-class Fetch:
+class FetchBundle:
     """Pull and check what was pointed to."""
 
     pointer: ModelPointer
@@ -174,5 +174,5 @@ class Say:
     words: str
 
 
-Command = Do | Swap | Fetch | TooOld | Say
-Outcome = tuple[Standing, tuple[Command, ...]]
+Command = Action | Swap | FetchBundle | TooOld | Say
+Outcome = tuple[DeploymentStatus, tuple[Command, ...]]

@@ -5,23 +5,23 @@ from typing import Final
 
 import structlog
 
-from edge_agent.deployment.bundle_store import Bundles, read_book
+from edge_agent.deployment.bundle_store import BundleStore, read_book
 from edge_agent.deployment.events import (
+    Action,
     Command,
-    Do,
+    Crashed,
+    DeploymentPhase,
+    DeploymentStatus,
+    DeploymentTick,
     Event,
-    GivenUp,
-    Phase,
-    Standing,
     Started,
     Stopped,
     Swap,
-    Tick,
 )
 from edge_agent.deployment.ports import Handle, Runner
-from edge_agent.deployment.record import Book, OnTrial, reported
+from edge_agent.deployment.record import DeploymentRecord, TrialBundle, reported
 from edge_agent.deployment.state_machine import apply
-from edge_agent.inference.onnx_models.observation import Seen
+from edge_agent.inference.onnx_models.observation import BatchObservation
 from protocol.errors import Transient
 from runtime.clock import Clock
 from runtime.concurrency.signals import Signal
@@ -36,7 +36,7 @@ _WRITE_EVERY_S: Final = 60.0
 """Of what was measured: a power cut takes so much of a trial."""
 
 
-class Acting:
+class DeploymentExecutor:
     """One service, :meth:`run`: the writing, and the watch over a trial.
 
     Args:
@@ -49,7 +49,7 @@ class Acting:
 
     def __init__(
         self,
-        bundles: Bundles,
+        bundles: BundleStore,
         inference: Runner,
         clock: Clock,
         changed: Signal,
@@ -60,7 +60,7 @@ class Acting:
         self._clock = clock
         self._changed = changed
         self._news = news
-        self._standing = Standing(read_book(bundles.folder))
+        self._standing = DeploymentStatus(read_book(bundles.folder))
         self._steady: Handle | None = None
         self._due = Signal()
         self._one_at_a_time = asyncio.Lock()
@@ -72,12 +72,12 @@ class Acting:
         """Whether ``Started`` was applied."""
 
     @property
-    def book(self) -> Book:
+    def book(self) -> DeploymentRecord:
         """What is kept, on trial, and was tried."""
         return self._standing.book
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> DeploymentPhase:
         """Of the machine."""
         return self._standing.phase
 
@@ -99,16 +99,16 @@ class Acting:
                 self._steady = self._inference.model
                 self._inference.shadow(self._steady)
                 self._inference.install(model)
-            case Do.KEEP:
+            case Action.KEEP:
                 self._steady = None
                 self._inference.shadow(None)
-            case Do.BACK:
+            case Action.BACK:
                 self._back()
-            case Do.WRITE:
+            case Action.WRITE:
                 self._unwritten = True
-            case Do.TIDY:
+            case Action.TIDY:
                 self._untidy = True
-            case Do.LOAD:
+            case Action.LOAD:
                 self._news.set()
             case _:
                 return False
@@ -134,16 +134,16 @@ class Acting:
         self._due.set()
         self._news.set()
 
-    def observe(self, seen: Seen) -> None:
+    def observe(self, seen: BatchObservation) -> None:
         """A batch was answered; on the loop."""
-        if self.phase is Phase.ON_TRIAL:
+        if self.phase is DeploymentPhase.ON_TRIAL:
             self.apply(seen)
 
     async def run(self) -> None:
         """Write, tidy, and watch, for ever."""
         since = self._clock.now()
         while True:
-            on_trial = self.phase is Phase.ON_TRIAL
+            on_trial = self.phase is DeploymentPhase.ON_TRIAL
             await self._due.wait(_TICK_S if on_trial or self._unwritten or self._untidy else _REVIVE_S)
             now = self._clock.now()
             self._look(now - since if on_trial else 0.0)
@@ -160,13 +160,13 @@ class Acting:
         """At what runs."""
         model = self._inference.model
         trial = self.book.trial
-        if trial is None or self.phase is not Phase.ON_TRIAL:
+        if trial is None or self.phase is not DeploymentPhase.ON_TRIAL:
             if model is None and self._inference.available:
                 self._news.set()
         elif model is None or model.digest != trial.digest:
-            self.apply(GivenUp(self._inference.off_because or "it does not run any more"))
+            self.apply(Crashed(self._inference.off_because or "it does not run any more"))
         else:
-            self.apply(Tick(seconds))
+            self.apply(DeploymentTick(seconds))
             if self._clock.now() - self._written_at >= _WRITE_EVERY_S:
                 self._unwritten = True
 
@@ -195,7 +195,7 @@ class Acting:
                 self._untidy = False
                 await asyncio.to_thread(self._bundles.tidy, self.book)
 
-    def wait(self, trial: OnTrial) -> Wait:
+    def wait(self, trial: TrialBundle) -> Wait:
         """What is on trial, and what it still needs."""
         seen, rules = trial.measures, trial.rules
         words = f"version {trial.version} is on trial: {seen.windows} of {rules.windows} answers"

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from edge_agent.deployment.trial_metrics import Measures, quantile_ms
+from edge_agent.deployment.trial_metrics import TrialMetrics, quantile_ms
 from protocol.rollout import Trial
 
 FEW_BATCHES: Final = 5
@@ -16,17 +16,17 @@ _TAIL: Final = 0.95
 
 
 @dataclass(frozen=True)
-class Verdict:
+class HealthVerdict:
     """``words``: why it goes, or on what it was judged."""
 
     says: Literal["wait", "commit", "back"]
     words: str = ""
 
 
-_WAIT: Final = Verdict("wait")
+_WAIT: Final = HealthVerdict("wait")
 
 
-def verdict(rules: Trial, measures: Measures, ran_s: float) -> Verdict:
+def verdict(rules: Trial, measures: TrialMetrics, ran_s: float) -> HealthVerdict:
     """What follows from what was measured.
 
     Too many errors end a trial at once; all else is judged when enough windows were answered, or in the end
@@ -39,20 +39,22 @@ def verdict(rules: Trial, measures: Measures, ran_s: float) -> Verdict:
     """
     if measures.errors > rules.max_errors:
         asked = measures.errors + measures.windows
-        return Verdict("back", f"no answer to {measures.errors} of {asked} (at most {rules.max_errors})")
+        return HealthVerdict(
+            "back", f"no answer to {measures.errors} of {asked} (at most {rules.max_errors})"
+        )
     late = ran_s >= rules.deadline_s
     if late and measures.errors and not measures.windows:
-        return Verdict("back", f"no answer to any of {measures.errors} in {rules.deadline_s:g} s")
+        return HealthVerdict("back", f"no answer to any of {measures.errors} in {rules.deadline_s:g} s")
     if measures.windows < rules.windows and not (late and measures.windows):
         return _WAIT
     for why in (_slow(rules, measures), _disagrees(rules, measures), _drifts(rules, measures)):
         if why:
-            return Verdict("back", why)
+            return HealthVerdict("back", why)
     why = _worse(rules, measures)
-    return Verdict("back", why) if why else Verdict("commit", f"{measures.windows} answers")
+    return HealthVerdict("back", why) if why else HealthVerdict("commit", f"{measures.windows} answers")
 
 
-def figures(measures: Measures) -> dict[str, float]:
+def figures(measures: TrialMetrics) -> dict[str, float]:
     """The measures for a report (``protocol.rollout.TrialReport``): those that could be taken."""
     paired = measures.labelled_paired > 0
     labelled = measures.labelled_paired if paired else measures.labelled
@@ -72,19 +74,19 @@ def figures(measures: Measures) -> dict[str, float]:
     return {name: round(value, 4) for name, value in found.items() if math.isfinite(value)}
 
 
-def latency_ratio(measures: Measures) -> float:
+def latency_ratio(measures: TrialMetrics) -> float:
     """95th percentiles: the model's over that of the one before; NaN where there is none."""
     return _ratio(measures, _TAIL)
 
 
-def _ratio(measures: Measures, share: float) -> float:
+def _ratio(measures: TrialMetrics, share: float) -> float:
     ours, theirs = quantile_ms(measures.latency, share), quantile_ms(measures.latency_before, share)
     if math.isnan(ours) or math.isnan(theirs):
         return math.nan
     return max(LEAST_MS, ours) / max(LEAST_MS, theirs)
 
 
-def drift(measures: Measures) -> float:
+def drift(measures: TrialMetrics) -> float:
     """Total variation distance of the predicted classes, of the target where it is largest; NaN: unknown."""
     found = [
         0.5 * sum(abs(ours.get(k, 0) / total - theirs.get(k, 0) / total) for k in {*ours, *theirs})
@@ -98,7 +100,7 @@ def _share(part: int, whole: int) -> float:
     return part / whole if whole else math.nan
 
 
-def _slow(rules: Trial, measures: Measures) -> str:
+def _slow(rules: Trial, measures: TrialMetrics) -> str:
     """In the tail and at the median: a few late answers may be anybody's fault."""
     ratio = min(_ratio(measures, _TAIL), _ratio(measures, 0.5))
     if measures.batches < FEW_BATCHES or math.isnan(ratio) or ratio <= rules.max_latency_ratio:
@@ -110,7 +112,7 @@ def _slow(rules: Trial, measures: Measures) -> str:
     )
 
 
-def _disagrees(rules: Trial, measures: Measures) -> str:
+def _disagrees(rules: Trial, measures: TrialMetrics) -> str:
     share = _share(measures.agreed, measures.paired)
     if math.isnan(share) or share >= rules.min_agreement:
         return ""
@@ -120,7 +122,7 @@ def _disagrees(rules: Trial, measures: Measures) -> str:
     )
 
 
-def _drifts(rules: Trial, measures: Measures) -> str:
+def _drifts(rules: Trial, measures: TrialMetrics) -> str:
     far = drift(measures)
     if math.isnan(far) or far <= rules.max_drift:
         return ""
@@ -129,7 +131,7 @@ def _drifts(rules: Trial, measures: Measures) -> str:
     )
 
 
-def _worse(rules: Trial, measures: Measures) -> str:
+def _worse(rules: Trial, measures: TrialMetrics) -> str:
     if measures.labelled_paired < rules.min_labelled:
         return ""
     ours = measures.right_paired / measures.labelled_paired

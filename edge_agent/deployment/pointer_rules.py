@@ -5,13 +5,28 @@ and also where its version is lower: that is how a fleet goes back. Without a se
 signs decisions, and has counted one, goes on counting.
 """
 
-from edge_agent.deployment.events import Do, Fetch, Outcome, Phase, Pointed, Say, Standing, TooOld
-from edge_agent.deployment.record import Bad, Book, Kept, OnTrial, report_of
+from edge_agent.deployment.events import (
+    Action,
+    DeploymentPhase,
+    DeploymentStatus,
+    FetchBundle,
+    Outcome,
+    Pointed,
+    Say,
+    TooOld,
+)
+from edge_agent.deployment.record import (
+    DeploymentRecord,
+    InstalledBundle,
+    RejectedBundle,
+    TrialBundle,
+    report_of,
+)
 from edge_agent.deployment.transitions import another_signer, counted, judge_now
 from protocol.messages import ModelPointer
 
 
-def chosen(fleet: ModelPointer | None, own: ModelPointer | None) -> ModelPointer | None:
+def select_pointer(fleet: ModelPointer | None, own: ModelPointer | None) -> ModelPointer | None:
     """Of what is on ``b/model`` and on the device's ``down/model``: the later decision.
 
     Of the same decision the device's own; without serials the higher version, of the same the device's own.
@@ -25,7 +40,7 @@ def chosen(fleet: ModelPointer | None, own: ModelPointer | None) -> ModelPointer
     return own
 
 
-def point(standing: Standing, event: Pointed) -> Outcome:
+def on_pointer(standing: DeploymentStatus, event: Pointed) -> Outcome:
     """What follows from a pointer, in each phase."""
     book, pointer, digest = standing.book, event.pointer, event.pointer.bundle.digest
     trial, committed = book.trial, book.committed
@@ -43,36 +58,40 @@ def point(standing: Standing, event: Pointed) -> Outcome:
     return _another(standing, event) if bad is None else _failed_before(standing, pointer, bad)
 
 
-def _another(standing: Standing, event: Pointed) -> Outcome:
+def _another(standing: DeploymentStatus, event: Pointed) -> Outcome:
     """A bundle that is not here."""
     book, pointer = standing.book, event.pointer
     trial, running = book.trial, book.trial or book.committed
     if running is not None and _is_older(pointer, running) and not another_signer(book, event.epoch):
         words = f"version {pointer.version} is older than version {running.version}, which runs"
         return standing, (TooOld(words),)
-    if trial is None or _overrules(pointer, trial):
-        return standing, (Fetch(pointer),)
+    if trial is None or _supersedes(pointer, trial):
+        return standing, (FetchBundle(pointer),)
     if trial.rollout or not standing.answers:
         return standing, (Say(f"version {pointer.version} waits: version {trial.version} is on trial"),)
     # A fleet that exports faster than a trial lasts commits all the same, and a device is not left behind.
     after, commands = judge_now(standing)
-    return after, (*commands, Fetch(pointer))
+    return after, (*commands, FetchBundle(pointer))
 
 
-def _overrules(pointer: ModelPointer, trial: OnTrial) -> bool:
+def _supersedes(pointer: ModelPointer, trial: TrialBundle) -> bool:
     """Whether it ends a trial: a later rollout does, and any pointer where no window came yet."""
     shown = trial.measures.windows + trial.measures.errors
     return not shown or (pointer.trial is not None and pointer.serial > trial.serial)
 
 
-def _same_trial(standing: Standing, trial: OnTrial, event: Pointed) -> Outcome:
+def _same_trial(standing: DeploymentStatus, trial: TrialBundle, event: Pointed) -> Outcome:
     book, words = standing.book, Say(f"version {event.pointer.version} is on trial")
     trial = trial.model_copy(update=_vouched(book, trial, event))
     after = book.model_copy(update={"trial": trial, **counted(book, trial.serial, event.epoch)})
-    return (standing, (words,)) if after == book else (Standing(after, standing.answers), (Do.WRITE, words))
+    return (
+        (standing, (words,))
+        if after == book
+        else (DeploymentStatus(after, standing.answers), (Action.WRITE, words))
+    )
 
 
-def _same_model(standing: Standing, committed: Kept, event: Pointed) -> Outcome:
+def _same_model(standing: DeploymentStatus, committed: InstalledBundle, event: Pointed) -> Outcome:
     """It stays; what is on trial beside it was withdrawn."""
     book, words = standing.book, Say(f"version {event.pointer.version} runs")
     kept = committed.model_copy(update=_vouched(book, committed, event))
@@ -84,12 +103,12 @@ def _same_model(standing: Standing, committed: Kept, event: Pointed) -> Outcome:
     after = book.model_copy(update=now | counted(book, event.pointer.serial, event.epoch))
     if after == book:
         return standing, (words,)
-    back = (Do.BACK,) if standing.answers else ()
-    tidy = () if book.trial is None else (Do.TIDY,)
-    return Standing(after), (*back, Do.WRITE, *tidy, words)
+    back = (Action.BACK,) if standing.answers else ()
+    tidy = () if book.trial is None else (Action.TIDY,)
+    return DeploymentStatus(after), (*back, Action.WRITE, *tidy, words)
 
 
-def _vouched(book: Book, kept: Kept, event: Pointed) -> dict[str, int | None]:
+def _vouched(book: DeploymentRecord, kept: InstalledBundle, event: Pointed) -> dict[str, int | None]:
     """A later decision on the same bundle, or others who sign it now."""
     serial, epoch = event.pointer.serial, event.epoch
     if not another_signer(book, epoch):
@@ -97,16 +116,18 @@ def _vouched(book: Book, kept: Kept, event: Pointed) -> dict[str, int | None]:
     return {"serial": serial, "epoch": kept.epoch if epoch is None else epoch}
 
 
-def _failed_before(standing: Standing, pointer: ModelPointer, bad: Bad) -> Outcome:
+def _failed_before(standing: DeploymentStatus, pointer: ModelPointer, bad: RejectedBundle) -> Outcome:
     """It is not tried again; the coordinator hears so once more."""
     book, words = standing.book, Say(f"version {pointer.version} was rolled back: {bad.why}")
     known = book.report is not None and book.report.bundle == bad.digest
-    if known or standing.phase in {Phase.FETCHED, Phase.ON_TRIAL}:
+    if known or standing.phase in {DeploymentPhase.FETCHED, DeploymentPhase.ON_TRIAL}:
         return standing, (words,)
-    kept = Kept(task=pointer.task, version=pointer.version, digest=bad.digest, serial=pointer.serial)
+    kept = InstalledBundle(
+        task=pointer.task, version=pointer.version, digest=bad.digest, serial=pointer.serial
+    )
     after = book.model_copy(update={"report": report_of(kept, "rolled_back", bad.why)})
-    return Standing(after, standing.answers), (Do.WRITE, words)
+    return DeploymentStatus(after, standing.answers), (Action.WRITE, words)
 
 
-def _is_older(pointer: ModelPointer, running: Kept) -> bool:
+def _is_older(pointer: ModelPointer, running: InstalledBundle) -> bool:
     return not pointer.serial and pointer.task == running.task and pointer.version < running.version

@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from edge_agent.deployment.health import figures
-from edge_agent.deployment.trial_metrics import Measures
+from edge_agent.deployment.trial_metrics import TrialMetrics
 from protocol.base import Count, Digest, Name, Seconds, Wire
 from protocol.messages import ModelPointer
 from protocol.rollout import Trial, TrialReport
@@ -17,7 +17,7 @@ MAX_BAD: Final = 32
 MAX_WHY: Final = 240
 
 
-class Kept(Wire):
+class InstalledBundle(Wire):
     """A bundle whose folder is on this disk."""
 
     task: Name
@@ -26,10 +26,10 @@ class Kept(Wire):
     serial: Count = 0
     """Of the decision that pointed to it."""
     epoch: Count | None = None
-    """``edge_agent.trust.trusted_metadata.Trusted.epoch`` when it was taken; None: unsigned."""
+    """``edge_agent.trust.trusted_metadata.TrustedMetadata.epoch`` when it was taken; None: unsigned."""
 
 
-class OnTrial(Kept):
+class TrialBundle(InstalledBundle):
     """A bundle that must show its health."""
 
     rules: Trial
@@ -39,10 +39,10 @@ class OnTrial(Kept):
     """Of the agent since it is on trial, without those that were followed by an orderly end."""
     ran_s: Seconds = 0.0
     """Since its first window, over all starts."""
-    measures: Measures
+    measures: TrialMetrics
 
 
-class Bad(Wire):
+class RejectedBundle(Wire):
     """A bundle that was rolled back; it is tried again when a later decision points to it."""
 
     digest: Digest
@@ -50,7 +50,7 @@ class Bad(Wire):
     why: Annotated[str, Field(max_length=MAX_WHY)] = ""
 
 
-class Book(Wire):
+class DeploymentRecord(Wire):
     """The file."""
 
     format: Literal[2] = 2
@@ -59,12 +59,12 @@ class Book(Wire):
     epoch: Count | None = None
     """Whose decision that was (``Trusted.epoch``); None: no signature was asked for, or an
     older release wrote it."""
-    committed: Kept | None = None
-    before: Kept | None = None
+    committed: InstalledBundle | None = None
+    before: InstalledBundle | None = None
     """Loaded where the committed one is damaged."""
-    trial: OnTrial | None = None
+    trial: TrialBundle | None = None
     """Also what it is while the agent is starting: it is tried again."""
-    bad: Annotated[tuple[Bad, ...], Field(max_length=MAX_BAD)] = ()
+    bad: Annotated[tuple[RejectedBundle, ...], Field(max_length=MAX_BAD)] = ()
     """The latest last."""
     report: TrialReport | None = None
     """Of what was pointed to last, unless it is on trial."""
@@ -74,14 +74,14 @@ class Book(Wire):
         """Of the bundles that are needed."""
         return tuple(kept.digest for kept in (self.trial, self.committed, self.before) if kept is not None)
 
-    def failed(self, digest: str, serial: int) -> Bad | None:
+    def failed(self, digest: str, serial: int) -> RejectedBundle | None:
         """Whether this bundle was rolled back, and no later decision points to it."""
         return next((b for b in self.bad if b.digest == digest and b.serial >= serial), None)
 
 
-def kept_of(pointer: ModelPointer, epoch: int | None) -> Kept:
-    """What a pointer points to; ``epoch``: as in :class:`Kept`."""
-    return Kept(
+def kept_of(pointer: ModelPointer, epoch: int | None) -> InstalledBundle:
+    """What a pointer points to; ``epoch``: as in :class:`InstalledBundle`."""
+    return InstalledBundle(
         task=pointer.task,
         version=pointer.version,
         digest=pointer.bundle.digest,
@@ -90,7 +90,7 @@ def kept_of(pointer: ModelPointer, epoch: int | None) -> Kept:
     )
 
 
-def reported(book: Book) -> TrialReport | None:
+def reported(book: DeploymentRecord) -> TrialReport | None:
     """For ``up/state``; None: it was pointed to nothing yet."""
     trial = book.trial
     if trial is None:
@@ -99,10 +99,10 @@ def reported(book: Book) -> TrialReport | None:
 
 
 def report_of(
-    kept: Kept,
+    kept: InstalledBundle,
     phase: Literal["trial", "committed", "rolled_back", "refused"],
     why: str = "",
-    measures: Measures | None = None,
+    measures: TrialMetrics | None = None,
 ) -> TrialReport:
     """What the coordinator hears of a bundle."""
     return TrialReport(

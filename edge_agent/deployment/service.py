@@ -10,29 +10,29 @@ from typing import Final
 import structlog
 
 from edge_agent.config.agent import DeploySettings
-from edge_agent.deployment.announced_pointers import Said
-from edge_agent.deployment.bundle_store import Bundles, disk_trouble
+from edge_agent.deployment.announced_pointers import AnnouncedPointers
+from edge_agent.deployment.bundle_store import BundleStore, disk_trouble
+from edge_agent.deployment.events import BundleRefused as DoesNotRun
 from edge_agent.deployment.events import (
     Damaged,
-    Declined,
-    Fetch,
+    DeploymentPhase,
+    FetchBundle,
     Fetched,
     Loaded,
-    Phase,
     Pointed,
+    PointerRejected,
     Say,
     Started,
     TooOld,
     Withdrawn,
 )
-from edge_agent.deployment.events import Refused as DoesNotRun
-from edge_agent.deployment.executor import Acting
+from edge_agent.deployment.executor import DeploymentExecutor
 from edge_agent.deployment.ports import Runner
-from edge_agent.deployment.record import Book, kept_of, reported
-from edge_agent.inference.onnx_models.compatibility import require_fit
+from edge_agent.deployment.record import DeploymentRecord, kept_of, reported
+from edge_agent.inference.onnx_models.compatibility import require_compatible
 from edge_agent.inference.onnx_models.window_model import read_manifest
-from edge_agent.tasks.workspace import HasWorkspace, Workspace
-from edge_agent.trust.updater import Trust
+from edge_agent.tasks.workspace import HasWorkspace, TrainingData
+from edge_agent.trust.updater import MetadataUpdater
 from protocol.bundle import BundleManifest
 from protocol.errors import LichenError, Reason, Refused, Transient
 from protocol.messages import ModelPointer, decode
@@ -41,7 +41,7 @@ from protocol.topics import Kind, Route
 from runtime.clock import Clock, SystemClock
 from runtime.concurrency.signals import Signal
 from runtime.storage.blob_fetcher import Fetcher
-from runtime.waits import Explained, Wait
+from runtime.waits import StatusText, Wait
 
 _log = structlog.get_logger("edge_agent.deployment.service")
 _AGAIN_S: Final = 5.0
@@ -49,7 +49,7 @@ _AGAIN_MOST_S: Final = 300.0
 _DAMAGED: Final = frozenset({Reason.MALFORMED, Reason.WRONG_DIGEST})
 
 
-class Deployment(Explained):
+class DeploymentService(StatusText):
     """Two services: :meth:`run` takes pointers and loads, that of :attr:`executor` writes and watches."""
 
     def __init__(
@@ -62,28 +62,28 @@ class Deployment(Explained):
         fetch_timeout_s: float,
         changed: Signal,
         clock: Clock | None = None,
-        trust: Trust | None = None,
+        trust: MetadataUpdater | None = None,
         settings: DeploySettings | None = None,
     ) -> None:
         clock = clock or SystemClock()
         super().__init__(clock, "no model was announced")
         self._folder = folder
-        self._bundles = Bundles(folder, fetcher, fetch_timeout_s)
+        self._bundles = BundleStore(folder, fetcher, fetch_timeout_s)
         self._inference = inference
         self._tasks = tasks
         self._timeout_s = fetch_timeout_s
         self._changed = changed
         self._trust = trust
         self._settings = settings or DeploySettings()
-        self._said = Said()
+        self._said = AnnouncedPointers()
         self._news = Signal()
-        self.executor = Acting(self._bundles, inference, clock, changed, self._news)
+        self.executor = DeploymentExecutor(self._bundles, inference, clock, changed, self._news)
         self.last_refusal = ""
         self.trouble: tuple[ModelPointer | None, LichenError] | None = None
         """What is not here yet, and why (``edge_agent.status.model_status``)."""
 
     @property
-    def book(self) -> Book:
+    def book(self) -> DeploymentRecord:
         """What is kept, on trial, and was tried."""
         return self.executor.book
 
@@ -116,7 +116,7 @@ class Deployment(Explained):
     def task_changed(self) -> None:
         """Another task: what did not fit before may fit now, and what runs may not."""
         self._said.refused.clear()
-        if self._misfit() and self.executor.phase is Phase.ON_TRIAL:
+        if self._misfit() and self.executor.phase is DeploymentPhase.ON_TRIAL:
             self.executor.apply(Withdrawn())
         if why := self._misfit():
             self._inference.install(None)
@@ -128,7 +128,7 @@ class Deployment(Explained):
         if model is None or work is None:
             return ""
         try:
-            require_fit(model.manifest, work.task, work.modalities)
+            require_compatible(model.manifest, work.task, work.modalities)
         except Refused as error:
             return error.detail
         return ""
@@ -157,7 +157,7 @@ class Deployment(Explained):
             wait = min(_AGAIN_MOST_S, 2 * wait)
             self._news.set()
 
-    async def _turn(self, work: Workspace) -> tuple[ModelPointer | None, LichenError] | None:
+    async def _turn(self, work: TrainingData) -> tuple[ModelPointer | None, LichenError] | None:
         """Load what is here, and follow the later decision; of one that nobody signed, the other topic's.
 
         Returns:
@@ -185,7 +185,7 @@ class Deployment(Explained):
                 break
             self._said.pass_over(pointer)
         if declined is not None:
-            self.executor.apply(Declined(kept_of(declined[0], self._epoch), str(declined[1])))
+            self.executor.apply(PointerRejected(kept_of(declined[0], self._epoch), str(declined[1])))
             self._changed.set()
         return trouble
 
@@ -199,7 +199,7 @@ class Deployment(Explained):
     def _epoch(self) -> int | None:
         return None if self._trust is None else self._trust.epoch
 
-    async def _follow(self, pointer: ModelPointer, work: Workspace) -> None:
+    async def _follow(self, pointer: ModelPointer, work: TrainingData) -> None:
         if self._trust is not None:  # also of what runs: that nothing is signed must be noticed
             await self._trust.require(pointer)
         for command in self.executor.apply(Pointed(pointer, self._epoch)):
@@ -209,12 +209,12 @@ class Deployment(Explained):
                 case TooOld(why):
                     hint = f"remove {self._folder} to accept older ones"
                     raise Refused(Reason.WRONG_BASE, f"{why}; {hint}")
-                case Fetch():
+                case FetchBundle():
                     await self._bring(pointer, work)
                 case _:
                     raise AssertionError(f"{command}: not of a pointer")
 
-    async def _bring(self, pointer: ModelPointer, work: Workspace) -> None:
+    async def _bring(self, pointer: ModelPointer, work: TrainingData) -> None:
         self.say(f"fetching and checking version {pointer.version}", self._timeout_s)
         async with self.executor.coming:
             await self._bundles.bring(pointer, work)
@@ -228,25 +228,25 @@ class Deployment(Explained):
         await self._try(work)
         self.why, self.last_refusal = f"version {pointer.version} is on trial", ""
 
-    async def _load_kept(self, work: Workspace) -> None:
+    async def _load_kept(self, work: TrainingData) -> None:
         """What should run and does not: the model that stays, then the one that is on trial."""
         if not self.executor.begun:
             self.executor.apply(Started(self._settings.max_starts))
-        if self._inference.model is None and self.executor.phase is not Phase.ON_TRIAL:
+        if self._inference.model is None and self.executor.phase is not DeploymentPhase.ON_TRIAL:
             await self._load_steady(work)
-        if self.executor.phase is Phase.FETCHED:
+        if self.executor.phase is DeploymentPhase.FETCHED:
             try:
                 await self._try(work)
             except Refused as error:
                 _log.error("the model on trial is not used", why=str(error))
 
-    async def _load_steady(self, work: Workspace) -> None:
+    async def _load_steady(self, work: TrainingData) -> None:
         """The committed model, or the one before it when that is not good any more."""
         for kept in (self.book.committed, self.book.before):
             if kept is None:
                 continue
             try:
-                require_fit(await self._whole(kept.digest), work.task, work.modalities)
+                require_compatible(await self._whole(kept.digest), work.task, work.modalities)
                 self._inference.install(await self._inference.load(self._folder / kept.digest))
             except Refused as error:
                 _log.error("a kept model is not used", model=kept.digest, why=error.detail)
@@ -264,7 +264,7 @@ class Deployment(Explained):
                 self.executor.apply(Damaged(digest))
             raise
 
-    async def _try(self, work: Workspace) -> None:
+    async def _try(self, work: TrainingData) -> None:
         """Load the model on trial: it is named on the disk before. Raises Refused, Transient."""
         await self.executor.written()
         trial = self.book.trial
@@ -272,7 +272,7 @@ class Deployment(Explained):
             return
         manifest = await self._whole(trial.digest)
         try:
-            require_fit(manifest, work.task, work.modalities)
+            require_compatible(manifest, work.task, work.modalities)
         except Refused:
             self.executor.apply(Withdrawn())
             raise

@@ -10,35 +10,35 @@ from typing import Any, Final
 
 from edge_agent.deployment import transitions
 from edge_agent.deployment.events import (
+    BundleRefused,
+    Crashed,
     Damaged,
-    Declined,
+    DeploymentPhase,
+    DeploymentStatus,
+    DeploymentTick,
     Event,
     Fetched,
-    GivenUp,
     Loaded,
     Outcome,
-    Phase,
     Pointed,
-    Refused,
-    Standing,
+    PointerRejected,
     Started,
     Stopped,
-    Tick,
     Withdrawn,
 )
-from edge_agent.deployment.pointer_rules import point
-from edge_agent.inference.onnx_models.observation import Seen
+from edge_agent.deployment.pointer_rules import on_pointer
+from edge_agent.inference.onnx_models.observation import BatchObservation
 from runtime import state_table
 
-Handler = Callable[[Standing, Any], Outcome]
+Handler = Callable[[DeploymentStatus, Any], Outcome]
 
 
-def apply(standing: Standing, event: Event) -> Outcome:
+def apply(standing: DeploymentStatus, event: Event) -> Outcome:
     """What follows from an event.
 
     Args:
         standing: before.
-        event: what happened; time comes in as :class:`Tick`.
+        event: what happened; time comes in as :class:`DeploymentTick`.
 
     Returns:
         After, and what is to be done about it. The same object where the event changes nothing.
@@ -48,45 +48,52 @@ def apply(standing: Standing, event: Event) -> Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class DeploymentRow:
     """A cell of the table: who decides, and every phase it may lead to, with the reason in words."""
 
     handler: Handler
-    to: tuple[tuple[Phase, str], ...]
+    to: tuple[tuple[DeploymentPhase, str], ...]
 
 
-_N, _F, _T, _C = Phase.NONE, Phase.FETCHED, Phase.ON_TRIAL, Phase.COMMITTED
+_N, _F, _T, _C = (
+    DeploymentPhase.NONE,
+    DeploymentPhase.FETCHED,
+    DeploymentPhase.ON_TRIAL,
+    DeploymentPhase.COMMITTED,
+)
 _BACK: Final = ((_C, "back to the one before"), (_N, "there is none before"))
 _GONE: Final = ((_C, "withdrawn"), (_N, "withdrawn, none before"))
 
-TABLE: Final[dict[tuple[Phase, type[Event]], Row]] = {
-    (_N, Pointed): Row(point, ((_N, "pull it, or not"),)),
-    (_N, Declined): Row(transitions.decline, ((_N, "reported"),)),
-    (_N, Fetched): Row(transitions.take, ((_F, "the first model"),)),
-    (_C, Pointed): Row(point, ((_C, "pull it, or not"),)),
-    (_C, Declined): Row(transitions.decline, ((_C, "reported"),)),
-    (_C, Fetched): Row(transitions.take, ((_F, "named in the book, then loaded"),)),
-    (_C, Damaged): Row(transitions.lose, ((_C, "the one before"), (_N, "none before"))),
-    (_F, Started): Row(transitions.begin, ((_F, "once more, counted first"), *_BACK)),
-    (_F, Loaded): Row(transitions.swap, ((_T, "tried once; it answers"),)),
-    (_F, Refused): Row(transitions.refuse, _BACK),
-    (_F, Pointed): Row(point, ((_F, "goes on"), *_GONE)),
-    (_F, Fetched): Row(transitions.take, ((_F, "a later decision"),)),
-    (_F, Withdrawn): Row(transitions.withdraw, _GONE),
-    (_F, Damaged): Row(transitions.lose, ((_F, "one before is lost"), *_GONE)),
-    (_F, Stopped): Row(transitions.stop, ((_F, "not counted as a start"),)),
-    (_T, Seen): Row(
+TABLE: Final[dict[tuple[DeploymentPhase, type[Event]], DeploymentRow]] = {
+    (_N, Pointed): DeploymentRow(on_pointer, ((_N, "pull it, or not"),)),
+    (_N, PointerRejected): DeploymentRow(transitions.decline, ((_N, "reported"),)),
+    (_N, Fetched): DeploymentRow(transitions.start_trial, ((_F, "the first model"),)),
+    (_C, Pointed): DeploymentRow(on_pointer, ((_C, "pull it, or not"),)),
+    (_C, PointerRejected): DeploymentRow(transitions.decline, ((_C, "reported"),)),
+    (_C, Fetched): DeploymentRow(transitions.start_trial, ((_F, "named in the book, then loaded"),)),
+    (_C, Damaged): DeploymentRow(transitions.forget_damaged, ((_C, "the one before"), (_N, "none before"))),
+    (_F, Started): DeploymentRow(transitions.begin, ((_F, "once more, counted first"), *_BACK)),
+    (_F, Loaded): DeploymentRow(transitions.swap, ((_T, "tried once; it answers"),)),
+    (_F, BundleRefused): DeploymentRow(transitions.refuse, _BACK),
+    (_F, Pointed): DeploymentRow(on_pointer, ((_F, "goes on"), *_GONE)),
+    (_F, Fetched): DeploymentRow(transitions.start_trial, ((_F, "a later decision"),)),
+    (_F, Withdrawn): DeploymentRow(transitions.withdraw, _GONE),
+    (_F, Damaged): DeploymentRow(transitions.forget_damaged, ((_F, "one before is lost"), *_GONE)),
+    (_F, Stopped): DeploymentRow(transitions.stop, ((_F, "not counted as a start"),)),
+    (_T, BatchObservation): DeploymentRow(
         transitions.judge, ((_T, "more are needed"), (_C, "healthy; or back"), (_N, "none before"))
     ),
-    (_T, Tick): Row(
+    (_T, DeploymentTick): DeploymentRow(
         transitions.wait, ((_T, "in time"), (_C, "late: judged by those that came"), (_N, "as well"))
     ),
-    (_T, GivenUp): Row(transitions.give_up, _BACK),
-    (_T, Pointed): Row(point, ((_T, "goes on"), (_C, "withdrawn, or judged"), (_N, "as well, none before"))),
-    (_T, Fetched): Row(transitions.take, ((_F, "a later decision"),)),
-    (_T, Withdrawn): Row(transitions.withdraw, _GONE),
-    (_T, Damaged): Row(transitions.lose, ((_T, "one before is lost"), *_GONE)),
-    (_T, Stopped): Row(transitions.stop, ((_T, "not counted as a start"),)),
+    (_T, Crashed): DeploymentRow(transitions.give_up, _BACK),
+    (_T, Pointed): DeploymentRow(
+        on_pointer, ((_T, "goes on"), (_C, "withdrawn, or judged"), (_N, "as well, none before"))
+    ),
+    (_T, Fetched): DeploymentRow(transitions.start_trial, ((_F, "a later decision"),)),
+    (_T, Withdrawn): DeploymentRow(transitions.withdraw, _GONE),
+    (_T, Damaged): DeploymentRow(transitions.forget_damaged, ((_T, "one before is lost"), *_GONE)),
+    (_T, Stopped): DeploymentRow(transitions.stop, ((_T, "not counted as a start"),)),
 }
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from edge_agent.inference.onnx_models.observation import TAILS, Answers, Seen, rows
+from edge_agent.inference.onnx_models.observation import TAILS, Answers, BatchObservation, rows
 from protocol.base import Count, Label, Wire
 from protocol.bundle import BundleManifest
 from protocol.tasks.task import LABEL, Target
@@ -28,7 +28,7 @@ Counts = Annotated[dict[Label, Histogram], Field(max_length=16)]
 Rows = NDArray[np.bool_]
 
 
-class Measures(Wire):
+class TrialMetrics(Wire):
     """Of one model on trial. ``paired``: what the model before answered as well."""
 
     windows: Count = 0
@@ -54,7 +54,7 @@ class Measures(Wire):
     said_before: Counts = Field(default_factory=dict)
 
 
-def added(measures: Measures, seen: Seen) -> Measures:
+def added(measures: TrialMetrics, seen: BatchObservation) -> TrialMetrics:
     """The measures with one more batch in them."""
     if seen.error and seen.before_error:
         return measures  # nor could the model before: it is the windows, or this device
@@ -74,7 +74,7 @@ def added(measures: Measures, seen: Seen) -> Measures:
     return measures.model_copy(update=more)
 
 
-def _paired(measures: Measures, seen: Seen, before: Answers, right_B: Rows) -> dict[str, Any]:
+def _paired(measures: TrialMetrics, seen: BatchObservation, before: Answers, right_B: Rows) -> dict[str, Any]:
     agreed_B = _agreed(seen, before)
     right_before_B, known_B = _right(before, seen)
     slower = {} if seen.before_latency_s is None else {bucket(seen.before_latency_s): seen.count}
@@ -123,7 +123,7 @@ def _finite(answers: Answers, count: int) -> Rows:
     return sound_B
 
 
-def _shaped(seen: Seen) -> bool:
+def _shaped(seen: BatchObservation) -> bool:
     """Whether every window has an answer to everything: what is counted must not trip over it."""
     wanted = {target.name: (len(target.labels),) for target in seen.manifest.predicted if target.labels}
     return bool(seen.answers) and all(
@@ -132,7 +132,7 @@ def _shaped(seen: Seen) -> bool:
     )
 
 
-def _right(answers: Answers, seen: Seen) -> tuple[Rows, Rows]:
+def _right(answers: Answers, seen: BatchObservation) -> tuple[Rows, Rows]:
     """Which windows were predicted right, and of which that is known."""
     p_BK = answers.get(LABEL)
     if p_BK is None or p_BK.ndim != 2 or len(p_BK) != len(seen.y_B):  # noqa: PLR2004 - (B, K)
@@ -142,7 +142,7 @@ def _right(answers: Answers, seen: Seen) -> tuple[Rows, Rows]:
     return known_B & (p_BK.argmax(axis=1) == seen.y_B), known_B
 
 
-def _agreed(seen: Seen, before: Answers) -> Rows | None:
+def _agreed(seen: BatchObservation, before: Answers) -> Rows | None:
     """On which windows both say the same; None where they predict nothing in common."""
     if TAILS in seen.answers and TAILS in before:
         return np.asarray(seen.answers[TAILS][:, 0] == before[TAILS][:, 0])
@@ -153,7 +153,7 @@ def _agreed(seen: Seen, before: Answers) -> Rows | None:
     return np.logical_and.reduce(alike) if alike else None
 
 
-def _common(seen: Seen, before: Answers) -> list[Target]:
+def _common(seen: BatchObservation, before: Answers) -> list[Target]:
     """Targets that both answer, in the same shape."""
     ours = seen.answers
     return [
@@ -175,7 +175,9 @@ def _alike(target: Target, manifest: BundleManifest, a: NDArray[Any], b: NDArray
     return np.asarray(square_B <= _CLOSE**2)
 
 
-def _told(counts: Mapping[str, Mapping[int, int]], seen: Seen, ours: Answers, theirs: Answers) -> Any:
+def _told(
+    counts: Mapping[str, Mapping[int, int]], seen: BatchObservation, ours: Answers, theirs: Answers
+) -> Any:
     """Predicted classes, counted on; of targets that both predict."""
     more = {name: dict(found) for name, found in counts.items()}
     for target in _common(seen, theirs if ours is seen.answers else ours):

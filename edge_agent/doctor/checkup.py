@@ -20,8 +20,8 @@ from edge_agent.doctor.checks import (
     trust_root,
 )
 from edge_agent.doctor.findings import Finding, fail, warn
-from edge_agent.doctor.service_account import Person, whose
-from edge_agent.doctor.time_limit import TookTooLong, within
+from edge_agent.doctor.service_account import ServiceUser, whose
+from edge_agent.doctor.time_limit import TookTooLong, run_with_timeout
 from protocol.errors import Misconfigured
 from runtime import exit_codes
 from runtime.clock import SystemClock
@@ -31,7 +31,7 @@ LOCAL_S: Final = 20.0
 
 
 @dataclass(frozen=True)
-class Visit:
+class Checkup:
     """What to look at.
 
     Attributes:
@@ -52,9 +52,9 @@ class Visit:
         settings, roles = found.settings, () if found.settings is None else found.settings.roles
         looks: dict[str, Callable[[], list[Finding]]] = {
             "config": lambda: configuration.judge(found, self.config),
-            "cpu": lambda: cpu.judge(within(LOCAL_S, cpu.probe), roles),
+            "cpu": lambda: cpu.judge(run_with_timeout(LOCAL_S, cpu.probe), roles),
             "imports": lambda: imports.judge(imports.probe(imports.names(settings))),
-            "clock": lambda: clock.judge(within(LOCAL_S, lambda: clock.probe(settings))),
+            "clock": lambda: clock.judge(run_with_timeout(LOCAL_S, lambda: clock.probe(settings))),
         }
         if settings is None:
             return looks
@@ -83,7 +83,7 @@ class Visit:
             except Misconfigured as error:
                 yield fail(f"{name}.config", str(error), "correct what the message names", exit_codes.CONFIG)
 
-    def _person(self) -> Person:
+    def _person(self) -> ServiceUser:
         return whose(self.user, unit.read().groups)
 
     def _trust(self, settings: AgentSettings) -> list[Finding]:
@@ -93,12 +93,12 @@ class Visit:
 
     def _disk(self, settings: AgentSettings) -> list[Finding]:
         person = self._person()
-        folders = within(LOCAL_S, lambda: disk.probe(settings, person))
+        folders = run_with_timeout(LOCAL_S, lambda: disk.probe(settings, person))
         return disk.judge(folders, person, disk.secrets_of(settings))
 
     def _hardware(self, settings: AgentSettings) -> list[Finding]:
         person = self._person()
-        nodes = within(LOCAL_S, lambda: hardware.probe(settings.source, person))
+        nodes = run_with_timeout(LOCAL_S, lambda: hardware.probe(settings.source, person))
         return hardware.judge(nodes, person, unit.read())
 
     def _broker(self, settings: AgentSettings) -> list[Finding]:

@@ -12,7 +12,7 @@ SERVICE: Final = "lichen-agent"
 
 
 @dataclass(frozen=True)
-class Person:
+class ServiceUser:
     """A user as the kernel knows it. ``groups``: with the main one, and what the unit adds."""
 
     name: str
@@ -31,7 +31,7 @@ class Person:
         return mode & wanted == wanted
 
 
-def whose(name: str | None = None, added: frozenset[str] = frozenset()) -> Person:
+def whose(name: str | None = None, added: frozenset[str] = frozenset()) -> ServiceUser:
     """The user called ``name``; None: who runs this, or the service's user where root does.
 
     Args:
@@ -48,10 +48,10 @@ def whose(name: str | None = None, added: frozenset[str] = frozenset()) -> Perso
             name = "root"
     if name is None:
         entry = pwd.getpwuid(os.geteuid())
-        return Person(entry.pw_name, entry.pw_uid, frozenset({*os.getgroups(), os.getegid()}))
+        return ServiceUser(entry.pw_name, entry.pw_uid, frozenset({*os.getgroups(), os.getegid()}))
     entry = pwd.getpwnam(name)
     groups = {*os.getgrouplist(name, entry.pw_gid), *(gid for one in added if (gid := _gid(one)) is not None)}
-    return Person(name, entry.pw_uid, frozenset(groups))
+    return ServiceUser(name, entry.pw_uid, frozenset(groups))
 
 
 def _gid(group: str) -> int | None:

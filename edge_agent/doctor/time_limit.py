@@ -22,7 +22,7 @@ class _Answer(Generic[T]):
     error: BaseException | None
 
 
-def within(seconds: float, probe: Callable[[], T]) -> T:
+def run_with_timeout(seconds: float, probe: Callable[[], T]) -> T:
     """What ``probe`` returns or raises.
 
     The thread is a daemon: one that hangs for ever ends with the process.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from edge_agent.config.agent import AgentSettings
-from edge_agent.identity.files import Folder, Identity
+from edge_agent.identity.files import Identity, IdentityFiles
 from protocol.errors import Misconfigured
 from runtime.settings.load import load
 from runtime.storage.files import disk_errors, make_folder, write_atomic
@@ -43,7 +43,7 @@ def require_writable(config: Path) -> None:
         raise Misconfigured(f"{folder}: not writable for this user; run this as root, or give it the folder")
 
 
-def write(config: Path, folder: Folder, identity: Identity) -> Path:
+def write(config: Path, folder: IdentityFiles, identity: Identity) -> Path:
     """Write it, unless it is there as it should be; returns where.
 
     Raises:
@@ -67,7 +67,7 @@ def write(config: Path, folder: Folder, identity: Identity) -> Path:
     return path
 
 
-def _text(config: Path, folder: Folder, identity: Identity) -> str:
+def _text(config: Path, folder: IdentityFiles, identity: Identity) -> str:
     host = f"host = {_quoted(identity.broker_host)}\n" if identity.broker_host else ""
     pair = _quoted(_seen_from(config, folder.pair))
     return (

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from edge_agent.identity import enrolment_api, keys
-from edge_agent.identity.files import Folder, Identity, read_small
-from edge_agent.identity.https_client import Client
-from edge_agent.identity.retry import Patience
+from edge_agent.identity.files import Identity, IdentityFiles, read_small
+from edge_agent.identity.https_client import HttpsClient
+from edge_agent.identity.retry import RetryPolicy
 from protocol.enrolment import EnrolAnswer, EnrolRequest, Invite
 from protocol.errors import Misconfigured, Reason, Refused, Transient
-from runtime.storage.folder_lock import Owner
+from runtime.storage.folder_lock import FolderLock
 
 _SOONEST_S: Final = 1.0
 _LATEST_S: Final = 300.0
@@ -37,7 +37,7 @@ class Enrolled:
 
 
 @contextmanager
-def alone(folder: Folder) -> Iterator[None]:
+def alone(folder: IdentityFiles) -> Iterator[None]:
     """One at a time.
 
     Raises:
@@ -45,7 +45,7 @@ def alone(folder: Folder) -> Iterator[None]:
         Transient: the disk is full.
     """
     folder.make()
-    owner = Owner(folder.lock, "enrolment or renewal")
+    owner = FolderLock(folder.lock, "enrolment or renewal")
     try:
         folder.tidy()
         yield
@@ -54,10 +54,10 @@ def alone(folder: Folder) -> Iterator[None]:
 
 
 def enrol(
-    folder: Folder,
+    folder: IdentityFiles,
     invite: Invite,
     device: str,
-    patience: Patience,
+    patience: RetryPolicy,
     *,
     replace: bool = False,
     timeout_s: float = TIMEOUT_S,
@@ -98,7 +98,7 @@ def enrol(
         return Enrolled(identity, before=False)
 
 
-def _known(folder: Folder, invite: Invite, *, replace: bool) -> Identity | None:
+def _known(folder: IdentityFiles, invite: Invite, *, replace: bool) -> Identity | None:
     """The identity that this invite has brought already."""
     try:
         identity = folder.read()
@@ -116,7 +116,7 @@ def _known(folder: Folder, invite: Invite, *, replace: bool) -> Identity | None:
     )
 
 
-def _sound(folder: Folder, identity: Identity) -> bool:
+def _sound(folder: IdentityFiles, identity: Identity) -> bool:
     """Whether certificate, key and authority are there and belong together."""
     pair, root = read_small(folder.pair), read_small(folder.authority)
     if pair is None or root is None:
@@ -130,7 +130,7 @@ def _sound(folder: Folder, identity: Identity) -> bool:
     return True
 
 
-def pending_key(folder: Folder) -> keys.Key:
+def pending_key(folder: IdentityFiles) -> keys.Key:
     """The key of an earlier attempt, else a new one; on the disk before anybody hears of it.
 
     Raises:
@@ -150,7 +150,9 @@ def pending_key(folder: Folder) -> keys.Key:
     return key
 
 
-def _insist(service: Client, request: EnrolRequest, patience: Patience, shown: str) -> enrolment_api.Told:
+def _insist(
+    service: HttpsClient, request: EnrolRequest, patience: RetryPolicy, shown: str
+) -> enrolment_api.EnrolmentReply:
     """Ask until the answer is a certificate; ``shown``: the beginning of our key's fingerprint."""
     while True:
         told = patience.insist(lambda: enrolment_api.enrol(service, request))
@@ -168,7 +170,14 @@ def _insist(service: Client, request: EnrolRequest, patience: Patience, shown: s
 
 
 def keep(
-    folder: Folder, key: keys.Key, told: enrolment_api.Told, root: str, *, url: str, device: str, invite: str
+    folder: IdentityFiles,
+    key: keys.Key,
+    told: enrolment_api.EnrolmentReply,
+    root: str,
+    *,
+    url: str,
+    device: str,
+    invite: str,
 ) -> Identity:
     """Check what came and write it: first whom to trust, then certificate and key, then the record.
 
@@ -195,7 +204,7 @@ def keep(
     return identity
 
 
-def keep_root(folder: Folder, text: str, invite: str) -> None:
+def keep_root(folder: IdentityFiles, text: str, invite: str) -> None:
     """Who signs bundles, as the service says. One that came with the same invite stays: others follow it.
 
     Raises:
@@ -210,7 +219,7 @@ def keep_root(folder: Folder, text: str, invite: str) -> None:
 
 
 def _record(
-    answer: EnrolAnswer, facts: keys.Facts, url: str, root: str, *, issued_at: float, invite: str
+    answer: EnrolAnswer, facts: keys.CertificateInfo, url: str, root: str, *, issued_at: float, invite: str
 ) -> Identity:
     values = {
         "fleet": answer.fleet,
@@ -230,7 +239,7 @@ def _record(
         raise Refused(Reason.MALFORMED, f"{url} answers nonsense: {error}") from None
 
 
-def _forget_if_used(folder: Folder) -> bool:
+def _forget_if_used(folder: IdentityFiles) -> bool:
     """Whether a power cut came after everything was written but before the request's key was put away.
 
     Another key than ours is a renewal's whose answer was lost: it is needed to ask for that again.

@@ -8,7 +8,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from edge_agent.identity.https_client import Answer, Client
+from edge_agent.identity.https_client import HttpResponse, HttpsClient
 from edge_agent.identity.keys import authority_of, fingerprints
 from protocol.enrolment import (
     CA_PATH,
@@ -29,7 +29,7 @@ _BUSY: Final = (408, 425, 429)
 
 
 @dataclass(frozen=True)
-class Told:
+class EnrolmentReply:
     """An answer, and the service's clock in unix seconds where it said so."""
 
     answer: EnrolAnswer
@@ -46,7 +46,7 @@ def authority(url: str, sha256: str, timeout_s: float) -> str:
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE  # the fingerprint decides, and nothing secret is sent
-    answer = Client(url, context, timeout_s).get(CA_PATH)
+    answer = HttpsClient(url, context, timeout_s).get(CA_PATH)
     if answer.status not in _OK:
         raise _no(url, answer)
     try:
@@ -70,7 +70,7 @@ def client(
     *,
     since: float = 0.0,
     wall: Callable[[], float] = time.time,
-) -> Client:
+) -> HttpsClient:
     """A client that trusts this authority alone.
 
     Args:
@@ -89,10 +89,10 @@ def client(
         raise Misconfigured(f"the authority's certificate cannot be used: {error}") from None
     if wall() < max(since, known_since(None, [dict(one) for one in context.get_ca_certs()])):
         leave_out_dates(context)
-    return Client(url, context, timeout_s)
+    return HttpsClient(url, context, timeout_s)
 
 
-def enrol(service: Client, request: EnrolRequest) -> Told:
+def enrol(service: HttpsClient, request: EnrolRequest) -> EnrolmentReply:
     """Ask for a certificate. Same token and same key: same answer.
 
     Raises:
@@ -102,23 +102,23 @@ def enrol(service: Client, request: EnrolRequest) -> Told:
     return _told(service, service.post(ENROL_PATH, request.model_dump_json()))
 
 
-def renew(service: Client, request: RenewRequest) -> Told:
+def renew(service: HttpsClient, request: RenewRequest) -> EnrolmentReply:
     """Ask for a new certificate for a new key; errors as :func:`enrol`."""
     return _told(service, service.post(RENEW_PATH, request.model_dump_json()))
 
 
-def _told(service: Client, answer: Answer) -> Told:
+def _told(service: HttpsClient, answer: HttpResponse) -> EnrolmentReply:
     if answer.status not in _OK:
         raise _no(service.url, answer)
     try:
-        return Told(EnrolAnswer.model_validate_json(answer.body), answer.date)
+        return EnrolmentReply(EnrolAnswer.model_validate_json(answer.body), answer.date)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         raise Refused(Reason.MALFORMED, f"{service.url} answers nonsense: {where}: {first['msg']}") from None
 
 
-def _no(url: str, answer: Answer) -> Exception:
+def _no(url: str, answer: HttpResponse) -> Exception:
     """An answer that is no success, as an error."""
     try:
         refusal = EnrolRefusal.model_validate_json(answer.body)

@@ -50,7 +50,7 @@ class Identity(Wire):
 
 
 @dataclass(frozen=True)
-class Folder:
+class IdentityFiles:
     """The files of one identity; ``path`` is the folder."""
 
     path: Path
@@ -150,9 +150,9 @@ class Folder:
         return found
 
 
-def folder_of(state_dir: Path) -> Folder:
+def folder_of(state_dir: Path) -> IdentityFiles:
     """The identity of the agent with this ``state_dir``."""
-    return Folder(state_dir / FOLDER)
+    return IdentityFiles(state_dir / FOLDER)
 
 
 def read_small(path: Path) -> bytes | None:

@@ -25,7 +25,7 @@ _WRONG_HOST: Final = (62, 63, 64)
 
 
 @dataclass(frozen=True)
-class Answer:
+class HttpResponse:
     """What came back. ``date``: the service's clock in unix seconds, where it said so."""
 
     status: int
@@ -63,7 +63,7 @@ class _Connection(http.client.HTTPSConnection):
                 socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
-class Client:
+class HttpsClient:
     """One service.
 
     Args:
@@ -90,15 +90,15 @@ class Client:
         self._context = context
         self._timeout_s = timeout_s
 
-    def get(self, path: str) -> Answer:
+    def get(self, path: str) -> HttpResponse:
         """See :meth:`ask`."""
         return self.ask("GET", path)
 
-    def post(self, path: str, body: str) -> Answer:
+    def post(self, path: str, body: str) -> HttpResponse:
         """See :meth:`ask`."""
         return self.ask("POST", path, body.encode())
 
-    def ask(self, method: str, path: str, body: bytes | None = None) -> Answer:
+    def ask(self, method: str, path: str, body: bytes | None = None) -> HttpResponse:
         """One exchange on a connection of its own.
 
         Where only the dates of the service's certificate are against it, and they say that our clock is
@@ -120,7 +120,7 @@ class Client:
         except ssl.SSLCertVerificationError as error:
             raise self._distrust(error) from None
 
-    def _ask(self, method: str, path: str, body: bytes | None) -> Answer:
+    def _ask(self, method: str, path: str, body: bytes | None) -> HttpResponse:
         connection = _Connection(self._host, self._port, self._context, self._timeout_s)
         headers = {"Accept": "application/json", "Connection": "close"}
         if body is not None:
@@ -155,7 +155,7 @@ class Client:
             timer.cancel()
             timer.join()
 
-    def _read(self, response: http.client.HTTPResponse) -> Answer:
+    def _read(self, response: http.client.HTTPResponse) -> HttpResponse:
         announced = response.length
         if announced is None and not response.chunked:  # the headers themselves may have been cut off
             raise Transient(f"{self.url} broke off, or does not say how long its answer is")
@@ -166,7 +166,7 @@ class Client:
             raise self._too_large("sends more and more")
         if announced is not None and len(body) < announced:
             raise Transient(f"{self.url} broke off after {len(body)} of {announced} bytes")
-        return Answer(response.status, body, _date(response.headers.get("Date")))
+        return HttpResponse(response.status, body, _date(response.headers.get("Date")))
 
     def _too_large(self, what: str) -> Refused:
         return Refused(Reason.TOO_LARGE, f"{self.url} {what}; at most {MAX_BODY_BYTES} are taken")

@@ -24,7 +24,7 @@ _HOUR_S: Final = 3600.0
 
 
 @dataclass(frozen=True)
-class Facts:
+class CertificateInfo:
     """What a certificate says; times in unix seconds."""
 
     not_before: float
@@ -109,7 +109,7 @@ def certificates_pem(pem: bytes, where: str) -> str:
     return "".join(one.public_bytes(serialization.Encoding.PEM).decode() for one in found)
 
 
-def check(certificate: str, authority: str, key: Key, device: str) -> Facts:
+def check(certificate: str, authority: str, key: Key, device: str) -> CertificateInfo:
     """Whether a certificate is the one that was asked for.
 
     Args:
@@ -134,7 +134,7 @@ def check(certificate: str, authority: str, key: Key, device: str) -> Facts:
     begin, end = leaf.not_valid_before_utc.timestamp(), leaf.not_valid_after_utc.timestamp()
     if end - begin < _HOUR_S:
         raise Refused(Reason.OUT_OF_BOUNDS, "the certificate that came lasts less than an hour")
-    return Facts(begin, end, format(leaf.serial_number, "x"))
+    return CertificateInfo(begin, end, format(leaf.serial_number, "x"))
 
 
 def _certificates(pem: bytes, what: str) -> list[x509.Certificate]:

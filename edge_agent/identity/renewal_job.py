@@ -11,12 +11,12 @@ from typing import Any
 
 from edge_agent.identity import enrolment_api, keys
 from edge_agent.identity.enrolment import TIMEOUT_S, alone, keep, pending_key
-from edge_agent.identity.files import Folder, Identity, read_small
+from edge_agent.identity.files import Identity, IdentityFiles, read_small
 from protocol.enrolment import RenewRequest
 from protocol.errors import LichenError, Misconfigured, Refused, Transient
 
 
-def renew(folder: Folder, timeout_s: float = TIMEOUT_S) -> Identity:
+def renew(folder: IdentityFiles, timeout_s: float = TIMEOUT_S) -> Identity:
     """Ask for a new certificate, with the old one and its key as proof; it may have run out.
 
     The old pair stays in use until the new one is written whole: the coordinator takes both until then.
@@ -52,7 +52,7 @@ def renew(folder: Folder, timeout_s: float = TIMEOUT_S) -> Identity:
         )
 
 
-def _files(folder: Folder) -> tuple[keys.Key, str, str]:
+def _files(folder: IdentityFiles) -> tuple[keys.Key, str, str]:
     """Key, certificate and authority."""
     pair, root = read_small(folder.pair), read_small(folder.authority)
     if pair is None or root is None:
@@ -67,7 +67,7 @@ def _files(folder: Folder) -> tuple[keys.Key, str, str]:
     )
 
 
-def _catch_up(folder: Folder, identity: Identity, facts: keys.Facts) -> Identity:
+def _catch_up(folder: IdentityFiles, identity: Identity, facts: keys.CertificateInfo) -> Identity:
     """A power cut came between the new pair and the record of it."""
     newer = identity.model_copy(
         update={
@@ -81,7 +81,7 @@ def _catch_up(folder: Folder, identity: Identity, facts: keys.Facts) -> Identity
     return newer
 
 
-def _next_key(folder: Folder, old: keys.Key) -> keys.Key:
+def _next_key(folder: IdentityFiles, old: keys.Key) -> keys.Key:
     """The key of an attempt whose answer was lost, else a new one; never the one in use."""
     key = pending_key(folder)
     if keys.key_pem(key) != keys.key_pem(old):
@@ -94,7 +94,7 @@ def main(argv: list[str]) -> int:
     """Exit status 0: the answer is on standard output."""
     answer: dict[str, Any]
     try:
-        identity = renew(Folder(Path(argv[1])))
+        identity = renew(IdentityFiles(Path(argv[1])))
         answer = {"ok": True, "not_after": identity.not_after}
     except Refused as error:
         answer = {"ok": False, "kind": "Refused", "reason": error.reason, "error": error.detail}

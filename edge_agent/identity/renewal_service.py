@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from edge_agent.identity.files import Folder, Identity
+from edge_agent.identity.files import Identity, IdentityFiles
 from protocol.errors import Misconfigured, Refused, Transient
 from runtime.clock import Clock
 from runtime.mqtt.tls import utc
@@ -53,7 +53,7 @@ class Renewal(StatusPart):
 
     def __init__(
         self,
-        folder: Folder,
+        folder: IdentityFiles,
         clock: Clock,
         renewed: Callable[[], None],
         *,
@@ -142,6 +142,6 @@ class Renewal(StatusPart):
         await self._clock.sleep(pause)
 
 
-def service_of(folder: Folder, renewal: Renewal) -> dict[str, Callable[[], Awaitable[None]]]:
+def service_of(folder: IdentityFiles, renewal: Renewal) -> dict[str, Callable[[], Awaitable[None]]]:
     """The agent's service, where the device has enrolled; else none."""
     return {"renewal": renewal.run} if folder.record.exists() else {}

@@ -14,7 +14,7 @@ _SLOWEST_S: Final = 60.0
 
 
 @dataclass
-class Patience:
+class RetryPolicy:
     """A bounded wait.
 
     Args:

@@ -11,20 +11,20 @@ from numpy.typing import NDArray
 
 from edge_agent.inference.onnx_models.observation import TAILS, Answers
 from edge_agent.inference.prediction_lines import Answered
-from edge_agent.inference.question_answers import Asked, Names, stamped
+from edge_agent.inference.question_answers import AskedQuestion, Names, stamped
 from edge_agent.inference.serving.served_kinds import Model, ServedGraph, ServedWindows
 from edge_agent.inference.serving.served_model import Failed
-from edge_agent.windows.collector import Judged
+from edge_agent.windows.collector import ScoredWindows
 from protocol.bundle import BundleManifest
 
 if TYPE_CHECKING:
-    from edge_agent.inference.onnx_models.embedding_lookup import Found
+    from edge_agent.inference.onnx_models.embedding_lookup import LookupResult
 
-Batch = Judged | Asked
+Batch = ScoredWindows | AskedQuestion
 _NOTHING: Final = np.zeros(0, np.int64)
 
 
-class OfWindows:
+class WindowBatch:
     """Windows; only those with a modality that the model reads are asked about.
 
     Args:
@@ -33,7 +33,7 @@ class OfWindows:
         min_quality: a modality below it counts as missing.
     """
 
-    def __init__(self, judged: Judged, model: ServedWindows, min_quality: float) -> None:
+    def __init__(self, judged: ScoredWindows, model: ServedWindows, min_quality: float) -> None:
         self._judged = judged
         self._used_BM = judged.windows.present_BM & (judged.quality.quality_BM >= min_quality)
         self._asked = model.names, self._read_by(model)
@@ -71,7 +71,7 @@ class OfWindows:
         return self._used_BM[:, [names.index(name) for name in model.names]]
 
 
-class OfQuestions:
+class QuestionBatch:
     """Questions to a graph; those about names that no fact has are answered without the model.
 
     Args:
@@ -79,11 +79,11 @@ class OfQuestions:
         names: of the device's graph.
     """
 
-    def __init__(self, asked: Asked, names: Names) -> None:
+    def __init__(self, asked: AskedQuestion, names: Names) -> None:
         self._asked = asked
         self._names = names
         self._known = [question for question in asked.questions if not names.strange(question)]
-        self._found: Found | None = None
+        self._found: LookupResult | None = None
         self.count = len(asked.questions)
         self.since = asked.at
         self.y_B = _NOTHING
@@ -111,4 +111,4 @@ class OfQuestions:
                 yield stamped(line, manifest, wall, latency_s)
 
 
-Asking = OfWindows | OfQuestions
+Asking = WindowBatch | QuestionBatch

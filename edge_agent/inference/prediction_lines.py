@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_agent.windows.collector import Judged
+from edge_agent.windows.collector import ScoredWindows
 from models.contract import FloatArray
 from models.data.streams.windows import Windows
 from protocol.bundle import BundleManifest
@@ -32,7 +32,7 @@ class Answered:
         personal: whether own tensors were used.
     """
 
-    judged: Judged
+    judged: ScoredWindows
     used_BM: NDArray[np.bool_]
     some: NDArray[np.intp]
     answers: Mapping[str, FloatArray]
@@ -99,7 +99,7 @@ def _valued(windows: Windows, target: Target, value: FloatArray, b: np.intp) -> 
     return {"value": _short(value), "truth": None if np.isnan(true) else _short(true)}
 
 
-def _off(judged: Judged, modality: str, made_CT: FloatArray, b: np.intp) -> float:
+def _off(judged: ScoredWindows, modality: str, made_CT: FloatArray, b: np.intp) -> float:
     """How far a window that was made is from the sensor's; the window itself would fill the disk.
 
     Mean square, in the modality's scale: 1 is one scale off.

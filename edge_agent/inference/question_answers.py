@@ -17,12 +17,12 @@ from edge_agent.inference.onnx_models.embedding_lookup import (
     HAS_ROWS,
     NEW_ENTITY,
     NO_TABLES,
-    Found,
     Keyed,
+    LookupResult,
     TableReader,
 )
 from edge_agent.knowledge_graph.question_file import Question
-from edge_agent.knowledge_graph.reader import Snapshot
+from edge_agent.knowledge_graph.reader import GraphSnapshot
 from edge_agent.tasks.private_tensors import PrivateTensors
 from models.knowledge_graph.data import embedding_tables
 from models.knowledge_graph.data.graph import BoolArray
@@ -38,12 +38,12 @@ NO_TABLES_ANY_MORE: Final = (
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedQuestion:
     """Questions, and the graph that they are about as it is now; ``at`` is when (monotonic seconds)."""
 
     task: Task
     questions: tuple[Question, ...]
-    snapshot: Snapshot
+    snapshot: GraphSnapshot
     at: float
 
 
@@ -54,7 +54,7 @@ class Names:
         snapshot: names, keys and facts.
     """
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: GraphSnapshot) -> None:
         self.snapshot = snapshot
         graph, keyed = snapshot.graph, snapshot.keyed
         self._entities = {name: e for e, name in enumerate(graph.entities)}
@@ -81,7 +81,9 @@ class Names:
             np.array([question.heads for question in questions], np.bool_),
         )
 
-    def lines(self, asked: Asked, manifest: BundleManifest, found: Found) -> Iterator[dict[str, Any]]:
+    def lines(
+        self, asked: AskedQuestion, manifest: BundleManifest, found: LookupResult
+    ) -> Iterator[dict[str, Any]]:
         """A line for each question; ``found`` is of those that are not :meth:`strange`."""
         if found.why:
             over = found.why == NO_TABLES and _is_over(manifest, asked.task)
@@ -138,7 +140,7 @@ class Answers:
         self._tables = TableReader(private)
         self._names: Names | None = None
 
-    def lines(self, model: GraphModel, asked: Asked) -> Iterator[dict[str, Any]]:
+    def lines(self, model: GraphModel, asked: AskedQuestion) -> Iterator[dict[str, Any]]:
         """A line for each question, as JSON values; ``why`` where there is no answer.
 
         Raises:

@@ -9,7 +9,7 @@ import asyncio
 from pathlib import Path
 from typing import Any, Final
 
-from edge_agent.inference.question_answers import Asked
+from edge_agent.inference.question_answers import AskedQuestion
 from edge_agent.inference.service import Inference
 from edge_agent.inference.serving.served_kinds import ServedGraph
 from edge_agent.knowledge_graph.question_file import Question, QuestionFile
@@ -24,7 +24,7 @@ _AT_ONCE: Final = 64
 """Questions of one batch: as many as one call of the model takes."""
 
 
-class Queries(StatusPart):
+class QuestionService(StatusPart):
     """One service.
 
     Args:
@@ -79,7 +79,7 @@ class Queries(StatusPart):
         self._asked_with = now
         for at in range(0, len(questions), _AT_ONCE):
             some = tuple(questions[at : at + _AT_ONCE])
-            self._inference.offer(Asked(work.task, some, snapshot, self._clock.now()))
+            self._inference.offer(AskedQuestion(work.task, some, snapshot, self._clock.now()))
 
     def status(self) -> dict[str, Any]:
         """How many questions stand."""

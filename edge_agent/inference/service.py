@@ -19,18 +19,18 @@ from typing import Any, Final
 import structlog
 
 from edge_agent.config.agent import InferSettings
-from edge_agent.inference.batches import Asking, Batch, OfQuestions, OfWindows
+from edge_agent.inference.batches import Asking, Batch, QuestionBatch, WindowBatch
 from edge_agent.inference.latency import Latency
-from edge_agent.inference.onnx_models.observation import Answers, Seen, rows
+from edge_agent.inference.onnx_models.observation import Answers, BatchObservation, rows
 from edge_agent.inference.question_answers import Names
 from edge_agent.inference.rotating_log import RotatingLines
 from edge_agent.inference.serving.served_kinds import Model, ServedGraph, ServedWindows
 from edge_agent.inference.serving.served_model import Failed
-from edge_agent.inference.serving.start import host_of, started
-from edge_agent.inference.serving.variants.benchmark import Recent
-from edge_agent.inference.serving.zygote_client import Zygote
+from edge_agent.inference.serving.start import host_of, start_model
+from edge_agent.inference.serving.variants.benchmark import RecentWindows
+from edge_agent.inference.serving.zygote_client import ZygoteClient
 from edge_agent.tasks.private_tensors import PrivateTensors
-from edge_agent.windows.collector import Judged
+from edge_agent.windows.collector import ScoredWindows
 from models.worker.job_loop import trim_memory
 from protocol.bundle import BundleManifest
 from runtime.clock import Clock
@@ -45,7 +45,7 @@ _SHADOWED: Final = MAX_BATCHES // 4
 _QUICK: Final = 0.1
 """... unless it takes this part of the model's time."""
 Publish = Callable[[list[dict[str, Any]], BundleManifest], None]
-Observe = Callable[[Seen], None]
+Observe = Callable[[BatchObservation], None]
 
 
 class Inference(StatusPart):
@@ -63,12 +63,12 @@ class Inference(StatusPart):
         settings: InferSettings,
         clock: Clock,
         private: PrivateTensors | None = None,
-        zygote: Zygote | None = None,
+        zygote: ZygoteClient | None = None,
     ) -> None:
         self._settings = settings
         self._clock = clock
         self._private = None if private is None else private.folder
-        self._zygote = Zygote() if zygote is None else zygote
+        self._zygote = ZygoteClient() if zygote is None else zygote
         self._host = host_of(self._zygote, settings)
         self._waiting: deque[Batch] = deque()
         self._wake = asyncio.Event()
@@ -84,7 +84,7 @@ class Inference(StatusPart):
         self._retired: list[Model] = []
         self._loaded: list[Model] = []
         self._names: Names | None = None
-        self._recent = Recent()
+        self._recent = RecentWindows()
         self.available = settings.enabled
         """Whether a model could run here; False once ONNX Runtime was found not to work."""
         self.off_because = "no model yet" if settings.enabled else "infer.enabled is false"
@@ -124,7 +124,9 @@ class Inference(StatusPart):
             Transient: there is no process to be had.
         """
         self._close_unused()
-        model = await started(self._zygote, self._host, folder, self._settings, self._private, self._recent)
+        model = await start_model(
+            self._zygote, self._host, folder, self._settings, self._private, self._recent
+        )
         self._loaded.append(model)
         trim_memory()  # what fetching, unpacking and parsing it left behind
         return model
@@ -144,12 +146,12 @@ class Inference(StatusPart):
     def offer(self, batch: Batch) -> None:
         """Take windows as they close, and questions as they come."""
         if self._model is None:
-            if isinstance(batch, Judged) and self.available:
+            if isinstance(batch, ScoredWindows) and self.available:
                 self._recent.add(batch)
             return
         if len(self._waiting) >= MAX_BATCHES:
             oldest = self._waiting.popleft()
-            self.dropped += len(oldest.windows if isinstance(oldest, Judged) else oldest.questions)
+            self.dropped += len(oldest.windows if isinstance(oldest, ScoredWindows) else oldest.questions)
         self._waiting.append(batch)
         self._wake.set()
 
@@ -171,7 +173,7 @@ class Inference(StatusPart):
                     asking = self._asking(batch, model)
                     if asking is not None and asking.count:
                         await self._take(asking, model, publish, observe)
-                    if isinstance(batch, Judged):
+                    if isinstance(batch, ScoredWindows):
                         self._recent.add(batch)
         finally:
             await self.close()
@@ -201,12 +203,12 @@ class Inference(StatusPart):
     def _asking(self, batch: Batch, model: Model) -> Asking | None:
         """None where the task has become another one in between."""
         match batch, model:
-            case Judged(), ServedWindows():
-                return OfWindows(batch, model, self._settings.min_quality)
-            case _, ServedGraph() if not isinstance(batch, Judged):
+            case ScoredWindows(), ServedWindows():
+                return WindowBatch(batch, model, self._settings.min_quality)
+            case _, ServedGraph() if not isinstance(batch, ScoredWindows):
                 if self._names is None or self._names.snapshot is not batch.snapshot:
                     self._names = Names(batch.snapshot)
-                return OfQuestions(batch, self._names)
+                return QuestionBatch(batch, self._names)
         return None
 
     async def _take(
@@ -236,7 +238,7 @@ class Inference(StatusPart):
             beside = None if before is None else shadow
             manifest, before_s = (None, None) if beside is None else (beside.manifest, self._shadow_s)
             about = (model.digest, model.manifest, count, latency_s, error, answers or {}, asking.y_B)
-            observe(Seen(*about, before, before_s, manifest, before_error))
+            observe(BatchObservation(*about, before, before_s, manifest, before_error))
         if model.failures >= MAX_DEATHS and model is self._model:
             self.off_because = f"the model did not answer {model.failures} times in a row: {error}"
             _log.error("inference stopped until another model comes", error=self.off_because)

@@ -16,7 +16,7 @@ from typing import IO, Final
 
 from models.knowledge_graph.data.files import Bounds, Triple, facts_in, lines_of
 from models.knowledge_graph.data.graph import Graph
-from models.knowledge_graph.data.merging import Counts, Room, empty, merge
+from models.knowledge_graph.data.merging import MergeCounts, MergeRoom, empty, merge
 from protocol.errors import Misconfigured
 
 Stat = tuple[int, int, int]
@@ -65,10 +65,10 @@ class FactFiles:
     """
 
     sources: Sequence[Path]
-    room: Room
+    room: MergeRoom
     bounds: Bounds
     graph: Graph = field(default_factory=empty)
-    counts: Counts = field(default_factory=Counts)
+    counts: MergeCounts = field(default_factory=MergeCounts)
     _taken: dict[Path, _Taken] = field(default_factory=dict)
 
     def paths(self) -> tuple[Path, ...]:
@@ -107,7 +107,7 @@ class FactFiles:
         graph, counts, taken = self.graph, self.counts, dict(self._taken)
         goes_on = {path: _goes_on(path, before, stats.get(path), rested) for path, before in taken.items()}
         if not all(goes_on.values()):
-            graph, counts, taken = empty(), Counts(), {}
+            graph, counts, taken = empty(), MergeCounts(), {}
         for path, stat in stats.items():
             if stat is None:
                 raise Misconfigured(f"graph.triples: {path}: no such file, or it is closed to us")
@@ -120,8 +120,8 @@ class FactFiles:
         self.graph, self.counts, self._taken = graph, counts, taken
         return not any(one.waits for one in taken.values())
 
-    def _merged(self, graph: Graph, reader: "_Reader") -> tuple[Graph, Counts]:
-        counts, facts = Counts(), reader.facts()
+    def _merged(self, graph: Graph, reader: "_Reader") -> tuple[Graph, MergeCounts]:
+        counts, facts = MergeCounts(), reader.facts()
         try:
             while chunk := [*islice(facts, _CHUNK)]:
                 graph, new = merge(graph, chunk, room=self.room)

@@ -12,12 +12,12 @@ from typing import Final
 from edge_agent.config.agent import GraphSettings
 from edge_agent.identity import fleet_secret as secrets
 from edge_agent.knowledge_graph.fact_files import FactFiles, Stat, stat_of
-from models.data.materials import KINDS, Told
+from models.data.materials import KINDS, HeaderStatistics
 from models.knowledge_graph.data.files import BOUNDS, Bounds, read_features, read_masks
 from models.knowledge_graph.data.graph import Graph
 from models.knowledge_graph.data.keyed import KeyedGraph
 from models.knowledge_graph.data.loading import masked
-from models.knowledge_graph.data.merging import ROOM, Counts, Room, merge
+from models.knowledge_graph.data.merging import ROOM, MergeCounts, MergeRoom, merge
 from protocol.errors import Misconfigured, Refused
 from protocol.tasks.options import GraphTask
 from protocol.tasks.task import Task
@@ -32,7 +32,7 @@ _STRANGERS: Final = 4
 
 
 @dataclass(frozen=True, eq=False)
-class Snapshot:
+class GraphSnapshot:
     """A device's graph at one time.
 
     Attributes:
@@ -48,9 +48,9 @@ class Snapshot:
     graph: Graph
     keyed: KeyedGraph
     secret: bytes = field(repr=False)
-    counts: Counts
+    counts: MergeCounts
     notes: tuple[str, ...]
-    told: Told
+    told: HeaderStatistics
 
 
 class GraphReader:
@@ -80,10 +80,10 @@ class GraphReader:
         self._masks = settings.masks
         self._shape, self._bounds = task.graph, _bounds(task.graph)
         self._facts = FactFiles(settings.triples, _room(task.graph), self._bounds)
-        self._known: Snapshot | None = None
+        self._known: GraphSnapshot | None = None
         self._beside: tuple[Stat | None, ...] = ()
         """Of the other files, when they were last read."""
-        self._beside_counts = Counts()
+        self._beside_counts = MergeCounts()
         self._since: dict[Path, tuple[Stat | None, float]] = {}
         """Since when a file is as it is."""
         self._done: dict[Path, Stat | None] | None = None
@@ -91,7 +91,7 @@ class GraphReader:
         self._doubt: tuple[str, float] | None = None
         """What is wrong and perhaps only half written, and since when."""
 
-    def look(self, now: float) -> Snapshot | None:
+    def look(self, now: float) -> GraphSnapshot | None:
         """The graph, where the files are not what they were; None where they are, or may be half written.
 
         Args:
@@ -138,7 +138,7 @@ class GraphReader:
         masks = () if self._masks is None else (self._masks,)
         return (self._secret_file, *self._features.values(), *masks)
 
-    def _put_together(self, beside: tuple[Stat | None, ...]) -> Snapshot:
+    def _put_together(self, beside: tuple[Stat | None, ...]) -> GraphSnapshot:
         facts, known = self._facts.graph, self._known
         if known is None or beside != self._beside or known.graph.entities != facts.entities:
             secret = secrets.read(self._secret_file)
@@ -151,13 +151,13 @@ class GraphReader:
         keyed = KeyedGraph.of(graph, secret, self._task)
         told = KINDS["graph"].told(keyed, self._task, [*self._features])
         notes = self._notes(self._facts.counts, counts, graph)
-        self._known = Snapshot(graph, keyed, secret, self._facts.counts + counts, notes, told)
+        self._known = GraphSnapshot(graph, keyed, secret, self._facts.counts + counts, notes, told)
         self._beside, self._beside_counts = beside, counts
         return self._known
 
-    def _with_features(self, graph: Graph) -> tuple[Graph, Counts]:
+    def _with_features(self, graph: Graph) -> tuple[Graph, MergeCounts]:
         """With features and masks, read anew: they may hold rows of an entity that is new."""
-        counts, dims = Counts(), {one.name: one.dim for one in self._shape.features}
+        counts, dims = MergeCounts(), {one.name: one.dim for one in self._shape.features}
         for name, path in self._features.items():
             new = read_features(path, self._bounds)
             if new.values_nF.shape[1] != dims[name]:
@@ -181,9 +181,9 @@ class GraphReader:
             )
         except ValueError as error:
             raise Misconfigured(f"{self._masks}: {error}") from None
-        return graph, counts + Counts(strangers=strangers)
+        return graph, counts + MergeCounts(strangers=strangers)
 
-    def _notes(self, facts: Counts, beside: Counts, graph: Graph) -> tuple[str, ...]:
+    def _notes(self, facts: MergeCounts, beside: MergeCounts, graph: Graph) -> tuple[str, ...]:
         notes, room = [], _room(self._shape)
         bare = [
             name for name, has_E in zip(graph.modalities, graph.present_EM.T, strict=True) if not has_E.any()
@@ -205,8 +205,8 @@ class GraphReader:
         return tuple(notes)
 
 
-def _room(shape: GraphTask) -> Room:
-    return Room(
+def _room(shape: GraphTask) -> MergeRoom:
+    return MergeRoom(
         min(shape.max_entities, ROOM.entities), min(shape.max_relations, ROOM.relations), shape.max_triples
     )
 

@@ -11,7 +11,7 @@ from edge_agent.identity.fleet_secret import print_of, secret_path
 from edge_agent.knowledge_graph.fact_files import FactFiles, stat_of
 from edge_agent.knowledge_graph.reader import GraphReader
 from edge_agent.knowledge_graph.workspace import GraphWorkspace
-from edge_agent.tasks.profile import allowed
+from edge_agent.tasks.profile import permitted_profile
 from edge_agent.tasks.roles import learns_by
 from edge_agent.tasks.task_store import require_graph
 from models.contract import Profile
@@ -33,7 +33,7 @@ def graph_of(task: Task, settings: AgentSettings) -> tuple[GraphSettings, Profil
         Misconfigured: this device has no graph.
     """
     graph = require_graph(task, settings.graph)
-    return graph, allowed(task, graph.features, settings.learn)
+    return graph, permitted_profile(task, graph.features, settings.learn)
 
 
 def reader_of(task: Task, settings: AgentSettings, rest_s: float = 0.0) -> GraphReader:
@@ -74,7 +74,7 @@ def check_graph(task: Task | None, settings: AgentSettings) -> dict[str, Any]:
     return {"fleet_secret": shown, "graph": counts, "triples_with": told, "graph_notes": list(notes)}
 
 
-class GraphKeeper:
+class GraphWatcher:
     """One service. Makes the workspace of a task on graphs, and looks at its files.
 
     Args:

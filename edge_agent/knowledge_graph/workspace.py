@@ -12,8 +12,8 @@ from typing import Any, Final
 import structlog
 
 from edge_agent.identity.fleet_secret import print_of
-from edge_agent.knowledge_graph.reader import GraphReader, Snapshot
-from edge_agent.tasks.workspace import Standing, Trouble
+from edge_agent.knowledge_graph.reader import GraphReader, GraphSnapshot
+from edge_agent.tasks.workspace import Problem, Readiness
 from models.contract import Profile
 from models.knowledge_graph.data.keyed import KeyedGraph
 from protocol.errors import Misconfigured, Transient
@@ -53,7 +53,7 @@ class GraphWorkspace:
         self.task = task
         self.modalities = modalities
         self.by = by
-        self.snapshot: Snapshot | None = None
+        self.snapshot: GraphSnapshot | None = None
         self.readings = 0
         """How often the graph became another one."""
         self._reader = reader
@@ -91,7 +91,7 @@ class GraphWorkspace:
         self._broken = (self._clock.wall() if before is None else before[0]), words
         return True
 
-    def _say_read(self, found: Snapshot) -> None:
+    def _say_read(self, found: GraphSnapshot) -> None:
         graph = found.graph
         _log.info(
             "the graph was read",
@@ -101,13 +101,13 @@ class GraphWorkspace:
             notes=list(found.notes),
         )
 
-    def now(self) -> Standing:
-        """As :meth:`edge_agent.tasks.workspace.Workspace.now`."""
+    def now(self) -> Readiness:
+        """As :meth:`edge_agent.tasks.workspace.TrainingData.now`."""
         found, profile = self.snapshot, Profile(self.modalities, ())
         reasons = () if self._broken is None else (BROKEN,)
         if found is None:
             unread = ModalityState(windows=(0,), missing=1.0, reasons=reasons)
-            return Standing(profile, 0, dict.fromkeys(self.modalities, unread))
+            return Readiness(profile, 0, dict.fromkeys(self.modalities, unread))
         told = found.told
         modalities = {
             name: ModalityState(
@@ -115,26 +115,26 @@ class GraphWorkspace:
             )
             for name in self.modalities
         }
-        return Standing(profile, told.samples, modalities, print_of(found.secret))
+        return Readiness(profile, told.samples, modalities, print_of(found.secret))
 
     def material(self, _limit: int) -> tuple[Profile, KeyedGraph]:
-        """As :meth:`edge_agent.tasks.workspace.Workspace.material`, with what was appended up to now."""
+        """As :meth:`edge_agent.tasks.workspace.TrainingData.material`, with what was appended up to now."""
         self.refresh()
         if self.snapshot is None:
             raise Transient(_UNREAD if self._broken is None else self._broken[1])
         return Profile(self.modalities, ()), self.snapshot.keyed
 
-    def trouble(self) -> Trouble | None:
-        """As :meth:`edge_agent.tasks.workspace.Workspace.trouble`: a file is broken."""
+    def trouble(self) -> Problem | None:
+        """As :meth:`edge_agent.tasks.workspace.TrainingData.trouble`: a file is broken."""
         if self._broken is None:
             return None
         since, words = self._broken
         stays = "there is no graph to learn from" if self.snapshot is None else "the graph before it is used"
         then = f"until the file is right; it is looked at every {self._poll_s:g} s"
-        return Trouble("graph", f"{words} ({stays})", since, then)
+        return Problem("graph", f"{words} ({stays})", since, then)
 
     def told(self) -> dict[str, Any]:
-        """As :meth:`edge_agent.tasks.workspace.Workspace.told`."""
+        """As :meth:`edge_agent.tasks.workspace.TrainingData.told`."""
         found, broken = self.snapshot, self._broken
         state = "ok" if found is not None else _UNREAD
         if broken is not None:

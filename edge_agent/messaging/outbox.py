@@ -18,7 +18,7 @@ import structlog
 from edge_agent.config.agent import AgentSettings
 from edge_agent.messaging.contact import Contact
 from edge_agent.ports import Publisher
-from edge_agent.training.round_ledger import Ledger
+from edge_agent.training.round_ledger import RoundLedger
 from edge_agent.training.update_encoding import PackedUpdate
 from protocol.errors import Refused, Transient
 from protocol.frames.chunks import chunk_at, chunk_count
@@ -28,7 +28,7 @@ from runtime.clock import Clock
 from runtime.concurrency.signals import Signal
 from runtime.concurrency.uninterrupted import finished
 from runtime.storage.spool import Spool, SpoolEntry
-from runtime.waits import Explained, StatusPart, Wait
+from runtime.waits import StatusPart, StatusText, Wait
 
 _log = structlog.get_logger("edge_agent.messaging.outbox")
 _CHUNK_S: Final = 120.0
@@ -60,11 +60,11 @@ class Outbox(StatusPart):
         self,
         link: Publisher,
         spool: Spool,
-        ledger: Ledger,
+        ledger: RoundLedger,
         settings: AgentSettings,
         clock: Clock,
         *,
-        learning: Explained,
+        learning: StatusText,
         contact: Contact,
         state_wanted: Signal,
         changed: Signal,

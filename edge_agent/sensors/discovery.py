@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from edge_agent.sources import REGISTRY, plugins
-from edge_agent.sources.iio.sysfs import Device, devices
+from edge_agent.sources.iio.sysfs import IioDevice, devices
 from edge_agent.sources.iio.units import conversion, kind_of
 from edge_agent.sources.system import readings
 from protocol.errors import Misconfigured
@@ -48,7 +48,7 @@ machine = ["cpu.percent", "load.1"]
 """
 
 
-def _iio(device: Device, *, alone: bool, roots: tuple[Path, Path]) -> dict[str, Any]:
+def _iio(device: IioDevice, *, alone: bool, roots: tuple[Path, Path]) -> dict[str, Any]:
     try:
         have = device.channels()
     except OSError as error:  # unplugged while it was looked at
@@ -56,7 +56,7 @@ def _iio(device: Device, *, alone: bool, roots: tuple[Path, Path]) -> dict[str, 
     name = device.name if alone else f"{device.name}@{device.bus}"
     rates = {rate for channel in have for rate in device.frequencies(channel)}
     triggers = sorted(
-        one.name for one in map(Device, device.path.parent.glob("trigger*")) if one.name != one.id
+        one.name for one in map(IioDevice, device.path.parent.glob("trigger*")) if one.name != one.id
     )
     return {
         "device": name,

@@ -10,8 +10,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_agent.sources.base import Doubtful, Following, Source, Telling, source_status
-from edge_agent.windows.collector import misfits
+from edge_agent.sources.base import ChecksTask, FollowsTask, ReportsStatus, Source, source_status
+from edge_agent.windows.collector import source_mismatches
 from models.data.streams.batches import Batch, LabelBatch
 from protocol.errors import Transient
 from protocol.tasks.task import Modality, Task
@@ -66,7 +66,7 @@ class _Stream:
         return found
 
 
-class Trial:
+class SourceCheck:
     """One source, listened to.
 
     Args:
@@ -81,7 +81,7 @@ class Trial:
         self._labels: dict[str, int] = {}
         self._error = ""
         self._ended = False
-        if task is not None and isinstance(source, Following):
+        if task is not None and isinstance(source, FollowsTask):
             source.follow(task)
 
     async def listen(self, seconds: float) -> None:
@@ -113,22 +113,22 @@ class Trial:
         source, task = self._source, self._task
         found = {name: stream.told(self._max_gap(name)) for name, stream in self._streams.items()}
         failed = [self._error] if self._error else []
-        state = source.state if isinstance(source, Telling) else ""
+        state = source.state if isinstance(source, ReportsStatus) else ""
         failed += [
             f"modality {name!r}: nothing came in {seconds:g} s" + (f" ({state})" if state else "")
             for name, stream in self._streams.items()
             if not stream.samples and not self._error
         ]
-        wrong = [] if task is None else misfits(task, [source])
+        wrong = [] if task is None else source_mismatches(task, [source])
         for name, figures in found.items():
             if task is not None and name in task.modality_names:
                 wrong += _misfits(task.modality(name), figures)
-        doubts = source.doubts(task) if task is not None and isinstance(source, Doubtful) else []
+        doubts = source.doubts(task) if task is not None and isinstance(source, ChecksTask) else []
         return {
             "source": source.name,
             "modalities": found,
             "labels": self._labels,
-            "told": source_status(source) if isinstance(source, Telling) else {},
+            "told": source_status(source) if isinstance(source, ReportsStatus) else {},
             "ended": self._ended,
             "failed": failed,
             "misfits": wrong,
@@ -161,11 +161,11 @@ def _short(values: NDArray[np.float64]) -> list[float]:
     return [float(f"{value:.6g}") for value in values]
 
 
-async def tried(
+async def check_sources(
     sources: Sequence[Source], task: Task | None, seconds: float, clock: Clock
 ) -> list[dict[str, Any]]:
     """Listen to all at once; one report each."""
-    trials = [Trial(source, task) for source in sources]
+    trials = [SourceCheck(source, task) for source in sources]
     began = clock.now()
     await asyncio.gather(*(trial.listen(seconds) for trial in trials))
     return [trial.report(min(seconds, clock.now() - began)) for trial in trials]

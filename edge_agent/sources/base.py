@@ -41,7 +41,7 @@ class Source(Protocol):
 
 
 @runtime_checkable
-class Doubtful(Protocol):
+class ChecksTask(Protocol):
     """A source that can be compared with a task before it runs."""
 
     def doubts(self, task: Task) -> list[str]:
@@ -49,7 +49,7 @@ class Doubtful(Protocol):
 
 
 @runtime_checkable
-class Telling(Protocol):
+class ReportsStatus(Protocol):
     """A source that can be asked how it is; for ``status`` and ``lichen agent sensors test``."""
 
     @property
@@ -61,14 +61,14 @@ class Telling(Protocol):
         """What went wrong since it was made, by name; names end with their unit where there is one."""
 
 
-def source_status(source: Telling) -> dict[str, Any]:
+def source_status(source: ReportsStatus) -> dict[str, Any]:
     """How a source is, in words and in counts of what went wrong."""
     counted = {name: round(float(value), 3) for name, value in source.counters.items() if value}
     return {"state": source.state, **counted}
 
 
 @runtime_checkable
-class Following(Protocol):
+class FollowsTask(Protocol):
     """A source that wants to know the task, as for the names of its labels."""
 
     def follow(self, task: Task) -> None:
@@ -76,7 +76,7 @@ class Following(Protocol):
 
 
 @dataclass(frozen=True)
-class Kind:
+class SourceKind:
     """One kind of source: its settings model, and how to make one from checked settings."""
 
     settings: type[BaseModel]
@@ -88,13 +88,13 @@ class Registry:
     """Kinds of sources by name."""
 
     def __init__(self) -> None:
-        self._kinds: dict[str, Kind] = {}
+        self._kinds: dict[str, SourceKind] = {}
 
-    def add(self, name: str, kind: Kind) -> None:
+    def add(self, name: str, kind: SourceKind) -> None:
         """Make a kind known."""
         self._kinds[name] = kind
 
-    def kinds(self) -> dict[str, Kind]:
+    def kinds(self) -> dict[str, SourceKind]:
         """All kinds, after every module of this folder was imported."""
         package = import_module("edge_agent.sources")
         for module in iter_modules(package.__path__):

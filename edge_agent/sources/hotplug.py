@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import numpy as np
 
-from edge_agent.sources.base import REGISTRY, Kind
+from edge_agent.sources.base import REGISTRY, SourceKind
 from edge_agent.sources.replay import Replay, ReplaySettings
 from models.data.streams.batches import Batch, LabelBatch
 from models.data.streams.recording import label_tracks
@@ -55,4 +55,4 @@ def _ended(label: LabelBatch) -> LabelBatch:
     return LabelBatch(label.t, np.full(1, np.nan), label.target)
 
 
-REGISTRY.add("hotplug", Kind(HotplugSettings, Hotplug))
+REGISTRY.add("hotplug", SourceKind(HotplugSettings, Hotplug))

@@ -5,7 +5,8 @@ A package names them in its ``pyproject.toml``::
     [project.entry-points."lichen.sources"]
     radar = "lichen_radar:KIND"
 
-``KIND`` is an :class:`edge_agent.sources.base.Kind`: a settings model and how to make a source of it, the
+``KIND`` is an :class:`edge_agent.sources.base.SourceKind`: a settings model and how to make a source of it,
+the
 same contract as for the kinds of this folder. It is imported only where a ``[[source]]`` names it. What it
 does wrong is said with the package's name, and stops no other source.
 """
@@ -19,7 +20,7 @@ import numpy as np
 import structlog
 from pydantic import BaseModel
 
-from edge_agent.sources.base import Doubtful, Following, Kind, Source, Telling
+from edge_agent.sources.base import ChecksTask, FollowsTask, ReportsStatus, Source, SourceKind
 from models.data.streams.batches import Batch, LabelBatch, SampleBatch
 from protocol.errors import LichenError, Misconfigured, Transient
 from protocol.tasks.task import Task
@@ -42,11 +43,11 @@ def package(point: EntryPoint) -> str:
     return "an unknown package" if point.dist is None else f"{point.dist.name} {point.dist.version}"
 
 
-def load(point: EntryPoint) -> Kind:
+def load(point: EntryPoint) -> SourceKind:
     """Import what an entry point names.
 
     Raises:
-        Misconfigured: it cannot be imported, or is no ``Kind``; names the package and the entry point.
+        Misconfigured: it cannot be imported, or is no ``SourceKind``; names the package and the entry point.
     """
     origin = f"{point.name!r} comes from {package(point)} ({point.value})"
     try:
@@ -54,16 +55,20 @@ def load(point: EntryPoint) -> Kind:
     except Exception as error:
         raise Misconfigured(f"{origin}, which cannot be loaded: {type(error).__name__}: {error}") from error
     settings = getattr(kind, "settings", None)
-    if not isinstance(kind, Kind) or not (isinstance(settings, type) and issubclass(settings, BaseModel)):
-        raise Misconfigured(f"{origin}, which is a {type(kind).__name__} and no edge_agent.sources.base.Kind")
-    return Kind(kind.settings, _guarded(kind.make, origin))
+    if not isinstance(kind, SourceKind) or not (
+        isinstance(settings, type) and issubclass(settings, BaseModel)
+    ):
+        raise Misconfigured(
+            f"{origin}, which is a {type(kind).__name__} and no edge_agent.sources.base.SourceKind"
+        )
+    return SourceKind(kind.settings, _guarded(kind.make, origin))
 
 
 def _guarded(make: Callable[..., Source], origin: str) -> Callable[..., Source]:
     def made(settings: Any, known: Sequence[str] | None, clock: Clock) -> Source:
         try:
             source = make(settings, known, clock)
-            return Guarded(source, origin)
+            return GuardedSource(source, origin)
         except LichenError:
             raise
         except Exception as error:
@@ -72,7 +77,7 @@ def _guarded(make: Callable[..., Source], origin: str) -> Callable[..., Source]:
     return made
 
 
-class Guarded:
+class GuardedSource:
     """A stranger's source: whatever it raises costs this source alone, and what it yields is looked at."""
 
     def __init__(self, source: Source, origin: str) -> None:
@@ -84,25 +89,25 @@ class Guarded:
 
     @property
     def state(self) -> str:
-        """See :class:`edge_agent.sources.base.Telling`."""
-        return self._asked(lambda one: str(one.state) if isinstance(one, Telling) else "", "")
+        """See :class:`edge_agent.sources.base.ReportsStatus`."""
+        return self._asked(lambda one: str(one.state) if isinstance(one, ReportsStatus) else "", "")
 
     @property
     def counters(self) -> Mapping[str, float]:
-        """See :class:`edge_agent.sources.base.Telling`; and batches that were none."""
+        """See :class:`edge_agent.sources.base.ReportsStatus`; and batches that were none."""
         nothing: dict[str, float] = {}
         own = self._asked(_counts, nothing)
         return own | {"malformed_batches": self._refused}
 
     def doubts(self, task: Task) -> list[str]:
-        """See :class:`edge_agent.sources.base.Doubtful`."""
+        """See :class:`edge_agent.sources.base.ChecksTask`."""
         return self._asked(
-            lambda one: list(map(str, one.doubts(task))) if isinstance(one, Doubtful) else [], []
+            lambda one: list(map(str, one.doubts(task))) if isinstance(one, ChecksTask) else [], []
         )
 
     def follow(self, task: Task) -> None:
-        """See :class:`edge_agent.sources.base.Following`."""
-        self._asked(lambda one: one.follow(task) if isinstance(one, Following) else None, None)
+        """See :class:`edge_agent.sources.base.FollowsTask`."""
+        self._asked(lambda one: one.follow(task) if isinstance(one, FollowsTask) else None, None)
 
     def _asked(self, question: Callable[[Source], T], instead: T) -> T:
         """What it answers; where it fails at that, something else, and a line in the log."""
@@ -143,7 +148,7 @@ class Guarded:
 
 
 def _counts(source: Source) -> dict[str, float]:
-    counted = source.counters if isinstance(source, Telling) else {}
+    counted = source.counters if isinstance(source, ReportsStatus) else {}
     return {str(name): float(value) for name, value in counted.items()}
 
 

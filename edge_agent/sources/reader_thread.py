@@ -26,7 +26,7 @@ PAUSE_S: Final = 0.1
 _GOODBYE_S: Final = 2.0
 
 
-class Outlet:
+class ThreadOutlet:
     """The thread's side of a pump.
 
     Args:
@@ -94,7 +94,7 @@ class Outlet:
                 name, np.concatenate([t for t, _ in parts]), np.concatenate([v for _, v in parts])
             )
 
-    def run(self, work: Callable[["Outlet"], None]) -> None:
+    def run(self, work: Callable[["ThreadOutlet"], None]) -> None:
         """Body of the thread."""
         try:
             work(self)
@@ -132,15 +132,18 @@ class Outlet:
             raise self._error
 
 
-async def pumped(
-    work: Callable[[Outlet], None], name: str, counters: MutableMapping[str, float], limit: int = MAX_VALUES
+async def read_in_thread(
+    work: Callable[[ThreadOutlet], None],
+    name: str,
+    counters: MutableMapping[str, float],
+    limit: int = MAX_VALUES,
 ) -> AsyncGenerator[Batch, None]:
     """Run blocking ``work`` in a thread, and yield what it puts, until it ends or the generator is closed.
 
     Raises:
         BaseException: what ``work`` raised, after the rows before it.
     """
-    outlet = Outlet(asyncio.get_running_loop(), counters, limit)
+    outlet = ThreadOutlet(asyncio.get_running_loop(), counters, limit)
     # A daemon: a driver that hangs in a read must not hold up the end of the process.
     thread = threading.Thread(target=outlet.run, args=(work,), name=name[:15], daemon=True)
     thread.start()

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import numpy as np
 from pydantic import Field
 
-from edge_agent.sources.base import REGISTRY, Kind
+from edge_agent.sources.base import REGISTRY, SourceKind
 from models.data.labels.class_names import of_task
 from models.data.streams.batches import Batch, LabelBatch, SampleBatch
 from models.data.streams.recording import Recording, Stream, label_tracks, read
@@ -164,4 +164,4 @@ def chosen(recording: Recording, settings: ReplaySettings, known: Sequence[str] 
     return replace(recording, streams=streams)
 
 
-REGISTRY.add("replay", Kind(ReplaySettings, Replay))
+REGISTRY.add("replay", SourceKind(ReplaySettings, Replay))

@@ -12,7 +12,7 @@ import numpy as np
 import psutil
 from pydantic import Field
 
-from edge_agent.sources.base import REGISTRY, Kind
+from edge_agent.sources.base import REGISTRY, SourceKind
 from models.data.streams.batches import Batch, SampleBatch
 from protocol.errors import Misconfigured
 from runtime.clock import Clock
@@ -121,4 +121,4 @@ class SystemSource:
             await self._clock.sleep(due - self._clock.now())
 
 
-REGISTRY.add("system", Kind(SystemSettings, SystemSource))
+REGISTRY.add("system", SourceKind(SystemSettings, SystemSource))

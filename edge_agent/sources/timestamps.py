@@ -30,7 +30,7 @@ ODD_S: Final = 60.0
 """A stamp further than this from the time of reading is none: a driver that fills in nothing, or garbage."""
 
 
-class ClockMap:
+class ClockMapping:
     """Stamps of one of the kernel's clocks -> Unix time.
 
     Args:
@@ -83,7 +83,7 @@ class ClockMap:
         return ours, offset, took
 
 
-class BlockClock:
+class BlockTimestamps:
     """Times of samples that come in blocks without stamps: evenly spaced, the last one as old as the read.
 
     A second-order loop follows the true rate, which is some per cent from the nominal one, and smooths the

@@ -13,7 +13,7 @@ from runtime.process.daemon import Progress
 from runtime.storage.spool import Spool
 
 
-async def not_alive(progress: Progress, spool: Spool, patience_s: float) -> str:
+async def hang_reason(progress: Progress, spool: Spool, patience_s: float) -> str:
     """Words for what hangs longer than ``patience_s``; empty: all is well.
 
     It does not return while the disk or all threads hang; the caller bounds it.

@@ -7,7 +7,7 @@ from typing import Any, Final
 from edge_agent.config.agent import AgentSettings
 from edge_agent.deployment.ports import Runner
 from edge_agent.deployment.record import shortened
-from edge_agent.deployment.service import Deployment
+from edge_agent.deployment.service import DeploymentService
 from edge_agent.tasks.current_task import CurrentTask
 from protocol.errors import Refused
 from protocol.rollout import Hindrance, TrialReport
@@ -30,7 +30,7 @@ class ModelStatus(StatusPart):
     """
 
     def __init__(
-        self, settings: AgentSettings, tasks: CurrentTask, inference: Runner, deployment: Deployment
+        self, settings: AgentSettings, tasks: CurrentTask, inference: Runner, deployment: DeploymentService
     ) -> None:
         self._settings = settings
         self._tasks = tasks

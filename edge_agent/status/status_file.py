@@ -11,7 +11,7 @@ import structlog
 
 from edge_agent.config.agent import AgentSettings
 from runtime.clock import Clock
-from runtime.storage.folder_lock import is_owned
+from runtime.storage.folder_lock import is_locked
 from runtime.waits import Wait, stamp
 from runtime.waits import read as read_waits
 
@@ -75,7 +75,7 @@ def read(settings: AgentSettings) -> tuple[bool, dict[str, Any]]:
     found = json.loads((settings.cache_dir / STATUS_FILE).read_text(encoding="utf-8"))
     if not isinstance(found, dict):
         raise ValueError("not a status")  # noqa: TRY004 - the content is wrong, not a caller's type
-    owned = is_owned(settings.state_dir / LOCK_FILE)
+    owned = is_locked(settings.state_dir / LOCK_FILE)
     # The lock cannot be mistaken; a process id may be another program's after a restart of the machine.
     alive = _is_alive(found.get("pid")) if owned is None else owned
     words = "running" if alive else f"not running since {stamp(found.get('wall'))}; this was its last state"

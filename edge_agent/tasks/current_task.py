@@ -9,10 +9,10 @@ import structlog
 from edge_agent.config.agent import AgentSettings
 from edge_agent.sources.base import Source
 from edge_agent.tasks.config_warnings import doubts, warnings
-from edge_agent.tasks.profile import strangers
+from edge_agent.tasks.profile import unknown_modalities
 from edge_agent.tasks.roles import wishes
 from edge_agent.tasks.task_store import TASK_FILE, check_task, unused
-from edge_agent.tasks.workspace import Standing, Workspace
+from edge_agent.tasks.workspace import Readiness, TrainingData
 from models.contract import Profile
 from protocol.errors import Misconfigured, Reason, Refused, Transient
 from protocol.messages import encode
@@ -29,7 +29,7 @@ _log = structlog.get_logger("edge_agent.messaging.state_reporter")
 class KeepsWorkspaces(Protocol):
     """Makes and keeps the workspace of a task: from streams, or from a graph."""
 
-    async def use(self, task: Task) -> Workspace:
+    async def use(self, task: Task) -> TrainingData:
         """Work for this task from now on."""
 
     async def leave(self) -> None:
@@ -66,14 +66,14 @@ class CurrentTask(StatusPart):
         self._graph = graph
         self._changed = changed
         self._started = clock.wall()
-        self.workspace: Workspace | None = None
+        self.workspace: TrainingData | None = None
         """What belongs to the present task; None while none is known."""
         self.misfit = misfit
         """Why the task that was announced last cannot be done here, in words; empty where it can."""
 
-    def now(self) -> Standing:
+    def now(self) -> Readiness:
         """What is there to learn from."""
-        return Standing(Profile(()), 0, {}) if self.workspace is None else self.workspace.now()
+        return Readiness(Profile(()), 0, {}) if self.workspace is None else self.workspace.now()
 
     async def start(self, task: Task | None) -> None:
         """Begin with the task that is known, if any."""
@@ -108,7 +108,7 @@ class CurrentTask(StatusPart):
         for words in unused(task, self._sources, settings.graph):
             _log.warning("not used here", why=words)
         doubtful = await asyncio.to_thread(doubts, task, self._sources)
-        for words in [*doubtful, *strangers(task, settings.learn)]:
+        for words in [*doubtful, *unknown_modalities(task, settings.learn)]:
             _log.warning("this may be wrong", why=words)
         try:
             await asyncio.to_thread(write_atomic, settings.state_dir / TASK_FILE, encode(announcement))

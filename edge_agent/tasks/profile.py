@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from edge_agent.config.agent import LearnSettings
-from edge_agent.windows.rows import Kind
+from edge_agent.windows.rows import RowKind
 from models import registry
 from models.contract import Profile, WindowSet
 from models.data import window_set
@@ -20,7 +20,7 @@ from models.data.streams import context as contexts
 from protocol.tasks.task import LABEL, Task
 
 
-def allowed(task: Task, delivered: Iterable[str], learn: LearnSettings) -> Profile:
+def permitted_profile(task: Task, delivered: Iterable[str], learn: LearnSettings) -> Profile:
     """What the device may read and predict at all.
 
     Args:
@@ -45,7 +45,7 @@ def collected(task: Task, delivered: Iterable[str], profile: Profile) -> tuple[s
     return tuple(m for m in task.modality_names if m in have and m in used)
 
 
-def strangers(task: Task, learn: LearnSettings) -> list[str]:
+def unknown_modalities(task: Task, learn: LearnSettings) -> list[str]:
     """In words, wishes that this task cannot meet."""
     words = []
     for key, wanted, known in (
@@ -65,30 +65,30 @@ def follows_windows(task: Task) -> bool:
     return bool(task.targets) or registry.method(task.method).routed
 
 
-def is_useful(task: Task, profile: Profile) -> Callable[[Kind], bool]:
+def is_useful(task: Task, profile: Profile) -> Callable[[RowKind], bool]:
     """Whether a window of that kind teaches anything of the profile: something to read, something to say."""
 
-    def useful(kind: Kind) -> bool:
+    def useful(kind: RowKind) -> bool:
         return all(_shown(task, profile, kind))
 
     return useful
 
 
-def is_readable(task: Task, profile: Profile) -> Callable[[Kind], bool]:
+def is_readable(task: Task, profile: Profile) -> Callable[[RowKind], bool]:
     """Whether a window of that kind has something of the profile to read, labelled or not."""
 
-    def has_input(kind: Kind) -> bool:
+    def has_input(kind: RowKind) -> bool:
         return bool(_shown(task, profile, kind)[0])
 
     return has_input
 
 
-def readable(task: Task, profile: Profile, kinds: Mapping[Kind, int]) -> int:
+def readable(task: Task, profile: Profile, kinds: Mapping[RowKind, int]) -> int:
     """How many windows have something to read, labelled or not."""
     return sum(count for kind, count in kinds.items() if _shown(task, profile, kind)[0])
 
 
-def shown(task: Task, profile: Profile, kinds: Mapping[Kind, int]) -> tuple[Profile, int]:
+def observed_profile(task: Task, profile: Profile, kinds: Mapping[RowKind, int]) -> tuple[Profile, int]:
     """What windows show of a profile, and how many of them are useful."""
     useful = {kind: found for kind in kinds if all(found := _shown(task, profile, kind))}
     inputs = {m for found, _ in useful.values() for m in found}
@@ -96,7 +96,7 @@ def shown(task: Task, profile: Profile, kinds: Mapping[Kind, int]) -> tuple[Prof
     return _ordered(profile, inputs, targets), sum(kinds[kind] for kind in useful)
 
 
-def served(task: Task, profile: Profile, kinds: Mapping[Kind, int]) -> Profile:
+def served(task: Task, profile: Profile, kinds: Mapping[RowKind, int]) -> Profile:
     """What a device is served that learns nothing: whatever it may predict, from all that it delivers."""
     here = {m for kind in kinds for m in _shown(task, profile, kind)[0]}
     return _ordered(profile, here, set(profile.targets) if here else set())
@@ -117,7 +117,7 @@ def shown_in(task: Task, profile: Profile, windows: WindowSet) -> Profile:
     return _ordered(profile, inputs, {t for t in profile.targets if is_labelled(t)})
 
 
-def narrowed(task: Task, profile: Profile, windows: WindowSet) -> WindowSet:
+def restrict_to_profile(task: Task, profile: Profile, windows: WindowSet) -> WindowSet:
     """Windows without what is neither read nor predicted: masked, and unlabelled."""
     used = {*profile.modalities, *_made(task, profile)}
     keep_M = np.array([name in used for name in task.modality_names])
@@ -143,7 +143,7 @@ def _made(task: Task, profile: Profile) -> set[str]:
     return {t.modality for t in task.targets if t.modality is not None and t.name in profile.targets}
 
 
-def _shown(task: Task, profile: Profile, kind: Kind) -> tuple[set[str], set[str]]:
+def _shown(task: Task, profile: Profile, kind: RowKind) -> tuple[set[str], set[str]]:
     here = {name for name, byte in zip(task.modality_names, kind.present, strict=True) if byte}
     targets = {*kind.labelled, *(t.name for t in task.targets if t.modality in here)}
     return here.intersection(profile.modalities), targets.intersection(profile.targets)

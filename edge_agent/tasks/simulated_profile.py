@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_agent.tasks.profile import narrowed, shown_in
+from edge_agent.tasks.profile import restrict_to_profile, shown_in
 from models.contract import Profile, WindowSet
 from models.data import window_set
 from protocol.errors import Transient
@@ -27,7 +27,7 @@ def material_of(task: Task, may: Profile | None, windows: WindowSet) -> tuple[Pr
         raise Transient("no window has something to read and a label of a target")
     windows = window_set.select(windows, useful_B)
     profile = shown_in(task, may, windows)
-    return profile, narrowed(task, profile, windows)
+    return profile, restrict_to_profile(task, profile, windows)
 
 
 def _useful(task: Task, may: Profile, windows: WindowSet) -> NDArray[np.bool_]:

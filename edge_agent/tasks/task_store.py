@@ -7,10 +7,10 @@ import structlog
 
 from edge_agent.config.agent import AgentSettings, GraphSettings, LearnSettings, read_task
 from edge_agent.sources.base import Source
-from edge_agent.tasks.profile import allowed, strangers
+from edge_agent.tasks.profile import permitted_profile, unknown_modalities
 from edge_agent.tasks.roles import wishes
 from edge_agent.training.privacy_account import require_private
-from edge_agent.windows.collector import misfits, offered
+from edge_agent.windows.collector import matching_modalities, source_mismatches
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.messages import decode
 from protocol.tasks.announcement import TaskAnnouncement
@@ -36,13 +36,13 @@ def check_task(
     if task.graph is not None:
         require_graph(task, graph)
         return
-    delivered = offered(task, sources)
-    profile = allowed(task, delivered, learn)
+    delivered = matching_modalities(task, sources)
+    profile = permitted_profile(task, delivered, learn)
     if not delivered:
         none = (
             "there is no source" if graph is None else "it is on windows, and here are [graph] and no source"
         )
-        words = "; ".join(misfits(task, sources)) or none
+        words = "; ".join(source_mismatches(task, sources)) or none
         raise Misconfigured(f"task {task.name!r}: this device delivers none of its modalities: {words}")
     if not profile.modalities:
         wishes = "" if learn.inputs is None else f", learn.inputs names {', '.join(learn.inputs)}"
@@ -74,7 +74,7 @@ def require_graph(task: Task, graph: GraphSettings | None) -> GraphSettings:
 def unused(task: Task, sources: list[Source], graph: GraphSettings | None) -> list[str]:
     """In words, what this device offers that the task cannot use."""
     if task.graph is None:
-        return misfits(task, sources)
+        return source_mismatches(task, sources)
     known = ", ".join(task.modality_names) or "none"
     return [
         f"graph.features.{name}: task {task.name!r} has no such modality (it has {known})"
@@ -93,7 +93,10 @@ def first_task(settings: AgentSettings, sources: list[Source]) -> Task | None:
     from_file = None if settings.task_file is None else read_task(settings.task_file)
     if from_file is not None:
         check_task(from_file, sources, wishes(settings), settings.graph)
-        if wrong := [*unused(from_file, sources, settings.graph), *strangers(from_file, settings.learn)]:
+        if wrong := [
+            *unused(from_file, sources, settings.graph),
+            *unknown_modalities(from_file, settings.learn),
+        ]:
             raise Misconfigured(f"{'; '.join(wrong)} ({settings.task_file})")
     announced = read_kept(kept)
     if announced is None:

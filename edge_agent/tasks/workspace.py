@@ -15,7 +15,7 @@ from protocol.tasks.task import Task
 
 
 @dataclass(frozen=True)
-class Standing:
+class Readiness:
     """What is there to learn from, now.
 
     Attributes:
@@ -32,7 +32,7 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Trouble:
+class Problem:
     """What somebody should look at.
 
     Attributes:
@@ -52,11 +52,11 @@ class HasWorkspace(Protocol):
     """Whoever knows the present task."""
 
     @property
-    def workspace(self) -> "Workspace | None":
+    def workspace(self) -> "TrainingData | None":
         """What belongs to it; None while no task is known."""
 
 
-class Workspace(Protocol):
+class TrainingData(Protocol):
     """What belongs to one task."""
 
     task: Task
@@ -65,7 +65,7 @@ class Workspace(Protocol):
     by: Role | None
     """The role in which it takes offers; None: it only observes."""
 
-    def now(self) -> Standing:
+    def now(self) -> Readiness:
         """What is there. Touches no disk."""
 
     def material(self, limit: int) -> tuple[Profile, Material]:
@@ -78,7 +78,7 @@ class Workspace(Protocol):
             Transient: there is nothing, or it cannot be read now.
         """
 
-    def trouble(self) -> Trouble | None:
+    def trouble(self) -> Problem | None:
         """What keeps samples from coming in; None: nothing."""
 
     def told(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from edge_agent.inference.onnx_models import probe
 from edge_agent.inference.serving.codec import Arrays, Header
-from edge_agent.inference.serving.host import Asked, Broken, Host
+from edge_agent.inference.serving.host import Broken, Host, ModelChannel
 from edge_agent.inference.serving.model_server import FEATURE, GRAPH, WINDOWS
 from edge_agent.inference.serving.served_model import OPEN_TIMEOUT_S, require_answer
 from models.contract import FloatArray, Tensors
@@ -29,7 +29,7 @@ class FeatureProcess:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._channel: Asked | None = None
+        self._channel: ModelChannel | None = None
         self._pid: int | None = None
         self.dim = 0
         """D; 0 where the graph does not say it."""

@@ -14,18 +14,18 @@ from typing import Any, Final
 import structlog
 
 from edge_agent.config.agent import AgentSettings
-from edge_agent.inference.serving.zygote_client import Zygote
+from edge_agent.inference.serving.zygote_client import ZygoteClient
 from edge_agent.messaging.contact import Contact
 from edge_agent.messaging.outbox import Outbox
 from edge_agent.messaging.round_metrics import RoundMetrics
 from edge_agent.ports import Trainer
 from edge_agent.storage import AgentStorage
 from edge_agent.tasks.roles import learns_by, no_role
-from edge_agent.tasks.workspace import HasWorkspace, Workspace
+from edge_agent.tasks.workspace import HasWorkspace, TrainingData
 from edge_agent.training.model_blobs import Versions
 from edge_agent.training.prototype_maker import PrototypeMaker
 from edge_agent.training.routes import Routes
-from edge_agent.training.update_encoding import PackedUpdate, pack_update
+from edge_agent.training.update_encoding import PackedUpdate, encode_update
 from models import registry
 from models.contract import Blobs, LocalResult, Tensors
 from models.data.materials import Material
@@ -38,7 +38,7 @@ from runtime.clock import Clock
 from runtime.concurrency.signals import Signal
 from runtime.process.worker import Worker
 from runtime.storage.blob_fetcher import Fetcher
-from runtime.waits import Explained, StatusPart, Wait
+from runtime.waits import StatusPart, StatusText, Wait
 
 _log = structlog.get_logger("edge_agent.training.learner")
 _FIRST_PAUSE_S: Final = 2.0
@@ -71,11 +71,11 @@ class Learner(StatusPart):
         storage: AgentStorage,
         fetcher: Fetcher,
         clock: Clock,
-        learning: Explained,
+        learning: StatusText,
         metrics: RoundMetrics,
         contact: Contact,
         worker: Trainer | None = None,
-        zygote: Zygote | None = None,
+        zygote: ZygoteClient | None = None,
     ) -> None:
         self._settings = settings
         self._tasks = tasks
@@ -189,7 +189,7 @@ class Learner(StatusPart):
             self._learning.say(settled)
         return not settled
 
-    def _why_no_part(self, work: Workspace, offer: Offer) -> str:
+    def _why_no_part(self, work: TrainingData, offer: Offer) -> str:
         match learns_by(self._settings):
             case "train":
                 return ""
@@ -254,7 +254,7 @@ class Learner(StatusPart):
         carry = await asyncio.to_thread(self._storage.spool.carry, offer.task)
         spooled = self._clock.now()
         who = (settings.device, profile.modalities)
-        frame, new_carry = await asyncio.to_thread(pack_update, offer, task, who, data, result, carry=carry)
+        frame, new_carry = await asyncio.to_thread(encode_update, offer, task, who, data, result, carry=carry)
         metrics |= {"quantize_s": self._clock.now() - spooled, "update_bytes": float(len(frame))}
         update = PackedUpdate(offer, digest(frame), frame, new_carry)
         try:

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from edge_agent.config.agent import AgentSettings
 from edge_agent.inference.onnx_models.encoder_model import BATCH, MAX_GRAPH_BYTES, FeatureGraph
-from edge_agent.inference.serving.zygote_client import Zygote
-from edge_agent.tasks.workspace import Workspace
+from edge_agent.inference.serving.zygote_client import ZygoteClient
+from edge_agent.tasks.workspace import TrainingData
 from edge_agent.training.encoder_process import FeatureProcess
 from edge_agent.training.model_blobs import Versions
 from edge_agent.windows.workspace import windows_of
@@ -52,12 +52,12 @@ class PrototypeMaker:
         settings: AgentSettings,
         versions: Versions,
         say: Callable[[str, float], None],
-        zygote: Zygote | None = None,
+        zygote: ZygoteClient | None = None,
     ) -> None:
         self._settings = settings
         self._versions = versions
         self._say = say
-        self._zygote = zygote or Zygote(settings.log)
+        self._zygote = zygote or ZygoteClient(settings.log)
         self._is_ours = zygote is None
 
     async def close(self) -> None:
@@ -76,7 +76,7 @@ class PrototypeMaker:
             )
         return ""
 
-    async def make(self, offer: Offer, work: Workspace, data: Material, private: Tensors) -> LocalResult:
+    async def make(self, offer: Offer, work: TrainingData, data: Material, private: Tensors) -> LocalResult:
         """The method's summary of this device's windows.
 
         Args:

@@ -59,7 +59,7 @@ class _File(Wire):
     entries: tuple[Entry, ...] = ()
 
 
-class Ledger:
+class RoundLedger:
     """The last rounds, newest last. Thread-safe.
 
     Args:

@@ -17,7 +17,7 @@ from protocol.frames.tensors import Codec, Encoded, encode
 from protocol.messages import Offer
 from protocol.tasks.task import Task
 
-Carry = dict[str, NDArray[np.float32]]
+Residuals = dict[str, NDArray[np.float32]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,10 @@ class PackedUpdate:
     offer: Offer
     digest: str
     frame: bytes
-    carry: Carry | None
+    carry: Residuals | None
 
 
-def pack_update(
+def encode_update(
     offer: Offer,
     task: Task,
     who: tuple[str, Sequence[str]],
@@ -38,7 +38,7 @@ def pack_update(
     result: LocalResult,
     *,
     carry: Mapping[str, NDArray[np.float32]],
-) -> tuple[bytes, Carry | None]:
+) -> tuple[bytes, Residuals | None]:
     """Quantize and frame an update.
 
     Args:
@@ -56,7 +56,7 @@ def pack_update(
         Refused: a tensor is not finite; the detail names it.
     """
     tensors: dict[str, Encoded] = {}
-    new_carry: Carry = dict(carry)
+    new_carry: Residuals = dict(carry)
     for name, tensor in result.tensors.items():
         if not np.isfinite(tensor).all():
             raise Refused(Reason.NON_FINITE, f"training gave a value that is not finite in tensor {name!r}")

@@ -47,7 +47,7 @@ class Piece(Generic[T]):
 
 
 @dataclass(frozen=True)
-class Trusted:
+class TrustedMetadata:
     """What is trusted now; :meth:`begin` with the root that the operator gave."""
 
     first: str
@@ -60,7 +60,7 @@ class Trusted:
     targets: Piece[Targets] | None = None
 
     @classmethod
-    def begin(cls, data: bytes, *, verified: bool = True) -> "Trusted":
+    def begin(cls, data: bytes, *, verified: bool = True) -> "TrustedMetadata":
         """With a root that is trusted because of the way it came; it must be signed by its own keys.
 
         Args:
@@ -75,7 +75,7 @@ class Trusted:
             root.require(envelope, "root")
         return cls(first=digest(data), root=Piece(root, data), epoch=root.version)
 
-    def with_root(self, data: bytes) -> "Trusted":
+    def with_root(self, data: bytes) -> "TrustedMetadata":
         """The next root: signed by the keys of this one, and by its own. It may have expired.
 
         Raises:
@@ -90,9 +90,9 @@ class Trusted:
         root.require(envelope, "root", what)
         if root.speaks_as(now):
             return replace(self, root=Piece(root, data))
-        return Trusted(self.first, Piece(root, data), epoch=root.version)
+        return TrustedMetadata(self.first, Piece(root, data), epoch=root.version)
 
-    def with_timestamp(self, data: bytes, now: float) -> "Trusted":
+    def with_timestamp(self, data: bytes, now: float) -> "TrustedMetadata":
         """A timestamp; ``now``: unix seconds, see :mod:`edge_agent.trust.trusted_time`.
 
         Raises:
@@ -110,7 +110,7 @@ class Trusted:
                 raise Refused(Reason.ROLLED_BACK, f"a second timestamp {timestamp.version}, another one")
         return replace(self, timestamp=Piece(timestamp, data))
 
-    def with_snapshot(self, data: bytes, now: float) -> "Trusted":
+    def with_snapshot(self, data: bytes, now: float) -> "TrustedMetadata":
         """The snapshot that the timestamp names.
 
         Raises:
@@ -128,7 +128,7 @@ class Trusted:
             _require_risen("targets", snapshot.targets.version, self.snapshot.said.targets.version)
         return replace(self, snapshot=Piece(snapshot, data))
 
-    def with_targets(self, data: bytes, now: float) -> "Trusted":
+    def with_targets(self, data: bytes, now: float) -> "TrustedMetadata":
         """The targets that the snapshot names.
 
         Raises:
@@ -207,7 +207,7 @@ class Trusted:
         return kept.model_dump_json(exclude_none=True).encode()
 
     @classmethod
-    def decode(cls, data: bytes) -> "Trusted":
+    def decode(cls, data: bytes) -> "TrustedMetadata":
         """What :meth:`encode` wrote. It was verified before it was written, and is not verified again.
 
         Raises:

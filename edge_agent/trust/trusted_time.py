@@ -11,7 +11,7 @@ MAX_AHEAD_S: Final = 86400.0
 
 
 @dataclass(frozen=True)
-class Time:
+class TrustedTime:
     """What is known of the time."""
 
     now: float
@@ -27,7 +27,7 @@ class Time:
         return f"the clock is {self.behind_s:.0f} s behind what was signed; counted from that, set the clock"
 
 
-def time_known(wall: float, latest: float, elapsed: float) -> Time:
+def time_known(wall: float, latest: float, elapsed: float) -> TrustedTime:
     """A Pi without a clock of its own may begin in the past: it is not earlier than what was signed says.
 
     A clock that is *ahead* cannot be told from a fleet that nobody signs for: metadata seems to have expired,
@@ -35,11 +35,11 @@ def time_known(wall: float, latest: float, elapsed: float) -> Time:
 
     Args:
         wall: what the clock says, unix seconds.
-        latest: :attr:`edge_agent.trust.trusted_metadata.Trusted.latest`.
+        latest: :attr:`edge_agent.trust.trusted_metadata.TrustedMetadata.latest`.
         elapsed: seconds, by a clock that nobody sets, for which ``latest`` has been known to this process.
     """
     least = latest + max(0.0, elapsed)
-    return Time(max(wall, least), max(0.0, least - wall))
+    return TrustedTime(max(wall, least), max(0.0, least - wall))
 
 
 def require_not_ahead(metadata: Metadata, wall: float, *, synchronised: bool | None) -> None:

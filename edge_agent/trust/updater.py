@@ -14,8 +14,8 @@ import structlog
 
 from edge_agent.config.agent import AgentSettings
 from edge_agent.identity.files import folder_of, read_small
-from edge_agent.trust.trusted_metadata import Trusted
-from edge_agent.trust.trusted_time import Time, require_not_ahead, time_known
+from edge_agent.trust.trusted_metadata import TrustedMetadata
+from edge_agent.trust.trusted_time import TrustedTime, require_not_ahead, time_known
 from edge_agent.trust.verify_process import Role, step_in_child
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.frames.frame import digest
@@ -31,7 +31,7 @@ FOLDER: Final = "trust"
 FILE: Final = "trusted.json"
 _DECISIONS: Final = 4
 """So many that were verified are remembered: of ``b/model`` and ``down/model``, and those before."""
-Step = Callable[[Trusted, Role, bytes, float], Awaitable[Trusted]]
+Step = Callable[[TrustedMetadata, Role, bytes, float], Awaitable[TrustedMetadata]]
 UNSIGNED: Final = (
     "no root: bundles are taken unsigned; name the fleet's root.json as trust_file (lichen coordinator trust "
     "init), or enrol"
@@ -44,7 +44,7 @@ def root_file(state_dir: Path, trust_file: Path | None) -> Path | None:
     return trust_file or (enrolled if enrolled.is_file() else None)
 
 
-def begin(state_dir: Path, trust_file: Path | None, *, verified: bool = True) -> Trusted | None:
+def begin(state_dir: Path, trust_file: Path | None, *, verified: bool = True) -> TrustedMetadata | None:
     """The first root; None: none was given.
 
     Raises:
@@ -57,12 +57,12 @@ def begin(state_dir: Path, trust_file: Path | None, *, verified: bool = True) ->
     if data is None:
         raise Misconfigured(f"trust_file: {path} is not there; copy root.json from the coordinator's machine")
     try:
-        return Trusted.begin(data, verified=verified)
+        return TrustedMetadata.begin(data, verified=verified)
     except Refused as error:
         raise Misconfigured(f"trust_file: {path} is no root of a fleet: {error.detail}") from None
 
 
-def trust_of(settings: AgentSettings, fetcher: Fetcher, clock: Clock) -> "Trust":
+def trust_of(settings: AgentSettings, fetcher: Fetcher, clock: Clock) -> "MetadataUpdater":
     """This agent's.
 
     Raises:
@@ -70,16 +70,16 @@ def trust_of(settings: AgentSettings, fetcher: Fetcher, clock: Clock) -> "Trust"
     """
     first = begin(settings.state_dir, settings.trust_file, verified=False)
     me = (settings.fleet, settings.device)
-    return Trust(settings.state_dir / FOLDER, first, fetcher, clock, settings.fetch_timeout_s, me)
+    return MetadataUpdater(settings.state_dir / FOLDER, first, fetcher, clock, settings.fetch_timeout_s, me)
 
 
-class Trust:
+class MetadataUpdater:
     """One device's. ``first``: None where no root was given; ``me``: the names of its fleet and of itself."""
 
     def __init__(  # noqa: PLR0917 - each of another type: no two can be mistaken for each other
         self,
         folder: Path,
-        first: Trusted | None,
+        first: TrustedMetadata | None,
         fetcher: Fetcher,
         clock: Clock,
         timeout_s: float,
@@ -100,10 +100,10 @@ class Trust:
         self.now = first if first is None else self._kept(first)
         self._known_at = clock.now()
 
-    def _kept(self, first: Trusted) -> Trusted:
+    def _kept(self, first: TrustedMetadata) -> TrustedMetadata:
         """What was trusted before this start, if it began with the same root."""
         try:
-            kept = Trusted.decode(self._file.read_bytes())
+            kept = TrustedMetadata.decode(self._file.read_bytes())
         except FileNotFoundError:
             return first
         except (OSError, Refused) as error:
@@ -121,7 +121,7 @@ class Trust:
         """Since which root the online keys speak; None: nothing is verified."""
         return None if self.now is None else self.now.epoch
 
-    def time(self) -> Time:
+    def time(self) -> TrustedTime:
         """What is known of the time."""
         latest = 0.0 if self.now is None else self.now.latest
         return time_known(self._clock.wall(), latest, self._clock.now() - self._known_at)
@@ -178,7 +178,7 @@ class Trust:
             if self.now is not None:
                 await self._follow(self.now, roots)
 
-    async def step(self, trusted: Trusted, role: Role, data: bytes) -> None:
+    async def step(self, trusted: TrustedMetadata, role: Role, data: bytes) -> None:
         """Verify what is no metadata, by ``trusted``.
 
         Raises:
@@ -187,11 +187,11 @@ class Trust:
         """
         await self._step(trusted, role, data, self.time().now)
 
-    async def _follow(self, trusted: Trusted, roots: Sequence[BlobRef]) -> None:
+    async def _follow(self, trusted: TrustedMetadata, roots: Sequence[BlobRef]) -> None:
         for ref in roots[trusted.root.said.version - 1 :]:
             trusted = await self._next(trusted, "root", ref, MAX_ROOT_BYTES)
 
-    async def _require_decided(self, trusted: Trusted, pointer: ModelPointer) -> None:
+    async def _require_decided(self, trusted: TrustedMetadata, pointer: ModelPointer) -> None:
         """Its text is verified once, and compared with the pointer each time."""
         text = self._decision_of(trusted, pointer)
         if (trusted.epoch, text) not in self._verified:
@@ -205,7 +205,7 @@ class Trust:
                 f"{trusted.epoch}: a running coordinator signs it anew within a minute",
             )
 
-    def _decision_of(self, trusted: Trusted, pointer: ModelPointer) -> str:
+    def _decision_of(self, trusted: TrustedMetadata, pointer: ModelPointer) -> str:
         """Its text: for this device, and what the pointer says; its signature is not verified here."""
         if pointer.decision is None:
             raise Refused(
@@ -224,7 +224,7 @@ class Trust:
             )
         return pointer.decision
 
-    async def _take(self, trusted: Trusted, vouchers: Vouchers) -> None:
+    async def _take(self, trusted: TrustedMetadata, vouchers: Vouchers) -> None:
         known = trusted.timestamp
         if known is None or vouchers.timestamp.digest != digest(known.data):
             trusted = await self._next(trusted, "timestamp", vouchers.timestamp, MAX_SMALL_BYTES)
@@ -233,7 +233,7 @@ class Trust:
         if trusted.needs_targets:
             await self._next(trusted, "targets", vouchers.targets, MAX_TARGETS_BYTES)
 
-    async def _next(self, trusted: Trusted, role: Role, ref: BlobRef, most: int) -> Trusted:
+    async def _next(self, trusted: TrustedMetadata, role: Role, ref: BlobRef, most: int) -> TrustedMetadata:
         """One step: pulled, verified, on the disk, and only then believed."""
         data = await self._pull(ref, most, role)
         new = await self._step(trusted, role, data, self.time().now)

@@ -1,7 +1,8 @@
 """One step of trust in a process of its own: verifying loads 9 MB that an agent needs once a day.
 
-``python -P -m edge_agent.trust.verify_process`` reads an :class:`Ask` from standard input and writes a
-:class:`Told`.
+``python -P -m edge_agent.trust.verify_process`` reads an :class:`VerifyRequest` from standard input and
+writes a
+:class:`VerifyResult`.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from edge_agent.trust.trusted_metadata import MAX_KEPT_BYTES, Trusted
+from edge_agent.trust.trusted_metadata import MAX_KEPT_BYTES, TrustedMetadata
 from protocol.base import Frozen
 from protocol.errors import Reason, Refused, Transient
 from protocol.trust.decisions import read_decision
@@ -22,7 +23,7 @@ Role = Literal["root", "timestamp", "snapshot", "targets", "decision", "task", "
 """The last three are no metadata; they are verified by what is trusted, which stays as it is."""
 
 
-class Ask(Frozen):
+class VerifyRequest(Frozen):
     """What is trusted (:meth:`Trusted.encode`), and a new piece; ``now``: unix seconds."""
 
     kept: Kept
@@ -31,7 +32,7 @@ class Ask(Frozen):
     now: float
 
 
-class Told(Frozen):
+class VerifyResult(Frozen):
     """What is trusted then, or why not."""
 
     kept: Kept | None = None
@@ -39,14 +40,14 @@ class Told(Frozen):
     detail: str = ""
 
 
-def step(trusted: Trusted, role: Role, data: bytes, now: float) -> Trusted:
+def step(trusted: TrustedMetadata, role: Role, data: bytes, now: float) -> TrustedMetadata:
     """Take one piece, in this process.
 
     Raises:
-        Refused: see :class:`Trusted`.
+        Refused: see :class:`TrustedMetadata`.
     """
     if trusted.timestamp is None:  # its file was only read at the start
-        Trusted.begin(trusted.root.data)
+        TrustedMetadata.begin(trusted.root.data)
     match role:
         case "root":
             return trusted.with_root(data)
@@ -66,7 +67,7 @@ def step(trusted: Trusted, role: Role, data: bytes, now: float) -> Trusted:
     return trusted
 
 
-async def step_in_child(trusted: Trusted, role: Role, data: bytes, now: float) -> Trusted:
+async def step_in_child(trusted: TrustedMetadata, role: Role, data: bytes, now: float) -> TrustedMetadata:
     """As :func:`step`, in a child process.
 
     Raises:
@@ -77,7 +78,7 @@ async def step_in_child(trusted: Trusted, role: Role, data: bytes, now: float) -
         text = data.decode()
     except UnicodeDecodeError:
         raise Refused(Reason.MALFORMED, f"{role}: not UTF-8") from None
-    ask = Ask(kept=trusted.encode().decode(), role=role, data=text, now=now)
+    ask = VerifyRequest(kept=trusted.encode().decode(), role=role, data=text, now=now)
     try:
         child = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "edge_agent.trust.verify_process"),
@@ -97,20 +98,20 @@ async def step_in_child(trusted: Trusted, role: Role, data: bytes, now: float) -
             await child.wait()
     if child.returncode != 0:
         raise Transient(f"the process that verifies ended with {child.returncode}")
-    told = Told.model_validate_json(out)
+    told = VerifyResult.model_validate_json(out)
     if told.kept is None:
         raise Refused(told.reason or Reason.MALFORMED, told.detail)
-    return Trusted.decode(told.kept.encode())
+    return TrustedMetadata.decode(told.kept.encode())
 
 
 def main() -> int:
     """Exit status 0: the answer is on standard output."""
-    ask = Ask.model_validate_json(sys.stdin.buffer.read())
+    ask = VerifyRequest.model_validate_json(sys.stdin.buffer.read())
     try:
-        trusted = step(Trusted.decode(ask.kept.encode()), ask.role, ask.data.encode(), ask.now)
-        told = Told(kept=trusted.encode().decode())
+        trusted = step(TrustedMetadata.decode(ask.kept.encode()), ask.role, ask.data.encode(), ask.now)
+        told = VerifyResult(kept=trusted.encode().decode())
     except Refused as error:
-        told = Told(reason=error.reason, detail=error.detail)
+        told = VerifyResult(reason=error.reason, detail=error.detail)
     sys.stdout.write(told.model_dump_json())
     return 0
 

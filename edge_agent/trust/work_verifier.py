@@ -16,8 +16,8 @@ from typing import Any, Final
 import structlog
 from pydantic import ValidationError
 
-from edge_agent.trust.trusted_metadata import Trusted
-from edge_agent.trust.updater import FOLDER, Trust
+from edge_agent.trust.trusted_metadata import TrustedMetadata
+from edge_agent.trust.updater import FOLDER, MetadataUpdater
 from protocol.base import Count, Frozen
 from protocol.errors import LichenError, Reason, Refused, Transient
 from protocol.frames.frame import digest
@@ -59,7 +59,7 @@ class WorkVerifier(StatusPart):
         clock: tells since when something is refused.
     """
 
-    def __init__(self, trust: Trust, state_dir: Path, clock: Clock) -> None:
+    def __init__(self, trust: MetadataUpdater, state_dir: Path, clock: Clock) -> None:
         self._trust = trust
         self._file = state_dir / FOLDER / FILE
         self._clock = clock
@@ -176,7 +176,7 @@ class WorkVerifier(StatusPart):
             await asyncio.to_thread(write_atomic, self._file, new.model_dump_json().encode())
             self._serials = new
 
-    async def _verify(self, trusted: Trusted, kind: WorkKind, text: str) -> None:
+    async def _verify(self, trusted: TrustedMetadata, kind: WorkKind, text: str) -> None:
         mark = trusted.epoch, digest(text.encode())
         if mark in self._verified:
             return
@@ -203,7 +203,7 @@ def _parsed(work: Work, text: str) -> tuple[SignedTask | SignedOffer, Envelope, 
     return task, envelope, task.difference(work)
 
 
-def _require_signer(trusted: Trusted, envelope: Envelope, signed_under: int) -> None:
+def _require_signer(trusted: TrustedMetadata, envelope: Envelope, signed_under: int) -> None:
     root = trusted.root.said
     if not any(one.keyid in root.keys_of("targets") for one in envelope.signatures):
         raise Refused(

@@ -12,16 +12,17 @@ from typing import Any, Final
 import structlog
 
 from edge_agent.config.agent import AgentSettings
-from edge_agent.sources.base import Following, Source, Telling, source_status
+from edge_agent.sources.base import FollowsTask, ReportsStatus, Source, source_status
 from edge_agent.tasks.config_warnings import doubts
-from edge_agent.tasks.profile import allowed, collected
+from edge_agent.tasks.profile import collected, permitted_profile
 from edge_agent.tasks.roles import learns_by
 from edge_agent.windows.counting_store import CountingStore, WindowStore
 from edge_agent.windows.quality.meter import Quality, QualityMeter
 from edge_agent.windows.rows import whole_bytes
-from edge_agent.windows.store import Store, grid_digest
+from edge_agent.windows.store import WindowStore as Store
+from edge_agent.windows.store import grid_digest
 from edge_agent.windows.store_file import values_within
-from edge_agent.windows.window_sets import as_window_set
+from edge_agent.windows.window_sets import to_window_set
 from edge_agent.windows.workspace import WindowWorkspace
 from models.data.streams.windows import Windower, Windows
 from protocol.errors import Transient
@@ -37,7 +38,7 @@ _LAST_BACKOFF_S: Final = 60.0
 
 
 @dataclass(frozen=True)
-class Judged:
+class ScoredWindows:
     """Windows with their quality; ``closed`` is when (monotonic seconds)."""
 
     task: Task
@@ -46,7 +47,7 @@ class Judged:
     closed: float
 
 
-def offered(task: Task, sources: Iterable[Source]) -> tuple[str, ...]:
+def matching_modalities(task: Task, sources: Iterable[Source]) -> tuple[str, ...]:
     """The task's modalities that the sources deliver with the right channels, in the task's order."""
     have: dict[str, int] = {}
     for source in sources:
@@ -54,7 +55,7 @@ def offered(task: Task, sources: Iterable[Source]) -> tuple[str, ...]:
     return tuple(m.name for m in task.modalities if have.get(m.name) == m.channels)
 
 
-def misfits(task: Task, sources: Iterable[Source]) -> list[str]:
+def source_mismatches(task: Task, sources: Iterable[Source]) -> list[str]:
     """In words, what sources deliver that the task cannot use."""
     words = []
     for source in sources:
@@ -90,7 +91,7 @@ class Collector(StatusPart):
         sources: Sequence[Source],
         *,
         clock: Clock,
-        listener: Callable[[Judged], None],
+        listener: Callable[[ScoredWindows], None],
         changed: Signal,
         progress: Progress,
     ) -> None:
@@ -114,11 +115,11 @@ class Collector(StatusPart):
         """Collect for this task from now on; windows of the same grid are kept, others are left behind."""
         old, learn = self.workspace, self._settings.learn
         for source in self._sources:
-            if isinstance(source, Following):
+            if isinstance(source, FollowsTask):
                 source.follow(task)
         self.doubts = tuple(await asyncio.to_thread(doubts, task, self._sources))
-        delivered = offered(task, self._sources)
-        profile = allowed(task, delivered, learn)
+        delivered = matching_modalities(task, self._sources)
+        profile = permitted_profile(task, delivered, learn)
         names = collected(task, delivered, profile)
         if old is not None and grid_digest(old.task) == grid_digest(task):
             if old.windower.differs(task, names):
@@ -192,7 +193,7 @@ class Collector(StatusPart):
         return {
             "data_warnings": list(self.doubts),
             "source_failures": self.restarts,
-            "sources": {s.name: source_status(s) for s in self._sources if isinstance(s, Telling)},
+            "sources": {s.name: source_status(s) for s in self._sources if isinstance(s, ReportsStatus)},
             "sources_ended": sorted(self.finished),
         }
 
@@ -205,9 +206,9 @@ class Collector(StatusPart):
         while self.workspace is work and (windows := work.windower.poll(self._clock.now())) is not None:
             quality = work.meter.judge(windows)
             work.recent.extend(quality.found_BMR)
-            work.store.add(as_window_set(windows, quality))
+            work.store.add(to_window_set(windows, quality))
             self._progress.tick("cutting windows")
-            self._listener(Judged(work.task, windows, quality, self._clock.now()))
+            self._listener(ScoredWindows(work.task, windows, quality, self._clock.now()))
             self._changed.set()
             await self._commit_if_due(work)
             await asyncio.sleep(0)

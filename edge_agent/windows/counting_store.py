@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, Protocol
 
-from edge_agent.windows.rows import Kind, Row, rows_of
-from edge_agent.windows.statistics import Stock, Tally, stock_of
+from edge_agent.windows.rows import RowKind, WindowRow, rows_of
+from edge_agent.windows.statistics import StoreSnapshot, StoreStatistics, stock_of
 from models.contract import WindowSet
 from models.data.labels.targets import keys_of
 from protocol.errors import Transient
@@ -22,7 +22,7 @@ COUNTED: Final = 2048
 
 
 class WindowStore(Protocol):
-    """Where windows go; :class:`edge_agent.windows.store.Store` keeps them on disk."""
+    """Where windows go; :class:`edge_agent.windows.store.WindowStore` keeps them on disk."""
 
     trouble: tuple[float, str] | None
     """Since when (Unix seconds) and why the disk takes nothing; None while it does."""
@@ -51,7 +51,7 @@ class WindowStore(Protocol):
         """Write what waits. False when the disk refuses."""
 
     def recent(
-        self, limit: int, *, labelled: bool = True, wanted: Callable[[Kind], bool] | None = None
+        self, limit: int, *, labelled: bool = True, wanted: Callable[[RowKind], bool] | None = None
     ) -> WindowSet:
         """The newest windows, oldest first.
 
@@ -59,7 +59,7 @@ class WindowStore(Protocol):
             Transient: they cannot be read now, or none are kept.
         """
 
-    def stock(self) -> Stock:
+    def stock(self) -> StoreSnapshot:
         """Counts."""
 
     def close(self) -> None:
@@ -83,7 +83,7 @@ class CountingStore:
         self._task = task
         self.trouble: tuple[float, str] | None = None
         self.why_off = why
-        self._rows: deque[Row] = deque()
+        self._rows: deque[WindowRow] = deque()
         self._tally = self._empty()
 
     @property
@@ -91,8 +91,8 @@ class CountingStore:
         """The file that is not there."""
         return self._path
 
-    def _empty(self) -> Tally:
-        return Tally(len(self._task.modalities), len(self._task.labels), keys_of(self._task))
+    def _empty(self) -> StoreStatistics:
+        return StoreStatistics(len(self._task.modalities), len(self._task.labels), keys_of(self._task))
 
     def use(self, task: Task) -> None:
         """Another task on the same grid: what was counted counts for its targets."""
@@ -119,7 +119,7 @@ class CountingStore:
         limit: int,  # noqa: ARG002 - as a store is asked
         *,
         labelled: bool = True,  # noqa: ARG002 - likewise
-        wanted: Callable[[Kind], bool] | None = None,  # noqa: ARG002 - likewise
+        wanted: Callable[[RowKind], bool] | None = None,  # noqa: ARG002 - likewise
     ) -> WindowSet:
         """There are none.
 
@@ -128,7 +128,7 @@ class CountingStore:
         """
         raise Transient(f"no window is kept here: {self.why_off}")
 
-    def stock(self) -> Stock:
+    def stock(self) -> StoreSnapshot:
         """Counts; in bytes nothing."""
         return replace(stock_of(self._tally, self._task, {}, 0), bytes=0)
 

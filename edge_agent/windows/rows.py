@@ -28,25 +28,25 @@ UNLABELLED: Final = -1
 ONLY_OTHERS: Final = -2
 
 
-class Kind(NamedTuple):
+class RowKind(NamedTuple):
     """What a window has: a byte a modality of the task, and the targets that it is labelled for."""
 
     present: bytes
     labelled: tuple[str, ...]
 
 
-def anything(_kind: Kind) -> bool:
+def anything(_kind: RowKind) -> bool:
     """Every window."""
     return True
 
 
-def has_label(kind: Kind) -> bool:
+def has_label(kind: RowKind) -> bool:
     """A window with a class of ``label``."""
     return LABEL in kind.labelled
 
 
 @dataclass(frozen=True)
-class Row:
+class WindowRow:
     """One window."""
 
     y: int
@@ -85,7 +85,7 @@ def _read(targets: str, keys: Mapping[str, str]) -> dict[str, float]:
     return {keys[key]: value for key, value in found.items() if key in keys}
 
 
-def rows_of(task: Task, windows: WindowSet) -> list[Row]:
+def rows_of(task: Task, windows: WindowSet) -> list[WindowRow]:
     """Windows as rows; values of missing modalities are left out."""
     rows, named = [], {name: key for key, name in keys_of(task).items()}
     for b in range(len(windows)):
@@ -101,7 +101,7 @@ def rows_of(task: Task, windows: WindowSet) -> list[Row]:
         y = int(windows.y_B[b])
         targets, context = json.dumps(given) if given else None, _before(task, windows, b)
         y = ONLY_OTHERS if targets and y < 0 else y
-        rows.append(Row(y, present.tobytes(), quality.tobytes(), x, targets, context))
+        rows.append(WindowRow(y, present.tobytes(), quality.tobytes(), x, targets, context))
     return rows
 
 
@@ -118,7 +118,7 @@ def _before(task: Task, windows: WindowSet, b: int) -> bytes | None:
     return counts_M.tobytes() + b"".join(parts) if counts_M.any() else None
 
 
-def as_set(task: Task, rows: Sequence[Row]) -> WindowSet:
+def as_set(task: Task, rows: Sequence[WindowRow]) -> WindowSet:
     """Rows as windows, in their order.
 
     Raises:
@@ -149,7 +149,7 @@ def as_set(task: Task, rows: Sequence[Row]) -> WindowSet:
     return replace(windows, context=_contexts(task, rows, windows))
 
 
-def _contexts(task: Task, rows: Sequence[Row], windows: WindowSet) -> Context:
+def _contexts(task: Task, rows: Sequence[WindowRow], windows: WindowSet) -> Context:
     """Of rows that are these windows; as far back as the task wants and the row knows."""
     x, points = {}, np.array([task.samples(name) for name in task.modality_names])
     points_BM = np.where(windows.present_BM, points, 0)

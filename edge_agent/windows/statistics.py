@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_agent.windows.rows import ONLY_OTHERS, UNLABELLED, Kind, Row, labelled_for
+from edge_agent.windows.rows import ONLY_OTHERS, UNLABELLED, RowKind, WindowRow, labelled_for
 from protocol.tasks.task import Task
 
 ROW_BYTES: Final = 96
@@ -16,7 +16,7 @@ ROW_BYTES: Final = 96
 
 
 @dataclass
-class Tally:
+class StoreStatistics:
     """Sums over what the store holds.
 
     K classes of ``label``; column K is unlabelled, column K + 1 labelled for further targets alone. ``keys``:
@@ -29,7 +29,7 @@ class Tally:
     count_K: NDArray[np.int64] = field(init=False)
     present_MK: NDArray[np.int64] = field(init=False)
     quality_M: NDArray[np.float64] = field(init=False)
-    kinds: Counter[Kind] = field(init=False)
+    kinds: Counter[RowKind] = field(init=False)
     size: int = 0
 
     def __post_init__(self) -> None:
@@ -38,14 +38,14 @@ class Tally:
         self.quality_M = np.zeros(self.modalities)
         self.kinds = Counter()
 
-    def copy(self) -> "Tally":
+    def copy(self) -> "StoreStatistics":
         """The same, apart from this one."""
-        other = Tally(self.modalities, self.classes, self.keys, size=self.size)
+        other = StoreStatistics(self.modalities, self.classes, self.keys, size=self.size)
         other.count_K, other.present_MK = self.count_K.copy(), self.present_MK.copy()
         other.quality_M, other.kinds = self.quality_M.copy(), self.kinds.copy()
         return other
 
-    def take(self, row: Row) -> None:
+    def take(self, row: WindowRow) -> None:
         """Count a window in."""
         self.add(row.y, row.present, row.quality, row.values_bytes, row.targets)
 
@@ -61,7 +61,7 @@ class Tally:
             raise ValueError(f"a window of class {y} with {len(present)} modalities is not of this task")
         k = y if y >= 0 else self.classes + (y == ONLY_OTHERS)
         here = np.frombuffer(present, np.bool_)
-        kind = Kind(present, labelled_for(y, targets, self.keys))
+        kind = RowKind(present, labelled_for(y, targets, self.keys))
         self.kinds[kind] += sign
         if not self.kinds[kind]:
             del self.kinds[kind]
@@ -77,7 +77,7 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class Stock:
+class StoreSnapshot:
     """What the store holds, for the state message.
 
     ``labelled``: windows with a class of ``label``. ``kinds``: windows by what is present and labelled.
@@ -95,14 +95,14 @@ class Stock:
     dropped: dict[int, int]
     lost: int
     """Windows that never reached the disk because it was full."""
-    kinds: Mapping[Kind, int] = field(default_factory=dict)
+    kinds: Mapping[RowKind, int] = field(default_factory=dict)
 
 
-def stock_of(tally: Tally, task: Task, dropped: Mapping[int, int], lost: int) -> Stock:
+def stock_of(tally: StoreStatistics, task: Task, dropped: Mapping[int, int], lost: int) -> StoreSnapshot:
     """What a tally says of a store of that task, with what it dropped by class, and what never reached it."""
     total, seen_M = int(tally.count_K.sum()), tally.present_MK.sum(axis=1)
     names = task.modality_names
-    return Stock(
+    return StoreSnapshot(
         labelled=int(tally.count_K[:-2].sum()),
         total=total,
         bytes=tally.size,

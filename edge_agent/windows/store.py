@@ -16,8 +16,17 @@ from typing import Final
 
 import structlog
 
-from edge_agent.windows.rows import Kind, Row, anything, as_set, has_label, labelled_for, rows_of, whole_bytes
-from edge_agent.windows.statistics import Stock, Tally, stock_of
+from edge_agent.windows.rows import (
+    RowKind,
+    WindowRow,
+    anything,
+    as_set,
+    has_label,
+    labelled_for,
+    rows_of,
+    whole_bytes,
+)
+from edge_agent.windows.statistics import StoreSnapshot, StoreStatistics, stock_of
 from edge_agent.windows.store_file import (
     begin_anew,
     evict_above,
@@ -58,7 +67,7 @@ def grid_digest(task: Task) -> str:
     return digest(repr((parts, window, task.labels)).encode())[:12]
 
 
-class Store:
+class WindowStore:
     """Windows of one grid. Thread-safe; :meth:`add`, :meth:`stock` and ``pending`` never wait for the disk.
 
     Raises:
@@ -73,15 +82,15 @@ class Store:
         self._budget = budget_bytes
         self._disk = threading.RLock()  # taken before _lock: one user of the file at a time
         self._lock = threading.Lock()  # what is in memory; held for no longer than it takes to copy it
-        self._pending: list[Row] = []
-        self._writing: list[Row] = []
+        self._pending: list[WindowRow] = []
+        self._writing: list[WindowRow] = []
         self._dropped: dict[int, int] = {}
         self._lost = 0
         self.trouble: tuple[float, str] | None = None
         """Since when (Unix seconds) and why the disk takes nothing; None while it does."""
         self._closed = False
         self._keys = keys_of(task)
-        self._tally = Tally(len(task.modalities), len(task.labels), self._keys)
+        self._tally = StoreStatistics(len(task.modalities), len(task.labels), self._keys)
         self._db: sqlite3.Connection | None = None
         self._connect()
 
@@ -204,14 +213,14 @@ class Store:
             self._say_full(str(full))
 
     def _recount(self, db: sqlite3.Connection) -> None:
-        tally = Tally(len(self._task.modalities), len(self._task.labels), self._keys)
+        tally = StoreStatistics(len(self._task.modalities), len(self._task.labels), self._keys)
         for row in db.execute(f"SELECT {_COUNTED} FROM windows"):  # noqa: S608 - our words
             tally.add(*row)
         dropped = dict(db.execute("SELECT y, n FROM dropped"))
         with self._lock:
             self._tally, self._dropped = tally, dropped
 
-    def _insert(self, db: sqlite3.Connection, tally: Tally, dropped: dict[int, int]) -> None:
+    def _insert(self, db: sqlite3.Connection, tally: StoreStatistics, dropped: dict[int, int]) -> None:
         """Inside a transaction."""
         for row in self._writing:
             db.execute(
@@ -222,7 +231,7 @@ class Store:
             self._evict(db, tally, dropped)
 
     def recent(
-        self, limit: int, *, labelled: bool = True, wanted: Callable[[Kind], bool] | None = None
+        self, limit: int, *, labelled: bool = True, wanted: Callable[[RowKind], bool] | None = None
     ) -> WindowSet:
         """The newest windows, oldest first, those that wait for a commit included.
 
@@ -250,23 +259,23 @@ class Store:
                 found = as_set(self._task, self._rows(limit, wanted))
         return found
 
-    def _rows(self, limit: int, wanted: Callable[[Kind], bool]) -> list[Row]:
-        def is_wanted(row: Row) -> bool:
-            return wanted(Kind(row.present, labelled_for(row.y, row.targets, self._keys)))
+    def _rows(self, limit: int, wanted: Callable[[RowKind], bool]) -> list[WindowRow]:
+        def is_wanted(row: WindowRow) -> bool:
+            return wanted(RowKind(row.present, labelled_for(row.y, row.targets, self._keys)))
 
-        rows: list[Row] = []
+        rows: list[WindowRow] = []
         if self._db is not None:
             # Where a window that has all but a label is not wanted, none without a label is.
-            unlabelled = Kind(b"\1" * len(self._task.modalities), ())
+            unlabelled = RowKind(b"\1" * len(self._task.modalities), ())
             where = "" if wanted(unlabelled) else "WHERE +y <> -1"  # +: by id, not by the index
             query = f"SELECT {_COLUMNS} FROM windows {where} ORDER BY id DESC"  # noqa: S608 - our words
-            newest = (Row(*row) for row in self._db.execute(query))
+            newest = (WindowRow(*row) for row in self._db.execute(query))
             rows = [*islice(filter(is_wanted, newest), limit)][::-1]
         with self._lock:
             rows += [row for row in self._pending if is_wanted(row)]
         return rows[-limit:]
 
-    def stock(self) -> Stock:
+    def stock(self) -> StoreSnapshot:
         """Counts; what waits for a commit is included."""
         with self._lock:
             tally = self._tally.copy()
@@ -281,7 +290,7 @@ class Store:
             self._disconnect()
             self._closed = True
 
-    def _evict(self, db: sqlite3.Connection, tally: Tally, dropped: dict[int, int]) -> None:
+    def _evict(self, db: sqlite3.Connection, tally: StoreStatistics, dropped: dict[int, int]) -> None:
         """Inside a transaction: delete the oldest of the most frequent class until the budget holds."""
         limit, gone = evict_above(self._budget), dict[int, int]()
         while (crowded := used_bytes(db) > limit) or tally.size > self._budget:

@@ -11,7 +11,7 @@ from models.data.streams.windows import Windows
 from protocol.tasks.task import Task
 
 
-def as_window_set(windows: Windows, quality: Quality) -> WindowSet:
+def to_window_set(windows: Windows, quality: Quality) -> WindowSet:
     """Windows with their quality as what the models take."""
     return WindowSet(
         windows.x,
@@ -23,7 +23,9 @@ def as_window_set(windows: Windows, quality: Quality) -> WindowSet:
     )
 
 
-def windows_of(task: Task, recording: Recording, quality: QualitySettings | None = None) -> WindowSet:
+def windows_of_recording(
+    task: Task, recording: Recording, quality: QualitySettings | None = None
+) -> WindowSet:
     """All windows of a recording, those without a label included (-1).
 
     Args:
@@ -34,17 +36,17 @@ def windows_of(task: Task, recording: Recording, quality: QualitySettings | None
     Raises:
         Misconfigured: a stream's number of channels is not the task's, or no stream is the task's.
     """
-    parts = [as_window_set(*judged) for judged in judged_windows(task, recording, quality)]
+    parts = [to_window_set(*judged) for judged in scored_windows(task, recording, quality)]
     return window_set.concat(parts) if parts else window_set.empty(task)
 
 
-def judged_windows(
+def scored_windows(
     task: Task, recording: Recording, quality: QualitySettings | None = None
 ) -> Iterator[tuple[Windows, Quality]]:
     """The windows of a recording in the order of time, in batches, with their quality and its reasons.
 
     Raises:
-        Misconfigured: as :func:`windows_of`.
+        Misconfigured: as :func:`windows_of_recording`.
     """
     meter = QualityMeter(task, quality)
     for windows in cut(task, recording):

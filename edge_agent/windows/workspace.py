@@ -13,17 +13,17 @@ from edge_agent.tasks.profile import (
     follows_windows,
     is_readable,
     is_useful,
-    narrowed,
+    observed_profile,
     readable,
+    restrict_to_profile,
     served,
-    shown,
     shown_in,
 )
-from edge_agent.tasks.workspace import Standing, Trouble
+from edge_agent.tasks.workspace import Problem, Readiness
 from edge_agent.windows.counting_store import WindowStore
 from edge_agent.windows.quality.meter import REASONS, QualityMeter
 from edge_agent.windows.rows import has_label
-from edge_agent.windows.statistics import Stock
+from edge_agent.windows.statistics import StoreSnapshot
 from models import registry
 from models.contract import Profile, WindowSet
 from models.data.materials import Material
@@ -81,10 +81,10 @@ class WindowWorkspace:
         """What it may read and predict."""
         return Profile(self.modalities, self.targets)
 
-    def standing(self, stock: Stock) -> tuple[Profile, int]:
+    def standing(self, stock: StoreSnapshot) -> tuple[Profile, int]:
         """What it reads and predicts as its windows are now, and how many of them it could learn from."""
         if follows_windows(self.task):
-            profile, useful = shown(self.task, self.allowed, stock.kinds)
+            profile, useful = observed_profile(self.task, self.allowed, stock.kinds)
             if self.by is not None and useful:
                 return profile, useful
             return served(self.task, self.allowed, stock.kinds), useful
@@ -102,8 +102,8 @@ class WindowWorkspace:
             for m, name in enumerate(self.task.modality_names)
         }
 
-    def now(self) -> Standing:
-        """As :meth:`edge_agent.tasks.workspace.Workspace.now`."""
+    def now(self) -> Readiness:
+        """As :meth:`edge_agent.tasks.workspace.TrainingData.now`."""
         stock, reasons = self.store.stock(), self.reasons()
         profile, useful = self.standing(stock)
         modalities = {
@@ -115,22 +115,22 @@ class WindowWorkspace:
             )
             for name in profile.modalities
         }
-        return Standing(profile, useful, modalities)
+        return Readiness(profile, useful, modalities)
 
     def material(self, limit: int) -> tuple[Profile, WindowSet]:
-        """As :meth:`edge_agent.tasks.workspace.Workspace.material`."""
+        """As :meth:`edge_agent.tasks.workspace.TrainingData.material`."""
         return material(self, limit, labelled=self.needs_labels)
 
-    def trouble(self) -> Trouble | None:
-        """As :meth:`edge_agent.tasks.workspace.Workspace.trouble`: the disk takes no windows."""
+    def trouble(self) -> Problem | None:
+        """As :meth:`edge_agent.tasks.workspace.TrainingData.trouble`: the disk takes no windows."""
         if self.store.trouble is None:
             return None
         since, words = self.store.trouble
         then = "until the disk takes them; it is tried again at each commit"
-        return Trouble("disk", f"windows cannot be written: {words}", since, then)
+        return Problem("disk", f"windows cannot be written: {words}", since, then)
 
     def told(self) -> dict[str, Any]:
-        """As :meth:`edge_agent.tasks.workspace.Workspace.told`."""
+        """As :meth:`edge_agent.tasks.workspace.TrainingData.told`."""
         stock = self.store.stock()
         return {
             "windows_to_learn_from": self.standing(stock)[1],
@@ -191,4 +191,4 @@ def material(work: WindowWorkspace, limit: int, *, labelled: bool) -> tuple[Prof
         if not len(windows):
             raise Transient("no window in the store has something to read and a label of a target")
         profile = shown_in(task, may, windows)
-    return profile, narrowed(task, profile, windows)
+    return profile, restrict_to_profile(task, profile, windows)

@@ -26,7 +26,7 @@ Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Chosen:
+class CalibrationChoice:
     """Windows as a graph reads them; the set that they are chosen from is not copied.
 
     Attributes:
@@ -61,26 +61,26 @@ class Chosen:
         """``y_B`` of a target, NaN where unlabelled."""
         return window_set.target(self.windows, name)[self.index]
 
-    def some(self, count: int) -> "Chosen":
+    def some(self, count: int) -> "CalibrationChoice":
         """At most so many, spread evenly: a file often has one class or person after the other."""
         if len(self) <= count:
             return self
         return self.at(np.linspace(0, len(self) - 1, count).round().astype(np.int64))
 
-    def at(self, index: NDArray[np.int64]) -> "Chosen":
+    def at(self, index: NDArray[np.int64]) -> "CalibrationChoice":
         """Those at these places of the chosen ones."""
         return replace(self, index=self.index[index], present_BM=self.present_BM[index])
 
 
-def usable(windows: WindowSet, task: Task, surface: Surface) -> Chosen:
+def usable(windows: WindowSet, task: Task, surface: Surface) -> CalibrationChoice:
     """The windows that show a graph something."""
     columns = [task.modality_names.index(name) for name in surface.names]
     present_BM = windows.present_BM[:, columns]
-    every = Chosen(windows, np.arange(len(windows)), present_BM, surface.names)
+    every = CalibrationChoice(windows, np.arange(len(windows)), present_BM, surface.names)
     return every.at(np.flatnonzero(present_BM.any(axis=1)))
 
 
-def ranges(chosen: Chosen) -> Iterator[Callable[[], Iterator[Feed]]]:
+def ranges(chosen: CalibrationChoice) -> Iterator[Callable[[], Iterator[Feed]]]:
     """Feeds to calibrate on, the best first, of windows that are complete where there are enough.
 
     First as they are and with each modality missing: what is computed then may lie elsewhere. But a graph

@@ -13,7 +13,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from export.int8 import calibration, quantize
-from export.int8.calibration import FEWEST, MEASURED, Chosen
+from export.int8.calibration import FEWEST, MEASURED, CalibrationChoice
 from export.int8.quantize import Feed
 from export.overridable_inputs import Paths
 from export.parity.cases import cases
@@ -22,7 +22,7 @@ from export.signature import Surface
 from models.contract import WindowSet
 from protocol.bundle import Variant
 from protocol.errors import Refused
-from protocol.output_names import outputs_of
+from protocol.output_names import output_names
 from protocol.tasks.task import LABEL, Target, Task
 
 INT8: Final = "int8"
@@ -86,7 +86,9 @@ def int8_of(model: bytes, task: Task, surface: Surface, own: Paths, windows: Win
     return tried[0]
 
 
-def _tried(model: bytes, surface: Surface, own: Paths, chosen: Chosen, feeds: Iterable[Feed]) -> Made:
+def _tried(
+    model: bytes, surface: Surface, own: Paths, chosen: CalibrationChoice, feeds: Iterable[Feed]
+) -> Made:
     """One calibration."""
     try:
         made = quantize.quantized(model, feeds)
@@ -108,7 +110,7 @@ class _Pair:
     before: ort.InferenceSession
     after: ort.InferenceSession
 
-    def answers(self, chosen: Chosen, without: str | None = None) -> tuple[Answers, Answers]:
+    def answers(self, chosen: CalibrationChoice, without: str | None = None) -> tuple[Answers, Answers]:
         """All outputs of both, by name; one modality made missing, or none."""
         feeds = list(chosen.feeds(without))
         want, got = (self._of(loaded, feeds) for loaded in (self.before, self.after))
@@ -122,7 +124,7 @@ class _Pair:
         }
 
 
-def _measured(model: bytes, made: bytes, surface: Surface, own: Paths, chosen: Chosen) -> Made:
+def _measured(model: bytes, made: bytes, surface: Surface, own: Paths, chosen: CalibrationChoice) -> Made:
     """Run both; raises Refused where the variant does not run."""
     pair = _Pair(surface, session(model), session(made))
     require_own(pair.after, own)
@@ -145,12 +147,12 @@ def _measured(model: bytes, made: bytes, surface: Surface, own: Paths, chosen: C
     return Made(_words(rounded, len(model)), made, variant, single, many)
 
 
-def _figures(pair: _Pair, chosen: Chosen) -> dict[str, float]:
+def _figures(pair: _Pair, chosen: CalibrationChoice) -> dict[str, float]:
     """Agreement and differences, over all targets."""
     surface = pair.surface
     want, got = pair.answers(chosen)
     found = {"agreement": float(_agree(surface, want, got).mean())}
-    classes = [outputs_of(t)[0] for t in surface.targets if t.kind == "classification"]
+    classes = [output_names(t)[0] for t in surface.targets if t.kind == "classification"]
     if classes:
         off = [np.abs(got[name] - want[name]) for name in classes]
         found["max_difference"] = max(float(each.max()) for each in off)
@@ -165,7 +167,7 @@ def _figures(pair: _Pair, chosen: Chosen) -> dict[str, float]:
 def _agree(surface: Surface, want: Answers, got: Answers) -> NDArray[np.bool_]:
     """``same_B``: windows on which every target is answered alike."""
     same: NDArray[np.bool_] = np.logical_and.reduce(
-        [_alike(surface, t, want[outputs_of(t)[0]], got[outputs_of(t)[0]]) for t in surface.targets]
+        [_alike(surface, t, want[output_names(t)[0]], got[output_names(t)[0]]) for t in surface.targets]
     )
     return same
 
@@ -179,14 +181,14 @@ def _alike(surface: Surface, of: Target, want: Array, got: Array) -> NDArray[np.
     return np.asarray(np.sqrt(off) <= NEAR * scale)
 
 
-def _accuracy(surface: Surface, chosen: Chosen, want: Answers, got: Answers) -> dict[str, float]:
+def _accuracy(surface: Surface, chosen: CalibrationChoice, want: Answers, got: Answers) -> dict[str, float]:
     """Of ``label``, in both, where windows are labelled."""
     label = next((t for t in surface.targets if t.name == LABEL), None)
     y_B = chosen.target(LABEL)
     known = np.isfinite(y_B)
     if label is None or not known.any():
         return {}
-    name = outputs_of(label)[0]
+    name = output_names(label)[0]
     return {
         words: float((answers[name].argmax(axis=1)[known] == y_B[known]).mean())
         for words, answers in (("accuracy", got), ("accuracy_float32", want))

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from export.signature import Surface
 from protocol.errors import Reason, Refused
-from protocol.output_names import LOGITS, outputs_of
+from protocol.output_names import LOGITS, output_names
 from protocol.tasks.task import Target
 
 TOLERANCE: Final = 1e-4
@@ -64,7 +64,7 @@ def measures(surface: Surface) -> tuple[Measure, ...]:
 
 
 def _of(target: Target, surface: Surface) -> Sequence[Measure]:
-    names = outputs_of(target)
+    names = output_names(target)
     if target.kind == "classification":
         probabilities, logits = names
         return (

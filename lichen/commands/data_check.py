@@ -16,7 +16,7 @@ from models.data.labels.tables import by_recording
 from models.data.streams import tables
 from models.data.streams.cutting import cut
 from models.data.streams.recording import Recording, opened, read
-from models.data.streams.recording_findings import ERROR, WARNING, Finding, of_recording
+from models.data.streams.recording_findings import ERROR, WARNING, StreamFinding, of_recording
 from models.data.streams.stream_findings import factor_of
 from protocol.errors import Misconfigured
 from protocol.tasks.task import LABEL, Task
@@ -42,7 +42,7 @@ class Checked:
     """
 
     file: Path
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[StreamFinding, ...] = ()
     seconds: float | None = None
     windows: int = 0
     by_class: Mapping[str, int] = field(default_factory=dict)
@@ -88,10 +88,10 @@ def checked(task: Task, file: Path) -> Checked:
         return _of_recordings(task, file, _recordings(task, file))
     except Misconfigured as error:
         words = str(error).replace(f"recording {file}: ", "").replace(f"{file}: ", "")
-        return Checked(file, (Finding("unreadable", ERROR, words),))
+        return Checked(file, (StreamFinding("unreadable", ERROR, words),))
 
 
-def across(task: Task, every: Sequence[Checked]) -> tuple[Finding, ...]:
+def across(task: Task, every: Sequence[Checked]) -> tuple[StreamFinding, ...]:
     """What only all files together show."""
     return (*_absent(task, every), *_spreads(task, every))
 
@@ -107,7 +107,7 @@ def _recordings(task: Task, file: Path) -> list[Recording]:
 
 
 def _of_recordings(task: Task, file: Path, recordings: Sequence[Recording]) -> Checked:
-    findings: dict[Finding, None] = {}
+    findings: dict[StreamFinding, None] = {}
     counts, windows, seconds, covered = np.zeros(len(task.labels), np.int64), 0, 0.0, 0.0
     for recording in recordings:
         found = of_recording(task, recording)
@@ -125,15 +125,15 @@ def _of_recordings(task: Task, file: Path, recordings: Sequence[Recording]) -> C
         covered += _covered_s(start_B, task.window.length_s, first, last)
     if not windows:
         words = f"no window of {task.window.length_s:g} s (window.length_s) in {seconds:.4g} s of recording"
-        findings[Finding("no-window", ERROR, words)] = None
+        findings[StreamFinding("no-window", ERROR, words)] = None
     elif seconds and 1 - covered / seconds > 1 / _FEW:
         words = f"{1 - covered / seconds:.1%} of {seconds:.4g} s lie in no window: {_why(task, findings)}"
-        findings[Finding("without-window", WARNING, words)] = None
+        findings[StreamFinding("without-window", WARNING, words)] = None
     by_class = dict(zip(task.labels, counts.tolist(), strict=True))
     return Checked(file, (*findings,), seconds, windows, by_class, covered, _spread_of(task, recordings))
 
 
-def _why(task: Task, findings: Mapping[Finding, None]) -> str:
+def _why(task: Task, findings: Mapping[StreamFinding, None]) -> str:
     kinds = {finding.kind for finding in findings}
     for kind, words in (("time-unit", "its times are no seconds"), ("gaps", "it has gaps, see there")):
         if kind in kinds:
@@ -175,32 +175,32 @@ def _of_set(task: Task, file: Path, windows: WindowSet) -> Checked:
     by_class = dict(zip(task.labels, counts.tolist(), strict=True))
     absent = [n for m, n in enumerate(task.modality_names) if not windows.present_BM[:, m].any()]
     findings = tuple(
-        Finding("missing-modality", WARNING, f"modality {name!r} is in none of its windows", name)
+        StreamFinding("missing-modality", WARNING, f"modality {name!r} is in none of its windows", name)
         for name in absent
     )
     return Checked(file, findings, windows=len(windows), by_class=by_class)
 
 
-def _absent(task: Task, every: Sequence[Checked]) -> Iterator[Finding]:
+def _absent(task: Task, every: Sequence[Checked]) -> Iterator[StreamFinding]:
     """Classes and modalities that no file has."""
     if not any(one.by_class for one in every):
         return
     total = {label: sum(one.by_class.get(label, 0) for one in every) for label in task.labels}
     if not any(total.values()):
         words = "no window of any file has a label: only a method that learns without labels can use them"
-        yield Finding("no-label", WARNING, words)
+        yield StreamFinding("no-label", WARNING, words)
         total = {}
     for label, count in total.items():
         if count < _FEW:
             number = f"only {count} windows" if count else "no window"
-            yield Finding("rare-class", WARNING, f"class {label!r}: {number} in all files together")
+            yield StreamFinding("rare-class", WARNING, f"class {label!r}: {number} in all files together")
     kinds = [{f.modality for f in one.findings if f.kind == "missing-modality"} for one in every]
     for name in task.modality_names:
         if all(name in missing for missing in kinds):
-            yield Finding("missing-modality", ERROR, f"modality {name!r} is in no file", name)
+            yield StreamFinding("missing-modality", ERROR, f"modality {name!r} is in no file", name)
 
 
-def _spreads(task: Task, every: Sequence[Checked]) -> Iterator[Finding]:
+def _spreads(task: Task, every: Sequence[Checked]) -> Iterator[StreamFinding]:
     """Files whose values move far more, or far less, than those of the others."""
     for name in task.modality_names:
         known = {one.file: one.spread[name] for one in every if one.spread.get(name)}
@@ -213,7 +213,7 @@ def _spreads(task: Task, every: Sequence[Checked]) -> Iterator[Finding]:
                 factor = factor_of(quotient)
                 words = f"{file}: modality {name!r} moves {quotient:.3g} times as much as in the other files"
                 hint = f": off by {factor}, another unit?" if factor else ""
-                yield Finding("spread", ERROR if factor else WARNING, words + hint, name)
+                yield StreamFinding("spread", ERROR if factor else WARNING, words + hint, name)
 
 
 def require_windows(task: Task, what: str) -> Task:

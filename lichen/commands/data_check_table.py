@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from lichen.commands.data_check import Checked
-from models.data.streams.recording_findings import ERROR, Finding
+from models.data.streams.recording_findings import ERROR, StreamFinding
 from protocol.tasks.task import Task
 
 
-def report(task: Task, every: Sequence[Checked], across: Sequence[Finding]) -> dict[str, Any]:
+def report(task: Task, every: Sequence[Checked], across: Sequence[StreamFinding]) -> dict[str, Any]:
     """As JSON values; ``sound``: there are warnings at most."""
     findings = [*across, *(finding for one in every for finding in one.findings)]
     return {

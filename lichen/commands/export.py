@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from export.cli import Chosen, does, make, read_manifest
+from export.cli import ExportChoice, does, make, read_manifest
 from protocol.bundle import unpack
 from protocol.errors import Misconfigured
 from protocol.frames.frame import digest
@@ -102,7 +102,7 @@ def export(  # noqa: PLR0917 - options, given by name
     )
 
 
-def _at_hand(blobs: Path, manifest: Path, task: Path) -> Chosen:
+def _at_hand(blobs: Path, manifest: Path, task: Path) -> ExportChoice:
     """A version whose parts are named one by one.
 
     Raises:
@@ -112,4 +112,4 @@ def _at_hand(blobs: Path, manifest: Path, task: Path) -> Chosen:
     version, base = read_manifest(manifest)
     if version.task != the_task.name:
         raise Misconfigured(f"{manifest} is of task {version.task!r}, {task} of {the_task.name!r}")
-    return Chosen(the_task, version, base, blobs)
+    return ExportChoice(the_task, version, base, blobs)

@@ -7,13 +7,13 @@ import sqlalchemy as sa
 from coordinator.config.coordinator import load_settings
 from coordinator.recovery.folder_owner import DATABASE
 from coordinator.storage import schema
-from coordinator.storage.database import Store
-from export.cli import Chosen, read_manifest
+from coordinator.storage.database import Database
+from export.cli import ExportChoice, read_manifest
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Task
 
 
-def version_of(config: Path, number: int | None) -> Chosen:
+def version_of(config: Path, number: int | None) -> ExportChoice:
     """The version, its task and where its blobs are; the coordinator may run.
 
     Args:
@@ -28,7 +28,7 @@ def version_of(config: Path, number: int | None) -> Chosen:
     database, blobs = settings.state_dir / DATABASE, settings.state_dir / "blobs"
     if not database.is_file():
         raise Misconfigured(f"{config}: state_dir: {database} is not there; has this coordinator ever run?")
-    with Store(database, read_only=True) as store:
+    with Database(database, read_only=True) as store:
         known = store.get_meta("task")
         rows = store.rows(sa.select(schema.versions.c.version, schema.versions.c.manifest))
     digests = {row["version"]: row["manifest"] for row in rows}
@@ -45,7 +45,7 @@ def version_of(config: Path, number: int | None) -> Chosen:
             f"{settings.keep_versions} (keep_versions); here: {there}"
         )
     manifest, base = read_manifest(_path(blobs, digests[wanted]))
-    return Chosen(Task.model_validate_json(known), manifest, base, blobs)
+    return ExportChoice(Task.model_validate_json(known), manifest, base, blobs)
 
 
 def _path(blobs: Path, digest: str) -> Path:

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from coordinator.fleet.requirements import REFUSES, noun_of
-from coordinator.fleet.secret_mismatch import differing
+from coordinator.fleet.secret_mismatch import mismatch_warning
 from protocol.messages import RoundAnnouncement
 from runtime.fleet_view import DeviceView, FleetView
 from runtime.waits import span
@@ -47,7 +47,7 @@ def show(view: FleetView, console: Console, *, why: bool, listened_s: float = 0.
     if view.model is not None:
         size = view.model.bundle.size
         _say(console, f"deployed: version {view.model.version}, a bundle of {size:,} bytes")
-    if words := differing(secrets(view)):
+    if words := mismatch_warning(secrets(view)):
         _say(console, f"warning: {words}", "yellow")
     if not view.devices:
         _say(console, "no device has been seen")

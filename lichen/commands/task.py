@@ -17,7 +17,7 @@ from runtime.settings.load import load_toml
 from runtime.storage.files import replace_file
 
 if TYPE_CHECKING:
-    from models.data.labelled_windows import Found
+    from models.data.labelled_windows import LabelledFiles
     from models.spec import MethodSpec
 
 app = typer.Typer(no_args_is_help=True, help="Tasks: what a fleet learns.", add_completion=False)
@@ -167,7 +167,7 @@ def _labelled(task: Task, file: Path) -> tuple[dict[str, Any], list[str]]:
     return about, list(labelled.gaps(task, found, windows))
 
 
-def _targets(task: Task, found: "Found") -> dict[str, int]:
+def _targets(task: Task, found: "LabelledFiles") -> dict[str, int]:
     """Windows that are labelled for a further target."""
     from models.data import window_set  # noqa: PLC0415 - only where the task names them
 

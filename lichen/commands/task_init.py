@@ -62,7 +62,7 @@ class Sensor:
 
 
 @dataclass
-class Labelled:
+class LabelledStreams:
     """A target as recordings have it: the names or the numbers that occur."""
 
     names: dict[str, None] = field(default_factory=dict)
@@ -92,11 +92,11 @@ class Labelled:
 
 
 @dataclass
-class Found:
+class FoundStreams:
     """What recordings hold, put together."""
 
     sensors: dict[str, Sensor] = field(default_factory=dict)
-    targets: dict[str, Labelled] = field(default_factory=dict)
+    targets: dict[str, LabelledStreams] = field(default_factory=dict)
     activities_s: list[float] = field(default_factory=list)
     """How long a class held, each time."""
 
@@ -108,7 +108,7 @@ class Found:
         tracks: Mapping[str, TargetTrack] = {LABEL: label, **recording.targets}
         for name, track in tracks.items():
             if len(track.t):
-                one, names = self.targets.setdefault(name, Labelled()), recording.names.get(name, ())
+                one, names = self.targets.setdefault(name, LabelledStreams()), recording.names.get(name, ())
                 one.names |= dict.fromkeys(names)
                 given = track.values[np.isfinite(track.values) & (track.values != -1)]
                 one.numbers |= set() if names else set(given.tolist())
@@ -116,13 +116,13 @@ class Found:
         self.activities_s += (ends - label.t)[label.values >= 0].tolist()
 
 
-def look(files: Iterable[Path]) -> Found:
+def look(files: Iterable[Path]) -> FoundStreams:
     """What these files hold.
 
     Raises:
         Misconfigured: one cannot be read, or none has a modality.
     """
-    found = Found()
+    found = FoundStreams()
     for file in files:
         found.add(read(file))
     if not found.sensors:
@@ -130,7 +130,7 @@ def look(files: Iterable[Path]) -> Found:
     return found
 
 
-def text(found: Found, name: str, method: str) -> str:
+def text(found: FoundStreams, name: str, method: str) -> str:
     """``task.toml``, with a comment where something is to be looked at.
 
     Args:
@@ -144,12 +144,12 @@ def text(found: Found, name: str, method: str) -> str:
     return "\n".join([*_head(found, name, method), *_modalities(found), *_window(found), *_rest(found), ""])
 
 
-def _head(found: Found, name: str, method: str) -> Iterator[str]:
+def _head(found: FoundStreams, name: str, method: str) -> Iterator[str]:
     yield "# Made from recordings by lichen task init. docs/task.md explains every key;"
     yield "# lichen task check says what is wrong here, lichen data check whether recordings fit."
     yield f"name = {json.dumps(name)}"
     yield f"method = {json.dumps(method)}"
-    labelled = found.targets.get(LABEL, Labelled())
+    labelled = found.targets.get(LABEL, LabelledStreams())
     classes = labelled.classes("class_")
     if len(classes) < 2:  # noqa: PLR2004 - one class is nothing to tell apart
         yield "# Fewer than two classes were found in the recordings: write yours."
@@ -163,7 +163,7 @@ def _head(found: Found, name: str, method: str) -> Iterator[str]:
     yield f"labels = {_list(classes)}"
 
 
-def _modalities(found: Found) -> Iterator[str]:
+def _modalities(found: FoundStreams) -> Iterator[str]:
     for name, sensor in sorted(found.sensors.items()):
         channels, counts = Counter(sensor.channels).most_common(1)[0][0], sorted({*sensor.channels})
         yield from ("", "[[modalities]]", f"name = {json.dumps(name)}")
@@ -184,7 +184,7 @@ def _modalities(found: Found) -> Iterator[str]:
             yield f"scale = {max(float(f'{spread:.2g}'), 1e-6)}"
 
 
-def _window(found: Found) -> Iterator[str]:
+def _window(found: FoundStreams) -> Iterator[str]:
     window = Window()
     length_s, stride_s = window.length_s, window.stride_s
     fastest = max(sensor.rate_hz for sensor in found.sensors.values())
@@ -201,7 +201,7 @@ def _window(found: Found) -> Iterator[str]:
     yield f"stride_s = {stride_s:g}"
 
 
-def _rest(found: Found) -> Iterator[str]:
+def _rest(found: FoundStreams) -> Iterator[str]:
     for name, labelled in sorted(found.targets.items()):
         if name == LABEL:
             continue

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from lichen_lab.benchmarks import registry, stored_results
-from lichen_lab.benchmarks.result import Bench, Row, Say, as_json, as_table
+from lichen_lab.benchmarks.result import Bench, ResultRow, Say, as_json, as_table
 from protocol.errors import Misconfigured, Transient
 from runtime import exit_codes
 from runtime.outputs import writing
@@ -50,7 +50,7 @@ app = typer.Typer(no_args_is_help=True, help="Measure what lichen promises; each
 _ERRORS = Console(stderr=True)
 
 
-def _show(bench: Bench, rows: list[Row], shape: Format, out: Path | None) -> None:
+def _show(bench: Bench, rows: list[ResultRow], shape: Format, out: Path | None) -> None:
     if out is not None:
         with writing(out):
             out.mkdir(parents=True, exist_ok=True)
@@ -170,7 +170,7 @@ def kills(
     """SIGKILL for broker, coordinator and agents at random times; a violation ends with status 70."""
     from lichen_lab.benchmarks.fault_injection import kills as bench  # noqa: PLC0415 - only on this path
 
-    def run(quick: bool, say: Say) -> list[Row]:  # noqa: FBT001 - every benchmark's signature
+    def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every benchmark's signature
         wanted = range(seed, seed + 1) if quick else range(seed, seed + seeds)
         return bench.measure(wanted, bench.QUICK_ROUNDS if quick else rounds, say, keep, power=power_cuts)
 
@@ -191,7 +191,7 @@ def matrix(
     """Faults x steps of a round, on real processes over Mosquitto; a violation ends with status 70."""
     from lichen_lab.benchmarks.fault_injection import matrix_bench as bench  # noqa: PLC0415 - only on this path
 
-    def run(quick: bool, say: Say) -> list[Row]:  # noqa: FBT001 - every benchmark's signature
+    def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every benchmark's signature
         return bench.measure(tuple(fault or ()), say, light=quick, keep=keep)
 
     _run((replace(bench.BENCH, run=run),), quick=quick, shape=shape, out=out)
@@ -218,7 +218,7 @@ def _add_study(name: str, words: str, parts: str) -> None:
         study = registry.study(name)
         wish = Wish(tuple(part or ()), seeds, seed, workers, resume, any_code, report)
 
-        def run(quick: bool, say: Say) -> list[Row]:  # noqa: FBT001 - every benchmark's signature
+        def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every benchmark's signature
             return study.measure(replace(wish, quick=quick), say)
 
         _run((replace(study.bench(), run=run),), quick=quick, shape=shape, out=out)

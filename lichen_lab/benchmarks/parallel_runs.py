@@ -11,7 +11,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Final
 
 from lichen_lab.benchmarks.result import Say
-from lichen_lab.benchmarks.run_cache import Kept
+from lichen_lab.benchmarks.run_cache import RunCache
 from lichen_lab.benchmarks.study.run_spec import O, S
 from protocol.errors import Transient
 
@@ -26,7 +26,11 @@ def cpus() -> int:
 
 
 def run_each(
-    wanted: Mapping[str, S], store: Kept[S, O], say: Say, run: Callable[[S], O], workers: int | None = None
+    wanted: Mapping[str, S],
+    store: RunCache[S, O],
+    say: Say,
+    run: Callable[[S], O],
+    workers: int | None = None,
 ) -> dict[str, O]:
     """All the outcomes by key; those in the store are not made again.
 

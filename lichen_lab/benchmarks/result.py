@@ -16,7 +16,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Row:
+class ResultRow:
     """One measured figure.
 
     Attributes:
@@ -56,16 +56,16 @@ class Goal:
     method: str | None = None
     dataset: str | None = None
 
-    def concerns(self, row: Row) -> bool:
+    def concerns(self, row: ResultRow) -> bool:
         """Whether this goal speaks about that row."""
         named = ((self.setting, row.setting), (self.method, row.method), (self.dataset, row.dataset))
         return self.metric == row.metric and all(wanted in (None, given) for wanted, given in named)
 
-    def met(self, row: Row) -> bool:
+    def met(self, row: ResultRow) -> bool:
         """Whether the row's mean is on the right side of the limit."""
         return row.mean > self.limit if self.above else row.mean < self.limit
 
-    def words(self, row: Row) -> str:
+    def words(self, row: ResultRow) -> str:
         """``< 0.3 met``, or ``< 0.3 MISSED``."""
         return f"{'>' if self.above else '<'} {self.limit:g} {'met' if self.met(row) else 'MISSED'}"
 
@@ -84,18 +84,18 @@ class Bench:
 
     name: str
     title: str
-    run: Callable[[bool, Say], list[Row]]
+    run: Callable[[bool, Say], list[ResultRow]]
     goals: tuple[Goal, ...] = ()
     promises: tuple[Goal, ...] = ()
 
-    def sound(self, rows: Iterable[Row]) -> bool:
+    def sound(self, rows: Iterable[ResultRow]) -> bool:
         """Whether the figures keep every promise."""
         return all(one.met(row) for row in rows for one in self.promises if one.concerns(row))
 
 
 def row(
     dataset: str, method: str, setting: str, metric: str, values: Sequence[float], *, seconds: float = 0.0
-) -> Row:
+) -> ResultRow:
     """A row from repeated measurements.
 
     Raises:
@@ -104,7 +104,7 @@ def row(
     if not values or not all(math.isfinite(value) for value in values):
         raise ValueError(f"{metric} of {method} ({setting}): no finite measurement in {list(values)}")
     spread = statistics.stdev(values) if len(values) > 1 else 0.0
-    return Row(dataset, method, setting, metric, statistics.fmean(values), spread, len(values), seconds)
+    return ResultRow(dataset, method, setting, metric, statistics.fmean(values), spread, len(values), seconds)
 
 
 def commit() -> str:
@@ -124,14 +124,14 @@ def _git(where: Path, *words: str) -> str:
     return done.stdout.strip()
 
 
-def as_json(bench: Bench, rows: Iterable[Row]) -> str:
+def as_json(bench: Bench, rows: Iterable[ResultRow]) -> str:
     """One object: ``{"bench", "commit", "rows": [...]}``, with no number that JSON cannot hold."""
     return json.dumps(
         {"bench": bench.name, "commit": commit(), "rows": [asdict(one) for one in rows]}, allow_nan=False
     )
 
 
-def as_table(bench: Bench, rows: Iterable[Row]) -> Table:
+def as_table(bench: Bench, rows: Iterable[ResultRow]) -> Table:
     """The same rows for people, with the goals beside the figures they speak about."""
     table = Table(title=f"{bench.name}: {bench.title}", title_justify="left")
     for name in ("dataset", "method", "setting", "metric"):

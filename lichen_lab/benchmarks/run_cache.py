@@ -105,12 +105,12 @@ class Format(Generic[S, O]):
         """Makes an outcome of its JSON; raises ValidationError, a ValueError, where it is none."""
         return TypeAdapter(self.outcome).validate_python
 
-    def store(self, path: Path | None = None, *, any_code: bool = False) -> "Kept[S, O]":
-        """The finished runs in a file; arguments and errors as of :class:`Kept`."""
-        return Kept(path, self, any_code=any_code)
+    def store(self, path: Path | None = None, *, any_code: bool = False) -> "RunCache[S, O]":
+        """The finished runs in a file; arguments and errors as of :class:`RunCache`."""
+        return RunCache(path, self, any_code=any_code)
 
 
-class Kept(Generic[S, O]):
+class RunCache(Generic[S, O]):
     """Finished runs by what they are.
 
     Args:

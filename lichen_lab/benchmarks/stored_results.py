@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from lichen_lab.benchmarks.result import Row, short
+from lichen_lab.benchmarks.result import ResultRow, short
 from protocol.errors import Misconfigured
 
 RESULTS: Final = Path("benchmarks") / "results"
@@ -67,7 +67,7 @@ def read(path: Path) -> list[Stored]:
     return runs
 
 
-def as_row(stored: Stored) -> Row:
+def as_row(stored: Stored) -> ResultRow:
     """A stored row; its ``sd`` is NaN where no spread was stored.
 
     Raises:
@@ -77,7 +77,7 @@ def as_row(stored: Stored) -> Row:
     n = int(stored.get("n", 1))
     sd = stored["se"] * math.sqrt(n) if "se" in stored else stored.get("sd", math.nan)
     dataset, method, setting, metric = (str(stored[name]) for name in _FIELDS)
-    return Row(dataset, method, setting, metric, float(stored["mean"]), float(sd), n)
+    return ResultRow(dataset, method, setting, metric, float(stored["mean"]), float(sd), n)
 
 
 def store(new: Stored, folder: Path) -> Path:
@@ -134,7 +134,7 @@ def render(docs: Path) -> list[Path]:
     Raises:
         Misconfigured: a table cannot be made; the message names it.
     """
-    rows: dict[str, list[Row]] = {}
+    rows: dict[str, list[ResultRow]] = {}
     for runs in load(docs / RESULTS).values():
         for run in runs:
             rows.setdefault(run["bench"], []).extend(map(as_row, run["rows"]))
@@ -158,7 +158,7 @@ def render(docs: Path) -> list[Path]:
 class _Table:
     name: str
     layout: Mapping[str, Any]
-    rows: Sequence[Row]
+    rows: Sequence[ResultRow]
 
     def text(self) -> str:
         lines, columns = self._axis("rows"), self._axis("columns")
@@ -198,7 +198,7 @@ class _Table:
         return figure(found[0], wanted) if found else ""
 
 
-def _selects(wanted: Mapping[str, Any], row: Row) -> bool:
+def _selects(wanted: Mapping[str, Any], row: ResultRow) -> bool:
     """Whether the row has the wanted value of each field, or one of the wanted ones."""
     return all(getattr(row, name) in _listed(wanted[name]) for name in _FIELDS if name in wanted)
 
@@ -207,7 +207,7 @@ def _listed(wanted: Any) -> list[str]:
     return wanted if isinstance(wanted, list) else [wanted]
 
 
-def figure(row: Row, style: Mapping[str, Any]) -> str:
+def figure(row: ResultRow, style: Mapping[str, Any]) -> str:
     """A mean and its spread as a table shows them, for example ``+1.2 ± 0.3``."""
     scale, digits = style.get("scale", 1), style.get("digits")
     spread = {"sd": row.sd, "se": row.se}.get(style.get("spread", "sd"), math.nan)

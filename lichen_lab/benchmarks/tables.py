@@ -9,7 +9,7 @@ from typing import Final
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
-from lichen_lab.benchmarks.result import Goal, Row, short
+from lichen_lab.benchmarks.result import Goal, ResultRow, short
 
 _CLEAR: Final = 2.0
 """A margin is coloured from so many standard errors on."""
@@ -17,11 +17,11 @@ _LARGE: Final = 1000
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedGoal:
     """A goal and the row it speaks about."""
 
     goal: Goal
-    row: Row
+    row: ResultRow
 
     @property
     def met(self) -> bool:
@@ -30,7 +30,7 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class Line:
+class TableLine:
     """One method under one condition.
 
     Attributes:
@@ -40,36 +40,36 @@ class Line:
     """
 
     method: str
-    cells: tuple[Row | None, ...]
-    margins: tuple[tuple[str, Row], ...]
+    cells: tuple[ResultRow | None, ...]
+    margins: tuple[tuple[str, ResultRow], ...]
 
 
 @dataclass(frozen=True)
-class Table:
+class FigureTable:
     """One condition: methods down, figures across.
 
     Attributes:
         setting: the condition.
         metrics: columns.
         margin: what the column of paired differences is called; empty without one.
-        lines: see :class:`Line`.
+        lines: see :class:`TableLine`.
     """
 
     setting: str
     metrics: tuple[str, ...]
     margin: str
-    lines: tuple[Line, ...]
+    lines: tuple[TableLine, ...]
 
 
 _MARGIN: Final = re.compile(r"(?:(?P<of>.*): )?above (?P<theirs>.*), points")
 
 
-def is_margin(row: Row) -> bool:
+def is_margin(row: ResultRow) -> bool:
     """Whether the row is a paired difference."""
     return _MARGIN.fullmatch(row.metric) is not None
 
 
-def tables(rows: Sequence[Row]) -> tuple[Table, ...]:
+def tables(rows: Sequence[ResultRow]) -> tuple[FigureTable, ...]:
     """A table for each condition, paired differences in the lines of those that they speak about."""
     return tuple(
         _table(setting, [row for row in rows if row.setting == setting])
@@ -77,7 +77,7 @@ def tables(rows: Sequence[Row]) -> tuple[Table, ...]:
     )
 
 
-def _table(setting: str, rows: Sequence[Row]) -> Table:
+def _table(setting: str, rows: Sequence[ResultRow]) -> FigureTable:
     absolute = {(row.method, row.metric): row for row in rows if not is_margin(row)}
     metrics = tuple(dict.fromkeys(metric for _, metric in absolute))
     margins = [(row, found) for row in rows if (found := _MARGIN.fullmatch(row.metric))]
@@ -86,22 +86,22 @@ def _table(setting: str, rows: Sequence[Row]) -> Table:
     # All against one: the differences stand in the lines of the many.
     many = len(theirs) == 1 and len(ours) > 1
     header = f"minus {theirs[0]}" if many else f"{ours[0]} minus this" if len(ours) == 1 else "difference"
-    shown: dict[str, list[tuple[str, Row]]] = {}
+    shown: dict[str, list[tuple[str, ResultRow]]] = {}
     for row, found in margins:
         words = found["of"] or ("" if many or len(ours) == 1 else f"{row.method} minus this")
         shown.setdefault(row.method if many else found["theirs"], []).append((words, row))
     lines = tuple(
-        Line(
+        TableLine(
             method, tuple(absolute.get((method, metric)) for metric in metrics), tuple(shown.get(method, ()))
         )
         for method in dict.fromkeys(method for method, _ in absolute)
     )
-    return Table(setting, metrics, header if margins else "", lines)
+    return FigureTable(setting, metrics, header if margins else "", lines)
 
 
-def judged(goals: Sequence[Goal], rows: Sequence[Row]) -> list[Judged]:
+def judged(goals: Sequence[Goal], rows: Sequence[ResultRow]) -> list[JudgedGoal]:
     """Every goal with every row that it speaks about."""
-    return [Judged(goal, row) for goal in goals for row in rows if goal.concerns(row)]
+    return [JudgedGoal(goal, row) for goal in goals for row in rows if goal.concerns(row)]
 
 
 def template(page: str) -> Template:

@@ -37,7 +37,7 @@ def size(count: float) -> str:
 
 
 @dataclass(frozen=True)
-class Page(Generic[ResultsT]):
+class DemoPage(Generic[ResultsT]):
     """One demo's report.
 
     Attributes:

@@ -26,7 +26,7 @@ class Format(StrEnum):
     JSON = "json"
 
 
-class Parts(StrEnum):
+class CliParts(StrEnum):
     """Values of :data:`models.training.evaluation.Part`."""
 
     GROUP = "group"
@@ -79,7 +79,7 @@ Profiles = Annotated[
 ]
 Every = Annotated[int, typer.Option("--every", min=1, help="Judge every so many rounds, and the last.")]
 By = Annotated[
-    list[Parts] | None,
+    list[CliParts] | None,
     typer.Option(
         "--by",
         help="Also judge the last version on each group (person, device) of the test windows, or on all with "

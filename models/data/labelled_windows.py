@@ -44,7 +44,7 @@ _TWO: Final = 2
 
 
 @dataclass(frozen=True)
-class Found:
+class LabelledFiles:
     """What a file holds.
 
     Attributes:
@@ -75,7 +75,7 @@ def load(task: Task, folder: Path) -> WindowSet:
     return usable(task, read(task, folder))
 
 
-def read(task: Task, folder: Path) -> Found:
+def read(task: Task, folder: Path) -> LabelledFiles:
     """Everything that the file holds.
 
     Raises:
@@ -105,7 +105,7 @@ def read(task: Task, folder: Path) -> Found:
             _refuse_more_than_fits(_bytes(whole))  # values may be narrower in the file than float32
         except Misconfigured as error:
             raise Misconfigured(f"{path}: {error}") from None
-        return Found(path, whole)
+        return LabelledFiles(path, whole)
     found = recordings.read(path)
     _refuse_classes(task, path, found)
     return _cut(task, path, {"": found})
@@ -123,7 +123,7 @@ def another(task: Task, path: Path) -> WindowSet | None:
     return read(task.model_copy(update={"labelled": named}), Path()).windows
 
 
-def usable(task: Task, found: Found) -> WindowSet:
+def usable(task: Task, found: LabelledFiles) -> WindowSet:
     """The windows that something can be learned from: labelled, with a modality.
 
     Raises:
@@ -152,7 +152,7 @@ def usable(task: Task, found: Found) -> WindowSet:
     return chosen
 
 
-def gaps(task: Task, found: Found, windows: WindowSet) -> tuple[str, ...]:
+def gaps(task: Task, found: LabelledFiles, windows: WindowSet) -> tuple[str, ...]:
     """What is missing for good labelled windows, in words; empty: nothing.
 
     Args:
@@ -222,7 +222,7 @@ def _refuse_classes(task: Task, path: Path, found: Recording) -> None:
         )
 
 
-def _cut(task: Task, path: Path, found: Mapping[str, Recording]) -> Found:
+def _cut(task: Task, path: Path, found: Mapping[str, Recording]) -> LabelledFiles:
     """Windows of all recordings, by name; none spans two."""
     alone = task.model_copy(update={"window": task.window.model_copy(update={"context_s": None})})
     parts, size = [window_set.empty(alone)], 0
@@ -242,7 +242,7 @@ def _cut(task: Task, path: Path, found: Mapping[str, Recording]) -> Found:
         for finding in of_recording(alone, recording)
         if finding.kind not in _SAID
     )
-    return Found(path, window_set.concat(parts), len(found), tuple(strange), (*odd,)[:_SHOWN])
+    return LabelledFiles(path, window_set.concat(parts), len(found), tuple(strange), (*odd,)[:_SHOWN])
 
 
 def _bytes(windows: WindowSet) -> int:

@@ -23,7 +23,7 @@ Material = WindowSet | KeyedGraph
 
 
 @dataclass(frozen=True)
-class Told:
+class HeaderStatistics:
     """What an update's header says of the material it was made from.
 
     Attributes:
@@ -41,7 +41,7 @@ class Told:
 
 
 @dataclass(frozen=True)
-class Kind:
+class MaterialKind:
     """A kind of material.
 
     Attributes:
@@ -56,14 +56,14 @@ class Kind:
     noun: str
     save: Callable[[Path, Any], None]
     load: Callable[[Path, Task], Any]
-    told: Callable[[Any, Task, Sequence[str]], Told]
+    told: Callable[[Any, Task, Sequence[str]], HeaderStatistics]
 
 
-def _of_windows(windows: WindowSet, task: Task, modalities: Sequence[str]) -> Told:
+def _of_windows(windows: WindowSet, task: Task, modalities: Sequence[str]) -> HeaderStatistics:
     counts = window_set.counts(windows, task)
     columns = {name: m for m, name in enumerate(task.modality_names)}
     here = {name: windows.present_BM[:, columns[name]] for name in modalities}
-    return Told(
+    return HeaderStatistics(
         samples=len(windows),
         counts={name: counts[name] for name in modalities},
         missing={name: float(1.0 - p.mean()) if len(p) else 1.0 for name, p in here.items()},
@@ -75,7 +75,7 @@ def _of_windows(windows: WindowSet, task: Task, modalities: Sequence[str]) -> To
     )
 
 
-def _of_graph(graph: KeyedGraph, task: Task, modalities: Sequence[str]) -> Told:
+def _of_graph(graph: KeyedGraph, task: Task, modalities: Sequence[str]) -> HeaderStatistics:
     ends_N2 = graph.triples_N3[:, [0, 2]]
     has = {
         name: int(graph.present_EM[ends_N2, m].any(axis=1).sum())
@@ -83,7 +83,7 @@ def _of_graph(graph: KeyedGraph, task: Task, modalities: Sequence[str]) -> Told:
         if name in modalities
     }
     count = len(graph)
-    return Told(
+    return HeaderStatistics(
         samples=count,
         counts={name: (has[name],) for name in modalities},
         missing={name: 1.0 - has[name] / count if count else 1.0 for name in modalities},
@@ -91,9 +91,9 @@ def _of_graph(graph: KeyedGraph, task: Task, modalities: Sequence[str]) -> Told:
     )
 
 
-KINDS: Final[Mapping[MaterialName, Kind]] = MappingProxyType(
+KINDS: Final[Mapping[MaterialName, MaterialKind]] = MappingProxyType(
     {
-        "windows": Kind("windows.npz", "windows", window_set.save, window_set.load, _of_windows),
-        "graph": Kind("graph.npz", "triples", keyed.save, keyed.load, _of_graph),
+        "windows": MaterialKind("windows.npz", "windows", window_set.save, window_set.load, _of_windows),
+        "graph": MaterialKind("graph.npz", "triples", keyed.save, keyed.load, _of_graph),
     }
 )

@@ -83,7 +83,7 @@ def _guide(spec: MethodSpec, job: job_folder.ViewJob | job_folder.FinishJob, job
     trainer, state = spec.trainer(), job_folder.load_state(job_dir / job_folder.STATE)
     labelled = window_set.load(Path(job.windows_path), job.task)
     if isinstance(job, job_folder.ViewJob):
-        found = update_views.look(trainer, job.task, labelled, state, job.frames, job.limits)
+        found = update_views.view_updates(trainer, job.task, labelled, state, job.frames, job.limits)
         seen, tensors = update_views.packed(*found)
         job_folder.save_result(job_dir, dict(seen), tensors)
         return

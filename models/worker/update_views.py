@@ -41,7 +41,7 @@ class FrameAt:
     size: int | None = None
 
 
-class Seen(TypedDict):
+class ViewResult(TypedDict):
     """A look's result as JSON; the values lie beside it, in one array under :data:`VALUES`.
 
     Attributes:
@@ -90,7 +90,7 @@ def read(frame: FrameAt, limits: Limits) -> Update:
     return Update(*decode_frame(verified(frame), UpdateHeader, limits))
 
 
-def look(  # noqa: PLR0917 - the trainer's own order, and then what is looked at
+def view_updates(  # noqa: PLR0917 - the trainer's own order, and then what is looked at
     trainer: ServerTrainer,
     task: Task,
     labelled: WindowSet,
@@ -151,7 +151,7 @@ def finite(view: Tensors) -> Tensors:
     return view
 
 
-def packed(views: Mapping[str, Tensors], refused: Mapping[str, Refused]) -> tuple[Seen, Tensors]:
+def packed(views: Mapping[str, Tensors], refused: Mapping[str, Refused]) -> tuple[ViewResult, Tensors]:
     """As a job's result: however many devices there are, it is one array."""
     index: list[tuple[str, str, list[int]]] = []
     values: list[FloatArray] = [np.zeros(0, np.float32)]

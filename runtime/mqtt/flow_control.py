@@ -24,7 +24,7 @@ def is_bulk(topic: str, payload_bytes: int) -> bool:
     return "/blob/" in topic or payload_bytes > _CONTROL_BYTES
 
 
-class Bucket:
+class TokenBucket:
     """A token bucket; what is larger than the bucket goes when it is full, and leaves a debt.
 
     Args:
@@ -54,7 +54,7 @@ class Bucket:
         self._level -= units
 
 
-class Gate:
+class FlowControl:
     """The slots of one connection.
 
     Args:
@@ -72,8 +72,8 @@ class Gate:
         self._bulk_free = max(1, min(window, self._free - 1))
         self._control: deque[tuple[asyncio.Future[None], int]] = deque()
         self._bulk: deque[tuple[asyncio.Future[None], int]] = deque()
-        self._publishes = Bucket(publishes_per_s, _PUBLISH_BURST)
-        self._bytes = Bucket(bytes_per_s, _BYTES_BURST)
+        self._publishes = TokenBucket(publishes_per_s, _PUBLISH_BURST)
+        self._bytes = TokenBucket(bytes_per_s, _BYTES_BURST)
         self._timer: asyncio.TimerHandle | None = None
         self._in_a_row = 0
         self._closed = False

@@ -18,7 +18,7 @@ class Ask(Enum):
     PING = "publish a ping"
 
 
-class Watch:
+class KeepaliveMonitor:
     """The time since something was heard on one connection. :meth:`heard` may be called from any thread."""
 
     def __init__(self, settings: MqttSettings, clock: Clock) -> None:

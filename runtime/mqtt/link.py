@@ -19,7 +19,7 @@ from runtime.mqtt.errors import ConnectFailed
 from runtime.mqtt.inbox import Inbox, Message
 from runtime.mqtt.paho_connection import PahoConnection
 from runtime.mqtt.session import TOPIC_ROOM, LinkCounters, Session
-from runtime.mqtt.tls import Trust, tls_context
+from runtime.mqtt.tls import TlsContexts, tls_context
 from runtime.settings.load import MqttSettings
 
 __all__ = ["Link", "LinkCounters", "Message", "OnConnect", "Will", "WillNow", "tls_context"]
@@ -150,7 +150,7 @@ class Link:
             Misconfigured: a password or TLS file is missing or wrong.
         """
         password = read_password(self._settings)
-        trust = Trust(self._settings)
+        trust = TlsContexts(self._settings)
         trust.context()  # what is wrong with the files is said before anything else
         backoff = Backoff(self._settings, self._random)
         while not self._stop.is_set():

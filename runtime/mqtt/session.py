@@ -11,9 +11,9 @@ from protocol.errors import Reason, Refused, Transient
 from runtime.clock import Clock, SystemClock
 from runtime.mqtt.connection import Arrival, Connect, Identity, fail, succeed
 from runtime.mqtt.errors import TAKEN_OVER, ConnectFailed, limit_words, lost_words, refusal
-from runtime.mqtt.flow_control import Gate, is_bulk
+from runtime.mqtt.flow_control import FlowControl, is_bulk
 from runtime.mqtt.inbox import Inbox, Message
-from runtime.mqtt.keepalive import Ask, Watch
+from runtime.mqtt.keepalive import Ask, KeepaliveMonitor
 from runtime.mqtt.paho_connection import PahoConnection
 from runtime.settings.load import MqttSettings
 
@@ -73,7 +73,7 @@ class Session:
         self._gate = self._new_gate(settings.window + 1)
         self._connack: asyncio.Future[None] = self._loop.create_future()
         self._ended = asyncio.Event()
-        self._watch = Watch(settings, self._clock)
+        self._watch = KeepaliveMonitor(settings, self._clock)
         self._pinging: asyncio.Task[None] | None = None
         self.max_packet_bytes = settings.max_packet_bytes
         self.session_present = False
@@ -83,9 +83,9 @@ class Session:
         self.was_open = False
         self.taken_over = False
 
-    def _new_gate(self, slots: int) -> Gate:
+    def _new_gate(self, slots: int) -> FlowControl:
         set_ = self._settings
-        return Gate(slots, set_.window, set_.max_publishes_per_s, set_.max_bytes_per_s)
+        return FlowControl(slots, set_.window, set_.max_publishes_per_s, set_.max_bytes_per_s)
 
     @property
     def closed_by_peer(self) -> bool:

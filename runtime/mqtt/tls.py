@@ -41,7 +41,7 @@ _ALERTS: Final = {
 """TLS alerts (RFC 8446, 6.2) that are about our certificate."""
 
 
-class Trust:
+class TlsContexts:
     """Whom a link trusts and what it shows, made anew for each connection: a renewed certificate is used.
 
     Args:
@@ -144,7 +144,7 @@ def tls_context(settings: MqttSettings) -> ssl.SSLContext | None:
     Raises:
         Misconfigured: a file is missing or is not what it should be; the message names the key.
     """
-    return Trust(settings).context()
+    return TlsContexts(settings).context()
 
 
 def leave_out_dates(context: ssl.SSLContext) -> None:
@@ -209,7 +209,7 @@ def _stamps(tls: TlsSettings) -> tuple[object, ...]:
     return tuple(found)
 
 
-def _socket_class(trust: Trust) -> type[ssl.SSLSocket]:
+def _socket_class(trust: TlsContexts) -> type[ssl.SSLSocket]:
     """A socket that tells ``trust`` what happened, in the thread that uses it."""
 
     class TlsSocket(ssl.SSLSocket):

@@ -8,7 +8,7 @@ _LONG: Final = "--config"
 _SHORT: Final = "-c"
 
 
-def settings_file(daemon: str, words: Sequence[str]) -> Path | None:
+def config_argument(daemon: str, words: Sequence[str]) -> Path | None:
     """The file that the words name, else the one in ``/etc/lichen``.
 
     Args:

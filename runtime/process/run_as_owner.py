@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 @contextlib.contextmanager
-def as_owner_of(folder: Path) -> Iterator[None]:
+def run_as_owner(folder: Path) -> Iterator[None]:
     """Root acts as the user who owns the folder: else the daemon could not write what root has made there."""
     if os.geteuid() != 0 or not folder.is_dir() or folder.stat().st_uid == 0:
         yield

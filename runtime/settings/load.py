@@ -23,7 +23,7 @@ from pydantic import (
 
 from protocol.errors import Misconfigured
 from runtime.settings.errors import Origins, explain
-from runtime.settings.strict_types import Given, plain, wrong_kinds
+from runtime.settings.strict_types import RawValue, plain, wrong_kinds
 
 
 class Section(BaseModel):
@@ -136,7 +136,7 @@ def load(
         from runtime.settings.environment import variables  # noqa: PLC0415
 
         for path_, value in _leaves(variables(model, env_prefix, env)):
-            _put(values, path_, Given(value) if isinstance(value, str) else value)
+            _put(values, path_, RawValue(value) if isinstance(value, str) else value)
             origins.note(path_, env_prefix + "__".join(path_).upper())
     return _validate(model, values, file, origins)
 

@@ -18,7 +18,7 @@ _WANTED: Final = {
 }
 
 
-class Given(str):
+class RawValue(str):
     """A text of the environment: it may stand for a number, or for yes or no."""
 
     __slots__ = ()
@@ -38,7 +38,7 @@ def plain(values: Any) -> Any:
         return {key: plain(value) for key, value in values.items()}
     if isinstance(values, list):
         return [plain(value) for value in values]
-    return str(values) if isinstance(values, Given) else values
+    return str(values) if isinstance(values, RawValue) else values
 
 
 def _of_model(model: type[BaseModel], values: Mapping[str, Any], at: Path) -> Iterator[tuple[Path, str]]:
@@ -64,7 +64,7 @@ def _of(annotation: Any, value: Any, at: Path) -> Iterator[tuple[Path, str]]:
             yield from _of(inner[1], one, (*at, key))
     elif isinstance(annotation, type) and issubclass(annotation, BaseModel) and isinstance(value, Mapping):
         yield from _of_model(annotation, value, at)
-    elif not isinstance(value, Given) and (words := _wanted(annotation, value)):
+    elif not isinstance(value, RawValue) and (words := _wanted(annotation, value)):
         marks = ", without quotation marks" if isinstance(value, str) else ""
         yield at, f"{words}{marks} (found {value!r})"
 

@@ -10,11 +10,11 @@ from protocol.errors import Misconfigured
 from runtime.storage.files import disk_errors
 
 _PATIENCE_S: Final = 0.5
-"""Who only asks (:func:`is_owned`) has the lock for an instant; one that is stopping, for a moment."""
+"""Who only asks (:func:`is_locked`) has the lock for an instant; one that is stopping, for a moment."""
 _STEP_S: Final = 0.05
 
 
-class Owner:
+class FolderLock:
     """The lock; a child process that is started by exec does not inherit it.
 
     Args:
@@ -48,7 +48,7 @@ class Owner:
         self.close()
 
 
-def is_owned(path: Path) -> bool | None:
+def is_locked(path: Path) -> bool | None:
     """Whether a live process holds the lock; None where we may not look."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

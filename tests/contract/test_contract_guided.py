@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from models.contract import Blobs, Update, blob_of
-from models.guided import Weighing
+from models.guided import DeviceWeights
 from models.registry import methods
 from models.spec import MethodSpec
 from models.tensors import flatten
@@ -43,7 +43,7 @@ def spec(case) -> MethodSpec:
 
 
 @pytest.fixture(scope="module")
-def fleet(case) -> tuple[Task, Blobs, list[Update], Weighing]:
+def fleet(case) -> tuple[Task, Blobs, list[Update], DeviceWeights]:
     """A task, its initial state, four devices' updates (one has no microphone), and what they weigh."""
     spec = methods()[case[0]]
     task = task_of(spec, case[1])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from coordinator.config.coordinator import WorkerSettings
-from coordinator.workers.jobs import Lineage, WorkerJobs
+from coordinator.workers.jobs import ExportLineage, WorkerJobs
 from export.bundle_builder import Lineage as Said
 from export.bundle_builder import make_bundle
 from export.job import do
@@ -16,8 +16,8 @@ from protocol.bundle import unpack
 from tests.support.contract_cases import task_of
 
 ONE_MODEL = [spec for spec in methods().values() if spec.one_model]
-FIRST = Lineage(1, None, "1" * 64, {"mrr": 0.25})
-SECOND = Lineage(2, "1" * 64, "2" * 64, {"mrr": 0.5, "hits1": 0.125})
+FIRST = ExportLineage(1, None, "1" * 64, {"mrr": 0.25})
+SECOND = ExportLineage(2, "1" * 64, "2" * 64, {"mrr": 0.5, "hits1": 0.125})
 
 
 @pytest.fixture

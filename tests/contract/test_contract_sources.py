@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from edge_agent.sources import REGISTRY, LabelBatch, SampleBatch
-from edge_agent.sources.base import Doubtful, Telling
+from edge_agent.sources.base import ChecksTask, ReportsStatus
 from edge_agent.sources.registry import open_source
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Modality, Task
@@ -111,9 +111,9 @@ async def test_what_it_says_of_itself_is_words_and_numbers(tmp_path, kind):
                 for name, n in case.channels.items()
             ),
         )
-        if isinstance(source, Doubtful):
+        if isinstance(source, ChecksTask):
             assert all(isinstance(words, str) and source.name in words for words in source.doubts(task))
-        if isinstance(source, Telling):
+        if isinstance(source, ReportsStatus):
             await first(source, 2)
             assert isinstance(source.state, str)
             assert all(float(value) >= 0 for value in source.counters.values())

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from edge_agent.inference.onnx_models.compatibility import require_fit
-from edge_agent.inference.onnx_models.graph_safety import require_closed
+from edge_agent.inference.onnx_models.compatibility import require_compatible
+from edge_agent.inference.onnx_models.graph_safety import require_safe_graph
 from export.bundle_builder import Lineage, make_bundle
 from export.parity.gate import session
 from models.contract import Blobs, Profile, WindowSet
@@ -64,10 +64,10 @@ def test_every_method_s_bundle_fits_its_task_and_says_what_became_of_int8(spec: 
     state, windows = trained(spec, task), real_windows(task)
     data, _ = make_bundle(task, state, LINEAGE, windows)
     manifest, files = unpack(data)
-    require_fit(manifest, task, task.modality_names)
+    require_compatible(manifest, task, task.modality_names)
     assert set(files) == {"model.onnx", *(v.file for v in (manifest.variants or {}).values())}
     for name, graph in files.items():
-        require_closed(graph, name)
+        require_safe_graph(graph, name)
         assert {i.name for i in session(graph).get_inputs()} == set(manifest.inputs)
     if windows is None:
         assert (manifest.variants, "int8" in manifest.parity) == (None, False)

@@ -8,7 +8,7 @@ import psutil
 import pytest
 from rich.console import Console
 
-from edge_agent.windows.store import Store
+from edge_agent.windows.store import WindowStore
 from lichen_lab.demo import plans
 from lichen_lab.demo.core import run, scenario
 from lichen_lab.demo.core.screen import Screen
@@ -59,7 +59,7 @@ def test_a_fleet_without_labels_is_weighed_round_by_round(
         assert set(last.similarity[part]) == set(weights)
     assert [rival.name for rival in story.rivals] == [comparison.RANDOM, comparison.LABELLED]
     assert [len(rival.accuracies) for rival in story.rivals] == [1, 1]
-    stored = Store(scenario.Layout(out, 0).state("cladonia") / "store", devices.task(ROUNDS), 1 << 28)
+    stored = WindowStore(scenario.Layout(out, 0).state("cladonia") / "store", devices.task(ROUNDS), 1 << 28)
     try:
         windows = stored.recent(4096, labelled=False)
     finally:

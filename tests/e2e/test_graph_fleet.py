@@ -8,11 +8,11 @@ import pytest
 
 from coordinator.recovery.folder_owner import DATABASE
 from coordinator.status import history
-from coordinator.storage.database import Store
-from coordinator.storage.model_registry import Registry
+from coordinator.storage.database import Database
+from coordinator.storage.model_registry import ModelRegistry
 from edge_agent.identity import fleet_secret
 from lichen_lab.benchmarks.support.fleet import Fleet
-from models.knowledge_graph.data.files import Features, write_features, write_triples
+from models.knowledge_graph.data.files import FeatureTable, write_features, write_triples
 from models.knowledge_graph.data.keys import RELATIONS, key
 from models.tensors import read_npz
 from protocol.errors import LichenError
@@ -62,7 +62,7 @@ def site(folder: Path, name: str) -> dict:
     write_triples(folder / "facts.tsv", facts(name, 120))
     things = sorted({one for head, _, tail in facts(name, 120) for one in (head, tail)})[::2]
     values = np.random.default_rng(len(name)).normal(size=(len(things), WIDTH)).astype(np.float32)
-    write_features(folder / "text.npz", Features(tuple(things), values))
+    write_features(folder / "text.npz", FeatureTable(tuple(things), values))
     return {
         "triples": [str(folder)],
         "features": {"text": str(folder / "text.npz")},
@@ -160,8 +160,8 @@ def test_devices_complete_their_graphs_through_restarts_and_nothing_private_pass
     ]
     assert losses[-1] < losses[0], losses
     blobs = BlobStore(state / "blobs")
-    with Store(state / DATABASE, read_only=True) as store:
-        manifest = Registry(store, blobs, TASK).manifest(told["versions"][-2]["manifest"])
+    with Database(state / DATABASE, read_only=True) as store:
+        manifest = ModelRegistry(store, blobs, TASK).manifest(told["versions"][-2]["manifest"])
     assert set(manifest.blobs) == {"projection/text", "rows/left", "rows/right"}
 
     streams = tap.streams()

@@ -11,10 +11,10 @@ from coordinator.trust.keys import Key
 from coordinator.trust.repository import Repository
 from edge_agent.identity import enrolment_api, keys
 from edge_agent.identity.enrolment import enrol
-from edge_agent.identity.files import Folder, folder_of
+from edge_agent.identity.files import IdentityFiles, folder_of
 from edge_agent.identity.renewal_job import renew
-from edge_agent.identity.retry import Patience
-from edge_agent.trust.trusted_metadata import Trusted
+from edge_agent.identity.retry import RetryPolicy
+from edge_agent.trust.trusted_metadata import TrustedMetadata
 from protocol.errors import Misconfigured, Reason, Refused, Transient
 from tests.support.brokers import HOST
 from tests.support.identity_desk import service
@@ -26,9 +26,9 @@ def invite_of(client, name: str | None = "d1"):
     return client.desk.invite(name, 3600.0).model_copy(update={"url": f"https://{HOST}:{client.port}"})
 
 
-async def enrolled(folder: Folder, invite, device: str = "d1", wait_s: float = 0.0, **options):
+async def enrolled(folder: IdentityFiles, invite, device: str = "d1", wait_s: float = 0.0, **options):
     return await asyncio.to_thread(
-        enrol, folder, invite, device, Patience(wait_s, lambda _: None), timeout_s=5.0, **options
+        enrol, folder, invite, device, RetryPolicy(wait_s, lambda _: None), timeout_s=5.0, **options
     )
 
 
@@ -56,13 +56,15 @@ async def test_the_root_comes_with_the_certificate_and_with_its_renewal(tmp_path
         repository = Repository(path.parent)
         root_ceremony.init(repository, [key], 1, 365 * DAY_S, time.time())
         await asyncio.to_thread(renew, folder, 5.0)
-        assert Trusted.begin(folder.root.read_bytes()).root.said.version == 1
+        assert TrustedMetadata.begin(folder.root.read_bytes()).root.said.version == 1
         root_ceremony.rotate(repository, [key], None, None, 365 * DAY_S, time.time())
         await asyncio.to_thread(renew, folder, 5.0)
-        assert Trusted.begin(folder.root.read_bytes()).root.said.version == 1, "the first leads to the second"
+        assert TrustedMetadata.begin(folder.root.read_bytes()).root.said.version == 1, (
+            "the first leads to the second"
+        )
         again = folder_of(tmp_path / "second")
         await enrolled(again, invite_of(client, "d2"), "d2")
-        assert Trusted.begin(again.root.read_bytes()).root.said.version == 2
+        assert TrustedMetadata.begin(again.root.read_bytes()).root.said.version == 2
 
 
 async def test_an_answer_that_was_lost_is_given_again(tmp_path, folder, monkeypatch):
@@ -189,7 +191,7 @@ async def _all_at_once(tmp_path, threads) -> None:
     async with service(tmp_path) as client:
         folders = [folder_of(tmp_path / f"device-{i}") for i in range(12)]
         invites = [invite_of(client, f"d{i}") for i in range(12)]
-        patience = [Patience(30.0, lambda _: None) for _ in folders]
+        patience = [RetryPolicy(30.0, lambda _: None) for _ in folders]
         names = [f"d{i}" for i in range(12)]
         calls = zip(folders, invites, names, patience, strict=True)
         await asyncio.gather(*(loop.run_in_executor(threads, enrol, *call) for call in calls))

@@ -13,8 +13,8 @@ import pytest
 from coordinator.cli.status import look
 from coordinator.config.coordinator import load_settings
 from coordinator.status import history
-from coordinator.storage.database import Store
-from edge_agent.windows.window_sets import windows_of
+from coordinator.storage.database import Database
+from edge_agent.windows.window_sets import windows_of_recording
 from lichen_lab.benchmarks.support.fleet import Fleet
 from models.contract import WindowSet
 from models.data.streams.recording import read
@@ -130,7 +130,7 @@ class Gestures(Fleet):
             return {}
         settings = load_settings(self.files.config("coordinator"))
         try:
-            with Store(file, read_only=True) as store:
+            with Database(file, read_only=True) as store:
                 return {wait.what: wait.why for wait in look(store, settings, time.time())[1]}
         except LichenError:
             return {}
@@ -167,7 +167,7 @@ def test_a_device_without_torch_teaches_the_fleet_a_class_that_no_training_devic
 ) -> None:
     """With a SIGKILL of the coordinator while the graphs are made."""
     held_out = record(fleet.root / "held_out.npz", (REST, WALK, WAVE), 99, 120.0)
-    windows = windows_of(task_of(1, 1), read(held_out))
+    windows = windows_of_recording(task_of(1, 1), read(held_out))
     fleet.coordinator(spread_s=0.5, export={"every_rounds": 0})
     fleet.trainer("left", 1)
     fleet.trainer("right", 2)

@@ -4,11 +4,11 @@ import time
 
 import pytest
 
-from coordinator.storage.database import Store
+from coordinator.storage.database import Database
 from coordinator.trust import root_ceremony
 from coordinator.trust.keys import Key
-from coordinator.trust.repository import DAY_S, Bundle, Repository
-from coordinator.trust.signer import Vouchsafe
+from coordinator.trust.repository import DAY_S, BundleTarget, Repository
+from coordinator.trust.signer import TufSigner
 from coordinator.trust.work_signer import WorkSigner
 from edge_agent.trust.updater import FILE
 from protocol.messages import ModelPointer, encode
@@ -46,14 +46,14 @@ async def test_a_device_runs_what_is_signed_and_goes_with_the_root_and_refuses_t
     (tmp_path / "first.json").write_bytes(repository.newest.read_bytes())
     config.write_text(config.read_text().replace(str(repository.newest), str(tmp_path / "first.json")))
     async with coordinator(broker) as fake:
-        store = Store(tmp_path / "c.sqlite3")
-        safe = Vouchsafe(repository, Shelf(fake), SystemClock(), FLEET)
+        store = Database(tmp_path / "c.sqlite3")
+        safe = TufSigner(repository, Shelf(fake), SystemClock(), FLEET)
 
         async def announce(number, *, signed=True, listed=None):
             ref = fake.put(bundle(TASK, number))
             said = ModelPointer(task=TASK.name, version=number, bundle=ref)
             if signed:
-                said = safe.vouched(said, [Bundle(task=TASK.name, version=number, ref=listed or ref)])
+                said = safe.vouched(said, [BundleTarget(task=TASK.name, version=number, ref=listed or ref)])
             topic = broadcast_topic(FLEET, Kind.FLEET_MODEL)
             await fake.link.publish(topic, encode(said), qos=1, retain=True)
             return ref.digest

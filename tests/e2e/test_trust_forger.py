@@ -4,11 +4,11 @@ import time
 
 import pytest
 
-from coordinator.storage.database import Store
+from coordinator.storage.database import Database
 from coordinator.trust import root_ceremony
 from coordinator.trust.keys import Key
 from coordinator.trust.repository import DAY_S, Repository
-from coordinator.trust.signer import Vouchsafe
+from coordinator.trust.signer import TufSigner
 from coordinator.trust.work_signer import WorkSigner
 from protocol.frames.frame import decode_frame
 from protocol.frames.headers import UpdateHeader
@@ -37,8 +37,8 @@ class Signing:
     def __init__(self, folder, fake):
         self.repository = Repository(folder / "trust")
         root_ceremony.init(self.repository, [Key.new()], 1, 365 * DAY_S, time.time())
-        safe = Vouchsafe(self.repository, BlobStore(folder / "blobs"), SystemClock(), FLEET)
-        self.store = Store(folder / "c.sqlite3")
+        safe = TufSigner(self.repository, BlobStore(folder / "blobs"), SystemClock(), FLEET)
+        self.store = Database(folder / "c.sqlite3")
         self.signer = WorkSigner(safe, self.store, SystemClock())
         self.fake = fake
 

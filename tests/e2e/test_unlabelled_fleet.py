@@ -12,10 +12,10 @@ import pytest
 
 from coordinator.recovery.folder_owner import DATABASE
 from coordinator.status import history
-from coordinator.storage.database import Store
-from coordinator.storage.model_registry import Registry
-from edge_agent.windows.window_sets import windows_of
-from lichen_lab.benchmarks.fault_injection.harness.gates import VARIABLE, Gates
+from coordinator.storage.database import Database
+from coordinator.storage.model_registry import ModelRegistry
+from edge_agent.windows.window_sets import windows_of_recording
+from lichen_lab.benchmarks.fault_injection.harness.gates import VARIABLE, StepGates
 from lichen_lab.benchmarks.support.fleet import Fleet
 from lichen_lab.simulation.processes.fleet_files import write_toml
 from lichen_lab.simulation.processes.testbed import lichen
@@ -89,9 +89,9 @@ def manifest_of(state_dir: Path, version: int) -> str:
 def test_a_fleet_learns_without_a_label_and_a_coordinator_cut_off_before_it_publishes_does_the_same_again(
     fleet: Fleet,
 ) -> None:
-    root, gates = fleet.root, Gates(fleet.root / "gates")
+    root, gates = fleet.root, StepGates(fleet.root / "gates")
     record(fleet.files.config("task").with_name("own.npz"), 50, 60.0, labels=True)
-    held_out = windows_of(TASK, read(record(root / "held_out.npz", 51, 90.0, labels=True)))
+    held_out = windows_of_recording(TASK, read(record(root / "held_out.npz", 51, 90.0, labels=True)))
     window_set.save(root / "test.npz", held_out)
     state, twin = fleet.files.state("coordinator"), fleet.files.state("twin")
     config = fleet.files.config("coordinator")
@@ -138,8 +138,8 @@ def test_a_fleet_learns_without_a_label_and_a_coordinator_cut_off_before_it_publ
     assert accuracies[-1] > max(0.8, accuracies[0]), accuracies
 
     blobs = BlobStore(state / "blobs")
-    with Store(state / DATABASE, read_only=True) as store:
-        names = set(Registry(store, blobs, TASK).manifest(manifest_of(state, 2)).blobs)
+    with Database(state / DATABASE, read_only=True) as store:
+        names = set(ModelRegistry(store, blobs, TASK).manifest(manifest_of(state, 2)).blobs)
     moments = {name for name in names if name.startswith("optimizer/")}
     assert names - moments == {"encoder/acc", "encoder/gyr", "head"}
     assert len(moments) == 4, "of both encoders; the head is trained here"

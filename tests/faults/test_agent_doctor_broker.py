@@ -14,7 +14,7 @@ from edge_agent.doctor.findings import Finding
 from edge_agent.status.status_file import LOCK_FILE, STATUS_FILE
 from protocol.errors import Misconfigured
 from protocol.topics import Kind, device_topic
-from runtime.storage.folder_lock import Owner
+from runtime.storage.folder_lock import FolderLock
 from tests.support.brokers import HOST, free_port, mosquitto_process
 from tests.support.identity_broker import SecuredBroker, connected
 from tests.support.identity_pki import FLEET, Pki
@@ -100,7 +100,7 @@ async def test_a_running_agent_of_a_fleet_with_identities_keeps_its_connection(t
     async with connected(shown.mqtt(secured.port), f"agent-{FLEET}-busy", []) as agent:
         words = {"pid": os.getpid(), "wall": time.time(), "link": agent.link.why}
         (status / STATUS_FILE).write_text(json.dumps(words))
-        running = Owner(owner / LOCK_FILE, "agent")
+        running = FolderLock(owner / LOCK_FILE, "agent")
         try:
             found = await asyncio.to_thread(
                 asked, tmp_path, secured.port, tls(shown), device="busy", fleet=FLEET

@@ -8,7 +8,7 @@ import pytest
 from edge_agent.identity.enrolment import enrol
 from edge_agent.identity.files import folder_of
 from edge_agent.identity.renewal_job import renew
-from edge_agent.identity.retry import Patience
+from edge_agent.identity.retry import RetryPolicy
 from protocol.enrolment import CA_PATH
 from protocol.errors import Refused, Transient
 from tests.support.identity_broker import SecuredBroker, connected, turned_away
@@ -33,7 +33,7 @@ def folder(tmp_path):
 
 
 def once(folder, stub):
-    return enrol(folder, stub.invite(), "d1", Patience(0.0, lambda _: None), timeout_s=5.0).identity
+    return enrol(folder, stub.invite(), "d1", RetryPolicy(0.0, lambda _: None), timeout_s=5.0).identity
 
 
 def test_a_device_without_the_time_enrols_and_keeps_the_true_one(years_ahead, folder):

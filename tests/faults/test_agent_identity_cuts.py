@@ -16,9 +16,9 @@ import pytest
 from edge_agent.cli import enroll
 from edge_agent.config.agent import read
 from edge_agent.identity import enrolment_api, keys, renewal_job
-from edge_agent.identity.files import Folder, folder_of
+from edge_agent.identity.files import IdentityFiles, folder_of
 from lichen_lab.simulation.deterministic.machine.disk import PowerCut, SimDisk, memory_folder
-from lichen_lab.simulation.deterministic.machine.process_life import LIFE, Life
+from lichen_lab.simulation.deterministic.machine.process_life import LIFE, ProcessLife
 from protocol.enrolment import ENROL_PATH, RENEW_PATH
 from protocol.errors import Misconfigured, Transient
 from runtime.mqtt.tls import tls_context
@@ -131,7 +131,7 @@ def whole(config: Path) -> None:
 def test_enrolment_goes_on_after_a_cut_at_any_moment_with_the_same_key(pki, memory, power):
     for at in itertools.count(1):
         with Stub(pki) as stub:
-            life = Life("d1", crash_at=at, power=power)
+            life = ProcessLife("d1", crash_at=at, power=power)
             config = device(memory / f"{at}-a")
             disk = SimDisk(config.parent, at, life=life)
             with contextlib.suppress(PowerCut):
@@ -164,7 +164,7 @@ def test_a_renewal_that_is_cut_off_anywhere_leaves_a_pair_that_works(stub, memor
     config = device(base)
     enrol(config, stub)
     for at in itertools.count(1):
-        life = Life("d1", crash_at=at, power=power)
+        life = ProcessLife("d1", crash_at=at, power=power)
         stub.exchanged.clear()  # each life begins with the same certificate
         _copy(base, memory / f"{at}-a")
         disk = SimDisk(memory / f"{at}-a", at, life=life)
@@ -220,7 +220,7 @@ def test_a_disk_that_takes_nothing_more_is_said_and_costs_nothing(stub, memory, 
     whole(config)
 
 
-def said(disk: SimDisk, folder: Folder, kind: type[Exception]) -> str | None:
+def said(disk: SimDisk, folder: IdentityFiles, kind: type[Exception]) -> str | None:
     """The words of a renewal that failed; None: it did not."""
     try:
         lived(disk, renewal_job.renew, folder)

@@ -10,7 +10,7 @@ import pytest
 from edge_agent.identity import enrolment_api
 from edge_agent.identity.enrolment import enrol
 from edge_agent.identity.files import folder_of
-from edge_agent.identity.retry import Patience
+from edge_agent.identity.retry import RetryPolicy
 from protocol.enrolment import CA_PATH, ENROL_PATH, MAX_BODY_BYTES
 from protocol.errors import Misconfigured, Reason, Refused, Transient
 from tests.support.identity_pki import Pki
@@ -37,7 +37,7 @@ def folder(tmp_path):
 
 def once(folder, stub):
     """One attempt, no second."""
-    return enrol(folder, stub.invite(), "d1", Patience(0.0, lambda _: None), timeout_s=LIMIT_S)
+    return enrol(folder, stub.invite(), "d1", RetryPolicy(0.0, lambda _: None), timeout_s=LIMIT_S)
 
 
 def raw(data: bytes):
@@ -80,7 +80,9 @@ def test_one_that_accepts_and_never_speaks_ends_at_the_deadline(folder, stub):
     with Silent() as silent:
         begun = time.monotonic()
         with pytest.raises(Transient, match=r"did not answer in 0\.5 s"):
-            enrol(folder, stub.invite(url=silent.url), "d1", Patience(0.0, lambda _: None), timeout_s=LIMIT_S)
+            enrol(
+                folder, stub.invite(url=silent.url), "d1", RetryPolicy(0.0, lambda _: None), timeout_s=LIMIT_S
+            )
     assert time.monotonic() - begun < 4 * LIMIT_S
 
 
@@ -215,7 +217,7 @@ def test_an_address_that_is_none_is_said(folder, stub, url):
     invite = stub.invite()
     broken = type(invite).model_construct(**(invite.model_dump() | {"url": url}))
     with pytest.raises((Misconfigured, Refused), match="no address"):
-        enrol(folder, broken, "d1", Patience(0.0, lambda _: None), timeout_s=LIMIT_S)
+        enrol(folder, broken, "d1", RetryPolicy(0.0, lambda _: None), timeout_s=LIMIT_S)
 
 
 def test_a_host_that_nobody_knows(folder, stub):
@@ -224,6 +226,6 @@ def test_a_host_that_nobody_knows(folder, stub):
             folder,
             stub.invite(url="https://no-such-host.invalid:1"),
             "d1",
-            Patience(0.0, lambda _: None),
+            RetryPolicy(0.0, lambda _: None),
             timeout_s=5.0,
         )

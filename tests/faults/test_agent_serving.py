@@ -12,7 +12,7 @@ import pytest
 
 from edge_agent.inference.service import MAX_DEATHS
 from edge_agent.inference.serving.codec import send
-from edge_agent.inference.serving.zygote_client import Zygote
+from edge_agent.inference.serving.zygote_client import ZygoteClient
 from protocol.errors import Reason, Refused, Transient
 from tests.support.agent_link import until
 from tests.support.predicting import predicting
@@ -79,7 +79,7 @@ async def test_a_process_that_hangs_is_ended_after_its_time(tmp_path):
 
 
 async def test_the_process_that_forks_may_be_killed(tmp_path):
-    zygote = Zygote()
+    zygote = ZygoteClient()
     async with predicting(inference(zygote)) as running:
         model, seen = await running.load(put(tmp_path / "a")), watched(running)
         running.install(model)
@@ -172,7 +172,7 @@ async def test_where_onnx_runtime_does_not_work_inference_is_off_with_words(
 
 
 async def test_where_no_process_can_be_had_the_agent_lives(tmp_path):
-    async with predicting(inference(Zygote(python=str(tmp_path / "no-python")))) as running:
+    async with predicting(inference(ZygoteClient(python=str(tmp_path / "no-python")))) as running:
         assert "no process can be started" in await running.ready()
         assert not running.available
 
@@ -189,7 +189,7 @@ async def test_a_model_whose_process_dies_of_it_is_refused(tmp_path):
 
 
 async def test_a_load_that_is_called_off_leaves_no_process(tmp_path):
-    zygote = Zygote()
+    zygote = ZygoteClient()
     async with predicting(inference(zygote)) as running:
         assert await running.ready() == ""
         before = set(_children(zygote.pid))
@@ -208,7 +208,7 @@ def _children(pid: int) -> list[int]:
 
 
 async def test_two_hundred_swaps_take_no_memory(tmp_path):
-    zygote, datas = Zygote(), [put(tmp_path / "a"), put(tmp_path / "b", other())]
+    zygote, datas = ZygoteClient(), [put(tmp_path / "a"), put(tmp_path / "b", other())]
 
     async def swap(times: int) -> list[int]:
         seen.clear()
@@ -231,7 +231,7 @@ async def test_two_hundred_swaps_take_no_memory(tmp_path):
 
 
 async def test_at_the_end_no_process_is_started_any_more(tmp_path):
-    zygote = Zygote()
+    zygote = ZygoteClient()
     async with predicting(inference(zygote)) as running:
         assert await running.ready() == ""
         await running.close()

@@ -16,7 +16,7 @@ from coordinator.recovery.folder_owner import DATABASE
 from coordinator.round_machine.queries import replay
 from coordinator.status.history import read
 from coordinator.storage import schema
-from coordinator.storage.database import Store
+from coordinator.storage.database import Database
 from coordinator.storage.frame_files import scan
 from coordinator.storage.update_journal import Journal
 from lichen_lab.simulation.deterministic.machine.disk import SimDisk
@@ -36,7 +36,7 @@ def require_in_journal(root: Path, devices: list[FakeDevice]) -> int:
     """Every update that a device holds a receipt for has a row and its frame; returns how many frames."""
     path = root / "coordinator" / DATABASE
     looked = 0
-    with Store(path) as store:
+    with Database(path) as store:
         journal = Journal(store, root / "coordinator" / "updates")
         state, _ = replay(store.journal())
         for device in devices:

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from coordinator.storage.database import Store
+from coordinator.storage.database import Database
 from protocol.errors import Misconfigured
 
 
@@ -18,16 +18,16 @@ def test_who_only_looks_keeps_no_coordinator_from_starting(tmp_path) -> None:
     timer = threading.Timer(0.1, os.close, (handle,))
     timer.start()
     try:
-        Store(path).close()
+        Database(path).close()
     finally:
         timer.join()
 
 
 def test_a_second_coordinator_is_told_so_and_the_first_stays(tmp_path) -> None:
     path = tmp_path / "coordinator.sqlite3"
-    store = Store(path)
+    store = Database(path)
     with pytest.raises(Misconfigured, match="another coordinator runs on this state_dir"):
-        Store(path)
+        Database(path)
     assert store.get_meta("task") is None
     store.close()
-    Store(path).close()
+    Database(path).close()

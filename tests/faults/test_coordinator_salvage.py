@@ -18,7 +18,7 @@ from coordinator.recovery.backup import back_up, backup_of
 from coordinator.recovery.folder_owner import DATABASE
 from coordinator.status.history import read
 from coordinator.storage import schema
-from coordinator.storage.database import Store
+from coordinator.storage.database import Database
 from coordinator.storage.update_journal import Journal
 from protocol.errors import Misconfigured, Transient
 from protocol.frames.frame import digest
@@ -169,14 +169,14 @@ async def test_a_salvage_that_was_cut_off_is_done_again(
         raise Transient("the power went")
 
     for step in ("_restore", "_rebuild"):
-        monkeypatch.setattr(rebuild._Salvage, step, cut)
+        monkeypatch.setattr(rebuild._Rebuild, step, cut)
         with pytest.raises(Transient):
             async with bench(tmp_path, TASK):
                 pass
         monkeypatch.undo()
-        assert rebuild.mark_of(database(tmp_path)).exists()
+        assert rebuild.rebuild_marker(database(tmp_path)).exists()
     await ends_well(tmp_path)
-    assert not rebuild.mark_of(database(tmp_path)).exists()
+    assert not rebuild.rebuild_marker(database(tmp_path)).exists()
     assert database(tmp_path).with_name(f"{DATABASE}.damaged").read_bytes()[4096:8192] != b""
 
 
@@ -194,7 +194,7 @@ async def test_a_rotten_frame_of_the_backup_is_reported_as_refused(tmp_path: Pat
 
 async def test_a_frame_that_rotted_is_found_at_the_start_and_its_device_asked_again(tmp_path: Path) -> None:
     await two_of_three(tmp_path)
-    with Store(database(tmp_path)) as store:
+    with Database(database(tmp_path)) as store:
         entry = Journal(store, tmp_path / "coordinator" / "updates").entries(2, ["d2"])[0]
     overwrite(entry.path, entry.at + 5, 3)
     async with bench(tmp_path, TASK) as made:
@@ -328,8 +328,8 @@ async def test_tables_that_were_brought_up_to_date_in_part_stay_as_they_were(
     with monkeypatch.context() as patch:
         patch.setitem(schema.UPGRADES, 2, (*schema.UPGRADES[2], "ALTER TABLE nowhere ADD COLUMN x"))
         with pytest.raises(Misconfigured, match="no such table"):
-            Store(database(tmp_path))
-    with Store(database(tmp_path)) as store:
+            Database(database(tmp_path))
+    with Database(database(tmp_path)) as store:
         assert store.rows(sa.select(schema.updates.c.blobs))
 
 
@@ -388,7 +388,7 @@ async def test_what_was_salvaged_folds_to_the_same_bits(tmp_path: Path) -> None:
         for root in (tmp_path, tmp_path / "undisturbed")
     ]
     assert manifests[0] == manifests[1]
-    with Store(database(tmp_path)) as store:
+    with Database(database(tmp_path)) as store:
         entries = Journal(store, tmp_path / "coordinator" / "updates").entries(2, NAMES)
         state = {"head": {"head/w": np.full(64, 2.0, np.float32)}}
         again = fold_journal(TinyServer(), TASK, 2, state, entries, limits_for(state, 1 << 20))

@@ -9,17 +9,17 @@ import pytest
 from typer.testing import CliRunner
 
 from coordinator.cli.main import app
-from coordinator.identity.store import Book as IdentityBook
+from coordinator.identity.store import IdentityStore as IdentityBook
 from coordinator.rollout import store as rollout_book
-from coordinator.rollout.store import Book as RolloutBook
+from coordinator.rollout.store import RolloutStore as RolloutBook
 from coordinator.status.history import read
 from coordinator.storage import schema
 from coordinator.storage import shared_sqlite as identity_tables
-from coordinator.storage.database import Store
+from coordinator.storage.database import Database
 from coordinator.storage.migrations import KEPT, copies_of, keep_copy
 from protocol.errors import Misconfigured
 from protocol.topics import Kind
-from runtime.storage.folder_lock import Owner
+from runtime.storage.folder_lock import FolderLock
 from tests.support.coordinator_bench import bench
 from tests.support.coordinator_fake import frame, header, tiny_task
 
@@ -115,9 +115,9 @@ async def test_back_from_a_step_that_is_not_readable_nothing_acknowledged_is_los
             manifest = made.app.driver.state.manifest
             assert [one.status for one in made.link.receipts("a")] == ["accepted", "accepted"]
     with pytest.raises(Misconfigured, match=r"newer lichen.*sqlite3\.v\d+: lichen coordinator downgrade"):
-        Store(folder / DATABASE)
+        Database(folder / DATABASE)
     config.write_text(f'fleet = "tiny"\nstate_dir = "{folder}"\ntask = "task.toml"\n')
-    alone = Owner(folder / "coordinator.lock", "coordinator")
+    alone = FolderLock(folder / "coordinator.lock", "coordinator")
     refused = CliRunner().invoke(app, ["downgrade", "--config", str(config)])
     assert isinstance(refused.exception, Misconfigured), "a coordinator runs on it"
     alone.close()
@@ -161,13 +161,13 @@ def _invited(folder: Path, device: str) -> str:
 def test_a_newer_file_without_a_copy_says_so(tmp_path, monkeypatch) -> None:
     with monkeypatch.context() as patch:
         next_step(patch, readable_from=0)
-        Store(tmp_path / DATABASE).close()
+        Database(tmp_path / DATABASE).close()
     with pytest.raises(Misconfigured, match="there is no copy of it from before: install that release again"):
-        Store(tmp_path / DATABASE)
+        Database(tmp_path / DATABASE)
 
 
 def test_the_last_copies_alone_stay(tmp_path) -> None:
-    Store(tmp_path / DATABASE).close()
+    Database(tmp_path / DATABASE).close()
     for version in (1, 2, 3, 10):
         keep_copy(tmp_path / DATABASE, version)
     assert sorted(copies_of(tmp_path / DATABASE)) == [3, 10]

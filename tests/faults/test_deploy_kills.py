@@ -16,7 +16,7 @@ import pytest
 
 from edge_agent.deployment.bundle_store import read_book
 from lichen_lab.simulation.deterministic.machine.disk import PowerCut, SimDisk, memory_folder, start
-from lichen_lab.simulation.deterministic.machine.process_life import LIFE, Life
+from lichen_lab.simulation.deterministic.machine.process_life import LIFE, ProcessLife
 from protocol.rollout import Trial
 from runtime.storage.disk import DISK, Disk
 from tests.support.trial_device import Device, living, put
@@ -136,7 +136,7 @@ async def test_cut_at_any_moment_a_whole_model_runs_and_it_ends_where_it_should(
         await prepared(memory / "begin", shelf)
         found: set[int | None] = set()
         for at in itertools.count(1):
-            life = Life("d1", crash_at=at, power=power)
+            life = ProcessLife("d1", crash_at=at, power=power)
             here, after = memory / f"{at}-a", memory / f"{at}-b"
             SimDisk(memory / "begin").freeze(here, power=False)
             disk = SimDisk(here, at, life=life)

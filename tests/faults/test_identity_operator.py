@@ -11,7 +11,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from coordinator.admission.operator_decisions import unproven
-from coordinator.identity.enrolment import Desk, Published
+from coordinator.identity.enrolment import EnrolmentAuthority, PublishedList
 from lichen.commands.looking import as_onlooker
 from lichen.commands.status import look
 from protocol.enrolment import EnrolRequest
@@ -48,7 +48,7 @@ def debian(folder: Path, reload_command: list[str] | None = None):
             broker.stop()
 
 
-def device(desk: Desk, folder: Path, name: str) -> MqttSettings:
+def device(desk: EnrolmentAuthority, folder: Path, name: str) -> MqttSettings:
     """Enrol one, as the service would."""
     key, token = new_key(), desk.invite(name, 60).token
     answer = desk.enrol(EnrolRequest(token=token, device=name, csr=csr(key)))
@@ -61,13 +61,13 @@ def device(desk: Desk, folder: Path, name: str) -> MqttSettings:
     return quick(answer.broker_port, host=HOST, tls=tls)
 
 
-def coordinators(desk: Desk) -> MqttSettings:
+def coordinators(desk: EnrolmentAuthority) -> MqttSettings:
     pair = desk.places.coordinator
     tls = TlsSettings(ca_file=desk.places.ca, cert_file=pair, key_file=pair)
     return quick(desk.places.broker.port, host=HOST, tls=tls)
 
 
-async def told(desk: Desk, broker: BrokerProcess) -> None:
+async def told(desk: EnrolmentAuthority, broker: BrokerProcess) -> None:
     """Publish; the command only sends a signal, and it is waited until the broker acts on it."""
     before = broker.log().count("Reloading config.")
     assert desk.publish().reloaded
@@ -150,7 +150,9 @@ async def test_a_reload_that_does_nothing_is_noticed_said_and_tried_again(tmp_pa
         monkeypatch.undo()
         assert desk.publish().reloaded
         assert unproven(desk.places.state_dir) is None
-        assert desk.publish() == Published(changed=False, reloaded=False), "once shown, nothing is told again"
+        assert desk.publish() == PublishedList(changed=False, reloaded=False), (
+            "once shown, nothing is told again"
+        )
         assert await turned_away(thief)
 
 
@@ -158,8 +160,8 @@ async def test_a_broker_that_is_told_by_hand_is_found_out(tmp_path) -> None:
     with debian(tmp_path, []) as (desk, broker):
         assert desk.publish().reloaded, "it read the files when it started"
         desk.book.revoke("a", unknown=True)
-        assert desk.publish() == Published(changed=True, reloaded=False)
-        assert desk.publish() == Published(changed=False, reloaded=False)
+        assert desk.publish() == PublishedList(changed=True, reloaded=False)
+        assert desk.publish() == PublishedList(changed=False, reloaded=False)
         assert unproven(desk.places.state_dir) is not None
         os.kill(broker.pid, signal.SIGHUP)
         await until(lambda: desk.publish().reloaded)

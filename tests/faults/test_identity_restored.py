@@ -10,11 +10,11 @@ import pytest
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
-from coordinator.admission.operator_decisions import Admission
+from coordinator.admission.operator_decisions import OperatorDecisions
 from coordinator.cli.main import app
 from coordinator.identity.authority import Authority
-from coordinator.identity.enrolment import Desk
-from coordinator.identity.paths import Places
+from coordinator.identity.enrolment import EnrolmentAuthority
+from coordinator.identity.paths import IdentityPaths
 from coordinator.identity.store import FILE
 from coordinator.recovery.backup import back_up, backup_of
 from protocol.enrolment import EnrolRequest, RenewRequest
@@ -30,13 +30,13 @@ from tests.support.identity_desk import csr, make_desk, new_key, settings, signa
 DAY = 86400.0
 
 
-def enrol(desk: Desk, device: str = "pi-1"):
+def enrol(desk: EnrolmentAuthority, device: str = "pi-1"):
     key, token = new_key(), desk.invite(device, 3600.0).token
     answer = desk.enrol(EnrolRequest(token=token, device=device, csr=csr(key)))
     return key, answer.certificate
 
 
-def renew(desk: Desk, key, certificate: str | None):
+def renew(desk: EnrolmentAuthority, key, certificate: str | None):
     """A new key with its certificate, for an older one."""
     new = new_key()
     request = csr(new)
@@ -62,7 +62,7 @@ def test_an_older_book_takes_newer_certificates_over_and_none_that_it_knows_as_e
         now[0] += 30 * DAY
         held = renew(desk, *old)
     put_back(book, copy)
-    with Desk(settings(tmp_path), wall=lambda: now[0]) as desk, capture_logs() as logs:
+    with EnrolmentAuthority(settings(tmp_path), wall=lambda: now[0]) as desk, capture_logs() as logs:
         with pytest.raises(Refused, match="exchanged before"):
             renew(desk, *oldest)
         newest = renew(desk, *held)
@@ -80,7 +80,7 @@ def test_a_revocation_that_the_older_book_has_stands(tmp_path) -> None:
         thief = enrol(desk)
         desk.book.revoke("pi-1")
         back_up(book)
-    with Desk(settings(tmp_path), wall=lambda: now[0]) as desk:
+    with EnrolmentAuthority(settings(tmp_path), wall=lambda: now[0]) as desk:
         with pytest.raises(Refused) as found:
             renew(desk, *thief)
         assert found.value.reason is Reason.REVOKED
@@ -124,7 +124,7 @@ async def test_a_whole_backup_of_a_running_coordinator_takes_its_place(tmp_path)
         await made.until(backup_of(state / FILE).is_file)  # with each round the books are copied, too
 
 
-def desk_of(made) -> Desk:
+def desk_of(made) -> EnrolmentAuthority:
     found = made.app.admission._desk
     assert found is not None
     return found
@@ -139,7 +139,7 @@ def test_a_damaged_book_is_noticed_when_it_is_opened_and_no_backup_is_made_of_it
     content[4096 * 3 : 4096 * 5] = b"\xff" * 8192
     book.write_bytes(bytes(content))
     with pytest.raises(Misconfigured, match=r"identity\.sqlite3.*\.backup"):
-        Desk(settings(tmp_path))
+        EnrolmentAuthority(settings(tmp_path))
     with pytest.raises(Transient):
         back_up(book)
     assert not backup_of(book).exists()
@@ -149,7 +149,7 @@ async def test_who_is_revoked_is_barred_without_an_authority_too(tmp_path) -> No
     with make_desk(tmp_path) as desk:
         desk.book.revoke("pi-1", unknown=True)
         shutil.rmtree(desk.places.authority)
-    admission = Admission(settings(tmp_path), SystemClock())
+    admission = OperatorDecisions(settings(tmp_path), SystemClock())
     admission.open()
     refusal = admission.barred("pi-1")
     assert refusal is not None
@@ -164,11 +164,11 @@ def test_without_the_authority_that_was_here_it_does_not_start(tmp_path) -> None
         enrol(desk)
         shutil.rmtree(desk.places.authority)
     with pytest.raises(Misconfigured, match=r"knows 1 certificate.*put the state_dir back from a backup"):
-        Admission(chosen, SystemClock()).open()
+        OperatorDecisions(chosen, SystemClock()).open()
     (chosen.state_dir / FILE).unlink()
-    pair = Places.of(chosen).coordinator
+    pair = IdentityPaths.of(chosen).coordinator
     shown = MqttSettings(tls=TlsSettings(cert_file=pair, key_file=pair))
     with pytest.raises(Misconfigured, match=r"mqtt\.tls\.cert_file"):
-        Admission(chosen.model_copy(update={"mqtt": shown}), SystemClock()).open()
+        OperatorDecisions(chosen.model_copy(update={"mqtt": shown}), SystemClock()).open()
     off = chosen.identity.model_copy(update={"enabled": False})
-    Admission(chosen.model_copy(update={"identity": off}), SystemClock()).open()
+    OperatorDecisions(chosen.model_copy(update={"identity": off}), SystemClock()).open()

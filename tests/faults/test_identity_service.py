@@ -14,7 +14,7 @@ from coordinator.identity.certificates import common_name, read_certificate
 from coordinator.identity.http_api import application as service_module
 from coordinator.identity.http_api import listener as door_module
 from coordinator.identity.http_api.rate_limit import Throttle
-from coordinator.identity.paths import Places
+from coordinator.identity.paths import IdentityPaths
 from protocol.enrolment import CA_PATH, ENROL_PATH, MAX_BODY_BYTES, RENEW_PATH, EnrolAnswer, EnrolRefusal
 from protocol.errors import Misconfigured, Reason
 from tests.support.brokers import HOST
@@ -416,7 +416,7 @@ async def test_old_tls_and_foreign_trust_get_nowhere(tmp_path) -> None:
 async def test_a_port_that_is_taken_names_the_key(tmp_path) -> None:
     async with service(tmp_path) as client:
         with pytest.raises(Misconfigured, match=r"identity\.port"):
-            door_module.Door(HOST, client.port, client.context, client.office.door._app)
+            door_module.BoundedListener(HOST, client.port, client.context, client.office.door._app)
 
 
 async def test_enrolling_anew_tells_the_broker_without_being_asked(tmp_path) -> None:
@@ -424,7 +424,7 @@ async def test_enrolling_anew_tells_the_broker_without_being_asked(tmp_path) -> 
     command = ["/bin/sh", "-c", f"echo x >> {told}"]
     async with service(tmp_path, reload_command=command) as client:
         await until(told.exists)
-        crl = Places.of(settings(tmp_path)).broker.folder / "crl.pem"
+        crl = IdentityPaths.of(settings(tmp_path)).broker.folder / "crl.pem"
         before, count = crl.read_bytes(), told.read_text().count("x")
         await enrolled(client)
         await enrolled(client)  # the first certificate is taken back

@@ -13,7 +13,7 @@ import pytest
 
 from coordinator.config.coordinator import load_settings
 from coordinator.identity.authority import Authority
-from coordinator.identity.enrolment import Desk
+from coordinator.identity.enrolment import EnrolmentAuthority
 from tests.support.brokers import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -48,7 +48,7 @@ def config(tmp_path, group) -> Path:
     Authority.create(tmp_path / "state" / "authority", "test", ["127.0.0.1"])
     file = tmp_path / "coordinator.toml"
     file.write_text(CONFIG.format(port=free_port(), folder=folder, group=group.gr_name))
-    with Desk(load_settings(file)) as desk:
+    with EnrolmentAuthority(load_settings(file)) as desk:
         desk.publish()  # lichen coordinator init, which no unit filters
     return file
 

@@ -12,7 +12,7 @@ import pytest
 
 from coordinator.ingest.chunked_uploads import Uploads
 from coordinator.messaging.blob_server import BlobServer
-from coordinator.messaging.sender import Post
+from coordinator.messaging.sender import Sender
 from edge_agent.config.agent import AgentSettings
 from protocol.errors import Refused, Transient
 from protocol.messages import BlobPointer, BlobRef, Fetch, Receipt, Want, decode, encode
@@ -125,7 +125,7 @@ class Stage:
         self.fetcher = Fetcher(
             agent.publish, fleet, self.device, BlobStore(root / "pulled"), lambda: agent.chunk_bytes
         )
-        post = Post(cloud, fleet)
+        post = Sender(cloud, fleet)
         self.server = BlobServer(
             self.blobs, post, lambda *_: None, 4, SystemClock(), may_have=lambda *_: True
         )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from protocol.errors import Misconfigured
-from runtime.storage.folder_lock import Owner, is_owned
+from runtime.storage.folder_lock import FolderLock, is_locked
 
 ROOT = Path(__file__).parents[2]
 HOLDER = """
@@ -25,15 +25,15 @@ time.sleep(60)
 
 def test_one_at_a_time_and_it_is_given_back(tmp_path):
     path = tmp_path / "agent.lock"
-    assert is_owned(path) is False
-    first = Owner(path, "agent")
-    assert is_owned(path) is True
+    assert is_locked(path) is False
+    first = FolderLock(path, "agent")
+    assert is_locked(path) is True
     with pytest.raises(Misconfigured, match=r"agent\.lock: another agent runs on this state_dir"):
-        Owner(path, "agent")
+        FolderLock(path, "agent")
     first.close()
     first.close()
-    assert is_owned(path) is False
-    Owner(path, "agent").close()
+    assert is_locked(path) is False
+    FolderLock(path, "agent").close()
 
 
 def test_sigkill_frees_it_although_a_child_lives_on(tmp_path):
@@ -48,11 +48,11 @@ def test_sigkill_frees_it_although_a_child_lives_on(tmp_path):
     with holder.stdout:
         grandchild = int(holder.stdout.readline())
         try:
-            assert is_owned(path) is True
+            assert is_locked(path) is True
             holder.kill()
             holder.wait(10)
             os.kill(grandchild, 0)
-            assert is_owned(path) is False
-            Owner(path, "agent").close()
+            assert is_locked(path) is False
+            FolderLock(path, "agent").close()
         finally:
             os.kill(grandchild, signal.SIGKILL)

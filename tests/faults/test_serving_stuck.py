@@ -11,7 +11,7 @@ import pytest
 from edge_agent.inference.serving import zygote_client
 from edge_agent.inference.serving.channel import Channel
 from edge_agent.inference.serving.host import Broken
-from edge_agent.inference.serving.zygote_client import Zygote
+from edge_agent.inference.serving.zygote_client import ZygoteClient
 from tests.support.agent_link import until
 from tests.support.serving import inference, is_there, judged, other, probabilities, put, watched
 
@@ -68,7 +68,7 @@ async def test_a_process_that_is_stopped_before_it_reads_a_large_batch_costs_tha
 
 
 async def test_one_death_of_what_loads_onnx_runtime_does_not_put_inference_off(tmp_path):
-    zygote = Zygote()
+    zygote = ZygoteClient()
     infer = inference(zygote)
     try:
         assert await infer.ready() == ""
@@ -81,7 +81,7 @@ async def test_one_death_of_what_loads_onnx_runtime_does_not_put_inference_off(t
 
 
 async def test_what_forks_models_and_does_not_answer_is_ended_and_another_answers(monkeypatch):
-    zygote = Zygote()
+    zygote = ZygoteClient()
     try:
         assert (await zygote.ready()).why == ""
         model, _ = await zygote.channel()

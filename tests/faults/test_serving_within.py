@@ -14,8 +14,8 @@ import pytest
 from edge_agent.inference.onnx_models.window_model import LoadedModel
 from edge_agent.inference.service import MAX_DEATHS
 from edge_agent.inference.serving import in_process
-from edge_agent.inference.serving.model_server import Servant
-from edge_agent.inference.serving.zygote_client import Zygote
+from edge_agent.inference.serving.model_server import ModelServer
+from edge_agent.inference.serving.zygote_client import ZygoteClient
 from edge_agent.training.encoder_process import FeatureProcess
 from protocol.errors import Refused, Transient
 from tests.support.agent_link import until
@@ -37,7 +37,7 @@ from tests.support.serving import (
 pytestmark = pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="Linux only")
 
 
-def within_agent(zygote: Zygote | None = None, **changes):
+def within_agent(zygote: ZygoteClient | None = None, **changes):
     return inference(InThreads() if zygote is None else zygote, isolation="none", **changes)
 
 
@@ -54,7 +54,7 @@ class Patched:
                 first(len(self.threads))
             return whole(model, x, present_BM, columns)
 
-        opened = Servant.open
+        opened = ModelServer.open
 
         def opening(servant, header, given):
             answer = opened(servant, header, given)
@@ -80,7 +80,7 @@ async def answered(running, seen, count=1):
 
 
 async def test_it_answers_in_the_agent_and_the_processes_that_tried_it_go(tmp_path):
-    zygote = Zygote(idle_s=0.2)
+    zygote = ZygoteClient(idle_s=0.2)
     async with predicting(within_agent(zygote)) as running:
         seen = watched(running)
         assert await running.ready() == ""
@@ -105,7 +105,7 @@ async def test_it_answers_in_the_agent_and_the_processes_that_tried_it_go(tmp_pa
 
 
 async def test_a_process_that_tries_rests_only_when_nobody_needs_it():
-    zygote = Zygote(idle_s=0.1)
+    zygote = ZygoteClient(idle_s=0.1)
     features = FeatureProcess(zygote)
     with pytest.raises(Refused):
         await features.open(b"no graph", 1)  # it stays open: a next round may ask it
@@ -227,7 +227,7 @@ async def test_two_hundred_swaps_within_take_no_memory(tmp_path):
             running.shadow(None)
         return own_bytes(os.getpid())
 
-    async with predicting(within_agent(Zygote())) as running:
+    async with predicting(within_agent(ZygoteClient())) as running:
         seen = watched(running)
         before = await swap(20)
         after = await swap(180)
@@ -235,7 +235,7 @@ async def test_two_hundred_swaps_within_take_no_memory(tmp_path):
 
 
 async def test_it_does_not_rest_just_as_a_process_was_forked():
-    zygote = Zygote(idle_s=60)
+    zygote = ZygoteClient(idle_s=60)
     assert (await zygote.ready()).why == ""
     forks = zygote.pid
     asked = asyncio.create_task(zygote.channel())

@@ -10,7 +10,7 @@ import pytest
 from lichen_lab.simulation.deterministic.machine.event_loop import SimLoop, run
 from lichen_lab.simulation.deterministic.network.broker import SimBroker
 from lichen_lab.simulation.deterministic.network.link import SimConnection
-from lichen_lab.simulation.deterministic.network.message_faults import Weather
+from lichen_lab.simulation.deterministic.network.message_faults import MessageFaults
 from runtime.mqtt.link import Link, Will
 from tests.support.brokers import BrokerProcess, mosquitto_process
 from tests.support.links import quick, until
@@ -20,7 +20,7 @@ from tests.support.world_scenes import SCENES, Client
 
 class _Simulated:
     def __init__(self) -> None:
-        self.broker = SimBroker(Weather(1))
+        self.broker = SimBroker(MessageFaults(1))
         self.clients: dict[Client, str] = {}
 
     def client(self, client_id: str, *filters: tuple[str, int], will: Will | None = None) -> Client:

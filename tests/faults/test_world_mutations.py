@@ -13,25 +13,25 @@ import pytest
 
 import coordinator.storage.update_journal
 import lichen_lab.simulation.deterministic.machine.node
-from coordinator.delivery.route_bundles import RoutedDeployment
-from coordinator.ingest.group_commit import Commits
+from coordinator.delivery.route_bundles import RouteBundles
+from coordinator.ingest.group_commit import GroupCommit
 from coordinator.round_machine import transitions
 from coordinator.rounds.accepted_index import AcceptedIndex
-from coordinator.rounds.driver import Driver
+from coordinator.rounds.driver import RoundDriver
 from coordinator.storage.update_journal import Journal
 from edge_agent.messaging.outbox import Outbox
 from lichen_lab.simulation.deterministic.machine.disk import SimDisk
 from lichen_lab.simulation.deterministic.scenario.scenario import (
     BROKER,
     COORDINATOR,
-    Fault,
-    Kind,
+    FaultKind,
+    ScheduledFault,
     Weather,
     draw,
 )
 from lichen_lab.simulation.deterministic.world import run_seed
-from runtime.mqtt.flow_control import Gate
-from runtime.mqtt.keepalive import Ask, Watch
+from runtime.mqtt.flow_control import FlowControl
+from runtime.mqtt.keepalive import Ask, KeepaliveMonitor
 from runtime.mqtt.session import Session
 from runtime.storage.disk import DISK, Disk
 from runtime.storage.files import make_folder
@@ -67,13 +67,13 @@ def a_disk_that_lies(patch: pytest.MonkeyPatch) -> None:
 
 def receipt_before_the_commit(patch: pytest.MonkeyPatch) -> None:
     """The device hears that its update counts while the transaction is still to come."""
-    accept = Commits.accept
+    accept = GroupCommit.accept
 
-    async def at_once(self: Commits, *what: Any) -> None:
+    async def at_once(self: GroupCommit, *what: Any) -> None:
         task = asyncio.ensure_future(accept(self, *what))
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
-    patch.setattr(Commits, "accept", at_once)
+    patch.setattr(GroupCommit, "accept", at_once)
 
 
 def no_duplicate_key(patch: pytest.MonkeyPatch) -> None:
@@ -114,23 +114,23 @@ def a_puback_is_a_receipt(patch: pytest.MonkeyPatch) -> None:
 
 def state_used_before_it_is_on_disk(patch: pytest.MonkeyPatch) -> None:
     """The round machine's events live in memory alone."""
-    persist = Driver._persist
+    persist = RoundDriver._persist
 
-    def only_now_and_then(self: Driver, given: Any, state: Any, now: float, commands: Any) -> None:
+    def only_now_and_then(self: RoundDriver, given: Any, state: Any, now: float, commands: Any) -> None:
         if state.phase != "collecting":
             persist(self, given, state, now, commands)
 
-    patch.setattr(Driver, "_persist", only_now_and_then)
+    patch.setattr(RoundDriver, "_persist", only_now_and_then)
 
 
 def bundles_go_with_old_versions(patch: pytest.MonkeyPatch) -> None:
     """What devices are pointed at is collected like any other blob."""
-    patch.setattr(RoutedDeployment, "kept", lambda _: ())
+    patch.setattr(RouteBundles, "kept", lambda _: ())
 
 
 def more_in_flight_than_the_broker_takes(patch: pytest.MonkeyPatch) -> None:
     """The Receive Maximum of CONNACK is not looked at."""
-    patch.setattr(Session, "_new_gate", lambda self, _slots: Gate(1000, self._settings.window))
+    patch.setattr(Session, "_new_gate", lambda self, _slots: FlowControl(1000, self._settings.window))
 
 
 def packets_larger_than_the_broker_takes(patch: pytest.MonkeyPatch) -> None:
@@ -158,7 +158,7 @@ def subscribed_once(patch: pytest.MonkeyPatch) -> None:
 
 def silence_is_not_noticed(patch: pytest.MonkeyPatch) -> None:
     """A link trusts MQTT's own pings, which a front end answers for a broker that is gone."""
-    patch.setattr(Watch, "look", lambda *_: Ask.NOTHING)
+    patch.setattr(KeepaliveMonitor, "look", lambda *_: Ask.NOTHING)
     patch.setattr(Session, "_end_if_stalled", lambda *_: None)
 
 
@@ -184,11 +184,11 @@ LINK_MUTATIONS: dict[Patch, tuple[dict[str, Any], str]] = {
         "MaximumPacketSize is 4096, this is",
     ),
     subscribed_once: (
-        {"faults": (Fault(5.0, Kind.BROKER_LOSS, BROKER, 0.5),)},
+        {"faults": (ScheduledFault(5.0, FaultKind.BROKER_LOSS, BROKER, 0.5),)},
         "nothing is in the way .* and still",
     ),
     silence_is_not_noticed: (
-        {"faults": (Fault(5.0, Kind.HALF_OPEN, COORDINATOR),)},
+        {"faults": (ScheduledFault(5.0, FaultKind.HALF_OPEN, COORDINATOR),)},
         "nothing is in the way .* and still",
     ),
 }

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from models.knowledge_graph.networks.sparse_embedding import Descent, Rows
+from models.knowledge_graph.networks.sparse_embedding import Descent, EmbeddingRows
 from models.knowledge_graph.networks.triple_scores import SCORES
 from models.knowledge_graph.training.epoch import batch_of, completion
-from models.knowledge_graph.training.known_answers import Known, questions
+from models.knowledge_graph.training.known_answers import KnownAnswers, questions
 from models.knowledge_graph.training.negatives import Drawn
 from models.knowledge_graph.training.ranking import ranks
 
@@ -30,9 +30,9 @@ def _fixed(*shape: int, step: float) -> torch.Tensor:
 def _of(name: str) -> dict[str, torch.Tensor]:
     score = SCORES[name](4, 3.0)
     asked_Q3 = questions(torch.tensor([[0, 0, 1], [2, 1, 3], [4, 0, 5], [0, 0, 6]]), RELATIONS)
-    known = Known([asked_Q3], ENTITIES, RELATIONS)
-    entities = Rows(_fixed(ENTITIES, 4, step=0.7), lr=0.1)
-    relations = Rows(_fixed(2 * RELATIONS, score.relation_dim, step=1.3), lr=0.1)
+    known = KnownAnswers([asked_Q3], ENTITIES, RELATIONS)
+    entities = EmbeddingRows(_fixed(ENTITIES, 4, step=0.7), lr=0.1)
+    relations = EmbeddingRows(_fixed(2 * RELATIONS, score.relation_dim, step=1.3), lr=0.1)
     ranked_Q = ranks(asked_Q3, entities.value_ED, relations.value_ED, score=score, known=known)
     entity_K = torch.tensor([1, 3, 5])
     void_BK = known.holds(asked_Q3, entity_K.expand(len(asked_Q3), 3))

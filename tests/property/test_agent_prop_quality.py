@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_agent.windows.window_sets import windows_of
+from edge_agent.windows.window_sets import windows_of_recording
 from models.data.streams.recording import Recording, Stream
 from protocol.tasks.task import Modality, Task
 from tests.support.agent_data import motion, real_data, toy_task, turning
@@ -25,7 +25,7 @@ def imu_quality(acc: np.ndarray, gyr: np.ndarray) -> np.ndarray:
     """``quality_BM`` of both sensors of one device."""
     t = np.arange(len(acc)) / 50
     streams = {name: Stream(t, x.astype(np.float32)) for name, x in (("acc", acc), ("gyr", gyr))}
-    return windows_of(IMU, Recording(streams)).quality_BM
+    return windows_of_recording(IMU, Recording(streams)).quality_BM
 
 
 def rotation(rng: np.random.Generator) -> np.ndarray:
@@ -37,7 +37,7 @@ def rotation(rng: np.random.Generator) -> np.ndarray:
 def quality(values: np.ndarray, t: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Start times and scores of the windows of one 50 Hz stream."""
     t = np.arange(len(values)) / 50 if t is None else t
-    windows = windows_of(ACC, Recording({"acc": Stream(t, values.astype(np.float32))}))
+    windows = windows_of_recording(ACC, Recording({"acc": Stream(t, values.astype(np.float32))}))
     return np.arange(len(windows)) * 1.28, windows.quality_BM[:, 0]
 
 
@@ -47,7 +47,7 @@ def test_clean_motion_is_not_flagged_whatever_its_scale(seed, scale):
     values = np.clip(motion(60, 50, 3, seed).values * scale, -400, 400)
     task = toy_task(modalities=(Modality(name="acc", channels=3, rate_hz=50),))
     stream = Stream(np.arange(len(values)) / 50, values)
-    assert (windows_of(task, Recording({"acc": stream})).quality_BM >= 0.5).mean() > 0.95
+    assert (windows_of_recording(task, Recording({"acc": stream})).quality_BM >= 0.5).mean() > 0.95
 
 
 @settings(max_examples=30, deadline=None)

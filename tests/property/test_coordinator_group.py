@@ -3,8 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.round_machine.batch import Offered, tally
-from coordinator.round_machine.events import Phase, RoundState, Rules
+from coordinator.round_machine.batch import ReceivedUpdate, accept_batch
+from coordinator.round_machine.events import RoundPhase, RoundState, Rules
 from coordinator.storage.frame_files import group_name, pack, scan
 from protocol.errors import Reason
 from protocol.frames.frame import digest
@@ -14,7 +14,7 @@ BASE = "b" * 64
 NAMES = tuple(f"d{n}" for n in range(6))
 RULES = Rules(rounds=2, deadline_s=60.0, quorum=0.6, min_devices=1)
 OFFERED = st.builds(
-    lambda name, which, round_, base: Offered(
+    lambda name, which, round_, base: ReceivedUpdate(
         header(name, round_, base), digest(f"{name} {which}".encode()), 10, "f", 3
     ),
     st.sampled_from((*NAMES, "stranger")),
@@ -26,17 +26,23 @@ OFFERED = st.builds(
 
 def open_round() -> RoundState:
     return RoundState(
-        phase=Phase.COLLECTING, round=1, version=0, manifest=BASE, invited=NAMES, selected=NAMES, until=60.0
+        phase=RoundPhase.COLLECTING,
+        round=1,
+        version=0,
+        manifest=BASE,
+        invited=NAMES,
+        selected=NAMES,
+        until=60.0,
     )
 
 
 @settings(deadline=None)
 @given(st.lists(OFFERED, max_size=14), st.integers(0, 14))
 def test_a_group_counts_like_its_updates_one_by_one_wherever_it_is_cut(offered, cut) -> None:
-    whole = tally(RULES, open_round(), offered, {}, 1.0)
+    whole = accept_batch(RULES, open_round(), offered, {}, 1.0)
     state, known, answers, commands, events = open_round(), {}, [], [], []
     for part in (offered[:cut], offered[cut:]):
-        found = tally(RULES, state, part, known, 1.0)
+        found = accept_batch(RULES, state, part, known, 1.0)
         state = found.state
         known |= {one.key: one.digest for _, one in found.events}
         answers += found.answers

@@ -13,14 +13,14 @@ from coordinator.round_machine.events import (
     DeviceOnline,
     EvaluationDone,
     ExportDone,
-    Phase,
     Presence,
     Resumed,
+    RoundPhase,
     RoundState,
+    RoundTick,
     Rules,
     Select,
     Selected,
-    Tick,
     UpdateAccepted,
     UpdateRefused,
     UpdatesLost,
@@ -29,7 +29,7 @@ from coordinator.round_machine.events import (
 )
 from coordinator.round_machine.queries import replay
 from coordinator.round_machine.table import TABLE, apply
-from coordinator.rounds.progress import Outlook, why
+from coordinator.rounds.progress import Outlook, explain
 
 NAMES = ("a", "b", "c", "d", "e")
 DEVICE = st.sampled_from((*NAMES, "stranger"))
@@ -38,7 +38,7 @@ SMALL = st.integers(0, 4)
 EVENTS = st.one_of(
     st.just(Begin()),
     st.just(Resumed()),
-    st.builds(Tick, able=DEVICES, settled=st.booleans()),
+    st.builds(RoundTick, able=DEVICES, settled=st.booleans()),
     st.builds(DeviceOnline, device=DEVICE, came=st.booleans()),
     st.builds(Presence, here=st.booleans()),
     st.builds(Selected, round=SMALL, attempt=SMALL, devices=DEVICES),
@@ -50,7 +50,7 @@ EVENTS = st.one_of(
     st.builds(ExportDone, version=SMALL),
     st.builds(
         WorkFailed,
-        phase=st.sampled_from(Phase),
+        phase=st.sampled_from(RoundPhase),
         version=SMALL,
         detail=st.just("it broke"),
         passing=st.booleans(),
@@ -107,23 +107,28 @@ class Machine(RuleBasedStateMachine):
             self.counted.add(event.device)
         if isinstance(event, UpdatesLost) and after.delivered != before.delivered:
             self.counted -= set(event.devices)
-        if after.phase is Phase.AGGREGATING and before.phase in (Phase.COLLECTING, Phase.WAITING):
+        if after.phase is RoundPhase.AGGREGATING and before.phase in (
+            RoundPhase.COLLECTING,
+            RoundPhase.WAITING,
+        ):
             enough = len(after.delivered) >= needed(self.rules, len(after.selected))
             late = after.closed_by == "deadline" and len(after.delivered) >= max(1, self.rules.min_devices)
-            due = before.phase is Phase.WAITING or (before.until is not None and self.now >= before.until)
+            due = before.phase is RoundPhase.WAITING or (
+                before.until is not None and self.now >= before.until
+            )
             assert enough or (late and due) or self.all_away(), "closed without quorum or deadline"
         for command in commands:
             if isinstance(command, Aggregate):
                 assert command.devices == after.delivered
                 assert len(command.devices) >= max(1, self.rules.min_devices)
             if isinstance(command, Select):
-                assert after.phase is Phase.WAITING
+                assert after.phase is RoundPhase.WAITING
 
     def note_the_away(self, before: RoundState, event) -> None:
-        if isinstance(event, Presence) and before.phase is Phase.COLLECTING:
+        if isinstance(event, Presence) and before.phase is RoundPhase.COLLECTING:
             self.gone_at = None if event.here else self.gone_at or self.now
         elif isinstance(event, Resumed) or self.state.phase is not before.phase:
-            self.gone_at = None if self.state.phase is not Phase.AGGREGATING else self.gone_at
+            self.gone_at = None if self.state.phase is not RoundPhase.AGGREGATING else self.gone_at
 
     def all_away(self) -> bool:
         """Whether the round may close because all that lack went away, and long enough ago."""
@@ -143,9 +148,9 @@ class Machine(RuleBasedStateMachine):
     @rule(seconds=st.floats(0, 30), able=DEVICES)
     def time(self, seconds: float, able: tuple[str, ...]) -> None:
         self.now += seconds
-        self.send(Tick(able=able))
+        self.send(RoundTick(able=able))
 
-    @precondition(lambda self: self.state.phase is Phase.WAITING)
+    @precondition(lambda self: self.state.phase is RoundPhase.WAITING)
     @rule(devices=DEVICES)
     def select(self, devices: tuple[str, ...]) -> None:
         self.send(Selected(round=self.state.round, attempt=self.state.attempt, devices=devices))
@@ -156,46 +161,52 @@ class Machine(RuleBasedStateMachine):
         device = data.draw(st.sampled_from(self.state.invited))
         self.send(UpdateAccepted(device=device, round=self.state.round))
 
-    @precondition(lambda self: self.state.phase is not Phase.DONE)
+    @precondition(lambda self: self.state.phase is not RoundPhase.DONE)
     @rule(ok=st.booleans(), passing=st.booleans())
     def finish_work(self, *, ok: bool, passing: bool) -> None:
         phase = self.state.phase
         if not ok:
-            version = self.state.version if phase in (Phase.EVALUATING, Phase.EXPORTING) else self.state.round
+            version = (
+                self.state.version
+                if phase in (RoundPhase.EVALUATING, RoundPhase.EXPORTING)
+                else self.state.round
+            )
             self.send(WorkFailed(phase=phase, version=version, passing=passing))
-        elif phase in (Phase.INITIALISING, Phase.AGGREGATING):
+        elif phase in (RoundPhase.INITIALISING, RoundPhase.AGGREGATING):
             self.send(VersionMade(version=self.state.round, manifest=f"{self.state.round:064x}"))
-        elif phase is Phase.EVALUATING:
+        elif phase is RoundPhase.EVALUATING:
             self.send(EvaluationDone(version=self.state.version))
-        elif phase is Phase.EXPORTING:
+        elif phase is RoundPhase.EXPORTING:
             self.send(ExportDone(version=self.state.version))
 
     @rule(back=st.floats(-1e6, 1e6))
     def restart_with_another_clock(self, back: float) -> None:
         self.now = max(0.0, self.now + back)
         self.send(Resumed())
-        if self.state.phase is Phase.COLLECTING:
+        if self.state.phase is RoundPhase.COLLECTING:
             assert self.state.until is not None
             assert self.state.until - self.now <= self.rules.deadline_s + 1e-6
 
     @invariant()
     def books_agree(self) -> None:
         state = self.state
-        assert set(state.delivered) == self.counted or state.phase is Phase.DONE
-        assert set(state.selected) <= set(state.invited) or state.phase is Phase.AGGREGATING
+        assert set(state.delivered) == self.counted or state.phase is RoundPhase.DONE
+        assert set(state.selected) <= set(state.invited) or state.phase is RoundPhase.AGGREGATING
         assert set(state.delivered) <= set(state.invited)
         assert list(state.delivered) == sorted(set(state.delivered))
         assert state.version in (state.round, state.round - 1)
         assert state.version <= self.rules.rounds
-        assert (state.until is not None) == (state.phase is Phase.COLLECTING)
+        assert (state.until is not None) == (state.phase is RoundPhase.COLLECTING)
 
     @invariant()
     def no_version_is_judged_or_exported_for_ever(self) -> None:
-        assert self.state.phase not in (Phase.EVALUATING, Phase.EXPORTING) or self.state.failures <= 3
+        assert (
+            self.state.phase not in (RoundPhase.EVALUATING, RoundPhase.EXPORTING) or self.state.failures <= 3
+        )
 
     @invariant()
     def it_says_why(self) -> None:
-        said = why(
+        said = explain(
             self.rules, self.state, self.now, Outlook(("a" * 64,) * 9, {"b\n" * 99: "x" * 999}, 9, "z" * 999)
         )
         assert 20 < len(said) <= 1000
@@ -227,9 +238,9 @@ def test_an_event_twice_is_as_good_as_once_where_devices_deliver(rules: Rules, e
 
 def test_who_was_refused_between_two_attempts_is_not_asked_again_in_the_round() -> None:
     rules = Rules(rounds=1, deadline_s=10.0, min_devices=2)
-    state = RoundState(phase=Phase.WAITING, round=1, attempt=2, version=0, invited=("a", "b", "c"))
+    state = RoundState(phase=RoundPhase.WAITING, round=1, attempt=2, version=0, invited=("a", "b", "c"))
     state, _ = apply(rules, state, UpdateRefused(device="a", round=1, reason="non_finite"), 1.0)
     assert state.refused == (("a", "non_finite"),)
-    assert apply(rules, state, Tick(able=("a", "b"), settled=True), 2.0)[1] == ()
-    _, commands = apply(rules, state, Tick(able=("a", "b", "c"), settled=True), 2.0)
+    assert apply(rules, state, RoundTick(able=("a", "b"), settled=True), 2.0)[1] == ()
+    _, commands = apply(rules, state, RoundTick(able=("a", "b", "c"), settled=True), 2.0)
     assert commands == (Select(round=1, attempt=2),)

@@ -4,27 +4,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_agent.deployment.events import (
+    Action,
+    BundleRefused,
+    Crashed,
     Damaged,
-    Declined,
-    Do,
+    DeploymentPhase,
+    DeploymentStatus,
+    DeploymentTick,
     Event,
-    Fetch,
+    FetchBundle,
     Fetched,
-    GivenUp,
     Loaded,
-    Phase,
     Pointed,
-    Refused,
-    Standing,
+    PointerRejected,
     Started,
     Stopped,
     Swap,
-    Tick,
     Withdrawn,
 )
-from edge_agent.deployment.record import Book, Kept, reported
+from edge_agent.deployment.record import DeploymentRecord, InstalledBundle, reported
 from edge_agent.deployment.state_machine import TABLE, apply
-from edge_agent.inference.onnx_models.observation import Seen
+from edge_agent.inference.onnx_models.observation import BatchObservation
 from protocol.bundle import unpack
 from protocol.messages import BlobRef, ModelPointer, State, decode, encode
 from protocol.rollout import Trial
@@ -37,7 +37,9 @@ DIGESTS = tuple(letter * 64 for letter in "abcd")
 digests = st.sampled_from(DIGESTS)
 serials = st.integers(0, 6)
 rules = st.builds(Trial, windows=st.integers(1, 4), max_errors=st.integers(0, 1))
-models = st.builds(Kept, task=st.just("toy"), version=st.integers(0, 5), digest=digests, serial=serials)
+models = st.builds(
+    InstalledBundle, task=st.just("toy"), version=st.integers(0, 5), digest=digests, serial=serials
+)
 pointers = st.builds(
     lambda digest, version, serial, trial: ModelPointer(
         task="toy", version=version, bundle=BlobRef(digest=digest, size=1), serial=serial, trial=trial
@@ -48,7 +50,7 @@ pointers = st.builds(
     st.none() | rules,
 )
 batches = st.builds(
-    lambda digest, count, error: Seen(
+    lambda digest, count, error: BatchObservation(
         digest, MANIFEST, count, 0.001, error=error, answers={} if error else classes(*[0] * count)
     ),
     digests,
@@ -59,29 +61,29 @@ events = st.one_of(
     st.builds(Pointed, pointers),
     st.builds(Fetched, models, rules),
     st.just(Loaded(MODEL)),
-    st.builds(Refused, st.just("no")),
-    st.builds(Declined, models, st.just("no")),
+    st.builds(BundleRefused, st.just("no")),
+    st.builds(PointerRejected, models, st.just("no")),
     batches,
-    st.builds(Tick, st.sampled_from([1.0, 1e6])),
-    st.builds(GivenUp, st.just("dead")),
+    st.builds(DeploymentTick, st.sampled_from([1.0, 1e6])),
+    st.builds(Crashed, st.just("dead")),
     st.just(Withdrawn()),
     st.builds(Damaged, digests),
     st.just(Stopped()),
 )
 
 
-def restarted(standing: Standing) -> Standing:
+def restarted(standing: DeploymentStatus) -> DeploymentStatus:
     """As after a power cut: what the disk has, and the first event of a life."""
-    book = Book.model_validate_json(standing.book.model_dump_json(exclude_none=True))
+    book = DeploymentRecord.model_validate_json(standing.book.model_dump_json(exclude_none=True))
     assert book == standing.book, "what is written is what is read"
-    return apply(Standing(book), Started(3))[0]
+    return apply(DeploymentStatus(book), Started(3))[0]
 
 
 @given(st.lists(st.one_of(events, st.none()), max_size=40))
 def test_a_committed_model_has_passed_and_only_a_commit_or_damage_replaces_it(
     happened: list[Event | None],
 ) -> None:
-    standing, passed = Standing(Book()), set[str]()
+    standing, passed = DeploymentStatus(DeploymentRecord()), set[str]()
     for event in happened:
         before = standing
         if event is None:
@@ -95,19 +97,23 @@ def test_a_committed_model_has_passed_and_only_a_commit_or_damage_replaces_it(
             else:
                 assert standing.phase in {phase for phase, _ in row.to}, "the table draws every step"
         book = standing.book
-        if Do.KEEP in commands:
+        if Action.KEEP in commands:
             assert book.committed is not None
             passed.add(book.committed.digest)
         assert book.committed is None or book.committed.digest in passed
         if before.book.committed is not None and book.committed != before.book.committed:
             same = book.committed is not None and book.committed.digest == before.book.committed.digest
-            assert same or Do.KEEP in commands or isinstance(event, Damaged)
+            assert same or Action.KEEP in commands or isinstance(event, Damaged)
         if Swap(MODEL) in commands:
             assert before.book.trial is not None, "the book named it before"
-        if Do.LOAD in commands:
-            assert Do.WRITE in commands
-        if before.phase is Phase.ON_TRIAL and standing.phase is not Phase.ON_TRIAL and event is not None:
-            assert {Do.BACK, Do.KEEP} & set(commands), "what is over does not go on answering"
+        if Action.LOAD in commands:
+            assert Action.WRITE in commands
+        if (
+            before.phase is DeploymentPhase.ON_TRIAL
+            and standing.phase is not DeploymentPhase.ON_TRIAL
+            and event is not None
+        ):
+            assert {Action.BACK, Action.KEEP} & set(commands), "what is over does not go on answering"
         told = reported(book)
         state = State(status="online", device="d", trial=told)
         assert decode(encode(state), State).trial == told
@@ -117,11 +123,11 @@ def test_a_committed_model_has_passed_and_only_a_commit_or_damage_replaces_it(
 def test_a_model_that_ends_the_agent_each_time_is_gone_after_as_many_starts_as_allowed(
     happened: list[Event], most: int
 ) -> None:
-    standing = Standing(Book())
+    standing = DeploymentStatus(DeploymentRecord())
     for event in happened:
         standing, _ = apply(standing, event)
     for _ in range(most + 1):
-        standing, _ = apply(Standing(standing.book), Started(most))
+        standing, _ = apply(DeploymentStatus(standing.book), Started(most))
     assert standing.book.trial is None
 
 
@@ -129,8 +135,8 @@ def test_a_model_that_ends_the_agent_each_time_is_gone_after_as_many_starts_as_a
 def test_a_bundle_that_was_rolled_back_is_not_pulled_again_for_the_same_decision(
     happened: list[Event], pointer: ModelPointer
 ) -> None:
-    standing = Standing(Book())
+    standing = DeploymentStatus(DeploymentRecord())
     for event in happened:
         standing, _ = apply(standing, event)
     if standing.book.failed(pointer.bundle.digest, pointer.serial) is not None:
-        assert not any(isinstance(command, Fetch) for command in apply(standing, Pointed(pointer))[1])
+        assert not any(isinstance(command, FetchBundle) for command in apply(standing, Pointed(pointer))[1])

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.knowledge_graph.data import files, keys, name_normalization
-from models.knowledge_graph.data.files import Features, Masks
+from models.knowledge_graph.data.files import FeatureTable, Masks
 from models.knowledge_graph.data.graph import Graph
-from models.knowledge_graph.data.merging import Room, codes, empty, merge
+from models.knowledge_graph.data.merging import MergeRoom, codes, empty, merge
 from models.knowledge_graph.data.partition import partition
 from protocol.errors import Misconfigured
 from tests.support.graph_cases import HOUSE, SECRET, random_graph
@@ -18,7 +18,9 @@ from tests.support.graph_cases import HOUSE, SECRET, random_graph
 MANY = settings(max_examples=150, deadline=None)
 WORD = st.sampled_from(["a", "b", "c", "d", "Zo\u00eb", "Zoe\u0308", " a", "", "x\ty"])
 FACTS = st.lists(st.tuples(WORD, st.sampled_from(["r", "s", "t", "\n"]), WORD), max_size=25)
-ROOMS = st.builds(Room, entities=st.integers(0, 9), relations=st.integers(0, 4), triples=st.integers(0, 9))
+ROOMS = st.builds(
+    MergeRoom, entities=st.integers(0, 9), relations=st.integers(0, 4), triples=st.integers(0, 9)
+)
 NAME = st.text(max_size=12)
 
 
@@ -67,7 +69,7 @@ def test_every_fact_is_kept_or_counted_and_the_room_is_kept(facts, room):
 def test_features_are_those_that_came_last_of_the_entities_that_are_known(parts, facts):
     graph, rows = merge(empty(), facts)[0], 0
     for part in parts:
-        new = Features(tuple(part), np.array([*part.values()], np.float32).reshape(-1, 1))
+        new = FeatureTable(tuple(part), np.array([*part.values()], np.float32).reshape(-1, 1))
         graph, counts = merge(graph, features={"m": new})
         assert counts.rows + counts.strangers == len(part)
         rows += counts.rows
@@ -146,7 +148,7 @@ def seeds() -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as folder:
         paths = {kind: Path(folder) / kind for kind in READERS}
         files.write_triples(paths["triples"], HOUSE)
-        files.write_features(paths["features"], Features(("Zoë", "pump"), np.ones((2, 3), np.float32)))
+        files.write_features(paths["features"], FeatureTable(("Zoë", "pump"), np.ones((2, 3), np.float32)))
         files.write_masks(paths["masks"], Masks(("Zoë", "pump"), ("text",), np.ones((2, 1), np.bool_)))
         return {kind: path.read_bytes() for kind, path in paths.items()}
 

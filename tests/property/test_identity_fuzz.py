@@ -8,7 +8,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from coordinator.identity.certificates import read_certificate, requested_key
-from coordinator.identity.enrolment import Desk
+from coordinator.identity.enrolment import EnrolmentAuthority
 from protocol.enrolment import EnrolRequest, Invite, RenewRequest
 from protocol.errors import Misconfigured, Refused
 from tests.support.identity_desk import csr, make_desk, new_key, signature
@@ -54,7 +54,7 @@ def test_a_spoilt_request_is_refused(sample, changes) -> None:
 @given(changes=CHANGES)
 @example(changes=[(12, 1)])  # a version that there is not
 @example(changes=[(1996, 0)])  # the subject is no name: found out only when it is read
-def test_a_spoilt_certificate_renews_nothing(desk: Desk, sample, changes) -> None:
+def test_a_spoilt_certificate_renews_nothing(desk: EnrolmentAuthority, sample, changes) -> None:
     certificate, request, made = sample
     spoilt = spoil(certificate, changes)
     with pytest.raises(Refused):
@@ -72,7 +72,7 @@ def test_any_text_is_refused(text: str) -> None:
 
 
 @given(word=st.text(max_size=200), cut=st.integers(0, 400), at=st.integers(0, 400))
-def test_an_invite_is_whole_or_misconfigured(desk: Desk, word: str, cut: int, at: int) -> None:
+def test_an_invite_is_whole_or_misconfigured(desk: EnrolmentAuthority, word: str, cut: int, at: int) -> None:
     good = Invite(url=desk.url, ca_sha256=desk.authority.ca_sha256, token="A" * 43, device="pi-1").encode()
     for text in (word, "lichen1." + word, good[:cut], good[:at] + "x" + good[at + 1 :]):
         with contextlib.suppress(Misconfigured):
@@ -82,7 +82,7 @@ def test_an_invite_is_whole_or_misconfigured(desk: Desk, word: str, cut: int, at
 
 @given(body=st.binary(max_size=400))
 @example(b'{"certificate":"x","csr":"x","signature":"\xff"}')
-def test_a_signature_of_any_bytes_is_refused(desk: Desk, sample, body: bytes) -> None:
+def test_a_signature_of_any_bytes_is_refused(desk: EnrolmentAuthority, sample, body: bytes) -> None:
     certificate, request, _ = sample
     for text in (base64.b64encode(body).decode() or "A", body.decode("latin1") or "A"):
         with pytest.raises(Refused):

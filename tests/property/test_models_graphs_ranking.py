@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.knowledge_graph.networks.triple_scores import SCORES
-from models.knowledge_graph.training.known_answers import Known, questions
+from models.knowledge_graph.training.known_answers import KnownAnswers, questions
 from models.knowledge_graph.training.negatives import Private, Shared
 from models.knowledge_graph.training.ranking import ranks
 
@@ -36,7 +36,7 @@ def naive_rank(scores, answer, known):
 @given(graphs, graphs)
 def test_known_answers_are_those_of_a_loop(triples, others):
     known, asked_Q3, expected = (
-        Known([asked_of(triples)], ENTITIES, RELATIONS),
+        KnownAnswers([asked_of(triples)], ENTITIES, RELATIONS),
         asked_of(others),
         answers_of(triples),
     )
@@ -61,7 +61,7 @@ def test_ranks_are_those_of_a_loop_whatever_is_known_and_however_many_tie(name, 
     value_XD = torch.tensor(values, dtype=torch.float64).reshape(-1, DIM)
     e_ED, r_XC = value_XD[:ENTITIES], value_XD[ENTITIES:]
     asked_Q3, expected = asked_of(test), answers_of(known)
-    filtered = Known([asked_of(known)], ENTITIES, RELATIONS)
+    filtered = KnownAnswers([asked_of(known)], ENTITIES, RELATIONS)
     found = ranks(asked_Q3, e_ED, r_XC, score=score, known=filtered, cells=cells).tolist()
     assert len(found) == len(asked_Q3)
     for rank, (about, relation, answer) in zip(found, asked_Q3.tolist(), strict=True):
@@ -73,7 +73,7 @@ def test_ranks_are_those_of_a_loop_whatever_is_known_and_however_many_tie(name, 
 @given(st.sampled_from([Shared, Private]), graphs, graphs, st.integers(1, 9), st.integers(0, 99))
 def test_no_answer_is_ever_a_negative_and_nobody_else_is_void(kind, triples, others, count, seed):
     asked_Q3, expected = asked_of(others), answers_of(triples)
-    drawn = kind(count, Known([asked_of(triples)], ENTITIES, RELATIONS))(
+    drawn = kind(count, KnownAnswers([asked_of(triples)], ENTITIES, RELATIONS))(
         asked_Q3, torch.Generator().manual_seed(seed)
     )
     entity_QK = drawn.entity.expand(len(asked_Q3), drawn.entity.shape[-1])

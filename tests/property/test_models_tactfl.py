@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from models.contract import Update
-from models.guided import Weighing
+from models.guided import DeviceWeights
 from models.methods.tactfl.server import make_server
 from models.methods.tactfl.similarity import Likeness, floored, pushed_out
 from models.tensors import flatten
@@ -126,7 +126,7 @@ def test_a_guided_fold_agrees_to_the_bit_in_any_order_and_grouping_and_is_the_we
     items, random, data
 ):
     task, server = task_of(), make_server()
-    weighing = Weighing({ACC: {f"d{k}": weight for k, (_, weight) in enumerate(items)}})
+    weighing = DeviceWeights({ACC: {f"d{k}": weight for k, (_, weight) in enumerate(items)}})
     updates = [
         Update(UpdateHeader.model_construct(device=f"d{k}", weight=1), {f"{ACC}/w": x})
         for k, (x, _) in enumerate(items)

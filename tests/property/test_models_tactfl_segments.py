@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.methods.tactfl import losses, segments
-from models.methods.tactfl.batch import Stream
+from models.methods.tactfl.batch import StreamBatch
 
 RATES = st.floats(0.2, 400)
 SHARES = st.floats(0.125, 1)
@@ -29,7 +29,7 @@ def test_segments_are_cut_from_what_is_there_and_say_when_that_was(
     points_B = samples + torch.randint(0, before + 1, (5,), generator=generator)
     at_BL = torch.arange(samples + before).repeat(5, 1).to(torch.float64)
     gone_BL = at_BL < (samples + before - points_B)[:, None]
-    stream = Stream(at_BL.masked_fill(gone_BL, torch.nan)[:, None], points_B, samples, rate_hz)
+    stream = StreamBatch(at_BL.masked_fill(gone_BL, torch.nan)[:, None], points_B, samples, rate_hz)
     start_BG = segments.starts(stream.back_s(), length_s, share, where, generator)
     made = segments.cut(stream, start_BG, share)
     assert made.x_SCN.shape == (10, 1, segments.points(samples, share))

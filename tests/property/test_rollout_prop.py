@@ -13,19 +13,19 @@ from coordinator.rollout.model import (
     Abort,
     Begun,
     Cleared,
-    Course,
     Create,
+    DeviceReport,
     Exported,
-    Heard,
     Pause,
-    Phase,
     Resume,
-    Tick,
+    RolloutPhase,
+    RolloutState,
+    RolloutTick,
 )
 from coordinator.rollout.plan import Fact, Gates, Plan, chosen
-from coordinator.rollout.store import Book
+from coordinator.rollout.store import RolloutStore
 from coordinator.rollout.table import TABLE
-from coordinator.status.rollout_view import peek, waits
+from coordinator.status.rollout_view import read_rollouts, waits
 from protocol.errors import Refused
 from tests.support.rollouts import NOW, release, report
 
@@ -63,8 +63,8 @@ class Machine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.folder = tempfile.TemporaryDirectory()
-        self.books = [Book(Path(self.folder.name)) for _ in range(2)]
-        self.course = Course()
+        self.books = [RolloutStore(Path(self.folder.name)) for _ in range(2)]
+        self.course = RolloutState()
         self.now = NOW
 
     def teardown(self) -> None:
@@ -82,7 +82,7 @@ class Machine(RuleBasedStateMachine):
         assert seen == before, "both see what the other wrote"
         self.check(before, event)
 
-    def check(self, before: Course, event) -> None:
+    def check(self, before: RolloutState, event) -> None:
         after = self.course
         assert after.serial >= before.serial
         if after.phase is not before.phase:
@@ -92,19 +92,23 @@ class Machine(RuleBasedStateMachine):
             assert after.serial > before.serial
             assert after.stable.serial == after.serial
             self.check_stable(before, event)
-        if after.phase is Phase.COMPLETE and before.phase is Phase.OPEN:
+        if after.phase is RolloutPhase.COMPLETE and before.phase is RolloutPhase.OPEN:
             self.check_complete()
 
-    def check_stable(self, before: Course, event) -> None:
+    def check_stable(self, before: RolloutState, event) -> None:
         """Nothing is ever everybody's but by the mode, at the first start, or after all stages."""
         after = self.course
         if before.stable is not None and after.stable.release == before.stable.release:
             return
         by_mode = after.phase is before.phase and (
             isinstance(event, (Exported, Begun))
-            or (isinstance(event, Tick) and before.waiting is not None and before.waiting.mode == "newest")
+            or (
+                isinstance(event, RolloutTick)
+                and before.waiting is not None
+                and before.waiting.mode == "newest"
+            )
         )
-        passed = before.phase is Phase.OPEN and after.phase is Phase.COMPLETE
+        passed = before.phase is RolloutPhase.OPEN and after.phase is RolloutPhase.COMPLETE
         assert by_mode or passed
 
     def check_complete(self) -> None:
@@ -133,12 +137,12 @@ class Machine(RuleBasedStateMachine):
             told = None
             if member is not None and phase:
                 told = report(rollout.release, member.serial if lately else 1, phase)
-            heard[name] = Heard(online=online, trial=told)
+            heard[name] = DeviceReport(online=online, trial=told)
         fleet = {
             name: Fact(online=heard[name].online, labels={"site": "barn"} if name > "c" else {})
             for name in NAMES
         }
-        self.play(Tick(heard=heard, fleet=fleet), by)
+        self.play(RolloutTick(heard=heard, fleet=fleet), by)
 
     @rule()
     def the_operator_lets_it_go_on(self) -> None:
@@ -149,7 +153,7 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def what_is_on_disk_is_what_was_decided(self) -> None:
         assert self.books[1].course() == self.course
-        assert peek(Path(self.folder.name))[0] == self.course
+        assert read_rollouts(Path(self.folder.name))[0] == self.course
 
     @invariant()
     def every_wait_is_said(self) -> None:

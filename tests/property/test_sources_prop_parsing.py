@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.sources.iio.scan_format import Element, Layout, ScanType
+from edge_agent.sources.iio.scan_format import Element, ScanLayout, ScanType
 from edge_agent.sources.payloads import BadPayload, at, dotted, loads, number, parse_path, seconds
-from edge_agent.sources.serial.line_formats import Reader, SerialModality
+from edge_agent.sources.serial.line_formats import LineReader, SerialModality
 from edge_agent.sources.serial.line_splitter import Lines
 
 
@@ -29,7 +29,7 @@ def types(draw):
 @given(st.lists(types(), min_size=1, max_size=6), st.data())
 def test_what_a_driver_packs_is_what_is_read(chosen, data):
     """Against a packing of one number at a time, with noise in the bits that do not count."""
-    layout = Layout(Element(f"c{i}", i, one) for i, one in enumerate(chosen))
+    layout = ScanLayout(Element(f"c{i}", i, one) for i, one in enumerate(chosen))
     scan, wanted = bytearray(data.draw(st.binary(min_size=layout.size, max_size=layout.size))), {}
     for i, one in enumerate(chosen):
         half = 1 << (one.bits - 1)
@@ -50,7 +50,7 @@ def test_what_a_driver_packs_is_what_is_read(chosen, data):
 
 @given(st.lists(types(), min_size=1, max_size=8))
 def test_elements_do_not_overlap_and_each_lies_on_its_own_size(chosen):
-    layout = Layout(Element(f"c{i}", i, one) for i, one in enumerate(chosen))
+    layout = ScanLayout(Element(f"c{i}", i, one) for i, one in enumerate(chosen))
     end = 0
     for i, one in enumerate(chosen):
         at_ = layout.offsets[f"c{i}"]
@@ -80,7 +80,7 @@ def test_lines_do_not_depend_on_how_the_bytes_are_cut_and_stay_bounded(blocks, l
 
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=6))
 def test_columns_that_were_printed_are_read_back(values):
-    reader = Reader({"m": SerialModality(columns=tuple(range(len(values))))}, "csv", ",", {})
+    reader = LineReader({"m": SerialModality(columns=tuple(range(len(values))))}, "csv", ",", {})
     line = ",".join(repr(value) for value in values).encode()
     np.testing.assert_array_equal(reader.rows(line)["m"][0], np.array(values, np.float32))
 
@@ -89,7 +89,7 @@ def test_columns_that_were_printed_are_read_back(values):
 def test_a_line_of_garbage_is_a_row_or_refused(line, kind):
     where = {"paths": ("a.b",)} if kind == "json" else {"columns": (1,)}
     with suppress(BadPayload):
-        rows = Reader({"m": SerialModality(**where)}, kind, ",", {}).rows(line)
+        rows = LineReader({"m": SerialModality(**where)}, kind, ",", {}).rows(line)
         assert all(values.shape == (1, 1) for values in rows.values())
 
 

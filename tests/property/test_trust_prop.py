@@ -5,7 +5,7 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_agent.trust.trusted_metadata import Trusted
+from edge_agent.trust.trusted_metadata import TrustedMetadata
 from edge_agent.trust.trusted_time import time_known
 from protocol import messages
 from protocol.errors import Refused
@@ -25,7 +25,7 @@ PIECES = [
     *((role, getattr(one, role)) for one in RELEASES for role in ("timestamp", "snapshot", "targets")),
     ("targets", release(3, targets=(9,)).targets),
 ]
-FIRST = Trusted.begin(root())
+FIRST = TrustedMetadata.begin(root())
 scalars = st.none() | st.booleans() | st.integers(-(10**20), 10**20) | st.text(max_size=8)
 values = st.recursive(
     scalars,
@@ -53,7 +53,7 @@ def test_what_is_trusted_never_goes_back_while_its_keys_stay(steps):
         assert new.root.said.version >= trusted.root.said.version
         if new.epoch == trusted.epoch:
             assert all(a >= b for a, b in zip(marks(new), marks(trusted), strict=True))
-        trusted = Trusted.decode(new.encode())
+        trusted = TrustedMetadata.decode(new.encode())
         assert trusted == new
     runs = []
     for one in RELEASES:

@@ -11,7 +11,13 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from lichen_lab.simulation.deterministic.machine.node import Node
-from lichen_lab.simulation.deterministic.scenario.scenario import COORDINATOR, Fault, Kind, Weather, draw
+from lichen_lab.simulation.deterministic.scenario.scenario import (
+    COORDINATOR,
+    FaultKind,
+    ScheduledFault,
+    Weather,
+    draw,
+)
 from lichen_lab.simulation.deterministic.world import run_seed
 
 ROOT = Path(__file__).parents[2]
@@ -64,7 +70,9 @@ def test_world_updates_that_rot_after_their_receipt_are_reported_and_asked_for_a
         drawn = draw(seed)
         wanted = {"deadline_s": 60.0, "quorum": 1.0, "devices_per_round": None}
         rounds = drawn.rounds.model_copy(update=wanted)
-        early = Fault(1.0, Kind.ROT, COORDINATOR)  # nothing is there yet: the first frame that comes is hit
+        early = ScheduledFault(
+            1.0, FaultKind.ROT, COORDINATOR
+        )  # nothing is there yet: the first frame that comes is hit
         calm = replace(drawn, rounds=rounds, faults=(early,), weather=Weather(0.01), train_s=8.0)
         outcome = run_seed(seed, scenario=calm)
         assert not outcome.violation, "\n".join([outcome.violation, *outcome.trace])
@@ -76,8 +84,10 @@ def test_world_a_task_that_nobody_can_finish_is_seen(monkeypatch) -> None:
     """Liveness is checked: with a disk that stays full the world says what it waits for."""
     monkeypatch.setattr("lichen_lab.simulation.deterministic.world.PATIENCE_S", 60.0)
     monkeypatch.setattr(Node, "trouble", lambda node, _code: setattr(node, "_trouble", errno.ENOSPC))
-    full = Fault(0.1, Kind.DISK_FULL, COORDINATOR, 1.0)
-    calm = replace(draw(3), faults=(full, Fault(0.2, Kind.KILL, COORDINATOR, 0.1)), weather=Weather(0.01))
+    full = ScheduledFault(0.1, FaultKind.DISK_FULL, COORDINATOR, 1.0)
+    calm = replace(
+        draw(3), faults=(full, ScheduledFault(0.2, FaultKind.KILL, COORDINATOR, 0.1)), weather=Weather(0.01)
+    )
     outcome = run_seed(3, scenario=calm)
     assert "and still" in outcome.violation
 
@@ -85,4 +95,4 @@ def test_world_a_task_that_nobody_can_finish_is_seen(monkeypatch) -> None:
 def test_world_seeds_differ() -> None:
     assert len({draw(seed).faults for seed in range(50)}) == 50
     kinds = {fault.kind for seed in range(200) for fault in draw(seed).faults}
-    assert kinds == set(Kind), "every kind of fault is drawn"
+    assert kinds == set(FaultKind), "every kind of fault is drawn"

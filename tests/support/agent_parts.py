@@ -10,34 +10,34 @@ from edge_agent.messaging.outbox import Outbox
 from edge_agent.messaging.round_metrics import RoundMetrics
 from edge_agent.messaging.state_reporter import StateReporter
 from edge_agent.storage import AgentStorage
-from edge_agent.tasks.workspace import Standing
+from edge_agent.tasks.workspace import Readiness
 from edge_agent.training.learner import Learner
-from edge_agent.training.round_ledger import Ledger
-from edge_agent.windows.collector import Collector, Judged
+from edge_agent.training.round_ledger import RoundLedger
+from edge_agent.windows.collector import Collector, ScoredWindows
 from models.contract import Profile
 from runtime.clock import Clock, ManualClock, SystemClock
 from runtime.concurrency.signals import Signal
 from runtime.process.daemon import Progress
 from runtime.storage.spool import Spool
-from runtime.waits import Explained
+from runtime.waits import StatusText
 
 
 def collector_of(
     settings: AgentSettings,
     sources: list[Any],
     clock: Clock,
-    listener: Callable[[Judged], None] = lambda _: None,
+    listener: Callable[[ScoredWindows], None] = lambda _: None,
 ) -> Collector:
     return Collector(settings, sources, clock=clock, listener=listener, changed=Signal(), progress=Progress())
 
 
 def outbox_of(
-    link: Any, spool: Spool, settings: AgentSettings, ledger: Ledger | None = None, **parts: Any
+    link: Any, spool: Spool, settings: AgentSettings, ledger: RoundLedger | None = None, **parts: Any
 ) -> Outbox:
     clock = SystemClock()
-    ledger = ledger or Ledger(spool._path.parent / "rounds.json", clock)
+    ledger = ledger or RoundLedger(spool._path.parent / "rounds.json", clock)
     shared = {
-        "learning": Explained(clock, ""),
+        "learning": StatusText(clock, ""),
         "contact": Contact(clock),
         "state_wanted": Signal(),
         "changed": Signal(),
@@ -49,7 +49,7 @@ def learner_of(
     settings: AgentSettings, work: Any, storage: AgentStorage, fetcher: Any, clock: Clock, **more: Any
 ) -> Learner:
     """``work``: the present workspace."""
-    learning, contact = Explained(clock, storage.ledger.at_start()), Contact(clock)
+    learning, contact = StatusText(clock, storage.ledger.at_start()), Contact(clock)
     outbox = outbox_of(None, storage.spool, settings, storage.ledger, learning=learning, contact=contact)
     return Learner(
         settings,
@@ -72,7 +72,7 @@ def reporter_of(
     return kind(
         settings,
         link,
-        tasks=SimpleNamespace(workspace=None, misfit="", now=lambda: Standing(Profile(()), 0, {})),  # type: ignore[arg-type]
+        tasks=SimpleNamespace(workspace=None, misfit="", now=lambda: Readiness(Profile(()), 0, {})),  # type: ignore[arg-type]
         models=SimpleNamespace(digest=None, trial=None, blocked=None),
         verifier=SimpleNamespace(why=""),  # type: ignore[arg-type]
         clock=clock or ManualClock(),

@@ -13,8 +13,8 @@ from pathlib import Path
 import structlog
 
 from coordinator.config.coordinator import load_settings
-from coordinator.identity.enrolment import Desk
-from coordinator.identity.http_api.service import Office
+from coordinator.identity.enrolment import EnrolmentAuthority
+from coordinator.identity.http_api.service import EnrolmentServer
 from runtime.clock import SystemClock
 from tests.support.unit_filter import take_calls_away
 
@@ -27,8 +27,8 @@ async def main(config: Path) -> None:
         logger_factory=structlog.ReturnLoggerFactory(),
     )
     settings = load_settings(config)
-    with Desk(settings) as desk:
-        office = Office(desk, settings.identity, SystemClock())
+    with EnrolmentAuthority(settings) as desk:
+        office = EnrolmentServer(desk, settings.identity, SystemClock())
         keeping = asyncio.create_task(office.keep())
         while line := await asyncio.to_thread(sys.stdin.readline):
             desk.book.revoke(line.strip(), unknown=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from edge_agent.config.agent import AgentSettings, WindowSettings
 from edge_agent.sources.registry import open_source
-from edge_agent.windows.collector import Collector, Judged
+from edge_agent.windows.collector import Collector, ScoredWindows
 from protocol.tasks.task import Modality, Task, Window
 from runtime.clock import SystemClock
 from tests.support.agent_parts import collector_of
@@ -25,10 +25,12 @@ TASK = Task(
 
 
 @asynccontextmanager
-async def collecting(folder: Path, *tables: dict[str, Any]) -> AsyncIterator[tuple[Collector, list[Judged]]]:
+async def collecting(
+    folder: Path, *tables: dict[str, Any]
+) -> AsyncIterator[tuple[Collector, list[ScoredWindows]]]:
     """A real collector on these sources; yields it and the windows that it made."""
     clock = SystemClock()
-    seen: list[Judged] = []
+    seen: list[ScoredWindows] = []
     settings = AgentSettings(
         fleet="f",
         device="d",

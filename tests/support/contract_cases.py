@@ -9,7 +9,7 @@ from pydantic import JsonValue
 from models.contract import Blobs, ClientContext, LocalResult, Profile, Update, WindowSet
 from models.data import window_set
 from models.data.materials import Material
-from models.guided import GuidedServer, Weighing
+from models.guided import DeviceWeights, GuidedServer
 from models.registry import method
 from models.spec import MethodSpec
 from models.tensors import flatten
@@ -204,7 +204,7 @@ def labelled_of(task: Task) -> WindowSet:
     return windows_of(task, seed=77, count=60, missing=0.2)
 
 
-def weighed(spec: MethodSpec, task: Task, state: Blobs, updates: list[Update]) -> Weighing:
+def weighed(spec: MethodSpec, task: Task, state: Blobs, updates: list[Update]) -> DeviceWeights:
     """What the coordinator makes of devices, looking at one update after the other."""
     trainer, labelled = spec.trainer(), labelled_of(task)
     views = {u.header.device: trainer.view(task, labelled, state, u) for u in updates}

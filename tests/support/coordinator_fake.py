@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 
 from coordinator.config.coordinator import CoordinatorSettings
-from coordinator.workers.jobs import Bundle, Lineage
+from coordinator.workers.jobs import ExportedBundle, ExportLineage
 from models.aggregation.exact_sums import FixedPointSum
 from models.contract import Blobs, Evaluation, Update
 from models.tensors import apply, check_names, check_tensor, flatten, shapes, unflatten
@@ -112,9 +112,11 @@ class TinyJobs:
         ann = {"accuracy": 0.5, "macro_f1": 0.75, "windows": 2.0}
         return Evaluation(metrics, [[1, 0], [0, 1]], {"group": {"ann": ann}})
 
-    async def export(self, state: Blobs, lineage: Lineage) -> Bundle:
+    async def export(self, state: Blobs, lineage: ExportLineage) -> ExportedBundle:
         self._say("export")
-        return Bundle(b"bundle" + str(lineage.version).encode() + state["head"]["head/w"].tobytes(), {})
+        return ExportedBundle(
+            b"bundle" + str(lineage.version).encode() + state["head"]["head/w"].tobytes(), {}
+        )
 
     async def features(self) -> dict[str, bytes]:
         self._say("features")

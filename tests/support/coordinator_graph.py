@@ -5,7 +5,7 @@ from hashlib import sha256
 
 import numpy as np
 
-from coordinator.workers.jobs import Bundle
+from coordinator.workers.jobs import ExportedBundle
 from models.contract import Evaluation, Tensors
 from models.knowledge_graph.data import keys as hashes
 from models.knowledge_graph.data.keys import KEY_BYTES
@@ -64,7 +64,7 @@ class GraphJobs(TinyJobs):
     async def export(self, state, lineage):
         self._say("export")
         self.exported.append(tuple(sorted(state)))
-        return Bundle(f"bundle {lineage.version} {lineage.metrics}".encode(), {})
+        return ExportedBundle(f"bundle {lineage.version} {lineage.metrics}".encode(), {})
 
 
 def things(*names: str) -> np.ndarray:

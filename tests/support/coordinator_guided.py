@@ -6,7 +6,7 @@ import numpy as np
 
 from coordinator.aggregation.fold import read_update
 from models.aggregation.exact_sums import FixedPointSum
-from models.guided import Weighing
+from models.guided import DeviceWeights
 from models.tensors import apply, flatten, shapes, unflatten
 from protocol.errors import Reason, Refused
 from tests.support.coordinator_fake import TinyJobs, TinyServer
@@ -43,7 +43,7 @@ class Guided(TinyServer):
         weights = {device: value / sum(raw.values()) for device, value in raw.items()}
         alike = {a: {b: 1.0 if a == b else 1.0 / (1.0 + abs(seen[a] - seen[b])) for b in seen} for a in seen}
         out = tuple(f"{d} is pushed out: raise floor" for d, w in weights.items() if w * len(seen) < 0.5)
-        return Weighing({PART: weights}, {PART: alike}, out)
+        return DeviceWeights({PART: weights}, {PART: alike}, out)
 
     def open_guided(self, _task, _round, state, weighing):
         return GuidedFold(state, weighing.weights[PART])

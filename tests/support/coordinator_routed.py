@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from coordinator.workers.jobs import Bundle
+from coordinator.workers.jobs import ExportedBundle
 from models.tensors import flatten
 from protocol.errors import Misconfigured, Reason, Refused
 from tests.support.coordinator_fake import TinyJobs, TinyServer
@@ -61,4 +61,4 @@ class PartJobs(TinyJobs):
             raise self.error(f"{min(broken)} is broken")
         self.exported.append(tuple(state))
         assert set(flatten(state)) == {f"{name}/w" for name in state}
-        return Bundle(f"{lineage.version} {sorted(state)}".encode(), {})
+        return ExportedBundle(f"{lineage.version} {sorted(state)}".encode(), {})

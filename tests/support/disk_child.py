@@ -32,9 +32,9 @@ def make(folder: Path) -> None:
     from coordinator.config.coordinator import load_settings, load_task  # noqa: PLC0415 - of this call alone
     from coordinator.recovery.folder_owner import own_task, rules_of  # noqa: PLC0415
     from coordinator.rollout.model import Create  # noqa: PLC0415
-    from coordinator.rollout.store import Book  # noqa: PLC0415
+    from coordinator.rollout.store import RolloutStore  # noqa: PLC0415
     from coordinator.round_machine.events import Checkpoint, RoundState  # noqa: PLC0415
-    from coordinator.storage.database import Store  # noqa: PLC0415
+    from coordinator.storage.database import Database  # noqa: PLC0415
     from tests.support.rollouts import plan, release  # noqa: PLC0415
 
     settings = load_settings(folder / "coordinator.toml")
@@ -43,7 +43,7 @@ def make(folder: Path) -> None:
         assert call(["coordinator", *words, "-c", config])[0] == 0
     assert call(["device", "invite", "-c", config])[0] == 0
     task, _ = load_task(settings)
-    store, book = Store(settings.state_dir / BOOKS[0]), Book(settings.state_dir)
+    store, book = Database(settings.state_dir / BOOKS[0]), RolloutStore(settings.state_dir)
     own_task(store, task, settings)
     store.append(Checkpoint(state=RoundState(), rules=rules_of(task, settings)), time.time())
     book.play(Create(release=release(1), plan=plan()), time.time())

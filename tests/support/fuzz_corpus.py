@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from edge_agent.trust.trusted_metadata import Trusted
+from edge_agent.trust.trusted_metadata import TrustedMetadata
 from lichen_lab.benchmarks.support.hostile_updates import ATTACKS
 from protocol import messages
 from protocol.bundle import BundleManifest, Completion, pack
@@ -252,7 +252,7 @@ def trust() -> Iterator[tuple[str, str, bytes]]:
     yield "timestamp", "first.json", one.timestamp
     yield "snapshot", "first.json", one.snapshot
     yield "targets", "first.json", one.targets
-    yield "trusted", "all.json", signing.fed(Trusted.begin(first), one).encode()
+    yield "trusted", "all.json", signing.fed(TrustedMetadata.begin(first), one).encode()
     graphs = {"acc": BlobRef(digest=DIGEST, size=9)}
     offer = Offer(task="t", round=2, base=DIGEST, base_size=99, closes_in_s=1.0, graphs=graphs)
     yield "signed_offer", "graphs.json", signing.signed_offer(offer).signed.encode()

@@ -11,13 +11,13 @@ from coordinator.aggregation.fold import limits_for
 from coordinator.identity.certificates import read_certificate, requested_key
 from edge_agent.identity.keys import certificates_pem
 from edge_agent.training.round_ledger import _read as read_ledger
-from edge_agent.trust.trusted_metadata import Trusted
+from edge_agent.trust.trusted_metadata import TrustedMetadata
 from models import tensors
 from models.data import window_set
 from models.data.streams.recording import read as read_recording
 from models.knowledge_graph.data import embedding_tables, keyed
 from models.knowledge_graph.data import files as graph_files
-from models.knowledge_graph.data.text_features import Encoder
+from models.knowledge_graph.data.text_features import TextEncoder
 from models.methods.disentafl.messages import parse as parse_disentafl
 from models.methods.qqr.messages import parse as parse_qqr
 from models.methods.tactfl.messages import parse as parse_tactfl
@@ -113,11 +113,11 @@ DECODERS: Mapping[str, Decoder] = {
     "renewal": _model(RenewRequest),
     "answer": _model(EnrolAnswer),
     "refusal": _model(EnrolRefusal),
-    "root": lambda data: (read_role(Root, data), Trusted.begin(data)),
+    "root": lambda data: (read_role(Root, data), TrustedMetadata.begin(data)),
     "timestamp": lambda data: read_role(Timestamp, data),
     "snapshot": lambda data: read_role(Snapshot, data),
     "targets": lambda data: read_role(Targets, data),
-    "trusted": Trusted.decode,
+    "trusted": TrustedMetadata.decode,
     "signed_task": lambda data: read_signed(SignedTask, _text(data)),
     "signed_offer": lambda data: read_signed(SignedOffer, _text(data)),
     "csr": lambda data: requested_key(_text(data)),
@@ -137,7 +137,7 @@ DECODERS: Mapping[str, Decoder] = {
     "graph_keyed": _in_file(".npz", lambda path: keyed.load(path, fuzz_rows.TASK)),
     "graph_tables": _in_file(".npz", lambda path: embedding_tables.tables(tensors.read_npz(path))),
     "mmfed3_hide": fuzz_rows.taken,
-    "text_encoder": _in_file(".npz", Encoder.load),
+    "text_encoder": _in_file(".npz", TextEncoder.load),
 }
 
 

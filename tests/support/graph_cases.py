@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from models.knowledge_graph.data.files import Features, Triple
+from models.knowledge_graph.data.files import FeatureTable, Triple
 from models.knowledge_graph.data.graph import Graph
 from models.knowledge_graph.data.merging import empty, merge
 
@@ -22,9 +22,9 @@ def house(**features: dict[str, list[float]]) -> Graph:
     return merge(empty(), HOUSE, {name: named(values) for name, values in features.items()})[0]
 
 
-def named(values: dict[str, list[float]]) -> Features:
+def named(values: dict[str, list[float]]) -> FeatureTable:
     """Features by the entity's name."""
-    return Features(tuple(values), np.array([*values.values()], np.float32))
+    return FeatureTable(tuple(values), np.array([*values.values()], np.float32))
 
 
 def random_graph(entities: int = 60, relations: int = 12, triples: int = 500, seed: int = 0) -> Graph:

@@ -9,7 +9,7 @@ import numpy as np
 
 from edge_agent.config.agent import AgentSettings, GraphSettings, InferSettings
 from edge_agent.identity.fleet_secret import secret_path
-from edge_agent.knowledge_graph.reader import GraphReader, Snapshot
+from edge_agent.knowledge_graph.reader import GraphReader, GraphSnapshot
 from edge_agent.tasks.private_tensors import PrivateTensors
 from models.knowledge_graph.data.embedding_tables import Tables
 from models.knowledge_graph.data.files import write_triples
@@ -45,7 +45,7 @@ def settings_of(folder: Path, **infer: object) -> AgentSettings:
     return settings
 
 
-def snapshot_of(settings: AgentSettings, task: Task = TASK) -> Snapshot:
+def snapshot_of(settings: AgentSettings, task: Task = TASK) -> GraphSnapshot:
     """The graph as its files are now."""
     assert settings.graph is not None
     found = GraphReader(settings.graph, secret_path(settings), task, ()).look(0.0)
@@ -53,7 +53,7 @@ def snapshot_of(settings: AgentSettings, task: Task = TASK) -> Snapshot:
     return found
 
 
-def tables_of(snapshot: Snapshot, learned: str, *, dim: int = D, seed: int = 0) -> Tables:
+def tables_of(snapshot: GraphSnapshot, learned: str, *, dim: int = D, seed: int = 0) -> Tables:
     """Embeddings by which ``learned`` always leads to the entity after its head; the rows in another order.
 
     Entities lie on a line, in the order of the graph: entity e is e steps away from the first one.

@@ -16,9 +16,9 @@ from cryptography.x509.oid import NameOID
 
 from coordinator.config.coordinator import CoordinatorSettings
 from coordinator.identity.authority import Authority
-from coordinator.identity.enrolment import Desk
-from coordinator.identity.http_api.service import Office
-from coordinator.identity.paths import Places
+from coordinator.identity.enrolment import EnrolmentAuthority
+from coordinator.identity.http_api.service import EnrolmentServer
+from coordinator.identity.paths import IdentityPaths
 from runtime.clock import SystemClock
 from tests.support.brokers import HOST, free_port
 
@@ -32,11 +32,11 @@ def settings(folder: Path, **identity: object) -> CoordinatorSettings:
     )
 
 
-def make_desk(folder: Path, wall=None, **identity: object) -> Desk:
+def make_desk(folder: Path, wall=None, **identity: object) -> EnrolmentAuthority:
     chosen = settings(folder, **identity)
     given = {} if wall is None else {"wall": wall}
-    Authority.create(Places.of(chosen).authority, FLEET, ["localhost", HOST], **given)
-    return Desk(chosen, **given)
+    Authority.create(IdentityPaths.of(chosen).authority, FLEET, ["localhost", HOST], **given)
+    return EnrolmentAuthority(chosen, **given)
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
@@ -73,7 +73,7 @@ class Answered:
 class Client:
     """Speaks to the service over TLS, byte by byte where wanted."""
 
-    def __init__(self, office: Office, desk: Desk) -> None:
+    def __init__(self, office: EnrolmentServer, desk: EnrolmentAuthority) -> None:
         self.office = office
         self.desk = desk
         self.port = office.door.port
@@ -116,7 +116,7 @@ def parsed(data: bytes) -> Answered:
 async def service(folder: Path, wall=None, **identity: object) -> AsyncIterator[Client]:
     """The enrolment service, running."""
     with make_desk(folder, wall, **identity) as desk:
-        office = Office(desk, settings(folder, **identity).identity, SystemClock())
+        office = EnrolmentServer(desk, settings(folder, **identity).identity, SystemClock())
         tasks = [asyncio.create_task(office.serve()), asyncio.create_task(office.keep())]
         try:
             yield Client(office, desk)

@@ -8,7 +8,7 @@ from urllib.parse import quote
 from coordinator.identity import certificates
 from coordinator.identity.authority import Authority
 from edge_agent.identity import keys
-from edge_agent.identity.files import Folder, Identity
+from edge_agent.identity.files import Identity, IdentityFiles
 from runtime.settings.load import MqttSettings, TlsSettings
 from tests.support.links import quick
 
@@ -91,9 +91,9 @@ class Pki:
 
     def enrolled(
         self, state_dir: Path, name: str, url: str = "https://127.0.0.1:1", days: float = 90.0
-    ) -> Folder:
+    ) -> IdentityFiles:
         """As ``lichen agent enroll`` leaves it behind."""
-        folder = Folder(state_dir / "identity")
+        folder = IdentityFiles(state_dir / "identity")
         folder.make()
         shown = self.device(name, days)
         folder.write(folder.authority, self.ca.read_bytes())

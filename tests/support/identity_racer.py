@@ -9,13 +9,13 @@ import sys
 import time
 from pathlib import Path
 
-from coordinator.identity.store import Book
+from coordinator.identity.store import IdentityStore
 from protocol.errors import Refused
 
 
 def main() -> None:
     folder, key = sys.argv[1:]
-    with Book(Path(folder)) as book:
+    with IdentityStore(Path(folder)) as book:
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         plan = json.loads(sys.stdin.readline())

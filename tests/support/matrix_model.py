@@ -8,7 +8,7 @@ import pytest
 from lichen_lab.benchmarks.fault_injection import matrix_runner
 from lichen_lab.benchmarks.fault_injection.faults import FAULTS
 from lichen_lab.benchmarks.fault_injection.matrix import DEVICES
-from lichen_lab.benchmarks.fault_injection.matrix_results import Row
+from lichen_lab.benchmarks.fault_injection.matrix_results import MatrixRow
 from lichen_lab.benchmarks.fault_injection.steps import STEPS
 from tests.support.brokers import require_mosquitto
 
@@ -23,7 +23,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return kept
 
 
-def survives(name: str, model: Path) -> Row:
+def survives(name: str, model: Path) -> MatrixRow:
     """The fault at every step: each round ends, and nothing that was acknowledged is lost."""
     require_mosquitto()
     row = matrix_runner.run(FAULTS[name], model)

@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from weakref import WeakKeyDictionary
 
-from edge_agent.inference.onnx_models.observation import Seen
+from edge_agent.inference.onnx_models.observation import BatchObservation
 from edge_agent.inference.service import Inference, Publish
 
-OBSERVED: WeakKeyDictionary[Inference, list[Seen]] = WeakKeyDictionary()
+OBSERVED: WeakKeyDictionary[Inference, list[BatchObservation]] = WeakKeyDictionary()
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from lichen_lab.benchmarks.studies.qqr.settings import One, Outcome, evaluated
-from lichen_lab.simulation.data.access.split import Split
+from lichen_lab.simulation.data.access.split import DataSplit
 from models.contract import WindowSet
 from protocol.errors import Misconfigured
 
@@ -55,7 +55,7 @@ def refused_in_seed_1(one: One) -> Outcome:
     return made_up(one)
 
 
-def made_split(people: tuple[int, ...], seed: int, each: int = 10) -> Split:
+def made_split(people: tuple[int, ...], seed: int, each: int = 10) -> DataSplit:
     """Windows of six classes that tell themselves by frequency; ``each`` of a class and person."""
     rng = np.random.default_rng(seed)
     person_B = np.repeat(np.array(people, np.int64), 6 * each)
@@ -68,7 +68,7 @@ def made_split(people: tuple[int, ...], seed: int, each: int = 10) -> Split:
     }
     count = len(y_B)
     windows = WindowSet(x, np.ones((count, 2), np.bool_), np.ones((count, 2), np.float32), y_B)
-    return Split(windows, person_B)
+    return DataSplit(windows, person_B)
 
 
 def tiny(one: One, **flow: object) -> One:

@@ -1,6 +1,6 @@
 """The demo's last act as it should be: two watches, a bad model that is dropped, a good one that is kept."""
 
-from lichen_lab.demo.rollout.results import Move, Release, RolloutStory, Said, Watcher
+from lichen_lab.demo.rollout.results import DemoRelease, Move, RolloutStory, Said, Watcher
 
 FIRST, BAD, GOOD = 2, 5, 4
 
@@ -17,9 +17,15 @@ def rows(*stretches: tuple[float, float, int], right: bool = True) -> list[Said]
 def rolled_out() -> RolloutStory:
     """A story of which every check holds."""
     story = RolloutStory([Watcher("physcia", 7, "lab"), Watcher("ramalina", 10, "clinic")], "physcia", FIRST)
-    story.first = Release(FIRST, "half", "lichen rollout create --version 2", 9.0, 10.0, "complete", "2 of 2")
-    story.bad = Release(BAD, "shuffled", "lichen rollout create --bundle b", 12.0, 20.0, "failed", "it erred")
-    story.good = Release(GOOD, "all", "lichen rollout create --version 4", 22.0, 45.0, "complete", "2 of 2")
+    story.first = DemoRelease(
+        FIRST, "half", "lichen rollout create --version 2", 9.0, 10.0, "complete", "2 of 2"
+    )
+    story.bad = DemoRelease(
+        BAD, "shuffled", "lichen rollout create --bundle b", 12.0, 20.0, "failed", "it erred"
+    )
+    story.good = DemoRelease(
+        GOOD, "all", "lichen rollout create --version 4", 22.0, 45.0, "complete", "2 of 2"
+    )
     story.said = {
         "physcia": [
             *rows((10, 13, FIRST)),

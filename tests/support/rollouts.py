@@ -8,7 +8,7 @@ from typing import Any
 from typer.testing import CliRunner
 
 from coordinator.cli.rollout import app
-from coordinator.rollout.model import Course, Heard, Piece, Release, Tick
+from coordinator.rollout.model import DeviceReport, Release, ReleaseBundle, RolloutState, RolloutTick
 from coordinator.rollout.plan import Fact, Plan
 from coordinator.rollout.table import apply
 from protocol.frames.frame import digest
@@ -21,7 +21,7 @@ NOW = 1_800_000_000.0
 def release(version: int, content: bytes = b"") -> Release:
     data = content or f"bundle {version}".encode()
     ref = BlobRef(digest=digest(data), size=len(data))
-    return Release(version=version, pieces=(Piece(version=version, bundle=ref),))
+    return Release(version=version, pieces=(ReleaseBundle(version=version, bundle=ref),))
 
 
 def plan(**changes: object) -> Plan:
@@ -44,11 +44,11 @@ class Fleet:
     """Devices in a play with the machine: they say what they are told to say."""
 
     def __init__(self, *names: str, labels: dict[str, dict[str, str]] | None = None) -> None:
-        self.course = Course()
+        self.course = RolloutState()
         self.now = NOW
         self.names = list(names)
         self.labels = labels or {}
-        self.said: dict[str, Heard] = {name: Heard(online=True) for name in names}
+        self.said: dict[str, DeviceReport] = {name: DeviceReport(online=True) for name in names}
         self.commands: list[object] = []
 
     def play(self, event) -> None:
@@ -60,13 +60,13 @@ class Fleet:
         fleet = {
             name: Fact(online=self.said[name].online, labels=self.labels.get(name, {})) for name in self.names
         }
-        self.play(Tick(heard=self.said, fleet=fleet))
+        self.play(RolloutTick(heard=self.said, fleet=fleet))
 
     def says(self, name: str, phase: str, why: str = "", **measures: float) -> None:
         rollout = self.course.rollout
         member = rollout.members[name]
         told = report(rollout.release, member.serial, phase, why, **measures)
-        self.said[name] = Heard(online=True, model=told.bundle, trial=told)
+        self.said[name] = DeviceReport(online=True, model=told.bundle, trial=told)
 
     def phase(self) -> str:
         return self.course.phase.value

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from edge_agent.config.agent import InferSettings
-from edge_agent.inference.onnx_models.observation import Seen
+from edge_agent.inference.onnx_models.observation import BatchObservation
 from edge_agent.inference.service import Inference
 from edge_agent.inference.serving import model_server as servant
-from edge_agent.inference.serving.codec import Reader, send
-from edge_agent.inference.serving.zygote_client import Ready, Zygote
-from edge_agent.windows.collector import Judged
+from edge_agent.inference.serving.codec import MessageReader, send
+from edge_agent.inference.serving.zygote_client import Ready, ZygoteClient
+from edge_agent.windows.collector import ScoredWindows
 from edge_agent.windows.quality.meter import REASONS, Quality
 from models.data.streams.windows import Windows
 from protocol.bundle import unpack
@@ -44,7 +44,7 @@ def other(bias: float = 5.0, version: int = 2) -> bytes:
     return bundle(TASK, version, content=tiny_onnx(TASK, bias=bias))
 
 
-def judged(count: int = 3, seed: int = 0) -> Judged:
+def judged(count: int = 3, seed: int = 0) -> ScoredWindows:
     rng = np.random.default_rng(seed)
     x = {
         m.name: rng.standard_normal((count, m.channels, TASK.samples(m.name))).astype(np.float32)
@@ -53,22 +53,22 @@ def judged(count: int = 3, seed: int = 0) -> Judged:
     covered = {name: np.ones((count, TASK.samples(name)), bool) for name in NAMES}
     windows = Windows(np.arange(count) * 1.28, x, covered, np.ones((count, 2), bool), np.arange(count) % 3)
     quality = Quality(np.ones((count, 2), np.float32), np.zeros((count, 2, len(REASONS)), bool))
-    return Judged(TASK, windows, quality, SystemClock().now())
+    return ScoredWindows(TASK, windows, quality, SystemClock().now())
 
 
-def probabilities(batch: Judged, bias: float = 0.0) -> np.ndarray:
+def probabilities(batch: ScoredWindows, bias: float = 0.0) -> np.ndarray:
     """What ``tiny_onnx`` says."""
     mean_B = batch.windows.x[NAMES[0]][:, 0].mean(axis=1) + bias
     logits = mean_B[:, None] * np.linspace(1, -1, 3)
     return np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
 
 
-def watched(inference: Inference) -> list[Seen]:
+def watched(inference: Inference) -> list[BatchObservation]:
     """What :func:`tests.support.predicting.predicting` observes of it."""
     return OBSERVED.setdefault(inference, [])
 
 
-def inference(zygote: Zygote | None = None, **changes: Any) -> Inference:
+def inference(zygote: ZygoteClient | None = None, **changes: Any) -> Inference:
     return Inference(InferSettings(**changes), SystemClock(), None, zygote)
 
 
@@ -87,7 +87,7 @@ def own_bytes(pid: int | None) -> int:
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Anonymous:"))
 
 
-class InThreads(Zygote):
+class InThreads(ZygoteClient):
     """Its servants are threads of this process: quick to start, and open to a test's hands."""
 
     async def servant(self) -> tuple[int, socket.socket]:
@@ -106,7 +106,7 @@ class InThreads(Zygote):
         """They see the socket close."""
 
 
-class Liar(Zygote):
+class Liar(ZygoteClient):
     """Its servants open any model, and then say what they are told to."""
 
     def __init__(self, say: Callable[[socket.socket], None], opened: dict[str, Any] | None = None) -> None:
@@ -125,7 +125,7 @@ class Liar(Zygote):
 
     def _live(self, sock: socket.socket) -> None:
         with sock, contextlib.suppress(OSError):  # the agent has heard enough
-            reader = Reader(sock)
+            reader = MessageReader(sock)
             reader.message()
             send(sock, self._opened, {})
             while reader.message() is not None:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from edge_agent.config.agent import DeploySettings, TrialSettings
-from edge_agent.deployment.service import Deployment
+from edge_agent.deployment.service import DeploymentService
 from protocol.errors import Transient
 from protocol.messages import BlobRef, ModelPointer
 from protocol.rollout import Trial
@@ -72,7 +72,7 @@ class Device:
         self.shelf = Shelf(shelf)
         self.work: Any = SimpleNamespace(task=TASK, modalities=TASK.modality_names)
         self.changes = Changes()
-        self.deployment = Deployment(
+        self.deployment = DeploymentService(
             self.folder,
             self.shelf,  # type: ignore[arg-type]  # a shelf is as good as a fetcher here
             self.runner,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from edge_agent.inference.onnx_models.observation import Seen
+from edge_agent.inference.onnx_models.observation import BatchObservation
 from edge_agent.inference.onnx_models.window_model import read_manifest
 from protocol.bundle import BundleManifest, unpack
 from protocol.errors import Reason, Refused
@@ -48,7 +48,7 @@ class FakeRunner:
     def __post_init__(self) -> None:
         self.available = True
         self.off_because = "no model yet"
-        self.observe: Callable[[Seen], None] = lambda _: None
+        self.observe: Callable[[BatchObservation], None] = lambda _: None
         self.model: FakeModel | None = None
         self.beside: FakeModel | None = None
         self.loaded: list[str] = []
@@ -88,7 +88,7 @@ class FakeRunner:
         assert self.model is not None
         shadow = self.beside is not None
         told = said if before is None else before
-        seen = Seen(
+        seen = BatchObservation(
             self.model.digest,
             self.model.manifest,
             max(1, len(said)),

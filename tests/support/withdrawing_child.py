@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from coordinator.app import open_coordinator
-from coordinator.messaging.receipts import Teller
+from coordinator.messaging.receipts import ReceiptSender
 from lichen_lab.simulation.deterministic.scenario.toy_method import ToyJobs, server_half, toy_task
 from protocol.tasks.task import Rounds, Task, Uplink
 from runtime import logs
@@ -34,7 +34,7 @@ def task() -> Task:
     return toy_task(Rounds(count=1, min_devices=2, deadline_s=600.0, min_windows=1), Uplink(), 1)
 
 
-class Dying(Teller):
+class Dying(ReceiptSender):
     def refuse(self, *what: object) -> None:
         del what
         os.kill(os.getpid(), signal.SIGKILL)

@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from coordinator.identity.enrolment import Desk
+from coordinator.identity.enrolment import EnrolmentAuthority
 from coordinator.identity.http_api.rate_limit import Throttle, peer_of
 from protocol.base import Wire
 from protocol.enrolment import (
@@ -68,7 +68,7 @@ class EnrolmentApp:
 
     def __init__(
         self,
-        desk: Desk,
+        desk: EnrolmentAuthority,
         enrolled: Callable[[], None],
         throttle: Throttle | None = None,
         now: Callable[[], float] = time.monotonic,

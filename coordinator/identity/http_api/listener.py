@@ -58,7 +58,7 @@ class _Protocol(H11Protocol):
             self.over.set_result(None)
 
 
-class Door:
+class BoundedListener:
     """Listens, and serves an HTTP application over TLS.
 
     Args:

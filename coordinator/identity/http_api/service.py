@@ -9,9 +9,9 @@ import structlog
 from uvicorn.config import Config
 
 from coordinator.config.coordinator import IdentitySettings
-from coordinator.identity.enrolment import Desk
+from coordinator.identity.enrolment import EnrolmentAuthority
 from coordinator.identity.http_api.application import EnrolmentApp
-from coordinator.identity.http_api.listener import Door
+from coordinator.identity.http_api.listener import BoundedListener
 from protocol.errors import LichenError, Misconfigured
 from runtime.clock import Clock
 
@@ -24,7 +24,7 @@ _HEAD_BYTES: Final = 16 * 1024
 _NEXT_REQUEST_S: Final = 2
 
 
-class Office:
+class EnrolmentServer:
     """The service's two loops, as services of the daemon.
 
     Args:
@@ -37,7 +37,7 @@ class Office:
         Transient: the disk is full.
     """
 
-    def __init__(self, desk: Desk, settings: IdentitySettings, clock: Clock) -> None:
+    def __init__(self, desk: EnrolmentAuthority, settings: IdentitySettings, clock: Clock) -> None:
         self._desk = desk
         self._clock = clock
         self._wake = asyncio.Event()
@@ -48,7 +48,7 @@ class Office:
         self._context.minimum_version = ssl.TLSVersion.TLSv1_2
         self._load(desk.places.https)
         self.app = EnrolmentApp(desk, self._wake.set)
-        self.door = Door(settings.host, settings.port, self._context, as_config(self.app))
+        self.door = BoundedListener(settings.host, settings.port, self._context, as_config(self.app))
 
     def _load(self, file: Path) -> None:
         """Take certificate and key, where they changed; connections that are open keep theirs."""

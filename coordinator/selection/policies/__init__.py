@@ -1,6 +1,7 @@
 """How devices are chosen for a round: every module here with a ``POLICY``, by its name.
 
-A policy decides in pure code on what it is told (:class:`coordinator.selection.policies.base.Draw`); a
+A policy decides in pure code on what it is told
+(:class:`coordinator.selection.policies.base.SelectionInput`); a
 further one is a
 further module, and ``rounds.selection`` names it.
 """
@@ -12,13 +13,13 @@ from pkgutil import iter_modules
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from coordinator.selection.policies.base import Counts, Draw, Past, Policy, Selection
+from coordinator.selection.policies.base import Counts, PastRound, Policy, Selection, SelectionInput
 from protocol.errors import Misconfigured
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Counts", "Draw", "Past", "Policy", "Selection", "policies", "policy"]
+__all__ = ["Counts", "PastRound", "Policy", "Selection", "SelectionInput", "policies", "policy"]
 
 
 @cache

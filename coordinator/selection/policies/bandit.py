@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
-from coordinator.selection.policies.base import NEEDED, Draw, Past, Policy, Selection, everyone
+from coordinator.selection.policies.base import NEEDED, PastRound, Policy, Selection, SelectionInput, everyone
 from protocol.tasks.task import Rounds
 
 _NEGLIGIBLE: Final = 1e-3
@@ -66,7 +66,7 @@ class Arm:
     words: str
 
 
-def sums(history: Sequence[Past], discount: float) -> Sums:
+def sums(history: Sequence[PastRound], discount: float) -> Sums:
     """Add up rounds; the newest weighs 1."""
     found = Sums()
     newest = max((past.round for past in history), default=0)
@@ -109,7 +109,7 @@ def arm(device: str, route: Sequence[str], found: Sums, unknown_loss: float, exp
     return Arm(device, score, never=False, words=words)
 
 
-def rank(draw: Draw) -> list[Arm]:
+def rank(draw: SelectionInput) -> list[Arm]:
     """All candidates, the best first."""
     options = draw.rounds.bandit
     found = sums(draw.history, options.discount)
@@ -123,7 +123,7 @@ def rank(draw: Draw) -> list[Arm]:
     )  # stable: the seed decides on equals
 
 
-def choose(draw: Draw) -> Selection:
+def choose(draw: SelectionInput) -> Selection:
     """The ``draw.wanted`` devices with the largest bounds."""
     if draw.wanted is None or draw.wanted >= len(draw.candidates):
         return everyone(draw.order())
@@ -141,7 +141,7 @@ def choose(draw: Draw) -> Selection:
     return Selection(tuple(sorted(why)), why, passed)
 
 
-def _said(one: Arm, draw: Draw) -> str:
+def _said(one: Arm, draw: SelectionInput) -> str:
     asked = " (asked in vain in this round)" if one.device in draw.tried else ""
     return f"{one.words}{asked}"
 

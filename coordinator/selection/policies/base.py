@@ -14,7 +14,7 @@ NEEDED: Final = "a round needs a device that trains"
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class PastRound:
     """A round that is over, as the database knows it.
 
     Attributes:
@@ -31,7 +31,7 @@ class Past:
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
+class SelectionInput:
     """All that a choice may depend on; the same draw gives the same choice.
 
     Attributes:
@@ -53,7 +53,7 @@ class Draw:
     needed: Collection[str] = ()
     rounds: Rounds = field(default_factory=Rounds)
     routes: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    history: Sequence[Past] = ()
+    history: Sequence[PastRound] = ()
     tried: Collection[str] = ()
 
     def order(self) -> list[str]:
@@ -89,7 +89,7 @@ class Policy:
     """
 
     name: str
-    choose: Callable[[Draw], Selection]
+    choose: Callable[[SelectionInput], Selection]
     looks_back: Callable[[Rounds], int] = lambda _rounds: 0
 
 

@@ -6,7 +6,7 @@ where devices learn without labels); then, at random, as many as the task asks f
 
 from collections.abc import Collection, Sequence
 
-from coordinator.selection.policies.base import NEEDED, Counts, Draw, Policy, Selection, everyone
+from coordinator.selection.policies.base import NEEDED, Counts, Policy, Selection, SelectionInput, everyone
 
 Cell = tuple[str, int]
 _RANDOM = "drawn at random"
@@ -19,7 +19,7 @@ def cells(counts: Counts) -> frozenset[Cell]:
     )
 
 
-def choose(draw: Draw) -> Selection:
+def choose(draw: SelectionInput) -> Selection:
     """At most ``draw.wanted`` devices."""
     order, wanted, needed = draw.order(), draw.wanted, draw.needed
     if wanted is None or wanted >= len(order):

@@ -24,7 +24,7 @@ class Tls:
 
 
 @dataclass(frozen=True)
-class Asked:
+class BrokerReply:
     """What the broker answered.
 
     Attributes:
@@ -52,7 +52,7 @@ class Asked:
     running: str | None = None
 
 
-def judge(asked: Asked, settings: AgentSettings, now: float) -> list[Finding]:
+def judge(asked: BrokerReply, settings: AgentSettings, now: float) -> list[Finding]:
     """In the order in which a connection comes about; what could not be asked is said as such.
 
     Args:
@@ -97,7 +97,7 @@ def _of_the_agent(words: str) -> Finding:
     return warn(check, seen, "lichen agent status --why says more; stop the agent to have the broker asked")
 
 
-def _tls(asked: Asked, settings: AgentSettings, now: float) -> list[Finding]:
+def _tls(asked: BrokerReply, settings: AgentSettings, now: float) -> list[Finding]:
     check = "broker.tls"
     if settings.mqtt.tls is None:
         if is_loopback(asked.addresses):
@@ -125,7 +125,7 @@ def _tls(asked: Asked, settings: AgentSettings, now: float) -> list[Finding]:
     return late or [ok(check, "chain and host name are right" + (f", until {utc(until)}" if until else ""))]
 
 
-def _access(asked: Asked, settings: AgentSettings) -> list[Finding]:
+def _access(asked: BrokerReply, settings: AgentSettings) -> list[Finding]:
     check = "broker.acl"
     found: list[Finding] = []
     name = f"fleet {settings.fleet}, device {settings.device}"
@@ -151,7 +151,7 @@ def _access(asked: Asked, settings: AgentSettings) -> list[Finding]:
     return [ok(check, "its own topics are open to it, and another device's are not")]
 
 
-def _packets(asked: Asked, settings: AgentSettings) -> Finding:
+def _packets(asked: BrokerReply, settings: AgentSettings) -> Finding:
     check, chunk = "broker.packets", settings.mqtt.chunk_bytes
     if asked.own_topic:
         return warn(check, _LEFT, "mend that first")

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from edge_agent.config.agent import AgentSettings
-from edge_agent.doctor.checks.broker import Asked, Tls
+from edge_agent.doctor.checks.broker import BrokerReply, Tls
 from edge_agent.doctor.checks.running_agent import link_of
-from edge_agent.doctor.time_limit import TookTooLong, within
+from edge_agent.doctor.time_limit import TookTooLong, run_with_timeout
 from edge_agent.identity.files import folder_of
 from protocol.errors import Misconfigured, Refused, Transient
 from protocol.topics import device_filters, ping_topic
@@ -29,7 +29,7 @@ NOBODY: Final = "lichen-doctor"
 """A device that there is not: the topic that this one must not write on. Nobody subscribes to pings."""
 
 
-def probe(settings: AgentSettings, limit_s: float) -> Asked:
+def probe(settings: AgentSettings, limit_s: float) -> BrokerReply:
     """Look up, connect, shake hands, speak MQTT; stops at the first that fails.
 
     Args:
@@ -41,12 +41,14 @@ def probe(settings: AgentSettings, limit_s: float) -> Asked:
     """
     mqtt = settings.mqtt
     try:
-        found = within(limit_s, lambda: socket.getaddrinfo(mqtt.host, mqtt.port, type=socket.SOCK_STREAM))
+        found = run_with_timeout(
+            limit_s, lambda: socket.getaddrinfo(mqtt.host, mqtt.port, type=socket.SOCK_STREAM)
+        )
     except TookTooLong:
-        return Asked(reach=f"the name was not looked up in {limit_s:g} s")
+        return BrokerReply(reach=f"the name was not looked up in {limit_s:g} s")
     except (OSError, UnicodeError) as error:
-        return Asked(reach=dial_words(mqtt, error))
-    asked = Asked(tuple(dict.fromkeys(str(one[4][0]) for one in found)))
+        return BrokerReply(reach=dial_words(mqtt, error))
+    asked = BrokerReply(tuple(dict.fromkeys(str(one[4][0]) for one in found)))
     try:
         socket.create_connection((mqtt.host, mqtt.port), timeout=limit_s).close()
     except OSError as error:
@@ -94,7 +96,7 @@ def _short(mqtt: MqttSettings, limit_s: float) -> MqttSettings:
     return mqtt.model_copy(update=changed)
 
 
-async def _speak(settings: AgentSettings, asked: Asked, limit_s: float) -> Asked:
+async def _speak(settings: AgentSettings, asked: BrokerReply, limit_s: float) -> BrokerReply:
     mqtt = settings.mqtt
     name = f"agent-{settings.fleet}-{settings.device}-doctor"
     identity = Identity(name, None, mqtt.username, read_password(mqtt), tls_context(mqtt))

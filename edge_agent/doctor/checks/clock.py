@@ -19,7 +19,7 @@ _SET: Final = (
 
 
 @dataclass(frozen=True)
-class Time:
+class ClockTime:
     """Attributes.
 
     wall: unix seconds.
@@ -34,7 +34,7 @@ class Time:
     battery: bool
 
 
-def probe(settings: AgentSettings | None) -> Time:
+def probe(settings: AgentSettings | None) -> ClockTime:
     """Of this machine."""
     cert = None
     if settings is not None:
@@ -42,10 +42,10 @@ def probe(settings: AgentSettings | None) -> Time:
         cert = folder_of(settings.state_dir).pair if tls is None or tls.cert_file is None else tls.cert_file
     clock = SystemClock()
     battery = any(Path("/sys/class/rtc").glob("rtc*"))
-    return Time(clock.wall(), max(FLOOR, known_since(cert, [])), clock.synchronised(), battery)
+    return ClockTime(clock.wall(), max(FLOOR, known_since(cert, [])), clock.synchronised(), battery)
 
 
-def judge(time: Time) -> list[Finding]:
+def judge(time: ClockTime) -> list[Finding]:
     """Is it right, who keeps it right, and where does it stand after a power cut?"""
     now = utc(time.wall)
     if time.wall < time.since:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from edge_agent.config.agent import AgentSettings, read, read_task
 from edge_agent.doctor.findings import Finding, fail, ok, warn
-from edge_agent.doctor.time_limit import TookTooLong, within
+from edge_agent.doctor.time_limit import TookTooLong, run_with_timeout
 from edge_agent.knowledge_graph.watcher import check_graph
 from edge_agent.sources.registry import open_sources
 from edge_agent.tasks.config_warnings import doubts, require_output
@@ -48,7 +48,7 @@ def probe(config: Path) -> Configured:
         except Misconfigured as error:
             wrong.append(str(error))
     try:
-        found = within(_SOURCES_S, lambda: _sources(settings, config))
+        found = run_with_timeout(_SOURCES_S, lambda: _sources(settings, config))
     except Misconfigured as error:
         return Configured(settings, (*wrong, str(error)))
     except TookTooLong:

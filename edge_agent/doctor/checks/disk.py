@@ -9,7 +9,7 @@ from typing import Final
 
 from edge_agent.config.agent import AgentSettings
 from edge_agent.doctor.findings import MIB, Finding, fail, ok, warn
-from edge_agent.doctor.service_account import Person
+from edge_agent.doctor.service_account import ServiceUser
 from edge_agent.identity import fleet_secret
 from edge_agent.identity.files import folder_of
 from runtime import exit_codes
@@ -24,7 +24,7 @@ _SPARE_INODES: Final = 1000
 
 
 @dataclass(frozen=True)
-class Folder:
+class FolderUsage:
     """A folder of the agent's.
 
     Attributes:
@@ -55,7 +55,7 @@ class Folder:
     budget_bytes: int
 
 
-def probe(settings: AgentSettings, person: Person) -> list[Folder]:
+def probe(settings: AgentSettings, person: ServiceUser) -> list[FolderUsage]:
     """State and cache.
 
     Raises:
@@ -66,13 +66,13 @@ def probe(settings: AgentSettings, person: Person) -> list[Folder]:
     return [_look(key, getattr(settings, key), budget, person) for key, budget in budgets.items()]
 
 
-def _look(key: str, path: Path, budget_bytes: int, person: Person) -> Folder:
+def _look(key: str, path: Path, budget_bytes: int, person: ServiceUser) -> FolderUsage:
     there = path
     while not there.is_dir() and there != there.parent:
         there = there.parent
     status, room = there.stat(), os.statvfs(there)
     kind, options = mount_of(there.resolve(), Path("/proc/self/mountinfo").read_text(errors="replace"))
-    return Folder(
+    return FolderUsage(
         key,
         path,
         there,
@@ -110,7 +110,7 @@ def mount_of(path: Path, mountinfo: str) -> tuple[str, frozenset[str]]:
     return found
 
 
-def judge(folders: Iterable[Folder], person: Person, exposed: Iterable[str]) -> list[Finding]:
+def judge(folders: Iterable[FolderUsage], person: ServiceUser, exposed: Iterable[str]) -> list[Finding]:
     """Each folder, and ``exposed``: words for each secret that others may read."""
     found: list[Finding] = []
     for folder in folders:
@@ -138,7 +138,7 @@ def secrets_of(settings: AgentSettings) -> list[str]:
     return found
 
 
-def _access(folder: Folder, person: Person) -> list[Finding]:
+def _access(folder: FolderUsage, person: ServiceUser) -> list[Finding]:
     check, where = f"disk.{folder.key}", f"{folder.key} = {folder.path}"
     if folder.read_only:
         todo = "a disk that fails is remounted so: see dmesg; repair and mount it, then start again"
@@ -164,7 +164,7 @@ def _access(folder: Folder, person: Person) -> list[Finding]:
     return [ok(check, f"{where} is {person.name}'s to write (mode {folder.mode:04o})")]
 
 
-def _kind(folder: Folder) -> list[Finding]:
+def _kind(folder: FolderUsage) -> list[Finding]:
     if folder.key != "state_dir":
         return []
     check, where = "disk.kind", f"{folder.path} lies on {folder.kind or 'an unknown file system'}"
@@ -183,7 +183,7 @@ def _kind(folder: Folder) -> list[Finding]:
     return [ok(check, where)]
 
 
-def _room(folder: Folder) -> list[Finding]:
+def _room(folder: FolderUsage) -> list[Finding]:
     check = f"disk.space.{folder.key}"
     wanted = max(0, folder.budget_bytes - folder.used_bytes)
     words = f"{folder.free_bytes // MIB} MiB free, of which the agent may take {wanted // MIB} more"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from edge_agent.doctor.findings import Finding, fail, ok, warn
-from edge_agent.doctor.service_account import Person, group_name
+from edge_agent.doctor.service_account import ServiceUser, group_name
 from edge_agent.doctor.unit import Unit
 from runtime import exit_codes
 
@@ -21,7 +21,7 @@ _KINDS: Final = {
 
 
 @dataclass(frozen=True)
-class Node:
+class HardwareNode:
     """A device file. ``group``: its name; ``readable``: for the user that is asked about; None: not there."""
 
     path: str
@@ -32,7 +32,9 @@ class Node:
     """``source[2]``, or empty where no source names it."""
 
 
-def probe(sources: Iterable[Mapping[str, Any]], person: Person, dev: Path = Path("/dev")) -> list[Node]:
+def probe(
+    sources: Iterable[Mapping[str, Any]], person: ServiceUser, dev: Path = Path("/dev")
+) -> list[HardwareNode]:
     """All device files of the kinds that sensors have, and those that sources name."""
     named = {path: f"source[{i}]" for i, table in enumerate(sources) for path in _paths(table, dev)}
     found = {
@@ -61,17 +63,17 @@ def kind_of(path: str, dev: Path = Path("/dev")) -> str:
     return next((kind for kind, globs in _KINDS.items() if any(relative.match(glob) for glob in globs)), "")
 
 
-def _look(path: str, kind: str, person: Person, named_by: str) -> Node:
+def _look(path: str, kind: str, person: ServiceUser, named_by: str) -> HardwareNode:
     try:
         status = Path(path).stat()
     except FileNotFoundError:
-        return Node(path, kind, None, named_by=named_by)
+        return HardwareNode(path, kind, None, named_by=named_by)
     except OSError:
-        return Node(path, kind, readable=False, named_by=named_by)
-    return Node(path, kind, person.may(os.R_OK, status), group_name(status.st_gid), named_by)
+        return HardwareNode(path, kind, readable=False, named_by=named_by)
+    return HardwareNode(path, kind, person.may(os.R_OK, status), group_name(status.st_gid), named_by)
 
 
-def judge(nodes: Iterable[Node], person: Person, unit: Unit) -> list[Finding]:
+def judge(nodes: Iterable[HardwareNode], person: ServiceUser, unit: Unit) -> list[Finding]:
     """One finding for each device that a source names, and one for the rest."""
     nodes = list(nodes)
     found = [_judged(node, person, unit) for node in nodes if node.named_by]
@@ -81,7 +83,7 @@ def judge(nodes: Iterable[Node], person: Person, unit: Unit) -> list[Finding]:
     return found or [ok("hardware.present", "no sensor's device files, and no source names one")]
 
 
-def _judged(node: Node, person: Person, unit: Unit) -> Finding:
+def _judged(node: HardwareNode, person: ServiceUser, unit: Unit) -> Finding:
     check, where = "hardware.access", f"{node.path} ({node.named_by})"
     example = f"systemd/examples/agent-{node.kind}.conf" if node.kind else "an example of systemd/examples"
     if node.readable is None:

@@ -8,7 +8,7 @@ from typing import Final
 
 from edge_agent.config.agent import AgentSettings
 from edge_agent.status.status_file import LOCK_FILE, read
-from runtime.storage.folder_lock import is_owned
+from runtime.storage.folder_lock import is_locked
 
 _UNKNOWN: Final = "its status cannot be read"
 
@@ -17,7 +17,7 @@ def link_of(settings: AgentSettings) -> str | None:
     """A running agent's own words of its link, where it shows a certificate; None: connect."""
     if settings.mqtt.tls is None or settings.mqtt.tls.cert_file is None:
         return None
-    owned = is_owned(settings.state_dir / LOCK_FILE)
+    owned = is_locked(settings.state_dir / LOCK_FILE)
     try:
         alive, found = read(settings)
     except (OSError, ValueError):

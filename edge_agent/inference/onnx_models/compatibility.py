@@ -11,7 +11,7 @@ ONNX_SUFFIX = ".onnx"
 PRESENT = "present"
 
 
-def require_fit(manifest: BundleManifest, task: Task, modalities: Sequence[str]) -> None:
+def require_compatible(manifest: BundleManifest, task: Task, modalities: Sequence[str]) -> None:
     """Compare a bundle's inputs and outputs with what this device collects.
 
     Args:

@@ -42,7 +42,7 @@ class Keyed:
 
 
 @dataclass(frozen=True)
-class Found:
+class LookupResult:
     """Answers.
 
     Attributes:
@@ -71,7 +71,7 @@ class TableReader:
         self._private = private
         self._read: tuple[object, Tables | None, str] = (None, None, NO_TABLES)
 
-    def found(self, model: GraphModel, task: str, asked: Keyed) -> Found:
+    def found(self, model: GraphModel, task: str, asked: Keyed) -> LookupResult:
         """Answer questions about a task.
 
         Raises:
@@ -93,7 +93,7 @@ class TableReader:
         tails_NK, scores_NK = model.complete(heads, relations, tables)
         model.own = model.own or bool(rows)
         keys_NK16 = tables.entity_keys_E16[np.maximum(tails_NK, 0)]
-        return Found("", state_B, tails_NK, keys_NK16, scores_NK)
+        return LookupResult("", state_B, tails_NK, keys_NK16, scores_NK)
 
     def why_not(self, model: GraphModel, task: str) -> str:
         """Why no question can be answered, in words; empty where some may be."""
@@ -121,9 +121,9 @@ class TableReader:
         return self._read[1:]
 
 
-def nothing(why: str, top_k: int) -> Found:
+def nothing(why: str, top_k: int) -> LookupResult:
     """No answers, to anything."""
-    return Found(
+    return LookupResult(
         why,
         np.zeros(0, np.uint8),
         np.zeros((0, top_k), np.int64),

@@ -19,7 +19,7 @@ Answers = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
-class Seen:
+class BatchObservation:
     """One batch: what the model said, and what its shadow said of the same.
 
     Attributes:

@@ -20,7 +20,7 @@ from protocol.tasks.task import Task
 _log = structlog.get_logger("edge_agent.inference.onnx_models.personal_tensors")
 
 
-class Personal:
+class PersonalTensors:
     """Keeps a model's own tensors as the private tensors on disk say. Synchronous, for one thread."""
 
     def __init__(self, private: PrivateTensors) -> None:

@@ -22,7 +22,7 @@ _CRASHES: Final = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGABRT,
 """Of a library that does not run on this machine. Others (SIGKILL, SIGTERM) come from outside."""
 
 
-async def why_not(model: Path | None = None, *, python: str = sys.executable) -> str:
+async def onnxruntime_error(model: Path | None = None, *, python: str = sys.executable) -> str:
     """Empty when ONNX Runtime imports (and the model or feature graph runs), else the reason in words."""
     args = [] if model is None else [str(model)]
     process = await asyncio.create_subprocess_exec(

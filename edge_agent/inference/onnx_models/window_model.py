@@ -21,7 +21,7 @@ from models.tensors import unflatten
 from protocol.bundle import BundleManifest
 from protocol.errors import Reason, Refused, Transient
 from protocol.frames.frame import digest
-from protocol.output_names import outputs_of
+from protocol.output_names import output_names
 from protocol.tasks.task import Target
 
 _log = structlog.get_logger("edge_agent.inference.onnx_models.window_model")
@@ -70,7 +70,7 @@ class LoadedModel:
         self._session = open_session(folder, self.manifest, threads, file, provider)
         self.names = tuple(m.name for m in self.manifest.modalities)
         """Modalities that it reads, in the order of the columns of ``present``."""
-        self._answers = {target.name: outputs_of(target)[0] for target in self.manifest.predicted}
+        self._answers = {target.name: output_names(target)[0] for target in self.manifest.predicted}
         self._require_inputs()
         self._require_outputs()
         self.overridable = self._overridable()

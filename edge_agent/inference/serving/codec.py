@@ -120,7 +120,7 @@ def _malformed(words: str) -> Refused:
     return Refused(Reason.MALFORMED, f"no message of a model's process: {words}"[:300])
 
 
-class Reader:
+class MessageReader:
     """Messages from a blocking socket. What it gave is valid until the next is asked for."""
 
     def __init__(self, sock: socket.socket) -> None:

@@ -14,7 +14,7 @@ class Broken(LichenError):  # noqa: N818 - reads as what happened
     """The servant has gone, or what it says makes no sense: the channel is closed."""
 
 
-class Asked(Protocol):
+class ModelChannel(Protocol):
     """A servant, as one asks it: ``channel.Channel``, or ``within.Direct``."""
 
     broken: str
@@ -46,7 +46,7 @@ class Asked(Protocol):
 class Host(Protocol):
     """Gives servants: ``parent.Zygote``, or ``within.Within``."""
 
-    async def channel(self) -> tuple[int | None, Asked]:
+    async def channel(self) -> tuple[int | None, ModelChannel]:
         """A new servant, and its process; None where that is the agent's.
 
         Raises:

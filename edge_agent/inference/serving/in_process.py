@@ -15,7 +15,7 @@ import structlog
 from edge_agent.inference.onnx_models.compatibility import PRESENT
 from edge_agent.inference.serving.codec import MAX_BODY, Arrays, Header
 from edge_agent.inference.serving.host import Answer, Broken
-from edge_agent.inference.serving.model_server import Servant
+from edge_agent.inference.serving.model_server import ModelServer
 from models.worker.job_loop import trim_memory
 from protocol.errors import Transient
 
@@ -26,11 +26,11 @@ than they do for a garbage collection."""
 _THREAD: Final = "lichen-model"
 
 
-class Direct:
+class InProcessChannel:
     """A servant of this process, one question at a time. Cheap to make; the model comes with ``open``."""
 
     def __init__(self) -> None:
-        self._servant: Servant | None = Servant()
+        self._servant: ModelServer | None = ModelServer()
         self._row_s: float | None = None
         """What a window took last; None: nobody knows yet."""
         self._reads = False
@@ -74,7 +74,7 @@ class Direct:
             trim_memory()
 
     def _in_a_thread(
-        self, servant: Servant, header: Header, arrays: Arrays, rows: int
+        self, servant: ModelServer, header: Header, arrays: Arrays, rows: int
     ) -> asyncio.Future[Answer]:
         """A daemon: one that does not come back must not hold up the end of the agent."""
         loop = asyncio.get_running_loop()
@@ -103,7 +103,7 @@ class Direct:
             raise Transient(f"the system gives no thread to run the model in: {error}") from None
         return future
 
-    def _answer(self, servant: Servant, header: Header, arrays: Arrays, rows: int) -> Answer:
+    def _answer(self, servant: ModelServer, header: Header, arrays: Arrays, rows: int) -> Answer:
         """Raises Broken where the servant fails, as its process would end."""
         began = time.perf_counter()
         try:
@@ -116,12 +116,12 @@ class Direct:
         return answer
 
 
-class Within:
+class InProcessHost:
     """Its servants are of this process."""
 
-    async def channel(self) -> tuple[None, Direct]:
+    async def channel(self) -> tuple[None, InProcessChannel]:
         """A new servant."""
-        return None, Direct()
+        return None, InProcessChannel()
 
     async def fate(self, pid: int) -> int | None:  # noqa: ARG002 - it has no process
         """Nobody knows."""

@@ -22,9 +22,9 @@ from edge_agent.inference.onnx_models.completion_model import GraphModel
 from edge_agent.inference.onnx_models.embedding_lookup import Keyed, TableReader
 from edge_agent.inference.onnx_models.encoder_model import FeatureGraph
 from edge_agent.inference.onnx_models.loader import Model, load
-from edge_agent.inference.onnx_models.personal_tensors import Personal
+from edge_agent.inference.onnx_models.personal_tensors import PersonalTensors
 from edge_agent.inference.onnx_models.window_model import LoadedModel
-from edge_agent.inference.serving.codec import Header, Reader, send
+from edge_agent.inference.serving.codec import Header, MessageReader, send
 from edge_agent.inference.serving.confinement import confine_for
 from edge_agent.tasks.private_tensors import PrivateTensors
 from models.worker.job_loop import trim_memory
@@ -42,14 +42,14 @@ RAN: Final = ""
 _NOT_OPEN: Final = "no model is open"
 
 
-class Servant:
+class ModelServer:
     """One model, or one feature graph."""
 
     def __init__(self) -> None:
         self._model: Model | None = None
         self._graph: FeatureGraph | None = None
         self._task: Task | None = None
-        self._personal: Personal | None = None
+        self._personal: PersonalTensors | None = None
         self._tables: TableReader | None = None
 
     def answer(self, header: Header, given: _Given) -> tuple[Header, _Given]:
@@ -73,7 +73,7 @@ class Servant:
         self._model = model
         if header["private"] is not None:
             private = PrivateTensors(Path(header["private"]))
-            self._personal, self._tables = Personal(private), TableReader(private)
+            self._personal, self._tables = PersonalTensors(private), TableReader(private)
         return {}, {}
 
     def use(self, header: Header, _: _Given) -> tuple[Header, _Given]:
@@ -117,11 +117,11 @@ class Servant:
 
 
 _DO: Final = {
-    "open": Servant.open,
-    "task": Servant.use,
-    "predict": Servant.predict,
-    "ask": Servant.ask,
-    "features": Servant.features,
+    "open": ModelServer.open,
+    "task": ModelServer.use,
+    "predict": ModelServer.predict,
+    "ask": ModelServer.ask,
+    "features": ModelServer.features,
 }
 
 
@@ -133,7 +133,7 @@ def serve(sock: socket.socket, *, alone: bool = False) -> int:
         alone: the process is there for this model only, and gives up what a model does not need
             (``edge_agent.inference.serving.confinement``).
     """
-    servant, reader = Servant(), Reader(sock)
+    servant, reader = ModelServer(), MessageReader(sock)
     try:
         while (asked := reader.message()) is not None:
             if alone and asked[0].get("op") == "open":

@@ -14,7 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_agent.inference.onnx_models.compatibility import PRESENT
-from edge_agent.inference.onnx_models.embedding_lookup import HAS_ROWS, NEW_RELATION, Found, Keyed, nothing
+from edge_agent.inference.onnx_models.embedding_lookup import (
+    HAS_ROWS,
+    NEW_RELATION,
+    Keyed,
+    LookupResult,
+    nothing,
+)
 from edge_agent.inference.serving.codec import Arrays
 from edge_agent.inference.serving.host import Host
 from edge_agent.inference.serving.model_server import RAN
@@ -93,7 +99,7 @@ class ServedWindows(ServedModel):
 class ServedGraph(ServedModel):
     """A model that completes graphs."""
 
-    async def ask(self, asked: Keyed, task: Task) -> Found:
+    async def ask(self, asked: Keyed, task: Task) -> LookupResult:
         """Answer questions by key, from the embeddings that training has left for the task.
 
         Raises:
@@ -108,7 +114,7 @@ class ServedGraph(ServedModel):
             self.failures = 0
             return nothing(why[:500], shape.top_k)
         try:
-            made = Found("", found["state"], found["tails"], found["keys"], found["scores"])
+            made = LookupResult("", found["state"], found["tails"], found["keys"], found["scores"])
             self._require(made, count)
         except (KeyError, ValueError) as error:
             raise self.nonsense(str(error)) from None
@@ -122,7 +128,7 @@ class ServedGraph(ServedModel):
             raise Refused(Reason.WRONG_TENSORS, "the model is of windows, not of graphs")
         return self.manifest.graph
 
-    def _require(self, made: Found, count: int) -> None:
+    def _require(self, made: LookupResult, count: int) -> None:
         """Raises ValueError."""
         if made.state_B.shape != (count,) or (made.state_B > NEW_RELATION).any():
             raise ValueError(f"{count} questions have {made.state_B.shape} states")

@@ -11,7 +11,7 @@ from edge_agent.inference.onnx_models import probe
 from edge_agent.inference.onnx_models.compatibility import MODEL_FILE
 from edge_agent.inference.onnx_models.session import CPU
 from edge_agent.inference.serving.codec import Arrays, Header
-from edge_agent.inference.serving.host import Asked, Broken, Host
+from edge_agent.inference.serving.host import Broken, Host, ModelChannel
 from protocol.bundle import BundleManifest
 from protocol.errors import LichenError, Reason, Refused, Transient
 from protocol.tasks.task import Task
@@ -71,7 +71,7 @@ class ServedModel:
         self._host = host
         self._folder = folder
         self._opening = opening
-        self._channel: Asked | None = None
+        self._channel: ModelChannel | None = None
         self._task: Task | None = None
         self._closed = False
 

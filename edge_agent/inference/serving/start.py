@@ -9,24 +9,29 @@ import structlog
 from edge_agent.config.agent import InferSettings
 from edge_agent.inference.onnx_models.window_model import read_manifest
 from edge_agent.inference.serving.host import Host
-from edge_agent.inference.serving.in_process import Within
+from edge_agent.inference.serving.in_process import InProcessHost
 from edge_agent.inference.serving.served_kinds import Model, served
 from edge_agent.inference.serving.served_model import Opening
-from edge_agent.inference.serving.variants.benchmark import Recent, choose
+from edge_agent.inference.serving.variants.benchmark import RecentWindows, choose
 from edge_agent.inference.serving.variants.choice import REFERENCE
-from edge_agent.inference.serving.zygote_client import Zygote
+from edge_agent.inference.serving.zygote_client import ZygoteClient
 from protocol.errors import Refused
 
 _log = structlog.get_logger("edge_agent.inference.serving")
 
 
-def host_of(zygote: Zygote, settings: InferSettings) -> Host:
+def host_of(zygote: ZygoteClient, settings: InferSettings) -> Host:
     """Where models run, by ``infer.isolation``."""
-    return zygote if settings.isolation == "process" else Within()
+    return zygote if settings.isolation == "process" else InProcessHost()
 
 
-async def started(  # noqa: PLR0917 - who makes processes, where it runs then, what, how, on what
-    zygote: Zygote, host: Host, folder: Path, settings: InferSettings, private: Path | None, recent: Recent
+async def start_model(  # noqa: PLR0917 - who makes processes, where it runs then, what, how, on what
+    zygote: ZygoteClient,
+    host: Host,
+    folder: Path,
+    settings: InferSettings,
+    private: Path | None,
+    recent: RecentWindows,
 ) -> Model:
     """Start the fastest variant of a model that agrees with float32 here, and run it once.
 

@@ -45,7 +45,7 @@ class Ready:
     providers: tuple[str, ...] = ()
 
 
-class Zygote:
+class ZygoteClient:
     """At most one process at a time; one that has died is started anew when it is next needed.
 
     Args:

@@ -13,11 +13,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_agent.sources.iio.channels import Modalities, Rows, names
-from edge_agent.sources.iio.scan_format import Layout
-from edge_agent.sources.iio.sysfs import Device
-from edge_agent.sources.reader_thread import Outlet
-from edge_agent.sources.timestamps import BlockClock, ClockMap
+from edge_agent.sources.iio.channels import Modalities, SampleRows, names
+from edge_agent.sources.iio.scan_format import ScanLayout
+from edge_agent.sources.iio.sysfs import IioDevice
+from edge_agent.sources.reader_thread import ThreadOutlet
+from edge_agent.sources.timestamps import BlockTimestamps, ClockMapping
 from protocol.errors import Transient
 from runtime.clock import Clock
 
@@ -30,7 +30,7 @@ _SILENCE_S: Final = 0.5
 
 
 @dataclass(frozen=True)
-class Wish:
+class BufferRequest:
     """What is to be set up."""
 
     modalities: Modalities
@@ -39,7 +39,7 @@ class Wish:
     write: dict[str, str]
 
 
-def set_rate(device: Device, channels: list[str], rate_hz: float) -> float:
+def set_rate(device: IioDevice, channels: list[str], rate_hz: float) -> float:
     """Set the device to ``rate_hz``, or the next rate above that it has; returns what it is then.
 
     Raises:
@@ -69,11 +69,16 @@ class Buffer:
         node: ``/dev/iio:deviceN``.
         wish: what to read.
         clock: of the agent.
-        counters: see :class:`edge_agent.sources.timestamps.ClockMap`.
+        counters: see :class:`edge_agent.sources.timestamps.ClockMapping`.
     """
 
     def __init__(
-        self, device: Device, node: Path, wish: Wish, clock: Clock, counters: MutableMapping[str, float]
+        self,
+        device: IioDevice,
+        node: Path,
+        wish: BufferRequest,
+        clock: Clock,
+        counters: MutableMapping[str, float],
     ) -> None:
         self._device = device
         self._node = node
@@ -123,11 +128,11 @@ class Buffer:
         if off := [name for name in channels if name not in on]:
             raise Transient(f"{device.name}: its buffer runs without {', '.join(off)}: who switched it on?")
         stamped = stamped and device.text(f"{scan}/in_timestamp_en") == "1"
-        self._layout = Layout(device.element(name) for name in [*on, *["timestamp"] * stamped])
-        self._rows = Rows(device, wish.modalities, buffered=True)
+        self._layout = ScanLayout(device.element(name) for name in [*on, *["timestamp"] * stamped])
+        self._rows = SampleRows(device, wish.modalities, buffered=True)
         clock = device.text("current_timestamp_clock") or "realtime"
-        self._map = ClockMap(clock, self._clock.wall, self._counters) if stamped else None
-        self._blocks = BlockClock(rate)
+        self._map = ClockMapping(clock, self._clock.wall, self._counters) if stamped else None
+        self._blocks = BlockTimestamps(rate)
         self.rate_hz = rate
         self._fd = os.open(self._node, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
@@ -161,7 +166,7 @@ class Buffer:
             except OSError:
                 return
 
-    def run(self, outlet: Outlet) -> None:
+    def run(self, outlet: ThreadOutlet) -> None:
         """Read until the outlet stops; after :meth:`start`.
 
         Raises:
@@ -181,7 +186,7 @@ class Buffer:
                 raise OSError(f"{self._node}: the device is gone")
             rest = self._hand_over(rest + block, outlet)
 
-    def _hand_over(self, block: bytes, outlet: Outlet) -> bytes:
+    def _hand_over(self, block: bytes, outlet: ThreadOutlet) -> bytes:
         """Put all whole scans; returns what is left."""
         whole = len(block) // self._layout.size * self._layout.size
         if whole:
@@ -199,7 +204,7 @@ class Buffer:
         return self._blocks.times(n, now) if found is None else found
 
 
-def set_trigger_rate(device: Device, trigger: str, rate_hz: float) -> None:
+def set_trigger_rate(device: IioDevice, trigger: str, rate_hz: float) -> None:
     """A trigger by timer (``iio-trig-hrtimer``) has a rate of its own; others have none.
 
     Raises:
@@ -207,7 +212,7 @@ def set_trigger_rate(device: Device, trigger: str, rate_hz: float) -> None:
         OSError: its rate cannot be written.
     """
     folder = device.path.parent
-    every = {one.name: one for one in map(Device, sorted(folder.glob("trigger*")))}
+    every = {one.name: one for one in map(IioDevice, sorted(folder.glob("trigger*")))}
     if trigger not in every:
         known = ", ".join(every) or "none"
         raise Transient(f"trigger {trigger!r} is not there ({folder}); there are: {known}")

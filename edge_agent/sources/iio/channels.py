@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field
 
-from edge_agent.sources.iio.sysfs import Device
+from edge_agent.sources.iio.sysfs import IioDevice
 from edge_agent.sources.iio.units import conversion, kind_of
 from edge_agent.sources.payloads import linear
 from protocol.errors import Misconfigured
@@ -70,7 +70,7 @@ def units(modalities: Mapping[str, IioModality]) -> dict[str, str]:
     return found
 
 
-def require_channels(device: Device, modalities: Mapping[str, IioModality]) -> None:
+def require_channels(device: IioDevice, modalities: Mapping[str, IioModality]) -> None:
     """Whether the device has all of them.
 
     Raises:
@@ -107,10 +107,10 @@ class _Term:
         return found + self.shift
 
 
-class Rows:
+class SampleRows:
     """Rows of each modality out of channels' numbers; scales are those of the moment it is made."""
 
-    def __init__(self, device: Device, modalities: Mapping[str, IioModality], *, buffered: bool) -> None:
+    def __init__(self, device: IioDevice, modalities: Mapping[str, IioModality], *, buffered: bool) -> None:
         have = device.channels()
         self._modalities = modalities
         self._terms: dict[str, list[_Term]] = {}
@@ -138,7 +138,7 @@ class Rows:
         return found
 
 
-def _term(device: Device, channel: str, part: int, unit: str | None, *, done: bool) -> _Term:
+def _term(device: IioDevice, channel: str, part: int, unit: str | None, *, done: bool) -> _Term:
     """``done``: the driver has applied offset and scale itself (``_input``)."""
     scale = None if done else device.shared(channel, "scale")
     offset = None if done else device.shared(channel, "offset")

@@ -11,9 +11,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_agent.sources.iio.channels import Modalities, Rows, names
-from edge_agent.sources.iio.sysfs import Device
-from edge_agent.sources.reader_thread import Outlet
+from edge_agent.sources.iio.channels import Modalities, SampleRows, names
+from edge_agent.sources.iio.sysfs import IioDevice
+from edge_agent.sources.reader_thread import ThreadOutlet
 from protocol.errors import Transient
 from runtime.clock import Clock
 
@@ -22,7 +22,7 @@ MAX_FAILURES: Final = 20
 """So many beats in a row in which a channel could not be read: it will not be read at the next one either."""
 
 
-class Beat:
+class PollTimer:
     """When the next reading is due, in seconds of a monotonic clock; and what was missed."""
 
     def __init__(self, period_s: float, start: float, counters: MutableMapping[str, float]) -> None:
@@ -52,7 +52,7 @@ class Poller:
 
     def __init__(
         self,
-        device: Device,
+        device: IioDevice,
         modalities: Modalities,
         rate_hz: float,
         clock: Clock,
@@ -65,19 +65,19 @@ class Poller:
             if have.get(name) not in {"raw", "input"}:
                 raise Transient(f"{device.name}: {name!r} cannot be read one at a time; set mode = 'buffer'")
             self._files[name] = device.path / f"in_{name}_{have[name]}"
-        self._rows = Rows(device, modalities, buffered=False)
+        self._rows = SampleRows(device, modalities, buffered=False)
         self._period = 1.0 / rate_hz
         self._clock = clock
         self._counters = counters
         self._failures = 0
 
-    def run(self, outlet: Outlet) -> None:
+    def run(self, outlet: ThreadOutlet) -> None:
         """Read until the outlet stops.
 
         Raises:
             OSError: the device is gone, or fails again and again.
         """
-        beat = Beat(self._period, self._clock.now(), self._counters)
+        beat = PollTimer(self._period, self._clock.now(), self._counters)
         while not outlet.wait(beat.due - self._clock.now()):
             read, before = self._clock.now(), self._clock.wall()
             numbers = {name: self._numbers(name) for name in self._files}

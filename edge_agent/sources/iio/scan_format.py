@@ -80,7 +80,7 @@ class Element:
     type: ScanType
 
 
-class Layout:
+class ScanLayout:
     """Where each enabled element lies in a scan."""
 
     def __init__(self, elements: Iterable[Element]) -> None:

@@ -11,12 +11,12 @@ from typing import Annotated, Final, Literal
 import structlog
 from pydantic import Field
 
-from edge_agent.sources.base import REGISTRY, Kind, require_known, unit_doubts
-from edge_agent.sources.iio.buffer import Buffer, Wish
+from edge_agent.sources.base import REGISTRY, SourceKind, require_known, unit_doubts
+from edge_agent.sources.iio.buffer import Buffer, BufferRequest
 from edge_agent.sources.iio.channels import Modalities, require_channels, units
 from edge_agent.sources.iio.polling import Poller
-from edge_agent.sources.iio.sysfs import Absent, Device, find
-from edge_agent.sources.reader_thread import Outlet, pumped
+from edge_agent.sources.iio.sysfs import Absent, IioDevice, find
+from edge_agent.sources.reader_thread import ThreadOutlet, read_in_thread
 from models.data.streams.batches import Batch
 from protocol.errors import Misconfigured, Transient
 from protocol.tasks.task import Task
@@ -76,11 +76,11 @@ class Iio:
 
     async def samples(self) -> AsyncIterator[Batch]:
         """Wait for the device, then yield; see :class:`edge_agent.sources.base.Source`."""
-        async with aclosing(pumped(self._work, self.name, self.counters)) as batches:
+        async with aclosing(read_in_thread(self._work, self.name, self.counters)) as batches:
             async for batch in batches:
                 yield batch
 
-    def _work(self, outlet: Outlet) -> None:
+    def _work(self, outlet: ThreadOutlet) -> None:
         """All that may block, in a thread."""
         device = self._wait(outlet)
         if device is None or self._buffered(device, outlet):
@@ -94,7 +94,7 @@ class Iio:
         self.state = f"polls {device.name} ({device.id}) at {settings.rate_hz:g} Hz{because}"
         poller.run(outlet)
 
-    def _wait(self, outlet: Outlet) -> Device | None:
+    def _wait(self, outlet: ThreadOutlet) -> IioDevice | None:
         """The device, once it is there; None where the agent stops first."""
         while True:
             try:
@@ -109,12 +109,12 @@ class Iio:
             if outlet.wait(LOOK_S):
                 return None
 
-    def _buffered(self, device: Device, outlet: Outlet) -> bool:
+    def _buffered(self, device: IioDevice, outlet: ThreadOutlet) -> bool:
         """Read by the buffer, until the end; False where it is to be polled."""
         settings = self._settings
         if settings.mode == "poll":
             return False
-        wish = Wish(settings.modalities, settings.rate_hz, settings.trigger, settings.write)
+        wish = BufferRequest(settings.modalities, settings.rate_hz, settings.trigger, settings.write)
         buffer = Buffer(device, settings.dev / device.id, wish, self._clock, self.counters)
         try:
             buffer.start()
@@ -133,4 +133,4 @@ class Iio:
         return True
 
 
-REGISTRY.add("iio", Kind(IioSettings, Iio))
+REGISTRY.add("iio", SourceKind(IioSettings, Iio))

@@ -31,7 +31,7 @@ class Absent(Transient):
 
 
 @dataclass(frozen=True)
-class Device:
+class IioDevice:
     """One device; everything is read anew each time, for another program may change it."""
 
     path: Path
@@ -177,17 +177,17 @@ def _candidates(channel: str, what: str) -> Iterator[str]:
     yield what
 
 
-def devices(sysfs: Path) -> list[Device]:
+def devices(sysfs: Path) -> list[IioDevice]:
     """All devices, by number; empty where the kernel has none."""
     folder = sysfs / "bus" / "iio" / "devices"
     try:
         found = [path for path in folder.iterdir() if path.name.startswith("iio:device")]
     except OSError:
         return []
-    return [Device(path) for path in sorted(found, key=lambda path: (len(path.name), path.name))]
+    return [IioDevice(path) for path in sorted(found, key=lambda path: (len(path.name), path.name))]
 
 
-def find(sysfs: Path, wanted: str) -> Device:
+def find(sysfs: Path, wanted: str) -> IioDevice:
     """The device ``wanted``: its name, name and place as ``mpu6050@1-0068``, or ``iio:device0``.
 
     Raises:

@@ -13,8 +13,8 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from edge_agent.sources.base import REGISTRY, Kind, require_known, unit_doubts
-from edge_agent.sources.mqtt.values import Gauge, Marker, MqttLabel, MqttModality, parsed
+from edge_agent.sources.base import REGISTRY, SourceKind, require_known, unit_doubts
+from edge_agent.sources.mqtt.values import Marker, MqttLabel, MqttModality, TopicGauge, parsed
 from edge_agent.sources.payloads import BadPayload
 from models.data.streams.batches import Batch
 from protocol.tasks.task import Task
@@ -73,7 +73,7 @@ class Mqtt:
         read_password(self._link_settings)
         tls_context(self._link_settings)
         self._clock = clock
-        self._gauges = [Gauge(name, one) for name, one in settings.modalities.items()]
+        self._gauges = [TopicGauge(name, one) for name, one in settings.modalities.items()]
         self._markers = [Marker(one) for one in settings.labels]
         self._batches: deque[Batch] = deque()
         self._link: Link | None = None
@@ -84,13 +84,13 @@ class Mqtt:
 
     @property
     def state(self) -> str:
-        """See :class:`edge_agent.sources.base.Telling`; with the newest payload that could not be read."""
+        """See :class:`.base.ReportsStatus`; with the newest payload that could not be read."""
         doing = "not connected" if self._link is None else self._link.why
         return doing + (f"; last bad payload: {self._bad}" if self._bad else "")
 
     @property
     def counters(self) -> dict[str, float]:
-        """See :class:`edge_agent.sources.base.Telling`."""
+        """See :class:`edge_agent.sources.base.ReportsStatus`."""
         link = self._link
         ours = {} if link is None else {"reconnects": link.counters.reconnects}
         return self._counts | {key: float(value) for key, value in ours.items() if value}
@@ -167,7 +167,7 @@ class Mqtt:
         except BadPayload as error:
             self._refuse(message, error)
             return
-        takers: list[Gauge | Marker] = [*self._markers]
+        takers: list[TopicGauge | Marker] = [*self._markers]
         if self._settings.retained or not message.retain:
             takers += self._gauges
         elif any(gauge.hears(message.topic) for gauge in self._gauges):
@@ -190,4 +190,4 @@ class Mqtt:
         self._bad = f"{message.topic[:64]!r}: {error}"
 
 
-REGISTRY.add("mqtt", Kind(MqttSourceSettings, Mqtt))
+REGISTRY.add("mqtt", SourceKind(MqttSourceSettings, Mqtt))

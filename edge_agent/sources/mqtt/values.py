@@ -48,7 +48,7 @@ def _filter(text: str) -> str:
 Topic = Annotated[str, Field(min_length=1, max_length=1024), AfterValidator(_filter)]
 
 
-class Timed(Section):
+class TimedValue(Section):
     """Keys of whatever comes in a message: from where, and when it was."""
 
     topic: Topic
@@ -59,14 +59,14 @@ class Timed(Section):
     """Words -> numbers. None given: on, true, open are 1; off, false, closed are 0."""
 
 
-class Channel(Timed):
+class TopicChannel(TimedValue):
     """One channel of a modality."""
 
 
 class MqttModality(Section):
     """``[source.modalities.<name>]`` of an MQTT source."""
 
-    channels: Annotated[tuple[Channel, ...], Field(min_length=1, max_length=64)]
+    channels: Annotated[tuple[TopicChannel, ...], Field(min_length=1, max_length=64)]
     every_s: Annotated[float, Field(gt=0, le=86400)] | None = None
     hold_s: Annotated[float, Field(gt=0, le=7 * 86400)] = 60.0
     """With ``every_s``: a value counts for so long."""
@@ -89,7 +89,7 @@ class MqttModality(Section):
         return self
 
 
-class MqttLabel(Timed):
+class MqttLabel(TimedValue):
     """``[[source.labels]]``: each message begins an interval that lasts until the next one."""
 
     target: str = LABEL
@@ -111,7 +111,7 @@ def moment(payload: Any, path: str | None, unit: TimeUnit, arrived: float) -> tu
     return (t, True) if abs(t - arrived) <= MAX_SKEW_S else (arrived, False)
 
 
-class Gauge:
+class TopicGauge:
     """The newest values of one modality's channels."""
 
     def __init__(self, name: str, settings: MqttModality) -> None:

@@ -41,7 +41,7 @@ class SerialModality(Section):
         return len(self.columns or self.paths or ())
 
 
-class Reader:
+class LineReader:
     """Reads lines of one format.
 
     Args:

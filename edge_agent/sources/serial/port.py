@@ -25,7 +25,7 @@ _SIZES: Final = {7: termios.CS7, 8: termios.CS8}
 
 
 @dataclass(frozen=True)
-class Line:
+class SerialLine:
     """How bytes travel."""
 
     baud: int = 9600
@@ -51,7 +51,7 @@ def require_baud(baud: int) -> None:
         raise Misconfigured(f"baud: {baud} cannot be set; the nearest are {', '.join(map(str, near))}")
 
 
-def open_port(path: Path, line: Line) -> int:
+def open_port(path: Path, line: SerialLine) -> int:
     """Open for us alone, set up, and forget what had come before; returns the descriptor.
 
     Raises:
@@ -75,7 +75,7 @@ def open_port(path: Path, line: Line) -> int:
     return fd
 
 
-def _set_up(fd: int, line: Line) -> None:
+def _set_up(fd: int, line: SerialLine) -> None:
     found: list[Any] = termios.tcgetattr(fd)
     control = termios.CREAD | termios.CLOCAL | _SIZES[line.data_bits]
     control |= {"none": 0, "even": termios.PARENB, "odd": termios.PARENB | termios.PARODD}[line.parity]

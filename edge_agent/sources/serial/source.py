@@ -12,12 +12,12 @@ from typing import Annotated, Final, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from edge_agent.sources.base import REGISTRY, Kind, require_known, unit_doubts
+from edge_agent.sources.base import REGISTRY, SourceKind, require_known, unit_doubts
 from edge_agent.sources.payloads import BadPayload, shown
-from edge_agent.sources.reader_thread import Outlet, pumped
-from edge_agent.sources.serial.line_formats import Format, Reader, SerialModality
+from edge_agent.sources.reader_thread import ThreadOutlet, read_in_thread
+from edge_agent.sources.serial.line_formats import Format, LineReader, SerialModality
 from edge_agent.sources.serial.line_splitter import Lines
-from edge_agent.sources.serial.port import Flow, Line, Parity, open_port, require_baud
+from edge_agent.sources.serial.port import Flow, Parity, SerialLine, open_port, require_baud
 from models.data.streams.batches import Batch
 from protocol.tasks.task import Task
 from runtime.clock import Clock
@@ -67,10 +67,10 @@ class Serial:
         require_baud(settings.baud)
         self._settings = settings
         self._clock = clock
-        self._line = Line(
+        self._line = SerialLine(
             settings.baud, settings.data_bits, settings.parity, settings.stop_bits, settings.flow
         )
-        self._reader = Reader(settings.modalities, settings.format, settings.separator, settings.words)
+        self._reader = LineReader(settings.modalities, settings.format, settings.separator, settings.words)
         self.name = f"serial {settings.port}"
         self.channels = {name: m.width for name, m in settings.modalities.items()}
         self.counters: dict[str, float] = {}
@@ -79,7 +79,7 @@ class Serial:
 
     @property
     def state(self) -> str:
-        """See :class:`edge_agent.sources.base.Telling`; with the newest line that could not be read."""
+        """See :class:`edge_agent.sources.base.ReportsStatus`; with the newest line that could not be read."""
         return self._doing + (f"; last bad line: {self._bad}" if self._bad else "")
 
     def doubts(self, task: Task) -> list[str]:
@@ -91,11 +91,11 @@ class Serial:
 
     async def samples(self) -> AsyncIterator[Batch]:
         """Wait for the port, then yield; see :class:`edge_agent.sources.base.Source`."""
-        async with aclosing(pumped(self._work, self.name, self.counters)) as batches:
+        async with aclosing(read_in_thread(self._work, self.name, self.counters)) as batches:
             async for batch in batches:
                 yield batch
 
-    def _work(self, outlet: Outlet) -> None:
+    def _work(self, outlet: ThreadOutlet) -> None:
         """All that may block, in a thread."""
         fd = self._opened(outlet)
         if fd is None:
@@ -108,7 +108,7 @@ class Serial:
         finally:
             os.close(fd)
 
-    def _opened(self, outlet: Outlet) -> int | None:
+    def _opened(self, outlet: ThreadOutlet) -> int | None:
         """The port, once it is there; None where the agent stops first.
 
         Raises:
@@ -127,7 +127,7 @@ class Serial:
             if outlet.wait(LOOK_S):
                 return None
 
-    def _read(self, fd: int, outlet: Outlet) -> None:
+    def _read(self, fd: int, outlet: ThreadOutlet) -> None:
         settings = self._settings
         lines = Lines(self._line.byte_s if settings.wire_time else 0.0, settings.max_line_bytes)
         self._doing = f"reads {settings.port} at {settings.baud} baud"
@@ -147,7 +147,7 @@ class Serial:
                 self._count("too_long_lines", lines.too_long - before)
                 self._bad = f"longer than {settings.max_line_bytes} bytes; is baud right?"
 
-    def _take(self, t: float, line: bytes, outlet: Outlet) -> None:
+    def _take(self, t: float, line: bytes, outlet: ThreadOutlet) -> None:
         try:
             rows = self._reader.rows(line)
         except BadPayload as error:
@@ -163,4 +163,4 @@ class Serial:
         self.counters[what] = self.counters.get(what, 0) + many
 
 
-REGISTRY.add("serial", Kind(SerialSettings, Serial))
+REGISTRY.add("serial", SourceKind(SerialSettings, Serial))

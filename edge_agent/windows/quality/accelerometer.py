@@ -25,7 +25,7 @@ _STEADY: Final = 0.5
 """|mean of a| from which on a window shows gravity, in g: motion alone has none that lasts."""
 
 
-class Gravity:
+class AccelerometerGain:
     """Judges one modality; remembers only how often it has shown gravity.
 
     Args:

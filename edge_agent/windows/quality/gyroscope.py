@@ -47,7 +47,7 @@ def partner(task: Task, gyroscope: Modality) -> Modality | None:
     return next(fits, None)
 
 
-class Rotation:
+class GyroscopeGain:
     """Judges one gyroscope; remembers the last few windows that said something."""
 
     def __init__(self, gyroscope: Modality) -> None:

@@ -29,9 +29,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from edge_agent.windows.quality import checks
-from edge_agent.windows.quality.accelerometer import Gravity
+from edge_agent.windows.quality.accelerometer import AccelerometerGain
 from edge_agent.windows.quality.checks import FOUND, Bools, Floats
-from edge_agent.windows.quality.gyroscope import Rotation, partner
+from edge_agent.windows.quality.gyroscope import GyroscopeGain, partner
 from edge_agent.windows.quality.noise import NoiseHistory, excesses
 from models.data.streams.windows import Windows
 from protocol.base import Share
@@ -85,7 +85,7 @@ class _Sensor:
     def __init__(self, modality: Modality, settings: QualitySettings) -> None:
         self._modality, self._settings = modality, settings
         self._noise = NoiseHistory(settings.history, settings.min_history)
-        self._gravity = Gravity(modality.unit, modality.channels, settings.min_history)
+        self._gravity = AccelerometerGain(modality.unit, modality.channels, settings.min_history)
 
     def penalties(self, x_BCT: NDArray[np.float32], covered_BT: Bools) -> Floats:
         """``penalty_RB``, in the order of :data:`REASONS`."""
@@ -115,7 +115,7 @@ class QualityMeter:
         used = settings or QualitySettings()
         self._settings = used
         self._sensors = {m.name: _Sensor(m, used) for m in task.modalities}
-        self._turns = {m.name: (p.name, Rotation(m)) for m in task.modalities if (p := partner(task, m))}
+        self._turns = {m.name: (p.name, GyroscopeGain(m)) for m in task.modalities if (p := partner(task, m))}
 
     def judge(self, windows: Windows) -> Quality:
         """Score every modality of every window."""

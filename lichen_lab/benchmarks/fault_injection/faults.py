@@ -22,7 +22,7 @@ Free = Callable[[], None]
 
 
 @dataclass(frozen=True)
-class Fault:
+class InjectedFault:
     """One row of the matrix.
 
     Attributes:
@@ -106,14 +106,16 @@ async def _read_only(fleet: FaultyFleet, free: Free) -> None:
 FAULTS: Final = {
     fault.name: fault
     for fault in (
-        Fault("kill-broker", "SIGKILL for Mosquitto, back after 0.3 s", _kill(BROKER)),
-        Fault("kill-agent", "SIGKILL for the agent, back after 0.3 s", _kill(None)),
-        Fault("kill-coordinator", "SIGKILL for the coordinator, back after 0.3 s", _kill(COORDINATOR)),
-        Fault("cut", "every connection ends by RST, three times in a second", _cut),
-        Fault("throttle", "3 kB/s for 1.5 s", _throttle),
-        Fault("black-hole", "nothing passes for 2.5 s, no connection ends", _black_hole),
-        Fault("disk-full", "no block free for 1.5 s", _full, disks=True),
-        Fault(
+        InjectedFault("kill-broker", "SIGKILL for Mosquitto, back after 0.3 s", _kill(BROKER)),
+        InjectedFault("kill-agent", "SIGKILL for the agent, back after 0.3 s", _kill(None)),
+        InjectedFault(
+            "kill-coordinator", "SIGKILL for the coordinator, back after 0.3 s", _kill(COORDINATOR)
+        ),
+        InjectedFault("cut", "every connection ends by RST, three times in a second", _cut),
+        InjectedFault("throttle", "3 kB/s for 1.5 s", _throttle),
+        InjectedFault("black-hole", "nothing passes for 2.5 s, no connection ends", _black_hole),
+        InjectedFault("disk-full", "no block free for 1.5 s", _full, disks=True),
+        InjectedFault(
             "read-only", "the file system fails (remount,abort), repaired after 1.5 s", _read_only, disks=True
         ),
     )

@@ -22,7 +22,7 @@ _ALL: Final = 0.06
 
 
 @dataclass(frozen=True)
-class Strike:
+class Kill:
     """SIGKILL for some processes.
 
     Attributes:
@@ -45,7 +45,7 @@ class Strike:
         return f"{moment} + {self.after_s:.2f} s: {', '.join(self.victims)} for {self.away_s:.2f} s"
 
 
-def plan(seed: int, rounds: int, victims: Sequence[str]) -> list[Strike]:
+def plan(seed: int, rounds: int, victims: Sequence[str]) -> list[Kill]:
     """One or two strikes in every round; everybody's turn comes before anybody's second."""
     rng = random.Random(f"strikes/{seed}")  # noqa: S311 - a plan that a seed names
     bag: list[str] = []
@@ -60,5 +60,5 @@ def plan(seed: int, rounds: int, victims: Sequence[str]) -> list[Strike]:
                 chosen = (bag.pop(),)
             on = rng.choice(_ON) if rng.random() < _AIMED else None
             after_s = rng.uniform(0, _FIRST_S if on is None else _SOON_S)
-            strikes.append(Strike(number, on, after_s, chosen, rng.uniform(*_AWAY_S)))
+            strikes.append(Kill(number, on, after_s, chosen, rng.uniform(*_AWAY_S)))
     return strikes

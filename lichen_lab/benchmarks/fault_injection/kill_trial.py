@@ -12,13 +12,13 @@ from typing import Final
 
 from lichen_lab.benchmarks.fault_injection import kill_plan, refold
 from lichen_lab.benchmarks.fault_injection.harness import small_fleet
-from lichen_lab.benchmarks.fault_injection.harness.disks import Disk
+from lichen_lab.benchmarks.fault_injection.harness.disks import FaultyDisk
 from lichen_lab.benchmarks.fault_injection.harness.gated_worker import LIGHT
-from lichen_lab.benchmarks.fault_injection.kill_plan import Strike
+from lichen_lab.benchmarks.fault_injection.kill_plan import Kill
 from lichen_lab.benchmarks.fault_injection.verdict import Verdict, judge
 from lichen_lab.simulation.processes.embedded_broker import free_port
 from lichen_lab.simulation.processes.testbed import BROKER, COORDINATOR
-from lichen_lab.simulation.processes.wire_observer import Witness
+from lichen_lab.simulation.processes.wire_observer import WireObserver
 from models.worker import job_folder
 from protocol.errors import Transient
 from protocol.topics import Kind
@@ -38,7 +38,7 @@ Tell = Callable[[int, int], None]
 
 
 @dataclass
-class Outcome:
+class KillOutcome:
     """What one seed did.
 
     Attributes:
@@ -81,7 +81,7 @@ class Outcome:
         return self.ended and not self.violations
 
 
-class Trial:
+class KillTrial:
     """One seed at work.
 
     ``power``: a kill of a daemon is a power cut to its disk as well. ``light``: the initial model's file for
@@ -98,30 +98,30 @@ class Trial:
         power: bool = False,
         light: Path | None = None,
     ) -> None:
-        self.outcome = Outcome(seed, rounds)
+        self.outcome = KillOutcome(seed, rounds)
         self._tell = tell
         self._layout = small_fleet.files(root, free_port(), DEVICES)
         # odd seeds wait for everybody, so that a killed agent holds its round up; even ones for all but one
         quorum = {"quorum": 1.0} if seed % 2 else {}
         self._task = small_fleet.task(rounds, len(DEVICES), seed, **quorum)
-        self._disks: dict[str, Disk] = {}
+        self._disks: dict[str, FaultyDisk] = {}
         if power:
             for name in (COORDINATOR, *DEVICES):
-                self._disks[name] = Disk(root / f"{name}.ext4", self._layout.state(name))
+                self._disks[name] = FaultyDisk(root / f"{name}.ext4", self._layout.state(name))
         agents, env = (
             ({}, {}) if light is None else ({"agents": small_fleet.GATED_AGENTS}, {LIGHT: str(light)})
         )
         small_fleet.write(self._layout, self._task, seed, agents)
         self._stage = small_fleet.trial_bed(self._layout, env, gated=light is not None)
         self._first = refold.initial if light is None else lambda _task, _folder: job_folder.load_state(light)
-        self._witness = Witness(
+        self._witness = WireObserver(
             MqttSettings.model_validate(self._layout.mqtt("witness")),
             small_fleet.FLEET,
             self._layout.state("coordinator") / "updates",
             root / "frames",
         )
 
-    async def run(self) -> Outcome:
+    async def run(self) -> KillOutcome:
         """Run to the end, or until it took too long; then judge."""
         started, out = time.monotonic(), self.outcome
         async with self._stage as stage:
@@ -182,7 +182,7 @@ class Trial:
             for name in sorted(struck, key=lambda name: name != BROKER):
                 await stage.start(name)
 
-    async def _strike(self, strike: Strike) -> list[str]:
+    async def _strike(self, strike: Kill) -> list[str]:
         """All victims at one moment; who ran, and so was killed."""
         lost = [self._disks[name] for name in strike.victims if name in self._disks]
         for disk in lost:
@@ -226,7 +226,7 @@ def run(
     *,
     power: bool = False,
     light: Path | None = None,
-) -> Outcome:
+) -> KillOutcome:
     """Run one seed.
 
     Args:
@@ -235,7 +235,7 @@ def run(
         tell: called as the run goes on.
         keep: where the folder of a run that was not sound is kept; None: nowhere.
         power: the disks of killed daemons lose all that was not synced (Linux, root).
-        light: see :class:`Trial`.
+        light: see :class:`KillTrial`.
 
     Raises:
         Misconfigured: Mosquitto, or what the disks need, is not here.
@@ -245,7 +245,7 @@ def run(
         keep.mkdir(parents=True, exist_ok=True)
     folder, kept = Path(tempfile.mkdtemp(prefix=f"lichen-kills-{seed}-", dir=keep)), False
     try:
-        trial = Trial(folder, seed, rounds, tell, power=power, light=light)
+        trial = KillTrial(folder, seed, rounds, tell, power=power, light=light)
         try:
             outcome = asyncio.run(trial.run())
         finally:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from lichen_lab.benchmarks.fault_injection import kill_trial as trial
-from lichen_lab.benchmarks.fault_injection.kill_trial import Outcome
-from lichen_lab.benchmarks.result import Bench, Goal, Row, Say, row
+from lichen_lab.benchmarks.fault_injection.kill_trial import KillOutcome
+from lichen_lab.benchmarks.result import Bench, Goal, ResultRow, Say, row
 from lichen_lab.simulation.processes.testbed import BROKER, COORDINATOR
 
 SEEDS: Final = 10
@@ -22,7 +22,7 @@ _VIOLATIONS: Final = "violations"
 _ALL_OF_THEM: Final = 99.99
 
 
-def run(quick: bool, say: Say) -> list[Row]:  # noqa: FBT001 - every benchmark's signature
+def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every benchmark's signature
     """Ten seeds of 20 rounds; quick: one of 8."""
     first, seeds, rounds = (0, 1, QUICK_ROUNDS) if quick else (0, SEEDS, ROUNDS)
     return measure(range(first, first + seeds), rounds, say)
@@ -30,7 +30,7 @@ def run(quick: bool, say: Say) -> list[Row]:  # noqa: FBT001 - every benchmark's
 
 def measure(
     seeds: range, rounds: int, say: Say, keep: Path | None = None, *, power: bool = False
-) -> list[Row]:
+) -> list[ResultRow]:
     """Run these seeds one after the other.
 
     Args:
@@ -53,7 +53,7 @@ def _tell(say: Say, where: str, rounds: int, round_: int, kills: int) -> None:
     say(f"{where}: round {round_} of {rounds}, {kills} kills")
 
 
-def words(outcome: Outcome) -> str:
+def words(outcome: KillOutcome) -> str:
     """One seed in one line, and its violations below."""
     kills = ", ".join(f"{name} {count}" for name, count in outcome.kills.items())
     end = "ended" if outcome.ended else "DID NOT END"
@@ -69,7 +69,7 @@ def words(outcome: Outcome) -> str:
     return "\n".join(lines)
 
 
-def rows(outcomes: list[Outcome], setting: str) -> list[Row]:
+def rows(outcomes: list[KillOutcome], setting: str) -> list[ResultRow]:
     """The figures over all seeds."""
     figures: dict[str, list[float]] = {
         _SOUND: [100.0 * one.sound for one in outcomes],

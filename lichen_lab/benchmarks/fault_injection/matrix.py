@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import Final
 
 from lichen_lab.benchmarks.fault_injection import refold
-from lichen_lab.benchmarks.fault_injection.faults import Fault
+from lichen_lab.benchmarks.fault_injection.faults import InjectedFault
 from lichen_lab.benchmarks.fault_injection.harness import small_fleet
-from lichen_lab.benchmarks.fault_injection.harness.disks import Disk
+from lichen_lab.benchmarks.fault_injection.harness.disks import FaultyDisk
 from lichen_lab.benchmarks.fault_injection.harness.gated_worker import LIGHT
-from lichen_lab.benchmarks.fault_injection.harness.gates import VARIABLE, Gates
-from lichen_lab.benchmarks.fault_injection.matrix_results import Cell, Row
+from lichen_lab.benchmarks.fault_injection.harness.gates import VARIABLE, StepGates
+from lichen_lab.benchmarks.fault_injection.matrix_results import MatrixRow, StepResult
 from lichen_lab.benchmarks.fault_injection.steps import STEPS, Step
 from lichen_lab.benchmarks.fault_injection.verdict import judge
 from lichen_lab.simulation.processes.embedded_broker import free_port
 from lichen_lab.simulation.processes.tcp_proxy import Proxy
 from lichen_lab.simulation.processes.testbed import BROKER, COORDINATOR
-from lichen_lab.simulation.processes.wire_observer import Witness
+from lichen_lab.simulation.processes.wire_observer import WireObserver
 from models.contract import Blobs
 from models.worker import job_folder
 from protocol.tasks.task import Task
@@ -38,7 +38,7 @@ _SETTLE_S: Final = 0.3
 _BARRIER: Final = "evaluate-{round}"
 
 
-class Matrix:
+class FaultMatrix:
     """One fault at work.
 
     Args:
@@ -52,7 +52,7 @@ class Matrix:
     other: Final = DEVICES[1]
 
     def __init__(
-        self, root: Path, fault: Fault, steps: tuple[Step, ...] = STEPS, light: Path | None = None
+        self, root: Path, fault: InjectedFault, steps: tuple[Step, ...] = STEPS, light: Path | None = None
     ) -> None:
         self.fault, self.steps, self._light = fault, steps, light
         port = free_port()
@@ -61,12 +61,12 @@ class Matrix:
             proxy.start()
         ports = {name: proxy.port for name, proxy in self.proxies.items()}
         self.layout = small_fleet.files(root, port, DEVICES, ports)
-        self.disks: dict[str, Disk] = {}
-        self.gates = Gates(root / "gates")
+        self.disks: dict[str, FaultyDisk] = {}
+        self.gates = StepGates(root / "gates")
         self.task = small_fleet.task(len(steps), len(DEVICES), 0, min_devices=len(DEVICES), quorum=1.0)
         self._write(root)
         self.stage = small_fleet.trial_bed(self.layout, self._env(), gated=True)
-        self.witness = Witness(
+        self.witness = WireObserver(
             MqttSettings.model_validate(self.layout.mqtt("witness")),
             small_fleet.FLEET,
             self.layout.state(COORDINATOR) / "updates",
@@ -77,7 +77,7 @@ class Matrix:
     def _write(self, root: Path) -> None:
         if self.fault.disks:
             for name in (self.target, COORDINATOR):
-                self.disks[name] = Disk(root / f"{name}.ext4", self.layout.state(name))
+                self.disks[name] = FaultyDisk(root / f"{name}.ext4", self.layout.state(name))
         mqtt = {"ping_s": 0.5, "ping_timeout_s": 1.0} if "ping_s" in MqttSettings.model_fields else {}
         agents = {**small_fleet.GATED_AGENTS, "mqtt": mqtt}
         changes = {"agents": agents, COORDINATOR: {"export": {"enabled": True}, "mqtt": mqtt}}
@@ -99,9 +99,9 @@ class Matrix:
         key = (kind, self.target)
         return self.witness.traffic[key] - self._before[key]
 
-    async def run(self) -> Row:
+    async def run(self) -> MatrixRow:
         """All steps, one a round; then judge the whole."""
-        row = Row(self.fault.name, len(self.steps))
+        row = MatrixRow(self.fault.name, len(self.steps))
         try:
             async with self.stage as stage:
                 await stage.start(BROKER)
@@ -124,7 +124,7 @@ class Matrix:
                 await asyncio.to_thread(disk.close)
         return row
 
-    async def _all(self, row: Row) -> None:
+    async def _all(self, row: MatrixRow) -> None:
         stage = self.stage
         for number, step in enumerate(self.steps, start=1):
             barrier = () if number == len(self.steps) else (_BARRIER,)
@@ -138,7 +138,7 @@ class Matrix:
             row.cells.append(await self._cell(number, step))
         await stage.until("the end of all rounds", self._finished, _STEP_S)
 
-    async def _cell(self, round_: int, step: Step) -> Cell:
+    async def _cell(self, round_: int, step: Step) -> StepResult:
         stage, deaths = self.stage, len(self.stage.deaths)
         self._before = Counter(self.witness.traffic)
         step.before(self, round_)
@@ -155,7 +155,7 @@ class Matrix:
         await self._until(step, "the end of its round", lambda: self._over(round_, step))
         took = time.monotonic() - begun
         trained, sent = self._spooled(round_), self.seen(Kind.UPDATE)
-        return Cell(self.fault.name, step.name, took, trained, sent, len(stage.deaths) - deaths)
+        return StepResult(self.fault.name, step.name, took, trained, sent, len(stage.deaths) - deaths)
 
     def _held(self, step: Step, round_: int) -> bool:
         return all(self.gates.reached(self.gate(name, round_)) for name in step.held)

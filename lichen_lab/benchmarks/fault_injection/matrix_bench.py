@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Final
 
 from lichen_lab.benchmarks.fault_injection import matrix_runner as trial
-from lichen_lab.benchmarks.fault_injection.faults import FAULTS, Fault
+from lichen_lab.benchmarks.fault_injection.faults import FAULTS, InjectedFault
 from lichen_lab.benchmarks.fault_injection.harness import disks
-from lichen_lab.benchmarks.result import Bench, Goal, Row, Say, row
+from lichen_lab.benchmarks.result import Bench, Goal, ResultRow, Say, row
 from protocol.errors import Misconfigured, Transient
 
 _SECONDS: Final = "s from the fault to the end of its round"
@@ -23,12 +23,12 @@ _ALL: Final = "all steps"
 _DATA: Final = "synthetic, 2 modalities"
 
 
-def run(quick: bool, say: Say) -> list[Row]:  # noqa: FBT001 - every benchmark's signature
+def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every benchmark's signature
     """All faults; quick: without torch and onnx, in about two minutes."""
     return measure((), say, light=quick)
 
 
-def measure(names: tuple[str, ...], say: Say, *, light: bool, keep: Path | None = None) -> list[Row]:
+def measure(names: tuple[str, ...], say: Say, *, light: bool, keep: Path | None = None) -> list[ResultRow]:
     """Run these rows.
 
     Args:
@@ -43,7 +43,7 @@ def measure(names: tuple[str, ...], say: Say, *, light: bool, keep: Path | None 
     strange = sorted(set(names) - set(FAULTS))
     if strange:
         raise Misconfigured(f"no fault {strange[0]!r}; there are {', '.join(FAULTS)}")
-    rows: list[Row] = []
+    rows: list[ResultRow] = []
     with trial.initial_model(light=light) as model:
         for number, name in enumerate(wanted := names or tuple(FAULTS), start=1):
             fault = FAULTS[name]
@@ -55,7 +55,7 @@ def measure(names: tuple[str, ...], say: Say, *, light: bool, keep: Path | None 
     return rows
 
 
-def _row(fault: Fault, say: Say, model: Path | None, keep: Path | None) -> list[Row]:
+def _row(fault: InjectedFault, say: Say, model: Path | None, keep: Path | None) -> list[ResultRow]:
     started = time.perf_counter()
     try:
         found = trial.run(fault, model, keep)

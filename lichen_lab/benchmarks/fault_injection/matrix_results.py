@@ -6,7 +6,7 @@ from lichen_lab.benchmarks.fault_injection.verdict import Verdict
 
 
 @dataclass
-class Cell:
+class StepResult:
     """What happened at one step.
 
     Attributes:
@@ -35,7 +35,7 @@ class Cell:
 
 
 @dataclass
-class Row:
+class MatrixRow:
     """One fault at all steps.
 
     Attributes:
@@ -48,7 +48,7 @@ class Row:
 
     fault: str
     steps: int
-    cells: list[Cell] = field(default_factory=list)
+    cells: list[StepResult] = field(default_factory=list)
     verdict: Verdict = field(default_factory=Verdict)
     deaths: list[str] = field(default_factory=list)
 

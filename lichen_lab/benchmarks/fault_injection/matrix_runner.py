@@ -8,21 +8,21 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lichen_lab.benchmarks.fault_injection import refold
-from lichen_lab.benchmarks.fault_injection.faults import Fault
+from lichen_lab.benchmarks.fault_injection.faults import InjectedFault
 from lichen_lab.benchmarks.fault_injection.harness import small_fleet
-from lichen_lab.benchmarks.fault_injection.matrix import DEVICES, Matrix
-from lichen_lab.benchmarks.fault_injection.matrix_results import Row
+from lichen_lab.benchmarks.fault_injection.matrix import DEVICES, FaultMatrix
+from lichen_lab.benchmarks.fault_injection.matrix_results import MatrixRow
 from models.worker import job_folder
 from runtime.logs import configure
 from runtime.settings.load import LogSettings
 
 
-def run(fault: Fault, light: Path | None = None, keep: Path | None = None) -> Row:
+def run(fault: InjectedFault, light: Path | None = None, keep: Path | None = None) -> MatrixRow:
     """Run one row in a folder of its own.
 
     Args:
         fault: which.
-        light: see :class:`Matrix`.
+        light: see :class:`FaultMatrix`.
         keep: where the folder is left when something is wrong; None: nowhere.
 
     Raises:
@@ -34,7 +34,7 @@ def run(fault: Fault, light: Path | None = None, keep: Path | None = None) -> Ro
         keep.mkdir(parents=True, exist_ok=True)
     root, sound = Path(tempfile.mkdtemp(prefix=f"lichen-matrix-{fault.name}-", dir=keep)), False
     try:
-        row = asyncio.run(Matrix(root, fault, light=light).run())
+        row = asyncio.run(FaultMatrix(root, fault, light=light).run())
         sound = row.sound
         return row
     finally:

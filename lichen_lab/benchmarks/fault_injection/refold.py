@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Final
 
 from coordinator.aggregation.fold import UnusableUpdates, fold_round, limits_for
-from coordinator.storage.database import Store
-from coordinator.storage.model_registry import Registry
+from coordinator.storage.database import Database
+from coordinator.storage.model_registry import ModelRegistry
 from coordinator.storage.run_id import RunId
-from coordinator.storage.update_journal import Entry
+from coordinator.storage.update_journal import AcceptedUpdate
 from models import registry
 from models.contract import Blobs
 from models.worker import job_folder
@@ -75,11 +75,11 @@ def manifests(
     state, parent = first, None
     digests: list[str] = []
     reference: dict[str, float] = {}
-    with Store(folder / "again.sqlite3") as store:
-        versions = Registry(store, BlobStore(folder / "blobs"), task, run)
+    with Database(folder / "again.sqlite3") as store:
+        versions = ModelRegistry(store, BlobStore(folder / "blobs"), task, run)
         for number in range(max(counted, default=0) + 1):
             if number:
-                entries = [Entry(device, mark, frame(mark)) for device, mark in counted[number]]
+                entries = [AcceptedUpdate(device, mark, frame(mark)) for device, mark in counted[number]]
                 limits = limits_for(state, MAX_UPDATE_BYTES, task)
                 try:
                     state, found = fold_round(server, task, number, state, entries, limits, reference)

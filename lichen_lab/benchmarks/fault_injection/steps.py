@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from lichen_lab.benchmarks.fault_injection.harness.disks import Disk
-from lichen_lab.benchmarks.fault_injection.harness.gates import Gates
+from lichen_lab.benchmarks.fault_injection.harness.disks import FaultyDisk
+from lichen_lab.benchmarks.fault_injection.harness.gates import StepGates
 from lichen_lab.simulation.processes.tcp_proxy import Proxy
 from lichen_lab.simulation.processes.testbed import Testbed
-from lichen_lab.simulation.processes.wire_observer import Witness
+from lichen_lab.simulation.processes.wire_observer import WireObserver
 from protocol.topics import Kind
 
 _TRICKLE_BYTES_S: Final = 4000.0
@@ -18,11 +18,11 @@ _TRICKLE_BYTES_S: Final = 4000.0
 class FaultyFleet(Protocol):
     """The fleet of one row of the matrix, as steps look at it and faults harm it."""
 
-    gates: Gates
+    gates: StepGates
     stage: Testbed
-    witness: Witness
+    witness: WireObserver
     proxies: dict[str, Proxy]
-    disks: dict[str, Disk]
+    disks: dict[str, FaultyDisk]
 
     @property
     def target(self) -> str:

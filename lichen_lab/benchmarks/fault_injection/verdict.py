@@ -12,12 +12,12 @@ import sqlalchemy as sa
 
 from coordinator.recovery.folder_owner import DATABASE
 from coordinator.storage import schema
-from coordinator.storage.database import Store
+from coordinator.storage.database import Database
 from coordinator.storage.run_id import RunId
 from edge_agent.storage import SPOOL
 from lichen_lab.benchmarks.fault_injection import refold
 from lichen_lab.simulation.processes.fleet_files import FleetFiles
-from lichen_lab.simulation.processes.wire_observer import Witness
+from lichen_lab.simulation.processes.wire_observer import WireObserver
 from models.contract import Blobs
 from protocol.errors import Transient
 from protocol.tasks.task import Task
@@ -39,7 +39,7 @@ class Books:
     @classmethod
     def read(cls, state_dir: Path) -> "Books":
         """Read the database of a coordinator that has ended."""
-        with Store(state_dir / DATABASE, read_only=True) as store:
+        with Database(state_dir / DATABASE, read_only=True) as store:
             versions = {row["version"]: row for row in store.rows(sa.select(schema.versions))}
             updates = {(row["round"], row["device"]): row for row in store.rows(sa.select(schema.updates))}
         return cls(versions, updates)
@@ -75,7 +75,10 @@ class Verdict:
 
 
 def judge(
-    layout: FleetFiles, task: Task, witness: Witness, first: Callable[[Task, Path], Blobs] = refold.initial
+    layout: FleetFiles,
+    task: Task,
+    witness: WireObserver,
+    first: Callable[[Task, Path], Blobs] = refold.initial,
 ) -> Verdict:
     """Compare all that is known about a trial that has ended; ``first`` makes version 0 again."""
     found, books = Verdict(), Books.read(layout.state("coordinator"))
@@ -148,7 +151,7 @@ def _chain(books: Books, task: Task) -> Iterator[str]:
 def _compare(  # noqa: PLR0917 - one place calls it
     layout: FleetFiles,
     task: Task,
-    witness: Witness,
+    witness: WireObserver,
     first: Callable[[Task, Path], Blobs],
     books: Books,
     found: Verdict,

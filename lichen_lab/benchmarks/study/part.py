@@ -6,7 +6,7 @@ from math import sqrt
 from statistics import fmean, stdev
 from typing import Any, Final, Generic, Self
 
-from lichen_lab.benchmarks.result import Goal, Row, Say, row
+from lichen_lab.benchmarks.result import Goal, ResultRow, Say, row
 from lichen_lab.benchmarks.study.run_spec import O, S
 
 QUICK: Final = ", quick"
@@ -55,7 +55,7 @@ class Variant(Generic[S, O]):
 
 
 @dataclass(frozen=True)
-class Results(Generic[S, O]):
+class PartResults(Generic[S, O]):
     """The finished runs of a part.
 
     Attributes:
@@ -68,9 +68,9 @@ class Results(Generic[S, O]):
     part: "Part[S, O]"
     runs: Sequence[Mapping[int, O]]
     quick: bool = False
-    computed: Sequence[Row] = ()
+    computed: Sequence[ResultRow] = ()
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[ResultRow]:
         """All that the part shows."""
         return [*self.part.rows(self), *self.computed]
 
@@ -92,14 +92,14 @@ class Results(Generic[S, O]):
 
     def row(
         self, variant: Variant[S, O], metric: str, values: Sequence[float], *, seconds: float = 0.0
-    ) -> list[Row]:
+    ) -> list[ResultRow]:
         """A row, or none without values."""
         if not values:
             return []
         under = variant.under + (QUICK if self.quick else "")
         return [row(variant.dataset, variant.method, under, metric, values, seconds=seconds)]
 
-    def scores(self) -> list[Row]:
+    def scores(self) -> list[ResultRow]:
         """The part's figures of every variant; the first figure's row has the seconds of the runs."""
         rows = []
         for variant, runs in self.pairs():
@@ -116,7 +116,7 @@ class Results(Generic[S, O]):
         theirs: Iterable[str],
         figure: Callable[[O], float | None] | None = None,
         what: str = "",
-    ) -> list[Row]:
+    ) -> list[ResultRow]:
         """Differences seed by seed of one method from others, on the same data under the same conditions.
 
         Args:
@@ -135,12 +135,12 @@ class Results(Generic[S, O]):
                     rows += self.row(variant, least(other), [min(ahead)])
         return rows
 
-    def versus(self, figure: Callable[[O], float | None] | None = None) -> list[Row]:
+    def versus(self, figure: Callable[[O], float | None] | None = None) -> list[ResultRow]:
         """The differences that :attr:`Part.versus` names."""
         return [row for ours, theirs in self.part.versus for row in self.margins(ours, (theirs,), figure)]
 
 
-def usual(results: Results[S, O]) -> list[Row]:
+def usual(results: PartResults[S, O]) -> list[ResultRow]:
     """Figures of every variant, and the differences that the part names: what most parts show."""
     return [*results.scores(), *results.versus()]
 
@@ -179,7 +179,7 @@ def condition_text(options: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in options.items()) or "as in the tables"
 
 
-def _nothing(quick: bool, say: Say) -> list[Row]:  # noqa: FBT001 - every benchmark's signature
+def _nothing(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every benchmark's signature
     del quick, say
     return []
 
@@ -207,10 +207,10 @@ class Part(Generic[S, O]):
     title: str
     figures: tuple[Figure[O], ...] = ()
     worst: bool = False
-    rows: Callable[[Results[S, O]], list[Row]] = usual
+    rows: Callable[[PartResults[S, O]], list[ResultRow]] = usual
     variants: tuple[Variant[S, O], ...] = ()
     versus: tuple[tuple[str, str], ...] = ()
-    computed: Callable[[bool, Say], list[Row]] = _nothing
+    computed: Callable[[bool, Say], list[ResultRow]] = _nothing
     goals: tuple[Goal, ...] = ()
     place: int = 100
     by_default: bool = True
@@ -220,14 +220,16 @@ class Part(Generic[S, O]):
         """Every run, seed by seed."""
         return [variant.one.at(seed) for seed in self.seeds or seeds for variant in self.variants]
 
-    def results(self, done: Mapping[str, O], seeds: Iterable[int], *, quick: bool = False) -> Results[S, O]:
+    def results(
+        self, done: Mapping[str, O], seeds: Iterable[int], *, quick: bool = False
+    ) -> PartResults[S, O]:
         """Pick this part's runs out of all."""
         seeds = tuple(self.seeds or seeds)
         runs = [
             {seed: v.view(done[key]) for seed in seeds if (key := v.one.at(seed).key()) in done}
             for v in self.variants
         ]
-        return Results(self, runs, quick)
+        return PartResults(self, runs, quick)
 
     def small(self) -> Self:
         """The same with small runs, on the seeds that the command names."""

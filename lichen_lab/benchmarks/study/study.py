@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from lichen_lab.benchmarks.parallel_runs import run_each
-from lichen_lab.benchmarks.result import Bench, Row, Say
+from lichen_lab.benchmarks.result import Bench, ResultRow, Say
 from lichen_lab.benchmarks.run_cache import Format
-from lichen_lab.benchmarks.study.part import Results
+from lichen_lab.benchmarks.study.part import PartResults
 from lichen_lab.benchmarks.study.parts import Parts
 from lichen_lab.benchmarks.study.run_spec import O, S
 
@@ -74,12 +74,12 @@ class Study(Format[S, O]):
     def bench(self) -> Bench:
         """As the registry knows it."""
 
-        def run(quick: bool, say: Say) -> list[Row]:  # noqa: FBT001 - every benchmark's signature
+        def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every benchmark's signature
             return self.measure(Wish(quick=quick), say)
 
         return Bench(self.name, self.title, run, goals=self.parts.goals())
 
-    def measure(self, wish: Wish, say: Say) -> list[Row]:
+    def measure(self, wish: Wish, say: Say) -> list[ResultRow]:
         """Run what is wished, and write the report.
 
         Raises:
@@ -94,11 +94,11 @@ class Study(Format[S, O]):
             say(f"the report is in {wish.report}")
         return rows
 
-    def _write(self, found: Sequence[Results[S, O]], rows: Sequence[Row], path: Path) -> None:
+    def _write(self, found: Sequence[PartResults[S, O]], rows: Sequence[ResultRow], path: Path) -> None:
         """Matplotlib is imported only where a page is asked for."""
         import_module(f"{self.package}.report.page").PAGE.write(found, rows, path)
 
-    def results(self, wish: Wish, say: Say) -> list[Results[S, O]]:
+    def results(self, wish: Wish, say: Say) -> list[PartResults[S, O]]:
         """The runs of every part that is wished."""
         wanted = self.parts.chosen(wish.parts)
         if wish.quick:

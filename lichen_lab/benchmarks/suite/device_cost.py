@@ -12,7 +12,7 @@ from typing import Any, Final
 import psutil
 
 from coordinator.status.history import read
-from lichen_lab.benchmarks.result import Bench, Goal, Row, Say, row
+from lichen_lab.benchmarks.result import Bench, Goal, ResultRow, Say, row
 from lichen_lab.benchmarks.support import timed_worker
 from lichen_lab.benchmarks.support.fleet import Fleet, cpu_seconds, noise_recording
 from models.multimodal.network import two_branch_task
@@ -98,7 +98,7 @@ def _figures(
     }
 
 
-def run(quick: bool, say: Say) -> list[Row]:  # noqa: FBT001 - every benchmark's signature
+def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every benchmark's signature
     """Three agents and five rounds; quick: one agent and three."""
     started = time.perf_counter()
     agents, rounds = (1, 3) if quick else (_AGENTS, 6)

@@ -12,7 +12,7 @@ from typing import Final
 import psutil
 
 from edge_agent.status.status_file import STATUS_FILE
-from lichen_lab.benchmarks.result import Bench, Goal, Row, Say, row
+from lichen_lab.benchmarks.result import Bench, Goal, ResultRow, Say, row
 from lichen_lab.benchmarks.support.fleet import Fleet, noise_recording
 from lichen_lab.benchmarks.support.tasks import demo_task
 from protocol.tasks.task import Rounds
@@ -78,7 +78,7 @@ def _figures(
     return figures
 
 
-def run(quick: bool, say: Say) -> list[Row]:  # noqa: FBT001 - every benchmark's signature
+def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every benchmark's signature
     """Watch for 125 s; quick: 25 s."""
     started = time.perf_counter()
     watch_s = 25.0 if quick else 125.0

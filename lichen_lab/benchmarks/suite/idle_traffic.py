@@ -11,7 +11,7 @@ import time
 from typing import Final
 
 from edge_agent.config.agent import AgentSettings
-from lichen_lab.benchmarks.result import Bench, Goal, Row, Say, row
+from lichen_lab.benchmarks.result import Bench, Goal, ResultRow, Say, row
 from lichen_lab.benchmarks.support.fleet import Fleet, noise_recording
 from lichen_lab.benchmarks.support.tasks import demo_task
 from lichen_lab.simulation.processes.byte_meter import Meter
@@ -51,7 +51,7 @@ def watch(state_every_s: float, watch_s: float, say: Say) -> tuple[list[int], li
             return before, meter.up.sizes[len(before) :], meter.down.bytes - down
 
 
-def run(quick: bool, say: Say) -> list[Row]:  # noqa: FBT001 - every benchmark's signature
+def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every benchmark's signature
     """Watch for 180 s, four pings; quick: 43 s, one ping."""
     started = time.perf_counter()
     defaults = AgentSettings(fleet="x", device="x")

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from lichen_lab.benchmarks.result import Bench, Goal, Row, Say, row
+from lichen_lab.benchmarks.result import Bench, Goal, ResultRow, Say, row
 from lichen_lab.simulation.data import spar_fleet
 from lichen_lab.simulation.data.sets import spar, uci_har
 from lichen_lab.simulation.data.streams import rng_of
@@ -36,7 +36,7 @@ Answers = dict[str, np.ndarray[Any, Any]]
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedModel:
     """A trained network, windows of those it learnt from, and of others."""
 
     dataset: str
@@ -47,7 +47,7 @@ class Trained:
     others: WindowSet
 
 
-def _of_spar(seed: int) -> Trained:
+def _of_spar(seed: int) -> TrainedModel:
     """The demo's fleet."""
     series, task = spar.load(), spar_fleet.task(spar_fleet.ROUNDS, seed=seed)
     devices = {
@@ -56,10 +56,10 @@ def _of_spar(seed: int) -> Trained:
     }
     others = spar_fleet.windows(task, spar_fleet.unseen(series))
     state = simulate(task, devices, None, seed).state
-    return Trained("SPAR", "demo's network, two cnn1d", task, state, _joined(devices), others)
+    return TrainedModel("SPAR", "demo's network, two cnn1d", task, state, _joined(devices), others)
 
 
-def _of_uci(seed: int, setting: str, method: str, kinds: Sequence[str]) -> Trained:
+def _of_uci(seed: int, setting: str, method: str, kinds: Sequence[str]) -> TrainedModel:
     """Five devices with 500 windows each of the official training people."""
     task = Task(
         name="uci-har",
@@ -82,7 +82,7 @@ def _of_uci(seed: int, setting: str, method: str, kinds: Sequence[str]) -> Train
     dealt = rng_of(_PURPOSE, seed).permutation(len(train))[: _DEVICES * _EACH].reshape(_DEVICES, _EACH)
     devices = {f"d{i}": select(train, np.sort(own)) for i, own in enumerate(dealt)}
     state = simulate(task, devices, None, seed, rounds=_ROUNDS).state
-    return Trained("UCI-HAR", setting, task, state, _joined(devices), uci_har.load("test").windows)
+    return TrainedModel("UCI-HAR", setting, task, state, _joined(devices), uci_har.load("test").windows)
 
 
 _CNN_LSTM: Final = ("cnn1d", "lstm")
@@ -97,7 +97,7 @@ def _joined(devices: Mapping[str, WindowSet]) -> WindowSet:
     return concat([replace(windows, context=None) for windows in devices.values()])
 
 
-def figures(trained: Trained, say: Say) -> dict[str, float]:
+def figures(trained: TrainedModel, say: Say) -> dict[str, float]:
     """Of the variant, by metric; nothing where the exporter leaves it out, and says why."""
     from export.bundle_builder import Lineage, inference_module, make_bundle  # noqa: PLC0415
     from export.int8.calibration import usable  # noqa: PLC0415 - torch and onnx, only where they are needed
@@ -152,7 +152,7 @@ def _in_turn(calls: Sequence[Any]) -> list[float]:
     return [float(np.median(times)) for times in took]
 
 
-def _each(quick: bool, say: Say) -> Iterator[tuple[Trained, float]]:  # noqa: FBT001 - as run()
+def _each(quick: bool, say: Say) -> Iterator[tuple[TrainedModel, float]]:  # noqa: FBT001 - as run()
     for seed in (0,) if quick else range(3):
         say(f"SPAR, seed {seed}")
         begun = time.perf_counter()
@@ -165,7 +165,7 @@ def _each(quick: bool, say: Say) -> Iterator[tuple[Trained, float]]:  # noqa: FB
         yield _of_uci(0, setting, method, kinds), time.perf_counter() - begun
 
 
-def run(quick: bool, say: Say) -> list[Row]:  # noqa: FBT001 - every benchmark's signature
+def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every benchmark's signature
     """Three seeds of the demo's network, one of three others; quick: one seed of the demo's.
 
     Raises:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import psutil
 
-from lichen_lab.benchmarks.result import Bench, Goal, Row, Say, row
+from lichen_lab.benchmarks.result import Bench, Goal, ResultRow, Say, row
 from lichen_lab.benchmarks.suite.serving import WHERE
 from lichen_lab.benchmarks.support.fleet import Fleet, noise_recording
 from lichen_lab.benchmarks.support.tasks import demo_task
@@ -152,7 +152,7 @@ def _listed(sizes: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {size:.1f}" for name, size in sorted(sizes.items(), key=lambda item: -item[1]))
 
 
-def run(quick: bool, say: Say) -> list[Row]:  # noqa: FBT001 - every benchmark's signature
+def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every benchmark's signature
     """One run (three without ``--quick``)."""
     place = environment(None)
     say(f"observing in {place.how}")

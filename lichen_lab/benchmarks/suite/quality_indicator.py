@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from edge_agent.windows.quality.meter import QualityMeter
-from lichen_lab.benchmarks.result import Bench, Goal, Row, Say, row
+from lichen_lab.benchmarks.result import Bench, Goal, ResultRow, Say, row
 from lichen_lab.benchmarks.support.quality_streams import LOADERS, NAMES, TASK
-from lichen_lab.benchmarks.support.quality_truth import Count, Judged, clean, with_faults
-from lichen_lab.simulation.data.sensor_faults import Fault, FaultKind, Recording, inject, plan_kind
+from lichen_lab.benchmarks.support.quality_truth import JudgedWindow, TruthCount, clean, with_faults
+from lichen_lab.simulation.data.sensor_faults import FaultKind, Recording, SensorFault, inject, plan_kind
 from models.data.streams.windows import Windows
 from protocol.errors import Misconfigured
 
@@ -31,7 +31,7 @@ _TIMED: Final = 256
 
 
 @dataclass(frozen=True)
-class Case:
+class QualityCase:
     """One kind of fault at one severity."""
 
     words: str
@@ -41,30 +41,33 @@ class Case:
     at_start: bool = False
     """From the first sample on, so that the sensor has never been seen healthy."""
 
-    def plan(self, recorded: Recording, modality: str, seed: int) -> list[Fault]:
+    def plan(self, recorded: Recording, modality: str, seed: int) -> list[SensorFault]:
         """The faults of one recording."""
         if self.at_start:
-            return [Fault(self.kind, modality, 0.0, 2 * self.block_s, amount=self.amount)]
+            return [SensorFault(self.kind, modality, 0.0, 2 * self.block_s, amount=self.amount)]
         end_s = float(recorded[f"{modality}/t"][-1])
         block_s = min(self.block_s, end_s - HEALTHY_S)
         return plan_kind(recorded, self.kind, modality, self.amount, seed, block_s=block_s, from_s=HEALTHY_S)
 
 
 CASES: Final = (
-    *(Case(f"white noise, {db} dB", "noise", float(db)) for db in (20, 10, 5, 0)),
-    Case("white noise from the first sample, 5 dB", "noise", 5.0, at_start=True),
-    Case("stuck", "stuck"),
-    *(Case(f"clipped at {part:g} of the range", "clip", part) for part in (0.8, 0.5, 0.25)),
-    *(Case(f"gaps, {share:.0%} missing", "gaps", share) for share in (0.1, 0.2, 0.4)),
-    *(Case(f"gain drifts to x{factor:g}", "gain", factor, _DRIFT_S) for factor in (0.5, 1.5, 2.0, 4.0)),
-    Case("gain drifts to x2, over the whole recording", "gain", 2.0, float("inf")),
+    *(QualityCase(f"white noise, {db} dB", "noise", float(db)) for db in (20, 10, 5, 0)),
+    QualityCase("white noise from the first sample, 5 dB", "noise", 5.0, at_start=True),
+    QualityCase("stuck", "stuck"),
+    *(QualityCase(f"clipped at {part:g} of the range", "clip", part) for part in (0.8, 0.5, 0.25)),
+    *(QualityCase(f"gaps, {share:.0%} missing", "gaps", share) for share in (0.1, 0.2, 0.4)),
+    *(
+        QualityCase(f"gain drifts to x{factor:g}", "gain", factor, _DRIFT_S)
+        for factor in (0.5, 1.5, 2.0, 4.0)
+    ),
+    QualityCase("gain drifts to x2, over the whole recording", "gain", 2.0, float("inf")),
 )
 
 
-def measure(dataset: str, recordings: Sequence[Recording], seeds: Sequence[int], say: Say) -> list[Row]:
+def measure(dataset: str, recordings: Sequence[Recording], seeds: Sequence[int], say: Say) -> list[ResultRow]:
     """All rows of one data set."""
     started = time.perf_counter()
-    sound = {name: Count() for name in NAMES}
+    sound = {name: TruthCount() for name in NAMES}
     before = [clean(TASK, recorded, sound) for recorded in recordings]
     seconds = time.perf_counter() - started
     rows = []
@@ -83,17 +86,17 @@ def measure(dataset: str, recordings: Sequence[Recording], seeds: Sequence[int],
 
 def _rows(
     dataset: str,
-    case: Case,
+    case: QualityCase,
     recordings: Sequence[Recording],
-    before: Sequence[Judged],
+    before: Sequence[JudgedWindow],
     seeds: Sequence[int],
-) -> Iterator[Row]:
+) -> Iterator[ResultRow]:
     started = time.perf_counter()
-    counts: dict[str, list[Count]] = {name: [] for name in NAMES}
-    others: dict[str, list[Count]] = {name: [] for name in NAMES}
+    counts: dict[str, list[TruthCount]] = {name: [] for name in NAMES}
+    others: dict[str, list[TruthCount]] = {name: [] for name in NAMES}
     for seed in seeds:
         for index, name in enumerate(NAMES):
-            both = {one: Count() for one in NAMES}
+            both = {one: TruthCount() for one in NAMES}
             for number, (recorded, seen) in enumerate(zip(recordings, before, strict=True)):
                 if (number + seed) % len(NAMES) == index:
                     own = 1000 * seed + number
@@ -115,7 +118,7 @@ def _rows(
                 yield row(dataset, name, case.words, metric, known, seconds=seconds)
 
 
-def _microseconds(before: Sequence[Judged]) -> float:
+def _microseconds(before: Sequence[JudgedWindow]) -> float:
     """CPU time to judge both modalities of a window as it comes, the fastest of three turns."""
     seen = before[0]
     count = min(_TIMED, len(seen.start_B))
@@ -139,13 +142,13 @@ def _microseconds(before: Sequence[Judged]) -> float:
     return 1e6 * min(turns)
 
 
-def run(quick: bool, say: Say) -> list[Row]:  # noqa: FBT001 - every benchmark's signature
+def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every benchmark's signature
     """Five seeds; quick: one seed on a quarter of the recordings.
 
     Raises:
         Misconfigured: none of the data sets is here.
     """
-    rows: list[Row] = []
+    rows: list[ResultRow] = []
     missing = []
     for dataset, load in LOADERS.items():
         try:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, Final
 
-from lichen_lab.benchmarks.result import Bench, Goal, Row, Say, row
+from lichen_lab.benchmarks.result import Bench, Goal, ResultRow, Say, row
 from lichen_lab.simulation.data import spar_fleet
 from lichen_lab.simulation.data.sets import spar
 from lichen_lab.simulation.data.streams import rng_of, without_modality
@@ -38,7 +38,7 @@ _PURPOSE_PEOPLE: Final = 2
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SparOutcome:
     """One run: accuracy (0 to 1) on unseen people under one condition of *their* sensors."""
 
     people: str
@@ -63,7 +63,7 @@ def study(
     *,
     shuffle_people: bool = False,
     config: Mapping[str, Any] | None = None,
-) -> list[Outcome]:
+) -> list[SparOutcome]:
     """All variants and each device alone, for every seed.
 
     Args:
@@ -89,13 +89,13 @@ def study(
             say(f"{people}, seed {seed}: {variant}")
             history = simulate(task, devices, None, seed, rounds=rounds)
             for condition, accuracy in _judged(task, [history.state], tests).items():
-                outcomes.append(Outcome(people, seed, variant, condition, accuracy, history.seconds))
+                outcomes.append(SparOutcome(people, seed, variant, condition, accuracy, history.seconds))
         say(f"{people}, seed {seed}: {ALONE}")
         started = time.perf_counter()
         states = [h.state for h in each_alone(base, devices, None, seed, rounds=rounds).values()]
         seconds = time.perf_counter() - started
         for condition, accuracy in _judged(base, states, tests).items():
-            outcomes.append(Outcome(people, seed, ALONE, condition, accuracy, seconds))
+            outcomes.append(SparOutcome(people, seed, ALONE, condition, accuracy, seconds))
     return outcomes
 
 
@@ -113,9 +113,9 @@ def _judged(task: Task, states: Sequence[Blobs], tests: Mapping[str, WindowSet])
     }
 
 
-def rows_of(outcomes: Iterable[Outcome]) -> list[Row]:
+def rows_of(outcomes: Iterable[SparOutcome]) -> list[ResultRow]:
     """Mean and spread of every variant, and the paired margin of prototypes over each other one."""
-    grouped: dict[tuple[str, str], dict[str, dict[int, Outcome]]] = {}
+    grouped: dict[tuple[str, str], dict[str, dict[int, SparOutcome]]] = {}
     for one in outcomes:
         by_variant = grouped.setdefault((one.people, one.condition), {})
         by_variant.setdefault(one.variant, {})[one.seed] = one
@@ -134,7 +134,7 @@ def rows_of(outcomes: Iterable[Outcome]) -> list[Row]:
     return rows
 
 
-def run(quick: bool, say: Say) -> list[Row]:  # noqa: FBT001 - every benchmark's signature
+def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every benchmark's signature
     """Three seeds in both settings; quick: one seed of the demo's people, a quarter of the rounds."""
     import torch  # noqa: PLC0415 - heavy, and only needed here
 

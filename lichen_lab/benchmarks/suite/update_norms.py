@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from lichen_lab.benchmarks.result import Bench, Row, Say, row
+from lichen_lab.benchmarks.result import Bench, ResultRow, Say, row
 from lichen_lab.simulation.data import spar_fleet
 from lichen_lab.simulation.data.sets import spar
-from lichen_lab.simulation.data.streams import Evolving, Stream, dirichlet_pools, rng_of
+from lichen_lab.simulation.data.streams import Evolving, RoundStream, dirichlet_pools, rng_of
 from lichen_lab.simulation.training.runner import simulate
 from models.aggregation.update_norms import magnitudes
 from models.contract import Update, WindowSet
@@ -35,7 +35,7 @@ _PURPOSE: Final = 7
 UNSCREENED: Final = Robust(outlier_factor=0)
 
 
-class Gauge:
+class NormGauge:
     """Collects, per part, each update's magnitude over the median of its round's."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Gauge:
             if len(values) > 2 and middle > 0:  # noqa: PLR2004 - of two, the median says nothing
                 self.ratios.setdefault(part, []).extend(value / middle for value in values)
 
-    def rows(self, dataset: str, setting: str, seconds: float) -> Iterator[Row]:
+    def rows(self, dataset: str, setting: str, seconds: float) -> Iterator[ResultRow]:
         """The median, the 99th percentile and the largest."""
         for part, ratios in sorted(self.ratios.items()):
             for metric, value in (
@@ -110,7 +110,7 @@ def _windows(arrays: Mapping[str, Any]) -> WindowSet:
     )
 
 
-def uci_har_devices(windows: WindowSet, alpha: float, seed: int) -> dict[str, Stream]:
+def uci_har_devices(windows: WindowSet, alpha: float, seed: int) -> dict[str, RoundStream]:
     """Ten devices with from 40 to 600 windows, uneven in classes, with missing and noisy modalities."""
     rng = rng_of(seed, _PURPOSE)
     sizes = [40, 40, 80, 80, 150, 150, 300, 300, 600, 600]
@@ -124,16 +124,19 @@ def uci_har_devices(windows: WindowSet, alpha: float, seed: int) -> dict[str, St
 
 
 def _measured(
-    dataset: str, setting: str, say: Say, runs: Iterable[tuple[Task, Mapping[str, WindowSet | Stream], int]]
-) -> list[Row]:
-    gauge, started = Gauge(), time.perf_counter()
+    dataset: str,
+    setting: str,
+    say: Say,
+    runs: Iterable[tuple[Task, Mapping[str, WindowSet | RoundStream], int]],
+) -> list[ResultRow]:
+    gauge, started = NormGauge(), time.perf_counter()
     for task, devices, seed in runs:
         say(f"{dataset}, {setting}, seed {seed}")
         simulate(task, devices, None, seed, watch=lambda _, updates: gauge.see(updates))
     return list(gauge.rows(dataset, setting, time.perf_counter() - started))
 
 
-def run(quick: bool, say: Say) -> list[Row]:  # noqa: FBT001 - every benchmark's signature
+def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every benchmark's signature
     """Three seeds of 20 rounds each; quick: one seed, 5 rounds."""
     import torch  # noqa: PLC0415 - heavy, and only needed here
 
@@ -141,7 +144,7 @@ def run(quick: bool, say: Say) -> list[Row]:  # noqa: FBT001 - every benchmark's
     seeds, rounds = (range(1), 5) if quick else (range(3), 20)
     series = spar.load()
 
-    def of_spar(seed: int) -> tuple[Task, Mapping[str, WindowSet | Stream], int]:
+    def of_spar(seed: int) -> tuple[Task, Mapping[str, WindowSet | RoundStream], int]:
         task = spar_fleet.task(rounds, seed=seed).model_copy(update={"robust": UNSCREENED})
         return (
             task,

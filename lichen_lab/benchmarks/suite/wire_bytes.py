@@ -5,7 +5,7 @@ from collections.abc import Callable
 from statistics import median
 from typing import Final
 
-from lichen_lab.benchmarks.result import Bench, Goal, Row, Say, row
+from lichen_lab.benchmarks.result import Bench, Goal, ResultRow, Say, row
 from lichen_lab.benchmarks.support.tasks import demo_task, noise_windows
 from lichen_lab.simulation.data import spar_fleet
 from lichen_lab.simulation.data.streams import Fixed
@@ -62,7 +62,7 @@ def _timed(work: Callable[[], object], repeats: int) -> float:
     return median(taken)
 
 
-def _codec_rows(dataset: str, task: Task, codec: Codec, repeats: int) -> list[Row]:
+def _codec_rows(dataset: str, task: Task, codec: Codec, repeats: int) -> list[ResultRow]:
     """One full update at that codec: bytes, share of float32, milliseconds to write and to read."""
     started = time.perf_counter()
     task = task.model_copy(update={"uplink": task.uplink.model_copy(update={"codec": codec.value})})
@@ -88,7 +88,7 @@ def _codec_rows(dataset: str, task: Task, codec: Codec, repeats: int) -> list[Ro
     ]
 
 
-def _prototype_rows(task: Task, bits: int) -> list[Row]:
+def _prototype_rows(task: Task, bits: int) -> list[ResultRow]:
     """An upload of nothing but prototypes, all classes and modalities."""
     started = time.perf_counter()
     task = task.model_copy(update={"config": {**task.config, "upload": "prototypes", "prototype_bits": bits}})
@@ -104,10 +104,10 @@ def _prototype_rows(task: Task, bits: int) -> list[Row]:
     ]
 
 
-def run(quick: bool, say: Say) -> list[Row]:  # noqa: FBT001 - every benchmark's signature
+def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every benchmark's signature
     """All codecs on both tasks, and prototype uploads."""
     repeats = 3 if quick else 15
-    rows: list[Row] = []
+    rows: list[ResultRow] = []
     for bits in (2, 4, 8, 32):
         say(f"prototypes at {bits} bits")
         rows += _prototype_rows(demo_task(), bits)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from coordinator.aggregation.fold import fold_journal, limits_for
-from coordinator.storage.database import Store
+from coordinator.storage.database import Database
 from coordinator.storage.update_journal import Journal
 from models.registry import method
 from models.worker.job_folder import load_state
@@ -41,7 +41,7 @@ def main(root: Path, count: int) -> dict[str, float]:
     """Fold the first ``count`` updates of round 1 in the journal under ``root``."""
     task = Task.model_validate_json((root / TASK_FILE).read_bytes())
     state = load_state(root / STATE_FILE)
-    with Store(root / DATABASE, read_only=True) as store:
+    with Database(root / DATABASE, read_only=True) as store:
         entries = Journal(store, root / UPDATES).entries(1, [device_name(i) for i in range(count)])
         before, started, used = peak_bytes(), time.perf_counter(), time.process_time()
         fold_journal(

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from lichen_lab.simulation.data.access.split import Split
+from lichen_lab.simulation.data.access.split import DataSplit
 from lichen_lab.simulation.data.sensor_faults import Recording
 from lichen_lab.simulation.data.sets import hapt, spar, spar_windows, uci_har
 from protocol.tasks.task import Task
@@ -57,7 +57,7 @@ def runs_of(x_BCT: Values) -> list[Values]:
     return runs
 
 
-def uci_har_people(split: Split) -> list[Recording]:
+def uci_har_people(split: DataSplit) -> list[Recording]:
     """One recording a person."""
     people = (split.of_person(int(person)).windows.x for person in np.unique(split.person_B))
     return [joined(runs_of(np.concatenate([x[name] for name in NAMES], axis=1))) for x in people]

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_agent.windows.quality.meter import REASONS, QualitySettings
-from edge_agent.windows.window_sets import judged_windows
-from lichen_lab.simulation.data.sensor_faults import Fault, Recording, gain_at, modalities_of
+from edge_agent.windows.window_sets import scored_windows
+from lichen_lab.simulation.data.sensor_faults import Recording, SensorFault, gain_at, modalities_of
 from models.data.streams.recording import Recording as Streams
 from models.data.streams.recording import Stream
 from protocol.tasks.task import Task
@@ -28,7 +28,7 @@ _CLIPPED: Final = 0.02
 
 
 @dataclass
-class Count:
+class TruthCount:
     """Windows of one modality, by what is true and what was said."""
 
     hurt_found: int = 0
@@ -71,7 +71,7 @@ class Count:
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedWindow:
     """All windows of a recording: start times, values, and the indicator's word on each modality."""
 
     start_B: NDArray[np.float64]
@@ -81,15 +81,15 @@ class Judged:
     reason_BMR: Bools
 
 
-def judged(task: Task, recorded: Recording, settings: QualitySettings | None = None) -> Judged:
+def judged(task: Task, recorded: Recording, settings: QualitySettings | None = None) -> JudgedWindow:
     """Cut by the agent's windower, judged by its meter, in the order of time."""
     streams = Streams(
         {n: Stream(recorded[f"{n}/t"], recorded[f"{n}/values"]) for n in modalities_of(recorded)}
     )
-    pairs = list(judged_windows(task, streams, settings))
+    pairs = list(scored_windows(task, streams, settings))
     present_BM = np.concatenate([w.present_BM for w, _ in pairs])
     quality_BM = np.concatenate([q.quality_BM for _, q in pairs])
-    return Judged(
+    return JudgedWindow(
         np.concatenate([w.start_B for w, _ in pairs]),
         {name: np.concatenate([w.x[name] for w, _ in pairs]) for name in task.modality_names},
         present_BM,
@@ -98,7 +98,7 @@ def judged(task: Task, recorded: Recording, settings: QualitySettings | None = N
     )
 
 
-def clean(task: Task, recorded: Recording, counts: Mapping[str, Count]) -> Judged:
+def clean(task: Task, recorded: Recording, counts: Mapping[str, TruthCount]) -> JudgedWindow:
     """Count false alarms on a recording without faults; masked windows (the joins) are left out."""
     seen = judged(task, recorded)
     for column, name in enumerate(task.modality_names):
@@ -109,7 +109,11 @@ def clean(task: Task, recorded: Recording, counts: Mapping[str, Count]) -> Judge
 
 
 def with_faults(
-    task: Task, before: Judged, hurt: Recording, faults: Sequence[Fault], counts: Mapping[str, Count]
+    task: Task,
+    before: JudgedWindow,
+    hurt: Recording,
+    faults: Sequence[SensorFault],
+    counts: Mapping[str, TruthCount],
 ) -> None:
     """Judge a recording that was hurt, and count the modalities.
 
@@ -135,7 +139,9 @@ def with_faults(
         count.add(hurt_B & present_B, same_B & present_B, found_B, reason_BR)
 
 
-def _hurt(fault: Fault, before: Judged, after_BCT: NDArray[np.float32], name: str, task: Task) -> Bools:
+def _hurt(
+    fault: SensorFault, before: JudgedWindow, after_BCT: NDArray[np.float32], name: str, task: Task
+) -> Bools:
     """Half of the window lies in the fault, and the fault did something there."""
     length_s, start_B = task.window.length_s, before.start_B
     inside_B = np.minimum(start_B + length_s, fault.end_s) - np.maximum(start_B, fault.start_s)

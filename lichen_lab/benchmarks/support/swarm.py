@@ -36,7 +36,7 @@ _RESEND_S: Final = 20.0
 
 
 @dataclass
-class Device:
+class SwarmDevice:
     """One device and what it waits for."""
 
     name: str
@@ -116,7 +116,7 @@ def _written(loop: asyncio.AbstractEventLoop, sock: Any) -> None:
     loop.remove_writer(sock)
 
 
-async def _until(devices: list[Device], done: Any, limit_s: float, what: str) -> None:
+async def _until(devices: list[SwarmDevice], done: Any, limit_s: float, what: str) -> None:
     deadline = time.monotonic() + limit_s
     while not all(done(device) for device in devices):
         if time.monotonic() > deadline:
@@ -125,7 +125,7 @@ async def _until(devices: list[Device], done: Any, limit_s: float, what: str) ->
         await asyncio.sleep(0.02)
 
 
-async def _connect(devices: list[Device], port: int) -> None:
+async def _connect(devices: list[SwarmDevice], port: int) -> None:
     loop = asyncio.get_running_loop()
     for at in range(0, len(devices), _AT_ONCE):
         some = devices[at : at + _AT_ONCE]
@@ -134,7 +134,7 @@ async def _connect(devices: list[Device], port: int) -> None:
         await _until(some, lambda device: device.connected.is_set(), 30.0, "connecting")
 
 
-async def _round(devices: list[Device], number: int, rate: float, limit_s: float) -> dict[str, Any]:
+async def _round(devices: list[SwarmDevice], number: int, rate: float, limit_s: float) -> dict[str, Any]:
     """One round; ``rate`` updates a second are sent, 0: as fast as they can be written."""
     await _until(
         devices, lambda d: d.offer is not None and d.offer.round == number, limit_s, f"no offer of {number}"
@@ -184,7 +184,7 @@ async def main(args: dict[str, Any], frames: list[bytes]) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, most))
     templates = [open_frame(frame, UpdateHeader) for frame in frames]
     devices = [
-        Device(f"device-{n:04d}", args["fleet"], templates[n % len(templates)])
+        SwarmDevice(f"device-{n:04d}", args["fleet"], templates[n % len(templates)])
         for n in range(args["devices"])
     ]
     await _connect(devices, args["port"])

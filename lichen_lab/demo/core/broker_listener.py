@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
-from lichen_lab.demo.core.fleet import Fleet
+from lichen_lab.demo.core.fleet import DemoFleet
 from lichen_lab.demo.core.scenario import FLEET
 from runtime.mqtt.link import Link
 from runtime.settings.load import MqttSettings
@@ -25,7 +25,7 @@ class Onlooking(Protocol):
 
 
 @asynccontextmanager
-async def looking_on(fleet: Fleet[Any], seen: Onlooking) -> AsyncIterator[None]:
+async def looking_on(fleet: DemoFleet[Any], seen: Onlooking) -> AsyncIterator[None]:
     """Tell it of what goes over the broker, until the end; then how much was missed."""
     settings = MqttSettings(host="127.0.0.1", port=fleet.layout.port)
     link = Link(settings, f"onlooker-{FLEET}", filters=seen.filters())

@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from lichen_lab.demo.core import chaos
 from lichen_lab.demo.core.results import Results
-from lichen_lab.demo.core.scenario import FLEET, Layout, Options, Stage
+from lichen_lab.demo.core.scenario import FLEET, Layout, Options, PreparedDemo
 from lichen_lab.demo.core.screen import Screen
 from lichen_lab.simulation.processes import embedded_broker, environment
 from lichen_lab.simulation.processes.fleet_files import write_toml
@@ -29,10 +29,10 @@ _LOW: Final = 10
 """Niceness of what runs beside the fleet."""
 
 
-StageT_co = TypeVar("StageT_co", bound=Stage[Any], covariant=True)
+StageT_co = TypeVar("StageT_co", bound=PreparedDemo[Any], covariant=True)
 
 
-class Fleet(Testbed, Generic[StageT_co]):
+class DemoFleet(Testbed, Generic[StageT_co]):
     """The processes of one demo run, and the picture of them."""
 
     def __init__(
@@ -59,7 +59,7 @@ class Fleet(Testbed, Generic[StageT_co]):
         return self.stage.layout
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator["Fleet[StageT_co]"]:
+    async def running(self) -> AsyncIterator["DemoFleet[StageT_co]"]:
         """Broker, coordinator and agents, and the watching link; all are stopped on the way out."""
         async with self:
             # Not kept: its retained messages die with it, so that a restart would hide a failure.

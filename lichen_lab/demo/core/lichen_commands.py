@@ -8,14 +8,14 @@ from lichen_lab.simulation.processes.testbed import lichen
 from protocol.errors import Transient
 
 if TYPE_CHECKING:
-    from lichen_lab.demo.core.fleet import Fleet
+    from lichen_lab.demo.core.fleet import DemoFleet
 
 _PATIENCE_S: Final = 60.0
 _WORDS: Final = 500
 """Characters of an error that are told."""
 
 
-async def history(fleet: "Fleet[Any]") -> dict[str, Any]:
+async def history(fleet: "DemoFleet[Any]") -> dict[str, Any]:
     """What the coordinator's database says, by its own command.
 
     Raises:

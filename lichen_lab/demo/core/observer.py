@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar
 
-from lichen_lab.demo.core.fleet import Fleet
-from lichen_lab.demo.core.results import ObserverStory, Prediction
+from lichen_lab.demo.core.fleet import DemoFleet
+from lichen_lab.demo.core.results import ObservedPrediction, ObserverStory
 from lichen_lab.demo.core.side_jobs import lines
 from lichen_lab.simulation.data import spar_fleet
 from lichen_lab.simulation.processes import environment
@@ -16,10 +16,10 @@ _SLACK_S: Final = 30.0
 ObserverT = TypeVar("ObserverT", bound=ObserverStory)
 
 
-def parse(rows: Iterable[dict[str, Any]]) -> list[Prediction]:
+def parse(rows: Iterable[dict[str, Any]]) -> list[ObservedPrediction]:
     """An agent's lines as predictions."""
     return [
-        Prediction(
+        ObservedPrediction(
             t=float(row["t"]),
             label=str(row["label"]),
             truth=row.get("truth"),
@@ -31,7 +31,7 @@ def parse(rows: Iterable[dict[str, Any]]) -> list[Prediction]:
     ]
 
 
-async def story_of(kind: type[ObserverT], fleet: Fleet[Any], name: str, person: int) -> ObserverT:
+async def story_of(kind: type[ObserverT], fleet: DemoFleet[Any], name: str, person: int) -> ObserverT:
     """What is known of an observing device before it says anything; torch is looked for where it runs."""
     place = fleet.place
     free = await asyncio.to_thread(place.torch_free)
@@ -40,7 +40,7 @@ async def story_of(kind: type[ObserverT], fleet: Fleet[Any], name: str, person: 
 
 
 async def listen(
-    fleet: Fleet[Any],
+    fleet: DemoFleet[Any],
     child: Child,
     told: ObserverStory,
     *,
@@ -76,7 +76,7 @@ def in_words(told: ObserverStory) -> str:
     )
 
 
-async def observe(fleet: Fleet[Any]) -> ObserverStory:
+async def observe(fleet: DemoFleet[Any]) -> ObserverStory:
     """Start the observing agent, wait for its model, and listen to what it says until its stream ends."""
     screen, path = fleet.screen, fleet.layout.predictions(spar_fleet.OBSERVER)
     told = await story_of(ObserverStory, fleet, spar_fleet.OBSERVER, spar_fleet.OBSERVED)

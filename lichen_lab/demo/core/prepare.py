@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from lichen_lab.demo.core.scenario import Layout, Options, Stage
+from lichen_lab.demo.core.scenario import Layout, Options, PreparedDemo
 from lichen_lab.simulation.processes.embedded_broker import free_port
 from lichen_lab.simulation.processes.fleet_files import write_toml
 from models.contract import WindowSet
@@ -15,7 +15,7 @@ from protocol.errors import Misconfigured
 from runtime.outputs import writing
 
 T = TypeVar("T")
-StageT = TypeVar("StageT", bound=Stage[Any])
+StageT = TypeVar("StageT", bound=PreparedDemo[Any])
 _OURS: Final = ("config", "state", "logs", "recordings", "sites", "bad")
 _NEEDED: Final = (
     "iotcore",

@@ -90,7 +90,7 @@ class DeviceStory:
 
 
 @dataclass
-class Prediction:
+class ObservedPrediction:
     """One window of the observing device."""
 
     t: float
@@ -119,7 +119,7 @@ class ObserverStory:
     memory_mb: float | None = None
     """Proportional set size of its processes after start (PSS: shared pages divided among their users)."""
     rss_mb: float | None = None
-    predictions: list[Prediction] = field(default_factory=list)
+    predictions: list[ObservedPrediction] = field(default_factory=list)
     fault: tuple[float, float] | None = None
 
     def accuracy(self, *, failing: bool | None = None) -> float | None:

@@ -10,9 +10,9 @@ from typing import Any
 
 from rich.table import Table
 
-from lichen_lab.demo.core.fleet import Fleet
+from lichen_lab.demo.core.fleet import DemoFleet
 from lichen_lab.demo.core.results import Check, Results
-from lichen_lab.demo.core.scenario import Options, Stage
+from lichen_lab.demo.core.scenario import Options, PreparedDemo
 from lichen_lab.demo.core.screen import Screen
 from lichen_lab.simulation.processes import environment
 from protocol.errors import Transient
@@ -30,8 +30,8 @@ class Demo:
         report: the module whose ``PAGE`` writes the page; imported at the end: matplotlib takes a second.
     """
 
-    prepare: Callable[[Options, str], Stage[Any]]
-    live: Callable[[Fleet[Any]], Awaitable[None]]
+    prepare: Callable[[Options, str], PreparedDemo[Any]]
+    live: Callable[[DemoFleet[Any]], Awaitable[None]]
     checks: Callable[[Any, Options], list[Check]]
     table: Callable[[Any], Table | None]
     report: str
@@ -46,10 +46,10 @@ async def run(demo: Demo, options: Options, screen: Screen) -> Results:
         Transient: something did not happen in time; the message says what was waited for.
     """
     place = await asyncio.to_thread(environment.environment, options.observer_python)
-    stage: Stage[Results] = await asyncio.to_thread(demo.prepare, options, version("lichen"))
+    stage: PreparedDemo[Results] = await asyncio.to_thread(demo.prepare, options, version("lichen"))
     root, results = stage.layout.root, stage.story
     screen.say(f"data and configurations are in {root}")
-    fleet = Fleet(stage, options, place, screen)
+    fleet = DemoFleet(stage, options, place, screen)
     try:
         async with asyncio.timeout(options.timeout_s):
             await _interruptible(demo.live(fleet))

@@ -85,7 +85,7 @@ def coordinator_config(layout: Layout, **tables: Any) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Stage(Generic[ResultsT]):
+class PreparedDemo(Generic[ResultsT]):
     """All that is ready.
 
     Attributes:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from protocol.errors import Transient
 
 if TYPE_CHECKING:
-    from lichen_lab.demo.core.fleet import Fleet
+    from lichen_lab.demo.core.fleet import DemoFleet
     from lichen_lab.simulation.processes.process import Child
 
 Line = Mapping[str, Any]
@@ -38,7 +38,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in texts if line.endswith("\n")]
 
 
-async def run(fleet: "Fleet[Any]", name: str, module: str, job: Line, what: str) -> list[dict[str, Any]]:
+async def run(fleet: "DemoFleet[Any]", name: str, module: str, job: Line, what: str) -> list[dict[str, Any]]:
     """Run a job to its end.
 
     Args:
@@ -59,7 +59,7 @@ async def run(fleet: "Fleet[Any]", name: str, module: str, job: Line, what: str)
     return await asyncio.to_thread(lines, out)
 
 
-async def finish(fleet: "Fleet[Any]", child: "Child", what: str) -> None:
+async def finish(fleet: "DemoFleet[Any]", child: "Child", what: str) -> None:
     """Wait for a job to end by itself.
 
     Raises:

@@ -23,7 +23,7 @@ OTHER: Final = "other"
 
 
 @dataclass
-class Turn:
+class TrafficTurn:
     """One device in one round: bytes down by blob name, bytes up."""
 
     down: dict[str, int] = field(default_factory=dict)
@@ -113,9 +113,9 @@ class Onlooker:
             return MANIFEST
         return BUNDLE if digest in self._bundles else self._names.get(digest, OTHER)
 
-    def turns(self) -> dict[str, dict[int, Turn]]:
+    def turns(self) -> dict[str, dict[int, TrafficTurn]]:
         """Device -> round -> what went over the wire for it. Round 0: before its first offer."""
-        found: dict[str, dict[int, Turn]] = defaultdict(lambda: defaultdict(Turn))
+        found: dict[str, dict[int, TrafficTurn]] = defaultdict(lambda: defaultdict(TrafficTurn))
         for (device, number), digests in self._down.items():
             down = found[device][number].down
             for digest, size in digests.items():

@@ -40,7 +40,7 @@ CANARY: Final = WATCHES[0]
 
 
 @dataclass(frozen=True)
-class Plan:
+class DemoPlan:
     """How a rollout goes."""
 
     canary: str
@@ -48,9 +48,9 @@ class Plan:
     trial: Trial
 
 
-ALL_AT_ONCE: Final = Plan("share:1", "1", Trial(windows=20, deadline_s=60.0))
+ALL_AT_ONCE: Final = DemoPlan("share:1", "1", Trial(windows=20, deadline_s=60.0))
 """The first version has nothing to be compared with: it must answer."""
-PLAN: Final = Plan(
+PLAN: Final = DemoPlan(
     f"label:site={LAB}",
     "0.3,1",
     Trial(windows=140, deadline_s=60.0, min_agreement=0.45, max_accuracy_drop=0.25, max_latency_ratio=100.0),

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from lichen_lab.demo.core.fleet import Fleet
+from lichen_lab.demo.core.fleet import DemoFleet
 from lichen_lab.demo.core.observer import in_words, listen, parse, story_of
 from lichen_lab.demo.core.results import ObserverStory
 from lichen_lab.demo.rollout import devices
@@ -12,7 +12,7 @@ from lichen_lab.demo.rollout.steps import Act
 _SLACK_S: Final = 30.0
 
 
-async def hear(fleet: Fleet[Any], act: Act, version: int) -> ObserverStory:
+async def hear(fleet: DemoFleet[Any], act: Act, version: int) -> ObserverStory:
     """Wait for it.
 
     Raises:

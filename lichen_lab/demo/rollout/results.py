@@ -43,7 +43,7 @@ class Move:
 
 
 @dataclass
-class Release:
+class DemoRelease:
     """One ``lichen rollout create``, and what became of it. Times in seconds of the demo."""
 
     version: int
@@ -67,10 +67,10 @@ class RolloutStory:
     before: int = 0
     """The version that all watchers ran at first."""
     began: float = 0.0
-    first: Release | None = None
+    first: DemoRelease | None = None
     """Of :attr:`before`, to all at once."""
-    bad: Release | None = None
-    good: Release | None = None
+    bad: DemoRelease | None = None
+    good: DemoRelease | None = None
     moves: list[Move] = field(default_factory=list)
     said: dict[str, list[Said]] = field(default_factory=dict)
     """Watcher -> every window that it predicted."""
@@ -81,7 +81,7 @@ class RolloutStory:
         return [one.name for one in self.watchers if one.name != self.canary]
 
     @property
-    def releases(self) -> list[Release]:
+    def releases(self) -> list[DemoRelease]:
         """Those that were begun, in their order."""
         return [one for one in (self.first, self.bad, self.good) if one is not None]
 

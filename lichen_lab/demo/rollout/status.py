@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from lichen_lab.demo.rollout.devices import Plan
+from lichen_lab.demo.rollout.devices import DemoPlan
 from lichen_lab.demo.rollout.results import COMPLETE, FAILED, PAUSED
 
 _OVER: Final = frozenset({COMPLETE, FAILED, PAUSED, "aborted"})
 
 
 @dataclass(frozen=True)
-class Standing:
+class DemoRolloutStatus:
     """How the last rollout stands."""
 
     phase: str
@@ -25,7 +25,7 @@ class Standing:
         return self.phase in _OVER
 
 
-def create_words(config: Path, plan: Plan, which: Sequence[str]) -> tuple[str, ...]:
+def create_words(config: Path, plan: DemoPlan, which: Sequence[str]) -> tuple[str, ...]:
     """``rollout create`` and its options.
 
     Args:
@@ -39,11 +39,11 @@ def create_words(config: Path, plan: Plan, which: Sequence[str]) -> tuple[str, .
     return ("rollout", "create", "--config", str(config), *which, *going, *options)
 
 
-def standing(told: dict[str, Any]) -> Standing:
+def standing(told: dict[str, Any]) -> DemoRolloutStatus:
     """What ``rollout status --format json`` says of the last rollout."""
     rollout = told["rollout"]
     if rollout is None:
-        return Standing("none", "", "no rollout has begun")
+        return DemoRolloutStatus("none", "", "no rollout has begun")
     phase, why = str(rollout["phase"]), str(rollout["why"])
     waits = "; ".join(str(wait["why"]) for wait in told["waits"])
-    return Standing(phase, why, waits or f"the rollout of version {rollout['version']} is {phase}")
+    return DemoRolloutStatus(phase, why, waits or f"the rollout of version {rollout['version']} is {phase}")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from lichen_lab.demo.core.broker_listener import looking_on
-from lichen_lab.demo.core.fleet import Fleet
+from lichen_lab.demo.core.fleet import DemoFleet
 from lichen_lab.demo.core.lichen_commands import ask, history, spoken
 from lichen_lab.demo.core.side_jobs import lines
 from lichen_lab.demo.rollout import devices
@@ -19,8 +19,8 @@ from lichen_lab.demo.rollout.results import (
     PAUSED,
     ROLLED_BACK,
     TRIAL,
+    DemoRelease,
     Move,
-    Release,
     RolloutStory,
 )
 from lichen_lab.demo.rollout.screen import board
@@ -43,7 +43,7 @@ _GOOD: Final = "the newest version, what all rounds made"
 class Act:
     """See :meth:`play`."""
 
-    def __init__(self, fleet: Fleet[Any], story: RolloutStory) -> None:
+    def __init__(self, fleet: DemoFleet[Any], story: RolloutStory) -> None:
         self._fleet = fleet
         self._story = story
         self._names = [one.name for one in self._story.watchers]
@@ -129,17 +129,17 @@ class Act:
         )
         return out, version
 
-    async def _release(self, version: int, made: str, plan: devices.Plan, *which: str) -> Release:
+    async def _release(self, version: int, made: str, plan: devices.DemoPlan, *which: str) -> DemoRelease:
         """``lichen rollout create``."""
         fleet = self._fleet
         words = create_words(fleet.layout.config("coordinator"), plan, which)
         shown = spoken(*(word.replace(f"{fleet.layout.root}/", "") for word in words))
-        release = Release(version, made, shown, began=round(fleet.screen.seconds, 1))
+        release = DemoRelease(version, made, shown, began=round(fleet.screen.seconds, 1))
         fleet.screen.say(shown)
         await ask(*words)
         return release
 
-    async def _over(self, release: Release, wanted: str) -> None:
+    async def _over(self, release: DemoRelease, wanted: str) -> None:
         """Watch a rollout to its end."""
         fleet, screen = self._fleet, self._fleet.screen
 

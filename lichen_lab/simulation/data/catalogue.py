@@ -21,7 +21,7 @@ from protocol.errors import Misconfigured
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownDataSet:
     """A data set that has a loader.
 
     Attributes:
@@ -38,7 +38,7 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundDataSet:
     """Where a data set is.
 
     Attributes:
@@ -47,7 +47,7 @@ class Found:
         size: bytes of them.
     """
 
-    known: Known
+    known: KnownDataSet
     paths: tuple[Path, ...]
     size: int
 
@@ -71,41 +71,43 @@ class Found:
 _BY_HAND: Final = f"see docs/data.md; name its folder in {places.DATA_VARIABLE}"
 _MNIST: Final = tuple(f"{part}-{file}" for part in ("train", "t10k") for file in av_mnist.FILES)
 KNOWN: Final = (
-    Known(
+    KnownDataSet(
         "uci-har",
         "6 activities, 30 people, phone at the waist, windows of 2.56 s at 50 Hz",
         {uci_har.FOLDER: tuple(uci_har.file_name(part) for part in ("train", "test"))},
         "lichen data fetch uci-har",
     ),
-    Known(
+    KnownDataSet(
         "hapt", "the streams behind uci-har, 61 recordings at 50 Hz", {hapt.FOLDER: (hapt.FILE,)}, _BY_HAND
     ),
-    Known(
+    KnownDataSet(
         "spar",
         "7 shoulder exercises, 10 people, watch, 140 series at 50 Hz",
         {spar_windows.FOLDER: (spar_windows.FILE,)},
         "pip install lichen-lab",
     ),
-    Known(
+    KnownDataSet(
         "av-mnist",
         "written digits (MNIST) beside spoken ones (FSDD)",
         {av_mnist.FOLDER: _MNIST, fsdd.FOLDER: (fsdd.FILE,)},
         _BY_HAND,
     ),
-    Known("fashion-mnist", "10 kinds of clothing, in MNIST's form", {fashion_mnist.FOLDER: _MNIST}, _BY_HAND),
-    Known(
+    KnownDataSet(
+        "fashion-mnist", "10 kinds of clothing, in MNIST's form", {fashion_mnist.FOLDER: _MNIST}, _BY_HAND
+    ),
+    KnownDataSet(
         "vehicle",
         "2 kinds of vehicle, 23 nodes that hear and feel them, 1,860 samples",
         {vehicle.FOLDER: (vehicle.FILE,)},
         _BY_HAND,
     ),
-    Known(
+    KnownDataSet(
         "fb15k-237",
         "a graph: 310,116 facts about 14,541 entities, with texts and numbers",
         {fb15k237.FOLDER: (fb15k237.FACTS, fb15k237.NUMBERS, fb15k237.TEXTS)},
         _BY_HAND,
     ),
-    Known(
+    KnownDataSet(
         "small-graphs",
         "2 small graphs: umls (6,529 facts), kinships (10,686 facts)",
         {name: tuple(f"{part}.txt" for part in small_graphs.PARTS) for name in small_graphs.SHA256},
@@ -114,16 +116,16 @@ KNOWN: Final = (
 )
 
 
-def find(known: Known) -> Found:
+def find(known: KnownDataSet) -> FoundDataSet:
     """Where it is, if it is complete.
 
     Raises:
         Misconfigured: ``LICHEN_DATA`` names no folder, or another variable no file.
     """
     if known.name == "spar" and (path := _of_package()) is not None:
-        return Found(known, (path,), path.stat().st_size)
+        return FoundDataSet(known, (path,), path.stat().st_size)
     if known.name == "small-graphs" and (path := small_graphs.wheel()) is not None:
-        return Found(known, (path,), path.stat().st_size)
+        return FoundDataSet(known, (path,), path.stat().st_size)
     tuple(places.roots())  # a wrong LICHEN_DATA is no missing data set
     try:
         paths = tuple(
@@ -131,7 +133,7 @@ def find(known: Known) -> Found:
         )
     except Misconfigured:
         paths = ()
-    return Found(known, paths, sum(path.stat().st_size for path in paths))
+    return FoundDataSet(known, paths, sum(path.stat().st_size for path in paths))
 
 
 def _of_package() -> Path | None:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
-from lichen_lab.simulation.data.access.split import Part, Split
-from lichen_lab.simulation.data.online_fleet import PAPER, Setting
+from lichen_lab.simulation.data.access.split import DataSplit, Part
+from lichen_lab.simulation.data.online_fleet import PAPER, OnlineSetting
 from lichen_lab.simulation.data.sets import av_mnist, spar_windows, uci_har
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Encoder, Modality, Network, Rounds, Task, Window
@@ -36,7 +36,7 @@ class MakeTask(Protocol):
 
 
 @dataclass(frozen=True)
-class Study:
+class DatasetStudy:
     """One data set.
 
     Attributes:
@@ -47,9 +47,9 @@ class Study:
     """
 
     title: str
-    load: Callable[[Part, int], Split]
+    load: Callable[[Part, int], DataSplit]
     task: MakeTask
-    setting: Setting
+    setting: OnlineSetting
 
 
 def uci_har_task(
@@ -144,10 +144,10 @@ def _task(  # noqa: PLR0917 - what differs between the three
     )
 
 
-STUDIES: Final[Mapping[str, Study]] = {
-    "uci-har": Study("UCI-HAR", lambda part, _: uci_har.load(part), uci_har_task, PAPER),
-    "spar": Study("SPAR", spar_windows.load, spar_task, replace(PAPER, pool=1000, size=250, step=10)),
-    "av-mnist": Study(
+STUDIES: Final[Mapping[str, DatasetStudy]] = {
+    "uci-har": DatasetStudy("UCI-HAR", lambda part, _: uci_har.load(part), uci_har_task, PAPER),
+    "spar": DatasetStudy("SPAR", spar_windows.load, spar_task, replace(PAPER, pool=1000, size=250, step=10)),
+    "av-mnist": DatasetStudy(
         "AV-MNIST",
         lambda part, seed: av_mnist.load(part, seed, _AV_MNIST_LIMIT[part]),
         av_mnist_task,
@@ -156,7 +156,7 @@ STUDIES: Final[Mapping[str, Study]] = {
 }
 
 
-def study(name: str) -> Study:
+def study(name: str) -> DatasetStudy:
     """The study of that name.
 
     Raises:

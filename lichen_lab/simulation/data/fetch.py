@@ -15,18 +15,18 @@ from numpy.typing import NDArray
 
 from lichen_lab.simulation.data.access import archive
 from lichen_lab.simulation.data.access import locations as places
-from lichen_lab.simulation.data.access.download import Limits, download
+from lichen_lab.simulation.data.access.download import DownloadLimits, download
 from lichen_lab.simulation.data.access.split import Part
 from lichen_lab.simulation.data.sets import uci_har, uci_har_digests, uci_har_official
 from models.tensors import read_arrays
 from protocol.errors import Misconfigured, Refused, Transient
 from runtime.outputs import writing
 from runtime.storage.files import disk_errors, make_folder, remove_tree, rename, sync_folder
-from runtime.storage.folder_lock import Owner
+from runtime.storage.folder_lock import FolderLock
 
 PAGE: Final = "https://archive.ics.uci.edu/dataset/240/human+activity+recognition+using+smartphones"
 URL: Final = "https://archive.ics.uci.edu/static/public/240/human+activity+recognition+using+smartphones.zip"
-LIMITS: Final = Limits(max_bytes=archive.MAX_ARCHIVE)
+LIMITS: Final = DownloadLimits(max_bytes=archive.MAX_ARCHIVE)
 Say = Callable[[str, int, int | None], None]
 """Told of progress: what is done, how much of it, of how much (None: not known)."""
 Parts = dict[Part, dict[str, NDArray[Any]]]
@@ -36,7 +36,7 @@ _OLD: Final = ".tmp-replaced"
 
 
 @dataclass(frozen=True)
-class Fetched:
+class FetchedData:
     """What is there now.
 
     Attributes:
@@ -55,9 +55,9 @@ def fetch_uci_har(
     *,
     force: bool = False,
     url: str = URL,
-    limits: Limits = LIMITS,
+    limits: DownloadLimits = LIMITS,
     say: Say = lambda _what, _done, _all: None,
-) -> Fetched:
+) -> FetchedData:
     """Make sure that UCI-HAR is here, as it was published.
 
     Args:
@@ -79,19 +79,19 @@ def fetch_uci_har(
     cache = places.cache_folder()
     with writing(cache):
         cache.mkdir(parents=True, exist_ok=True)
-    owner = Owner(cache / _LOCK, "lichen data fetch")
+    owner = FolderLock(cache / _LOCK, "lichen data fetch")
     try:
         _sweep(cache)
         with writing(cache), _source(given, url, limits, say, cache) as source:
             parts = uci_har_official.read(source, lambda done: say("reading", done, uci_har_official.FILES))
         uci_har_digests.verify(parts, str(given or url))
-        return Fetched(_keep(cache, parts), _counts(parts), fresh=True)
+        return FetchedData(_keep(cache, parts), _counts(parts), fresh=True)
     finally:
         _sweep(cache)
         owner.close()
 
 
-def _here() -> Fetched | None:
+def _here() -> FetchedData | None:
     """What is found already, if it is what was published; None where a fetch would be found."""
     for root in places.roots():
         folder = root / uci_har.FOLDER
@@ -111,12 +111,14 @@ def _here() -> Fetched | None:
                 f"{error}; it is asked before the cache: mend or remove it, or name another folder in "
                 f"{places.DATA_VARIABLE}"
             ) from None
-        return Fetched(folder, _counts(parts), fresh=False)
+        return FetchedData(folder, _counts(parts), fresh=False)
     return None
 
 
 @contextmanager
-def _source(given: Path | None, url: str, limits: Limits, say: Say, cache: Path) -> Iterator[archive.Source]:
+def _source(
+    given: Path | None, url: str, limits: DownloadLimits, say: Say, cache: Path
+) -> Iterator[archive.ArchiveSource]:
     """The published files, at hand or from the network."""
     if given is not None:
         with archive.opened(given, cache, uci_har_official.OWN_FOLDER, uci_har_official.SAMPLE) as source:

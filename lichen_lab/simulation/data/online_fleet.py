@@ -23,7 +23,7 @@ _FAULTS: Final = 102
 
 
 class HasWindows(Protocol):
-    """A part of a data set (:class:`lichen_lab.simulation.data.access.split.Split`)."""
+    """A part of a data set (:class:`lichen_lab.simulation.data.access.split.DataSplit`)."""
 
     @property
     def windows(self) -> WindowSet:
@@ -31,7 +31,7 @@ class HasWindows(Protocol):
 
 
 @dataclass(frozen=True)
-class Setting:
+class OnlineSetting:
     """What devices hold, and what befalls it; see :func:`online_fleet` and ``streams.Evolving``.
 
     ``missing_share``, ``affected_rounds`` and ``noisy_rounds`` are the paper's lambda_p (the share
@@ -53,7 +53,7 @@ class Setting:
         return online_fleet(split, seed=seed, **self.__dict__)
 
 
-PAPER: Final = Setting()
+PAPER: Final = OnlineSetting()
 """UCI-HAR without any fault: the paper's FC and PQ."""
 PAPER_QUANTITY: Final = replace(PAPER, missing_share=0.9, affected_rounds=0.5)
 """UCI-HAR, quantity imbalance: FC, PNR, ZP and IS are compared here."""

@@ -61,7 +61,7 @@ class FaultPlan:
 
 
 @dataclass(frozen=True)
-class Fault:
+class SensorFault:
     """One fault: what, where, from when to when (seconds of the recording), how severe."""
 
     kind: FaultKind
@@ -98,7 +98,7 @@ def _blocks(
     return drawn
 
 
-def plan_faults(recorded: Recording, plan: FaultPlan, seed: int) -> list[Fault]:
+def plan_faults(recorded: Recording, plan: FaultPlan, seed: int) -> list[SensorFault]:
     """Decide what fails and when, without touching the recording.
 
     Raises:
@@ -122,16 +122,18 @@ def plan_faults(recorded: Recording, plan: FaultPlan, seed: int) -> list[Fault]:
     faults = _outages(plan, names, outage, rng)
     for index in noise:
         span = (index * plan.block_s, index * plan.block_s + plan.block_s)
-        faults.append(Fault("noise", str(plan.noise_modality), *span, f"{plan.snr_db:g} dB", plan.snr_db))
+        faults.append(
+            SensorFault("noise", str(plan.noise_modality), *span, f"{plan.snr_db:g} dB", plan.snr_db)
+        )
     for index in stuck:
         span = (index * plan.block_s, index * plan.block_s + plan.block_s)
-        faults.append(Fault("stuck", str(plan.stuck_modality), *span, "one value"))
+        faults.append(SensorFault("stuck", str(plan.stuck_modality), *span, "one value"))
     return sorted(faults, key=lambda f: (f.start_s, f.modality))
 
 
 def _outages(
     plan: FaultPlan, names: Sequence[str], blocks: Sequence[int], rng: np.random.Generator
-) -> list[Fault]:
+) -> list[SensorFault]:
     weight = np.array([plan.outage_bias.get(name, 1.0) for name in names])
     chance = weight / weight.sum()
     faults = []
@@ -141,7 +143,7 @@ def _outages(
             hit, pick = rng.random(), rng.choice(len(names), p=chance)
             if hit < plan.outage_rate:
                 start = index * plan.block_s + slot * plan.slot_s
-                faults.append(Fault("outage", names[int(pick)], start, start + plan.slot_s))
+                faults.append(SensorFault("outage", names[int(pick)], start, start + plan.slot_s))
     return faults
 
 
@@ -155,7 +157,7 @@ def plan_kind(
     share: float = 0.3,
     block_s: float = 25.6,
     from_s: float = 0.0,
-) -> list[Fault]:
+) -> list[SensorFault]:
     """Faults of one kind and severity on one modality, in a share of the time (at least one block).
 
     Args:
@@ -184,10 +186,10 @@ def plan_kind(
     first_s = from_s + rng.uniform(0, room_s - count * block_s)  # no grid in common with the windows
     drawn = sorted(rng.permutation(count)[: max(1, round(share * count))].tolist())
     starts = [first_s + index * block_s for index in drawn]
-    return [Fault(kind, modality, start, start + block_s, amount=amount) for start in starts]
+    return [SensorFault(kind, modality, start, start + block_s, amount=amount) for start in starts]
 
 
-def inject(recorded: Recording, faults: Sequence[Fault], seed: int) -> Recording:
+def inject(recorded: Recording, faults: Sequence[SensorFault], seed: int) -> Recording:
     """A copy of the recording in which these faults happened. Labels are untouched."""
     out = {key: value.copy() for key, value in recorded.items()}
     rng = np.random.default_rng(seed)
@@ -208,13 +210,13 @@ def inject(recorded: Recording, faults: Sequence[Fault], seed: int) -> Recording
     return out
 
 
-def gain_at(fault: Fault, t_n: NDArray[np.float64]) -> NDArray[np.float64]:
+def gain_at(fault: SensorFault, t_n: NDArray[np.float64]) -> NDArray[np.float64]:
     """The gain of a ``gain`` fault at these times; 1 before and after it."""
     part = (t_n - fault.start_s) / (fault.end_s - fault.start_s)
     return np.where((part >= 0) & (part < 1), fault.amount**part, 1.0)
 
 
-def _kept(fault: Fault, t_n: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.bool_]:
+def _kept(fault: SensorFault, t_n: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.bool_]:
     """Which samples arrive: in an outage none; in gaps, slots of ``BURST_S`` are silent by chance."""
     if fault.kind == "outage":
         return np.zeros(len(t_n), bool)
@@ -223,33 +225,33 @@ def _kept(fault: Fault, t_n: NDArray[np.float64], rng: np.random.Generator) -> N
     return ~silent[np.minimum(((t_n - fault.start_s) / BURST_S).astype(np.int64), slots - 1)]
 
 
-def _noise(fault: Fault, _: Values, x_TC: Values, full_TC: Values, rng: np.random.Generator) -> Values:
+def _noise(fault: SensorFault, _: Values, x_TC: Values, full_TC: Values, rng: np.random.Generator) -> Values:
     power_C = full_TC.var(axis=0)
     noise_TC = rng.standard_normal(x_TC.shape) * np.sqrt(power_C / 10 ** (fault.amount / 10))
     hurt_TC: Values = x_TC + noise_TC.astype(x_TC.dtype)
     return hurt_TC
 
 
-def _stuck(_: Fault, __: Values, x_TC: Values, ___: Values, ____: np.random.Generator) -> Values:
+def _stuck(_: SensorFault, __: Values, x_TC: Values, ___: Values, ____: np.random.Generator) -> Values:
     return np.broadcast_to(x_TC[0], x_TC.shape)
 
 
-def _clip(fault: Fault, _: Values, x_TC: Values, full_TC: Values, __: np.random.Generator) -> Values:
+def _clip(fault: SensorFault, _: Values, x_TC: Values, full_TC: Values, __: np.random.Generator) -> Values:
     rail = float(np.percentile(np.abs(full_TC), 99)) * fault.amount
     return np.clip(x_TC, -rail, rail)
 
 
-def _gain(fault: Fault, t_n: Values, x_TC: Values, _: Values, __: np.random.Generator) -> Values:
+def _gain(fault: SensorFault, t_n: Values, x_TC: Values, _: Values, __: np.random.Generator) -> Values:
     hurt_TC: Values = x_TC * gain_at(fault, t_n)[:, None].astype(x_TC.dtype)
     return hurt_TC
 
 
-Hurt = Callable[[Fault, Values, Values, Values, np.random.Generator], Values]
+Hurt = Callable[[SensorFault, Values, Values, Values, np.random.Generator], Values]
 """``(fault, t_n, x_TC, the whole recording's x_TC, rng) -> x_TC``."""
 _HURT: Final[Mapping[FaultKind, Hurt]] = {"noise": _noise, "stuck": _stuck, "clip": _clip, "gain": _gain}
 
 
-def share_of(faults: Sequence[Fault], kind: FaultKind, modality: str, length_s: float) -> float:
+def share_of(faults: Sequence[SensorFault], kind: FaultKind, modality: str, length_s: float) -> float:
     """The share of the time in which this modality had this fault."""
     total = sum(
         max(0.0, min(f.end_s, length_s) - min(f.start_s, length_s))

@@ -4,8 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from edge_agent.windows.window_sets import windows_of
-from lichen_lab.simulation.data.sensor_faults import Fault, FaultPlan, inject, modalities_of, plan_faults
+from edge_agent.windows.window_sets import windows_of_recording
+from lichen_lab.simulation.data.sensor_faults import (
+    FaultPlan,
+    SensorFault,
+    inject,
+    modalities_of,
+    plan_faults,
+)
 from lichen_lab.simulation.data.sets import spar
 from models.contract import WindowSet
 from models.data.streams.recording import Recording, Stream
@@ -22,7 +28,7 @@ OBSERVER_SPEED: Final = 15.0
 
 
 @dataclass(frozen=True)
-class Device:
+class DemoDevice:
     """A training device: the people whose wrists it is on, and its faults."""
 
     name: str
@@ -33,27 +39,27 @@ class Device:
 
 
 DEVICES: Final = (
-    Device("cladonia", (1,), FaultPlan(outage_bias={"accelerometer": 0.2}), "gyroscope drops out"),
-    Device("evernia", (2,), FaultPlan(outage_bias={"gyroscope": 0.2}), "accelerometer drops out"),
-    Device(
+    DemoDevice("cladonia", (1,), FaultPlan(outage_bias={"accelerometer": 0.2}), "gyroscope drops out"),
+    DemoDevice("evernia", (2,), FaultPlan(outage_bias={"gyroscope": 0.2}), "accelerometer drops out"),
+    DemoDevice(
         "lobaria",
         (3,),
         FaultPlan(outage_time=0.5, noise_time=0.3, noise_modality="gyroscope", snr_db=0.0),
         "both drop out in turn; gyroscope noisy (0 dB)",
     ),
-    Device(
+    DemoDevice(
         "parmelia",
         (4,),
         FaultPlan(outage_time=0.5, noise_time=0.3, noise_modality="accelerometer", snr_db=5.0),
         "both drop out in turn; accelerometer noisy (5 dB)",
     ),
-    Device(
+    DemoDevice(
         "usnea",
         (5,),
         FaultPlan(outage_time=0.7, stuck_time=0.15, stuck_modality="gyroscope"),
         "both drop out most of the time; gyroscope stuck",
     ),
-    Device("xanthoria", (6,), FaultPlan(outage_time=0.1), "nearly healthy"),
+    DemoDevice("xanthoria", (6,), FaultPlan(outage_time=0.1), "nearly healthy"),
 )
 
 
@@ -96,7 +102,7 @@ class Played:
     """What one device's sensors deliver, and the truth about their faults."""
 
     recorded: spar.Recording
-    faults: tuple[Fault, ...]
+    faults: tuple[SensorFault, ...]
 
     @property
     def seconds(self) -> float:
@@ -104,7 +110,7 @@ class Played:
         return spar.seconds(self.recorded)
 
 
-def played(series: tuple[spar.Series, ...], device: Device, seed: int) -> Played:
+def played(series: tuple[spar.Series, ...], device: DemoDevice, seed: int) -> Played:
     """A device's recording with its faults; the seed decides the order of exercises and the faults."""
     number = [d.name for d in DEVICES].index(device.name)
     own = spar.on_one_wrist(spar.of_person(series, *device.people))
@@ -123,7 +129,7 @@ def observed(series: tuple[spar.Series, ...], seed: int) -> Played:
     own = spar.on_one_wrist(spar.of_person(series, OBSERVED))
     clean = spar.recording(own, seed=seed, limit_s=20.0)
     length = spar.seconds(clean)
-    fault = Fault("outage", "gyroscope", length / 3, 2 * length / 3, "unplugged")
+    fault = SensorFault("outage", "gyroscope", length / 3, 2 * length / 3, "unplugged")
     return Played(inject(clean, [fault], seed), (fault,))
 
 
@@ -131,4 +137,4 @@ def windows(chosen: Task, recorded: spar.Recording) -> WindowSet:
     """The windows of a recording, cut and judged as on a device."""
     names = modalities_of(recorded)
     streams = {m: Stream(recorded[f"{m}/t"], recorded[f"{m}/values"]) for m in names}
-    return windows_of(chosen, Recording(streams, recorded["label/t"], recorded["label/values"]))
+    return windows_of_recording(chosen, Recording(streams, recorded["label/t"], recorded["label/values"]))

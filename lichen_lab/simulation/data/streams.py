@@ -24,7 +24,7 @@ _NOISE: Final = 1
 _MISSING: Final = 2
 
 
-class Stream(Protocol):
+class RoundStream(Protocol):
     """What a device holds at each round (counted from 1)."""
 
     def at(self, round_: int) -> WindowSet:
@@ -46,7 +46,7 @@ class Fixed:
 class Unlabelled:
     """A device that holds the windows of another stream, and knows the class of none."""
 
-    stream: Stream
+    stream: RoundStream
 
     def at(self, round_: int) -> WindowSet:
         """Its windows, without labels."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from lichen_lab.simulation.deterministic.world import Outcome, run_seed
+from lichen_lab.simulation.deterministic.world import WorldOutcome, run_seed
 
 _CHUNK: Final = 8
 _KEPT: Final = 100
@@ -28,10 +28,10 @@ class Summary:
     counted: int = 0
     lost: int = 0
     faults: Counter[str] = field(default_factory=Counter)
-    failed: list[Outcome] = field(default_factory=list)
+    failed: list[WorldOutcome] = field(default_factory=list)
     seconds: float = 0.0
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: WorldOutcome) -> None:
         """Take one more seed."""
         self.seeds += 1
         self.steps += outcome.steps
@@ -97,7 +97,7 @@ def live_through(
     return summary
 
 
-def _outcomes(seeds: Iterable[int], workers: int) -> Iterator[Outcome]:
+def _outcomes(seeds: Iterable[int], workers: int) -> Iterator[WorldOutcome]:
     if workers == 1:
         _settle_in()
         yield from map(run_seed, seeds)

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from lichen_lab.simulation.deterministic.batch import Summary, live_through, replay
-from lichen_lab.simulation.deterministic.world import Outcome, run_seed
+from lichen_lab.simulation.deterministic.world import WorldOutcome, run_seed
 from runtime import exit_codes
 
 _EVERY_S: Final = 5.0
@@ -56,7 +56,7 @@ def faults(*, seeds: int, seed: int | None, workers: int, as_json: bool, trace: 
         raise typer.Exit(exit_codes.SOFTWARE)
 
 
-def _show_one(outcome: Outcome) -> None:
+def _show_one(outcome: WorldOutcome) -> None:
     for fault in outcome.scenario.faults:
         typer.echo(f"planned: {fault}")
     typer.echo(f"seed {outcome.seed}: {outcome.violation or 'no promise was broken'}")

@@ -8,7 +8,7 @@ from coordinator.storage.write_behind import MAX_ROWS
 from edge_agent.agent import Agent
 from edge_agent.messaging.outbox import MAX_WANTS
 from edge_agent.messaging.round_metrics import MAX_WAITING
-from lichen_lab.simulation.deterministic.machine.daemons import Device, Headquarters
+from lichen_lab.simulation.deterministic.machine.daemons import CoordinatorNode, DeviceNode
 from lichen_lab.simulation.deterministic.machine.event_loop import SimLoop
 from lichen_lab.simulation.deterministic.machine.node import Node
 from lichen_lab.simulation.deterministic.scenario.coordinator_state import Violation
@@ -25,9 +25,9 @@ def check(node: Node) -> None:
     """
     if not node.is_up:
         return
-    if isinstance(node, Device) and node.agent is not None:
+    if isinstance(node, DeviceNode) and node.agent is not None:
         found = of_agent(node.agent)
-    elif isinstance(node, Headquarters) and node.app is not None:
+    elif isinstance(node, CoordinatorNode) and node.app is not None:
         found = of_coordinator(node.app)
     else:
         return

@@ -13,18 +13,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from coordinator.round_machine.events import Phase
+from coordinator.round_machine.events import RoundPhase
 from lichen_lab.simulation.deterministic import resource_bounds
 from lichen_lab.simulation.deterministic.machine import event_loop
-from lichen_lab.simulation.deterministic.machine.daemons import ERRNO, Device, Headquarters
+from lichen_lab.simulation.deterministic.machine.daemons import ERRNO, CoordinatorNode, DeviceNode
 from lichen_lab.simulation.deterministic.machine.disk import memory_folder
 from lichen_lab.simulation.deterministic.machine.event_loop import SimLoop, Stuck
-from lichen_lab.simulation.deterministic.machine.log_capture import quiet
+from lichen_lab.simulation.deterministic.machine.log_capture import capture_logs
 from lichen_lab.simulation.deterministic.machine.node import Node
 from lichen_lab.simulation.deterministic.network import network
 from lichen_lab.simulation.deterministic.scenario.coordinator_state import Violation
-from lichen_lab.simulation.deterministic.scenario.invariants import Truth
-from lichen_lab.simulation.deterministic.scenario.scenario import COORDINATOR, Fault, Kind, Scenario, draw
+from lichen_lab.simulation.deterministic.scenario.invariants import GroundTruth
+from lichen_lab.simulation.deterministic.scenario.scenario import (
+    COORDINATOR,
+    FaultKind,
+    Scenario,
+    ScheduledFault,
+    draw,
+)
 from lichen_lab.simulation.deterministic.scenario.toy_method import first_state, server_half, toy_task
 
 PATIENCE_S: Final = 1800.0
@@ -37,7 +43,7 @@ _TRACE: Final = 40
 
 
 @dataclass
-class Outcome:
+class WorldOutcome:
     """What a seed came to."""
 
     seed: int
@@ -73,27 +79,27 @@ class World:
         self.loop = sim
         self.task = toy_task(scenario.rounds, scenario.uplink, scenario.seed % 2**31)
         server = server_half(self.task, routed=scenario.routed, guided=scenario.guided)
-        self.truth = Truth(
+        self.truth = GroundTruth(
             self.task,
             server,
             first_state(self.task, scenario.head),
             tolerant=scenario.rots,
             time=None if scenario.jumps_at(COORDINATOR) else sim.time,
         )
-        self.sky = network.Sky(scenario, self.say, self.fail)
-        self.nodes: dict[str, Node] = {COORDINATOR: Headquarters(self, COORDINATOR, sim)}
-        self.nodes |= {name: Device(self, name, sim) for name in scenario.devices}
-        self.outcome = Outcome(scenario.seed, scenario)
+        self.sky = network.SimNetwork(scenario, self.say, self.fail)
+        self.nodes: dict[str, Node] = {COORDINATOR: CoordinatorNode(self, COORDINATOR, sim)}
+        self.nodes |= {name: DeviceNode(self, name, sim) for name in scenario.devices}
+        self.outcome = WorldOutcome(scenario.seed, scenario)
         self._mark = hashlib.sha256()
         self._trace = trace
         self._over = asyncio.Event()
         self._failure: BaseException | None = None
 
     @property
-    def headquarters(self) -> Headquarters:
+    def headquarters(self) -> CoordinatorNode:
         """The coordinator's machine."""
         node = self.nodes[COORDINATOR]
-        assert isinstance(node, Headquarters)  # noqa: S101 - made so above
+        assert isinstance(node, CoordinatorNode)  # noqa: S101 - made so above
         return node
 
     def link_maker(self, node: Node) -> Callable[..., Any]:
@@ -157,13 +163,13 @@ class World:
                 for node in self.nodes.values():
                     node.aside(lambda node=node: resource_bounds.check(node))  # type: ignore[misc] # the loop's own node
 
-    def _strike(self, fault: Fault) -> None:
+    def _strike(self, fault: ScheduledFault) -> None:
         """Carry one fault out."""
         if self._failure is None and self._struck(fault):
             self.count(fault.kind.value)
             self.say(f"FAULT {fault.kind.value}: {fault.node} ({fault.span_s:.1f} s, {fault.amount:g})")
 
-    def _struck(self, fault: Fault) -> bool:
+    def _struck(self, fault: ScheduledFault) -> bool:
         """Whether there was anybody for it to befall."""
         if self.sky.strike(fault):
             return True
@@ -172,24 +178,24 @@ class World:
             return False
         struck = True
         match fault.kind:
-            case Kind.KILL | Kind.POWER:
-                struck = node.kill(power=fault.kind is Kind.POWER, down_s=fault.span_s)
-            case Kind.MOMENT:
+            case FaultKind.KILL | FaultKind.POWER:
+                struck = node.kill(power=fault.kind is FaultKind.POWER, down_s=fault.span_s)
+            case FaultKind.MOMENT:
                 struck = node.kill_at(amount, fault.span_s, power=fault.amount > 0)
-            case Kind.STOP:
+            case FaultKind.STOP:
                 struck = node.stop(fault.span_s)
-            case Kind.CLOCK:
+            case FaultKind.CLOCK:
                 node.jump(fault.amount)
-            case Kind.DISK_FULL | Kind.READ_ONLY:
+            case FaultKind.DISK_FULL | FaultKind.READ_ONLY:
                 node.trouble(ERRNO[fault.kind.value])
                 self.loop.call_later(fault.span_s, node.trouble, 0, context=Context())
-            case Kind.ROT:
+            case FaultKind.ROT:
                 struck = self._rotted(node, fault)
             case _:
                 struck = False
         return struck
 
-    def _rotted(self, node: Node, fault: Fault) -> bool:
+    def _rotted(self, node: Node, fault: ScheduledFault) -> bool:
         """Where nothing lies that could rot, it happens to the next that does: frames do not lie for long."""
         name = node.rot(int(fault.amount))
         if name:
@@ -206,7 +212,7 @@ class World:
             node.spare()
             node.trouble(0)
 
-    def finish(self) -> Outcome:
+    def finish(self) -> WorldOutcome:
         """Write down what it came to, once."""
         if not self.outcome.mark:
             outcome = self.outcome
@@ -225,9 +231,9 @@ class World:
 
     def _done(self) -> bool:
         app = self.headquarters.app
-        if app is None or not self.headquarters.is_up or app.driver.state.phase is not Phase.DONE:
+        if app is None or not self.headquarters.is_up or app.driver.state.phase is not RoundPhase.DONE:
             return False
-        devices = [node for node in self.nodes.values() if isinstance(node, Device)]
+        devices = [node for node in self.nodes.values() if isinstance(node, DeviceNode)]
         if self.truth.unreported():
             return False
         return all(device.is_up and not device.waiting for device in devices)
@@ -238,7 +244,7 @@ class World:
         for node in self.nodes.values():
             if not node.is_up:
                 words.append(f"{node.name} is down")
-            elif isinstance(node, Device) and node.agent is not None:
+            elif isinstance(node, DeviceNode) and node.agent is not None:
                 words.append(
                     f"{node.name}: {node.waiting} wait; {node.agent.learner.why}; {node.agent.link.why}"
                 )
@@ -247,7 +253,7 @@ class World:
 
 def run_seed(
     seed: int, *, trace: Callable[[str], None] | None = None, scenario: Scenario | None = None
-) -> Outcome:
+) -> WorldOutcome:
     """Live through one seed.
 
     Args:
@@ -269,7 +275,7 @@ def run_seed(
         if held:
             held[0].note(words)
 
-    with memory_folder() as folder, quiet(note, talk=trace is not None):
+    with memory_folder() as folder, capture_logs(note, talk=trace is not None):
         try:
             event_loop.run(main, seed, max_virtual_s=chosen.faults_end_s + 2 * PATIENCE_S)
         except (Stuck, Violation) as error:

@@ -16,7 +16,7 @@ _CONNECT_S: Final = 5.0
 
 
 @dataclass
-class Count:
+class ByteCount:
     """One direction: sizes of what came in one read each, about one MQTT packet while little is said."""
 
     sizes: list[int] = field(default_factory=list)
@@ -39,8 +39,8 @@ class Meter:
     """
 
     target: int
-    up: Count = field(default_factory=Count)
-    down: Count = field(default_factory=Count)
+    up: ByteCount = field(default_factory=ByteCount)
+    down: ByteCount = field(default_factory=ByteCount)
     port: int = 0
 
     def __enter__(self) -> Self:
@@ -87,7 +87,7 @@ class Meter:
         broker.close()
 
     def _pump(
-        self, source: socket.socket, sink: socket.socket, count: Count, closed: threading.Event
+        self, source: socket.socket, sink: socket.socket, count: ByteCount, closed: threading.Event
     ) -> None:
         source.settimeout(_STEP_S)
         while not (self._over.is_set() or closed.is_set()):

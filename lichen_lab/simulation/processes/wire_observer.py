@@ -26,7 +26,7 @@ from runtime.settings.load import MqttSettings
 _LOOK_S: Final = 0.05
 
 
-class Witness:
+class WireObserver:
     """Listens to the broker and looks at the coordinator's journal folder.
 
     Args:

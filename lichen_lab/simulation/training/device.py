@@ -10,8 +10,8 @@ import numpy as np
 from edge_agent.tasks.profile import follows_windows
 from edge_agent.tasks.simulated_profile import material_of
 from edge_agent.training.prototype_maker import features_of
-from edge_agent.training.update_encoding import pack_update
-from lichen_lab.simulation.data.streams import Stream
+from edge_agent.training.update_encoding import encode_update
+from lichen_lab.simulation.data.streams import RoundStream
 from models import registry
 from models.contract import (
     Blobs,
@@ -53,7 +53,7 @@ class VirtualDevice:
     """
 
     name: str
-    stream: Stream
+    stream: RoundStream
     number: int = 0
     role: Role = TRAIN
     may: Profile | None = None
@@ -133,7 +133,7 @@ class VirtualDevice:
         )
         profile = context.profile
         who = (self.name, self.modalities(task, context.round) if profile is None else profile.modalities)
-        frame, carry = pack_update(offer, task, who, windows, result, carry=self.carry)
+        frame, carry = encode_update(offer, task, who, windows, result, carry=self.carry)
         self.carry = carry if carry is not None else {}
         return frame
 

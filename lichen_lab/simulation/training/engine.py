@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from coordinator.aggregation.fold import closed, limits_for, measured, opened
+from coordinator.aggregation.fold import close_fold, limits_for, open_fold, update_norms
 from coordinator.aggregation.outlier_screen import screen
 from coordinator.ingest.header_checks import check_header
 from lichen_lab.simulation.training.device import Delivery
@@ -13,7 +13,7 @@ from lichen_lab.simulation.training.guided import Guide
 from lichen_lab.simulation.training.selection import Choice
 from models.aggregation.server_optimizer import model_of
 from models.contract import Blobs, Server, Update, blob_of
-from models.guided import Weighing
+from models.guided import DeviceWeights
 from protocol.errors import Refused, Transient
 from protocol.frames.frame import Limits, decode_frame, decode_tensors, open_frame
 from protocol.frames.headers import UpdateHeader
@@ -51,7 +51,7 @@ class RoundRecord:
     accepted: dict[str, dict[str, float]]
     refused: dict[str, str]
     bytes_down: dict[str, int] = field(default_factory=dict)
-    weighing: Weighing | None = None
+    weighing: DeviceWeights | None = None
     trained: dict[str, float] = field(default_factory=dict)
 
 
@@ -135,14 +135,14 @@ class Engine:
         """The next version; the same one where no update is left."""
         if not kept:
             return record, state
-        fold = opened(self.server, self.task, record.round, model_of(state), record.weighing)
+        fold = open_fold(self.server, self.task, record.round, model_of(state), record.weighing)
         for name, each in kept.items():
             update = each.update()
             fold.fold(update)
             self._hear(name, update)
             for part, size in each.parts.items():
                 record.bytes_up[part] = record.bytes_up.get(part, 0) + size
-        version = closed(self.task, state, fold)
+        version = close_fold(self.task, state, fold)
         if self.guide is None:
             return record, version
         version, trained = self.guide.finish(record.round, version)
@@ -165,7 +165,9 @@ class Engine:
         check_header(self.task, device, header)
         self.server.check(self.task, state, update)
         room -= sum(tensor.size for tensor in update.tensors.values())
-        return _Arrived(frame, _parts(frame, encoded), measured(update), update if room >= 0 else None), room
+        return _Arrived(
+            frame, _parts(frame, encoded), update_norms(update), update if room >= 0 else None
+        ), room
 
     def _screened(
         self, record: RoundRecord, arrived: dict[str, _Arrived], round_: int
@@ -182,7 +184,7 @@ class Engine:
 
     def _weighed(
         self, record: RoundRecord, kept: dict[str, _Arrived], model: Blobs
-    ) -> tuple[dict[str, _Arrived], Weighing | None]:
+    ) -> tuple[dict[str, _Arrived], DeviceWeights | None]:
         """A guided method's weights, of the updates that have a view; the record told of the others."""
         if self.guide is None or not kept:
             return kept, None

@@ -15,7 +15,7 @@ from models import registry
 from models.aggregation.server_optimizer import model_of, rejoined
 from models.contract import Blobs, Tensors, Update, WindowSet
 from models.data import window_set
-from models.guided import GuidedServer, ServerTrainer, Weighing
+from models.guided import DeviceWeights, GuidedServer, ServerTrainer
 from models.worker.update_views import finite
 from protocol.errors import Misconfigured, Refused
 from protocol.tasks.task import Task
@@ -85,7 +85,7 @@ class Guide:
                 refused[device] = why
         return views, refused
 
-    def weigh(self, views: Mapping[str, Tensors]) -> Weighing:
+    def weigh(self, views: Mapping[str, Tensors]) -> DeviceWeights:
         """The round's weights."""
         return self.server.weigh(self.task, views)
 

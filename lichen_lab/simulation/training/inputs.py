@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lichen.commands.data_check import require_windows
-from lichen_lab.simulation.data.streams import Stream, Unlabelled
+from lichen_lab.simulation.data.streams import RoundStream, Unlabelled
 from lichen_lab.simulation.training.device import PROTOTYPE, Role
 from lichen_lab.simulation.training.evaluation.labelled import SHARE, parted
 from models import registry
 from models.contract import Profile, WindowSet
 from models.data import window_set
-from models.data.streams.stream_findings import Finding
+from models.data.streams.stream_findings import StreamFinding
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Task
 
 if TYPE_CHECKING:
-    from lichen_lab.simulation.data.access.split import Split
+    from lichen_lab.simulation.data.access.split import DataSplit
 
 
 @dataclass(frozen=True)
-class Fleet:
+class TrainingFleet:
     """All that a simulation is about.
 
     Attributes:
@@ -41,12 +41,12 @@ class Fleet:
 
     task: Task
     seed: int
-    devices: Mapping[str, WindowSet | Stream]
+    devices: Mapping[str, WindowSet | RoundStream]
     test: WindowSet | None
     roles: Mapping[str, Role] = field(default_factory=dict)
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     labelled: WindowSet | None = None
-    findings: Mapping[Path, tuple[Finding, ...]] = field(default_factory=dict)
+    findings: Mapping[Path, tuple[StreamFinding, ...]] = field(default_factory=dict)
     about: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -74,7 +74,7 @@ def of_files(
     profiles: Sequence[str] = (),
     *,
     known: WindowSet | None = None,
-) -> Fleet:
+) -> TrainingFleet:
     """One file a device.
 
     Args:
@@ -98,7 +98,7 @@ def of_files(
         whole, found[test] = read_labelled(test, task)
         judged = labelled(whole, task, test)
     seed = task.seed if seed is None else seed
-    return Fleet(task, seed, devices, judged, profiles=may, labelled=known, findings=found)
+    return TrainingFleet(task, seed, devices, judged, profiles=may, labelled=known, findings=found)
 
 
 def profiles_of(task: Task, words: Sequence[str], devices: Collection[str]) -> dict[str, Profile]:
@@ -138,13 +138,13 @@ def of_dataset(
     prototype_devices: int = 0,
     named: str | None = None,
     labelled_share: float | None = None,
-) -> Fleet:
+) -> TrainingFleet:
     """A data set's windows in the online protocol; see ``online_fleet.online_fleet``.
 
     Args:
         name: of the data set.
         file: task file; None: the data set's own task.
-        changes: over the data set's setting (:class:`lichen_lab.simulation.data.online_fleet.Setting`).
+        changes: over the data set's setting (:class:`lichen_lab.simulation.data.online_fleet.OnlineSetting`).
         rounds: instead of the task's.
         seed: instead of the task's.
         options: of the method, over the task's.
@@ -181,14 +181,16 @@ def of_dataset(
         about |= {"labelled_share": share, "labelled": len(known)}
     elif labelled_share is not None:
         raise Misconfigured(f"--labelled-share: method {task.method!r} learns nothing at the coordinator")
-    devices: Mapping[str, Stream] = setting.fleet(train, seed)
+    devices: Mapping[str, RoundStream] = setting.fleet(train, seed)
     if known is not None:
         devices = {device: Unlabelled(stream) for device, stream in devices.items()}
     last = list(devices)[len(devices) - prototype_devices :]
-    return Fleet(task, seed, devices, test, dict.fromkeys(last, PROTOTYPE), labelled=known, about=about)
+    return TrainingFleet(
+        task, seed, devices, test, dict.fromkeys(last, PROTOTYPE), labelled=known, about=about
+    )
 
 
-def _of_people(split: "Split") -> WindowSet:
+def _of_people(split: "DataSplit") -> WindowSet:
     """Its windows, each with its person as its group."""
     return replace(split.windows, group_B=split.person_B.astype(np.str_))
 
@@ -234,13 +236,13 @@ def device_files(folder: Path, test: Path | None) -> list[Path]:
     return files
 
 
-def read_device(file: Path, task: Task) -> tuple[WindowSet, tuple[Finding, ...]]:
+def read_device(file: Path, task: Task) -> tuple[WindowSet, tuple[StreamFinding, ...]]:
     """A window set, or a recording cut and judged as on a device; and what is odd in a recording.
 
     Raises:
         Misconfigured: it is neither, or does not fit the task; the message names file and key.
     """
-    from edge_agent.windows.window_sets import windows_of  # noqa: PLC0415 - the help is shown without it
+    from edge_agent.windows.window_sets import windows_of_recording  # noqa: PLC0415 - the help is shown without it
     from models.data.streams.recording import read  # noqa: PLC0415 - as above
     from models.data.streams.recording_findings import of_recording  # noqa: PLC0415 - as above
 
@@ -250,12 +252,12 @@ def read_device(file: Path, task: Task) -> tuple[WindowSet, tuple[Finding, ...]]
         return window_set.load(file, task), ()
     try:
         recording = read(file)
-        return windows_of(task, recording), of_recording(task, recording)
+        return windows_of_recording(task, recording), of_recording(task, recording)
     except Misconfigured as error:
         raise Misconfigured(str(error) if str(file) in str(error) else f"{file}: {error}") from None
 
 
-def read_labelled(file: Path, task: Task) -> tuple[WindowSet, tuple[Finding, ...]]:
+def read_labelled(file: Path, task: Task) -> tuple[WindowSet, tuple[StreamFinding, ...]]:
     """As :func:`read_device`; a table as the task's labelled one, where it has one.
 
     Raises:

@@ -6,7 +6,7 @@ from typing import cast
 
 import numpy as np
 
-from edge_agent.tasks.profile import narrowed
+from edge_agent.tasks.profile import restrict_to_profile
 from edge_agent.tasks.simulated_profile import material_of
 from lichen_lab.simulation.data.streams import rng_of
 from lichen_lab.simulation.training.evaluation.scores import scored
@@ -21,7 +21,7 @@ _PURPOSE = 103
 
 
 @dataclass(frozen=True)
-class Personal:
+class PersonalModels:
     """One device on windows in its own share of classes.
 
     Attributes:
@@ -41,7 +41,7 @@ def each_personal(
     seed: int,
     *,
     profiles: Mapping[str, Profile] | None = None,
-) -> dict[str, Personal]:
+) -> dict[str, PersonalModels]:
     """Judge every device's own model.
 
     Args:
@@ -74,7 +74,9 @@ def each_personal(
         else:
             own_test = in_shares_of(test, held, rng)
         own = client.inference_model(task, spec.blended(task, state, history.private.get(name, {})))
-        found[name] = Personal(_common(task, client, own_test, history.state), scored(task, own, own_test))
+        found[name] = PersonalModels(
+            _common(task, client, own_test, history.state), scored(task, own, own_test)
+        )
     return found
 
 
@@ -93,7 +95,7 @@ def _of_profile(
     own = select(test, test.present_BM[:, columns].any(axis=1))
     if not len(own):
         raise Misconfigured(f"no test window has {' or '.join(profile.modalities)}: nothing to judge on")
-    own = narrowed(task, profile, own)
+    own = restrict_to_profile(task, profile, own)
     return in_shares_of(own, held, rng) if LABEL in profile.targets else own
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from coordinator.aggregation.device_weights import kept
 from lichen_lab.simulation.training.evaluation.subsets import judged_in_parts
-from lichen_lab.simulation.training.inputs import Fleet
+from lichen_lab.simulation.training.inputs import TrainingFleet
 from lichen_lab.simulation.training.personal import each_personal
 from lichen_lab.simulation.training.runner import History, RoundRecord, alone, not_judged, simulate
 from models.data.window_set import described
@@ -40,7 +40,7 @@ class How:
     by: tuple[Part, ...] = ()
 
 
-def run(fleet: Fleet, how: How) -> dict[str, Any]:
+def run(fleet: TrainingFleet, how: How) -> dict[str, Any]:
     """Simulate; the history as JSON values."""
     torch.set_num_threads(how.threads)
     for file, findings in fleet.findings.items():
@@ -108,7 +108,7 @@ def _round(record: RoundRecord) -> dict[str, Any]:
     return row
 
 
-def _personal(fleet: Fleet, history: History) -> dict[str, Any]:
+def _personal(fleet: TrainingFleet, history: History) -> dict[str, Any]:
     assert fleet.test is not None  # noqa: S101 - asked for in simulate()
     judged = each_personal(
         fleet.task, history, fleet.devices, fleet.test, fleet.seed, profiles=fleet.profiles

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lichen.commands.data_check import require_windows
-from lichen_lab.simulation.data.streams import Fixed, Stream
+from lichen_lab.simulation.data.streams import Fixed, RoundStream
 from lichen_lab.simulation.training.device import PROTOTYPE, Role, Site, VirtualDevice
 from lichen_lab.simulation.training.downloads import Downloads
 from lichen_lab.simulation.training.engine import Engine, RoundRecord, Tamper, Watch
 from lichen_lab.simulation.training.evaluation.subsets import judgeable, labelled_for, without_others
 from lichen_lab.simulation.training.guided import Guide
 from lichen_lab.simulation.training.selection import Choice
-from lichen_lab.simulation.training.workers import Crew, Here, Workers
+from lichen_lab.simulation.training.workers import Crew, LocalWorker, Workers
 from models import registry
 from models.aggregation.server_optimizer import model_of
 from models.contract import Blobs, Evaluation, Profile, Tensors, WindowSet
@@ -27,7 +27,7 @@ from protocol.tasks.task import Task
 
 __all__ = ["History", "Role", "RoundRecord", "VirtualDevice", "alone", "each_alone", "not_judged", "simulate"]
 
-Devices = Mapping[str, WindowSet | Stream]
+Devices = Mapping[str, WindowSet | RoundStream]
 Progress = Callable[[RoundRecord], None]
 
 
@@ -137,7 +137,7 @@ def simulate(
         guide=guide,
     )
     asked = _Asked(test, task.rounds.count, evaluate_every, progress, keep_private)
-    crew: Crew = Here(site, fleet) if workers == 1 else Workers(site, fleet, workers)
+    crew: Crew = LocalWorker(site, fleet) if workers == 1 else Workers(site, fleet, workers)
     try:
         return _run(engine, crew, site, asked)
     finally:
@@ -288,7 +288,7 @@ def each_alone(
         own = None if test is None else judgeable(local, test, targets)
         asked = _Asked(own, local.rounds.count, local.rounds.count)
         engine = Engine(local, spec.server(), {}, None, guide=guide)
-        history = _run(engine, Here(site, [device]), site, asked)
+        history = _run(engine, LocalWorker(site, [device]), site, asked)
         if history.evaluation is not None:
             history = replace(history, evaluation=without_others(local, history.evaluation, targets))
         found[device.name] = history

@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from coordinator.selection.policies import Draw, Past, Policy, policy
+from coordinator.selection.policies import PastRound, Policy, SelectionInput, policy
 from models import registry
 from models.contract import Update, blob_of
 from protocol.tasks.task import Task
@@ -31,7 +31,7 @@ class Choice:
     devices: Sequence[str]
     trainers: Sequence[str]
     seed: int
-    _past: list[Past] = field(default_factory=list)
+    _past: list[PastRound] = field(default_factory=list)
     _losses: dict[str, float] = field(default_factory=dict)
     _moved: dict[str, Sequence[str]] = field(default_factory=dict)
     _counts: dict[str, Mapping[str, Sequence[int]]] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Choice:
         rounds, spec = self.task.rounds, registry.method(self.task.method)
         trains = spec.trains(spec.configure(self.task))
         back = self._policy.looks_back(rounds)
-        draw = Draw(
+        draw = SelectionInput(
             {name: self._counts.get(name, {}) for name in self.devices},
             rounds.devices_per_round,
             int(np.random.SeedSequence([self.seed, round_, _PURPOSE]).generate_state(1)[0]),
@@ -74,5 +74,5 @@ class Choice:
 
     def close(self, round_: int, selected: Iterable[str]) -> None:
         """Told that a round is over, and who took part."""
-        self._past.append(Past(round_, frozenset(selected), self._losses, self._moved))
+        self._past.append(PastRound(round_, frozenset(selected), self._losses, self._moved))
         self._losses, self._moved = {}, {}

@@ -40,7 +40,7 @@ class Crew(Protocol):
         """Nothing is left at work afterwards."""
 
 
-class Here:
+class LocalWorker:
     """All devices in this process, one after the other; they work when they are waited for."""
 
     def __init__(self, site: Site, devices: Sequence[VirtualDevice]) -> None:

@@ -19,10 +19,10 @@ from models.data.labels.labels import is_class
 from models.data.labels.rules import Labels
 from models.data.streams.batches import LabelBatch
 from models.data.streams.recording import Recording
-from models.data.streams.stream_findings import ERROR, WARNING, Finding, has_odd_times, of_stream
+from models.data.streams.stream_findings import ERROR, WARNING, StreamFinding, has_odd_times, of_stream
 from protocol.tasks.task import LABEL, Target, Task
 
-__all__ = ["ERROR", "WARNING", "Finding", "mixed_windows", "of_recording"]
+__all__ = ["ERROR", "WARNING", "StreamFinding", "mixed_windows", "of_recording"]
 MANY: Final = 0.3
 """A share of windows with several labels that is worth a word."""
 _MOST_WINDOWS: Final = 1_000_000
@@ -37,7 +37,7 @@ class Mixed:
     mixed: int
 
 
-def of_recording(task: Task, recording: Recording) -> tuple[Finding, ...]:
+def of_recording(task: Task, recording: Recording) -> tuple[StreamFinding, ...]:
     """Everything odd, targets and labels first, then modality by modality.
 
     Args:
@@ -58,26 +58,26 @@ def of_recording(task: Task, recording: Recording) -> tuple[Finding, ...]:
     )
 
 
-def _of_targets(task: Task, recording: Recording) -> Iterator[Finding]:
+def _of_targets(task: Task, recording: Recording) -> Iterator[StreamFinding]:
     for name, track in recording.targets.items():
         if name not in task.target_names:
             listed = ", ".join(target.name for target in task.targets) or "none"
             near = get_close_matches(name, [target.name for target in task.targets], 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             words = f"target {name!r} is not in task {task.name!r} (further targets: {listed}); its labels "
-            yield Finding("unknown-target", ERROR if near else WARNING, f"{words}are not used{hint}")
+            yield StreamFinding("unknown-target", ERROR if near else WARNING, f"{words}are not used{hint}")
             continue
         target = task.target(name)
         if target.kind == "generation":
             words = f"target {name!r} is generated and takes no labels; they are not used"
-            yield Finding("unknown-target", WARNING, words)
+            yield StreamFinding("unknown-target", WARNING, words)
         elif name not in recording.names:
             yield from _foreign(task, target, track.values[~np.isnan(track.values)])
     if LABEL not in recording.names:
         yield from _foreign(task, task.target(LABEL), recording.label.astype(np.float64))
 
 
-def _foreign(task: Task, target: Target, values_k: NDArray[np.float64]) -> Iterator[Finding]:
+def _foreign(task: Task, target: Target, values_k: NDArray[np.float64]) -> Iterator[StreamFinding]:
     """Labels that are no class of a classification."""
     count = len(target.labels)
     found = np.unique(values_k)
@@ -92,17 +92,17 @@ def _foreign(task: Task, target: Target, values_k: NDArray[np.float64]) -> Itera
         what = f"target {target.name!r}: label {listed}: no class of it, which has {range_}"
     if given.min() >= 1 and given.max() == count:
         words = f"{what}: labels go from {given.min():g} to {count} and the task counts from 0: subtract 1"
-        yield Finding("shifted-labels", ERROR, words)
+        yield StreamFinding("shifted-labels", ERROR, words)
     else:
-        yield Finding("unknown-class", ERROR, f"{what}; what they cover counts as without a label")
+        yield StreamFinding("unknown-class", ERROR, f"{what}; what they cover counts as without a label")
 
 
-def _of_names(task: Task, recording: Recording) -> Iterator[Finding]:
+def _of_names(task: Task, recording: Recording) -> Iterator[StreamFinding]:
     for name, strange in class_names.unknown(task, recording).items():
         labels, prefix = task.target(name).labels, "" if name == LABEL else f"target {name!r}: "
         if not labels:
             words = f"{prefix}{strange[0]!r} is not a number; what it covers counts as without a label"
-            yield Finding("unknown-class", ERROR, words)
+            yield StreamFinding("unknown-class", ERROR, words)
             continue
         for word in strange[:_SHOWN]:
             alike = [one for one in labels if one.casefold() == word.casefold()]
@@ -112,10 +112,10 @@ def _of_names(task: Task, recording: Recording) -> Iterator[Finding]:
             words = (
                 f"{prefix}label {word!r} is no class of task {task.name!r} {known}; what it covers counts "
             )
-            yield Finding("unknown-class", ERROR, f"{words}as without a label{hint}")
+            yield StreamFinding("unknown-class", ERROR, f"{words}as without a label{hint}")
 
 
-def _of_modalities(task: Task, recording: Recording) -> Iterator[Finding]:
+def _of_modalities(task: Task, recording: Recording) -> Iterator[StreamFinding]:
     absent = [name for name in task.modality_names if name not in recording.streams]
     for name in recording.streams:
         if name in task.modality_names:
@@ -125,13 +125,13 @@ def _of_modalities(task: Task, recording: Recording) -> Iterator[Finding]:
         words = f"modality {name!r} is not in task {task.name!r} and is not used"
         if near:
             words += f"; the recording has no {near[0]!r}: is it that?"
-        yield Finding("unknown-modality", ERROR if near else WARNING, words, name)
+        yield StreamFinding("unknown-modality", ERROR if near else WARNING, words, name)
     for name in absent:
         words = f"modality {name!r} of task {task.name!r} is not in it: its windows have none"
-        yield Finding("missing-modality", WARNING, words, name)
+        yield StreamFinding("missing-modality", WARNING, words, name)
 
 
-def _of_windows(task: Task, recording: Recording) -> Iterator[Finding]:
+def _of_windows(task: Task, recording: Recording) -> Iterator[StreamFinding]:
     """Windows longer than the activities, where the task wants one label for a whole window."""
     if task.window.label_rule != "whole" or has_odd_times(task, recording.streams):
         return
@@ -141,7 +141,7 @@ def _of_windows(task: Task, recording: Recording) -> Iterator[Finding]:
             f"{found.mixed} of {found.windows} windows hold more than one label, and have none: shorten "
             f'window.length_s ({task.window.length_s:g} s), or set window.label_rule = "majority"'
         )
-        yield Finding("mixed-labels", WARNING, words)
+        yield StreamFinding("mixed-labels", WARNING, words)
 
 
 def mixed_windows(task: Task, recording: Recording) -> Mixed:

@@ -34,7 +34,7 @@ _AXES: Final = 3
 
 
 @dataclass(frozen=True)
-class Finding:
+class StreamFinding:
     """Something odd.
 
     Attributes:
@@ -54,15 +54,15 @@ class Finding:
         return dict(vars(self))
 
 
-def of_stream(task: Task, name: str, stream: Stream) -> tuple[Finding, ...]:
+def of_stream(task: Task, name: str, stream: Stream) -> tuple[StreamFinding, ...]:
     """Everything odd in a stream of that modality of the task."""
     modality = task.modality(name)
     channels = stream.values.shape[1]
     if channels != modality.channels:
         words = f"modality {name!r} has {channels} channels, the task says {modality.channels}"
-        return (Finding("channels", ERROR, words, name),)
+        return (StreamFinding("channels", ERROR, words, name),)
     if not len(stream.t):
-        return (Finding("empty", WARNING, f"modality {name!r} has no sample", name),)
+        return (StreamFinding("empty", WARNING, f"modality {name!r} has no sample", name),)
     return (*_of_times(task, modality, stream), *_of_values(modality, stream))
 
 
@@ -87,29 +87,29 @@ def has_odd_times(task: Task, streams: Mapping[str, Stream]) -> bool:
     return any(clock_of(task.modality(n), s) for n, s in streams.items() if n in task.modality_names)
 
 
-def _of_times(task: Task, modality: Modality, stream: Stream) -> Iterator[Finding]:
+def _of_times(task: Task, modality: Modality, stream: Stream) -> Iterator[StreamFinding]:
     name, rate, total = f"modality {modality.name!r}", rate_of(stream), len(stream.t)
     if stream.moved:
         words = (
             f"{name}: {stream.moved} of {total} times are before the one in front of them; they were sorted"
         )
-        yield Finding("disorder", WARNING, words, modality.name)
+        yield StreamFinding("disorder", WARNING, words, modality.name)
     if twice := int((np.diff(stream.t) == 0).sum()):
         words = f"{name}: {twice} of {total} samples have the time of the one before; the first counts"
-        yield Finding("same-times", WARNING, words, modality.name)
+        yield StreamFinding("same-times", WARNING, words, modality.name)
     if rate is None:
         return
     off = f"{name} was recorded at {rate:.4g} Hz, the task's rate_hz is {modality.rate_hz:g}"
     if clock := clock_of(modality, stream):
         words = f"{off}: its times look like {clock}, and a recording's are seconds"
-        yield Finding("time-unit", ERROR, words, modality.name)
+        yield StreamFinding("time-unit", ERROR, words, modality.name)
         return
     if not 1 / RATE_FACTOR <= rate / modality.rate_hz <= RATE_FACTOR:
-        yield Finding("rate", WARNING, f"{off}: are its times in seconds?", modality.name)
+        yield StreamFinding("rate", WARNING, f"{off}: are its times in seconds?", modality.name)
     yield from _of_gaps(task, modality, stream)
 
 
-def _of_gaps(task: Task, modality: Modality, stream: Stream) -> Iterator[Finding]:
+def _of_gaps(task: Task, modality: Modality, stream: Stream) -> Iterator[StreamFinding]:
     steps, most = np.diff(stream.t), Track(modality, task.window.max_gap_s).gap_s
     gaps, span = steps[steps > most], float(stream.t[-1] - stream.t[0])
     if gaps.sum() > _SOME * span:
@@ -117,15 +117,15 @@ def _of_gaps(task: Task, modality: Modality, stream: Stream) -> Iterator[Finding
             f"modality {modality.name!r}: {len(gaps)} gaps over {most:g} s (window.max_gap_s), together "
             f"{gaps.sum():.4g} of {span:.4g} s: nothing is known there"
         )
-        yield Finding("gaps", WARNING, words, modality.name)
+        yield StreamFinding("gaps", WARNING, words, modality.name)
 
 
-def _of_values(modality: Modality, stream: Stream) -> Iterator[Finding]:
+def _of_values(modality: Modality, stream: Stream) -> Iterator[StreamFinding]:
     name = f"modality {modality.name!r}"
     good_n: NDArray[np.bool_] = np.all(np.abs(stream.values) < ABSURD, axis=1)
     if lost := int((~good_n).sum()):
         words = f"{name}: {lost} of {len(good_n)} samples ({lost / len(good_n):.1%}) hold NaN or no number"
-        yield Finding(
+        yield StreamFinding(
             "not-a-number", WARNING if good_n.any() else ERROR, f"{words}: each is a gap", modality.name
         )
     values = stream.values[good_n]
@@ -135,11 +135,11 @@ def _of_values(modality: Modality, stream: Stream) -> Iterator[Finding]:
     if len(flat) and len(values) > 1:
         listed = ", ".join(f"{c} ({values[0, c]:g})" for c in flat)
         words = f"{name}: channel {listed} never changes: is the sensor dead?"
-        yield Finding("constant", WARNING, words, modality.name)
+        yield StreamFinding("constant", WARNING, words, modality.name)
     yield from _of_bounds(modality, values)
 
 
-def _of_bounds(modality: Modality, values: NDArray[np.float32]) -> Iterator[Finding]:
+def _of_bounds(modality: Modality, values: NDArray[np.float32]) -> Iterator[StreamFinding]:
     """Values that the modality cannot have, and those of another unit."""
     name, low = f"modality {modality.name!r}", -np.inf if modality.low is None else modality.low
     high = np.inf if modality.high is None else modality.high
@@ -149,12 +149,12 @@ def _of_bounds(modality: Modality, values: NDArray[np.float32]) -> Iterator[Find
         factor = _fitting(values, low, high) if out > _MOST else ""
         severity = ERROR if factor else WARNING
         hint = f": they would fit if they were {factor} smaller: another unit?" if factor else ""
-        yield Finding("bounds", severity, words + hint, modality.name)
+        yield StreamFinding("bounds", severity, words + hint, modality.name)
     elif modality.channels == _AXES and modality.unit in _GRAVITY:
         size = float(np.median(np.linalg.norm(values, axis=1))) / _GRAVITY[modality.unit]
         if factor := factor_of(size):
             words = f"{name}: it reads {size:.3g} times gravity, off by {factor}: is it in {modality.unit}?"
-            yield Finding("unit", ERROR, words, modality.name)
+            yield StreamFinding("unit", ERROR, words, modality.name)
 
 
 def _fitting(values: NDArray[np.float32], low: float, high: float) -> str:

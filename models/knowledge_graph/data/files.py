@@ -72,7 +72,7 @@ class Facts:
 
 
 @dataclass(frozen=True, eq=False)
-class Features:
+class FeatureTable:
     """What is known of some entities in one modality: ``entities`` (n names), ``values_nF`` float32."""
 
     entities: tuple[str, ...]
@@ -183,7 +183,7 @@ def write_triples(path: Path, triples: Iterable[Triple]) -> None:
     os.replace(part, path)  # noqa: PTH105 - as in models.tensors
 
 
-def read_features(path: Path, bounds: Bounds = BOUNDS) -> Features:
+def read_features(path: Path, bounds: Bounds = BOUNDS) -> FeatureTable:
     """One modality's features.
 
     Raises:
@@ -202,10 +202,10 @@ def read_features(path: Path, bounds: Bounds = BOUNDS) -> Features:
         raise Misconfigured(
             f"{path}: key 'values': row {bad[0]} ({shown(entities[bad[0]])}) is not finite in float32"
         )
-    return Features(entities, values_nF)
+    return FeatureTable(entities, values_nF)
 
 
-def write_features(path: Path, features: Features) -> None:
+def write_features(path: Path, features: FeatureTable) -> None:
     """Write one modality's features; equal ones give equal bytes."""
     write_npz(path, {"entity": np.array(features.entities, np.str_), "values": features.values_nF})
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from models.knowledge_graph.data.files import BOUNDS, Bounds, Masks, read_features, read_masks, read_triples
 from models.knowledge_graph.data.graph import Graph
-from models.knowledge_graph.data.merging import ROOM, Counts, Room, empty, merge
+from models.knowledge_graph.data.merging import ROOM, MergeCounts, MergeRoom, empty, merge
 from protocol.errors import Misconfigured, Refused
 
 
@@ -20,8 +20,8 @@ def load(
     features: Mapping[str, Path],
     masks: Path | None = None,
     bounds: Bounds = BOUNDS,
-    room: Room = ROOM,
-) -> tuple[Graph, Counts]:
+    room: MergeRoom = ROOM,
+) -> tuple[Graph, MergeCounts]:
     """Read a graph.
 
     Args:
@@ -34,7 +34,7 @@ def load(
     Raises:
         Misconfigured: a file cannot be read as what it should be, or masks name a modality without features.
     """
-    graph, counts = empty(), Counts()
+    graph, counts = empty(), MergeCounts()
     for path in triples:
         facts = read_triples(path, bounds)
         graph, new = merge(graph, facts.triples, room=room)
@@ -51,7 +51,7 @@ def load(
         graph, strangers = masked(graph, read_masks(masks, bounds))
     except ValueError as error:
         raise Misconfigured(f"{masks}: {error}") from None
-    return graph, counts + Counts(strangers=strangers)
+    return graph, counts + MergeCounts(strangers=strangers)
 
 
 def masked(graph: Graph, masks: Masks) -> tuple[Graph, int]:

@@ -14,18 +14,18 @@ from typing import Final
 import numpy as np
 
 from models.contract import FloatArray
-from models.knowledge_graph.data.files import Features, Triple
+from models.knowledge_graph.data.files import FeatureTable, Triple
 from models.knowledge_graph.data.graph import BoolArray, Graph, IntArray
 from models.knowledge_graph.data.name_normalization import clean
 from protocol.errors import Reason, Refused
 
 _ENTITY_BITS: Final = 24
 _RELATION_BITS: Final = 15
-_NOTHING: Final[Mapping[str, Features]] = MappingProxyType({})
+_NOTHING: Final[Mapping[str, FeatureTable]] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
-class Room:
+class MergeRoom:
     """How large a graph may grow; a fact that needs more is dropped, and its new names with it.
 
     Raises:
@@ -41,11 +41,11 @@ class Room:
             raise ValueError(f"at most {1 << _ENTITY_BITS} entities and {1 << _RELATION_BITS} relations")
 
 
-ROOM: Final = Room()
+ROOM: Final = MergeRoom()
 
 
 @dataclass(frozen=True)
-class Counts:
+class MergeCounts:
     """What a merge did, and what it dropped.
 
     Attributes:
@@ -55,7 +55,7 @@ class Counts:
         rows: of features that were taken.
         replaced: of these, how many took the place of older ones.
         duplicates: facts that were known, or came more than once.
-        no_room: facts beyond the :class:`Room`.
+        no_room: facts beyond the :class:`MergeRoom`.
         unnamed: facts of which a name cannot be one
         (:func:`models.knowledge_graph.data.name_normalization.clean`).
         strangers: rows of features or masks whose entity has no fact.
@@ -71,8 +71,8 @@ class Counts:
     unnamed: int = 0
     strangers: int = 0
 
-    def __add__(self, other: "Counts") -> "Counts":
-        return Counts(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Counts)))
+    def __add__(self, other: "MergeCounts") -> "MergeCounts":
+        return MergeCounts(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(MergeCounts)))
 
 
 def empty() -> Graph:
@@ -90,9 +90,9 @@ def codes(triples_N3: IntArray) -> IntArray:
 def merge(
     graph: Graph,
     triples: Iterable[Triple] = (),
-    features: Mapping[str, Features] = _NOTHING,
-    room: Room = ROOM,
-) -> tuple[Graph, Counts]:
+    features: Mapping[str, FeatureTable] = _NOTHING,
+    room: MergeRoom = ROOM,
+) -> tuple[Graph, MergeCounts]:
     """The graph with new facts, then new features; ``graph`` itself stays as it is.
 
     Features of a known entity take the place of its older ones. A new modality is a new last column.
@@ -108,14 +108,14 @@ def merge(
             entity, or not finite; nothing was merged.
     """
     grown, facts = _with_facts(graph, triples, room)
-    taken = Counts()
+    taken = MergeCounts()
     for modality, new in features.items():
         grown, counts = _with_features(grown, modality, new)
         taken += counts
     return grown, facts + taken
 
 
-def _with_facts(graph: Graph, triples: Iterable[Triple], room: Room) -> tuple[Graph, Counts]:
+def _with_facts(graph: Graph, triples: Iterable[Triple], room: MergeRoom) -> tuple[Graph, MergeCounts]:
     entities = {name: e for e, name in enumerate(graph.entities)}
     relations = {name: r for r, name in enumerate(graph.relations)}
     known, fresh = _Known(graph), list[tuple[int, int, int]]()
@@ -142,7 +142,7 @@ def _with_facts(graph: Graph, triples: Iterable[Triple], room: Room) -> tuple[Gr
         )
         known.new.add(_code(*found))
         fresh.append(found)
-    new = Counts(
+    new = MergeCounts(
         entities=len(entities) - len(graph.entities),
         relations=len(relations) - len(graph.relations),
         triples=len(fresh),
@@ -189,7 +189,7 @@ def _grown(
     )
 
 
-def _with_features(graph: Graph, modality: str, new: Features) -> tuple[Graph, Counts]:
+def _with_features(graph: Graph, modality: str, new: FeatureTable) -> tuple[Graph, MergeCounts]:
     values_nF = _checked(graph, modality, new)
     at = {name: e for e, name in enumerate(graph.entities)}
     rows: dict[int, int] = {}
@@ -203,7 +203,9 @@ def _with_features(graph: Graph, modality: str, new: Features) -> tuple[Graph, C
     x_EF, present_E = _column(graph, modality, values_nF.shape[1])
     to_n, from_n = np.array([*rows], np.int64), np.array([*rows.values()], np.int64)
     known = len(new.entities) - strangers
-    counts = Counts(rows=known, replaced=int(present_E[to_n].sum()) + known - len(rows), strangers=strangers)
+    counts = MergeCounts(
+        rows=known, replaced=int(present_E[to_n].sum()) + known - len(rows), strangers=strangers
+    )
     x_EF[to_n], present_E[to_n] = values_nF[from_n], True
     columns = dict(zip(graph.features, graph.present_EM.T, strict=True)) | {modality: present_E}
     present_EM = np.stack([*columns.values()], axis=1)
@@ -211,7 +213,7 @@ def _with_features(graph: Graph, modality: str, new: Features) -> tuple[Graph, C
     return replace(graph, features=features, present_EM=present_EM), counts
 
 
-def _checked(graph: Graph, modality: str, new: Features) -> FloatArray:
+def _checked(graph: Graph, modality: str, new: FeatureTable) -> FloatArray:
     values_nF = new.values_nF
     wanted = (len(new.entities), *graph.features.get(modality, values_nF).shape[1:])
     if values_nF.ndim != 2 or values_nF.shape != wanted or not values_nF.shape[1]:  # noqa: PLR2004 - n, F

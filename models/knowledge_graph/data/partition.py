@@ -21,7 +21,7 @@ _DEAL, _SPLIT, _MASK = range(3)
 
 
 @dataclass(frozen=True, eq=False)
-class Client:
+class GraphClient:
     """What one client has.
 
     Attributes:
@@ -45,7 +45,7 @@ class Client:
 
 def partition(
     graph: Graph, clients: int, seed: int, rate: float = 1.0, ratio: Sequence[int] = RATIO
-) -> tuple[Client, ...]:
+) -> tuple[GraphClient, ...]:
     """Deal a graph out.
 
     Args:
@@ -78,11 +78,11 @@ def by_relation(graph: Graph, clients: int, seed: int) -> tuple[IntArray, ...]:
 
 def _client(
     graph: Graph, relation_R: IntArray, seed: tuple[int, int], rate: float, ratio: Sequence[int]
-) -> Client:
+) -> GraphClient:
     own, entity_E = part(graph, relation_R)
     train_N3, valid_N3, test_N3 = split(own.triples_N3, ratio, (*seed, _SPLIT))
     kept = own.masked(bernoulli(own, rate, (*seed, _MASK)))
-    return Client(kept.with_triples(train_N3), valid_N3, test_N3, entity_E, relation_R)
+    return GraphClient(kept.with_triples(train_N3), valid_N3, test_N3, entity_E, relation_R)
 
 
 def part(graph: Graph, relation_R: IntArray) -> tuple[Graph, IntArray]:

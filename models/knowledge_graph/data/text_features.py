@@ -58,7 +58,7 @@ class Counted:
 
 
 @dataclass(frozen=True, eq=False)
-class Encoder:
+class TextEncoder:
     """Turns texts into features.
 
     Attributes:
@@ -70,7 +70,7 @@ class Encoder:
     basis_BF: FloatArray
 
     @classmethod
-    def fit(cls, texts: Sequence[str], width: int, seed: int = 0, buckets: int = BUCKETS) -> "Encoder":
+    def fit(cls, texts: Sequence[str], width: int, seed: int = 0, buckets: int = BUCKETS) -> "TextEncoder":
         """The encoder whose ``width`` features keep most of what tells these texts apart.
 
         With fewer texts than features (or alike ones), the last features are zero.
@@ -86,13 +86,13 @@ class Encoder:
         return cls(idf_B, _leading(_weighed(counted, idf_B), buckets, width, seed))
 
     @classmethod
-    def unfitted(cls, width: int, seed: int = 0, buckets: int = BUCKETS) -> "Encoder":
+    def unfitted(cls, width: int, seed: int = 0, buckets: int = BUCKETS) -> "TextEncoder":
         """An encoder that knows no texts: each bucket is a random direction (a random projection)."""
         signs_BF = np.random.default_rng(seed).integers(0, 2, (buckets, width), np.int8) * 2 - 1
         return cls(np.ones(buckets, np.float32), (signs_BF / np.sqrt(width)).astype(np.float32))
 
     @classmethod
-    def load(cls, path: Path) -> "Encoder":
+    def load(cls, path: Path) -> "TextEncoder":
         """As :meth:`save` wrote it.
 
         Raises:

@@ -103,7 +103,7 @@ class Concatenation(Fusion):
         return e_BD[:, None]
 
 
-class Split(Fusion):
+class FusionSplit(Fusion):
     """No fusion: each part is a view, and what is averaged are probabilities (:func:`log_probabilities`)."""
 
     def __init__(self, parts: int, dim: int) -> None:
@@ -159,7 +159,7 @@ FUSIONS: Final[Mapping[str, Callable[[int, int], Fusion]]] = {
     "concat": Concatenation,
     "gated": Gated,
     "gated_average": partial(Gated, from_zero=False),
-    "split": Split,
+    "split": FusionSplit,
     "structure": Structure,
     "weighted": Weighted,
 }

@@ -9,7 +9,7 @@ from torch import Tensor
 from models.training.local import Adam
 
 
-class Rows:
+class EmbeddingRows:
     """A table and Adam on its rows, each with moments and a count of steps of its own.
 
     So a row's path depends on its own slopes alone: a row that no batch takes stays as it is to the bit, and
@@ -84,7 +84,7 @@ class Descent:
         dense: all other parameters (projections, networks), or None where there are none.
     """
 
-    def __init__(self, *tables: Rows, dense: Adam | None = None) -> None:
+    def __init__(self, *tables: EmbeddingRows, dense: Adam | None = None) -> None:
         self._tables = tables
         self._dense = dense
 

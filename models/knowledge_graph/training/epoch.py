@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from models.knowledge_graph.networks.multi_view import over_views
-from models.knowledge_graph.networks.sparse_embedding import Descent, Rows
+from models.knowledge_graph.networks.sparse_embedding import Descent, EmbeddingRows
 from models.knowledge_graph.networks.triple_scores import Score
 from models.knowledge_graph.training.negatives import Draw
 from models.training.local import batches
@@ -29,7 +29,7 @@ Embed = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
+class TripleBatch:
     """Questions and what they are compared with, as places in ``rows_U``.
 
     Attributes:
@@ -71,7 +71,7 @@ class Batch:
         return torch.cat((answer_B[:, None], negative_BK.masked_fill(self.void_BK, VOID)), dim=1)
 
 
-Beside = Callable[[Batch, Tensor, Tensor, Tensor], Tensor]
+Beside = Callable[[TripleBatch, Tensor, Tensor, Tensor], Tensor]
 """Further terms of the loss, weights included: of a batch, its entities, its relations and ``s_BL``."""
 
 
@@ -106,17 +106,19 @@ def completion(logits_BL: Tensor) -> Tensor:
     return (logits_BL.logsumexp(dim=1) - logits_BL[:, 0]).mean()
 
 
-def batch_of(asked_B3: Tensor, draw: Draw, generator: torch.Generator) -> Batch:
+def batch_of(asked_B3: Tensor, draw: Draw, generator: torch.Generator) -> TripleBatch:
     """A batch of questions (asked about, relation, answer) with negatives drawn for it."""
     drawn = draw(asked_B3, generator)
     count = len(asked_B3)
     everyone_P = torch.cat((asked_B3[:, 0], asked_B3[:, 2], drawn.entity.flatten()))
     rows_U, place_P = torch.unique(everyone_P, return_inverse=True)
     negative = place_P[2 * count :].view_as(drawn.entity)
-    return Batch(rows_U, place_P[:count], asked_B3[:, 1], place_P[count : 2 * count], negative, drawn.void_BK)
+    return TripleBatch(
+        rows_U, place_P[:count], asked_B3[:, 1], place_P[count : 2 * count], negative, drawn.void_BK
+    )
 
 
-def shuffled(asked_Q3: Tensor, size: int, draw: Draw, generator: torch.Generator) -> Iterator[Batch]:
+def shuffled(asked_Q3: Tensor, size: int, draw: Draw, generator: torch.Generator) -> Iterator[TripleBatch]:
     """Every question once, in batches of nearly equal length, at most ``size``."""
     for index_B in batches(len(asked_Q3), size, generator):
         yield batch_of(asked_Q3[index_B], draw, generator)
@@ -125,7 +127,7 @@ def shuffled(asked_Q3: Tensor, size: int, draw: Draw, generator: torch.Generator
 def epoch(
     asked_Q3: Tensor,
     embed: Embed,
-    relations: Rows,
+    relations: EmbeddingRows,
     *,
     score: Score,
     draw: Draw,

@@ -29,7 +29,7 @@ def questions(triples_N3: IntArray | Tensor, relations: int) -> Tensor:
     return torch.cat((forth_N3, torch.stack((tail_N, relation_N + relations, head_N), dim=1)))
 
 
-class Known:
+class KnownAnswers:
     """Which answers are known to which question.
 
     Args:

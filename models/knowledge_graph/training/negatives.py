@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from models.knowledge_graph.training.known_answers import Known
+from models.knowledge_graph.training.known_answers import KnownAnswers
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,7 @@ class Shared:
         known: answers that are never negatives.
     """
 
-    def __init__(self, count: int, known: Known) -> None:
+    def __init__(self, count: int, known: KnownAnswers) -> None:
         self._count = _positive(count)
         self._known = known
         self._place_E = torch.full((known.entities,), -1)  # of an entity among the negatives
@@ -67,7 +67,7 @@ class Private:
         known: answers that are never negatives.
     """
 
-    def __init__(self, count: int, known: Known) -> None:
+    def __init__(self, count: int, known: KnownAnswers) -> None:
         self._count = _positive(count)
         self._known = known
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from models.knowledge_graph.networks.multi_view import over_views
 from models.knowledge_graph.networks.triple_scores import Score
-from models.knowledge_graph.training.known_answers import Known
+from models.knowledge_graph.training.known_answers import KnownAnswers
 
 _CELLS: Final = 2**22
 """Scores held at a time: 16 MiB in float32, and some times that while they are made."""
@@ -39,7 +39,7 @@ class Ranking:
 
 
 def ranks(
-    asked_Q3: Tensor, e: Tensor, r: Tensor, *, score: Score, known: Known, cells: int = _CELLS
+    asked_Q3: Tensor, e: Tensor, r: Tensor, *, score: Score, known: KnownAnswers, cells: int = _CELLS
 ) -> Tensor:
     """``rank_Q`` float64 of each question's answer, 1 is best; other known answers are left out.
 
@@ -61,7 +61,7 @@ def ranks(
         return torch.cat([*parts, torch.empty(0, dtype=torch.float64)])
 
 
-def _ranks(asked_B3: Tensor, e: Tensor, r: Tensor, score: Score, known: Known) -> Tensor:
+def _ranks(asked_B3: Tensor, e: Tensor, r: Tensor, score: Score, known: KnownAnswers) -> Tensor:
     about_B, relation_B, answer_B = asked_B3.unbind(dim=1)
     s_BE = over_views(
         lambda e_ED, r_XC: score.score(score.queries(e_ED[about_B], r_XC[relation_B]), e_ED), e, r

@@ -22,7 +22,7 @@ from models.methods.disentafl.distillation import Fleet, Rows, own_features
 from models.methods.disentafl.evaluation import evaluated
 from models.methods.disentafl.local_training import LocalTraining, accuracy, agreement, seen_by
 from models.methods.disentafl.messages import DisentMessage
-from models.methods.disentafl.network.batch import Batch
+from models.methods.disentafl.network.batch import SupernetBatch
 from models.methods.disentafl.network.inference import RouteModel
 from models.methods.disentafl.network.supernet import Subnet, part, subnet
 from models.methods.disentafl.personal import begun, kept
@@ -72,7 +72,7 @@ class DisentAflClient:
         generator = local.start_deterministic(local.derive_seed(context.seed, context.device, context.round))
         net = Subnet(context.task, work.profile, work.domain if domains_of(state) else None)
         net.load(flatten(begun(work.config, state, private)))
-        everything = Batch.of(context.task, net, work.windows)
+        everything = SupernetBatch.of(context.task, net, work.windows)
         judges_B = torch.from_numpy(work.judges_B)
         batch = everything.at(~judges_B)
         fleet = Fleet.of(context.task, net, state) if work.config.aggregate == "kd" else None

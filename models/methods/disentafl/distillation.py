@@ -18,7 +18,7 @@ from torch.nn import functional
 from models.contract import Blobs, FloatArray
 from models.methods.disentafl import losses
 from models.methods.disentafl.network.batch import Truth
-from models.methods.disentafl.network.supernet import Seen, Subnet
+from models.methods.disentafl.network.supernet import Subnet, SupernetView
 from models.methods.disentafl.routing.blob_names import SHARED
 from models.methods.disentafl.routing.mean_features import blob_name, rounds_name, rows_of, values_name
 from protocol.tasks.task import Target, Task
@@ -69,7 +69,7 @@ class Fleet:
             )
         return cls(net, tables)
 
-    def loss(self, seen: Seen, truth: Mapping[str, Truth]) -> Tensor:
+    def loss(self, seen: SupernetView, truth: Mapping[str, Truth]) -> Tensor:
         """The distillation loss, mean over targets."""
         found = []
         for o, target in enumerate(self.net.targets):
@@ -85,7 +85,7 @@ class Fleet:
         return torch.stack(found).mean()
 
 
-def own_features(task: Task, net: Subnet, seen: Seen, truth: Mapping[str, Truth]) -> Rows:
+def own_features(task: Task, net: Subnet, seen: SupernetView, truth: Mapping[str, Truth]) -> Rows:
     """The device's mean feature by knowledge type and class, of those it has windows of; float64 sums."""
     made: Rows = {}
     for o, target in enumerate(net.targets):

@@ -13,7 +13,7 @@ from models.methods.disentafl.routing.blob_names import config_of, domains_of, p
 from models.tensors import flatten
 from models.training.evaluation import judge
 from protocol.errors import Misconfigured
-from protocol.output_names import outputs_of
+from protocol.output_names import output_names
 from protocol.tasks.task import LABEL, Target, Task
 
 
@@ -38,7 +38,7 @@ def evaluated(task: Task, windows: WindowSet, state: Blobs) -> Evaluation:
     made = predictions(RouteModel(task, subnet(task, _chosen(task, windows, state))), task, windows)
     main = _main(task, windows)
     found = judge(
-        np.nan_to_num(truth_of(windows, main.name), nan=-1).astype(np.int64), made[outputs_of(main)[0]]
+        np.nan_to_num(truth_of(windows, main.name), nan=-1).astype(np.int64), made[output_names(main)[0]]
     )
     others = [_metric(task, target, windows, made) for target in task.objectives if target != main]
     return replace(found, metrics=found.metrics | {k: v for each in others for k, v in each.items()})
@@ -63,7 +63,7 @@ def _main(task: Task, windows: WindowSet) -> Target:
 
 def _metric(task: Task, target: Target, windows: WindowSet, made: dict[str, FloatArray]) -> dict[str, float]:
     """One target's number; none where no window says what it is."""
-    guess = made[outputs_of(target)[0]]
+    guess = made[output_names(target)[0]]
     if target.modality is not None:
         m = task.modality_names.index(target.modality)
         there_B = windows.present_BM[:, m]

@@ -13,8 +13,8 @@ from torch import Tensor
 from models.contract import FloatArray, Tensors
 from models.methods.disentafl import DisentAflConfig, losses, moments
 from models.methods.disentafl.distillation import Fleet
-from models.methods.disentafl.network.batch import Batch, Truth
-from models.methods.disentafl.network.supernet import Seen, Subnet
+from models.methods.disentafl.network.batch import SupernetBatch, Truth
+from models.methods.disentafl.network.supernet import Subnet, SupernetView
 from models.training import local
 from protocol.tasks.task import Target
 
@@ -52,7 +52,7 @@ class LocalTraining:
         """What the device keeps of Adam; after :meth:`run`."""
         self._net, self._config, self._fleet, self._generator = net, config, fleet, generator
 
-    def run(self, batch: Batch, round_: int) -> dict[str, float]:
+    def run(self, batch: SupernetBatch, round_: int) -> dict[str, float]:
         """All epochs; the means of the last one: the loss (``mean_o L_o``) and the auxiliary ones."""
         config = self._config
         lr = local.learning_rate(config.lr, config.lr_decay, 0.0, round_)
@@ -69,7 +69,7 @@ class LocalTraining:
         kept = names if self._fleet else names[:3]
         return dict(zip(kept, sums.tolist(), strict=False)) | {"lr": lr, "steps": float(steps)}
 
-    def _step(self, adam: local.Adam, batch: Batch) -> tuple[Tensor, ...]:
+    def _step(self, adam: local.Adam, batch: SupernetBatch) -> tuple[Tensor, ...]:
         """One step; mean L_o, L_align, L_orth and the distillation loss."""
         config, seen = self._config, self._net(batch.present_BM, *batch.x)
         objectives = [objective(t, seen.made[t.name], batch.truth[t.name]) for t in self._net.targets]
@@ -82,14 +82,14 @@ class LocalTraining:
         return torch.stack(objectives).mean(), align, orthogonal, distil
 
 
-def seen_by(net: Subnet, batch: Batch) -> Seen:
+def seen_by(net: Subnet, batch: SupernetBatch) -> SupernetView:
     """What a network makes of all windows, without gradients."""
     with torch.no_grad():
         parts = [
             net(batch.present_BM[at : at + _SEEN_BATCH], *(x_BCT[at : at + _SEEN_BATCH] for x_BCT in batch.x))
             for at in range(0, len(batch), _SEEN_BATCH)
         ]
-    return Seen(
+    return SupernetView(
         torch.cat([p.share_BMH for p in parts]),
         torch.cat([p.z_BMOF for p in parts]),
         torch.cat([p.there_BM for p in parts]),
@@ -97,7 +97,7 @@ def seen_by(net: Subnet, batch: Batch) -> Seen:
     )
 
 
-def agreement(net: Subnet, batch: Batch) -> dict[str, float]:
+def agreement(net: Subnet, batch: SupernetBatch) -> dict[str, float]:
     """By target with a label among these windows, how well it is predicted: 0 to 1.
 
     Accuracy of a classification; ``1 / (1 + mean squared error)``, normalised, of the others.

@@ -57,7 +57,7 @@ class Moments:
         return {f"{start}/mean": self.mean_ED, f"{start}/square": self.square_ED, f"{start}/steps": steps_E}
 
 
-class Kept:
+class DeviceState:
     """Private tensors of the round before, in the order of this round's graph.
 
     Args:

@@ -14,7 +14,7 @@ from models.knowledge_graph.data.keyed import KeyedGraph
 from models.knowledge_graph.networks.fusion import Fusion
 from models.knowledge_graph.networks.imputation import Imputer, hidden
 from models.knowledge_graph.networks.modality_vectors import Projections, with_structure
-from models.knowledge_graph.networks.sparse_embedding import Rows
+from models.knowledge_graph.networks.sparse_embedding import EmbeddingRows
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ class Side(nn.Module):
         about: the graph's entities.
     """
 
-    def __init__(self, structure: Rows, projections: Projections, phi: Fusion, about: About) -> None:
+    def __init__(self, structure: EmbeddingRows, projections: Projections, phi: Fusion, about: About) -> None:
         super().__init__()
         self.structure, self._about = structure, about
         self.projections, self.phi = projections, phi

@@ -14,7 +14,7 @@ from models.knowledge_graph.data.graph import BoolArray, IntArray
 from models.knowledge_graph.data.initial_embeddings import hashed
 from models.knowledge_graph.data.keyed import KeyedGraph
 from models.knowledge_graph.networks.triple_scores import SCORES
-from models.knowledge_graph.training.known_answers import Known, questions
+from models.knowledge_graph.training.known_answers import KnownAnswers, questions
 from models.knowledge_graph.training.ranking import Ranking, ranking, ranks
 from models.methods.mmfed3_hide import MmFed3Config, config_of
 from models.methods.mmfed3_hide.device_state import places
@@ -55,7 +55,9 @@ def judged(config: MmFed3Config, own: Tables, triples_N3: IntArray, known_N3: Se
         known_N3: all that are known to be true (training, validation and test); no rivals.
     """
     relations = len(own.relation_keys_R16)
-    known = Known([questions(part_N3, relations) for part_N3 in known_N3], len(own.entities_EVD), relations)
+    known = KnownAnswers(
+        [questions(part_N3, relations) for part_N3 in known_N3], len(own.entities_EVD), relations
+    )
     rank_Q = ranks(
         questions(triples_N3, relations),
         torch.tensor(own.entities_EVD),

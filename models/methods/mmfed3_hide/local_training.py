@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from models.knowledge_graph.networks.fusion import FUSIONS
 from models.knowledge_graph.networks.imputation import IMPUTERS, Imputer
 from models.knowledge_graph.networks.modality_vectors import Projections
-from models.knowledge_graph.networks.sparse_embedding import Descent, Rows
-from models.knowledge_graph.training.epoch import Batch, Epoch, epoch
-from models.knowledge_graph.training.known_answers import Known, questions
+from models.knowledge_graph.networks.sparse_embedding import Descent, EmbeddingRows
+from models.knowledge_graph.training.epoch import Epoch, TripleBatch, epoch
+from models.knowledge_graph.training.known_answers import KnownAnswers, questions
 from models.methods.mmfed3_hide import MmFed3Config, losses
 from models.methods.mmfed3_hide.embedding_sides import About, Side
 from models.methods.mmfed3_hide.training_config import draw_of, score_of, settings_of
@@ -37,9 +37,9 @@ class Start:
         had_E: bool; entities that it had then.
     """
 
-    fleet: Rows
-    own: Rows | None
-    relations: Rows
+    fleet: EmbeddingRows
+    own: EmbeddingRows | None
+    relations: EmbeddingRows
     last_EVD: Tensor
     had_E: Tensor
 
@@ -72,7 +72,7 @@ class LocalTraining:
         self._still_EVD: Tensor | None = None
         self._h_UPD = torch.zeros(0)
 
-    def _side(self, structure: Rows) -> Side:
+    def _side(self, structure: EmbeddingRows) -> Side:
         sizes = {name: x_EF.shape[1] for name, x_EF in self._about.features.items()}
         phi = FUSIONS[self._config.fusion](1 + len(sizes), self._config.dim)
         return Side(structure, Projections(sizes, self._config.dim), phi, self._about)
@@ -100,7 +100,7 @@ class LocalTraining:
         """
         config, start = self._config, self._start
         asked_Q3 = questions(triples_N3, relations)
-        draw = draw_of(config, Known([asked_Q3], len(start.fleet), relations))
+        draw = draw_of(config, KnownAnswers([asked_Q3], len(start.fleet), relations))
         own = () if start.own is None else (start.own,)
         descent = Descent(start.fleet, *own, start.relations, dense=adam)
         more = start.own is not None or self._imputer is not None
@@ -123,7 +123,7 @@ class LocalTraining:
         self._h_UPD = self.own.parts(self.own.structure.take(rows_U), rows_U)
         return self.own.imputed(self._h_UPD, rows_U, self._imputer, self._generator)
 
-    def _beside(self, batch: Batch, own_UVD: Tensor, r_BC: Tensor, own_BL: Tensor) -> Tensor:
+    def _beside(self, batch: TripleBatch, own_UVD: Tensor, r_BC: Tensor, own_BL: Tensor) -> Tensor:
         """Equation (12) without its first term."""
         config, rows_U, terms = self._config, batch.rows_U, [torch.zeros(())]
         if self._imputer is not None and config.impute:

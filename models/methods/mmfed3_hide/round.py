@@ -15,9 +15,9 @@ from models.knowledge_graph.data import keys as hashes
 from models.knowledge_graph.data.embedding_tables import Tables
 from models.knowledge_graph.data.initial_embeddings import initial_rows
 from models.knowledge_graph.data.keyed import KeyedGraph
-from models.knowledge_graph.networks.sparse_embedding import Rows
+from models.knowledge_graph.networks.sparse_embedding import EmbeddingRows
 from models.methods.mmfed3_hide import MmFed3Config, config_of
-from models.methods.mmfed3_hide.device_state import CARRY, DENSE, STRUCTURE, Kept, Moments
+from models.methods.mmfed3_hide.device_state import CARRY, DENSE, STRUCTURE, DeviceState, Moments
 from models.methods.mmfed3_hide.embedding_sides import About
 from models.methods.mmfed3_hide.evaluation import judged, set_aside, some
 from models.methods.mmfed3_hide.local_training import LocalTraining, Start
@@ -65,7 +65,7 @@ class Round:
         self._lr = local.learning_rate(
             self._every.lr, self._every.lr_decay, self._every.lr_min, context.round
         )
-        self._kept = Kept.of(private, graph)
+        self._kept = DeviceState.of(private, graph)
         self._base_16 = base_keys(state, context.device)
         self._base_ED = self._base(context.device)
         self._start = self._started()
@@ -102,8 +102,8 @@ class Round:
         last = torch.from_numpy(kept.embeddings(last_EVD)) if config.contrast else torch.zeros(len(base_ED))
         return Start(self._rows(start_ED, _FLEET), own, relations, last, torch.from_numpy(kept.known_E))
 
-    def _rows(self, value: FloatArray, table: str) -> Rows:
-        rows = Rows(torch.tensor(value), self._lr)
+    def _rows(self, value: FloatArray, table: str) -> EmbeddingRows:
+        rows = EmbeddingRows(torch.tensor(value), self._lr)
         if self._config.keep_moments:
             of = self._kept.moments(table, value.shape, relations=table == _RELATIONS)
             rows.resume(*map(torch.from_numpy, (of.mean_ED, of.square_ED, of.steps_E)))

@@ -2,7 +2,7 @@
 
 from models.knowledge_graph.networks.imputation import ImputerSettings
 from models.knowledge_graph.networks.triple_scores import SCORES, Score
-from models.knowledge_graph.training.known_answers import Known
+from models.knowledge_graph.training.known_answers import KnownAnswers
 from models.knowledge_graph.training.negatives import Draw, Private, Shared
 from models.methods.mmfed3_hide import MmFed3Config
 
@@ -33,7 +33,7 @@ def settings_of(config: MmFed3Config) -> ImputerSettings:
     )
 
 
-def draw_of(config: MmFed3Config, known: Known) -> Draw:
+def draw_of(config: MmFed3Config, known: KnownAnswers) -> Draw:
     """Of negatives."""
     return (Shared if config.negatives_of == "batch" else Private)(config.negatives, known)
 

@@ -15,7 +15,7 @@ from protocol.tasks.task import Task
 
 
 @dataclass(frozen=True)
-class Stream:
+class StreamBatch:
     """One modality's stretches.
 
     Attributes:
@@ -52,7 +52,7 @@ class Streams:
     """
 
     names: tuple[str, ...]
-    each: dict[str, Stream]
+    each: dict[str, StreamBatch]
     present_BM: Tensor
 
     @classmethod
@@ -75,7 +75,7 @@ class Streams:
             points_B = torch.full((len(x_BCL),), samples)
             if context is not None:
                 points_B = torch.from_numpy(context.points_BM[:, m]).clamp(min=samples)
-            each[name] = Stream(
+            each[name] = StreamBatch(
                 x_BCL, torch.where(present_BM[:, m], points_B, 0), samples, task.modality(name).rate_hz
             )
         return cls(names, each, present_BM)

@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from models.contract import FloatArray, Tensors
-from models.guided import Weighing
+from models.guided import DeviceWeights
 from models.methods.tactfl import TactflConfig
 from models.methods.tactfl.similarity import (
     Array,
@@ -29,7 +29,7 @@ _NAMED: Final = 20
 """A warning names so many devices."""
 
 
-def weighed(task: Task, config: TactflConfig, views: Mapping[str, Tensors]) -> Weighing:
+def weighed(task: Task, config: TactflConfig, views: Mapping[str, Tensors]) -> DeviceWeights:
     """Weights of devices, encoder by encoder; see :meth:`models.methods.tactfl.server.TactflServer.weigh`."""
     weights: dict[str, dict[str, float]] = {}
     similarity: dict[str, Mapping[str, Mapping[str, float]]] = {}
@@ -47,7 +47,7 @@ def weighed(task: Task, config: TactflConfig, views: Mapping[str, Tensors]) -> W
             weights[blob] = shares
             similarity[blob] = {} if part.alike is None else shown(part.devices, part.alike)
         warnings += part.warnings
-    return Weighing(weights, similarity, tuple(warnings))
+    return DeviceWeights(weights, similarity, tuple(warnings))
 
 
 class _Part:

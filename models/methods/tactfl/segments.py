@@ -10,7 +10,7 @@ from typing import Final, Literal
 import torch
 from torch import Tensor
 
-from models.methods.tactfl.batch import Stream
+from models.methods.tactfl.batch import StreamBatch
 
 _COUNT: Final = 2
 
@@ -65,7 +65,7 @@ def starts(
     return base_B[:, None] + within_BG
 
 
-def cut(stream: Stream, start_BG: Tensor, share: float) -> Segments:
+def cut(stream: StreamBatch, start_BG: Tensor, share: float) -> Segments:
     """The segments of one modality that begin at these times, at the nearest points of its grid.
 
     Args:

@@ -6,7 +6,7 @@ from typing import Final, Self, cast
 from models.aggregation.exact_sums import MAX_ABS
 from models.aggregation.robust import delta_fold
 from models.contract import Blobs, Profile, Tensors, Update, blob_of
-from models.guided import Weighing
+from models.guided import DeviceWeights
 from models.header_checks import check_counts
 from models.methods.tactfl import METHOD, TactflConfig
 from models.methods.tactfl.device_weights import ENCODER, weighed
@@ -67,7 +67,7 @@ class TactflServer:
         del round_
         return TactflFold(task, state, None)
 
-    def weigh(self, task: Task, views: Mapping[str, Tensors]) -> Weighing:
+    def weigh(self, task: Task, views: Mapping[str, Tensors]) -> DeviceWeights:
         """Weights of devices, encoder by encoder; see :class:`models.guided.GuidedServer`.
 
         A device whose view is not finite weighs nothing, and the warnings name it. Robust folds
@@ -82,7 +82,7 @@ class TactflServer:
         """
         return weighed(task, _config(task), views)
 
-    def open_guided(self, task: Task, round_: int, state: Blobs, weighing: Weighing) -> "TactflFold":
+    def open_guided(self, task: Task, round_: int, state: Blobs, weighing: DeviceWeights) -> "TactflFold":
         """Begin a round in which :meth:`weigh` says how much each device moves each encoder."""
         del round_
         return TactflFold(task, state, weighing.weights)

@@ -76,7 +76,7 @@ class Likeness:
         return mean_K
 
 
-class Rows(Mapping[str, Mapping[str, float]]):
+class SimilarityRows(Mapping[str, Mapping[str, float]]):
     """Device -> device -> similarity, computed a row at a time: for fleets whose matrix would fill memory."""
 
     def __init__(self, devices: Sequence[str], alike: Likeness) -> None:
@@ -95,9 +95,9 @@ class Rows(Mapping[str, Mapping[str, float]]):
 
 
 def shown(devices: Sequence[str], alike: Likeness) -> Mapping[str, Mapping[str, float]]:
-    """The similarity matrix by names: plain dicts of up to :data:`SHOWN` devices, else :class:`Rows`."""
+    """The similarity matrix by names: dicts of up to :data:`SHOWN` devices, else :class:`SimilarityRows`."""
     if len(devices) > SHOWN:
-        return Rows(devices, alike)
+        return SimilarityRows(devices, alike)
     s_KK = alike.rows(slice(None))
     return {
         d: dict(zip(devices, row_K, strict=True)) for d, row_K in zip(devices, s_KK.tolist(), strict=True)

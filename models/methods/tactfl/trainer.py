@@ -15,7 +15,7 @@ from torch import Tensor
 from models.contract import Blobs, FloatArray, Tensors, Update, WindowSet
 from models.methods.tactfl import METHOD, TactflConfig
 from models.methods.tactfl.coordinator_training.finetune import encoded, head_trained, scores, whole_trained
-from models.methods.tactfl.coordinator_training.head_training import Recipe, usable
+from models.methods.tactfl.coordinator_training.head_training import HeadRecipe, usable
 from models.methods.tactfl.device_weights import ENCODER, WINDOWS
 from models.methods.tactfl.messages import parse
 from models.multimodal.network import MultimodalNetwork, build, load_blobs
@@ -94,11 +94,11 @@ class TactflTrainer:
         config, windows, metrics = _config(task), usable(task, labelled), dict[str, float]()
         last, chance = round_ >= task.rounds.count, local.derive_seed(seed, "finish", round_)
         if last or round_ % config.head_every == 0:
-            state, metrics = head_trained(task, windows, state, Recipe.of_head(config), chance)
+            state, metrics = head_trained(task, windows, state, HeadRecipe.of_head(config), chance)
         if last:
-            state, found = whole_trained(task, windows, state, Recipe.of_whole(config), chance)
+            state, found = whole_trained(task, windows, state, HeadRecipe.of_whole(config), chance)
             metrics |= found
-        return state, metrics | scores(task, windows, state, Recipe.of_head(config))
+        return state, metrics | scores(task, windows, state, HeadRecipe.of_head(config))
 
 
 def _seen(
@@ -106,7 +106,7 @@ def _seen(
 ) -> FloatArray:
     """r_k of one encoder."""
     with torch.inference_mode():
-        z_BD = Recipe.of_head(config).scaled(encoded(net, name, x_BCT))
+        z_BD = HeadRecipe.of_head(config).scaled(encoded(net, name, x_BCT))
     with np.errstate(over="ignore", invalid="ignore"):  # not finite: for the caller to see
         return _summary(config, z_BD.numpy(), y_B)
 

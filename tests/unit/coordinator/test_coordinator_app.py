@@ -11,7 +11,7 @@ from coordinator.recovery.state_folder import open_storage
 from coordinator.round_machine.table import diagram, listing
 from coordinator.status.history import read
 from coordinator.status.prometheus import serve_metrics
-from coordinator.workers.jobs import Bundle, Lineage
+from coordinator.workers.jobs import ExportedBundle, ExportLineage
 from models.contract import Blobs, Evaluation
 from protocol import messages
 from protocol.errors import Misconfigured, Transient
@@ -103,7 +103,7 @@ async def test_failing_evaluation_and_export_are_shown_and_stop_nothing(tmp_path
 class FullForAWhile(TinyJobs):
     """The first two exports meet a full disk."""
 
-    async def export(self, state: Blobs, lineage: Lineage) -> Bundle:
+    async def export(self, state: Blobs, lineage: ExportLineage) -> ExportedBundle:
         bundle = await super().export(state, lineage)
         if self.done.count("export") <= 2:
             raise Transient("no space left in jobs")
@@ -125,7 +125,7 @@ async def test_a_full_disk_that_is_mended_costs_no_bundle(tmp_path) -> None:
 
 
 class Crashing(TinyJobs):
-    async def export(self, state: Blobs, lineage: Lineage) -> Bundle:
+    async def export(self, state: Blobs, lineage: ExportLineage) -> ExportedBundle:
         await super().export(state, lineage)
         raise WorkerFailed("export: ValueError: parity", "")
 

@@ -9,7 +9,7 @@ import pytest
 from lichen import cli
 from protocol.errors import Misconfigured, Reason, Refused, Transient
 from runtime import exit_codes
-from runtime.process.fast_arguments import settings_file
+from runtime.process.fast_arguments import config_argument
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
@@ -166,14 +166,14 @@ def test_an_output_below_a_file_is_73(tmp_path: Path, capsys: pytest.CaptureFixt
     ],
 )
 def test_a_daemon_finds_its_file(words: tuple[str, ...], file: str) -> None:
-    assert settings_file("agent", words) == Path(file)
+    assert config_argument("agent", words) == Path(file)
 
 
 @pytest.mark.parametrize(
     "words", [("--help",), ("-c",), ("--config=",), ("-c", ""), ("a.toml",), ("-c", "a.toml", "b.toml")]
 )
 def test_what_a_daemon_cannot_read_is_left_to_the_command_line(words: tuple[str, ...]) -> None:
-    assert settings_file("agent", words) is None
+    assert config_argument("agent", words) is None
 
 
 def test_an_agent_starts_without_the_library_of_the_command_line(tmp_path: Path) -> None:

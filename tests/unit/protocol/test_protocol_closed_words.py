@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from coordinator.fleet.requirements import Terms
-from coordinator.rollout.model import Heard, Member
-from coordinator.rollout.stage_gate import heard
-from edge_agent.training.round_ledger import Ledger
+from coordinator.fleet.requirements import Requirements
+from coordinator.rollout.model import DeviceReport, RolloutDevice
+from coordinator.rollout.stage_gate import apply_report
+from edge_agent.training.round_ledger import RoundLedger
 from protocol.errors import Reason, Refused
 from protocol.frames.frame import digest
 from protocol.messages import Command, Offer, Receipt, State, decode, encode
@@ -72,7 +72,7 @@ async def test_a_receipt_with_a_new_reason_or_status_settles_the_outbox(tmp_path
         assert reason in agent.outbox.last_refusal
     assert agent.outbox.refused == 2
     assert agent.dispatcher.refused == {}
-    known = Ledger(agent.settings.state_dir / "rounds.json", ManualClock()).find(offer)
+    known = RoundLedger(agent.settings.state_dir / "rounds.json", ManualClock()).find(offer)
     assert (known.status, known.reason, known.is_final) == ("refused", "moon", False)
     agent.close()
 
@@ -90,16 +90,16 @@ async def test_what_a_newer_device_says_is_taken_and_is_never_bad_conduct(tmp_pa
             await made.raw(topic.replace("state", "greeting"), b"hello")
         device = made.app.roster.get("a")
         assert device.state.roles == ("train", "dance")
-        assert (device.online, made.app.roster.lacks("a", Terms(1))) == (False, "asleep")
+        assert (device.online, made.app.roster.lacks("a", Requirements(1))) == (False, "asleep")
         assert made.app.standing.barred("a") is None
         assert made.app.teller.refused == {"malformed": 20}
         assert made.refusals()[("a", "unknown_kind")] == 20
 
 
 def test_a_new_phase_of_a_trial_decides_nothing() -> None:
-    member = Member(stage=0, serial=4)
+    member = RolloutDevice(stage=0, serial=4)
     report = TrialReport(version=1, bundle=DIGEST, serial=4, phase="wondering", why="so it is")
-    after = heard(member, Heard(online=True, trial=report), (DIGEST,), 7.0)
+    after = apply_report(member, DeviceReport(online=True, trial=report), (DIGEST,), 7.0)
     assert (after.phase, after.failed, after.why) == ("trial", False, "wondering: so it is")
 
 

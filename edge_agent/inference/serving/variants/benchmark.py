@@ -24,14 +24,14 @@ from edge_agent.inference.serving.variants.choice import (
     ENOUGH,
     REFERENCE,
     Candidate,
-    Grounds,
     Measured,
+    SelectionLimits,
     candidates,
     chosen,
     parity,
 )
-from edge_agent.inference.serving.zygote_client import Ready, Zygote
-from edge_agent.windows.collector import Judged
+from edge_agent.inference.serving.zygote_client import Ready, ZygoteClient
+from edge_agent.windows.collector import ScoredWindows
 from models.contract import FloatArray
 from protocol.bundle import BundleManifest
 from protocol.errors import LichenError, Refused, Transient
@@ -66,14 +66,14 @@ class Sample:
     recorded: bool
 
 
-class Recent:
+class RecentWindows:
     """The last windows of this device: some of each batch, few bytes."""
 
     def __init__(self) -> None:
         self._kept: deque[tuple[dict[str, FloatArray], dict[str, bool]]] = deque()
         self._bytes = 0
 
-    def add(self, judged: Judged) -> None:
+    def add(self, judged: ScoredWindows) -> None:
         """Take the newest of a batch."""
         names, windows = judged.task.modality_names, judged.windows
         for b in range(max(0, len(windows) - _OF_A_BATCH), len(windows)):
@@ -118,12 +118,12 @@ def _noise(manifest: BundleManifest) -> Sample:
 
 
 async def choose(  # noqa: PLR0917 - what is measured, where, on what
-    zygote: Zygote,
+    zygote: ZygoteClient,
     folder: Path,
     manifest: BundleManifest,
     settings: InferSettings,
     opening: Opening,
-    recent: Recent,
+    recent: RecentWindows,
 ) -> tuple[Opening, dict[str, Any]]:
     """How to open a bundle here, and what is told of it; measured once under the same conditions.
 
@@ -147,7 +147,7 @@ async def choose(  # noqa: PLR0917 - what is measured, where, on what
     count = len(sample.present_NM)
     if told is None or _is_better(sample, told):
         found = [*await measure(zygote, folder, manifest, some, opening, sample)]
-        best, why = chosen(found, settings, Grounds.of(manifest, count, sample.recorded))
+        best, why = chosen(found, settings, SelectionLimits.of(manifest, count, sample.recorded))
         _log.info("variants measured", version=manifest.version, taken=str(best), why=why)
         told = {
             "key": key,
@@ -172,7 +172,7 @@ def _is_better(sample: Sample, told: dict[str, Any]) -> bool:
 
 
 async def measure(  # noqa: PLR0917 - as above
-    zygote: Zygote,
+    zygote: ZygoteClient,
     folder: Path,
     manifest: BundleManifest,
     some: Sequence[Candidate],

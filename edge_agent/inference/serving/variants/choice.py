@@ -83,7 +83,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Grounds:
+class SelectionLimits:
     """What a choice rests on.
 
     Attributes:
@@ -122,7 +122,9 @@ def candidates(
     return (REFERENCE, *(one for one in found if one != REFERENCE))
 
 
-def chosen(measured: Sequence[Measured], settings: InferSettings, grounds: Grounds) -> tuple[Candidate, str]:
+def chosen(
+    measured: Sequence[Measured], settings: InferSettings, grounds: SelectionLimits
+) -> tuple[Candidate, str]:
     """The candidate to run, and why, in words. The first of ``measured`` is the reference."""
     reference, *others = measured
     passing = [one for one in others if one.median_s is not None and not _differs(one, settings, grounds)]
@@ -138,7 +140,7 @@ def chosen(measured: Sequence[Measured], settings: InferSettings, grounds: Groun
     return reference.candidate, "; ".join(_against(one, reference, settings, grounds) for one in others)[:500]
 
 
-def _differs(one: Measured, settings: InferSettings, grounds: Grounds) -> str:
+def _differs(one: Measured, settings: InferSettings, grounds: SelectionLimits) -> str:
     """Why a candidate does not say what the reference says, in words; empty where it does.
 
     Enough windows of this device decide. Where there are fewer, the exporter's figure does, and of those that
@@ -162,7 +164,7 @@ def _figures(one: Measured, reference: Measured) -> str:
     return f"{times[0]} a window, float32 on the CPU {times[1]}; they agree on {one.agreement:.1%}"
 
 
-def _against(one: Measured, reference: Measured, settings: InferSettings, grounds: Grounds) -> str:
+def _against(one: Measured, reference: Measured, settings: InferSettings, grounds: SelectionLimits) -> str:
     if one.median_s is None:
         return f"{one.candidate} does not run here: {one.why}"
     why = _differs(one, settings, grounds) or f"is not faster: {_figures(one, reference)}"

@@ -41,7 +41,7 @@ def _run(*words: str) -> None:
         raise Transient(f"{' '.join(words)}: {done.stderr.strip()}")
 
 
-class Disk:
+class FaultyDisk:
     """An ext4 of 48 MB at ``folder``.
 
     Args:

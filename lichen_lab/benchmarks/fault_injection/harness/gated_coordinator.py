@@ -15,8 +15,8 @@ from typing import Any, cast
 
 from coordinator.app import open_coordinator
 from coordinator.config.coordinator import load_settings, load_task
-from coordinator.storage.update_journal import Entry
-from coordinator.workers.jobs import Bundle, Jobs, Lineage, WorkerJobs
+from coordinator.storage.update_journal import AcceptedUpdate
+from coordinator.workers.jobs import ExportedBundle, ExportLineage, Jobs, WorkerJobs
 from coordinator.workers.labelled_data import FILE
 from lichen_lab.benchmarks.fault_injection.harness.gated_worker import LIGHT
 from lichen_lab.benchmarks.fault_injection.harness.gates import gate
@@ -72,12 +72,12 @@ class GatedJobs:
             return await self._inner.evaluate(state)
         return Evaluation({"accuracy": 0.5}, [[0] * 3] * 3)
 
-    async def export(self, state: Blobs, lineage: Lineage) -> Bundle:
+    async def export(self, state: Blobs, lineage: ExportLineage) -> ExportedBundle:
         """Export a version."""
         await asyncio.to_thread(gate, f"export-{lineage.version}")
         if self._light is None:
             return await self._inner.export(state, lineage)
-        return Bundle(f"version {lineage.version}".encode(), {})
+        return ExportedBundle(f"version {lineage.version}".encode(), {})
 
     async def features(self) -> dict[str, bytes]:
         """Make the feature graphs."""
@@ -85,7 +85,7 @@ class GatedJobs:
         return await self._inner.features()
 
     async def view(
-        self, state: Blobs, entries: Sequence[Entry], limits: Limits
+        self, state: Blobs, entries: Sequence[AcceptedUpdate], limits: Limits
     ) -> tuple[dict[str, Tensors], dict[str, Refused]]:
         """Look at a guided round's updates."""
         await asyncio.to_thread(gate, f"view-{self._version() + 1}")

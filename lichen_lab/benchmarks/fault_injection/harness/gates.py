@@ -28,7 +28,7 @@ def gate(name: str) -> None:
         time.sleep(_LOOK_S)
 
 
-class Gates:
+class StepGates:
     """The trial's side.
 
     Args:

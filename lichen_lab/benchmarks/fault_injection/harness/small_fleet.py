@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from edge_agent.windows.window_sets import windows_of
+from edge_agent.windows.window_sets import windows_of_recording
 from lichen_lab.simulation.processes import mosquitto
 from lichen_lab.simulation.processes.embedded_broker import HOST
 from lichen_lab.simulation.processes.fleet_files import FleetFiles, Table, write_toml
@@ -127,7 +127,7 @@ def write(places: FleetFiles, chosen: Task, seed: int, changes: Mapping[str, Tab
         changes: tables of ``agent.toml`` or ``coordinator.toml`` by process (``agents``: for all of them).
     """
     places.write_task(chosen)
-    judged = windows_of(chosen, recording(_JUDGED_S, seed=seed * 1000 + 999))
+    judged = windows_of_recording(chosen, recording(_JUDGED_S, seed=seed * 1000 + 999))
     window_set.save(places.root / "judged.npz", window_set.select(judged, judged.y_B >= 0))
     for number, name in enumerate(places.devices):
         file = places.recording(name)

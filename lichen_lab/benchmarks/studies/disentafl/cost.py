@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from lichen_lab.benchmarks.result import Goal, Row, Say, row
+from lichen_lab.benchmarks.result import Goal, ResultRow, Say, row
 from lichen_lab.benchmarks.studies.disentafl import names as n
 from lichen_lab.benchmarks.studies.disentafl.data import merge_fa, uci_har, vehicle
 from lichen_lab.benchmarks.studies.disentafl.data.made import build
@@ -165,7 +165,7 @@ def _fedavg(learned: Task, profile: Profile) -> int:
     return _FLOAT * sum(parameter.numel() for parameter in network.parameters())
 
 
-def rows(quick: bool, say: Say) -> list[Row]:  # noqa: FBT001 - every benchmark's signature
+def rows(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every benchmark's signature
     """All sizes, and the kinds of device of every fleet; quick: a small size and the usual one."""
     wanted = [Size(_QUICK, _QUICK, _QUICK, _QUICK), USUAL] if quick else sizes()
     found = []
@@ -175,7 +175,7 @@ def rows(quick: bool, say: Say) -> list[Row]:  # noqa: FBT001 - every benchmark'
     return found + [one for fleet in TASKS for one in rows_of_kinds(fleet)]
 
 
-def rows_of_kinds(fleet: str) -> list[Row]:
+def rows_of_kinds(fleet: str) -> list[ResultRow]:
     """What each kind of device of a fleet fetches of the supernet in its first round. Needs no data."""
     from lichen_lab.benchmarks.studies.disentafl.federation import task_of  # noqa: PLC0415 - torch
     from models.methods.disentafl.routing.blob_names import route  # noqa: PLC0415 - only where it is measured
@@ -192,7 +192,7 @@ def rows_of_kinds(fleet: str) -> list[Row]:
     return found
 
 
-def rows_of(size: Size, cost: Cost) -> list[Row]:
+def rows_of(size: Size, cost: Cost) -> list[ResultRow]:
     """A size's."""
     told: tuple[tuple[str, str, float], ...] = (
         (DEVICE, DOWN, cost.down),

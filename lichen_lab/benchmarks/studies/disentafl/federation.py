@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from coordinator.selection.policies import Draw, Past, policy
+from coordinator.selection.policies import PastRound, SelectionInput, policy
 from lichen_lab.benchmarks.result import Say
 from lichen_lab.benchmarks.studies.disentafl.scores import score
 from lichen_lab.benchmarks.studies.disentafl.settings import (
@@ -28,7 +28,7 @@ from models.contract import Blobs, FloatArray, LocalResult, WindowSet, blob_of
 from models.data import window_set
 from models.registry import method
 from models.tensors import apply, flatten, unflatten
-from protocol.output_names import outputs, outputs_of
+from protocol.output_names import output_names, outputs
 from protocol.tasks.task import Target, Task
 
 NAME = "disentafl"
@@ -65,7 +65,7 @@ class Federation(study.Federation):
         self.everybody = {device.name: device for device in devices}
         self.personal: Scores = {}
         self._moved: dict[str, Sequence[str]] = {}
-        self._history: list[Past] = []
+        self._history: list[PastRound] = []
 
     def before_round(self, round_: int) -> Sequence[Device]:
         """Who takes part, by the task's selection policy; in the last round everybody does."""
@@ -76,7 +76,7 @@ class Federation(study.Federation):
         counts = {name: window_set.counts(m.train, self.task) for name, m in self.members.items()}
         routes = {name: self.site.server.route(self.task, m.profile) for name, m in self.members.items()}
         seed = int(np.random.SeedSequence([self.task.seed, round_]).generate_state(1)[0])
-        draw = Draw(
+        draw = SelectionInput(
             counts, rounds.devices_per_round, seed, rounds=rounds, routes=routes, history=self._history
         )
         return [self.everybody[name] for name in policy(rounds.selection).choose(draw).devices]
@@ -91,7 +91,7 @@ class Federation(study.Federation):
         """One round; the mean of the personal scores, where it was looked at them."""
         record = self.round(round_)
         losses = {name: told["loss"] for name, told in record.accepted.items() if "loss" in told}
-        self._history.append(Past(round_, frozenset(self._moved), losses, self._moved))
+        self._history.append(PastRound(round_, frozenset(self._moved), losses, self._moved))
         return fleet_mean(self.personal) if self.personal else None
 
     def judged(self, name: str, state: Blobs) -> dict[str, float]:
@@ -133,7 +133,7 @@ def predicted(model: torch.nn.Module, windows: WindowSet, task: Task) -> dict[st
     with torch.no_grad():
         made = model.eval()(present_BM, *(torch.from_numpy(windows.x[name]) for name in names))
     told = dict(zip(outputs(targets), made, strict=True))
-    return {target.name: told[outputs_of(target)[0]].numpy() for target in targets}
+    return {target.name: told[output_names(target)[0]].numpy() for target in targets}
 
 
 @study.timed_run

@@ -13,7 +13,7 @@ AGGREGATE: Final = base.Figure[Outcome](
     "what the fleet gives, mean over devices, %",
     lambda one: None if one.aggregate is None else fleet_mean(one.aggregate),
 )
-Results = base.Results[One, Outcome]
+Results = base.PartResults[One, Outcome]
 
 
 @dataclass(frozen=True)

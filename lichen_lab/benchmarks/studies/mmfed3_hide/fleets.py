@@ -14,7 +14,7 @@ from lichen_lab.benchmarks.studies.mmfed3_hide.settings import Conditions, Fleet
 from lichen_lab.simulation.data.sets import fb15k237
 from models.knowledge_graph.data.graph import Graph, IntArray
 from models.knowledge_graph.data.keyed import KeyedGraph
-from models.knowledge_graph.data.partition import Client, part, partition
+from models.knowledge_graph.data.partition import GraphClient, part, partition
 from protocol.errors import Misconfigured
 from protocol.tasks.options import Features, GraphTask
 from protocol.tasks.task import Task
@@ -86,7 +86,7 @@ def dealt(graph: Graph, name: str, seed: int, conditions: Conditions) -> Fleet:
     return Fleet(name, deal, features, devices, judges, apart=conditions.who == "alone")
 
 
-def together(graph: Graph, clients: Sequence[Client]) -> Graph:
+def together(graph: Graph, clients: Sequence[GraphClient]) -> Graph:
     """What clients train on, in one place: all facts, and features of entities that any of them has."""
     keep_EM = np.zeros_like(graph.present_EM)
     facts: list[IntArray] = []

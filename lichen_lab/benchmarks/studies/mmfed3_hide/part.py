@@ -9,7 +9,7 @@ from lichen_lab.benchmarks.study import part as base
 
 MRR: Final = "MRR, %"
 METRICS: Final = {MRR: "mrr", "Hits@1, %": "hits1", "Hits@3, %": "hits3", "Hits@10, %": "hits10"}
-Results = base.Results[One, Outcome]
+Results = base.PartResults[One, Outcome]
 Variant = base.Variant[One, Outcome]
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from lichen_lab.benchmarks.result import Row, Say, row
+from lichen_lab.benchmarks.result import ResultRow, Say, row
 from lichen_lab.benchmarks.studies.mmfed3_hide import fleets, pykeen_side
 from lichen_lab.benchmarks.studies.mmfed3_hide import names as n
 from lichen_lab.benchmarks.studies.mmfed3_hide import variants as v
@@ -29,7 +29,7 @@ _MINUTE_S: Final = 60.0
 
 
 @dataclass(frozen=True)
-class Case:
+class SpeedCase:
     """A graph to train on.
 
     Attributes:
@@ -50,13 +50,13 @@ class Case:
 
 
 CASES: Final = (
-    Case(fleets.BUSY, 64, {pykeen_side.SLCWA: 4096, pykeen_side.LCWA: 1024}),
-    Case(fleets.WHOLE, 128, {pykeen_side.SLCWA: 2048}),
+    SpeedCase(fleets.BUSY, 64, {pykeen_side.SLCWA: 4096, pykeen_side.LCWA: 1024}),
+    SpeedCase(fleets.WHOLE, 128, {pykeen_side.SLCWA: 2048}),
 )
-_QUICK: Final = Case(fleets.BUSY, 16, {pykeen_side.SLCWA: 512, pykeen_side.LCWA: 512})
+_QUICK: Final = SpeedCase(fleets.BUSY, 16, {pykeen_side.SLCWA: 512, pykeen_side.LCWA: 512})
 
 
-def rows(quick: bool, say: Say) -> list[Row]:  # noqa: FBT001 - every benchmark's signature
+def rows(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every benchmark's signature
     """Of every graph.
 
     Raises:
@@ -73,10 +73,10 @@ def rows(quick: bool, say: Say) -> list[Row]:  # noqa: FBT001 - every benchmark'
         return [each for case in CASES for each in of(case, fleets.fleet(case.graph, 0, Conditions()), say)]
 
 
-def of(case: Case, fleet: Fleet, say: Say, *, quick: bool = False) -> list[Row]:
+def of(case: SpeedCase, fleet: Fleet, say: Say, *, quick: bool = False) -> list[ResultRow]:
     """Of one graph: the product's methods, then PyKEEN, then one beside the other."""
     under = case.words + (", quick" if quick else "")
-    found: list[Row] = []
+    found: list[ResultRow] = []
 
     def told(name: str, metric: str, value: float) -> None:
         found.append(row(case.graph, name, under, metric, [value]))
@@ -120,7 +120,7 @@ def epoch_s(fleet: Fleet, title: str, dim: int) -> float:
     return device.train_s
 
 
-def _theirs(case: Case, fleet: Fleet, say: Say) -> dict[str, float]:
+def _theirs(case: SpeedCase, fleet: Fleet, say: Say) -> dict[str, float]:
     """PyKEEN's triples/s by way; empty where it is not installed."""
     if not pykeen_side.here():
         return {}

@@ -8,7 +8,7 @@ from lichen_lab.benchmarks.studies.qqr.settings import Flow, One, Outcome, Setti
 from lichen_lab.benchmarks.study import part as base
 
 ACCURACY: Final = "accuracy, %"
-Results = base.Results[One, Outcome]
+Results = base.PartResults[One, Outcome]
 Variant = base.Variant[One, Outcome]
 
 

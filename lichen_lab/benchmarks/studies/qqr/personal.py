@@ -5,7 +5,7 @@ from typing import Final, cast
 import numpy as np
 
 from lichen_lab.benchmarks.studies.qqr.trained import Trained
-from lichen_lab.simulation.data.access.split import Split
+from lichen_lab.simulation.data.access.split import DataSplit
 from lichen_lab.simulation.data.streams import rng_of, without_modality
 from models.contract import ClientContext, Tensors, WindowSet
 from models.data.window_set import select
@@ -61,7 +61,7 @@ def _some(trained: Trained) -> list[int]:
     return people[:2] if trained.one.small else people
 
 
-def halves(people: Split, person: int) -> tuple[WindowSet, WindowSet]:
+def halves(people: DataSplit, person: int) -> tuple[WindowSet, WindowSet]:
     """A person's first windows of each class, and those that are judged; in between, some are in neither."""
     theirs = people.of_person(person).windows
     first, rest = [], []

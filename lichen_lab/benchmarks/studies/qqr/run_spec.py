@@ -13,7 +13,7 @@ from lichen_lab.benchmarks.studies.qqr import probes, studies
 from lichen_lab.benchmarks.studies.qqr.settings import Flow, One, Outcome, evaluated
 from lichen_lab.benchmarks.studies.qqr.trained import Trained
 from lichen_lab.benchmarks.study.federation import Federation
-from lichen_lab.simulation.data.access.split import Split
+from lichen_lab.simulation.data.access.split import DataSplit
 from lichen_lab.simulation.data.online_fleet import online_fleet
 from lichen_lab.simulation.data.streams import rng_of
 from lichen_lab.simulation.training.device import PROTOTYPE, TRAIN, VirtualDevice
@@ -109,5 +109,5 @@ def _numbers(flow: Flow) -> Mapping[str, Any]:
     return {name: getattr(flow, name) for name in (*names, "noisy_rounds", "snr_db")}
 
 
-def _without(split: Split, unseen: int | None) -> Split:
+def _without(split: DataSplit, unseen: int | None) -> DataSplit:
     return split if unseen is None else split.select(split.windows.y_B != unseen)

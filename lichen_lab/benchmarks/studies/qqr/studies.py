@@ -5,7 +5,7 @@ from functools import cache
 from typing import Final
 
 from lichen_lab.benchmarks.studies.qqr.settings import One
-from lichen_lab.simulation.data.access.split import Part, Split
+from lichen_lab.simulation.data.access.split import DataSplit, Part
 from lichen_lab.simulation.data.dataset_tasks import study
 from models.contract import WindowSet
 from protocol.tasks.task import Task
@@ -33,11 +33,11 @@ def task_of(one: One) -> Task:
 
 
 @cache
-def _loaded(name: str, part: Part) -> Split:
+def _loaded(name: str, part: Part) -> DataSplit:
     return study(name).load(part, _DATA_SEED)
 
 
-def split(one: One, part: Part) -> Split:
+def split(one: One, part: Part) -> DataSplit:
     """A part of the data set, with the setting's modalities alone. Read once a process.
 
     Raises:

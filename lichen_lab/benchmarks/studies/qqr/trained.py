@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lichen_lab.benchmarks.studies.qqr.settings import One
-from lichen_lab.simulation.data.access.split import Split
+from lichen_lab.simulation.data.access.split import DataSplit
 from models.contract import Blobs, Client, WindowSet
 from protocol.tasks.task import Task
 
@@ -27,7 +27,7 @@ class Trained:
     client: Client
     state: Blobs
     test: WindowSet
-    people: Split
+    people: DataSplit
 
     def accuracy(self, windows: WindowSet, **options: Any) -> float:
         """In %, with some of the method's options changed at inference."""

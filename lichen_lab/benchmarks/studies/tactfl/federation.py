@@ -6,12 +6,12 @@ from statistics import fmean
 
 from lichen_lab.benchmarks.result import Say
 from lichen_lab.benchmarks.studies.tactfl.settings import Fleet, Outcome, Setting
-from lichen_lab.benchmarks.studies.tactfl.shared import Coordinator, task_of
+from lichen_lab.benchmarks.studies.tactfl.shared import StudyCoordinator, task_of
 from lichen_lab.benchmarks.study.federation import Federation, bytes_per_update, timed_run
 from lichen_lab.simulation.data.streams import Fixed
 from lichen_lab.simulation.training.device import VirtualDevice
 from lichen_lab.simulation.training.guided import Guide
-from models.guided import Weighing
+from models.guided import DeviceWeights
 
 
 @timed_run
@@ -29,7 +29,7 @@ def run(fleet: Fleet, setting: Setting, seed: int, tell: Say) -> Outcome:
         for warning in record.weighing.warnings if record.weighing else ():
             tell(f"round {round_}: {warning}")
 
-    coordinator = Coordinator.of(fleet, task, setting)
+    coordinator = StudyCoordinator.of(fleet, task, setting)
     outcome = coordinator.play_rounds(tell, play, lambda: federation.model, tuned=True)
     weighings = [record.weighing for record in federation.records]
     return replace(
@@ -41,7 +41,7 @@ def run(fleet: Fleet, setting: Setting, seed: int, tell: Say) -> Outcome:
     )
 
 
-def shares(weighings: Sequence[Weighing]) -> dict[str, float]:
+def shares(weighings: Sequence[DeviceWeights]) -> dict[str, float]:
     """Device -> its mean weight over rounds and parts, in shares of an equal one (1: as much as anyone)."""
     seen: dict[str, list[float]] = {}
     for weighing in weighings:

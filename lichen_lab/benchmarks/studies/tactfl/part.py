@@ -12,7 +12,7 @@ FIGURES: Final[tuple[base.Figure[Outcome], ...]] = (
     base.Figure(F1, Outcome.f1),
     base.Figure(ACCURACY, lambda one: one.scores[TRAINED][HERE]["accuracy"]),
 )
-Results = base.Results[One, Outcome]
+Results = base.PartResults[One, Outcome]
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from models.aggregation.server_optimizer import model_of
 from models.contract import Blobs, Client
 from models.methods.tactfl import TactflConfig
 from models.methods.tactfl.coordinator_training.finetune import head_trained, remeasured, whole_trained
-from models.methods.tactfl.coordinator_training.head_training import Recipe
+from models.methods.tactfl.coordinator_training.head_training import HeadRecipe
 from models.multimodal.network import build, load_blobs, to_blobs
 from models.registry import method
 from models.training.local import derive_seed
@@ -79,7 +79,7 @@ def task_of(fleet: Fleet, setting: Setting, seed: int, options: Mapping[str, Any
 
 
 @dataclass(frozen=True)
-class Coordinator:
+class StudyCoordinator:
     """The labelled windows at work: the product's own training at a coordinator.
 
     Attributes:
@@ -110,7 +110,7 @@ class Coordinator:
 
     def head(self, round_: int, state: Blobs) -> Blobs:
         """The head trained on the labelled windows, encoders as they are: so ends a round of the product."""
-        recipe = Recipe.of_head(self.config())
+        recipe = HeadRecipe.of_head(self.config())
         return head_trained(self.task, self.fleet.labelled, state, recipe, self._chance(round_))[0]
 
     def whole(self, round_: int, state: Blobs, epochs: int, *, last: bool = True) -> Blobs:
@@ -121,7 +121,7 @@ class Coordinator:
         from where it is.
         """
         tune = {f"finetune_{name}": value for name, value in self.setting.tune.items()}
-        recipe = Recipe.of_whole(self.config(**tune, finetune_epochs=epochs))
+        recipe = HeadRecipe.of_whole(self.config(**tune, finetune_epochs=epochs))
         recipe = recipe if last else replace(recipe, fresh_head=False)
         return whole_trained(self.task, self.fleet.labelled, state, recipe, self._chance(round_))[0]
 

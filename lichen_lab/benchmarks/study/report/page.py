@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from lichen_lab.benchmarks.result import Row, commit
-from lichen_lab.benchmarks.study.part import Results
+from lichen_lab.benchmarks.result import ResultRow, commit
+from lichen_lab.benchmarks.study.part import PartResults
 from lichen_lab.benchmarks.study.report.sheets import Sheet
-from lichen_lab.benchmarks.tables import Table, judged, template
+from lichen_lab.benchmarks.tables import FigureTable, judged, template
 from lichen_lab.simulation.reporting import style
 from runtime.outputs import writing
 
@@ -22,7 +22,7 @@ _PACKAGE: Final = "lichen_lab.benchmarks.study.report"
 
 
 @dataclass(frozen=True)
-class Group:
+class ReportGroup:
     """Figures and tables that stand together.
 
     Attributes:
@@ -34,14 +34,14 @@ class Group:
     """
 
     figures: Figures
-    tables: tuple[Table, ...]
+    tables: tuple[FigureTable, ...]
     sheets: tuple[Sheet, ...] = ()
     name: str = ""
     wide: bool = False
 
 
 @dataclass(frozen=True)
-class Section:
+class ReportSection:
     """One part of a study.
 
     Attributes:
@@ -52,7 +52,7 @@ class Section:
 
     name: str
     title: str
-    groups: tuple[Group, ...]
+    groups: tuple[ReportGroup, ...]
 
 
 def drawings(made: Iterable[tuple[str, str]]) -> Figures:
@@ -77,10 +77,10 @@ class Page:
     title: str
     lead: str
     footer: str
-    groups: Callable[[Results[Any, Any], Sequence[Row]], tuple[Group, ...]]
+    groups: Callable[[PartResults[Any, Any], Sequence[ResultRow]], tuple[ReportGroup, ...]]
     widest_px: int = 760
 
-    def html(self, results: Sequence[Results[Any, Any]], rows: Sequence[Row]) -> str:
+    def html(self, results: Sequence[PartResults[Any, Any]], rows: Sequence[ResultRow]) -> str:
         """The page.
 
         Args:
@@ -90,7 +90,7 @@ class Page:
         goals = [goal for one in results for goal in one.part.goals]
         with style.context():
             sections = [
-                Section(
+                ReportSection(
                     one.part.name,
                     one.part.title,
                     self.groups(one, one.rows()),
@@ -113,7 +113,7 @@ class Page:
             quick=any(one.quick for one in results),
         )
 
-    def write(self, results: Sequence[Results[Any, Any]], rows: Sequence[Row], path: Path) -> None:
+    def write(self, results: Sequence[PartResults[Any, Any]], rows: Sequence[ResultRow], path: Path) -> None:
         """Write the page.
 
         Raises:

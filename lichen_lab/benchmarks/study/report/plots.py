@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from lichen_lab.benchmarks.result import Row
-from lichen_lab.benchmarks.study.part import Results
+from lichen_lab.benchmarks.result import ResultRow
+from lichen_lab.benchmarks.study.part import PartResults
 from lichen_lab.benchmarks.study.run_spec import O
 from lichen_lab.simulation.reporting import style
 
@@ -68,7 +68,7 @@ def curves(
 
 
 def by_round(
-    results: Results[Any, O],
+    results: PartResults[Any, O],
     curve: Callable[[O], Curve],
     figure: str,
     name: str,
@@ -102,7 +102,7 @@ def by_round(
     return curves(lines, figure, name, room)
 
 
-def conditions(rows: Sequence[Row], metric: str, figure: str, name: str) -> str:
+def conditions(rows: Sequence[ResultRow], metric: str, figure: str, name: str) -> str:
     """A metric under each condition, in their order: a line a method, a bar for one standard error each way.
 
     Args:
@@ -129,7 +129,7 @@ def conditions(rows: Sequence[Row], metric: str, figure: str, name: str) -> str:
     return style.svg(made, name)
 
 
-def bars(rows: Sequence[Row], name: str) -> str:
+def bars(rows: Sequence[ResultRow], name: str) -> str:
     """One figure by condition and method: a dot for the mean, a line for one standard deviation each way."""
     settings = list(dict.fromkeys(row.setting for row in rows))
     made, (axes,) = style.figure(7.4, 1.2 + 0.24 * len(rows) + 0.34 * len(settings))
@@ -156,7 +156,7 @@ def bars(rows: Sequence[Row], name: str) -> str:
     return style.svg(made, name)
 
 
-def margins(rows: Sequence[Row], name: str) -> str:
+def margins(rows: Sequence[ResultRow], name: str) -> str:
     """Paired differences of one method: a dot for the mean, a line for one standard error each way."""
     made, (axes,) = style.figure(6.8, 1.1 + 0.3 * len(rows))
     for level, row in enumerate(rows):

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from lichen_lab.benchmarks.result import Row
+from lichen_lab.benchmarks.result import ResultRow
 from lichen_lab.benchmarks.tables import figure
 
-Pivot = Callable[[Row], tuple[str, str]]
+Pivot = Callable[[ResultRow], tuple[str, str]]
 """Where a row stands: its line and its column."""
 _LARGE = 1000
 
@@ -45,7 +45,7 @@ class Sheet:
         return f"{value:.{self.digits}f}" if value < _LARGE else figure(value)
 
 
-def pivot(rows: Sequence[Row], place: Pivot, title: str = "", digits: int = 1) -> Sheet:
+def pivot(rows: Sequence[ResultRow], place: Pivot, title: str = "", digits: int = 1) -> Sheet:
     """Rows as a sheet; of two in one place the last."""
     found = {place(row): row.mean for row in rows}
     lines, columns = (tuple(dict.fromkeys(names)) for names in zip(*found, strict=True))

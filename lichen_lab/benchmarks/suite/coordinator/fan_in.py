@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 import psutil
 
-from lichen_lab.benchmarks.result import Bench, Goal, Row, Say, row
+from lichen_lab.benchmarks.result import Bench, Goal, ResultRow, Say, row
 from lichen_lab.benchmarks.support import swarm
 from lichen_lab.benchmarks.support.fleet import FLEET, Fleet
 from lichen_lab.benchmarks.support.tasks import demo_task, noise_windows
@@ -160,14 +160,14 @@ def _check(reports: list[dict[str, Any]]) -> None:
             raise Transient(f"round {report['round']}: updates were refused: {report['refused']}")
 
 
-def run(quick: bool, say: Say) -> list[Row]:  # noqa: FBT001 - every benchmark's signature
+def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every benchmark's signature
     """Five storms of 1,000 devices, then 50 updates a second; quick: one storm of 100."""
     started = time.perf_counter()
     devices, storms = (_FEW, 1) if quick else (_MANY, _STORMS)
     reports = measure(devices, storms, say)
     taken = time.perf_counter() - started
     dataset = f"{devices:,} devices, {reports[0]['bytes']:,} bytes an update"
-    rows: list[Row] = []
+    rows: list[ResultRow] = []
     for setting, some in ((_STORM, reports[:storms]), (f"{_RATE:g} updates a second", reports[storms:])):
         rows += [
             row(dataset, "qqr", setting, metric, values, seconds=taken)

@@ -19,7 +19,7 @@ from typing import Any, Final
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
-from lichen_lab.benchmarks.result import Bench, Goal, Row, Say, row
+from lichen_lab.benchmarks.result import Bench, Goal, ResultRow, Say, row
 from lichen_lab.benchmarks.support.fleet import FLEET, Fleet
 from lichen_lab.benchmarks.support.tasks import demo_task
 from lichen_lab.simulation.processes import mosquitto
@@ -156,7 +156,7 @@ def _restart(fleet: Fleet, crowd: _Crowd) -> float:
     return time.monotonic() - began
 
 
-def run(quick: bool, say: Say) -> list[Row]:  # noqa: FBT001 - every benchmark's signature
+def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every benchmark's signature
     """10,000 names and four attempts; quick: 200 names and two."""
     started = time.perf_counter()
     names, attempts = (_FEW, 2) if quick else (_MANY, 4)

@@ -10,10 +10,10 @@ from typing import Final
 
 import numpy as np
 
-from coordinator.round_machine.batch import Offered
-from coordinator.storage.database import Store
+from coordinator.round_machine.batch import ReceivedUpdate
+from coordinator.storage.database import Database
 from coordinator.storage.update_journal import Journal
-from lichen_lab.benchmarks.result import Bench, Goal, Row, Say, row
+from lichen_lab.benchmarks.result import Bench, Goal, ResultRow, Say, row
 from lichen_lab.benchmarks.support import fold_child as child
 from lichen_lab.benchmarks.support.tasks import noise_windows
 from lichen_lab.simulation.data.streams import Fixed, rng_of
@@ -52,7 +52,7 @@ def fill_journal(root: Path, task: Task, count: int) -> Blobs:
     (root / child.TASK_FILE).write_text(task.model_dump_json())
     write_state(root / child.STATE_FILE, state)
     trained = client.train(ClientContext(task, child.device_name(0), 1, 0), windows, state, {})
-    with Store(root / child.DATABASE) as store:
+    with Database(root / child.DATABASE) as store:
         journal = Journal(store, root / child.UPDATES)
         for number in range(count):
             context = ClientContext(task, child.device_name(number), 1, number)
@@ -61,7 +61,7 @@ def fill_journal(root: Path, task: Task, count: int) -> Blobs:
             frame = device.pack(context, windows, result, digest(b"base"))
             header, _ = open_frame(frame, UpdateHeader)
             journal.write(1, digest(frame), frame)
-            journal.record(Offered(header, digest(frame), len(frame)), 0.0)
+            journal.record(ReceivedUpdate(header, digest(frame), len(frame)), 0.0)
     return state
 
 
@@ -96,7 +96,7 @@ def _folded(root: Path, count: int) -> dict[str, float]:
     return report
 
 
-def run(quick: bool, say: Say) -> list[Row]:  # noqa: FBT001 - every benchmark's signature
+def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every benchmark's signature
     """Peak memory, and seconds an update."""
     repeats = 1 if quick else 3
     task = million_task()

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from lichen_lab.benchmarks.result import Bench, Goal, Row, Say, row
+from lichen_lab.benchmarks.result import Bench, Goal, ResultRow, Say, row
 from lichen_lab.benchmarks.support.hostile_updates import ATTACKS, Attack, flipped
 from lichen_lab.simulation.data import spar_fleet
 from lichen_lab.simulation.data.sets import spar
@@ -39,7 +39,7 @@ _ACCURACY: Final = "accuracy on unseen people, %"
 _REFUSED: Final = "its updates that were refused, %"
 
 
-class Study:
+class HostileStudy:
     """One seed's fleet, and what became of it under each attack."""
 
     def __init__(self, series: Sequence[spar.Series], seed: int, rounds: int) -> None:
@@ -75,7 +75,7 @@ def _accuracy(history: History) -> float:
     return 100 * history.curve()[-1]
 
 
-def _rows(setting: str, found: Sequence[tuple[float, float, float, float]], cost: str) -> Iterator[Row]:
+def _rows(setting: str, found: Sequence[tuple[float, float, float, float]], cost: str) -> Iterator[ResultRow]:
     """``found``: per seed accuracy, the baseline's, share refused, seconds."""
     seconds = sum(one[3] for one in found)
     for metric, values in (
@@ -86,7 +86,7 @@ def _rows(setting: str, found: Sequence[tuple[float, float, float, float]], cost
         yield row("SPAR, 5 devices", "qqr", setting, metric, values, seconds=seconds)
 
 
-def study(studies: Sequence[Study], say: Say, *, folds: Sequence[str]) -> list[Row]:
+def study(studies: Sequence[HostileStudy], say: Say, *, folds: Sequence[str]) -> list[ResultRow]:
     """All attacks with the defaults; then sign flips that a screen cannot see, for each of ``folds``."""
     cases: list[tuple[str, Mapping[str, Any], Attack | None, str]] = [
         (f"{DEFAULTS}: {name}", {}, attack, _COST) for name, attack in ATTACKS.items()
@@ -117,15 +117,15 @@ def study(studies: Sequence[Study], say: Say, *, folds: Sequence[str]) -> list[R
     return rows
 
 
-def run(quick: bool, say: Say) -> list[Row]:  # noqa: FBT001 - every benchmark's signature
+def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every benchmark's signature
     """Three seeds of 20 rounds, all folds; quick: one seed, 4 rounds, the defaults alone."""
     import torch  # noqa: PLC0415 - heavy, and only needed here
 
     torch.set_num_threads(1)
     series = spar.load()
     if quick:
-        return study([Study(series, 0, 4)], say, folds=())
-    return study([Study(series, seed, 20) for seed in range(3)], say, folds=tuple(FOLDS))
+        return study([HostileStudy(series, 0, 4)], say, folds=())
+    return study([HostileStudy(series, seed, 20) for seed in range(3)], say, folds=tuple(FOLDS))
 
 
 BENCH: Final = Bench(

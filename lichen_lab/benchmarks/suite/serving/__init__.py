@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from lichen_lab.benchmarks.result import Bench, Goal, Row, Say, row
+from lichen_lab.benchmarks.result import Bench, Goal, ResultRow, Say, row
 from lichen_lab.benchmarks.support.tasks import demo_task
 from lichen_lab.simulation.processes.environment import environment
 from protocol.bundle import unpack
@@ -122,10 +122,10 @@ def _growth(found: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def run(quick: bool, say: Say) -> list[Row]:  # noqa: FBT001 - every benchmark's signature
+def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every benchmark's signature
     """2000 windows and 10,000 swaps; quick: a tenth, and 200 swaps."""
     windows, count = (_WINDOWS // 10, _SWAPS // 50) if quick else (_WINDOWS, _SWAPS)
-    rows: list[Row] = []
+    rows: list[ResultRow] = []
     with tempfile.TemporaryDirectory(prefix="lichen-bench-") as made:
         root = Path(made)
         for words, network in networks().items():

@@ -18,11 +18,11 @@ import numpy as np
 import psutil
 
 from edge_agent.config.agent import InferSettings
-from edge_agent.inference.onnx_models.observation import Seen
+from edge_agent.inference.onnx_models.observation import BatchObservation
 from edge_agent.inference.onnx_models.session import CPU
 from edge_agent.inference.service import Inference
-from edge_agent.inference.serving.zygote_client import IDLE_S, Zygote
-from edge_agent.windows.collector import Judged
+from edge_agent.inference.serving.zygote_client import IDLE_S, ZygoteClient
+from edge_agent.windows.collector import ScoredWindows
 from edge_agent.windows.quality.meter import REASONS, Quality
 from lichen_lab.benchmarks.support.tasks import noise_windows
 from models.data.streams.windows import Windows
@@ -50,16 +50,16 @@ class Stand:
         settings: of the inference.
     """
 
-    def __init__(self, task: Task, zygote: Zygote, settings: InferSettings) -> None:
+    def __init__(self, task: Task, zygote: ZygoteClient, settings: InferSettings) -> None:
         self._clock = SystemClock()
         self._task = task
         self._windows = noise_windows(task, 256)
         self._answered = asyncio.Event()
-        self._seen: Seen | None = None
+        self._seen: BatchObservation | None = None
         self._next = 0
         self.inference = Inference(settings, self._clock, zygote=zygote)
 
-    def observe(self, seen: Seen) -> None:
+    def observe(self, seen: BatchObservation) -> None:
         """A batch was answered; on the loop."""
         self._seen = seen
         self._answered.set()
@@ -72,13 +72,13 @@ class Stand:
         present_BM = np.ones((1, len(x)), np.bool_)
         return Windows(np.zeros(1), x, covered, present_BM, self._windows.y_B[some])
 
-    async def ask(self, windows: Windows) -> Seen:
+    async def ask(self, windows: Windows) -> BatchObservation:
         """Offer a window and wait until its line is written."""
         self._answered.clear()
         quality = Quality(
             np.ones((1, len(windows.x)), np.float32), np.zeros((1, len(windows.x), len(REASONS)), bool)
         )
-        self.inference.offer(Judged(self._task, windows, quality, self._clock.now()))
+        self.inference.offer(ScoredWindows(self._task, windows, quality, self._clock.now()))
         await self._answered.wait()
         if self._seen is None or self._seen.error:
             raise RuntimeError(f"no answer: {self._seen}")
@@ -154,7 +154,7 @@ async def _measured(what: str, stand: Stand, count: int, folders: list[Path]) ->
 
 def main(what: str, task: str, count: str, out: str, isolation: str, *folders: str) -> None:
     """Fork the zygote first, as the agent does."""
-    zygote = Zygote(idle_s=None if isolation == "process" else IDLE_S)
+    zygote = ZygoteClient(idle_s=None if isolation == "process" else IDLE_S)
     zygote.fork()
     said = Task.model_validate_json(Path(task).read_text())
     with (

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from edge_agent.inference.onnx_models.window_model import read_manifest
-from lichen_lab.demo.core.fleet import Fleet
-from lichen_lab.demo.core.scenario import Layout, Stage
-from lichen_lab.demo.core.traffic import Onlooker, Turn
+from lichen_lab.demo.core.fleet import DemoFleet
+from lichen_lab.demo.core.scenario import Layout, PreparedDemo
+from lichen_lab.demo.core.traffic import Onlooker, TrafficTurn
 from lichen_lab.demo.plans.disentafl import observing
-from lichen_lab.demo.plans.disentafl.results import Bundle, Move, RoutedStory, WatchStory
+from lichen_lab.demo.plans.disentafl.results import Bundle, ModelMove, RoutedStory, WatchStory
 from models.contract import Profile
 from models.methods.disentafl.routing import blob_names
 from protocol.tasks.task import LABEL, Task
@@ -22,7 +22,7 @@ def bundle_folder(layout: Layout, name: str, digest: str) -> Path:
     return layout.state(name) / MODELS / digest
 
 
-def devices(story: RoutedStory, fleet: Fleet[Stage[RoutedStory]]) -> None:
+def devices(story: RoutedStory, fleet: DemoFleet[PreparedDemo[RoutedStory]]) -> None:
     """What the devices say of themselves, and how often they were started."""
     for device in story.devices:
         known = fleet.view.devices.get(device.name)
@@ -45,9 +45,9 @@ def moves(
     told: Iterable[WatchStory],
     task: Task,
     updates: Iterable[dict[str, Any]],
-    turns: dict[str, dict[int, Turn]],
+    turns: dict[str, dict[int, TrafficTurn]],
 ) -> None:
-    """One :class:`Move` for each accepted update: ``round``, ``device``, ``blobs`` (those that it moved)."""
+    """One :class:`ModelMove` for each accepted update: its round, device, and the blobs it moved."""
     named = {device.name: device for device in told}
     for row in updates:
         device = named.get(row["device"])
@@ -61,9 +61,9 @@ def moves(
             tuple(m for m in profile.modalities if m in has),
             tuple(o for o in profile.targets if o in device.targets),
         )
-        turn = turns.get(device.name, {}).get(row["round"], Turn())
+        turn = turns.get(device.name, {}).get(row["round"], TrafficTurn())
         device.moves.append(
-            Move(
+            ModelMove(
                 round=row["round"],
                 modalities=profile.modalities,
                 targets=profile.targets,
@@ -77,7 +77,7 @@ def moves(
         )
 
 
-def bundles(story: RoutedStory, stage: Stage[RoutedStory], seen: Onlooker) -> None:
+def bundles(story: RoutedStory, stage: PreparedDemo[RoutedStory], seen: Onlooker) -> None:
     """The model that each device ended with, as it lies on its disk."""
     for device in story.devices:
         pointer = seen.pointers.get(device.name)

@@ -18,7 +18,7 @@ from models.data.window_set import target as truth_of
 from models.methods.disentafl.routing import blob_names
 from models.registry import method
 from models.tensors import flatten, unflatten
-from protocol.output_names import outputs, outputs_of
+from protocol.output_names import output_names, outputs
 from protocol.tasks.task import Target, Task
 
 _BATCH = 256
@@ -28,12 +28,12 @@ Outputs = Mapping[str, FloatArray]
 
 def stored(folder: Path, task: Task, profile: Profile, limit: int) -> WindowSet:
     """The newest windows in an agent's store that it could learn from; the agent must not run."""
-    from edge_agent.tasks.profile import is_useful, narrowed  # noqa: PLC0415 - only in the child
-    from edge_agent.windows.store import Store  # noqa: PLC0415 - as above
+    from edge_agent.tasks.profile import is_useful, restrict_to_profile  # noqa: PLC0415 - only in the child
+    from edge_agent.windows.store import WindowStore  # noqa: PLC0415 - as above
 
-    store = Store(folder, task, _STORE_BYTES)
+    store = WindowStore(folder, task, _STORE_BYTES)
     try:
-        return narrowed(task, profile, store.recent(limit, wanted=is_useful(task, profile)))
+        return restrict_to_profile(task, profile, store.recent(limit, wanted=is_useful(task, profile)))
     finally:
         store.close()
 
@@ -54,7 +54,7 @@ def scores(targets: Sequence[Target], made: Outputs, windows: WindowSet) -> dict
         if not known_B.any():
             continue
         guess, true = (
-            made[outputs_of(target)[0]][known_B].astype(np.float64),
+            made[output_names(target)[0]][known_B].astype(np.float64),
             true_B[known_B].astype(np.float64),
         )
         if target.labels:

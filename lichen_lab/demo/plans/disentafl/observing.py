@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from lichen_lab.demo.core import observer, side_jobs
-from lichen_lab.demo.core.fleet import Fleet
-from lichen_lab.demo.core.scenario import Stage
+from lichen_lab.demo.core.fleet import DemoFleet
+from lichen_lab.demo.core.scenario import PreparedDemo
 from lichen_lab.demo.core.traffic import Onlooker
 from lichen_lab.demo.plans.disentafl import devices as cast
 from lichen_lab.demo.plans.disentafl.results import RoutedObserver, RoutedStory
@@ -53,7 +53,7 @@ def explained(pairs: Sequence[tuple[float, float, float | None]]) -> float | Non
     return 1 - sum((guess - true) ** 2 for guess, true in known) / max(spread, 1e-12)
 
 
-async def listen(fleet: Fleet[Stage[RoutedStory]], child: Child, seen: Onlooker) -> None:
+async def listen(fleet: DemoFleet[PreparedDemo[RoutedStory]], child: Child, seen: Onlooker) -> None:
     """One turn of the observing device's recording, with the model of its route."""
     name, screen = cast.OBSERVED.name, fleet.screen
     told = await observer.story_of(RoutedObserver, fleet, name, cast.OBSERVED.person)

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from edge_agent.windows.window_sets import windows_of
+from edge_agent.windows.window_sets import windows_of_recording
 from lichen_lab.demo.core.prepare import begin, configured, labelled
-from lichen_lab.demo.core.scenario import Layout, Options, Stage, coordinator_config
+from lichen_lab.demo.core.scenario import Layout, Options, PreparedDemo, coordinator_config
 from lichen_lab.demo.plans.disentafl import devices, recordings
 from lichen_lab.demo.plans.disentafl.results import RoutedStory, WatchStory
 from lichen_lab.simulation.data import spar_fleet
@@ -15,7 +15,7 @@ from models.data.streams.recording import read
 from protocol.tasks.task import Task
 
 
-def prepare(options: Options, version: str) -> Stage[RoutedStory]:
+def prepare(options: Options, version: str) -> PreparedDemo[RoutedStory]:
     """Write everything that the processes read.
 
     Raises:
@@ -36,7 +36,7 @@ def prepare(options: Options, version: str) -> Stage[RoutedStory]:
     lengths[devices.OBSERVED.name] = spar.seconds(watched)
     window_set.save(layout.unseen, unseen(task, series, layout))
     watches = {watch.name: watch for watch in devices.DEVICES}
-    stage = Stage(
+    stage = PreparedDemo(
         layout=layout,
         task=task,
         story=told(task, options, version),
@@ -80,6 +80,6 @@ def unseen(task: Task, series: tuple[spar.Series, ...], layout: Layout) -> Windo
     parts = []
     for person in spar_fleet.UNSEEN:
         spar.save(path, recordings.whole(spar.of_person(series, person), 0))
-        parts.append(windows_of(task, read(path)))
+        parts.append(windows_of_recording(task, read(path)))
     path.unlink()
     return labelled(window_set.concat(parts))

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from lichen_lab.demo.figures import of_windows
-from lichen_lab.demo.page import Page, percent
+from lichen_lab.demo.page import DemoPage, percent
 from lichen_lab.demo.plans.disentafl import plots
 from lichen_lab.demo.plans.disentafl.devices import IN_WORDS
 from lichen_lab.demo.plans.disentafl.results import RoutedStory, WatchStory
@@ -47,4 +47,4 @@ def given(story: RoutedStory) -> Mapping[str, Any]:
     }
 
 
-PAGE: Final = Page("lichen_lab.demo.plans.disentafl", figures, given)
+PAGE: Final = DemoPage("lichen_lab.demo.plans.disentafl", figures, given)

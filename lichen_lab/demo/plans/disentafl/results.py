@@ -7,7 +7,7 @@ from lichen_lab.demo.core.results import ObserverStory, WindowResults
 
 
 @dataclass
-class Move:
+class ModelMove:
     """One device in one round: what it read and learned, on which domain, and its bytes on the wire."""
 
     round: int
@@ -53,7 +53,7 @@ class WatchStory:
     observes: bool = False
     """Never trained."""
     windows: int = 0
-    moves: list[Move] = field(default_factory=list)
+    moves: list[ModelMove] = field(default_factory=list)
     bundle: Bundle | None = None
     scores: dict[str, float] = field(default_factory=dict)
     alone: dict[str, float] = field(default_factory=dict)
@@ -65,9 +65,9 @@ class WatchStory:
     """How often its process was started."""
 
     @property
-    def changes(self) -> list[Move]:
+    def changes(self) -> list[ModelMove]:
         """The first move, and those that read or learned something else than the one before."""
-        found: list[Move] = []
+        found: list[ModelMove] = []
         for move in self.moves:
             profile = (move.modalities, move.targets)
             if not found or profile != (found[-1].modalities, found[-1].targets):

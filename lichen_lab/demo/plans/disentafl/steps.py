@@ -4,8 +4,8 @@ from typing import Any, Final
 
 from lichen_lab.demo.core import lichen_commands, side_jobs
 from lichen_lab.demo.core.broker_listener import looking_on
-from lichen_lab.demo.core.fleet import Fleet
-from lichen_lab.demo.core.scenario import FLEET, Stage
+from lichen_lab.demo.core.fleet import DemoFleet
+from lichen_lab.demo.core.scenario import FLEET, PreparedDemo
 from lichen_lab.demo.core.traffic import Onlooker
 from lichen_lab.demo.plans.disentafl import collect_results, devices, observing
 from lichen_lab.demo.plans.disentafl.results import RoutedStory
@@ -13,7 +13,7 @@ from lichen_lab.demo.plans.disentafl.results import RoutedStory
 _DEPLOY_S: Final = 120.0
 
 
-async def live(fleet: Fleet[Stage[RoutedStory]]) -> None:
+async def live(fleet: DemoFleet[PreparedDemo[RoutedStory]]) -> None:
     """From the first process to the last."""
     story = fleet.stage.story
     seen = Onlooker(FLEET)
@@ -36,13 +36,13 @@ async def live(fleet: Fleet[Stage[RoutedStory]]) -> None:
     story.missed = seen.missed
 
 
-def _over(fleet: Fleet[Stage[RoutedStory]]) -> bool:
+def _over(fleet: DemoFleet[PreparedDemo[RoutedStory]]) -> bool:
     """Whether the rounds are; on the way there, the later sensors are plugged in."""
     _plug_in(fleet)
     return fleet.learned()
 
 
-def _plug_in(fleet: Fleet[Stage[RoutedStory]]) -> None:
+def _plug_in(fleet: DemoFleet[PreparedDemo[RoutedStory]]) -> None:
     """Plug the later sensors in when a device's update of that round, or a later one, is accepted."""
     story, wanted = fleet.stage.story, devices.plug_round(fleet.options.rounds)
     for watch in devices.DEVICES:
@@ -60,7 +60,7 @@ def _plug_in(fleet: Fleet[Stage[RoutedStory]]) -> None:
         )
 
 
-def _deployed(fleet: Fleet[Stage[RoutedStory]], seen: Onlooker) -> bool:
+def _deployed(fleet: DemoFleet[PreparedDemo[RoutedStory]], seen: Onlooker) -> bool:
     """Whether every device runs the bundle of the last version that it was pointed to."""
     for name in (*fleet.stage.people, devices.OBSERVED.name):
         pointer, device = seen.pointers.get(name), fleet.view.devices.get(name)
@@ -71,7 +71,7 @@ def _deployed(fleet: Fleet[Stage[RoutedStory]], seen: Onlooker) -> bool:
     return True
 
 
-def _say_bundles(fleet: Fleet[Stage[RoutedStory]], seen: Onlooker) -> None:
+def _say_bundles(fleet: DemoFleet[PreparedDemo[RoutedStory]], seen: Onlooker) -> None:
     different = {pointer.bundle.digest: pointer.bundle.size for pointer in seen.pointers.values()}
     sizes = ", ".join(str(size) for size in sorted(different.values()))
     fleet.screen.say(
@@ -80,7 +80,7 @@ def _say_bundles(fleet: Fleet[Stage[RoutedStory]], seen: Onlooker) -> None:
     )
 
 
-async def _judged(fleet: Fleet[Stage[RoutedStory]]) -> list[dict[str, Any]]:
+async def _judged(fleet: DemoFleet[PreparedDemo[RoutedStory]]) -> list[dict[str, Any]]:
     """Scores of every bundle and of every device by itself."""
     story, layout = fleet.stage.story, fleet.layout
     job = {

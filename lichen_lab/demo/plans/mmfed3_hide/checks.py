@@ -7,7 +7,7 @@ from lichen_lab.demo.common_checks import CHANCES, finished, percent
 from lichen_lab.demo.core.results import Check
 from lichen_lab.demo.core.scenario import Options
 from lichen_lab.demo.plans.mmfed3_hide.collect_results import SHOWN
-from lichen_lab.demo.plans.mmfed3_hide.results import Answer, Gateway, GraphStory
+from lichen_lab.demo.plans.mmfed3_hide.results import Gateway, GraphStory, ObserverAnswer
 
 UP_LIMIT: Final = 0.2
 """Of all rows in float32: what an update may weigh."""
@@ -102,7 +102,7 @@ def _answered(story: GraphStory, options: Options) -> Check:
     return Check(what, right > CHANCES * chance, detail)
 
 
-def guessing(gateway: Gateway, answer: Answer) -> float:
+def guessing(gateway: Gateway, answer: ObserverAnswer) -> float:
     """The chance that one of some different entities drawn at random is a true tail."""
     miss = 1.0
     for drawn in range(SHOWN):

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from lichen_lab.demo.core.results import rounds_of
-from lichen_lab.demo.core.traffic import Turn as Moved
+from lichen_lab.demo.core.traffic import TrafficTurn as Moved
 from lichen_lab.demo.plans.mmfed3_hide.results import Gateway, GraphStory, Scores, Turn
 from models.knowledge_graph.data.files import Triple
 from models.methods.mmfed3_hide import config_of

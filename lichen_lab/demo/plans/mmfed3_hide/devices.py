@@ -44,7 +44,7 @@ ALONE: Final = {"fusion": "structure", "imputer": "none", "dual": False, "warmup
 
 
 @dataclass(frozen=True)
-class Site:
+class DemoSite:
     """One gateway."""
 
     name: str
@@ -60,20 +60,20 @@ class Site:
 
 
 SITES: Final = (
-    Site(
+    DemoSite(
         "anatomy",
         ("isa", "location_of", "part_of", "process_of", "property_of", "adjacent_to", "connected_to",
          "consists_of", "contains", "surrounds", "interconnects", "conceptual_part_of",
          "developmental_form_of"),
         "what is where, and part of what",
     ),
-    Site(
+    DemoSite(
         "laboratory",
         ("measures", "analyzes", "diagnoses", "evaluation_of", "measurement_of", "assesses_effect_of", "uses",
          "carries_out", "performs", "practices", "method_of", "degree_of", "exhibits", "precedes"),
         "what measures and shows what",
     ),
-    Site(
+    DemoSite(
         "ward",
         ("treats", "prevents", "complicates", "manages", "manifestation_of", "co-occurs_with", "occurs_in",
          "associated_with", "indicates", "result_of"),
@@ -81,7 +81,7 @@ SITES: Final = (
         later=("antibiotic", "pharmacologic_substance", "hormone", "vitamin"),
         first=(("antibiotic", "treats"), ("pharmacologic_substance", "treats")),
     ),
-    Site(
+    DemoSite(
         "pharmacy",
         ("affects", "interacts_with", "disrupts", "causes", "produces", "ingredient_of", "derivative_of",
          "issue_in", "conceptually_related_to"),
@@ -116,7 +116,7 @@ def task(rounds: int, *, seed: int = 0, **config: Any) -> Task:
     )
 
 
-def growing() -> Site:
+def growing() -> DemoSite:
     """The site that is told more."""
     return next(site for site in SITES if site.later)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from edge_agent.training.update_encoding import pack_update
+from edge_agent.training.update_encoding import encode_update
 from lichen_lab.demo.core.side_jobs import main
 from lichen_lab.demo.plans.mmfed3_hide import devices
 from lichen_lab.demo.plans.mmfed3_hide.results import Scores
@@ -104,7 +104,7 @@ def by_itself(
 def _sent(task: Task, name: str, number: int, graph: Any, result: LocalResult) -> Update:
     """As it would arrive."""
     offer = Offer(task=task.name, round=number, base=_NO_BASE, base_size=0, closes_in_s=1.0)
-    frame, _ = pack_update(offer, task, (name, ()), graph, result, carry={})
+    frame, _ = encode_update(offer, task, (name, ()), graph, result, carry={})
     header, tensors = decode_frame(frame, UpdateHeader)
     return Update(header, dict(tensors))
 

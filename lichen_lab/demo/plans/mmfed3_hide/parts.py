@@ -10,10 +10,10 @@ from typing import Final
 import numpy as np
 
 from lichen_lab.demo.plans.mmfed3_hide import devices
-from lichen_lab.demo.plans.mmfed3_hide.devices import Site
+from lichen_lab.demo.plans.mmfed3_hide.devices import DemoSite
 from lichen_lab.simulation.data.sets import small_graphs
 from models.knowledge_graph.data import partition
-from models.knowledge_graph.data.files import Features, Triple, write_features, write_triples
+from models.knowledge_graph.data.files import FeatureTable, Triple, write_features, write_triples
 from models.knowledge_graph.data.graph import Graph, IntArray
 from protocol.errors import Misconfigured, Refused, Transient
 
@@ -23,7 +23,7 @@ _SPLIT, _MASK = range(2)
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class GraphPart:
     """One site's part of the graph, by name.
 
     Attributes:
@@ -37,7 +37,7 @@ class Part:
     now: tuple[Triple, ...]
     later: tuple[Triple, ...]
     held_out: tuple[Triple, ...]
-    text: Features
+    text: FeatureTable
     entities: tuple[int, int]
 
 
@@ -58,7 +58,7 @@ def umls() -> Graph:
     return small_graphs.load("umls", devices.TEXT_WIDTH).graph
 
 
-def part(graph: Graph, site: Site, seed: int) -> Part:
+def part(graph: Graph, site: DemoSite, seed: int) -> GraphPart:
     """A site's part: the facts of its relations; half of them held out, half of the texts missing."""
     number = [one.name for one in devices.SITES].index(site.name)
     relation_R = np.sort([graph.relations.index(name) for name in site.relations])
@@ -72,11 +72,11 @@ def part(graph: Graph, site: Site, seed: int) -> Part:
     known, relations = _entities(told), {relation for _, relation, _ in told}
     held_out = tuple(one for one in _named(own, held_N3) if {one[0], one[2]} <= known and one[1] in relations)
     rows = np.flatnonzero(has_EM[:, 0]).tolist()
-    return Part(
+    return GraphPart(
         now=now,
         later=tuple(one for one in told if one not in {*now}),
         held_out=held_out,
-        text=Features(tuple(own.entities[e] for e in rows), own.features[devices.TEXT][rows]),
+        text=FeatureTable(tuple(own.entities[e] for e in rows), own.features[devices.TEXT][rows]),
         entities=(len(_entities(now)), len(known)),
     )
 
@@ -92,7 +92,7 @@ def _named(graph: Graph, triples_N3: IntArray) -> tuple[Triple, ...]:
     )
 
 
-def write(folder: Path, own: Part) -> None:
+def write(folder: Path, own: GraphPart) -> None:
     """The files that a gateway reads at the start."""
     folder.mkdir(parents=True, exist_ok=True)
     write_triples(folder / devices.TRIPLES, own.now)
@@ -105,7 +105,7 @@ def append(folder: Path, facts: tuple[Triple, ...]) -> None:
         file.writelines("\t".join(fact) + "\n" for fact in facts)
 
 
-def questions(own: Part, count: int, first: tuple[tuple[str, str], ...] = ()) -> list[tuple[str, str]]:
+def questions(own: GraphPart, count: int, first: tuple[tuple[str, str], ...] = ()) -> list[tuple[str, str]]:
     """Heads and relations with held-out tails: what a gateway is asked; the rarest relations first.
 
     Args:

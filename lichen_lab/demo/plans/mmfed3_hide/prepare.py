@@ -10,23 +10,23 @@ from lichen_lab.demo.core.prepare import begin, configured
 from lichen_lab.demo.core.scenario import Layout, Options
 from lichen_lab.demo.plans.mmfed3_hide import devices as cast
 from lichen_lab.demo.plans.mmfed3_hide import parts
-from lichen_lab.demo.plans.mmfed3_hide.devices import Site
-from lichen_lab.demo.plans.mmfed3_hide.parts import Part
-from lichen_lab.demo.plans.mmfed3_hide.results import Answer, Gateway, GraphStory
+from lichen_lab.demo.plans.mmfed3_hide.devices import DemoSite
+from lichen_lab.demo.plans.mmfed3_hide.parts import GraphPart
+from lichen_lab.demo.plans.mmfed3_hide.results import Gateway, GraphStory, ObserverAnswer
 from models.knowledge_graph.data.graph import Graph
 
 
 @dataclass(frozen=True)
-class Stage(scenario.Stage[GraphStory]):
+class GraphStage(scenario.PreparedDemo[GraphStory]):
     """All that is ready before the first process starts."""
 
     graph: Graph = field(kw_only=True)
-    parts: dict[str, Part] = field(kw_only=True)
+    parts: dict[str, GraphPart] = field(kw_only=True)
     waiting: dict[str, str] = field(default_factory=dict)
     """As ``people``, of sites that join later."""
 
 
-def prepare(options: Options, version: str) -> Stage:
+def prepare(options: Options, version: str) -> GraphStage:
     """Write everything that the processes read.
 
     Raises:
@@ -41,7 +41,7 @@ def prepare(options: Options, version: str) -> Stage:
         parts.write(cast.folder(layout, site.name), dealt[site.name])
         asked = parts.questions(dealt[site.name], cast.QUESTIONS, site.first)
         parts.write_questions(questions_file(layout, site.name), asked)
-    stage = Stage(
+    stage = GraphStage(
         layout=layout,
         task=task,
         story=told(graph, dealt, options, version),
@@ -102,14 +102,14 @@ def coordinator_config(layout: Layout, rounds: int) -> dict[str, Any]:
     return table
 
 
-def told(graph: Graph, dealt: dict[str, Part], options: Options, version: str) -> GraphStory:
+def told(graph: Graph, dealt: dict[str, GraphPart], options: Options, version: str) -> GraphStory:
     """The story before anything happened."""
     story = GraphStory(entities=len(graph.entities), chaos=options.chaos, version=version)
     story.gateways = [_gateway(site, dealt[site.name]) for site in cast.SITES]
     return story
 
 
-def _gateway(site: Site, own: Part) -> Gateway:
+def _gateway(site: DemoSite, own: GraphPart) -> Gateway:
     tails: dict[tuple[str, str], list[str]] = {}
     for head, relation, tail in own.held_out:
         tails.setdefault((head, relation), []).append(tail)
@@ -124,7 +124,7 @@ def _gateway(site: Site, own: Part) -> Gateway:
         later=len(own.later),
         late=site.late,
         answers=[
-            Answer(head, relation, tuple(tails[head, relation]))
+            ObserverAnswer(head, relation, tuple(tails[head, relation]))
             for head, relation in parts.questions(own, cast.QUESTIONS, site.first)
         ],
     )

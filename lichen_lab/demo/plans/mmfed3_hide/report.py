@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from lichen_lab.demo.page import Page
+from lichen_lab.demo.page import DemoPage
 from lichen_lab.demo.plans.mmfed3_hide import plots
 from lichen_lab.demo.plans.mmfed3_hide.collect_results import SHOWN
 from lichen_lab.demo.plans.mmfed3_hide.devices import JUDGE_SHARE, TEXT_SHARE, TOP_K
@@ -36,4 +36,4 @@ def given(story: GraphStory) -> Mapping[str, Any]:
     }
 
 
-PAGE: Final = Page("lichen_lab.demo.plans.mmfed3_hide", figures, given, {"words": words})
+PAGE: Final = DemoPage("lichen_lab.demo.plans.mmfed3_hide", figures, given, {"words": words})

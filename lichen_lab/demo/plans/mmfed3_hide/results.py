@@ -23,7 +23,7 @@ class Turn:
 
 
 @dataclass
-class Answer:
+class ObserverAnswer:
     """One question to a gateway; answers without those that it knows already, the best first."""
 
     head: str
@@ -74,7 +74,7 @@ class Gateway:
     """Round -> MRR of the same training without a fleet and without text, as in :attr:`Turn.mrr`."""
     scores: Scores | None = None
     scores_alone: Scores | None = None
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[ObserverAnswer] = field(default_factory=list)
     model: int | None = None
     """Version of the ONNX model that it runs at the end."""
     starts: int = 0

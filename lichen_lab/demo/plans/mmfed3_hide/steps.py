@@ -7,18 +7,18 @@ from typing import Any, Final
 
 from lichen_lab.demo.core import lichen_commands, side_jobs
 from lichen_lab.demo.core.broker_listener import looking_on
-from lichen_lab.demo.core.fleet import Fleet
+from lichen_lab.demo.core.fleet import DemoFleet
 from lichen_lab.demo.core.scenario import FLEET
 from lichen_lab.demo.plans.mmfed3_hide import collect_results, devices, leak_search, parts, prepare
 from lichen_lab.demo.plans.mmfed3_hide.leak_search import Searcher
-from lichen_lab.demo.plans.mmfed3_hide.prepare import Stage
+from lichen_lab.demo.plans.mmfed3_hide.prepare import GraphStage
 
 _DEPLOY_S: Final = 60.0
 _ASK_S: Final = 60.0
 _SAID: Final = 3
 
 
-async def live(fleet: Fleet[Stage]) -> None:
+async def live(fleet: DemoFleet[GraphStage]) -> None:
     """From the first process to the last."""
     story, seen = fleet.stage.story, Searcher(FLEET)
     async with fleet.running(), looking_on(fleet, seen):
@@ -37,7 +37,7 @@ async def live(fleet: Fleet[Stage]) -> None:
     story.missed = seen.missed
 
 
-def _over(fleet: Fleet[Stage], starting: asyncio.TaskGroup) -> bool:
+def _over(fleet: DemoFleet[GraphStage], starting: asyncio.TaskGroup) -> bool:
     """Whether the rounds are; on the way there, a site is told more, and the late one is started."""
     now, story = fleet.view.round, fleet.stage.story
     if now is None:
@@ -54,7 +54,7 @@ def _over(fleet: Fleet[Stage], starting: asyncio.TaskGroup) -> bool:
     return fleet.learned()
 
 
-def _may_grow(fleet: Fleet[Stage], version: int) -> bool:
+def _may_grow(fleet: DemoFleet[GraphStage], version: int) -> bool:
     """First the site shall have answered without: unless the rounds are nearly over before that."""
     rounds = fleet.options.rounds
     wanted = devices.grow_round(rounds)
@@ -62,7 +62,7 @@ def _may_grow(fleet: Fleet[Stage], version: int) -> bool:
     return version >= wanted and (answers.is_file() or version >= max(wanted + 1, rounds - 2))
 
 
-def _tell_more(fleet: Fleet[Stage]) -> None:
+def _tell_more(fleet: DemoFleet[GraphStage]) -> None:
     site = devices.growing()
     later = fleet.stage.parts[site.name].later
     parts.append(devices.folder(fleet.layout, site.name), later)
@@ -71,7 +71,7 @@ def _tell_more(fleet: Fleet[Stage]) -> None:
     )
 
 
-def _deployed(fleet: Fleet[Stage]) -> bool:
+def _deployed(fleet: DemoFleet[GraphStage]) -> bool:
     """Whether every gateway runs the bundle of the last version."""
     pointer = fleet.view.model
     if pointer is None or pointer.version != fleet.options.rounds:
@@ -81,7 +81,7 @@ def _deployed(fleet: Fleet[Stage]) -> bool:
     return running == [pointer.bundle.digest] * len(fleet.stage.people)
 
 
-async def _ask_again(fleet: Fleet[Stage]) -> None:
+async def _ask_again(fleet: DemoFleet[GraphStage]) -> None:
     """The same questions once more, now that all have learned."""
     layout, asked = fleet.layout, {}
     for gateway in fleet.stage.story.gateways:
@@ -109,7 +109,7 @@ def _append(path: Path, text: str) -> None:
         file.write(text)
 
 
-async def _ask_without_torch(fleet: Fleet[Stage]) -> None:
+async def _ask_without_torch(fleet: DemoFleet[GraphStage]) -> None:
     """One question by the command line of an environment that cannot train."""
     story, place = fleet.stage.story, fleet.place
     free = await asyncio.to_thread(place.torch_free)
@@ -137,14 +137,14 @@ async def _ask_without_torch(fleet: Fleet[Stage]) -> None:
     fleet.screen.say(f"{gateway.name}, asked by hand what {asked}, besides what it knows: {', '.join(new)}")
 
 
-def _tell_gateways(fleet: Fleet[Stage]) -> None:
+def _tell_gateways(fleet: DemoFleet[GraphStage]) -> None:
     for gateway in fleet.stage.story.gateways:
         if gateway.name in fleet.children:
             gateway.starts = fleet.children[gateway.name].starts
         gateway.model = fleet.view.model.version if fleet.view.model else None
 
 
-async def _judged(fleet: Fleet[Stage]) -> list[dict[str, Any]]:
+async def _judged(fleet: DemoFleet[GraphStage]) -> list[dict[str, Any]]:
     """Scores of every gateway and of each by itself."""
     stage, layout = fleet.stage, fleet.layout
     secret = await asyncio.to_thread(prepare.secret_file(layout).read_text)
@@ -168,7 +168,7 @@ async def _judged(fleet: Fleet[Stage]) -> list[dict[str, Any]]:
     return found
 
 
-def _search(fleet: Fleet[Stage], seen: Searcher) -> None:
+def _search(fleet: DemoFleet[GraphStage], seen: Searcher) -> None:
     """Look for what must not travel in all that did."""
     graph, layout = fleet.stage.graph, fleet.layout
     secret = bytes.fromhex(prepare.secret_file(layout).read_text())

@@ -7,7 +7,7 @@ from lichen_lab.demo.core.screen import summary
 from lichen_lab.demo.plans.qqr.checks import checks
 from lichen_lab.demo.plans.qqr.prepare import prepare
 from lichen_lab.demo.plans.qqr.results import Story
-from lichen_lab.demo.plans.qqr.simulated_seeds import FEDERATED, Summary, summarise
+from lichen_lab.demo.plans.qqr.simulated_seeds import FEDERATED, SeedSummary, summarise
 from lichen_lab.demo.plans.qqr.steps import live
 
 _COLUMNS = ("accuracy %", "± sd", "prototypes minus this", "± sd", "seeds")
@@ -20,7 +20,7 @@ def table(story: Story) -> Table | None:
     return summary(title, _COLUMNS, map(_cells, rows)) if rows else None
 
 
-def _cells(row: Summary) -> tuple[str, ...]:
+def _cells(row: SeedSummary) -> tuple[str, ...]:
     own = row.variant == FEDERATED
     return (
         row.variant,

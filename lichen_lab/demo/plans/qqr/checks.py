@@ -7,7 +7,7 @@ from lichen_lab.demo.core.results import Check
 from lichen_lab.demo.core.scenario import Options
 from lichen_lab.demo.plans.qqr import simulated_seeds
 from lichen_lab.demo.plans.qqr.results import Story
-from lichen_lab.demo.plans.qqr.simulated_seeds import ALONE, Summary, spread
+from lichen_lab.demo.plans.qqr.simulated_seeds import ALONE, SeedSummary, spread
 from lichen_lab.demo.rollout import checks as rollout
 
 PROTOTYPE_LIMIT_BYTES: Final = 2048
@@ -48,7 +48,7 @@ def _simulated(story: Story) -> list[Check]:
     ]
 
 
-def _margin(row: Summary) -> Check:
+def _margin(row: SeedSummary) -> Check:
     detail = f"{100 * row.margin:+.1f} ± {100 * row.margin_sd:.1f} points over {row.seeds} seeds"
     if not row.clear:
         detail += ", within the spread" if row.seeds > 1 else ": one seed shows no spread"

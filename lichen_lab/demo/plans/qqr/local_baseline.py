@@ -20,9 +20,9 @@ _MAX_WINDOWS: Final = 4096
 
 def stored(folder: Path, task: Task) -> WindowSet:
     """The labelled windows in an agent's store; the agent must not run."""
-    from edge_agent.windows.store import Store  # noqa: PLC0415 - only in the child
+    from edge_agent.windows.store import WindowStore  # noqa: PLC0415 - only in the child
 
-    store = Store(folder, task, _STORE_BYTES)
+    store = WindowStore(folder, task, _STORE_BYTES)
     try:
         return store.recent(_MAX_WINDOWS)
     finally:

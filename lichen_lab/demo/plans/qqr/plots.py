@@ -6,7 +6,7 @@ import numpy as np
 
 from lichen_lab.demo.figures import heat
 from lichen_lab.demo.plans.qqr.results import Story
-from lichen_lab.demo.plans.qqr.simulated_seeds import FEDERATED, Line, spread
+from lichen_lab.demo.plans.qqr.simulated_seeds import FEDERATED, SeedLine, spread
 from lichen_lab.simulation.reporting import style
 
 _PERCENT = 100.0
@@ -70,7 +70,7 @@ def coverage(story: Story) -> str:
     return style.svg(made, "coverage")
 
 
-def study(lines: Sequence[Line]) -> str:
+def study(lines: Sequence[SeedLine]) -> str:
     """Each variant's seeds as dots, joined with the fleet's by seed, and the mean as a bar."""
     variants = list(dict.fromkeys(line.variant for line in lines))
     made, (axes,) = style.figure(7.4, 0.9 + 0.5 * len(variants))

@@ -4,7 +4,7 @@ import json
 
 from lichen_lab.demo.core.prepare import begin, configured, labelled
 from lichen_lab.demo.core.results import DeviceStory
-from lichen_lab.demo.core.scenario import Options, Stage, agent_config
+from lichen_lab.demo.core.scenario import Options, PreparedDemo, agent_config
 from lichen_lab.demo.plans.qqr.results import Story
 from lichen_lab.demo.rollout import devices as cast
 from lichen_lab.demo.rollout.results import RolloutStory, Watcher
@@ -16,7 +16,7 @@ from protocol.errors import Misconfigured
 from protocol.tasks.task import Task
 
 
-def prepare(options: Options, version: str) -> Stage[Story]:
+def prepare(options: Options, version: str) -> PreparedDemo[Story]:
     """Write everything that the processes read.
 
     Raises:
@@ -50,7 +50,7 @@ def prepare(options: Options, version: str) -> Stage[Story]:
         lengths[watch.name] = watched.seconds
     injected = {device.name: device.injected for device in story.devices}
     (layout.root / "faults.json").write_text(json.dumps(injected, indent=1))
-    stage = Stage(
+    stage = PreparedDemo(
         layout=layout,
         task=task,
         story=story,

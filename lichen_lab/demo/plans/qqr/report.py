@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from lichen_lab.demo.figures import confused, of_windows, sensors
-from lichen_lab.demo.page import Page
+from lichen_lab.demo.page import DemoPage
 from lichen_lab.demo.plans.qqr import plots
 from lichen_lab.demo.plans.qqr.results import Story
 from lichen_lab.demo.plans.qqr.simulated_seeds import spread, summarise
@@ -38,4 +38,4 @@ def given(story: Story) -> Mapping[str, Any]:
     }
 
 
-PAGE: Final = Page("lichen_lab.simulation.reporting", figures, given, parts=rollout.PARTS)
+PAGE: Final = DemoPage("lichen_lab.simulation.reporting", figures, given, parts=rollout.PARTS)

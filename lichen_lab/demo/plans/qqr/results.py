@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from lichen_lab.demo.core.results import DeviceStory, WindowResults
-from lichen_lab.demo.plans.qqr.simulated_seeds import Line
+from lichen_lab.demo.plans.qqr.simulated_seeds import SeedLine
 from lichen_lab.demo.rollout.results import RolloutStory
 
 
@@ -36,7 +36,7 @@ class Story(WindowResults):
 
     devices: list[DeviceStory] = field(default_factory=list)
     rollout: RolloutStory | None = None
-    study: list[Line] = field(default_factory=list)
+    study: list[SeedLine] = field(default_factory=list)
     sizes: Sizes | None = None
 
     @property

@@ -19,7 +19,7 @@ VARIANTS: Final[Mapping[str, Mapping[str, Any]]] = {FEDERATED: {}, **spar_fleet.
 
 
 @dataclass(frozen=True)
-class Line:
+class SeedLine:
     """One run: the accuracy on unseen people."""
 
     seed: int
@@ -29,7 +29,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Summary:
+class SeedSummary:
     """One variant over the seeds, and how far the fleet with prototypes is above it, seed by seed.
 
     Accuracies and margins are shares, not percent; ``sd`` is the sample's (n - 1), 0 for one seed.
@@ -54,7 +54,7 @@ def spread(values: Iterable[float]) -> tuple[float, float]:
     return statistics.fmean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else 0.0
 
 
-def summarise(lines: Iterable[Line]) -> list[Summary]:
+def summarise(lines: Iterable[SeedLine]) -> list[SeedSummary]:
     """The table: one row a variant. Margins are paired, over the seeds that both have finished."""
     by_variant: dict[str, dict[int, float]] = {}
     for line in lines:
@@ -68,13 +68,13 @@ def summarise(lines: Iterable[Line]) -> list[Summary]:
             continue
         mean, sd = spread(theirs.values())
         margin, margin_sd = spread(ours[seed] - theirs[seed] for seed in shared)
-        rows.append(Summary(variant, mean, sd, margin, margin_sd, len(theirs)))
+        rows.append(SeedSummary(variant, mean, sd, margin, margin_sd, len(theirs)))
     return rows
 
 
-def read(path: Path) -> list[Line]:
+def read(path: Path) -> list[SeedLine]:
     """The lines so far; a half-written last one is left for later."""
-    return [Line(**row) for row in lines(path)]
+    return [SeedLine(**row) for row in lines(path)]
 
 
 def results(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -94,10 +94,10 @@ def results(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             chosen = spar_fleet.task(rounds, config=config, seed=seed)
             history = simulate(chosen, devices, test, seed, rounds=rounds, evaluate_every=rounds)
             reached = history.rounds[-1].metrics["accuracy"]
-            yield vars(Line(seed, variant, reached, history.seconds))
+            yield vars(SeedLine(seed, variant, reached, history.seconds))
         single = alone(spar_fleet.task(rounds, seed=seed), devices, test, seed, rounds=rounds)
         mean, _ = spread(e.metrics["accuracy"] for e in single.values())
-        yield vars(Line(seed, ALONE, mean, 0.0))
+        yield vars(SeedLine(seed, ALONE, mean, 0.0))
 
 
 if __name__ == "__main__":

@@ -4,9 +4,9 @@ import asyncio
 from typing import Any, Final
 
 from lichen_lab.demo.core import lichen_commands, side_jobs
-from lichen_lab.demo.core.fleet import Fleet
+from lichen_lab.demo.core.fleet import DemoFleet
 from lichen_lab.demo.core.results import ObserverStory, take_devices
-from lichen_lab.demo.core.scenario import Stage
+from lichen_lab.demo.core.scenario import PreparedDemo
 from lichen_lab.demo.plans.qqr import simulated_seeds
 from lichen_lab.demo.plans.qqr.results import Sizes, Story
 from lichen_lab.demo.rollout.live_predictions import hear
@@ -19,7 +19,7 @@ _STUDIES: Final = 3
 """Processes that simulate, side by side."""
 
 
-async def live(fleet: Fleet[Stage[Story]]) -> None:
+async def live(fleet: DemoFleet[PreparedDemo[Story]]) -> None:
     """From the first process to the last."""
     story = fleet.stage.story
     async with fleet.running():
@@ -41,7 +41,7 @@ async def live(fleet: Fleet[Stage[Story]]) -> None:
         story.study = await _finish_study(fleet)
 
 
-async def _roll_out(fleet: Fleet[Stage[Story]], story: Story) -> ObserverStory | None:
+async def _roll_out(fleet: DemoFleet[PreparedDemo[Story]], story: Story) -> ObserverStory | None:
     """The last act; then what the canary says with the version that it kept."""
     if story.rollout is None:
         return None
@@ -55,7 +55,7 @@ async def _roll_out(fleet: Fleet[Stage[Story]], story: Story) -> ObserverStory |
         act.read()
 
 
-async def _start_study(fleet: Fleet[Stage[Story]]) -> None:
+async def _start_study(fleet: DemoFleet[PreparedDemo[Story]]) -> None:
     """Begin to simulate the seeds and variants: some processes, that idle processors take from each other."""
     first = fleet.options.seed + 1
     seeds = range(first, first + fleet.options.study_seeds)
@@ -69,13 +69,13 @@ async def _start_study(fleet: Fleet[Stage[Story]]) -> None:
         await fleet.start_beside(name, simulated_seeds.__name__, job)
 
 
-def _study_lines(fleet: Fleet[Stage[Story]]) -> list[simulated_seeds.Line]:
+def _study_lines(fleet: DemoFleet[PreparedDemo[Story]]) -> list[simulated_seeds.SeedLine]:
     """What the simulations have found so far."""
     files = sorted(fleet.layout.root.glob(_STUDY.format("*.jsonl")))
     return sorted((line for file in files for line in simulated_seeds.read(file)), key=lambda line: line.seed)
 
 
-async def _finish_study(fleet: Fleet[Stage[Story]]) -> list[simulated_seeds.Line]:
+async def _finish_study(fleet: DemoFleet[PreparedDemo[Story]]) -> list[simulated_seeds.SeedLine]:
     """Wait for the simulated fleets; an empty list where there are none."""
     for name, child in list(fleet.children.items()):
         if name.startswith(_STUDY.format("")):
@@ -83,13 +83,13 @@ async def _finish_study(fleet: Fleet[Stage[Story]]) -> list[simulated_seeds.Line
     return _study_lines(fleet)
 
 
-def _progress(fleet: Fleet[Stage[Story]]) -> str:
+def _progress(fleet: DemoFleet[PreparedDemo[Story]]) -> str:
     finished = len(_study_lines(fleet))
     total = fleet.options.study_seeds * (len(simulated_seeds.VARIANTS) + 1)
     return f"study beside it, at low priority: {finished}/{total} simulated fleets"
 
 
-async def _judge(fleet: Fleet[Stage[Story]], story: Story) -> None:
+async def _judge(fleet: DemoFleet[PreparedDemo[Story]], story: Story) -> None:
     """See what each training device reaches alone with the windows in its own store."""
     job = {
         "task": fleet.stage.task.model_dump(mode="json"),

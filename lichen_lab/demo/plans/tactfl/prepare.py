@@ -11,7 +11,7 @@ from lichen_lab.demo.core.results import DeviceStory
 from lichen_lab.demo.core.scenario import (
     Layout,
     Options,
-    Stage,
+    PreparedDemo,
     agent_config,
     coordinator_config,
     observer_config,
@@ -26,7 +26,7 @@ from models.data import window_set
 from protocol.tasks.task import Task
 
 
-def prepare(options: Options, version: str) -> Stage[UnlabelledStory]:
+def prepare(options: Options, version: str) -> PreparedDemo[UnlabelledStory]:
     """Write everything that the processes read.
 
     Raises:
@@ -43,7 +43,7 @@ def prepare(options: Options, version: str) -> Stage[UnlabelledStory]:
     watched = spar_fleet.observed(series, options.seed)
     spar.save(layout.recording(spar_fleet.OBSERVER), watched.recorded)
     lengths[spar_fleet.OBSERVER] = watched.seconds
-    stage = Stage(
+    stage = PreparedDemo(
         layout=layout,
         task=task,
         story=story,

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from lichen_lab.demo.plans.tactfl import devices
 from lichen_lab.demo.plans.tactfl.devices import Watch
 from lichen_lab.simulation.data import spar_fleet
-from lichen_lab.simulation.data.sensor_faults import Fault, inject, plan_faults
+from lichen_lab.simulation.data.sensor_faults import SensorFault, inject, plan_faults
 from lichen_lab.simulation.data.sets import spar
 from models.contract import WindowSet
 from models.data import window_set
@@ -25,11 +25,11 @@ def whole(series: Sequence[spar.Series], person: int, seed: int) -> spar.Recordi
     return spar.recording(own, seed=seed * _PAIR + person)
 
 
-def faults(recorded: spar.Recording, watch: Watch, seed: int) -> list[Fault]:
+def faults(recorded: spar.Recording, watch: Watch, seed: int) -> list[SensorFault]:
     """What goes wrong on a device, and when."""
     if watch.broken:
         end = spar.seconds(recorded)
-        return [Fault("noise", name, 0.0, end, "broken", devices.BROKEN_DB) for name in watch.sensors]
+        return [SensorFault("noise", name, 0.0, end, "broken", devices.BROKEN_DB) for name in watch.sensors]
     return [] if watch.faults is None else plan_faults(recorded, watch.faults, seed * _PAIR + watch.person)
 
 

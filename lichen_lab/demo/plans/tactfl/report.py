@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from lichen_lab.demo.figures import confused, of_windows, sensors
-from lichen_lab.demo.page import Page
+from lichen_lab.demo.page import DemoPage
 from lichen_lab.demo.plans.tactfl import plots
 from lichen_lab.demo.plans.tactfl.comparison import PATIENCE
 from lichen_lab.demo.plans.tactfl.results import UnlabelledStory
@@ -30,4 +30,4 @@ def given(story: UnlabelledStory) -> Mapping[str, Any]:
     return {"confused": confused(story), "last": last, "patience": PATIENCE}
 
 
-PAGE: Final = Page("lichen_lab.demo.plans.tactfl", figures, given, {"short": plots.short})
+PAGE: Final = DemoPage("lichen_lab.demo.plans.tactfl", figures, given, {"short": plots.short})

@@ -4,10 +4,10 @@ import asyncio
 from typing import Any, Final
 
 from lichen_lab.demo.core import lichen_commands, side_jobs
-from lichen_lab.demo.core.fleet import Fleet
+from lichen_lab.demo.core.fleet import DemoFleet
 from lichen_lab.demo.core.observer import observe
 from lichen_lab.demo.core.results import take_devices
-from lichen_lab.demo.core.scenario import Stage
+from lichen_lab.demo.core.scenario import PreparedDemo
 from lichen_lab.demo.plans.tactfl import collect_results, devices
 from lichen_lab.demo.plans.tactfl.prepare import labelled_file
 from lichen_lab.demo.plans.tactfl.results import UnlabelledStory
@@ -16,7 +16,7 @@ SEEDS: Final = 3
 """Initial models that the rivals begin with."""
 
 
-async def live(fleet: Fleet[Stage[UnlabelledStory]]) -> None:
+async def live(fleet: DemoFleet[PreparedDemo[UnlabelledStory]]) -> None:
     """From the first process to the last."""
     story = fleet.stage.story
     async with fleet.running():
@@ -35,7 +35,7 @@ async def live(fleet: Fleet[Stage[UnlabelledStory]]) -> None:
         story.observer = observing.result()
 
 
-async def _look_back(fleet: Fleet[Stage[UnlabelledStory]]) -> None:
+async def _look_back(fleet: DemoFleet[PreparedDemo[UnlabelledStory]]) -> None:
     """Read the coordinator's history, end the training agents, and train the rivals."""
     story = fleet.stage.story
     history = await lichen_commands.history(fleet)
@@ -50,7 +50,7 @@ async def _look_back(fleet: Fleet[Stage[UnlabelledStory]]) -> None:
     fleet.screen.say("what the labelled windows give without a fleet is known")
 
 
-async def _rivals(fleet: Fleet[Stage[UnlabelledStory]]) -> list[dict[str, Any]]:
+async def _rivals(fleet: DemoFleet[PreparedDemo[UnlabelledStory]]) -> list[dict[str, Any]]:
     """Train and judge them."""
     job = {
         "task": fleet.stage.task.model_dump(mode="json"),

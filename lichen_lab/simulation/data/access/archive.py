@@ -31,7 +31,7 @@ _KINDS: Final = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 _NOT_SHOWN: Final = 24
 
 
-class Source(Protocol):
+class ArchiveSource(Protocol):
     """Where the files are; names are paths below the data set's own folder, with ``/``."""
 
     @property
@@ -50,7 +50,7 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True)
-class Folder:
+class ArchiveFolder:
     """An unpacked data set."""
 
     path: Path
@@ -61,12 +61,12 @@ class Folder:
         return str(self.path)
 
     def has(self, name: str) -> bool:
-        """See :class:`Source`."""
+        """See :class:`ArchiveSource`."""
         return (self.path / name).is_file()
 
     @contextmanager
     def open(self, name: str) -> Iterator[IO[bytes]]:
-        """See :class:`Source`."""
+        """See :class:`ArchiveSource`."""
         if not self.has(name):
             raise Refused(Reason.MALFORMED, f"{self.where}: {name} is not in it")
         _bound(f"{self.where}/{name}", (self.path / name).stat().st_size, MAX_FILE)
@@ -100,12 +100,12 @@ class Archive:
             )
 
     def has(self, name: str) -> bool:
-        """See :class:`Source`."""
+        """See :class:`ArchiveSource`."""
         return bool(self._entries(name))
 
     @contextmanager
     def open(self, name: str) -> Iterator[IO[bytes]]:
-        """See :class:`Source`."""
+        """See :class:`ArchiveSource`."""
         found = self._entries(name)
         if len(found) != 1:
             words = "is not in it" if not found else f"is in it {len(found)} times"
@@ -149,7 +149,7 @@ class Archive:
 
 
 @contextmanager
-def opened(path: Path, scratch: Path, own: str, sample: str) -> Iterator[Source]:
+def opened(path: Path, scratch: Path, own: str, sample: str) -> Iterator[ArchiveSource]:
     """The files of a data set.
 
     Args:
@@ -165,7 +165,7 @@ def opened(path: Path, scratch: Path, own: str, sample: str) -> Iterator[Source]
     """
     for folder in (path, path / own):
         if (folder / sample).is_file():
-            yield Folder(folder)
+            yield ArchiveFolder(folder)
             return
     file_path = path / f"{own}{_ZIP}" if path.is_dir() else path
     if not file_path.is_file():
@@ -180,7 +180,9 @@ def opened(path: Path, scratch: Path, own: str, sample: str) -> Iterator[Source]
 
 
 @contextmanager
-def within(file: IO[bytes], where: str, scratch: Path, sample: str, depth: int = 0) -> Iterator[Source]:
+def within(
+    file: IO[bytes], where: str, scratch: Path, sample: str, depth: int = 0
+) -> Iterator[ArchiveSource]:
     """The files of a data set in an open archive or in one within it; see :func:`opened`."""
     archive = Archive(file, where)
     if archive.has(sample):

@@ -27,7 +27,7 @@ _MAX_DIGITS: Final = 18
 
 
 @dataclass(frozen=True)
-class Limits:
+class DownloadLimits:
     """How patient a transfer is.
 
     Attributes:
@@ -51,7 +51,9 @@ class _Cut(Exception):  # noqa: N818 - what happened to the transfer
     """Another attempt may do better."""
 
 
-def download(url: str, into: IO[bytes], limits: Limits, progress: Progress = lambda _got, _all: None) -> int:
+def download(
+    url: str, into: IO[bytes], limits: DownloadLimits, progress: Progress = lambda _got, _all: None
+) -> int:
     """Write the file at ``url`` into an empty file.
 
     Args:
@@ -90,7 +92,7 @@ class _Transfer:
 
     url: str
     into: IO[bytes]
-    limits: Limits
+    limits: DownloadLimits
     progress: Progress
     got: int = 0
     total: int | None = None

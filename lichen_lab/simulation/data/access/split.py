@@ -13,7 +13,7 @@ Part = Literal["train", "test"]
 
 
 @dataclass(frozen=True)
-class Split:
+class DataSplit:
     """Windows and the person each was recorded from.
 
     Attributes:
@@ -27,11 +27,11 @@ class Split:
     def __len__(self) -> int:
         return len(self.person_B)
 
-    def select(self, index: ArrayLike) -> "Split":
+    def select(self, index: ArrayLike) -> "DataSplit":
         """The windows at these places (indices or a boolean mask), copied."""
         at = np.asarray(index)
-        return Split(select_windows(self.windows, at), self.person_B[at])
+        return DataSplit(select_windows(self.windows, at), self.person_B[at])
 
-    def of_person(self, *people: int) -> "Split":
+    def of_person(self, *people: int) -> "DataSplit":
         """The windows of these people."""
         return self.select(np.isin(self.person_B, people))

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lichen_lab.simulation.data.access import idx, locations, log_mel
-from lichen_lab.simulation.data.access.split import Part, Split
+from lichen_lab.simulation.data.access.split import DataSplit, Part
 from lichen_lab.simulation.data.sets import fsdd
 from models.contract import WindowSet
 from protocol.errors import Misconfigured
@@ -44,7 +44,7 @@ _PREFIX: Final[Mapping[Part, str]] = {"train": "train", "test": "t10k"}
 FILES: Final = ("images-idx3-ubyte", "labels-idx1-ubyte")
 
 
-def load(part: Part, seed: int = 0, limit: int | None = None) -> Split:
+def load(part: Part, seed: int = 0, limit: int | None = None) -> DataSplit:
     """Pairs in MNIST's order; ``person_B`` is the speaker.
 
     Args:
@@ -74,7 +74,7 @@ def load(part: Part, seed: int = 0, limit: int | None = None) -> Split:
         quality_BM=np.ones((len(digit_B), len(MODALITIES)), np.float32),
         y_B=digit_B,
     )
-    return Split(windows, sounds.speaker[partner_B])
+    return DataSplit(windows, sounds.speaker[partner_B])
 
 
 def images(part: Part, folder: str = FOLDER) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:

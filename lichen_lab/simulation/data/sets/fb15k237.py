@@ -26,7 +26,7 @@ from lichen_lab.simulation.data.access.graph_set import GraphSet
 from models.contract import FloatArray
 from models.knowledge_graph.data.graph import BoolArray, Graph, IntArray
 from models.knowledge_graph.data.name_normalization import words_of
-from models.knowledge_graph.data.text_features import Encoder
+from models.knowledge_graph.data.text_features import TextEncoder
 from models.tensors import read_arrays
 from protocol.errors import Misconfigured
 
@@ -122,7 +122,7 @@ def _encoded(texts: list[str], width: int) -> FloatArray:
     return kept(
         f"graph-text-1-{width}-{digest}",
         (len(texts), width),
-        lambda: Encoder.fit(texts, width).encode(texts),
+        lambda: TextEncoder.fit(texts, width).encode(texts),
     )
 
 

@@ -38,7 +38,7 @@ _SCALES: Final = ("acc_lsb_g", "gyro_lsb_rad_s")
 
 
 @dataclass(frozen=True)
-class Session:
+class HaptSession:
     """One recording of one person.
 
     Attributes:
@@ -53,7 +53,7 @@ class Session:
     recorded: Recording
 
 
-def sessions(*people: int, transitions: bool = True) -> tuple[Session, ...]:
+def sessions(*people: int, transitions: bool = True) -> tuple[HaptSession, ...]:
     """The recordings of these people (none named: of all), in the file's order.
 
     Args:
@@ -79,7 +79,7 @@ def sessions(*people: int, transitions: bool = True) -> tuple[Session, ...]:
                 _scaled(arrays["gyro"][at], arrays["gyro_lsb_rad_s"]),
                 label_N[at],
             )
-            found.append(Session(person, number, recorded))
+            found.append(HaptSession(person, number, recorded))
     return tuple(found)
 
 

@@ -25,7 +25,7 @@ from lichen_lab.simulation.data.access.graph_set import GraphSet
 from models.knowledge_graph.data.files import Triple
 from models.knowledge_graph.data.graph import Graph
 from models.knowledge_graph.data.merging import empty, merge
-from models.knowledge_graph.data.text_features import Encoder
+from models.knowledge_graph.data.text_features import TextEncoder
 from protocol.errors import Misconfigured, Reason, Refused, Transient
 from runtime.storage.files import write_atomic
 
@@ -70,7 +70,7 @@ def load(name: Name, text_width: int = 32) -> GraphSet:
         raise Misconfigured(f"{name}: {counts.duplicates} facts are in it twice")
     titles = tuple(entity.replace("_", " ") for entity in graph.entities)
     if name in _WITH_WORDS:
-        text_EF = Encoder.fit(titles, text_width).encode(titles)
+        text_EF = TextEncoder.fit(titles, text_width).encode(titles)
         graph = Graph(
             graph.entities,
             graph.relations,

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lichen_lab.simulation.data.access import locations
-from lichen_lab.simulation.data.access.split import Part, Split
+from lichen_lab.simulation.data.access.split import DataSplit, Part
 from lichen_lab.simulation.data.sets import spar
 from models.contract import WindowSet
 from models.tensors import read_arrays
@@ -30,7 +30,7 @@ _CHANNELS: Final = 6
 _PER_SERIES: Final = ("subject", "side", "y", "start", "length")
 
 
-def load(part: Part, seed: int = 0) -> Split:
+def load(part: Part, seed: int = 0) -> DataSplit:
     """Windows of 2.56 s, half overlapping, none over the end of a series; all arms as if one arm.
 
     Args:
@@ -50,7 +50,7 @@ def people(part: Part, seed: int = 0) -> tuple[int, ...]:
     return tuple(sorted(dealt[-TEST_PEOPLE:] if part == "test" else dealt[:-TEST_PEOPLE]))
 
 
-def cut(series: Sequence[spar.Series]) -> Split:
+def cut(series: Sequence[spar.Series]) -> DataSplit:
     """Every window of ``SAMPLES`` at ``STRIDE`` of these series, in their order."""
     starts = [range(0, len(one.values) - SAMPLES + 1, STRIDE) for one in series]
     parts = [
@@ -64,7 +64,7 @@ def cut(series: Sequence[spar.Series]) -> Split:
         quality_BM=np.ones((len(x_BCT), 2), np.float32),
         y_B=np.repeat(np.array([one.label for one in series], np.int64), counts),
     )
-    return Split(windows, np.repeat(np.array([one.person for one in series], np.int64), counts))
+    return DataSplit(windows, np.repeat(np.array([one.person for one in series], np.int64), counts))
 
 
 def series() -> tuple[spar.Series, ...]:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lichen_lab.simulation.data.access import locations
-from lichen_lab.simulation.data.access.split import Part, Split
+from lichen_lab.simulation.data.access.split import DataSplit, Part
 from models.contract import WindowSet
 from models.tensors import read_arrays
 from protocol.errors import Misconfigured
@@ -52,7 +52,7 @@ def packed(part: Part) -> Path:
     return locations.file(FOLDER, file_name(part))
 
 
-def load(part: Part, acceleration: Literal["total", "body"] = "total") -> Split:
+def load(part: Part, acceleration: Literal["total", "body"] = "total") -> DataSplit:
     """The windows of the official training or test people.
 
     Args:
@@ -77,7 +77,7 @@ def load(part: Part, acceleration: Literal["total", "body"] = "total") -> Split:
         quality_BM=np.ones((count, len(x)), np.float32),
         y_B=arrays["y"].astype(np.int64) - 1,
     )
-    return Split(windows, arrays["subject"].astype(np.int64))
+    return DataSplit(windows, arrays["subject"].astype(np.int64))
 
 
 def check(arrays: Mapping[str, NDArray[Any]], where: str) -> None:

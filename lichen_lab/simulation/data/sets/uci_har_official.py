@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from lichen_lab.simulation.data.access.archive import Source
+from lichen_lab.simulation.data.access.archive import ArchiveSource
 from lichen_lab.simulation.data.access.split import Part
 from lichen_lab.simulation.data.sets import uci_har
 from lichen_lab.simulation.data.sets.uci_har_digests import PARTS
@@ -25,7 +25,7 @@ MAX_ROWS: Final = 20_000
 Step = Callable[[int], None]
 
 
-def read(source: Source, step: Step = lambda _done: None) -> dict[Part, dict[str, NDArray[Any]]]:
+def read(source: ArchiveSource, step: Step = lambda _done: None) -> dict[Part, dict[str, NDArray[Any]]]:
     """Both parts: ``x`` (B, 9, 128) float32, ``y`` and ``subject`` (B,) int8, rows in the official order.
 
     Args:
@@ -58,14 +58,14 @@ def name_of(part: Part, channel: str) -> str:
     return f"{part}/Inertial Signals/{channel}_{part}.txt"
 
 
-def _integers(source: Source, name: str) -> NDArray[np.int8]:
+def _integers(source: ArchiveSource, name: str) -> NDArray[np.int8]:
     values_B = _table(source, name, None, 1)[:, 0]
     if not (np.abs(values_B) <= np.iinfo(np.int8).max).all() or (values_B != np.floor(values_B)).any():
         raise Refused(Reason.MALFORMED, f"{source.where}: {name}: not small integers, one a line")
     return values_B.astype(np.int8)
 
 
-def _table(source: Source, name: str, rows: int | None, columns: int) -> NDArray[np.float32]:
+def _table(source: ArchiveSource, name: str, rows: int | None, columns: int) -> NDArray[np.float32]:
     """Numbers in lines; as many lines as given, or at most ``MAX_ROWS``."""
     with source.open(name) as file, warnings.catch_warnings():
         warnings.simplefilter("error")  # numpy only warns of a file without numbers

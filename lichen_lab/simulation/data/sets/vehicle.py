@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lichen_lab.simulation.data.access import locations
-from lichen_lab.simulation.data.access.split import Split
+from lichen_lab.simulation.data.access.split import DataSplit
 from models.contract import WindowSet
 from models.tensors import read_arrays
 from protocol.errors import Misconfigured
@@ -34,7 +34,7 @@ MODALITIES: Final = tuple(
 )
 
 
-def load() -> Split:
+def load() -> DataSplit:
     """All samples in the packed order; ``person_B`` is the node.
 
     Returns:
@@ -54,7 +54,7 @@ def load() -> Split:
         quality_BM=np.ones((count, len(MODALITIES)), np.float32),
         y_B=(arrays["y"] > 0).astype(np.int64),
     )
-    return Split(windows, arrays["node"].astype(np.int64))
+    return DataSplit(windows, arrays["node"].astype(np.int64))
 
 
 def _check(arrays: Mapping[str, NDArray[Any]], where: str) -> None:

@@ -35,7 +35,7 @@ _CHANNELS: Final = {"acc": 2, "temp": 1}
 class WatchedSpool(Spool):
     """The agent's, and the truth is told which frames enter and leave it."""
 
-    def __init__(self, device: "Device", *where: Any, **options: Any) -> None:
+    def __init__(self, device: "DeviceNode", *where: Any, **options: Any) -> None:
         super().__init__(*where, **options)
         self._device = device
 
@@ -56,7 +56,9 @@ class WatchedSpool(Spool):
 class WatchedLink:
     """The agent's, and the truth is told which receipts come."""
 
-    def __init__(self, device: "Device", make_link: Callable[..., Any], *where: Any, **options: Any) -> None:
+    def __init__(
+        self, device: "DeviceNode", make_link: Callable[..., Any], *where: Any, **options: Any
+    ) -> None:
         self._device = device
         self._link = make_link(*where, **options)
 
@@ -74,7 +76,7 @@ class WatchedLink:
             yield message
 
 
-class Device(Node):
+class DeviceNode(Node):
     """A machine with the agent."""
 
     agent: Agent | None = None
@@ -142,7 +144,7 @@ class WatchedAnswers(AnswerQueue):
         super().put_nowait(item)
 
 
-class Headquarters(Node):
+class CoordinatorNode(Node):
     """The machine with the coordinator."""
 
     app: Coordinator | None = None

@@ -27,7 +27,7 @@ from lichen_lab.simulation.deterministic.machine.power_cut import (
     lose,
     mark_old,
 )
-from lichen_lab.simulation.deterministic.machine.process_life import LIFE, Life, PowerCut
+from lichen_lab.simulation.deterministic.machine.process_life import LIFE, PowerCut, ProcessLife
 from runtime.storage.disk import DISK, Disk
 
 __all__ = ["PowerCut", "SimDisk", "memory_folder", "start"]
@@ -50,7 +50,7 @@ class SimDisk(Disk):
     """
 
     def __init__(
-        self, root: Path, seed: int | str = 0, *, life: Life | None = None, honours_sync: bool = True
+        self, root: Path, seed: int | str = 0, *, life: ProcessLife | None = None, honours_sync: bool = True
     ) -> None:
         super().__init__()
         self.root = root
@@ -287,7 +287,7 @@ def memory_folder(prefix: str = "lichen-world-") -> "tempfile.TemporaryDirectory
 
 
 def start(
-    life: Life, disk: Disk, main: Callable[[], Coroutine[Any, Any, T]], *, name: str | None = None
+    life: ProcessLife, disk: Disk, main: Callable[[], Coroutine[Any, Any, T]], *, name: str | None = None
 ) -> "asyncio.Task[T]":
     """Begin a life: a task in which :data:`LIFE` and the disk are this life's. It is cancelled at its end."""
     context = copy_context()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from contextvars import Context
 from typing import Any, Final, SupportsIndex, TypeVar
 
-from lichen_lab.simulation.deterministic.machine.handles import Call, Task
+from lichen_lab.simulation.deterministic.machine.handles import Call, SimTask
 from lichen_lab.simulation.deterministic.machine.patched_time import virtual_time
 from lichen_lab.simulation.deterministic.machine.process_life import LIFE, PowerCut
 
@@ -101,7 +101,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._check_closed()  # type: ignore[attr-defined] # of BaseEventLoop
         self._tasks_made += 1
         number, life = self._tasks_made, LIFE.get() if context is None else context.get(LIFE)
-        task = Task(number, life, coro, loop=self, name=name or f"task-{number:06}", context=context)
+        task = SimTask(number, life, coro, loop=self, name=name or f"task-{number:06}", context=context)
         self._tasks.append(weakref.ref(task))
         return task
 
@@ -207,7 +207,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def _keep_fault(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error, task = context.get("exception"), context.get("task") or context.get("future")
-        of_the_dead = isinstance(task, Task) and task.life is not None and task.life.dead
+        of_the_dead = isinstance(task, SimTask) and task.life is not None and task.life.dead
         if not of_the_dead and not _is_cut(error):
             self.faults.append(error or RuntimeError(str(context.get("message"))))
 

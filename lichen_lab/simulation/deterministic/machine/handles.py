@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
 from typing import Any
 
-from lichen_lab.simulation.deterministic.machine.process_life import Life
+from lichen_lab.simulation.deterministic.machine.process_life import ProcessLife
 
 
 class Call(asyncio.TimerHandle):
@@ -29,10 +29,12 @@ class Call(asyncio.TimerHandle):
         self._callback = self._args = None
 
 
-class Task(asyncio.Task[Any]):
+class SimTask(asyncio.Task[Any]):
     """Knows whose it is; its place in a set is the same in each run."""
 
-    def __init__(self, number: int, life: Life | None, coro: Coroutine[Any, Any, Any], **how: Any) -> None:
+    def __init__(
+        self, number: int, life: ProcessLife | None, coro: Coroutine[Any, Any, Any], **how: Any
+    ) -> None:
         self.number = number  # first: the base class puts us into a set
         self.life = life
         super().__init__(coro, **how)

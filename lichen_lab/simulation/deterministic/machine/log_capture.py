@@ -13,7 +13,7 @@ _SHOWN: Final = 300
 
 
 @contextlib.contextmanager
-def quiet(note: Callable[[str], None], *, talk: bool) -> Iterator[None]:
+def capture_logs(note: Callable[[str], None], *, talk: bool) -> Iterator[None]:
     """Take over structlog for the length of a world.
 
     Args:

@@ -15,9 +15,9 @@ from typing import Any, Final, Protocol
 
 from lichen_lab.simulation.deterministic.machine.clock import NodeClock
 from lichen_lab.simulation.deterministic.machine.disk import SimDisk, start
-from lichen_lab.simulation.deterministic.machine.process_life import Life
+from lichen_lab.simulation.deterministic.machine.process_life import ProcessLife
 from lichen_lab.simulation.deterministic.scenario.coordinator_state import Violation
-from lichen_lab.simulation.deterministic.scenario.invariants import Truth
+from lichen_lab.simulation.deterministic.scenario.invariants import GroundTruth
 from lichen_lab.simulation.deterministic.scenario.scenario import Scenario
 from protocol.tasks.task import Task
 from runtime import exit_codes
@@ -34,7 +34,7 @@ class Surroundings(Protocol):
 
     scenario: Scenario
     task: Task
-    truth: Truth
+    truth: GroundTruth
     folder: Path
 
     def link_maker(self, node: "Node") -> Callable[..., Any]:
@@ -58,7 +58,7 @@ class Node(ABC):
         self.name = name
         self.loop = loop
         self.lives = 0
-        self.life = Life(name)
+        self.life = ProcessLife(name)
         self.life.dead = True
         self.disk: SimDisk
         self.clock: NodeClock
@@ -93,7 +93,7 @@ class Node(ABC):
         self.lives += 1
         self._moments += self.life.moments
         self.stopping, self._by_itself, self._down_s = False, False, 1.0
-        life = self.life = Life(self.name, self.lives)
+        life = self.life = ProcessLife(self.name, self.lives)
         self.disk = SimDisk(self._root, f"{self.world.scenario.seed} {self.name} {self.lives}", life=life)
         self.disk.trouble, self._troubled_life = self._trouble, bool(self._trouble)
         uptime = self.rng("uptime").uniform(0.0, 1e5)

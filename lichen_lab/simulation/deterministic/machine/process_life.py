@@ -17,7 +17,7 @@ class PowerCut(BaseException):
     """The process ends here: what runs now has no future. No error: nothing under test may catch it."""
 
 
-class Life:
+class ProcessLife:
     """See the module.
 
     Args:
@@ -85,5 +85,5 @@ class Life:
         self.on_end.append(cancel)
 
 
-LIFE: Final[ContextVar[Life | None]] = ContextVar("lichen_life", default=None)
+LIFE: Final[ContextVar[ProcessLife | None]] = ContextVar("lichen_life", default=None)
 """Whose code runs now; None: nobody's (the world itself)."""

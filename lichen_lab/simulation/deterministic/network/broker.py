@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
 from typing import Final
 
-from lichen_lab.simulation.deterministic.network.message_faults import Weather
+from lichen_lab.simulation.deterministic.network.message_faults import MessageFaults
 from lichen_lab.simulation.deterministic.network.session import (
+    BrokerSession,
     Line,
     Loss,
     Packet,
     SavedState,
-    Session,
     matches,
 )
 from runtime.mqtt.connection import Will
@@ -40,7 +40,7 @@ class SimBroker:
 
     def __init__(
         self,
-        weather: Weather,
+        weather: MessageFaults,
         *,
         max_queued: int = 1000,
         limits: Mapping[str, int] | None = None,
@@ -52,12 +52,12 @@ class SimBroker:
         self.limits = dict(limits or {})
         self.up = True
         self.retained: dict[str, bytes] = {}
-        self.sessions: dict[str, Session] = {}
+        self.sessions: dict[str, BrokerSession] = {}
         self.listener = listener
         self.blocked: dict[str, dict[str, float]] = {}
         """Client id -> direction (``up``, ``down``) -> until when nothing passes."""
         self._context = Context()  # the world's own callbacks belong to nobody's life
-        self._routes: dict[str, list[tuple[Session, int]]] = {}
+        self._routes: dict[str, list[tuple[BrokerSession, int]]] = {}
         self._saved = SavedState({}, {})
 
     def say(self, what: str, client_id: str, topic: str = "", payload: bytes = b"") -> None:
@@ -84,13 +84,13 @@ class SimBroker:
             session = None
         present = session is not None
         if session is None:
-            session = self.sessions[client_id] = Session(client_id)
+            session = self.sessions[client_id] = BrokerSession(client_id)
         session.connection, session.will, session.expiry_s = connection, will, expiry_s
         connection.session = session
         connection.accept(present=present)
         self._pump(session)
 
-    def subscribe(self, session: Session, filters: Sequence[tuple[str, int]]) -> None:
+    def subscribe(self, session: BrokerSession, filters: Sequence[tuple[str, int]]) -> None:
         """SUBSCRIBE came: retained messages follow, at every time."""
         wanted = session.filters | dict(filters)
         if session.filters != wanted:
@@ -121,7 +121,7 @@ class SimBroker:
             else:
                 self._give(session, Packet(topic, payload, min(packet.qos, granted)))
 
-    def _route(self, topic: str) -> list[tuple[Session, int]]:
+    def _route(self, topic: str) -> list[tuple[BrokerSession, int]]:
         found = []
         for _, session in sorted(self.sessions.items()):
             granted = [qos for name, qos in session.filters.items() if matches(name, topic)]
@@ -129,7 +129,7 @@ class SimBroker:
                 found.append((session, max(granted)))
         return found
 
-    def _give(self, session: Session, packet: Packet) -> None:
+    def _give(self, session: BrokerSession, packet: Packet) -> None:
         if session.connection is None and packet.qos == 0:
             return
         if session.connection is None and len(session.queue) >= self.max_queued:
@@ -138,7 +138,7 @@ class SimBroker:
         session.queue.append(packet)
         self._pump(session)
 
-    def _pump(self, session: Session) -> None:
+    def _pump(self, session: BrokerSession) -> None:
         """Send what the client's Receive Maximum leaves room for."""
         connection = session.connection
         while (

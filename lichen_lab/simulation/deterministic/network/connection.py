@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from lichen_lab.simulation.deterministic.network.broker import BREACH, SimBroker
-from lichen_lab.simulation.deterministic.network.session import Loss, Packet, Session
+from lichen_lab.simulation.deterministic.network.session import BrokerSession, Loss, Packet
 from runtime.mqtt.connection import Will
 from runtime.mqtt.session import packet_bytes
 
@@ -56,7 +56,7 @@ class Wire:
         self.client_id = client_id
         self.receive_maximum = receive_maximum
         self.keepalive_s = keepalive_s
-        self.session: Session | None = None
+        self.session: BrokerSession | None = None
         self.open = True
         """As the client sees it."""
         self._last_up = self._last_down = self._connack_at = 0.0

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass
-class Weather:
+class MessageFaults:
     """Odds (0 to 1) for each message on each hop. All may be changed while the world runs.
 
     Args:

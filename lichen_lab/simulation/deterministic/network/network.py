@@ -8,21 +8,21 @@ from typing import Any, Final
 from lichen_lab.simulation.deterministic.machine.node import Node
 from lichen_lab.simulation.deterministic.network.broker import BREACH, SimBroker
 from lichen_lab.simulation.deterministic.network.link import SimConnection
-from lichen_lab.simulation.deterministic.network.message_faults import Weather
+from lichen_lab.simulation.deterministic.network.message_faults import MessageFaults
 from lichen_lab.simulation.deterministic.scenario.coordinator_state import Violation
-from lichen_lab.simulation.deterministic.scenario.scenario import Fault, Kind, Scenario
+from lichen_lab.simulation.deterministic.scenario.scenario import FaultKind, Scenario, ScheduledFault
 from protocol.frames.frame import is_frame
 from runtime.mqtt.link import Link
 from runtime.settings.load import MqttSettings
 
-_KEEP: Final = {Kind.BROKER_CRASH: "all", Kind.BROKER_LOSS: "nothing"}
+_KEEP: Final = {FaultKind.BROKER_CRASH: "all", FaultKind.BROKER_LOSS: "nothing"}
 _WAYS: Final = ("both", "up", "down")
 _SHOWN: Final = 24
 _TORN: Final = 0.3
 """Share of damaged frames that are cut off; in the others bits flip."""
 
 
-class _Storm(Weather):
+class FrameFaults(MessageFaults):
     """Any bits of a chunk (it has a digest) and of a frame (a checksum); else what breaks the form.
 
     A control message carries no checksum of its own: flipped bits that leave the form whole are TCP's and
@@ -39,8 +39,8 @@ class _Storm(Weather):
         return super().damaged(payload)
 
 
-class Sky:
-    """Weather, broker and links.
+class SimNetwork:
+    """MessageFaults, broker and links.
 
     Args:
         scenario: of the world.
@@ -54,7 +54,7 @@ class Sky:
         self._say = say
         self._fail = fail
         plan = scenario.weather
-        self.weather = _Storm(
+        self.weather = FrameFaults(
             seed=scenario.seed,
             delay_s=plan.delay_s,
             duplicate=plan.duplicate,
@@ -89,7 +89,7 @@ class Sky:
         tail = topic.split("/", 3)[-1]
         self._say(f"{what} {client_id.rsplit('-', 1)[-1]} {tail[:_SHOWN]} {len(payload)}")
 
-    def strike(self, fault: Fault) -> bool:
+    def strike(self, fault: ScheduledFault) -> bool:
         """Carry out a fault of the broker or of a link; False where it befell nobody."""
         broker = self.broker
         if fault.kind in _KEEP:
@@ -99,12 +99,12 @@ class Sky:
             broker.loop.call_later(fault.span_s, broker.restart, context=Context())
             return True
         client = self._ids.get(fault.node, "")
-        if fault.kind is Kind.DROP:
+        if fault.kind is FaultKind.DROP:
             return broker.cut(client)
-        if fault.kind is Kind.HALF_OPEN:
+        if fault.kind is FaultKind.HALF_OPEN:
             return broker.half_open(client, pings_answered=True)
-        if fault.kind in {Kind.PARTITION, Kind.ONE_WAY} and client:
-            way = "both" if fault.kind is Kind.PARTITION else _WAYS[1 + int(fault.amount) % 2]
+        if fault.kind in {FaultKind.PARTITION, FaultKind.ONE_WAY} and client:
+            way = "both" if fault.kind is FaultKind.PARTITION else _WAYS[1 + int(fault.amount) % 2]
             broker.partition(client, fault.span_s, way)
             return True
         return False

@@ -32,7 +32,7 @@ class Packet:
 class Line(Protocol):
     """A connection, as the broker uses it."""
 
-    session: "Session | None"
+    session: "BrokerSession | None"
     """Set by the broker at CONNECT."""
     receive_maximum: int
     """Messages that the client takes without acknowledgement."""
@@ -57,7 +57,7 @@ class Line(Protocol):
 
 
 @dataclass
-class Session:
+class BrokerSession:
     """Subscriptions, what waits, and what was sent but not acknowledged (in order)."""
 
     client_id: str
@@ -74,10 +74,10 @@ class Session:
         self.queue = deque(packet for packet in (*self.sent, *self.queue) if packet.qos)
         self.sent.clear()
 
-    def copy(self) -> "Session":
+    def copy(self) -> "BrokerSession":
         """As it would be found on disk: without a connection, everything unacknowledged queued."""
         waiting = deque(packet for packet in (*self.sent, *self.queue) if packet.qos)
-        return Session(
+        return BrokerSession(
             self.client_id, dict(self.filters), waiting, expiry_s=self.expiry_s, left_at=self.left_at
         )
 
@@ -87,7 +87,7 @@ class SavedState:
     """A broker's persistence file."""
 
     retained: dict[str, bytes]
-    sessions: dict[str, Session]
+    sessions: dict[str, BrokerSession]
 
 
 @lru_cache(maxsize=8192)

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from coordinator.aggregation.round_fold import finish_seed, guiding
 from coordinator.daemon import Coordinator
 from coordinator.round_machine.closing import closes_at
-from coordinator.round_machine.events import Phase, RoundState
+from coordinator.round_machine.events import RoundPhase, RoundState
 from coordinator.storage import schema
 from lichen_lab.simulation.deterministic.scenario.coordinator_state import (
     Violation,
@@ -47,7 +47,7 @@ class Frame:
 
 
 @dataclass
-class Truth:
+class GroundTruth:
     """All that an outside observer of the fleet knows.
 
     Args:
@@ -150,7 +150,7 @@ class Truth:
             raise Violation(
                 f"round {before.round} (version {before.version}) was forgotten: now {state.round}"
             )
-        if state.phase is Phase.AGGREGATING and before.phase is not Phase.AGGREGATING:
+        if state.phase is RoundPhase.AGGREGATING and before.phase is not RoundPhase.AGGREGATING:
             self._closed(before, state, None if reopened else app.driver.now())
         self._collects(before, state, reopened=reopened)
         self._bundles_are_there(app)
@@ -174,7 +174,7 @@ class Truth:
                 f"{sorted(selected)} and {wanted} are needed"
             )
         ends = None if self.living is None else closes_at(self.living.driver.rules, before)
-        timely = before.phase is Phase.COLLECTING and now is not None and (ends is None or now < ends)
+        timely = before.phase is RoundPhase.COLLECTING and now is not None and (ends is None or now < ends)
         if state.closed_by != "quorum" and timely:
             raise Violation(f"round {state.round} closed {before.until} on no quorum, at {now}")
 
@@ -184,14 +184,14 @@ class Truth:
             return
         now, (round_, attempt, since) = self.time(), self.opened
         looked, self.looked = self.looked, now
-        if state.away_since != before.away_since and state.phase is Phase.COLLECTING:
+        if state.away_since != before.away_since and state.phase is RoundPhase.COLLECTING:
             self.away = None if state.away_since is None or reopened else now
-        if state.phase is Phase.COLLECTING:
+        if state.phase is RoundPhase.COLLECTING:
             if (state.round, state.attempt) != (round_, attempt):
                 # Found at a start, it began in the life before: at any time since that one was last seen.
                 self.opened = state.round, state.attempt, looked if reopened else now
             return
-        ended = before.phase is Phase.COLLECTING and (before.round, before.attempt) == (round_, attempt)
+        ended = before.phase is RoundPhase.COLLECTING and (before.round, before.attempt) == (round_, attempt)
         if reopened and self.tolerant:  # a rotten journal is made again, without what it knew last
             return
         if ended and state.closed_by == "away":

@@ -11,7 +11,7 @@ COORDINATOR: Final = "coordinator"
 BROKER: Final = "broker"
 
 
-class Kind(StrEnum):
+class FaultKind(StrEnum):
     """Kinds of planned faults."""
 
     KILL = "kill"  # SIGKILL: what was written stays, what was not is gone
@@ -31,7 +31,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class ScheduledFault:
     """One planned fault.
 
     Attributes:
@@ -44,7 +44,7 @@ class Fault:
     """
 
     at: float
-    kind: Kind
+    kind: FaultKind
     node: str
     span_s: float = 0.0
     amount: float = 0.0
@@ -90,7 +90,7 @@ class Scenario:
     work_fails: float
     sensor_fails: float
     weather: Weather
-    faults: tuple[Fault, ...]
+    faults: tuple[ScheduledFault, ...]
     faults_end_s: float
     goes_on: bool
     """Faults come also after the last round is over; else the world ends with the task."""
@@ -106,32 +106,32 @@ class Scenario:
     @property
     def rots(self) -> bool:
         """Whether bits are rotted on purpose: accepted updates may then be reported as lost."""
-        return any(fault.kind is Kind.ROT for fault in self.faults)
+        return any(fault.kind is FaultKind.ROT for fault in self.faults)
 
     def jumps_at(self, node: str) -> bool:
         """Whether somebody sets this node's clock: its deadlines are then not those of a true clock."""
-        return any(fault.kind is Kind.CLOCK and fault.node == node for fault in self.faults)
+        return any(fault.kind is FaultKind.CLOCK and fault.node == node for fault in self.faults)
 
 
 _CODECS: Final[tuple[CodecName, ...]] = ("int8", "int8", "float32", "int4", "float16")
 _WEIGHTS: Final = {
-    Kind.KILL: 3,
-    Kind.POWER: 2,
-    Kind.MOMENT: 8,
-    Kind.STOP: 2,
-    Kind.DROP: 4,
-    Kind.PARTITION: 2,
-    Kind.ONE_WAY: 1,
-    Kind.BROKER_CRASH: 1,
-    Kind.BROKER_LOSS: 1,
-    Kind.CLOCK: 2,
-    Kind.DISK_FULL: 2,
-    Kind.READ_ONLY: 1,
+    FaultKind.KILL: 3,
+    FaultKind.POWER: 2,
+    FaultKind.MOMENT: 8,
+    FaultKind.STOP: 2,
+    FaultKind.DROP: 4,
+    FaultKind.PARTITION: 2,
+    FaultKind.ONE_WAY: 1,
+    FaultKind.BROKER_CRASH: 1,
+    FaultKind.BROKER_LOSS: 1,
+    FaultKind.CLOCK: 2,
+    FaultKind.DISK_FULL: 2,
+    FaultKind.READ_ONLY: 1,
 }
 _ROTTEN: Final = 0.15
 """Share of worlds in which bits rot."""
 _POLICIES: Final = ("coverage", "coverage", "bandit")
-_OF_BROKER: Final = (Kind.BROKER_CRASH, Kind.BROKER_LOSS)
+_OF_BROKER: Final = (FaultKind.BROKER_CRASH, FaultKind.BROKER_LOSS)
 
 
 def draw(seed: int) -> Scenario:
@@ -200,46 +200,46 @@ def _weather(rng: random.Random) -> Weather:
     )
 
 
-def _faults(rng: random.Random, devices: tuple[str, ...], end: float) -> tuple[Fault, ...]:
+def _faults(rng: random.Random, devices: tuple[str, ...], end: float) -> tuple[ScheduledFault, ...]:
     weights = dict(_WEIGHTS)
     if rng.random() < _ROTTEN:
-        weights[Kind.ROT] = 6
+        weights[FaultKind.ROT] = 6
     kinds = rng.choices(list(weights), list(weights.values()), k=rng.randint(6, 26))
     planned = [_fault(rng, kind, devices, end) for kind in kinds]
-    closed = [f for f in planned if f.kind is Kind.ROT and rng.random() < 0.6]  # noqa: PLR2004 - databases rot while closed
-    planned += [Fault(max(0.1, rot.at - 0.5), Kind.KILL, rot.node, 2.0) for rot in closed]
+    closed = [f for f in planned if f.kind is FaultKind.ROT and rng.random() < 0.6]  # noqa: PLR2004 - databases rot while closed
+    planned += [ScheduledFault(max(0.1, rot.at - 0.5), FaultKind.KILL, rot.node, 2.0) for rot in closed]
     return tuple(sorted(planned, key=_at))
 
 
-def _half_open(rng: random.Random, devices: tuple[str, ...], end: float) -> list[Fault]:
+def _half_open(rng: random.Random, devices: tuple[str, ...], end: float) -> list[ScheduledFault]:
     """In a third of the worlds one connection swallows all from some moment on."""
     node = rng.choice((COORDINATOR, *devices))
-    return [Fault(end * rng.random(), Kind.HALF_OPEN, node)] if rng.random() < 0.3 else []  # noqa: PLR2004 - of the worlds
+    return [ScheduledFault(end * rng.random(), FaultKind.HALF_OPEN, node)] if rng.random() < 0.3 else []  # noqa: PLR2004 - of the worlds
 
 
-def _at(fault: Fault) -> float:
+def _at(fault: ScheduledFault) -> float:
     return fault.at
 
 
-def _fault(rng: random.Random, kind: Kind, devices: tuple[str, ...], end: float) -> Fault:
+def _fault(rng: random.Random, kind: FaultKind, devices: tuple[str, ...], end: float) -> ScheduledFault:
     at = end * rng.random() ** 1.3  # rather early: a task that is done can hardly be hurt
     if kind in _OF_BROKER:
-        return Fault(at, kind, BROKER, rng.uniform(0.2, 8.0))
+        return ScheduledFault(at, kind, BROKER, rng.uniform(0.2, 8.0))
     # The coordinator is one of many, and the one whose faults hurt most.
     node = COORDINATOR if rng.random() < 0.45 else rng.choice(devices)  # noqa: PLR2004 - of the faults
     span, amount = rng.choice((0.2, 1.0, rng.uniform(0.1, 15.0))), 0.0
     match kind:
-        case Kind.MOMENT:
+        case FaultKind.MOMENT:
             moments = rng.choice((1, 2, 3, rng.randint(1, 12), rng.randint(1, 60)))
             amount = float(moments * rng.choice((1, 1, 1, -1)))
-        case Kind.CLOCK:
+        case FaultKind.CLOCK:
             span, amount = 0.0, rng.choice((-86400.0, -3600.0, -30.0, 1.0, 45.0, 3600.0, 1e7))
-        case Kind.ONE_WAY | Kind.PARTITION:
+        case FaultKind.ONE_WAY | FaultKind.PARTITION:
             span, amount = rng.choice((0.5, 5.0, 20.0)), float(rng.getrandbits(1))
-        case Kind.DISK_FULL | Kind.READ_ONLY:
+        case FaultKind.DISK_FULL | FaultKind.READ_ONLY:
             span = rng.uniform(0.2, 12.0)
-        case Kind.ROT:
+        case FaultKind.ROT:
             span, amount = 0.0, float(rng.getrandbits(30))
         case _:
             pass
-    return Fault(at, kind, node, span, amount)
+    return ScheduledFault(at, kind, node, span, amount)

@@ -6,7 +6,7 @@ from typing import Any, Final, cast
 import numpy as np
 
 from models.contract import Blobs, Fold, Server, Tensors, Update
-from models.guided import Weighing
+from models.guided import DeviceWeights
 from protocol.tasks.task import Task
 
 _SEEN: Final = 8
@@ -38,15 +38,17 @@ class GuidedHalf:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    def weigh(self, task: Task, views: Mapping[str, Tensors]) -> Weighing:
+    def weigh(self, task: Task, views: Mapping[str, Tensors]) -> DeviceWeights:
         """See ``models.guided.GuidedServer``."""
         del task
         size = {device: 1.0 + float(abs(views[device][_PART]).sum()) for device in sorted(views)}
         total = sum(size.values())
         alike = {one: {other: 1.0 if one == other else 0.5 for other in size} for one in size}
-        return Weighing({_PART: {device: value / total for device, value in size.items()}}, {_PART: alike})
+        return DeviceWeights(
+            {_PART: {device: value / total for device, value in size.items()}}, {_PART: alike}
+        )
 
-    def open_guided(self, task: Task, round_: int, state: Blobs, weighing: Weighing) -> Fold:
+    def open_guided(self, task: Task, round_: int, state: Blobs, weighing: DeviceWeights) -> Fold:
         """See ``models.guided.GuidedServer``."""
         return cast("Fold", _Weighted(self._inner.open(task, round_, state), weighing.weights[_PART]))
 

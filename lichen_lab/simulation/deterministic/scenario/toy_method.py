@@ -12,8 +12,8 @@ from typing import Any, Final, cast
 import numpy as np
 
 from coordinator.aggregation.fold import read_update
-from coordinator.storage.update_journal import Entry
-from coordinator.workers.jobs import Bundle, Lineage
+from coordinator.storage.update_journal import AcceptedUpdate
+from coordinator.workers.jobs import ExportedBundle, ExportLineage
 from lichen_lab.simulation.deterministic.scenario.toy_guided import GuidedHalf, finished, viewed
 from models import registry
 from models.contract import Blobs, Evaluation, LocalResult, Profile, Server, Tensors
@@ -146,11 +146,11 @@ class ToyJobs:
         await self._work("evaluating")
         return Evaluation({"accuracy": float(abs(state["head"]["head/w"].mean()) % 1)}, [[1, 0], [0, 1]])
 
-    async def export(self, state: Blobs, lineage: Lineage) -> Bundle:
+    async def export(self, state: Blobs, lineage: ExportLineage) -> ExportedBundle:
         """Some bytes that depend on the version and the names of its parts alone."""
         await self._work("exporting")
         words = f"version {lineage.version} of {', '.join(sorted(state))}"
-        return Bundle(words.encode() + state["head"]["head/w"].tobytes(), {})
+        return ExportedBundle(words.encode() + state["head"]["head/w"].tobytes(), {})
 
     async def features(self) -> dict[str, bytes]:
         """Some bytes that depend on the task alone."""
@@ -158,7 +158,7 @@ class ToyJobs:
         return {name: f"graph of {name}".encode() for name in self._task.modality_names}
 
     async def view(
-        self, state: Blobs, entries: Sequence[Entry], limits: Limits
+        self, state: Blobs, entries: Sequence[AcceptedUpdate], limits: Limits
     ) -> tuple[dict[str, Tensors], dict[str, Refused]]:
         """Of each update the first numbers; a frame that rotted has none."""
         del state

@@ -14,7 +14,7 @@ from models.contract import Evaluation, FloatArray, WindowSet
 from models.data.window_set import target as truth_of
 from models.training.evaluation import judge
 from protocol.errors import Misconfigured
-from protocol.output_names import outputs_of
+from protocol.output_names import output_names
 from protocol.tasks.task import Target, Task
 
 _BATCH: Final = 256
@@ -39,10 +39,10 @@ def scored(task: Task, module: Any, windows: WindowSet) -> Evaluation:
         raise Misconfigured(f"no test window is labelled for a classification among {names}")
     main = known[0]
     true_B = np.nan_to_num(truths[main.name], nan=-1).astype(np.int64)
-    found = judge(true_B, made[outputs_of(main)[0]])
+    found = judge(true_B, made[output_names(main)[0]])
     for target in surface.targets:
         if target != main:
-            found.metrics.update(_metric(task, target, windows, made[outputs_of(target)[0]]))
+            found.metrics.update(_metric(task, target, windows, made[output_names(target)[0]]))
     return found
 
 

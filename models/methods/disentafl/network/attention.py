@@ -77,7 +77,7 @@ class Layer(nn.Module):
         return (weight_BHNN @ v).transpose(1, 2).reshape(-1, tokens, width)
 
 
-class Encoder(nn.Module):
+class AttentionEncoder(nn.Module):
     """The domain-agnostic part of a modality's encoder, the blob ``base/<m>``.
 
     Args:

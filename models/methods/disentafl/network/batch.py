@@ -38,7 +38,7 @@ class Truth:
 
 
 @dataclass(frozen=True)
-class Batch:
+class SupernetBatch:
     """Windows of a route's modalities and targets.
 
     Attributes:
@@ -52,7 +52,7 @@ class Batch:
     truth: dict[str, Truth]
 
     @classmethod
-    def of(cls, task: Task, net: Reads, windows: WindowSet) -> "Batch":
+    def of(cls, task: Task, net: Reads, windows: WindowSet) -> "SupernetBatch":
         """All windows of a set."""
         columns = [task.modality_names.index(name) for name in net.modalities]
         present_BM: NDArray[np.bool_] = windows.present_BM[:, columns]
@@ -63,9 +63,9 @@ class Batch:
             {target.name: _truth(task, target, windows, usable_B) for target in net.targets},
         )
 
-    def at(self, index_B: Tensor) -> "Batch":
+    def at(self, index_B: Tensor) -> "SupernetBatch":
         """Some of the windows."""
-        return Batch(
+        return SupernetBatch(
             tuple(x_BCT[index_B] for x_BCT in self.x),
             self.present_BM[index_B],
             {name: Truth(t.y[index_B], t.labelled_B[index_B]) for name, t in self.truth.items()},

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from models.contract import Blobs, FloatArray, Profile, Tensors
 from models.methods.disentafl import DisentAflConfig
-from models.methods.disentafl.network.attention import Domain, Encoder
+from models.methods.disentafl.network.attention import AttentionEncoder, Domain
 from models.methods.disentafl.routing.blob_names import (
     SHARED,
     config_of,
@@ -97,7 +97,7 @@ def part(task: Task, config: DisentAflConfig, blob: str) -> nn.Module:
     kind, _, rest = blob.partition("/")
     first, _, second = rest.partition(".")
     if kind == "base":
-        return Encoder(task.modality(rest).channels, task.samples(rest), config)
+        return AttentionEncoder(task.modality(rest).channels, task.samples(rest), config)
     if kind == "domain":
         return Domain(config)
     if kind == "expert":
@@ -110,7 +110,7 @@ def part(task: Task, config: DisentAflConfig, blob: str) -> nn.Module:
 
 
 @dataclass(frozen=True)
-class Seen:
+class SupernetView:
     """What a sub-network makes of windows.
 
     Attributes:
@@ -194,7 +194,7 @@ class Subnet(nn.Module):
         own = dict(self.named_parameters())
         return {name: own[path].detach().numpy().copy() for name, path in self._wire.items()}
 
-    def forward(self, present_BM: Tensor, *x: Tensor) -> Seen:
+    def forward(self, present_BM: Tensor, *x: Tensor) -> SupernetView:
         """What the network makes of windows.
 
         Args:
@@ -208,9 +208,9 @@ class Subnet(nn.Module):
         there_BM = torch.cat([present_BM, present_BM.any(dim=1, keepdim=True)], dim=1)
         z_BMOF = self._into_z(torch.cat([own_BMH, mean_BH.unsqueeze(1)], dim=1))
         t_BOH = self._out_of_z(z_BMOF, there_BM)
-        return Seen(share_BMH, z_BMOF, there_BM, self._decoded(t_BOH, there_BM[:, -1]))
+        return SupernetView(share_BMH, z_BMOF, there_BM, self._decoded(t_BOH, there_BM[:, -1]))
 
-    def types(self, seen: Seen) -> tuple[Tensor, Tensor]:
+    def types(self, seen: SupernetView) -> tuple[Tensor, Tensor]:
         """The knowledge types in Z, ``z_BQF``, and whether a window has each, ``there_BQ``.
 
         In the order of ``names.pairs``. Without MoTE those of a modality are one, which the shared target

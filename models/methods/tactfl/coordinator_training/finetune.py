@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from models.contract import Blobs, WindowSet
-from models.methods.tactfl.coordinator_training.head_training import Recipe, usable
+from models.methods.tactfl.coordinator_training.head_training import HeadRecipe, usable
 from models.methods.tactfl.coordinator_training.standardization import Standard
 from models.multimodal.inference import InferenceModel, probabilities
 from models.multimodal.network import MultimodalNetwork, build, load_blobs, to_blobs
@@ -32,7 +32,7 @@ _MEASURABLE: Final = 2
 
 
 def head_trained(
-    task: Task, windows: WindowSet, state: Blobs, recipe: Recipe, seed: int
+    task: Task, windows: WindowSet, state: Blobs, recipe: HeadRecipe, seed: int
 ) -> tuple[Blobs, dict[str, float]]:
     """The head trained on frozen encoders, from where it is; BatchNorm as at inference.
 
@@ -55,7 +55,7 @@ def head_trained(
     if not recipe.epochs:
         return state, {}
     generator = local.start_deterministic(local.derive_seed(seed, "head"))
-    batch, net = Batch.of(task, usable(task, windows)), _loaded(task, state)
+    batch, net = FinetuneBatch.of(task, usable(task, windows)), _loaded(task, state)
     net.eval()
     with torch.no_grad():
         z = list(features(net, batch, recipe).values())
@@ -73,7 +73,7 @@ def head_trained(
 
 
 def whole_trained(
-    task: Task, windows: WindowSet, state: Blobs, recipe: Recipe, seed: int
+    task: Task, windows: WindowSet, state: Blobs, recipe: HeadRecipe, seed: int
 ) -> tuple[Blobs, dict[str, float]]:
     """Encoders and head trained together from where they are; then BatchNorm's statistics are measured anew.
 
@@ -93,7 +93,7 @@ def whole_trained(
     Raises:
         Misconfigured: no window can train, or training diverges.
     """
-    batch = Batch.of(task, usable(task, windows))
+    batch = FinetuneBatch.of(task, usable(task, windows))
     if not recipe.epochs:
         return state, {}
     generator = local.start_deterministic(local.derive_seed(seed, "whole"))
@@ -106,7 +106,7 @@ def whole_trained(
         x = local.augmented(part.x, recipe.rotate_deg, recipe.gain, generator)
         keep_BM = _kept(part.present_BM, recipe, generator)
         return functional.cross_entropy(
-            net.classify(features(net, Batch(x, keep_BM, part.y_B), recipe)), part.y_B
+            net.classify(features(net, FinetuneBatch(x, keep_BM, part.y_B), recipe)), part.y_B
         )
 
     parameters = [p for name in seen for p in net.encoders[name].parameters()]
@@ -119,7 +119,7 @@ def whole_trained(
 
 
 def labelled_only(
-    task: Task, windows: WindowSet, recipe: Recipe, seed: int
+    task: Task, windows: WindowSet, recipe: HeadRecipe, seed: int
 ) -> tuple[Blobs, dict[str, float]]:
     """The baseline without a fleet: a fresh network, encoders and head trained end to end.
 
@@ -129,7 +129,7 @@ def labelled_only(
     return whole_trained(task, windows, to_blobs(build(task)), recipe, seed)
 
 
-def scores(task: Task, windows: WindowSet, state: Blobs, recipe: Recipe) -> dict[str, float]:
+def scores(task: Task, windows: WindowSet, state: Blobs, recipe: HeadRecipe) -> dict[str, float]:
     """How a state does at inference: ``labelled_accuracy``, ``_macro_f1``, ``_loss`` and ``_windows``."""
     model = InferenceModel(
         _loaded(task, state), {}, recipe.normalise, recipe.feature_scale, impute="zero_feature"
@@ -139,7 +139,7 @@ def scores(task: Task, windows: WindowSet, state: Blobs, recipe: Recipe) -> dict
 
 
 @dataclass(frozen=True)
-class Batch:
+class FinetuneBatch:
     """Windows as tensors: ``x_BCT`` by modality, zeros where missing; ``present_BM``; ``y_B``."""
 
     x: Mapping[str, Tensor]
@@ -156,16 +156,16 @@ class Batch:
         }
         return cls(x, present_BM, torch.from_numpy(windows.y_B))
 
-    def at(self, index_B: Tensor) -> "Batch":
+    def at(self, index_B: Tensor) -> "FinetuneBatch":
         """Some of the windows."""
         x = {name: x_BCT[index_B] for name, x_BCT in self.x.items()}
-        return Batch(x, self.present_BM[index_B], self.y_B[index_B])
+        return FinetuneBatch(x, self.present_BM[index_B], self.y_B[index_B])
 
     def __len__(self) -> int:
         return len(self.y_B)
 
 
-def features(net: MultimodalNetwork, batch: Batch, recipe: Recipe) -> dict[str, Tensor]:
+def features(net: MultimodalNetwork, batch: FinetuneBatch, recipe: HeadRecipe) -> dict[str, Tensor]:
     """``z_BD`` by modality as the head sees them: zeros where missing, which is not encoded."""
     z = {}
     for m, name in enumerate(net.names):
@@ -198,7 +198,7 @@ def _with_fresh_head(task: Task, state: Blobs) -> MultimodalNetwork:
     return net
 
 
-def _kept(present_BM: Tensor, recipe: Recipe, generator: torch.Generator) -> Tensor:
+def _kept(present_BM: Tensor, recipe: HeadRecipe, generator: torch.Generator) -> Tensor:
     if not recipe.dropout:
         return present_BM
     return local.kept(present_BM, torch.ones_like(present_BM), recipe.dropout, generator)
@@ -216,7 +216,7 @@ def _descended(
     parameters: Sequence[Tensor],
     step: Callable[[Tensor], Tensor],
     count: int,
-    recipe: Recipe,
+    recipe: HeadRecipe,
     generator: torch.Generator,
 ) -> float:
     """All epochs; the mean loss of the last one."""

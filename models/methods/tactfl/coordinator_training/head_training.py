@@ -14,7 +14,7 @@ from protocol.tasks.task import Task
 
 
 @dataclass(frozen=True)
-class Recipe:
+class HeadRecipe:
     """How to train on labelled windows: Adam, whose step falls to nothing along half a cosine.
 
     Attributes:

@@ -1,6 +1,6 @@
 """Who is not heard, and how often that is said."""
 
-from coordinator.admission.access import TELL_EVERY_S, Guard
+from coordinator.admission.access import TELL_EVERY_S, AccessControl
 from protocol.errors import Reason, Refused
 from runtime.clock import ManualClock
 
@@ -9,7 +9,9 @@ QUARANTINED = Refused(Reason.QUARANTINED, "in quarantine")
 
 
 def test_the_first_reason_counts() -> None:
-    guard = Guard(ManualClock(), [{"both": REVOKED}.get, {"bad": QUARANTINED, "both": QUARANTINED}.get])
+    guard = AccessControl(
+        ManualClock(), [{"both": REVOKED}.get, {"bad": QUARANTINED, "both": QUARANTINED}.get]
+    )
     assert guard.barred("both") is REVOKED
     assert guard.barred("bad") is QUARANTINED
     assert guard.barred("good") is None
@@ -17,7 +19,7 @@ def test_the_first_reason_counts() -> None:
 
 async def test_a_device_that_is_not_heard_is_told_so_now_and_then() -> None:
     clock = ManualClock(5.0)
-    guard = Guard(clock, [])
+    guard = AccessControl(clock, [])
     assert guard.may_tell("a")
     assert not guard.may_tell("a")
     assert guard.may_tell("b"), "each by itself"
@@ -31,7 +33,7 @@ async def test_a_device_that_is_not_heard_is_told_so_now_and_then() -> None:
 
 def test_names_without_end_take_no_memory_without_end(monkeypatch) -> None:
     monkeypatch.setattr("coordinator.admission.access._MAX_TOLD", 3)
-    guard = Guard(ManualClock(), [])
+    guard = AccessControl(ManualClock(), [])
     for name in "abc":
         assert guard.may_tell(name)
     assert guard.may_tell("d")

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from coordinator.admission.operator_decisions import Admission
+from coordinator.admission.operator_decisions import OperatorDecisions
 from coordinator.identity.http_api import listener
 from coordinator.status.prometheus import _Collector
 from protocol.enrolment import CA_PATH
@@ -62,7 +62,7 @@ async def test_a_revoked_device_is_refused_while_the_coordinator_runs(tmp_path, 
 async def test_without_an_authority_nothing_listens_and_everybody_is_let_in(tmp_path) -> None:
     settings = settings_for(tmp_path, 1, identity=identity())
     settings.state_dir.mkdir(parents=True, exist_ok=True)
-    admission = Admission(settings, SystemClock())
+    admission = OperatorDecisions(settings, SystemClock())
     assert set(admission.services()) == {"admission"}
     assert admission.barred("a") is None
     assert list(settings.state_dir.iterdir()) == []
@@ -74,9 +74,9 @@ async def test_it_can_be_switched_off_and_demanded(tmp_path) -> None:
         settings = settings_for(tmp_path / str(enabled), 1, identity=identity(enabled=enabled))
         if enabled:
             with pytest.raises(Misconfigured, match="lichen coordinator init"):
-                Admission(settings, SystemClock()).services()
+                OperatorDecisions(settings, SystemClock()).services()
         authority(settings)
-        admission = Admission(settings, SystemClock())
+        admission = OperatorDecisions(settings, SystemClock())
         assert ("enrolment" in admission.services()) is enabled
         admission.close()
 
@@ -86,14 +86,14 @@ async def test_another_fleets_authority_stops_the_daemon(tmp_path) -> None:
     authority(settings)
     other = settings.model_copy(update={"fleet": "other"})
     with pytest.raises(Misconfigured, match="is the authority of"):
-        Admission(other, SystemClock()).services()
+        OperatorDecisions(other, SystemClock()).services()
 
 
 async def test_what_was_known_stays_known_while_the_book_cannot_be_read(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("coordinator.admission.operator_decisions.REFRESH_S", 0.01)
     settings = settings_for(tmp_path, 1, identity=identity())
     authority(settings)
-    admission = Admission(settings, SystemClock())
+    admission = OperatorDecisions(settings, SystemClock())
     services = admission.services()
     assert admission._book is not None
     admission._book.revoke("a", unknown=True)
@@ -103,7 +103,7 @@ async def test_what_was_known_stays_known_while_the_book_cannot_be_read(tmp_path
             while admission.barred("a") is None:  # noqa: ASYNC110 - it has no event
                 await asyncio.sleep(0.01)
         with monkeypatch.context() as patch:
-            patch.setattr("coordinator.storage.shared_sqlite.Tables.mark", _locked)
+            patch.setattr("coordinator.storage.shared_sqlite.SharedSqlite.mark", _locked)
             await asyncio.sleep(0.1)
             assert admission.barred("a") is not None
             assert not running.done()

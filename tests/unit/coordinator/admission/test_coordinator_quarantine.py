@@ -5,12 +5,18 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from coordinator.admission.quarantine import Conduct, QuarantineSettings, Standing, after_refusal, in_words
+from coordinator.admission.quarantine import (
+    OffenceRecord,
+    Quarantine,
+    QuarantineSettings,
+    describe,
+    record_offence,
+)
 from coordinator.ingest import update_receiver
 from coordinator.status.history import read as history
 from coordinator.storage import schema
-from coordinator.storage.database import Store
-from coordinator.storage.write_behind import Ledger
+from coordinator.storage.database import Database
+from coordinator.storage.write_behind import WriteBehindBuffer
 from protocol import messages
 from protocol.errors import Reason, Refused
 from protocol.frames.frame import digest
@@ -23,10 +29,12 @@ from tests.support.coordinator_fake import ANYBODY, frame, header, tiny_task
 RULES = QuarantineSettings(refusals=3, within_s=100.0, first_s=10.0, longest_s=40.0)
 
 
-def after(times: list[float], known: Conduct | None = None, rules: QuarantineSettings = RULES) -> Conduct:
-    known = known or Conduct()
+def after(
+    times: list[float], known: OffenceRecord | None = None, rules: QuarantineSettings = RULES
+) -> OffenceRecord:
+    known = known or OffenceRecord()
     for t in times:
-        known = after_refusal(known, "non_finite", t, rules)
+        known = record_offence(known, "non_finite", t, rules)
     return known
 
 
@@ -41,7 +49,7 @@ def test_refusals_far_apart_are_forgiven() -> None:
 
 
 def test_each_quarantine_lasts_twice_as_long_up_to_a_bound_and_good_conduct_starts_anew() -> None:
-    known, now, lasted = Conduct(), 1000.0, []
+    known, now, lasted = OffenceRecord(), 1000.0, []
     for _ in range(4):
         known = after([now, now, now], known)
         lasted.append(known.until - known.since)
@@ -73,8 +81,10 @@ def test_zero_refusals_never_quarantine() -> None:
 def test_a_clock_set_back_neither_counts_old_refusals_nor_lengthens_a_quarantine(tmp_path) -> None:
     assert after([1000.0, 1001.0, 3.0]).until == 0  # those lie in the future now
     now = [1000.0]
-    with Store(tmp_path / "c.sqlite3") as store:
-        standing = Standing(store, Ledger(store, SystemClock()), lambda: now[0], RULES, **ANYBODY)
+    with Database(tmp_path / "c.sqlite3") as store:
+        standing = Quarantine(
+            store, WriteBehindBuffer(store, SystemClock()), lambda: now[0], RULES, **ANYBODY
+        )
         for _ in range(3):
             standing.refused("a", Refused(Reason.NON_FINITE, "x"))
         assert standing.barred("a") is not None
@@ -83,8 +93,10 @@ def test_a_clock_set_back_neither_counts_old_refusals_nor_lengthens_a_quarantine
 
 
 def test_only_content_counts(tmp_path) -> None:
-    with Store(tmp_path / "c.sqlite3") as store:
-        standing = Standing(store, Ledger(store, SystemClock()), lambda: 1000.0, RULES, **ANYBODY)
+    with Database(tmp_path / "c.sqlite3") as store:
+        standing = Quarantine(
+            store, WriteBehindBuffer(store, SystemClock()), lambda: 1000.0, RULES, **ANYBODY
+        )
         for reason in (
             Reason.WRONG_ROUND,
             Reason.DUPLICATE,
@@ -108,8 +120,10 @@ def test_only_content_counts(tmp_path) -> None:
 def test_the_operator_ends_it_and_names_are_bounded(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("coordinator.admission.quarantine.MAX_TRACKED", 5)
     now = [1000.0]
-    with Store(tmp_path / "c.sqlite3") as store:
-        standing = Standing(store, Ledger(store, SystemClock()), lambda: now[0], RULES, **ANYBODY)
+    with Database(tmp_path / "c.sqlite3") as store:
+        standing = Quarantine(
+            store, WriteBehindBuffer(store, SystemClock()), lambda: now[0], RULES, **ANYBODY
+        )
         for _ in range(3):
             standing.refused("a", Refused(Reason.MALFORMED, "x"))
         for n in range(20):
@@ -126,10 +140,10 @@ def test_the_operator_ends_it_and_names_are_bounded(tmp_path, monkeypatch) -> No
 
 
 def test_a_name_that_no_device_has_is_not_kept_and_an_unreadable_record_is_dropped(tmp_path) -> None:
-    with Store(tmp_path / "c.sqlite3") as store:
-        ledger = Ledger(store, SystemClock())
+    with Database(tmp_path / "c.sqlite3") as store:
+        ledger = WriteBehindBuffer(store, SystemClock())
         rules = {**ANYBODY, "known": {"a"}.__contains__}
-        standing = Standing(store, ledger, lambda: 1000.0, RULES, **rules)
+        standing = Quarantine(store, ledger, lambda: 1000.0, RULES, **rules)
         for device in ("a", "made up"):
             for _ in range(3):
                 standing.refused(device, Refused(Reason.MALFORMED, "x"))
@@ -137,15 +151,15 @@ def test_a_name_that_no_device_has_is_not_kept_and_an_unreadable_record_is_dropp
         for rot in ("{", "[]", '{"level": 3}', '{"times": [], "nose": 1}'):
             ledger.note(schema.standing, device=rot, record=rot)
         ledger.save()
-        again = Standing(store, ledger, lambda: 1001.0, RULES, **ANYBODY)
+        again = Quarantine(store, ledger, lambda: 1001.0, RULES, **ANYBODY)
         assert set(again._records) == {"a"}
         assert again.barred("a") is not None
 
 
 def test_a_record_that_is_forgotten_stays_so_after_a_restart(tmp_path) -> None:
-    with Store(tmp_path / "c.sqlite3") as store:
-        ledger = Ledger(store, SystemClock())
-        standing = Standing(store, ledger, lambda: 1000.0, RULES, **ANYBODY)
+    with Database(tmp_path / "c.sqlite3") as store:
+        ledger = WriteBehindBuffer(store, SystemClock())
+        standing = Quarantine(store, ledger, lambda: 1000.0, RULES, **ANYBODY)
         for device in ("a", "b"):
             for _ in range(3):
                 standing.refused(device, Refused(Reason.MALFORMED, "x"))
@@ -153,12 +167,12 @@ def test_a_record_that_is_forgotten_stays_so_after_a_restart(tmp_path) -> None:
         standing.forget("a")
         standing.forget("nobody")
         ledger.save()
-        again = Standing(store, ledger, lambda: 1001.0, RULES, **ANYBODY)
+        again = Quarantine(store, ledger, lambda: 1001.0, RULES, **ANYBODY)
         assert set(again.all_barred()) == {"b"}
 
 
 def test_the_words_say_how_long_and_what_for() -> None:
-    words = in_words(Conduct((), 2, 0.0, 7200.0, "garbage"), 7200.0)
+    words = describe(OffenceRecord((), 2, 0.0, 7200.0, "garbage"), 7200.0)
     assert "120 min" in words
     assert "time 2" in words
     assert "garbage" in words

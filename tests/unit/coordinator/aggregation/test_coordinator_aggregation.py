@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from coordinator.aggregation.fold import UnusableUpdates, fold_journal, limits_for
-from coordinator.round_machine.batch import Offered
+from coordinator.round_machine.batch import ReceivedUpdate
 from coordinator.status.history import read
-from coordinator.storage.database import Store
-from coordinator.storage.update_journal import Entry, Journal
+from coordinator.storage.database import Database
+from coordinator.storage.update_journal import AcceptedUpdate, Journal
 from models.contract import Blobs, Update
 from protocol.errors import Reason, Transient
 from protocol.frames.frame import digest
@@ -23,18 +23,18 @@ STATE = {"head": {"head/w": np.ones(SIZE, np.float32)}}
 LIMITS = limits_for(STATE, 64 * 1024 * 1024)
 
 
-def entries_in(tmp_path, count: int) -> list[Entry]:
-    with Store(tmp_path / "c.sqlite3") as store:
+def entries_in(tmp_path, count: int) -> list[AcceptedUpdate]:
+    with Database(tmp_path / "c.sqlite3") as store:
         journal = Journal(store, tmp_path / "updates")
         for number in range(count):
             head = header(f"d{number:02}", 1, "0" * 64)
             update = frame(head, float(number), SIZE)
             journal.write(1, digest(update), update)
-            journal.record(Offered(head, digest(update), len(update)), 1.0)
+            journal.record(ReceivedUpdate(head, digest(update), len(update)), 1.0)
         return journal.entries(1, [f"d{number:02}" for number in range(count)])
 
 
-def peak_of(entries: list[Entry]) -> int:
+def peak_of(entries: list[AcceptedUpdate]) -> int:
     fold_journal(TinyServer(), tiny_task(), 1, STATE, entries[:1], LIMITS)
     tracemalloc.start()
     try:

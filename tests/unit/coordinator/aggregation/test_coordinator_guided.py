@@ -15,7 +15,7 @@ from coordinator.cli.round import app as rounds
 from coordinator.status.history import read
 from coordinator.status.prometheus import _Collector
 from coordinator.storage import schema
-from models.guided import Weighing
+from models.guided import DeviceWeights
 from protocol.topics import Kind
 from runtime.process.worker import WorkerFailed
 from tests.support.coordinator_bench import bench
@@ -229,10 +229,10 @@ async def test_looks_that_take_too_long_are_tried_again_with_fewer_and_none_is_d
         assert other.app.driver.state.manifest == made.app.driver.state.manifest
 
 
-def many(count: int) -> Weighing:
+def many(count: int) -> DeviceWeights:
     names = [f"d{n:03}" for n in range(count)]
     rows = {a: {b: float(np.cos((i - j) / count)) for j, b in enumerate(names)} for i, a in enumerate(names)}
-    return Weighing(
+    return DeviceWeights(
         {"encoder/acc": dict.fromkeys(names, 1 / count)}, {"encoder/acc": rows}, ("x" * 5000,) * 50
     )
 
@@ -258,7 +258,7 @@ def test_what_is_kept_of_a_large_fleet_grows_with_its_devices_alone() -> None:
 
 
 def test_a_device_alone_has_a_row_without_others() -> None:
-    alone = kept(Weighing({"p": {"d": 1.0}}, {"p": {"d": {"d": 1.0}}}), {}).similarity["p"]["d"]
+    alone = kept(DeviceWeights({"p": {"d": 1.0}}, {"p": {"d": {"d": 1.0}}}), {}).similarity["p"]["d"]
     assert (alone["of"], alone["others"]) == (0, {})
     assert list(shares({"p": {"d": 1.0}})) == [("p", "d", 1.0)]
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from coordinator.aggregation.fold import fold_journal, fold_round, fold_screened, limits_for, screen_round
-from coordinator.storage.database import Store
-from coordinator.storage.model_registry import Registry
-from coordinator.storage.update_journal import Entry
+from coordinator.storage.database import Database
+from coordinator.storage.model_registry import ModelRegistry
+from coordinator.storage.update_journal import AcceptedUpdate
 from models import registry
 from models.aggregation.server_optimizer import PART, model_of
 from models.contract import Blobs
-from models.guided import Weighing
+from models.guided import DeviceWeights
 from models.tensors import flatten
 from protocol.frames.frame import digest
 from protocol.tasks.task import Task
@@ -31,12 +31,12 @@ class Sent:
     first: Blobs
     frames: dict[str, bytes]
 
-    def entries(self, folder: Path) -> list[Entry]:
+    def entries(self, folder: Path) -> list[AcceptedUpdate]:
         made = []
         for device, frame in self.frames.items():
             path = folder / device
             path.write_bytes(frame)
-            made.append(Entry(device, digest(frame), path))
+            made.append(AcceptedUpdate(device, digest(frame), path))
         return made
 
 
@@ -100,8 +100,8 @@ def test_a_restart_between_rounds_gives_the_same_bytes(tmp_path):
     entries, limits = given.entries(tmp_path), limits_for(given.first, MAX_BYTES)
     through, reference = fold_round(server, task, 1, given.first, entries, limits, {})
     assert limits_for(through, MAX_BYTES) == limits, "moments make no room for larger updates"
-    with Store(tmp_path / "c.sqlite3") as store:
-        versions = Registry(store, BlobStore(tmp_path / "blobs"), task)
+    with Database(tmp_path / "c.sqlite3") as store:
+        versions = ModelRegistry(store, BlobStore(tmp_path / "blobs"), task)
         published, manifest = versions.publish(1, through, None)
         read = versions.state(published)
         assert as_bytes(read) == as_bytes(through)
@@ -118,7 +118,7 @@ def test_a_guided_fold_follows_its_weighing_and_then_the_optimizer(tmp_path):
     limits = limits_for(given.first, MAX_BYTES)
     assert screen_round(given.task, entries, limits, {})
     acc, mic = "encoder/accelerometer", "encoder/microphone"
-    by_a = Weighing({acc: {"a": 1.0, "b": 0.0, "c": 0.0}, mic: {"a": 1.0, "b": 0.0}})
+    by_a = DeviceWeights({acc: {"a": 1.0, "b": 0.0, "c": 0.0}, mic: {"a": 1.0, "b": 0.0}})
     alone = fold_screened(server, given.task, 1, given.first, entries[:1], limits)
     led = fold_screened(server, given.task, 1, given.first, entries, limits, by_a)
     assert as_bytes(led) == as_bytes(alone)

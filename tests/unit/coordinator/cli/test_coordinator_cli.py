@@ -12,7 +12,7 @@ from coordinator.cli.main import app
 from coordinator.config.coordinator import load_settings, load_task
 from coordinator.recovery.folder_owner import DATABASE, own_task
 from coordinator.recovery.state_folder import open_storage
-from coordinator.storage.database import Store
+from coordinator.storage.database import Database
 from protocol.errors import Misconfigured
 from protocol.topics import Kind
 from runtime import exit_codes
@@ -138,7 +138,7 @@ async def test_check_refuses_a_state_folder_of_another_fleet_or_task_as_serve_do
     file = write(tmp_path)
     settings = load_settings(file)
     task = load_task(settings)[0]
-    with Store(prepared(settings.state_dir)) as store:
+    with Database(prepared(settings.state_dir)) as store:
         own_task(store, task, settings)
     assert CliRunner().invoke(app, ["check", "-c", str(file)]).exit_code == 0
     other = CONFIG.replace('"test"', '"other"')

@@ -7,8 +7,8 @@ from structlog.testing import capture_logs
 
 from coordinator.cli import status
 from coordinator.cli.status import look
-from coordinator.storage.database import Store
-from coordinator.storage.model_registry import Registry
+from coordinator.storage.database import Database
+from coordinator.storage.model_registry import ModelRegistry
 from protocol.errors import Transient
 from protocol.frames.frame import digest
 from protocol.topics import Kind
@@ -66,7 +66,7 @@ async def test_status_why_names_the_disk_that_takes_nothing(tmp_path, monkeypatc
     async with bench(tmp_path, tiny_task(min_devices=2)) as made:
         await made.online("a")
         monkeypatch.setattr(status, "disk_trouble", lambda folder: f"the disk of {folder} is read-only")
-        with Store(made.app.storage.store.path, read_only=True) as store:
+        with Database(made.app.storage.store.path, read_only=True) as store:
             _, waits = look(store, made.app.settings, SystemClock().wall())
     assert (waits[0].what, waits[0].why) == ("disk", f"the disk of {tmp_path / 'coordinator'} is read-only")
 
@@ -76,7 +76,7 @@ async def test_a_disk_that_is_read_only_while_the_first_version_is_made_is_waite
 ) -> None:
     monkeypatch.setattr("coordinator.round_machine.retry_delay._PAUSES_S", (0.01, 0.01))
     monkeypatch.setattr("coordinator.rounds.driver.TICK_S", 0.02)
-    put, tries = Registry.publish, []
+    put, tries = ModelRegistry.publish, []
 
     def once(self, *given, **more):
         tries.append(1)
@@ -84,7 +84,7 @@ async def test_a_disk_that_is_read_only_while_the_first_version_is_made_is_waite
             raise ReadOnlyDisk(tmp_path / "blobs", "Read-only file system")
         return put(self, *given, **more)
 
-    monkeypatch.setattr(Registry, "publish", once)
+    monkeypatch.setattr(ModelRegistry, "publish", once)
     async with bench(tmp_path, tiny_task(min_devices=2)) as made:
         await made.until(lambda: made.app.driver.state.version == 0)
     assert len(tries) == 2

@@ -14,14 +14,14 @@ from coordinator.cli.device import app as device_app
 from coordinator.cli.main import app as coordinator_app
 from coordinator.config.coordinator import load_settings
 from coordinator.identity.certificates import key_print
-from coordinator.identity.enrolment import Desk
+from coordinator.identity.enrolment import EnrolmentAuthority
 from coordinator.identity.setup import own_names
 from lichen.cli import EXTRA_OF, PARTS, main
 from protocol.enrolment import EnrolRequest, Invite
 from protocol.errors import Misconfigured, Refused, Transient
 from protocol.messages import State
 from runtime import exit_codes
-from runtime.process.run_as_owner import as_owner_of
+from runtime.process.run_as_owner import run_as_owner
 from tests.support.coordinator_bench import bench
 from tests.support.coordinator_fake import tiny_task
 from tests.support.identity_desk import csr, new_key
@@ -58,7 +58,7 @@ def init(config: Path, *words: str) -> dict:
 
 
 def ask(config: Path, word: str, key, device: str):
-    with Desk(load_settings(config)) as desk:
+    with EnrolmentAuthority(load_settings(config)) as desk:
         return desk.enrol(EnrolRequest(token=Invite.decode(word).token, device=device, csr=csr(key)))
 
 
@@ -288,7 +288,7 @@ def test_root_makes_files_that_the_daemon_can_write() -> None:
         assert (folder / "who").read_text().strip() == "0", "the broker is root's to reload"
         assert (os.geteuid(), os.getegid()) == (0, 0)
         assert stat.S_IMODE((state / "authority/ca.key").stat().st_mode) == 0o600
-        with as_owner_of(state):
+        with run_as_owner(state):
             assert os.geteuid() == 65534
     finally:
         shutil.rmtree(folder)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from coordinator.cli.rollout_canary import doubts
-from coordinator.rollout.store import Book
+from coordinator.rollout.store import RolloutStore
 from lichen.cli import main
 from protocol.errors import Refused
 from tests.support.coordinator_bench import bench
@@ -84,7 +84,7 @@ async def test_the_command_warns_and_refuses_before_anything_is_begun(tmp_path) 
 
     code, _, error = lichen("--canary", "device:bran")
     assert (code, "did you mean barn?" in error, "unknown_device" in error) == (65, True, False), error
-    with Book(tmp_path / "coordinator") as book:
+    with RolloutStore(tmp_path / "coordinator") as book:
         assert book.course().rollout is None, "nothing was begun"
     code, out, error = lichen("--canary", "device:barn,bran", "--format", "json")
     assert (code, "lichen rollout: warning: canary: bran has never reported here" in error) == (0, True), (

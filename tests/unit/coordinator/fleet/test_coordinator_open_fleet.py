@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from coordinator.admission.quarantine import MAX_TRACKED
 from coordinator.cli import device as device_cli
-from coordinator.fleet.device_registry import Roster
+from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.fleet.device_removal import FOLDER
 from coordinator.fleet.limits import (
     BYTES_OPEN,
@@ -27,7 +27,7 @@ from coordinator.recovery.backup import BYTES_A_SECOND, FREE_BYTES, back_up, bac
 from coordinator.recovery.folder_owner import DATABASE
 from coordinator.rounds.driver import _LINES, _LINES_A_SECOND
 from coordinator.storage import schema
-from coordinator.storage.database import _MAX_REFUSAL_ROWS, Store
+from coordinator.storage.database import _MAX_REFUSAL_ROWS, Database
 from coordinator.storage.update_journal import MAX_WITHDRAWN_OF_ALL, Journal
 from protocol import messages
 from protocol.errors import Reason, Refused, Transient
@@ -60,7 +60,7 @@ def filled(folder: Path) -> None:
     (folder / "coordinator").mkdir()
     size = len(large("made-up-000000").model_dump_json(exclude_none=True))
     names = [f"made-up-{n:048}" for n in range(_MAX_REFUSAL_ROWS)]
-    with Store(folder / "coordinator" / DATABASE) as store, store.transaction() as connection:
+    with Database(folder / "coordinator" / DATABASE) as store, store.transaction() as connection:
         rows = [
             {"device": n, "state": large(n).model_dump(mode="json", exclude_none=True), "wall": 1.0}
             for n in names[: min(MOST_OPEN, BYTES_OPEN // (size + 64))]
@@ -122,13 +122,13 @@ def test_the_docs_say_these_numbers() -> None:
 
 @pytest.fixture
 def store(tmp_path):
-    with Store(tmp_path / "c.sqlite3") as made:
+    with Database(tmp_path / "c.sqlite3") as made:
         yield made
 
 
 def test_in_an_open_fleet_names_that_never_contributed_give_way_at_a_rate(store, monkeypatch) -> None:
     now = [0.0]
-    roster = Roster(store, lambda: 1.0, lambda: now[0], RosterBounds(3, 10**6, replaces=True))
+    roster = DeviceRegistry(store, lambda: 1.0, lambda: now[0], RosterBounds(3, 10**6, replaces=True))
     for device, status in (("worker", "offline"), ("old", "online"), ("away", "offline")):
         now[0] += 1.0
         roster.update(state_of(device, status))
@@ -152,13 +152,13 @@ def test_in_an_open_fleet_names_that_never_contributed_give_way_at_a_rate(store,
 
 
 def test_an_enrolled_fleet_replaces_nobody_and_bytes_are_bounded_too(store) -> None:
-    roster = Roster(store, lambda: 1.0, bounds=RosterBounds(2, 10**6))
+    roster = DeviceRegistry(store, lambda: 1.0, bounds=RosterBounds(2, 10**6))
     roster.update(state_of("a"))
     roster.update(state_of("b"))
     with pytest.raises(Refused, match="2 devices and"):
         roster.update(state_of("c"))
     roster.update(state_of("a", windows=5))
-    small = Roster(store, lambda: 1.0, bounds=RosterBounds(100, 6000))
+    small = DeviceRegistry(store, lambda: 1.0, bounds=RosterBounds(100, 6000))
     small.update(large("a"))
     with pytest.raises(Refused):
         small.update(large("b"))
@@ -210,7 +210,7 @@ async def test_the_operator_forgets_a_device_of_a_running_and_of_a_stopped_coord
         await made.until(lambda: made.app.roster.names() == ("b",))
     done = forget("b", "--format", "json")
     assert json.loads(done.stdout) == {"device": "b", "by": "command"}
-    with Store(tmp_path / "coordinator" / DATABASE, read_only=True) as store:
+    with Database(tmp_path / "coordinator" / DATABASE, read_only=True) as store:
         assert store.rows(sa.select(schema.devices)) == []
 
 

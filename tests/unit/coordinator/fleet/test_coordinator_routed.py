@@ -5,20 +5,20 @@ import asyncio
 import sqlalchemy as sa
 
 from coordinator.cli.status import look
-from coordinator.fleet.device_registry import Roster
+from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.fleet.serving_routes import (
-    LearningRoutes,
-    Need,
-    Needs,
-    Served,
-    fitting,
-    grouped,
+    RouteBundle,
+    ServingNeed,
+    ServingRoutes,
+    TrainingRoutes,
+    best_bundle,
+    group_by_route,
     routing,
     served,
 )
 from coordinator.status.history import read as history
 from coordinator.storage import schema
-from coordinator.storage.database import Store
+from coordinator.storage.database import Database
 from models.contract import Profile
 from models.methods.disentafl.messages import DisentMessage
 from models.registry import method
@@ -271,24 +271,24 @@ async def test_a_device_whose_new_route_cannot_be_exported_keeps_its_bundle(tmp_
         assert made.app.deployment._blobs.has(pointers(made, "a1")[-1].bundle.digest)
 
 
-def need(*blobs: str, targets: tuple[str, ...] = ("label",)) -> Need:
-    return Need(Profile(("acc",), targets), blobs)
+def need(*blobs: str, targets: tuple[str, ...] = ("label",)) -> ServingNeed:
+    return ServingNeed(Profile(("acc",), targets), blobs)
 
 
-def bundle(of: Need, version: int, devices: int = 1) -> Served:
-    return Served(of, devices, version, "base", f"{version} {of.blobs}", 1, {})
+def bundle(of: ServingNeed, version: int, devices: int = 1) -> RouteBundle:
+    return RouteBundle(of, devices, version, "base", f"{version} {of.blobs}", 1, {})
 
 
 def test_a_device_gets_the_newest_bundle_that_does_what_it_does() -> None:
     mine, twin, other = need("x"), need("y"), need("x", "z", targets=("label", "speed"))
-    assert fitting(mine, [bundle(twin, 3, 9), bundle(mine, 3)]).need == mine, "its own route first"
-    assert fitting(mine, [bundle(twin, 4), bundle(mine, 3)]).need == twin, "but never an older one"
-    assert fitting(mine, [bundle(other, 9)]) is None
-    assert fitting(mine, []) is None
+    assert best_bundle(mine, [bundle(twin, 3, 9), bundle(mine, 3)]).need == mine, "its own route first"
+    assert best_bundle(mine, [bundle(twin, 4), bundle(mine, 3)]).need == twin, "but never an older one"
+    assert best_bundle(mine, [bundle(other, 9)]) is None
+    assert best_bundle(mine, []) is None
 
 
 def test_routes_are_ordered_by_devices_and_then_by_name() -> None:
-    found = grouped({"c": need("y"), "a": need("x"), "b": need("y"), "d": need("w")})
+    found = group_by_route({"c": need("y"), "a": need("x"), "b": need("y"), "d": need("w")})
     assert [(one.need.blobs, one.devices) for one in found] == [
         (("y",), ("b", "c")),
         (("w",), ("d",)),
@@ -300,8 +300,8 @@ def test_routes_are_ordered_by_devices_and_then_by_name() -> None:
 def test_the_real_method_is_served_the_domain_that_a_device_prefers(tmp_path) -> None:
     names = task().model_copy(update={"method": "disentafl"})
     message = DisentMessage(modalities=("acc",), targets=("label",), domain=0, best=2)
-    with Store(tmp_path / "c.sqlite3") as store:
-        roster = Roster(store, lambda: 0.0)
+    with Database(tmp_path / "c.sqlite3") as store:
+        roster = DeviceRegistry(store, lambda: 0.0)
         given = {"status": "online", "roles": ("train",)}
         roster.update(State(device="a", modalities=ACC, **given))
         roster.update(State(device="new", modalities=ACC, targets=("label", "speed"), **given))
@@ -310,7 +310,7 @@ def test_the_real_method_is_served_the_domain_that_a_device_prefers(tmp_path) ->
         store.put(schema.messages, device="a", round=1, extra=message.extra())
         no = Refused(Reason.QUARANTINED, "no")
         server = routing(method("disentafl").server())
-        needs = Needs(names, server, store, roster, lambda device: no if device == "barred" else None)
+        needs = ServingRoutes(names, server, store, roster, lambda device: no if device == "barred" else None)
         found = needs.all()
         assert set(found) == {"a", "new"}
         assert {
@@ -326,7 +326,7 @@ def test_the_real_method_is_served_the_domain_that_a_device_prefers(tmp_path) ->
         wrong = {**message.extra(), "best": 99}
         store.put(schema.messages, device="a", round=1, extra=wrong)
         assert "domain/acc.0" in needs.one("a").blobs, "what cannot be read counts as never said"
-        learns = LearningRoutes(names, server, roster)
+        learns = TrainingRoutes(names, server, roster)
         assert {f"domain/acc.{d}" for d in range(3)} <= set(learns("a"))
         assert learns("nobody") == ()
     assert routing(method("qqr").server()) is None

@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 
 from coordinator.cli import status
 from coordinator.cli.main import app as coordinator
-from coordinator.fleet.device_registry import Roster
-from coordinator.fleet.secret_mismatch import SecretWatch, differing
+from coordinator.fleet.device_registry import DeviceRegistry
+from coordinator.fleet.secret_mismatch import SecretMismatchMonitor, mismatch_warning
 from coordinator.status.prometheus import _Collector
-from coordinator.storage.database import Store
+from coordinator.storage.database import Database
 from lichen.commands.status import as_json
 from lichen.commands.status_table import show
 from protocol.errors import Reason, Refused
@@ -29,20 +29,20 @@ NO_GRAPH = "task 'things' is on graphs, and this device has none: write a table 
 
 
 def test_the_minority_is_named_with_what_to_do() -> None:
-    assert differing({}) == differing({"a": OURS, "b": OURS}) == ""
-    words = differing(dict.fromkeys("abcde", OURS) | {"hall": OTHERS, "attic": OTHERS, "new": THIRD})
+    assert mismatch_warning({}) == mismatch_warning({"a": OURS, "b": OURS}) == ""
+    words = mismatch_warning(dict.fromkeys("abcde", OURS) | {"hall": OTHERS, "attic": OTHERS, "new": THIRD})
     assert f"each other: attic, hall have {OTHERS}; new has {THIRD}; 5 others have {OURS}; give" in words
     assert "lichen agent enroll --replace --fleet-secret FILE" in words
     assert "lichen agent secret FILE" in words
 
 
 def test_of_two_halves_both_are_named_and_of_many_devices_or_secrets_a_few() -> None:
-    assert f"b has {OTHERS}; a has {OURS}; give" in differing({"a": OURS, "b": OTHERS})
+    assert f"b has {OTHERS}; a has {OURS}; give" in mismatch_warning({"a": OURS, "b": OTHERS})
     many = {f"m{n:02}": OURS for n in range(40)} | {f"o{n:02}": OTHERS for n in range(30)}
-    assert f"o00, o01, o02 and 27 more have {OTHERS}; 40 others have {OURS}" in differing(many)
+    assert f"o00, o01, o02 and 27 more have {OTHERS}; 40 others have {OURS}" in mismatch_warning(many)
     each = {f"{'d' * 60}{n:03}": f"{n:016x}" for n in range(500)}
-    assert "and 495 secrets more" in differing(each)
-    assert len(differing(each)) < 1000
+    assert "and 495 secrets more" in mismatch_warning(each)
+    assert len(mismatch_warning(each)) < 1000
 
 
 async def test_secrets_that_differ_are_warned_of_once_and_stand_in_status_and_metrics(
@@ -89,9 +89,9 @@ async def test_secrets_that_differ_are_warned_of_once_and_stand_in_status_and_me
 
 
 def test_a_large_fleet_in_halves_does_not_fill_the_log(tmp_path) -> None:
-    with Store(tmp_path / "x.sqlite3") as store, capture_logs() as lines:
-        roster = Roster(store, lambda: 0.0)
-        watch = SecretWatch(roster)
+    with Database(tmp_path / "x.sqlite3") as store, capture_logs() as lines:
+        roster = DeviceRegistry(store, lambda: 0.0)
+        watch = SecretMismatchMonitor(roster)
         for n in range(400):
             roster.update(State(status="online", device=f"d{n}", fleet_secret=OURS if n % 2 else OTHERS))
             watch.heard(f"d{n}")

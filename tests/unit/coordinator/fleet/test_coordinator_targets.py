@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from coordinator.config.coordinator import load_settings, load_task
-from coordinator.fleet.device_registry import Roster
-from coordinator.fleet.requirements import Terms, profile_of, terms_of
+from coordinator.fleet.device_registry import DeviceRegistry
+from coordinator.fleet.requirements import Requirements, profile_of, requirements_of
 from coordinator.recovery.folder_owner import check_owner, own_task
 from coordinator.round_machine.events import RoundState, Rules, Select
-from coordinator.selection.selector import Chooser
-from coordinator.storage.database import Store
+from coordinator.selection.selector import DeviceSelector
+from coordinator.storage.database import Database
 from models.contract import Profile
 from protocol.errors import Misconfigured
 from protocol.messages import ModalityState, State
@@ -38,24 +38,26 @@ def test_a_profile_is_what_the_task_has_of_what_a_device_says() -> None:
 
 
 def test_a_device_that_reads_nothing_of_a_routed_task_is_told_so() -> None:
-    routed = terms_of(tiny_task().model_copy(update={"method": "disentafl"}), "")
+    routed = requirements_of(tiny_task().model_copy(update={"method": "disentafl"}), "")
     assert routed.routed
     assert routed.lacks(state("a", "nose")) == "no modality of the task: acc, gyro"
     assert routed.lacks(state("a", "gyro")) == ""
-    assert terms_of(tiny_task().model_copy(update={"method": "qqr"}), "").lacks(state("a", "nose")) == ""
+    assert (
+        requirements_of(tiny_task().model_copy(update={"method": "qqr"}), "").lacks(state("a", "nose")) == ""
+    )
 
 
 async def test_coverage_counts_a_target_that_a_device_learns_as_a_cell(tmp_path) -> None:
     task = tiny_task(devices_per_round=2).model_copy(update={"targets": (SPEED,)})
-    with Store(tmp_path / "c.sqlite3") as store:
-        roster = Roster(store, lambda: 0.0)
+    with Database(tmp_path / "c.sqlite3") as store:
+        roster = DeviceRegistry(store, lambda: 0.0)
         for n in range(12):
             roster.update(state(f"d{n:02}", "acc", windows=(2, 1)))
         roster.update(state("fast", "acc", windows=(0, 0), targets=("speed",)))
-        chooser = Chooser(task, Rules.of(task), roster, store, lambda _: ())
+        chooser = DeviceSelector(task, Rules.of(task), roster, store, lambda _: ())
         for round_ in range(1, 9):
             asked = Select(round=round_, attempt=1)
-            chosen = await chooser.choose(asked, roster.online(), RoundState(), Terms(1))
+            chosen = await chooser.choose(asked, roster.online(), RoundState(), Requirements(1))
             assert "fast" in chosen.devices
             assert chosen.why["fast"] == "covers acc x speed"
 
@@ -64,15 +66,15 @@ async def test_a_further_attempt_asks_only_as_many_as_are_still_wanted_and_nobod
     tmp_path,
 ) -> None:
     task = tiny_task(devices_per_round=3)
-    with Store(tmp_path / "c.sqlite3") as store:
-        roster = Roster(store, lambda: 0.0)
+    with Database(tmp_path / "c.sqlite3") as store:
+        roster = DeviceRegistry(store, lambda: 0.0)
         names = [f"d{n}" for n in range(6)]
         for name in names:
             roster.update(state(name, "acc", windows=(2, 1)))
-        chooser = Chooser(task, Rules.of(task), roster, store, lambda _: ())
+        chooser = DeviceSelector(task, Rules.of(task), roster, store, lambda _: ())
         for delivered, asked in (((), 3), (("d0", "d4"), 1), (("d0", "d1", "d2", "d4"), 1)):
             given = RoundState(round=1, attempt=2, delivered=delivered, invited=delivered)
-            chosen = await chooser.choose(Select(round=1, attempt=2), names, given, Terms(1))
+            chosen = await chooser.choose(Select(round=1, attempt=2), names, given, Requirements(1))
             assert len(chosen.devices) == asked
             assert not set(chosen.devices) & set(delivered)
             assert chosen.why.keys() == {*chosen.devices, *delivered}
@@ -81,7 +83,7 @@ async def test_a_further_attempt_asks_only_as_many_as_are_still_wanted_and_nobod
 
 def test_other_targets_need_another_folder(tmp_path) -> None:
     settings, task = settings_for(tmp_path, 1), tiny_task()
-    with Store(tmp_path / "c.sqlite3") as store:
+    with Database(tmp_path / "c.sqlite3") as store:
         own_task(store, task, settings)
         check_owner(store, tiny_task(selection="bandit"), settings)
         with pytest.raises(Misconfigured, match="targets differs"):
@@ -91,7 +93,7 @@ def test_other_targets_need_another_folder(tmp_path) -> None:
 def test_what_the_coordinator_trains_by_itself_may_change_and_what_devices_train_may_not(tmp_path) -> None:
     settings = settings_for(tmp_path, 1)
     task = tiny_task().model_copy(update={"method": "tactfl", "config": {"finetune_lr": 5.0, "lr": 0.01}})
-    with Store(tmp_path / "c.sqlite3") as store:
+    with Database(tmp_path / "c.sqlite3") as store:
         own_task(store, task, settings)
         tamed = {"finetune_lr": 0.001, "head_epochs": 5, "sharpness": 1.0, "lr": 0.01}
         check_owner(store, task.model_copy(update={"config": tamed}), settings)

@@ -15,7 +15,7 @@ import pytest
 from coordinator.identity.authority import Issued
 from coordinator.identity.certificates import Presented
 from coordinator.identity.invites import MAX_RENEWALS_A_DAY
-from coordinator.identity.store import FILE, MAX_OPEN_INVITES, Book
+from coordinator.identity.store import FILE, MAX_OPEN_INVITES, IdentityStore
 from protocol.errors import Misconfigured, Reason, Refused, Transient
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -38,7 +38,7 @@ def wall() -> Wall:
 
 @pytest.fixture
 def book(tmp_path, wall):
-    with Book(tmp_path, wall=wall) as made:
+    with IdentityStore(tmp_path, wall=wall) as made:
         yield made
 
 
@@ -46,7 +46,7 @@ def issued(serial: int, wall: Wall, days: float = 90) -> Issued:
     return Issued(f"certificate {serial}", serial, wall.now + days * DAY)
 
 
-def enrol(book: Book, wall: Wall, device: str = "pi-1", key: str = "k1", serial: int = 1) -> str:
+def enrol(book: IdentityStore, wall: Wall, device: str = "pi-1", key: str = "k1", serial: int = 1) -> str:
     token = book.invite(device, HOUR)
     assert book.claim(token, device, key) == ("active", None)
     assert book.keep(device, key, issued(serial, wall)) == f"certificate {serial}"
@@ -240,7 +240,7 @@ def test_every_list_is_newer_than_the_last_and_a_wrong_clock_locks_nobody_out(bo
 def test_the_daemon_sees_what_another_process_writes(book, tmp_path, wall) -> None:
     book.refresh()
     assert (book.standing("pi-1"), book.released_at("pi-1")) == ("unknown", None)
-    with Book(tmp_path, wall=wall) as other:
+    with IdentityStore(tmp_path, wall=wall) as other:
         enrol(other, wall)
         assert book.standing("pi-1") == "unknown"
         book.refresh()
@@ -262,7 +262,7 @@ def test_it_sees_what_it_writes_itself_and_reads_nothing_when_nothing_changed(
 
 
 def test_of_two_processes_that_use_one_token_one_gets_it(tmp_path) -> None:
-    with Book(tmp_path) as book:
+    with IdentityStore(tmp_path) as book:
         tokens = [book.invite(f"pi-{n}" if n % 2 else None, HOUR) for n in range(30)]
     racers = [
         subprocess.Popen(
@@ -300,7 +300,7 @@ def test_a_new_book_may_be_opened_by_many_at_once(tmp_path) -> None:
         def work(folder: Path = tmp_path / str(n), begin: threading.Barrier = begin) -> None:
             begin.wait(10)
             try:
-                Book(folder).close()
+                IdentityStore(folder).close()
             except Transient as error:
                 wrong.append(error)
 
@@ -313,10 +313,10 @@ def test_a_new_book_may_be_opened_by_many_at_once(tmp_path) -> None:
 
 
 def test_threads_that_write_at_once_lose_nothing(tmp_path) -> None:
-    with Book(tmp_path) as one, Book(tmp_path) as two:
+    with IdentityStore(tmp_path) as one, IdentityStore(tmp_path) as two:
         tokens: list[str] = []
 
-        def work(book: Book) -> None:
+        def work(book: IdentityStore) -> None:
             for _ in range(10):
                 tokens.append(book.invite(None, HOUR))  # noqa: PERF401 - each is a commit of its own
 
@@ -331,25 +331,25 @@ def test_threads_that_write_at_once_lose_nothing(tmp_path) -> None:
 def test_a_file_that_is_no_book_is_named(tmp_path) -> None:
     (tmp_path / FILE).write_bytes(b"nonsense " * 100)
     with pytest.raises(Misconfigured, match=r"identity\.sqlite3.*backup"):
-        Book(tmp_path)
+        IdentityStore(tmp_path)
 
 
 def test_a_newer_book_is_left_alone(tmp_path) -> None:
-    Book(tmp_path).close()
+    IdentityStore(tmp_path).close()
     made = sqlite3.connect(tmp_path / FILE)
     made.executescript("PRAGMA user_version=99; PRAGMA application_id=99")
     made.close()
     with pytest.raises(Misconfigured, match="newer lichen"):
-        Book(tmp_path)
+        IdentityStore(tmp_path)
 
 
 def test_a_book_that_another_process_holds_is_waited_for_and_then_said(tmp_path, monkeypatch) -> None:
-    Book(tmp_path).close()
+    IdentityStore(tmp_path).close()
     monkeypatch.setattr("coordinator.storage.shared_sqlite._WAIT_S", 0.2)
     holder = sqlite3.connect(tmp_path / FILE, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
     try:
-        with Book(tmp_path) as book, pytest.raises(Transient, match="locked"):
+        with IdentityStore(tmp_path) as book, pytest.raises(Transient, match="locked"):
             book.invite("pi-1", HOUR)
     finally:
         holder.close()
@@ -368,7 +368,7 @@ def test_a_clock_that_was_ahead_for_a_while_lets_nothing_in_again(book, wall) ->
 
 
 def test_a_stop_does_not_wait_for_another_process_that_holds_the_book(tmp_path) -> None:
-    book = Book(tmp_path)
+    book = IdentityStore(tmp_path)
     other = sqlite3.connect(tmp_path / FILE, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     waiting = threading.Thread(target=book.invite, args=("pi-1", HOUR))

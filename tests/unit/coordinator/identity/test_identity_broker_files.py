@@ -9,7 +9,7 @@ from cryptography import x509
 
 from coordinator.identity import mosquitto
 from coordinator.identity.authority import Authority
-from coordinator.identity.enrolment import Desk
+from coordinator.identity.enrolment import EnrolmentAuthority
 from coordinator.identity.mosquitto import Broker, render_acl, render_conf
 from coordinator.identity.paths import is_fresh, refresh_server
 from lichen.commands.looking import as_onlooker
@@ -159,7 +159,7 @@ def test_a_new_certificate_of_the_broker_is_told_though_somebody_else_made_it(tm
         desk.publish()
         (desk.places.broker.folder / "server.pem").unlink()
         desk.prepare()  # as at the daemon's start
-        with Desk(settings(tmp_path)) as other:
+        with EnrolmentAuthority(settings(tmp_path)) as other:
             refresh_server(other.places, other.authority)
         assert desk.publish().changed, "it must be read by the broker"
         assert not desk.publish().changed
@@ -169,7 +169,7 @@ def test_hosts_that_init_adds_are_kept_by_a_coordinator_that_runs(tmp_path) -> N
     with make_desk(tmp_path) as running:
         running.publish()
         Authority.load(running.authority.folder).with_hosts(["localhost", "127.0.0.1", "hub.example"])
-        with Desk(settings(tmp_path)) as init:
+        with EnrolmentAuthority(settings(tmp_path)) as init:
             assert init.publish().changed
         pair = running.places.https.read_bytes()
         running.publish()

@@ -7,8 +7,15 @@ import pytest
 from coordinator.ingest import fair_queue as lanes_module
 from coordinator.ingest.chunked_uploads import IDLE_S, Uploads
 from coordinator.ingest.dispatcher import LANES
-from coordinator.ingest.fair_queue import DEPTH, DEVICE_BYTES, GIVEN_BACK, PATIENCE_S, TOTAL_BYTES, Lanes
-from coordinator.messaging.log_rate_limit import A_SECOND, BURST, MAX_DEVICES, Voice
+from coordinator.ingest.fair_queue import (
+    BLOCKING_BUDGET_S,
+    DEPTH,
+    DEVICE_BYTES,
+    GIVEN_BACK,
+    TOTAL_BYTES,
+    FairQueue,
+)
+from coordinator.messaging.log_rate_limit import A_SECOND, BURST, MAX_DEVICES, LogRateLimiter
 from protocol.errors import Reason, Refused
 from protocol.frames.frame import digest
 from protocol.messages import BlobPointer, BlobRef
@@ -23,7 +30,7 @@ class Hands:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.lanes: Lanes[int] = Lanes(lambda: self.now)
+        self.lanes: FairQueue[int] = FairQueue(lambda: self.now)
         self.order: list[str] = []
 
     async def handle(self, count: int) -> None:
@@ -85,7 +92,7 @@ async def test_a_take_that_is_cancelled_loses_no_message() -> None:
 async def test_a_full_lane_makes_the_reader_wait_until_its_patience_is_used_up(monkeypatch) -> None:
     monkeypatch.setattr(lanes_module, "PATIENCE_S", 0.05)
     loop = asyncio.get_running_loop()
-    lanes: Lanes[int] = Lanes(loop.time)
+    lanes: FairQueue[int] = FairQueue(loop.time)
     took = [await lanes.put("flood", n, 1) for n in range(DEPTH + 20)]
     assert took[:DEPTH] == [True] * DEPTH
     assert took[DEPTH:] == [False] * 20
@@ -106,11 +113,11 @@ async def test_waiting_for_a_lane_that_moves_is_no_drop() -> None:
 
 async def test_patience_comes_back() -> None:
     hands = Hands()
-    hands.lanes._bill("a", PATIENCE_S)
+    hands.lanes._bill("a", BLOCKING_BUDGET_S)
     for n in range(DEPTH):
         await hands.lanes.put("a", n, 1)
     assert not await hands.lanes.put("a", DEPTH, 1)
-    hands.now = PATIENCE_S / GIVEN_BACK
+    hands.now = BLOCKING_BUDGET_S / GIVEN_BACK
     assert hands.lanes._debt("a") == 0
     hands.lanes._bill("b", 1.0)
     assert set(hands.lanes._debts) == {"b"}
@@ -121,7 +128,7 @@ async def test_bytes_are_bounded_and_not_only_counts() -> None:
     size = DEVICE_BYTES // 2
     assert await hands.lanes.put("a", 0, size)
     assert await hands.lanes.put("a", 1, size)
-    hands.lanes._bill("a", PATIENCE_S)
+    hands.lanes._bill("a", BLOCKING_BUDGET_S)
     assert not await hands.lanes.put("a", 2, 1)
     for n in range(TOTAL_BYTES // size - 2):
         assert await hands.lanes.put(f"d{n}", 0, size)
@@ -184,7 +191,7 @@ async def test_a_flood_costs_an_honest_device_a_few_turns_and_bounded_memory(tmp
 
 def test_the_log_says_of_a_flood_how_much_it_leaves_out() -> None:
     now = [0.0]
-    voice = Voice(lambda: now[0])
+    voice = LogRateLimiter(lambda: now[0])
     said = [voice.unsaid("flood") for _ in range(1000)]
     assert said == [0] * int(BURST) + [None] * (1000 - int(BURST))
     assert voice.unsaid("other") == 0

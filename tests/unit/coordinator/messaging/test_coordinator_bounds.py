@@ -6,14 +6,14 @@ from collections import Counter
 import pytest
 from structlog.testing import capture_logs
 
-from coordinator.fleet.device_registry import Roster
+from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.ingest import update_receiver
 from coordinator.ingest.state_receiver import BURST, most_bytes
 from coordinator.messaging.blob_server import FetchBudget
-from coordinator.messaging.log_rate_limit import BURST_OF_ALL, OF_ALL_A_SECOND, Voice
+from coordinator.messaging.log_rate_limit import BURST_OF_ALL, OF_ALL_A_SECOND, LogRateLimiter
 from coordinator.recovery.folder_owner import DATABASE
 from coordinator.storage import schema
-from coordinator.storage.database import Store
+from coordinator.storage.database import Database
 from protocol import messages
 from protocol.errors import Reason, Refused
 from protocol.messages import Fetch, Metric, ModalityState, State
@@ -33,7 +33,7 @@ def state_of(device: str, status: str = "online", **changes: object) -> State:
 def fleet_of(folder, devices: int) -> None:
     """A state folder of a coordinator that knows so many devices, all offline."""
     (folder / "coordinator").mkdir()
-    with Store(folder / "coordinator" / DATABASE) as store, store.transaction() as connection:
+    with Database(folder / "coordinator" / DATABASE) as store, store.transaction() as connection:
         rows = [
             {"device": f"d{n}", "state": state_of(f"d{n}", "offline").model_dump(mode="json"), "wall": 1.0}
             for n in range(devices)
@@ -46,14 +46,14 @@ async def test_a_device_that_flaps_does_not_make_the_coordinator_look_at_10000_o
 ) -> None:
     fleet_of(tmp_path, 10_000)
     looks = Counter()
-    able = Roster.able
+    able = DeviceRegistry.able
 
     def counted(self, terms):
         looks["able"] += 1
         return able(self, terms)
 
     async with bench(tmp_path, tiny_task(min_devices=2)) as made:
-        monkeypatch.setattr(Roster, "able", counted)
+        monkeypatch.setattr(DeviceRegistry, "able", counted)
         for n in range(160):
             await made.give("d7", Kind.STATE, messages.encode(state_of("d7", ("online", "offline")[n % 2])))
         await made.give("d7", Kind.STATE, messages.encode(state_of("d7", windows=77)))
@@ -169,7 +169,7 @@ async def test_a_state_is_bounded_in_bytes_and_in_classes(tmp_path) -> None:
 
 def test_lines_of_the_log_are_bounded_for_all_names_together() -> None:
     now = [0.0]
-    voice = Voice(lambda: now[0])
+    voice = LogRateLimiter(lambda: now[0])
     said = [voice.unsaid(f"made-up-{n}") for n in range(20_000)]
     assert sum(one is not None for one in said) == BURST_OF_ALL
     day, lines = 86_400, 0

@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from coordinator.fleet.device_registry import Roster
-from coordinator.fleet.requirements import Terms
+from coordinator.fleet.device_registry import DeviceRegistry
+from coordinator.fleet.requirements import Requirements
 from coordinator.ingest.chunked_uploads import Uploads
 from coordinator.messaging.blob_server import BlobServer, FetchBudget
 from coordinator.messaging.fetch_queue import MAX_WAITING, MOST_OF_STRANGERS
-from coordinator.messaging.receipts import AnswerQueue, Teller
-from coordinator.messaging.sender import Post
+from coordinator.messaging.receipts import AnswerQueue, ReceiptSender
+from coordinator.messaging.sender import Sender
 from coordinator.storage import schema
-from coordinator.storage.database import Store
-from coordinator.storage.model_registry import Registry
+from coordinator.storage.database import Database
+from coordinator.storage.model_registry import ModelRegistry
 from coordinator.storage.update_journal import Journal
-from coordinator.storage.write_behind import Ledger
+from coordinator.storage.write_behind import WriteBehindBuffer
 from protocol import messages
 from protocol.errors import Misconfigured, Reason, Refused, Transient
 from protocol.frames.frame import digest
@@ -33,7 +33,7 @@ from tests.support.coordinator_fake import FLEET, tiny_task
 
 @pytest.fixture
 def store(tmp_path):
-    with Store(tmp_path / "c.sqlite3") as made:
+    with Database(tmp_path / "c.sqlite3") as made:
         yield made
 
 
@@ -44,20 +44,20 @@ def state_of(device: str, status: str = "online", **changes: object) -> State:
 
 
 def test_the_roster_survives_a_restart_and_a_will_erases_nothing(store) -> None:
-    roster = Roster(store, lambda: 7.0)
+    roster = DeviceRegistry(store, lambda: 7.0)
     assert roster.update(state_of("a"))
     assert not roster.update(state_of("a")), "online again is no news"
     roster.update(state_of("watcher", roles=("observe",)))
     roster.update(state_of("poor", windows=1))
     roster.update(State(status="offline", device="a"))
-    assert roster.able(Terms(2)) == ()
+    assert roster.able(Requirements(2)) == ()
     for device in ("a", "watcher", "poor"):
         store.put(schema.devices, **roster.row(device))
-    again = Roster(store, lambda: 8.0)
+    again = DeviceRegistry(store, lambda: 8.0)
     assert again.online() == ("poor", "watcher")
     assert again.counts("a") == {"acc": (3, 0)}
     assert again.update(state_of("a"))
-    assert again.able(Terms(2)) == ("a",)
+    assert again.able(Requirements(2)) == ("a",)
     assert again.coverage(("acc", "gyro"), 2) == {"acc": [3, 0], "gyro": [0, 0]}
 
 
@@ -180,8 +180,8 @@ def test_a_round_that_ends_in_one_lane_spoils_no_upload_in_the_other(tmp_path, m
 
 async def serve(tmp_path, link: FakeLink, window: int = 2, known: tuple[str, ...] = ()):
     blobs = BlobStore(tmp_path / "blobs")
-    post = Post(link, FLEET)
-    teller = Teller(post, Ledger(None, ManualClock()), None, "tiny", AnswerQueue())
+    post = Sender(link, FLEET)
+    teller = ReceiptSender(post, WriteBehindBuffer(None, ManualClock()), None, "tiny", AnswerQueue())
     budget = FetchBudget(0, known)
     server = BlobServer(blobs, post, teller.say, window, ManualClock(), budget, may_have=lambda *_: True)
     return blobs, server, asyncio.gather(server.run(), teller.run())
@@ -264,7 +264,7 @@ def test_a_transaction_is_all_or_nothing(store) -> None:
 
 def test_refusals_of_endless_names_do_not_fill_the_disk(store, monkeypatch) -> None:
     monkeypatch.setattr("coordinator.storage.database._MAX_REFUSAL_ROWS", 10)
-    ledger = Ledger(store, ManualClock())
+    ledger = WriteBehindBuffer(store, ManualClock())
     for number in range(30):
         ledger.refused(f"d{number}", Refused(Reason.MALFORMED, "x" * 9000))
         ledger.save()
@@ -275,24 +275,24 @@ def test_refusals_of_endless_names_do_not_fill_the_disk(store, monkeypatch) -> N
 
 
 def test_two_coordinators_do_not_share_a_state_folder(tmp_path) -> None:
-    with Store(tmp_path / "c.sqlite3"):
+    with Database(tmp_path / "c.sqlite3"):
         with pytest.raises(Misconfigured, match="another coordinator"):
-            Store(tmp_path / "c.sqlite3")
-        with Store(tmp_path / "c.sqlite3", read_only=True) as watching:
+            Database(tmp_path / "c.sqlite3")
+        with Database(tmp_path / "c.sqlite3", read_only=True) as watching:
             assert watching.get_meta("task") is None
-    Store(tmp_path / "c.sqlite3").close()
+    Database(tmp_path / "c.sqlite3").close()
 
 
 def test_a_file_that_is_no_database_is_named(tmp_path) -> None:
     path = tmp_path / "c.sqlite3"
     path.write_bytes(b"this is not a database" * 100)
     with pytest.raises(Misconfigured, match=r"c\.sqlite3"):
-        Store(path)
+        Database(path)
 
 
 def test_an_unchanged_blob_keeps_its_digest_and_old_versions_go(tmp_path, store) -> None:
     blobs = BlobStore(tmp_path / "blobs")
-    registry = Registry(store, blobs, tiny_task())
+    registry = ModelRegistry(store, blobs, tiny_task())
     rng = np.random.default_rng(1)
     still = {"head/w": rng.normal(size=5).astype(np.float32)}
     parent, manifests = None, []

@@ -7,9 +7,9 @@ import pytest
 import sqlalchemy as sa
 
 from coordinator.aggregation.fold import UnusableUpdates
-from coordinator.round_machine.events import Phase
+from coordinator.round_machine.events import RoundPhase
 from coordinator.storage import schema
-from coordinator.storage.update_journal import Entry
+from coordinator.storage.update_journal import AcceptedUpdate
 from models.worker.update_views import FrameAt
 from protocol.errors import Reason, Refused
 from protocol.frames.frame import digest
@@ -20,10 +20,10 @@ from tests.support.coordinator_fake import frame, header, tiny_task
 LOST = UnusableUpdates({"a": Refused(Reason.WRONG_DIGEST, "damaged on disk")})
 
 
-def entry(folder: Path, content: bytes = b"frame") -> Entry:
+def entry(folder: Path, content: bytes = b"frame") -> AcceptedUpdate:
     file = folder / "frame"
     file.write_bytes(content)
-    return Entry("a", digest(b"frame"), file)
+    return AcceptedUpdate("a", digest(b"frame"), file)
 
 
 @pytest.mark.parametrize(
@@ -70,15 +70,15 @@ async def test_what_came_again_meanwhile_is_not_reported(tmp_path: Path, monkeyp
         await made.phase("collecting")
         await made.give("a", Kind.UPDATE, frame(header("a", 1, made.app.driver.state.manifest)))
         looks = []
-        sound = Entry.verified
+        sound = AcceptedUpdate.verified
 
-        def rotten_once(one: Entry) -> bytes:
+        def rotten_once(one: AcceptedUpdate) -> bytes:
             looks.append(one.device)
             if len(looks) == 1:
                 raise LOST.lost["a"]
             return sound(one)
 
-        monkeypatch.setattr(Entry, "verified", rotten_once)
+        monkeypatch.setattr(AcceptedUpdate, "verified", rotten_once)
         await made.app.audit.run()
         assert looks == ["a", "a"]
         assert made.app.driver.state.delivered == ("a",)
@@ -97,4 +97,4 @@ async def test_a_look_that_meets_a_passing_trouble_blames_nobody(tmp_path: Path,
         monkeypatch.setattr("models.worker.update_views.content", fails)
         await made.app.audit.run()
         assert made.app.driver.state.delivered == ("a",)
-        assert made.app.driver.state.phase is Phase.COLLECTING
+        assert made.app.driver.state.phase is RoundPhase.COLLECTING

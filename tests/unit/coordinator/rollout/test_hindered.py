@@ -10,7 +10,7 @@ from coordinator.cli.status import look
 from coordinator.delivery import rollout_service
 from coordinator.fleet.device_registry import Device as Known
 from coordinator.rollout import blocked_devices as hindered
-from coordinator.rollout.model import Course, Member, Rollout
+from coordinator.rollout.model import Rollout, RolloutDevice, RolloutState
 from coordinator.status.rollout_view import waits
 from edge_agent.status.model_status import ModelStatus
 from lichen_lab.simulation.deterministic.machine.disk import SimDisk
@@ -124,12 +124,12 @@ def known(why="no room", *, status="online", bundle=None, **more):
     return Known(State(status=status, device="a", hindered=said, **more), NOW)
 
 
-def course_of(**members: Member) -> Course:
+def course_of(**members: RolloutDevice) -> RolloutState:
     begun = Rollout(number=1, release=release(1), plan=plan(), began=NOW, since=NOW, members=members)
-    return Course(number=1, rollout=begun)
+    return RolloutState(number=1, rollout=begun)
 
 
-WAITING = Member(stage=0, serial=1, seen=True)
+WAITING = RolloutDevice(stage=0, serial=1, seen=True)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from coordinator.delivery import rollout_service
 from coordinator.rollout import releases
 from coordinator.rollout.model import Abort, Create
 from coordinator.trust.repository import FOLDER
-from coordinator.trust.signer import Unsigned
+from coordinator.trust.signer import NoSigner
 from protocol.bundle import MAX_BUNDLE_BYTES
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.frames.frame import digest
@@ -216,7 +216,7 @@ async def test_a_signed_fleet_gets_both_versions_signed_and_after_the_end_one(tm
         assert devices.fleet()[-1].trust is not None
 
 
-class Slow(Unsigned):
+class Slow(NoSigner):
     """The next signature takes its time."""
 
     def __init__(self) -> None:

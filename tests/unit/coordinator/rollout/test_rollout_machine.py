@@ -8,18 +8,18 @@ from coordinator.rollout.model import (
     Abort,
     Begun,
     Cleared,
-    Course,
     Create,
+    DeviceReport,
     Exported,
-    Heard,
     Pause,
-    Phase,
     Promote,
     Resume,
+    RolloutPhase,
+    RolloutState,
 )
 from coordinator.rollout.plan import Fact, chosen, planned, rank
 from coordinator.rollout.shared import next_serial
-from coordinator.rollout.stage_gate import Counts
+from coordinator.rollout.stage_gate import StageCounts
 from coordinator.rollout.table import TABLE, diagram, listing
 from coordinator.rollout.transitions import BACK
 from coordinator.status.rollout_view import waits
@@ -114,14 +114,14 @@ def test_a_version_that_failed_is_not_rolled_out_again_by_itself_but_the_operato
 
 def test_a_decision_counts_the_minutes_since_2020_and_one_more_where_that_is_no_more():
     two_minutes = 1_577_836_800.0 + 120
-    assert next_serial(Course(), two_minutes) == 2
-    assert next_serial(Course(), two_minutes - 1) == 1
-    assert next_serial(Course(serial=7), two_minutes) == 8
+    assert next_serial(RolloutState(), two_minutes) == 2
+    assert next_serial(RolloutState(), two_minutes - 1) == 1
+    assert next_serial(RolloutState(serial=7), two_minutes) == 8
 
 
 def test_a_device_that_is_here_when_its_stage_is_filled_is_waited_for_from_then_on():
     fleet = Fleet("a", "b")
-    fleet.said["b"] = Heard(online=False)
+    fleet.said["b"] = DeviceReport(online=False)
     fleet.play(Create(release=NEW, plan=plan(canary="share:1")))
     fleet.tick()
     assert {name: one.seen for name, one in fleet.course.rollout.members.items()} == {"a": True, "b": False}
@@ -131,14 +131,14 @@ def test_the_story_names_a_device_that_failed_once_whatever_it_does_later():
     fleet = begun("a", "b", "c", "d", canary="share:1", gates={"min_committed_share": 0.7})
     fleet.says("a", "rolled_back", "slow")
     fleet.tick()
-    fleet.said["a"] = Heard(online=True, barred=True)
+    fleet.said["a"] = DeviceReport(online=True, barred=True)
     fleet.tick()
     assert fleet.course.rollout.members["a"].barred
     assert [one.what for one in fleet.course.rollout.story].count("rolled_back") == 1
 
 
 def test_of_no_devices_there_are_none_of_any_kind():
-    assert Counts.of(()) == Counts()
+    assert StageCounts.of(()) == StageCounts()
 
 
 def test_who_failed_once_has_failed_for_this_pointer_whatever_it_says_next():
@@ -204,7 +204,7 @@ def test_silence_is_never_a_promotion_but_a_pause_in_words():
 
 def test_devices_that_were_never_here_are_not_waited_for_but_one_must_be():
     fleet = Fleet("a", "b", "c")
-    fleet.said["b"] = fleet.said["c"] = Heard(online=False)
+    fleet.said["b"] = fleet.said["c"] = DeviceReport(online=False)
     fleet.play(Create(release=NEW, plan=plan(canary="share:1")))
     fleet.tick()
     assert fleet.members(0) == ["a", "b", "c"]
@@ -214,7 +214,7 @@ def test_devices_that_were_never_here_are_not_waited_for_but_one_must_be():
     fleet.tick()
     assert fleet.phase() == "complete"
     silent = Fleet("a")
-    silent.said["a"] = Heard(online=False)
+    silent.said["a"] = DeviceReport(online=False)
     silent.play(Create(release=NEW, plan=plan()))
     silent.tick()
     silent.tick(100.0)
@@ -224,15 +224,15 @@ def test_devices_that_were_never_here_are_not_waited_for_but_one_must_be():
 
 def test_an_older_agent_that_runs_it_and_knows_no_trial_is_named_and_not_counted():
     fleet = begun()
-    fleet.said["a"] = Heard(online=True, model=NEW.digests[0])
+    fleet.said["a"] = DeviceReport(online=True, model=NEW.digests[0])
     fleet.tick(101.0)
     assert "1 run it and know no trial (an older agent)" in fleet.course.rollout.why
 
 
 def test_what_is_committed_counts_whenever_it_was_and_other_reports_only_for_their_pointer():
     fleet = begun("a", "b", canary="share:1")
-    fleet.said["a"] = Heard(online=True, trial=report(NEW, 1, "committed"))
-    fleet.said["b"] = Heard(online=True, trial=report(NEW, 1, "rolled_back", "long ago"))
+    fleet.said["a"] = DeviceReport(online=True, trial=report(NEW, 1, "committed"))
+    fleet.said["b"] = DeviceReport(online=True, trial=report(NEW, 1, "rolled_back", "long ago"))
     fleet.tick()
     phases = {name: one.phase for name, one in fleet.course.rollout.members.items()}
     assert (fleet.phase(), phases) == ("open", {"a": "committed", "b": "waiting"})
@@ -240,12 +240,12 @@ def test_what_is_committed_counts_whenever_it_was_and_other_reports_only_for_the
 
 def test_the_soak_begins_anew_when_a_device_comes_that_has_not_committed():
     fleet = Fleet("a", "b")
-    fleet.said["b"] = Heard(online=False)
+    fleet.said["b"] = DeviceReport(online=False)
     fleet.play(Create(release=NEW, plan=plan(canary="share:1")))
     fleet.tick()
     fleet.says("a", "committed")
     fleet.tick()
-    fleet.said["b"] = Heard(online=True)
+    fleet.said["b"] = DeviceReport(online=True)
     fleet.tick(9.0)
     assert fleet.course.rollout.good_since is None
     fleet.says("b", "committed")
@@ -330,7 +330,7 @@ def test_a_canary_that_nobody_matches_is_waited_for_and_then_paused():
     fleet = begun("b", "c", canary="label:site=barn", labels={"c": {"site": "yard"}})
     assert fleet.course.rollout.members == {}
     fleet.names.append("d")
-    fleet.said["d"] = Heard(online=True)
+    fleet.said["d"] = DeviceReport(online=True)
     fleet.labels["d"] = {"site": "barn"}
     fleet.tick()
     assert fleet.members(0) == ["d"]
@@ -429,7 +429,7 @@ def test_the_soak_begins_anew_at_each_start_for_nobody_listened_and_the_clock_ma
 def test_who_is_quarantined_or_revoked_is_not_waited_for_and_nothing_of_it_counts():
     fleet = begun("a", "b", "c", canary="device:a,b", gates={"max_failed_share": 0.0})
     fleet.says("a", "committed")
-    fleet.said["b"] = Heard(online=True)
+    fleet.said["b"] = DeviceReport(online=True)
     fleet.tick()
     assert fleet.course.rollout.good_since is None, "b is here and has not committed"
     fleet.says("b", "rolled_back", "a lie")
@@ -437,13 +437,13 @@ def test_who_is_quarantined_or_revoked_is_not_waited_for_and_nothing_of_it_count
     fleet.tick()
     assert fleet.phase() == "open"
     assert fleet.course.rollout.members["b"].barred
-    counts = Counts.of(fleet.course.rollout.members.values())
+    counts = StageCounts.of(fleet.course.rollout.members.values())
     assert (counts.barred, counts.seen, counts.failed, counts.silent) == (1, 1, 0, 0)
     assert "1 quarantined or revoked" in counts.words
     assert "b" not in waits(fleet.course)[0].why.rsplit("waits for", 1)[-1].split()
     fleet.tick(11)
     assert fleet.course.rollout.stage == 1
-    fleet.said["b"] = Heard(online=True, trial=fleet.said["b"].trial)
+    fleet.said["b"] = DeviceReport(online=True, trial=fleet.said["b"].trial)
     fleet.tick()
     assert fleet.phase() == "failed", "heard again, it counts again"
 
@@ -465,6 +465,6 @@ def test_the_docs_diagram_is_the_table():
 
 
 def test_every_phase_has_an_answer_to_all_that_the_operator_may_ask():
-    for phase in Phase:
+    for phase in RolloutPhase:
         for event in (Create, Pause, Resume, Abort):
             assert (phase, event) in TABLE

@@ -13,9 +13,9 @@ from coordinator.cli.rollout import app
 from coordinator.cli.status import look
 from coordinator.delivery import rollout_service
 from coordinator.rollout.model import Begun, Create
-from coordinator.rollout.store import Book
+from coordinator.rollout.store import RolloutStore
 from coordinator.status.prometheus import _Collector
-from coordinator.trust.signer import Unsigned
+from coordinator.trust.signer import NoSigner
 from lichen.cli import main
 from protocol import messages
 from protocol.bundle import BundleManifest, pack
@@ -76,7 +76,7 @@ class Devices:
         return max((*self.fleet()[-1:], *said), key=lambda one: one.serial)
 
 
-class Signer(Unsigned):
+class Signer(NoSigner):
     """Remembers what it vouched for last."""
 
     def __init__(self) -> None:
@@ -243,7 +243,7 @@ async def test_a_fleet_that_had_rollouts_goes_back_to_the_newest_with_serials(tm
         await deliver(made, "a")
         await made.phase("done")
         assert devices.fleet() == [], "in this mode nothing goes out by itself"
-    with Book(tmp_path / "coordinator") as book:
+    with RolloutStore(tmp_path / "coordinator") as book:
         known = book.course()
         assert known.newest.version == 1
     async with bench(tmp_path, tiny_task(count=2, min_devices=1)) as made:
@@ -409,7 +409,7 @@ async def test_what_cannot_be_is_refused_in_words(tmp_path) -> None:
 def test_two_who_write_the_book_decide_from_the_same_state(tmp_path) -> None:
     from tests.support.rollouts import NOW, plan, release  # noqa: PLC0415 - of this test alone
 
-    with Book(tmp_path) as one, Book(tmp_path) as two:
+    with RolloutStore(tmp_path) as one, RolloutStore(tmp_path) as two:
         one.play(Begun(mode="manual", release=release(1)), NOW)
         two.play(Create(release=release(2), plan=plan()), NOW)
         assert one.course() == two.course()

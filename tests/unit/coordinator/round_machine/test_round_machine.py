@@ -3,7 +3,7 @@
 import pytest
 
 from coordinator.config.coordinator import CoordinatorSettings
-from coordinator.round_machine.batch import Offered, tally
+from coordinator.round_machine.batch import ReceivedUpdate, accept_batch
 from coordinator.round_machine.closing import closes_at, needed
 from coordinator.round_machine.device_sets import holds, joined, joined_by
 from coordinator.round_machine.events import (
@@ -17,16 +17,16 @@ from coordinator.round_machine.events import (
     ExportDone,
     Finish,
     Initialise,
-    Phase,
     Presence,
     RecordAttempt,
     Resumed,
+    RoundPhase,
     RoundState,
+    RoundTick,
     Rules,
     Select,
     Selected,
     SendOffers,
-    Tick,
     UpdateAccepted,
     UpdateRefused,
     UpdatesLost,
@@ -34,7 +34,7 @@ from coordinator.round_machine.events import (
     WorkFailed,
 )
 from coordinator.round_machine.pending_work import pending
-from coordinator.round_machine.queries import check_open, replay
+from coordinator.round_machine.queries import check_acceptable, replay
 from coordinator.round_machine.table import apply
 from protocol.errors import Reason, Refused
 from tests.support.coordinator_fake import header
@@ -49,71 +49,76 @@ def rules(**changes) -> Rules:
 
 def waiting(**changes) -> RoundState:
     """Round 1 looks for devices since second 100."""
-    start = {"phase": Phase.WAITING, "round": 1, "version": 0, "manifest": BASE, "since": 100.0}
+    start = {"phase": RoundPhase.WAITING, "round": 1, "version": 0, "manifest": BASE, "since": 100.0}
     return RoundState(**{**start, **changes})
 
 
 def collecting(**changes) -> RoundState:
     """Round 1 is open to a, b and c until second 160."""
-    start = {"phase": Phase.COLLECTING, "invited": THREE, "selected": THREE, "until": 160.0}
+    start = {"phase": RoundPhase.COLLECTING, "invited": THREE, "selected": THREE, "until": 160.0}
     return waiting(**{**start, **changes})
 
 
 def aggregating(**changes) -> RoundState:
     """Round 1 folds the updates of a, b and c."""
-    return collecting(**{"phase": Phase.AGGREGATING, "delivered": THREE, "until": None, **changes})
+    return collecting(**{"phase": RoundPhase.AGGREGATING, "delivered": THREE, "until": None, **changes})
 
 
 # Waiting for devices.
 
 
 def test_a_selection_is_asked_for_when_enough_devices_are_able_for_the_whole_spread() -> None:
-    alone, commands = apply(rules(), waiting(), Tick(able=("a",)), 101.0)
+    alone, commands = apply(rules(), waiting(), RoundTick(able=("a",)), 101.0)
     assert (alone, commands) == (waiting(), ())
-    enough, commands = apply(rules(), waiting(), Tick(able=("a", "b")), 101.0)
+    enough, commands = apply(rules(), waiting(), RoundTick(able=("a", "b")), 101.0)
     assert (enough.enough_since, commands) == (101.0, ())
-    assert apply(rules(), enough, Tick(able=("a", "b")), 105.9) == (enough, ())
-    assert apply(rules(), enough, Tick(able=("a", "b")), 106.0) == (enough, (Select(round=1, attempt=1),))
+    assert apply(rules(), enough, RoundTick(able=("a", "b")), 105.9) == (enough, ())
+    assert apply(rules(), enough, RoundTick(able=("a", "b")), 106.0) == (
+        enough,
+        (Select(round=1, attempt=1),),
+    )
 
 
 def test_the_spread_begins_anew_when_a_device_has_gone() -> None:
-    fewer, _ = apply(rules(), waiting(enough_since=101.0), Tick(able=("a",)), 105.0)
+    fewer, _ = apply(rules(), waiting(enough_since=101.0), RoundTick(able=("a",)), 105.0)
     assert fewer.enough_since is None
-    again, commands = apply(rules(), fewer, Tick(able=("a", "b")), 107.0)
+    again, commands = apply(rules(), fewer, RoundTick(able=("a", "b")), 107.0)
     assert (again.enough_since, commands) == (107.0, ())
 
 
 def test_nobody_is_waited_for_once_all_wanted_are_able_or_no_more_come() -> None:
     asked = (Select(round=1, attempt=1),)
-    assert apply(rules(), waiting(), Tick(able=("a", "b"), settled=True), 101.0)[1] == asked
-    assert apply(rules(devices_per_round=3), waiting(), Tick(able=THREE), 101.0)[1] == asked
-    assert apply(rules(devices_per_round=2), waiting(), Tick(able=THREE), 101.0)[1] == asked
-    assert apply(rules(devices_per_round=4), waiting(), Tick(able=THREE), 101.0)[1] == ()
+    assert apply(rules(), waiting(), RoundTick(able=("a", "b"), settled=True), 101.0)[1] == asked
+    assert apply(rules(devices_per_round=3), waiting(), RoundTick(able=THREE), 101.0)[1] == asked
+    assert apply(rules(devices_per_round=2), waiting(), RoundTick(able=THREE), 101.0)[1] == asked
+    assert apply(rules(devices_per_round=4), waiting(), RoundTick(able=THREE), 101.0)[1] == ()
 
 
 def test_whoever_delivered_in_an_earlier_attempt_counts_as_able_but_somebody_must_be_left_to_ask() -> None:
     state = waiting(attempt=2, invited=THREE, delivered=("a",))
-    _, commands = apply(rules(), state, Tick(able=("b",), settled=True), 101.0)
+    _, commands = apply(rules(), state, RoundTick(able=("b",), settled=True), 101.0)
     assert commands == (Select(round=1, attempt=2),)
     both = waiting(attempt=2, invited=THREE, delivered=("a", "b"))
-    assert apply(rules(), both, Tick(settled=True), 101.0)[1] == ()
+    assert apply(rules(), both, RoundTick(settled=True), 101.0)[1] == ()
 
 
 def test_a_task_without_a_least_number_still_needs_one_device() -> None:
     least = rules(min_devices=0)
-    assert apply(least, waiting(), Tick(settled=True), 101.0) == (waiting(), ())
-    assert apply(least, waiting(), Tick(able=("a",), settled=True), 101.0)[1] == (Select(round=1, attempt=1),)
+    assert apply(least, waiting(), RoundTick(settled=True), 101.0) == (waiting(), ())
+    assert apply(least, waiting(), RoundTick(able=("a",), settled=True), 101.0)[1] == (
+        Select(round=1, attempt=1),
+    )
     assert apply(least, waiting(), Selected(round=1, attempt=1, devices=()), 101.0) == (waiting(), ())
     assert needed(rules(min_devices=0, quorum=0.0), 5) == 1
 
 
 def test_whoever_was_refused_is_asked_again_where_the_round_waits_five_minutes_without() -> None:
     state = waiting(invited=THREE, refused=(("a", "non_finite"),))
-    early, commands = apply(rules(), state, Tick(able=("a", "b"), settled=True), 399.9)
+    early, commands = apply(rules(), state, RoundTick(able=("a", "b"), settled=True), 399.9)
     assert (early, commands) == (state, ())
-    forgiven, commands = apply(rules(), state, Tick(able=("a", "b"), settled=True), 400.0)
+    forgiven, commands = apply(rules(), state, RoundTick(able=("a", "b"), settled=True), 400.0)
     assert (forgiven.refused, commands) == ((), ())
-    assert apply(rules(), forgiven, Tick(able=("a", "b"), settled=True), 401.0)[1] == (
+    assert apply(rules(), forgiven, RoundTick(able=("a", "b"), settled=True), 401.0)[1] == (
         Select(round=1, attempt=1),
     )
 
@@ -133,7 +138,7 @@ def test_a_round_opens_for_its_deadline_and_is_offered_to_those_selected() -> No
     state = waiting(trouble="attempt 1 got 0 updates", failures=2, retry_at=3.0, enough_since=99.0)
     opened, commands = apply(rules(), state, Selected(round=1, attempt=1, devices=("c", "a")), 110.0)
     assert opened == waiting(
-        phase=Phase.COLLECTING, since=110.0, until=170.0, selected=("a", "c"), invited=("a", "c")
+        phase=RoundPhase.COLLECTING, since=110.0, until=170.0, selected=("a", "c"), invited=("a", "c")
     )
     assert commands == (SendOffers(devices=("a", "c")),)
 
@@ -159,7 +164,7 @@ def test_an_attempt_whose_quorum_is_there_already_closes_at_once() -> None:
     state = waiting(attempt=2, invited=THREE, delivered=("a", "b"))
     event = Selected(round=1, attempt=2, devices=("c",))
     closed, commands = apply(rules(quorum=0.6), state, event, 110.0)
-    assert (closed.phase, closed.closed_by) == (Phase.AGGREGATING, "quorum")
+    assert (closed.phase, closed.closed_by) == (RoundPhase.AGGREGATING, "quorum")
     assert commands == (
         RecordAttempt(round=1, attempt=2, outcome="quorum"),
         Aggregate(round=1, devices=("a", "b")),
@@ -171,12 +176,12 @@ def test_an_attempt_whose_quorum_is_there_already_closes_at_once() -> None:
 
 def test_an_update_counts_once_and_the_quorum_closes_the_round() -> None:
     one, commands = apply(rules(quorum=0.6), collecting(), UpdateAccepted(device="b", round=1), 120.0)
-    assert (one.delivered, one.phase, commands) == (("b",), Phase.COLLECTING, ())
+    assert (one.delivered, one.phase, commands) == (("b",), RoundPhase.COLLECTING, ())
     assert apply(rules(quorum=0.6), one, UpdateAccepted(device="b", round=1), 121.0) == (one, ())
     closed, commands = apply(rules(quorum=0.6), one, UpdateAccepted(device="a", round=1), 122.0)
     assert closed == one.model_copy(
         update={
-            "phase": Phase.AGGREGATING,
+            "phase": RoundPhase.AGGREGATING,
             "delivered": ("a", "b"),
             "since": 122.0,
             "until": None,
@@ -205,19 +210,23 @@ def test_an_update_between_attempts_counts_and_the_one_that_was_lacking_closes_t
     state = waiting(attempt=2, invited=THREE, refused=(("a", "outlier"), ("b", "outlier")))
     one, commands = apply(rules(), state, UpdateAccepted(device="b", round=1), 101.0)
     assert (one.phase, one.delivered, one.refused, commands) == (
-        Phase.WAITING,
+        RoundPhase.WAITING,
         ("b",),
         (("a", "outlier"),),
         (),
     )
     closed, commands = apply(rules(), one, UpdateAccepted(device="c", round=1), 102.0)
-    assert (closed.phase, closed.closed_by, closed.selected) == (Phase.AGGREGATING, "deadline", ("b", "c"))
+    assert (closed.phase, closed.closed_by, closed.selected) == (
+        RoundPhase.AGGREGATING,
+        "deadline",
+        ("b", "c"),
+    )
     assert commands == (
         RecordAttempt(round=1, attempt=2, outcome="deadline"),
         Aggregate(round=1, devices=("b", "c")),
     )
     alone, _ = apply(rules(min_devices=0), state, UpdateAccepted(device="b", round=1), 101.0)
-    assert alone.phase is Phase.AGGREGATING
+    assert alone.phase is RoundPhase.AGGREGATING
 
 
 def test_a_refusal_is_noted_once_of_an_invited_device_that_has_not_delivered() -> None:
@@ -244,15 +253,15 @@ def test_the_round_is_offered_again_to_a_selected_device_that_has_not_delivered(
 
 def test_at_its_deadline_a_round_closes_with_enough_updates() -> None:
     state = collecting(delivered=("a", "b"))
-    assert apply(rules(), state, Tick(), 159.9) == (state, ())
-    closed, commands = apply(rules(), state, Tick(), 160.0)
-    assert (closed.phase, closed.closed_by) == (Phase.AGGREGATING, "deadline")
+    assert apply(rules(), state, RoundTick(), 159.9) == (state, ())
+    closed, commands = apply(rules(), state, RoundTick(), 160.0)
+    assert (closed.phase, closed.closed_by) == (RoundPhase.AGGREGATING, "deadline")
     assert commands[0] == RecordAttempt(round=1, attempt=1, outcome="deadline")
 
 
 def test_at_its_deadline_an_attempt_with_too_few_updates_is_given_up_and_keeps_them() -> None:
     state = collecting(delivered=("a",), refused=(("b", "outlier"),))
-    after, commands = apply(rules(), state, Tick(), 160.0)
+    after, commands = apply(rules(), state, RoundTick(), 160.0)
     assert after == waiting(
         attempt=2,
         since=160.0,
@@ -262,7 +271,7 @@ def test_at_its_deadline_an_attempt_with_too_few_updates_is_given_up_and_keeps_t
         trouble="attempt 1 got 1 of at least 2 updates in time",
     )
     assert commands == (RecordAttempt(round=1, attempt=1, outcome="given_up"),)
-    none, _ = apply(rules(min_devices=0), collecting(), Tick(), 160.0)
+    none, _ = apply(rules(min_devices=0), collecting(), RoundTick(), 160.0)
     assert none.trouble == "attempt 1 got 0 of at least 1 updates in time"
 
 
@@ -277,14 +286,14 @@ def test_the_grace_for_devices_that_are_away_begins_with_the_last_and_ends_with_
 def test_a_round_whose_missing_devices_are_all_away_closes_after_the_grace_where_enough_delivered() -> None:
     grace = rules(away_grace_s=10.0)
     state = collecting(delivered=("a", "b"), away_since=120.0)
-    assert apply(grace, state, Tick(), 129.9) == (state, ())
-    closed, commands = apply(grace, state, Tick(), 130.0)
+    assert apply(grace, state, RoundTick(), 129.9) == (state, ())
+    closed, commands = apply(grace, state, RoundTick(), 130.0)
     assert (closed.closed_by, closed.away_since) == ("away", None)
     assert commands[0] == RecordAttempt(round=1, attempt=1, outcome="away")
     few = collecting(delivered=("a",), away_since=120.0)
-    assert apply(grace, few, Tick(), 130.0) == (few, ()), "too few: they have until the deadline"
+    assert apply(grace, few, RoundTick(), 130.0) == (few, ()), "too few: they have until the deadline"
     late = collecting(delivered=("a", "b"), away_since=155.0)
-    assert apply(grace, late, Tick(), 160.0)[0].closed_by == "deadline"
+    assert apply(grace, late, RoundTick(), 160.0)[0].closed_by == "deadline"
     assert closes_at(grace, few) == 160.0
     least = rules(min_devices=0, away_grace_s=10.0)
     assert closes_at(least, few) == 130.0
@@ -327,11 +336,11 @@ def test_an_outlier_named_as_older_journals_do_is_refused_too_beside_those_known
 
 def test_a_round_that_has_too_few_usable_updates_opens_again() -> None:
     after, commands = apply(rules(), aggregating(), UpdatesLost(round=1, devices=("a", "b")), 130.0)
-    assert (after.phase, after.attempt, after.delivered) == (Phase.WAITING, 2, ("c",))
+    assert (after.phase, after.attempt, after.delivered) == (RoundPhase.WAITING, 2, ("c",))
     assert (after.selected, after.closed_by, after.trouble) == ((), "", "unusable updates of a, b")
     assert commands == (RecordAttempt(round=1, attempt=1, outcome="given_up"),)
     none, _ = apply(rules(min_devices=0), aggregating(), UpdatesLost(round=1, devices=THREE), 130.0)
-    assert none.phase is Phase.WAITING, "a fold of nothing is no fold"
+    assert none.phase is RoundPhase.WAITING, "a fold of nothing is no fold"
 
 
 def test_before_the_round_closes_a_device_whose_update_was_lost_is_offered_it_again() -> None:
@@ -352,7 +361,7 @@ def test_a_loss_in_another_round_or_of_what_was_never_counted_changes_nothing(st
 
 def test_the_first_model_is_made_and_then_the_first_round_waits() -> None:
     begun, commands = apply(rules(), RoundState(), Begin(), 90.0)
-    assert (begun.phase, begun.since, commands) == (Phase.INITIALISING, 90.0, (Initialise(),))
+    assert (begun.phase, begun.since, commands) == (RoundPhase.INITIALISING, 90.0, (Initialise(),))
     first, commands = apply(rules(), begun, VersionMade(version=0, manifest=BASE), 100.0)
     assert (first, commands) == (waiting(), ())
     assert apply(rules(), begun, VersionMade(version=1, manifest=BASE), 100.0) == (begun, ())
@@ -370,15 +379,15 @@ def test_a_round_that_made_its_version_leads_to_an_empty_next_one() -> None:
 def test_the_last_version_is_judged_and_exported_and_then_all_is_done() -> None:
     both = rules(rounds=1, evaluate=True, export=True)
     made, commands = apply(both, aggregating(), VersionMade(version=1, manifest=BASE), 200.0)
-    assert (made.phase, commands) == (Phase.EVALUATING, (Evaluate(version=1),))
+    assert (made.phase, commands) == (RoundPhase.EVALUATING, (Evaluate(version=1),))
     assert apply(both, made, EvaluationDone(version=0), 201.0) == (made, ())
     judged, commands = apply(both, made, EvaluationDone(version=1), 201.0)
-    assert (judged.phase, commands) == (Phase.EXPORTING, (Export(version=1),))
+    assert (judged.phase, commands) == (RoundPhase.EXPORTING, (Export(version=1),))
     assert apply(both, judged, ExportDone(version=0), 202.0) == (judged, ())
     done, commands = apply(both, judged, ExportDone(version=1), 202.0)
     assert commands == (Finish(),)
     assert done == RoundState(
-        phase=Phase.DONE, round=1, version=1, manifest=BASE, since=202.0, closed_by=done.closed_by
+        phase=RoundPhase.DONE, round=1, version=1, manifest=BASE, since=202.0, closed_by=done.closed_by
     )
 
 
@@ -399,41 +408,41 @@ def test_making_a_model_is_tried_for_ever_with_longer_and_longer_pauses() -> Non
     state, now, pauses = aggregating(), 200.0, []
     for _ in range(20):
         state, commands = apply(
-            rules(), state, WorkFailed(phase=Phase.AGGREGATING, version=1, detail="disk"), now
+            rules(), state, WorkFailed(phase=RoundPhase.AGGREGATING, version=1, detail="disk"), now
         )
         assert commands == ()
         assert state.retry_at is not None
         pauses.append(state.retry_at - now)
-        assert apply(rules(), state, Tick(), state.retry_at - 0.1) == (state, ())
+        assert apply(rules(), state, RoundTick(), state.retry_at - 0.1) == (state, ())
         now = state.retry_at
-        state, commands = apply(rules(), state, Tick(), now)
+        state, commands = apply(rules(), state, RoundTick(), now)
         assert (state.retry_at, commands) == (None, (Aggregate(round=1, devices=THREE),))
     assert pauses[:9] == [2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 300.0]
     assert set(pauses[9:]) == {300.0}
     assert (state.failures, state.trouble) == (20, "disk")
-    assert apply(rules(), state, Tick(), now + 999.0) == (state, ()), "nothing is due"
+    assert apply(rules(), state, RoundTick(), now + 999.0) == (state, ()), "nothing is due"
 
 
 def test_judging_is_tried_a_few_times_where_the_trouble_may_pass_and_then_left_out() -> None:
     both = rules(rounds=5, evaluate=True, export=True, export_every=1)
-    state = aggregating(phase=Phase.EVALUATING, version=1)
-    event = WorkFailed(phase=Phase.EVALUATING, version=1, detail="full", passing=True)
+    state = aggregating(phase=RoundPhase.EVALUATING, version=1)
+    event = WorkFailed(phase=RoundPhase.EVALUATING, version=1, detail="full", passing=True)
     for pause in (5.0, 30.0, 120.0):
         state, commands = apply(both, state, event, 200.0)
-        assert (state.phase, state.retry_at, commands) == (Phase.EVALUATING, 200.0 + pause, ())
+        assert (state.phase, state.retry_at, commands) == (RoundPhase.EVALUATING, 200.0 + pause, ())
     assert state.trouble == "evaluation: full"
     after, commands = apply(both, state, event, 200.0)
-    assert (after.phase, after.failures, after.trouble) == (Phase.EXPORTING, 0, "evaluation: full")
+    assert (after.phase, after.failures, after.trouble) == (RoundPhase.EXPORTING, 0, "evaluation: full")
     assert commands == (Export(version=1),)
     better, _ = apply(both, state, EvaluationDone(version=1), 300.0)
-    assert (better.phase, better.trouble) == (Phase.EXPORTING, "")
+    assert (better.phase, better.trouble) == (RoundPhase.EXPORTING, "")
 
 
 def test_an_export_that_cannot_succeed_is_left_out_at_once_and_the_rounds_go_on() -> None:
     both = rules(rounds=5, export=True, export_every=1)
-    state = aggregating(phase=Phase.EXPORTING, version=1)
-    after, _ = apply(both, state, WorkFailed(phase=Phase.EXPORTING, version=1, detail="x" * 600), 200.0)
-    assert (after.phase, after.round, after.trouble) == (Phase.WAITING, 2, f"export: {'x' * 500}")
+    state = aggregating(phase=RoundPhase.EXPORTING, version=1)
+    after, _ = apply(both, state, WorkFailed(phase=RoundPhase.EXPORTING, version=1, detail="x" * 600), 200.0)
+    assert (after.phase, after.round, after.trouble) == (RoundPhase.WAITING, 2, f"export: {'x' * 500}")
     tried = state.model_copy(update={"failures": 1, "trouble": "export: full"})
     assert apply(both, tried, ExportDone(version=1), 200.0)[0].trouble == ""
     kept = state.model_copy(update={"trouble": "of the round"})
@@ -441,11 +450,11 @@ def test_an_export_that_cannot_succeed_is_left_out_at_once_and_the_rounds_go_on(
 
 
 def test_a_failure_of_other_work_is_not_of_this_phase() -> None:
-    judging = aggregating(phase=Phase.EVALUATING, version=0)
+    judging = aggregating(phase=RoundPhase.EVALUATING, version=0)
     for state, event in (
-        (aggregating(), WorkFailed(phase=Phase.AGGREGATING, version=0)),
-        (aggregating(), WorkFailed(phase=Phase.EXPORTING, version=1)),
-        (judging, WorkFailed(phase=Phase.EVALUATING, version=1)),
+        (aggregating(), WorkFailed(phase=RoundPhase.AGGREGATING, version=0)),
+        (aggregating(), WorkFailed(phase=RoundPhase.EXPORTING, version=1)),
+        (judging, WorkFailed(phase=RoundPhase.EVALUATING, version=1)),
     ):
         assert apply(rules(), state, event, 200.0) == (state, ())
 
@@ -466,18 +475,18 @@ def test_after_a_restart_no_time_lies_further_ahead_than_it_honestly_can() -> No
 
 
 def test_a_task_that_is_done_goes_on_when_it_is_given_more_rounds() -> None:
-    done = waiting(phase=Phase.DONE, round=3, version=3)
+    done = waiting(phase=RoundPhase.DONE, round=3, version=3)
     same, commands = apply(rules(), done, Resumed(), 200.0)
     assert (same, commands) == (done, (Finish(),))
     more, _ = apply(rules(rounds=4), done, Resumed(), 200.0)
-    assert (more.phase, more.round, more.attempt) == (Phase.WAITING, 4, 1)
+    assert (more.phase, more.round, more.attempt) == (RoundPhase.WAITING, 4, 1)
     open_, _ = apply(rules(rounds=4), collecting(), Resumed(), 101.0)
-    assert open_.phase is Phase.COLLECTING, "only a task that is done"
+    assert open_.phase is RoundPhase.COLLECTING, "only a task that is done"
 
 
 def test_an_event_that_no_phase_expects_changes_nothing() -> None:
-    done = waiting(phase=Phase.DONE)
-    for event in (Tick(able=THREE), Begin(), UpdateAccepted(device="a", round=1)):
+    done = waiting(phase=RoundPhase.DONE)
+    for event in (RoundTick(able=THREE), Begin(), UpdateAccepted(device="a", round=1)):
         state, commands = apply(rules(), done, event, 200.0)
         assert state is done
         assert commands == ()
@@ -509,8 +518,8 @@ def test_no_work_waits_while_the_round_looks_for_devices() -> None:
 
 def test_an_update_is_taken_where_the_round_is_open_on_its_base_to_an_invited_device() -> None:
     for state in (collecting(), waiting(invited=THREE)):
-        check_open(state, "a", 1, BASE)
-        check_open(state, "a", 1, None)
+        check_acceptable(state, "a", 1, BASE)
+        check_acceptable(state, "a", 1, None)
 
 
 @pytest.mark.parametrize(
@@ -528,19 +537,19 @@ def test_an_update_is_refused_for_its_round_its_base_or_its_device(
     state: RoundState, device: str, round_: int, base: str | None, reason: Reason
 ) -> None:
     with pytest.raises(Refused) as refused:
-        check_open(state, device, round_, base)
+        check_acceptable(state, device, round_, base)
     assert refused.value.reason is reason
 
 
 def test_of_updates_that_arrive_together_the_same_one_again_is_counted_once_and_another_is_refused() -> None:
-    one = Offered(header("a", 1, BASE), "1" * 64, 10)
-    other = Offered(header("a", 1, BASE), "2" * 64, 10)
-    found = tally(rules(), collecting(), [one, one, other], {}, 120.0)
+    one = ReceivedUpdate(header("a", 1, BASE), "1" * 64, 10)
+    other = ReceivedUpdate(header("a", 1, BASE), "2" * 64, 10)
+    found = accept_batch(rules(), collecting(), [one, one, other], {}, 120.0)
     assert [event.device for event, _ in found.events] == ["a"]
     assert found.answers[:2] == (None, None)
     assert found.answers[2] is not None
     assert found.answers[2].reason is Reason.DUPLICATE
-    before = tally(rules(), collecting(delivered=("a",)), [one], {("x", 1): "1" * 64}, 120.0)
+    before = accept_batch(rules(), collecting(delivered=("a",)), [one], {("x", 1): "1" * 64}, 120.0)
     assert before.answers[0] is not None, "counted, and its digest is not known: never a receipt"
     assert before.events == ()
 

@@ -2,10 +2,10 @@
 
 import asyncio
 
-from coordinator.fleet.device_registry import Roster
+from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.status.history import read
 from coordinator.storage import schema
-from coordinator.storage.database import Store
+from coordinator.storage.database import Database
 from protocol import messages
 from protocol.messages import Metric, ModalityState, State
 from protocol.topics import Kind
@@ -102,13 +102,13 @@ async def test_a_device_that_is_silent_for_long_is_offline_until_it_says_otherwi
 
 def test_who_was_online_before_a_restart_has_its_time_from_the_start(tmp_path) -> None:
     now = [100.0]
-    with Store(tmp_path / "c.sqlite3") as store:
-        before = Roster(store, lambda: 1.0, lambda: now[0])
+    with Database(tmp_path / "c.sqlite3") as store:
+        before = DeviceRegistry(store, lambda: 1.0, lambda: now[0])
         state = State(status="online", device="a", roles=("train",), modalities={"acc": ModalityState()})
         before.update(state)
         store.put(schema.devices, **before.row("a"))
         now[0] = 1e6
-        roster = Roster(store, lambda: 1e9, lambda: now[0])
+        roster = DeviceRegistry(store, lambda: 1e9, lambda: now[0])
         now[0] += 1799.0
         assert roster.hush(1800.0) == ()
         now[0] += 1.0

@@ -14,8 +14,8 @@ from coordinator.recovery.folder_owner import DATABASE
 from coordinator.round_machine import table as machine
 from coordinator.round_machine.events import (
     Checkpoint,
-    Phase,
     Presence,
+    RoundPhase,
     RoundState,
     Rules,
     Selected,
@@ -24,7 +24,7 @@ from coordinator.round_machine.events import (
 from coordinator.rounds.offers import AT_ONCE
 from coordinator.status.history import LISTED, read
 from coordinator.storage import schema
-from coordinator.storage.database import Store
+from coordinator.storage.database import Database
 from coordinator.storage.device_lists import MOST_NAMED, count_in, listed, names_in, packed, some, unpacked
 from coordinator.storage.update_journal import Journal
 from protocol import messages
@@ -40,7 +40,7 @@ NAMES = tuple(f"device-{n:06}" for n in range(MANY))
 
 def fleet_of(folder, status: str = "online") -> None:
     (folder / "coordinator").mkdir()
-    with Store(folder / "coordinator" / DATABASE) as store, store.transaction() as connection:
+    with Database(folder / "coordinator" / DATABASE) as store, store.transaction() as connection:
         rows = []
         for name in NAMES:
             state = State(
@@ -118,8 +118,8 @@ class Compared(str):
     __hash__ = str.__hash__
 
 
-@pytest.mark.parametrize("phase", [Phase.COLLECTING, Phase.WAITING])
-def test_an_update_is_counted_without_a_look_at_the_fleet(phase: Phase) -> None:
+@pytest.mark.parametrize("phase", [RoundPhase.COLLECTING, RoundPhase.WAITING])
+def test_an_update_is_counted_without_a_look_at_the_fleet(phase: RoundPhase) -> None:
     names = tuple(Compared(name) for name in NAMES)
     state = RoundState(phase=phase, round=1, until=9.0).model_copy(
         update={"invited": names, "selected": names, "delivered": names[::2]}
@@ -148,7 +148,7 @@ async def test_offers_do_not_wait_for_each_other_one_by_one(tmp_path) -> None:
 
 
 def test_the_history_shows_the_last_rounds(tmp_path) -> None:
-    with Store(tmp_path / DATABASE) as store:
+    with Database(tmp_path / DATABASE) as store:
         state = RoundState(phase="waiting_for_devices", round=41, version=40)
         store.append(Checkpoint(state=state, rules=Rules(rounds=50, deadline_s=1.0)), 1.0)
         with store.transaction() as connection:
@@ -163,7 +163,7 @@ def test_the_history_shows_the_last_rounds(tmp_path) -> None:
 
 def test_what_versions_say_at_length_leaves_by_bytes_too(tmp_path) -> None:
     """Who delivered, the confusion of classes, metrics by person: megabytes a version, in a large fleet."""
-    with Store(tmp_path / DATABASE) as store:
+    with Database(tmp_path / DATABASE) as store:
         row = {"manifest": "m", "parent": None, "wall": 1.0, "metrics": {"accuracy": 0.5}, "trouble": ""}
         row |= {"bytes_up": 0, "bytes_down": 0, "devices": list(NAMES), "confusion": [[7] * 100] * 100}
         by = {"group": {f"p{n}": {"accuracy": 0.5} for n in range(128)}}
@@ -180,7 +180,7 @@ def test_what_versions_say_at_length_leaves_by_bytes_too(tmp_path) -> None:
 
 
 def test_old_rounds_leave_by_bytes_and_old_events_too(tmp_path) -> None:
-    with Store(tmp_path / DATABASE) as store:
+    with Database(tmp_path / DATABASE) as store:
         with store.transaction() as connection:
             wide = {"a": "w" * 20_000}
             rows = [

@@ -2,14 +2,14 @@
 
 import pytest
 
-from coordinator.fleet.device_registry import Roster
-from coordinator.fleet.requirements import Terms, terms_of
-from coordinator.round_machine.events import Phase, RoundState, Rules, Select
-from coordinator.rounds.outlook import outlook
-from coordinator.selection.policies import Draw, policy
-from coordinator.selection.selector import Chooser
+from coordinator.fleet.device_registry import DeviceRegistry
+from coordinator.fleet.requirements import Requirements, requirements_of
+from coordinator.round_machine.events import RoundPhase, RoundState, Rules, Select
+from coordinator.rounds.outlook import fleet_status
+from coordinator.selection.policies import SelectionInput, policy
+from coordinator.selection.selector import DeviceSelector
 from coordinator.status.prometheus import _Collector
-from coordinator.storage.database import Store
+from coordinator.storage.database import Database
 from lichen_lab.simulation.training.selection import Choice
 from models.contract import Update
 from protocol.frames.headers import UpdateHeader
@@ -18,7 +18,7 @@ from tests.support.coordinator_bench import bench
 from tests.support.coordinator_fake import tiny_task
 
 TASK = tiny_task(devices_per_round=2).model_copy(update={"method": "tactfl"})
-TERMS = terms_of(TASK, "")
+TERMS = requirements_of(TASK, "")
 
 
 def state(device: str, windows: int = 40, **missing: float) -> State:
@@ -28,25 +28,25 @@ def state(device: str, windows: int = 40, **missing: float) -> State:
 
 
 def test_a_device_is_able_by_its_windows_and_the_words_say_so() -> None:
-    terms = Terms(32, needs_labels=False)
+    terms = Requirements(32, needs_labels=False)
     assert terms.lacks(state("a", 32, acc=0.0)) == ""
     assert terms.lacks(state("a", 31, acc=0.0)) == "31 of 32 windows"
-    assert Terms(32).lacks(state("a", 31, acc=0.0)) == "31 of 32 labelled windows"
+    assert Requirements(32).lacks(state("a", 31, acc=0.0)) == "31 of 32 labelled windows"
     assert not TERMS.needs_labels
-    assert terms_of(TASK.model_copy(update={"method": "qqr"}), "").needs_labels
-    assert terms_of(tiny_task(), "").needs_labels, "a method that is not known here"
+    assert requirements_of(TASK.model_copy(update={"method": "qqr"}), "").needs_labels
+    assert requirements_of(tiny_task(), "").needs_labels, "a method that is not known here"
 
 
 def test_a_device_that_only_sends_prototypes_still_needs_labels() -> None:
-    terms = Terms(32, ("acc",), no_prototypes="", needs_labels=False)
+    terms = Requirements(32, ("acc",), no_prototypes="", needs_labels=False)
     given = state("a", 5, acc=0.0).model_copy(update={"roles": ("prototype",)})
     assert terms.lacks(given) == "5 of 32 labelled windows"
 
 
 @pytest.fixture
 def roster(tmp_path):
-    with Store(tmp_path / "c.sqlite3") as store:
-        made = Roster(store, lambda: 0.0)
+    with Database(tmp_path / "c.sqlite3") as store:
+        made = DeviceRegistry(store, lambda: 0.0)
         made.store = store
         yield made
 
@@ -54,8 +54,8 @@ def roster(tmp_path):
 def test_selection_waits_for_no_labelled_window(roster) -> None:
     roster.update(state("full", acc=0.0))
     roster.update(state("young", 3, acc=0.0))
-    terms = Terms(32, needs_labels=False)
-    seen = outlook(roster, RoundState(phase=Phase.WAITING), terms, lambda _: None)
+    terms = Requirements(32, needs_labels=False)
+    seen = fleet_status(roster, RoundState(phase=RoundPhase.WAITING), terms, lambda _: None)
     assert seen.able == ("full",)
     assert seen.lacks == {"young": "3 of 32 windows"}
 
@@ -75,7 +75,7 @@ async def test_modalities_are_covered_where_there_are_no_classes(roster) -> None
     roster.update(state("rare", acc=0.5, gyro=0.9, nose=0.0))
     assert roster.present("rare") == {"acc": (20,), "gyro": (4,), "nose": (40,)}
     assert roster.present("d00") == {"acc": (40,), "gyro": (0,)}, "declared, and never delivered"
-    chooser = Chooser(TASK, Rules.of(TASK), roster, roster.store, lambda _: ())
+    chooser = DeviceSelector(TASK, Rules.of(TASK), roster, roster.store, lambda _: ())
     for round_ in range(1, 9):
         asked = Select(round=round_, attempt=1)
         chosen = await chooser.choose(asked, roster.online(), RoundState(), TERMS)
@@ -108,5 +108,5 @@ def test_a_simulation_covers_modalities_alike() -> None:
 
 def test_the_words_of_a_cover_name_modalities_alone() -> None:
     candidates = {f"d{n}": {"acc": (5,)} for n in range(4)} | {"both": {"acc": (1,), "gyro": (1,)}}
-    chosen = policy("coverage").choose(Draw(candidates, 1, 0))
+    chosen = policy("coverage").choose(SelectionInput(candidates, 1, 0))
     assert chosen.why == {"both": "covers acc, gyro"}

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from coordinator.admission.quarantine import QuarantineSettings, Standing
-from coordinator.round_machine.events import Phase, RoundState, Rules, Tick
+from coordinator.admission.quarantine import Quarantine, QuarantineSettings
+from coordinator.round_machine.events import RoundPhase, RoundState, RoundTick, Rules
 from coordinator.round_machine.table import apply
-from coordinator.storage.database import Store
-from coordinator.storage.write_behind import Ledger as Refusals
+from coordinator.storage.database import Database
+from coordinator.storage.write_behind import WriteBehindBuffer as Refusals
 from edge_agent.messaging import state_reporter
-from edge_agent.training.round_ledger import FINAL_RETRY_S, Ledger
+from edge_agent.training.round_ledger import FINAL_RETRY_S, RoundLedger
 from protocol.errors import Misconfigured, Reason, Refused, Transient
 from protocol.messages import BlobRef, Offer, Receipt, State, encode
 from protocol.tasks.announcement import TaskAnnouncement
@@ -75,14 +75,14 @@ def test_world_a_partial_download_on_a_read_only_disk_says_so(tmp_path) -> None:
 def test_world_a_quarantine_ends_in_its_time_also_where_the_clock_was_set_back(tmp_path) -> None:
     """The time left was bounded at each look, so it stayed the same until the old date came again."""
     clock, wall = ManualClock(), [2e9]
-    with Store(tmp_path / "coordinator.sqlite3") as store:
+    with Database(tmp_path / "coordinator.sqlite3") as store:
         ledger = Refusals(store, clock)
-        standing = Standing(store, ledger, lambda: wall[0], RULES, **ANYBODY)
+        standing = Quarantine(store, ledger, lambda: wall[0], RULES, **ANYBODY)
         standing.refused("dev", Refused(Reason.MALFORMED, "bits"))
         wall[0] -= 86400.0
         assert "600 s" in str(standing.barred("dev"))
         ledger.save()
-        again = Standing(store, ledger, lambda: wall[0], RULES, **ANYBODY)
+        again = Quarantine(store, ledger, lambda: wall[0], RULES, **ANYBODY)
         wall[0] += 599.0
         assert standing.barred("dev") is not None
         assert again.barred("dev") is not None
@@ -95,24 +95,24 @@ def test_world_a_round_that_nobody_else_can_finish_asks_the_refused_once_more() 
     """Refused devices were left out of a round for good: with too few others it never ended."""
     rules = Rules(rounds=1, deadline_s=10.0, min_devices=2)
     refused = (("dev-1", "malformed"), ("dev-2", "quarantined"))
-    state = RoundState(phase=Phase.WAITING, round=1, version=0, refused=refused, since=100.0)
-    waiting, commands = apply(rules, state, Tick(able=("dev-3",), settled=True), 399.0)
+    state = RoundState(phase=RoundPhase.WAITING, round=1, version=0, refused=refused, since=100.0)
+    waiting, commands = apply(rules, state, RoundTick(able=("dev-3",), settled=True), 399.0)
     assert (waiting.refused, commands) == (refused, ())
-    forgiven, _ = apply(rules, state, Tick(able=("dev-3",), settled=True), 400.0)
+    forgiven, _ = apply(rules, state, RoundTick(able=("dev-3",), settled=True), 400.0)
     assert forgiven.refused == ()
 
 
 def test_world_nobody_is_forgiven_while_the_round_can_go_on_without_them() -> None:
     rules = Rules(rounds=1, deadline_s=10.0, min_devices=1)
-    state = RoundState(phase=Phase.WAITING, round=1, version=0, refused=(("dev-1", "malformed"),))
-    after, commands = apply(rules, state, Tick(able=("dev-3",), settled=True), 1e6)
+    state = RoundState(phase=RoundPhase.WAITING, round=1, version=0, refused=(("dev-1", "malformed"),))
+    after, commands = apply(rules, state, RoundTick(able=("dev-3",), settled=True), 1e6)
     assert after.refused == state.refused
     assert commands, "the round opens with the other"
 
 
 async def test_world_an_offer_that_comes_long_after_a_final_refusal_is_tried(tmp_path) -> None:
     clock = ManualClock()
-    ledger = Ledger(tmp_path / "rounds.json", clock)
+    ledger = RoundLedger(tmp_path / "rounds.json", clock)
     offer = Offer(task="t", round=1, base="b" * 64, base_size=1, closes_in_s=10.0)
     ledger.spooled(offer, "a" * 64)
     ledger.settled(

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from coordinator.app import link_of
 from coordinator.cli import status
 from coordinator.cli.main import app as coordinator_app
-from coordinator.round_machine.events import Phase, RoundState, Rules
+from coordinator.round_machine.events import RoundPhase, RoundState, Rules
 from coordinator.rounds.progress import Outlook
-from coordinator.status.waits import Picture
+from coordinator.status.waits import CoordinatorStatus
 from coordinator.status.waits import waits as coordinator_waits
 from edge_agent.app import open_agent
 from edge_agent.cli import main as agent_cli
@@ -23,8 +23,8 @@ from edge_agent.status import status_file as agent_status
 from edge_agent.windows.workspace import WindowWorkspace
 from protocol.topics import Kind
 from runtime.clock import ManualClock, SystemClock
-from runtime.storage.folder_lock import Owner
-from runtime.waits import Explained, Wait, lines, span
+from runtime.storage.folder_lock import FolderLock
+from runtime.waits import StatusText, Wait, lines, span
 from runtime.waits import read as read_waits
 from tests.support.coordinator_bench import FakeLink, bench
 from tests.support.coordinator_fake import settings_for, tiny_task
@@ -68,7 +68,7 @@ def test_waits_of_other_releases_and_broken_ones_do_no_harm():
 
 async def test_an_explained_service_keeps_since_while_it_says_the_same():
     clock = ManualClock()
-    doing = Explained(clock, "nothing yet")
+    doing = StatusText(clock, "nothing yet")
     await clock.advance(5)
     doing.say("fetching", 30)
     began = clock.wall()
@@ -84,7 +84,7 @@ async def test_an_explained_service_keeps_since_while_it_says_the_same():
 
 async def test_a_clock_that_is_set_does_not_make_a_wait_a_year_long():
     clock = ManualClock()
-    doing = Explained(clock, "training")
+    doing = StatusText(clock, "training")
     await clock.advance(5)
     clock.set_wall(clock.wall() + 365 * 86400)  # the time service came late
     assert clock.wall() - doing.since == 5
@@ -199,7 +199,7 @@ def kept(path, **fields):
 def test_agent_status_why_for_people_and_programs(tmp_path):
     path = config(tmp_path)
     settings = kept(path, wall=SystemClock().wall())
-    owner = Owner(settings.state_dir / agent_status.LOCK_FILE, "agent")
+    owner = FolderLock(settings.state_dir / agent_status.LOCK_FILE, "agent")
     try:
         said = CliRunner().invoke(agent_cli.app, ["status", "--why", "--config", str(path)])
         assert said.exit_code == 0
@@ -226,14 +226,14 @@ RULES = Rules(rounds=5, deadline_s=100, min_devices=2, spread_s=4)
 
 def picture(state, **changes):
     outlook = Outlook(able=("a",), lacks={"b": "offline"}, known=2)
-    return Picture(
+    return CoordinatorStatus(
         **{"rules": RULES, "state": state, "outlook": outlook, "now": NOW, "worker_s": 600} | changes
     )
 
 
 def test_a_collecting_coordinator_names_each_missing_device_until_the_deadline():
     state = RoundState(
-        phase=Phase.COLLECTING,
+        phase=RoundPhase.COLLECTING,
         round=3,
         selected=("a", "b", "c"),
         delivered=("a",),
@@ -248,19 +248,19 @@ def test_a_collecting_coordinator_names_each_missing_device_until_the_deadline()
 
 
 def test_a_coordinator_without_devices_broker_or_worker_says_which():
-    waiting = RoundState(phase=Phase.WAITING, round=1, since=NOW - 7)
+    waiting = RoundState(phase=RoundPhase.WAITING, round=1, since=NOW - 7)
     (wait,) = coordinator_waits(picture(waiting))
     assert (wait.what, wait.since, wait.until) == ("devices", NOW - 7, None)
     enough = waiting.model_copy(update={"enough_since": NOW - 1})
     assert coordinator_waits(picture(enough))[0].until == NOW + 3
-    working = RoundState(phase=Phase.AGGREGATING, round=1, since=NOW - 7)
+    working = RoundState(phase=RoundPhase.AGGREGATING, round=1, since=NOW - 7)
     assert coordinator_waits(picture(working))[0].until == NOW + 593
     failed = working.model_copy(update={"retry_at": NOW + 9, "trouble": "no space left"})
     (retry,) = coordinator_waits(picture(failed))
     assert (retry.why, retry.until) == ("no space left", NOW + 9)
     broker = Wait("broker", "refused", NOW - 2, NOW + 1)
     assert coordinator_waits(picture(waiting, broker=broker))[0] is broker
-    assert coordinator_waits(picture(RoundState(phase=Phase.DONE, round=5))) == []
+    assert coordinator_waits(picture(RoundState(phase=RoundPhase.DONE, round=5))) == []
 
 
 async def test_coordinator_status_reads_the_folder_of_a_running_and_of_a_dead_coordinator(

@@ -7,8 +7,8 @@ from typer.testing import CliRunner
 from coordinator.cli import status
 from coordinator.cli.main import app as coordinator_app
 from coordinator.identity.authority import Authority
-from coordinator.identity.store import Book
-from coordinator.round_machine.events import Phase, RoundState
+from coordinator.identity.store import IdentityStore
+from coordinator.round_machine.events import RoundPhase, RoundState
 from coordinator.rounds.progress import Outlook
 from coordinator.status.waits import waits as coordinator_waits
 from protocol.errors import Reason, Refused
@@ -30,7 +30,7 @@ async def test_a_quarantined_and_a_revoked_device_are_named_from_the_folder_and_
         made.app.standing.refused("a", Refused(Reason.MALFORMED, "bits"))
         made.app.storage.ledger.save()
         Authority.create(settings.state_dir / "authority", settings.fleet, ["localhost"])
-        with Book(settings.state_dir) as book:
+        with IdentityStore(settings.state_dir) as book:
             book.revoke("b", unknown=True)
         said = made.app.driver.why()
         assert "a (quarantined: for another 600 s" in said
@@ -45,7 +45,7 @@ async def test_a_quarantined_and_a_revoked_device_are_named_from_the_folder_and_
         (held,) = [wait for wait in found["waits"] if wait["what"] == "quarantine of a"]
         assert 0 < held["left_s"] <= 600
         assert (found["quarantined"], found["revoked"], found["devices_online"]) == (["a"], ["b"], 2)
-        with Book(settings.state_dir) as book:
+        with IdentityStore(settings.state_dir) as book:
             book.approve("a", unknown=True)
         assert "quarantine" not in told("--why")
 
@@ -62,7 +62,9 @@ async def test_a_missing_device_that_is_in_quarantine_is_said_to_be_and_others_w
 
 
 def test_the_wait_for_a_device_that_only_seems_online_says_when_it_was_heard():
-    state = RoundState(phase=Phase.COLLECTING, round=3, selected=("a", "b"), since=NOW - 20, until=NOW + 80)
+    state = RoundState(
+        phase=RoundPhase.COLLECTING, round=3, selected=("a", "b"), since=NOW - 20, until=NOW + 80
+    )
     heard = {"a": "last heard 12 min 3 s ago", "b": "last heard 2 h 0 min ago"}
     seen = Outlook(able=("a",), lacks={"a": "", "b": "offline"}, known=2, heard=heard)
     words = [wait.why for wait in coordinator_waits(picture(state, outlook=seen))]
@@ -73,7 +75,7 @@ def test_the_wait_for_a_device_that_only_seems_online_says_when_it_was_heard():
 def test_a_device_that_lacks_much_is_named_all_the_same():
     """Its own words may be as long as a message lets them be."""
     lacks = {"proto": "waits for a device that trains", "stranger": f"refuses the task: {'x' * 300}"}
-    state = RoundState(phase=Phase.WAITING, round=1, attempt=1, since=NOW)
+    state = RoundState(phase=RoundPhase.WAITING, round=1, attempt=1, since=NOW)
     (wait,) = coordinator_waits(picture(state, outlook=Outlook(lacks=lacks, known=2)))
     assert "not proto (waits for a device that trains), stranger" in wait.why
     assert "more" not in wait.why

@@ -7,8 +7,8 @@ import sqlalchemy as sa
 
 from coordinator.storage import schema
 from coordinator.storage import write_behind as late
-from coordinator.storage.database import Store
-from coordinator.storage.write_behind import Ledger
+from coordinator.storage.database import Database
+from coordinator.storage.write_behind import WriteBehindBuffer
 from protocol import messages
 from protocol.errors import Reason, Refused, Transient
 from protocol.messages import Metric, State
@@ -21,7 +21,7 @@ from tests.support.coordinator_fake import tiny_task
 
 @pytest.fixture
 def store(tmp_path):
-    with Store(tmp_path / "c.sqlite3") as made:
+    with Database(tmp_path / "c.sqlite3") as made:
         yield made
 
 
@@ -74,7 +74,7 @@ async def test_a_state_is_on_disk_before_it_is_acknowledged(tmp_path) -> None:
 
 
 async def test_a_full_disk_loses_no_count(store) -> None:
-    book = Ledger(store, ManualClock())
+    book = WriteBehindBuffer(store, ManualClock())
     book.refused("a", Refused(Reason.MALFORMED, "first"))
     await book.put(schema.devices, ignore, device="a", state={"n": 1}, wall=1.0)
     await book.put(schema.devices, ignore, device="b", state={"n": 1}, wall=1.0)
@@ -99,7 +99,7 @@ async def test_a_full_disk_loses_no_count(store) -> None:
 async def test_what_waits_is_bounded(store, monkeypatch) -> None:
     monkeypatch.setattr(late, "MAX_ROWS", 5)
     monkeypatch.setattr(late, "MAX_REFUSALS", 3)
-    book = Ledger(store, ManualClock())
+    book = WriteBehindBuffer(store, ManualClock())
     for number in range(20):
         book.refused(f"d{number}", Refused(Reason.MALFORMED, "x" * 9000))
         await book.put(schema.devices, ignore, device=f"d{number}", state={}, wall=1.0)

@@ -9,12 +9,12 @@ import pytest
 from typer.testing import CliRunner
 
 from coordinator.cli.main import app
-from coordinator.delivery.fleet_bundle import Deployment
+from coordinator.delivery.fleet_bundle import FleetBundle
 from coordinator.trust import root_ceremony
 from coordinator.trust.keys import Key
-from coordinator.trust.repository import DAY_S, Bundle, Repository
-from coordinator.trust.signer import Vouchsafe
-from edge_agent.trust.trusted_metadata import Trusted
+from coordinator.trust.repository import DAY_S, BundleTarget, Repository
+from coordinator.trust.signer import TufSigner
+from edge_agent.trust.trusted_metadata import TrustedMetadata
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.frames.frame import digest
 from protocol.messages import BlobRef, ModelPointer
@@ -27,7 +27,7 @@ YEAR_S = 365 * DAY_S
 
 
 def bundle(content=b"one", version=1):
-    return Bundle(task="toy", version=version, ref=BlobRef(digest=digest(content), size=len(content)))
+    return BundleTarget(task="toy", version=version, ref=BlobRef(digest=digest(content), size=len(content)))
 
 
 def pointer(content=b"one", version=1):
@@ -49,7 +49,7 @@ def taken(trusted, published, now=NOW):
 
 
 def begun(repository):
-    return Trusted.begin(repository.roots()[0])
+    return TrustedMetadata.begin(repository.roots()[0])
 
 
 def versions(published):
@@ -214,7 +214,7 @@ class Rows:
 async def test_the_announcement_carries_what_vouches_and_the_blobs_are_kept(tmp_path):
     repository, roots = fleet(tmp_path / "trust")
     blobs, post, clock = BlobStore(tmp_path / "blobs"), Post(), ManualClock(wall=NOW)
-    deployment = Deployment(Rows(), blobs, post, "toy", clock, Vouchsafe(repository, blobs, clock, "f"))
+    deployment = FleetBundle(Rows(), blobs, post, "toy", clock, TufSigner(repository, blobs, clock, "f"))
     assert await deployment.announce()
     root_ceremony.rotate(repository, roots, None, None, YEAR_S, NOW)
     assert await deployment.announce()
@@ -234,21 +234,21 @@ async def test_a_key_that_is_gone_stops_no_coordinator(tmp_path):
     repository, _ = fleet(tmp_path / "trust")
     repository.key_file(repository.online().public.keyid).unlink()
     blobs, post, clock = BlobStore(tmp_path / "blobs"), Post(), ManualClock(wall=NOW)
-    deployment = Deployment(Rows(), blobs, post, "toy", clock, Vouchsafe(repository, blobs, clock, "f"))
+    deployment = FleetBundle(Rows(), blobs, post, "toy", clock, TufSigner(repository, blobs, clock, "f"))
     assert not await deployment.announce()
     assert post.said == []
 
 
 async def test_without_a_root_nothing_is_signed(tmp_path):
     blobs, post, clock = BlobStore(tmp_path / "blobs"), Post(), ManualClock(wall=NOW)
-    vouching = Vouchsafe(Repository(tmp_path / "trust"), blobs, clock, "f")
-    assert await Deployment(Rows(), blobs, post, "toy", clock, vouching).announce()
+    vouching = TufSigner(Repository(tmp_path / "trust"), blobs, clock, "f")
+    assert await FleetBundle(Rows(), blobs, post, "toy", clock, vouching).announce()
     assert post.said[0].trust is None
 
 
 def test_threads_that_sign_at_once_agree(tmp_path):
     repository, _ = fleet(tmp_path / "trust")
-    safe = Vouchsafe(repository, BlobStore(tmp_path / "blobs"), ManualClock(wall=NOW), "f")
+    safe = TufSigner(repository, BlobStore(tmp_path / "blobs"), ManualClock(wall=NOW), "f")
     found = []
     threads = [
         threading.Thread(target=lambda: found.append(safe.vouched(pointer(), [bundle()]))) for _ in range(8)

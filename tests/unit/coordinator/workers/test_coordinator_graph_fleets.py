@@ -6,23 +6,23 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from coordinator.aggregation.reported_metrics import mean
-from coordinator.aggregation.round_fold import Folding
+from coordinator.aggregation.reported_metrics import weighted_mean
+from coordinator.aggregation.round_fold import RoundFold
 from coordinator.cli.main import app as coordinator
 from coordinator.cli.round import app as rounds
 from coordinator.config.coordinator import load_settings, load_task
-from coordinator.fleet.requirements import terms_of
+from coordinator.fleet.requirements import requirements_of
 from coordinator.ingest.header_checks import check_header
 from coordinator.recovery.backup import backup_of
 from coordinator.recovery.evidence import newest_manifest
 from coordinator.recovery.folder_owner import DATABASE, check_owner, own_task
-from coordinator.selection.policies import Draw, policy
+from coordinator.selection.policies import SelectionInput, policy
 from coordinator.status.history import read
 from coordinator.status.prometheus import _Collector
-from coordinator.storage.database import Store
-from coordinator.storage.private_blobs import Owners, shared
+from coordinator.storage.database import Database
+from coordinator.storage.private_blobs import BlobOwnership, without_private_blobs
 from coordinator.storage.run_id import RunId
-from coordinator.storage.update_journal import Entry
+from coordinator.storage.update_journal import AcceptedUpdate
 from lichen_lab.benchmarks.fault_injection import refold
 from models.methods.mmfed3_hide.messages import keys_name, value_name
 from protocol import messages
@@ -154,10 +154,10 @@ async def test_what_cannot_be_read_is_served_to_nobody(tmp_path) -> None:
     blobs = BlobStore(tmp_path / "coordinator" / "blobs")
     path = blobs.path(ref.digest)
     path.write_bytes(path.read_bytes()[:-9] + b"123456789")
-    owners = Owners(TASK, blobs)
+    owners = BlobOwnership(TASK, blobs)
     assert not owners.may_have("a", ref.digest)
     assert not owners.may_have("a", "0" * 64), "not here"
-    assert Owners(TASK.model_copy(update={"method": "tiny"}), blobs).may_have("b", "0" * 64)
+    assert BlobOwnership(TASK.model_copy(update={"method": "tiny"}), blobs).may_have("b", "0" * 64)
 
 
 async def test_no_job_gets_the_rows_of_a_device(tmp_path) -> None:
@@ -173,8 +173,8 @@ async def test_no_job_gets_the_rows_of_a_device(tmp_path) -> None:
         assert served(made, "b", bundle.bundle.digest).startswith(b"bundle 1 ")
         state = await made.app.workshop.state()
     assert set(state) == {"projection/text", "rows/a", "rows/b"}
-    assert shared(task, state)["projection/text"] is state["projection/text"]
-    assert shared(task.model_copy(update={"method": "tiny"}), state) == state
+    assert without_private_blobs(task, state)["projection/text"] is state["projection/text"]
+    assert without_private_blobs(task.model_copy(update={"method": "tiny"}), state) == state
 
 
 async def test_what_judges_or_finishes_a_version_would_not_get_them_either(tmp_path, monkeypatch) -> None:
@@ -196,8 +196,8 @@ async def test_what_judges_or_finishes_a_version_would_not_get_them_either(tmp_p
 
     monkeypatch.setattr("coordinator.aggregation.round_fold.screen_round", lambda *_: {})
     monkeypatch.setattr("coordinator.aggregation.round_fold.fold_screened", lambda *_: state)
-    entry = Entry("a", "d" * 64, tmp_path)
-    made = await Folding(Guided(), task, Looking()).fold(1, state, [entry], Limits(), {}, {})
+    entry = AcceptedUpdate("a", "d" * 64, tmp_path)
+    made = await RoundFold(Guided(), task, Looking()).fold(1, state, [entry], Limits(), {}, {})
     assert made.state["rows/a"] is state["rows/a"]
     moved = made.state["projection/text"]["projection/text/weight"]
     np.testing.assert_array_equal(moved, state["projection/text"]["projection/text/weight"] + 1)
@@ -367,7 +367,7 @@ def test_what_the_coordinator_cannot_do_of_a_task_on_graphs_is_said_at_the_start
 
 def test_a_folder_stays_the_same_fleets_when_its_graphs_may_grow(tmp_path) -> None:
     settings = settings_for(tmp_path, 1)
-    with Store(tmp_path / "c.sqlite3") as store:
+    with Database(tmp_path / "c.sqlite3") as store:
         own_task(store, TASK, settings)
         check_owner(store, graph_task(graph={"max_entities": 9000, "top_k": 3}, min_devices=2), settings)
         other = graph_task(graph={"features": [{"name": "text", "dim": 4}]}, min_devices=2)
@@ -377,7 +377,7 @@ def test_a_folder_stays_the_same_fleets_when_its_graphs_may_grow(tmp_path) -> No
 
 async def test_gateways_are_able_by_their_triples(tmp_path) -> None:
     task = graph_task(min_devices=3, min_windows=5)
-    assert terms_of(task, "").noun == "triples"
+    assert requirements_of(task, "").noun == "triples"
     async with graph_bench(tmp_path, task) as made:
         await gateways_online(made, "a", "b")
         await gateways_online(made, "young", triples=3)
@@ -394,9 +394,9 @@ async def test_gateways_are_able_by_their_triples(tmp_path) -> None:
 
 def test_a_selection_covers_features_and_draws_where_there_are_none() -> None:
     some = {"a": {"text": (5,), "image": (0,)}, "b": {"text": (5,), "image": (2,)}, "c": {}}
-    chosen = policy("coverage").choose(Draw(some, 1, 0))
+    chosen = policy("coverage").choose(SelectionInput(some, 1, 0))
     assert chosen.why == {"b": "covers image, text"}
-    none = policy("coverage").choose(Draw({"a": {}, "b": {}, "c": {}}, 2, 0))
+    none = policy("coverage").choose(SelectionInput({"a": {}, "b": {}, "c": {}}, 2, 0))
     assert set(none.why.values()) == {"drawn at random"}
 
 
@@ -418,10 +418,10 @@ def test_a_header_counts_triples(change, words) -> None:
 
 def test_the_mean_of_what_devices_report_goes_by_samples_and_knows_no_order() -> None:
     told = [(3, {"mrr": 0.1, "x": 1.0}), (1, {"mrr": 0.7}), (7, {}), (2, {"mrr": 0.3})]
-    assert mean(("mrr", "hits1"), told) == {"mrr": pytest.approx((0.3 + 0.7 + 0.6) / 6)}
-    assert mean(("mrr",), told) == mean(("mrr",), told[::-1])
-    assert mean(("mrr",), [(1, {"mrr": 1e308}), (1, {"mrr": 1e308})]) == {"mrr": 1e308}
-    assert mean(("mrr",), []) == {}
+    assert weighted_mean(("mrr", "hits1"), told) == {"mrr": pytest.approx((0.3 + 0.7 + 0.6) / 6)}
+    assert weighted_mean(("mrr",), told) == weighted_mean(("mrr",), told[::-1])
+    assert weighted_mean(("mrr",), [(1, {"mrr": 1e308}), (1, {"mrr": 1e308})]) == {"mrr": 1e308}
+    assert weighted_mean(("mrr",), []) == {}
 
 
 async def test_the_operator_reads_what_devices_report(tmp_path) -> None:

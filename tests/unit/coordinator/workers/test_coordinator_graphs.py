@@ -8,8 +8,8 @@ import pytest
 
 from coordinator.cli.status import look
 from coordinator.config.coordinator import load_settings
-from coordinator.fleet.requirements import Terms, terms_of
-from coordinator.storage.database import Store
+from coordinator.fleet.requirements import Requirements, requirements_of
+from coordinator.storage.database import Database
 from coordinator.workers import encoder_models
 from models import registry
 from protocol import messages
@@ -44,23 +44,23 @@ def state(**changes: object) -> State:
 
 
 def test_what_a_device_lacks_is_said_in_words() -> None:
-    ready, waiting = terms_of(TASK, ""), terms_of(TASK, "they are being made")
+    ready, waiting = requirements_of(TASK, ""), requirements_of(TASK, "they are being made")
     assert ready.lacks(state()) == ""
     assert waiting.lacks(state()) == "waits for the feature graphs: they are being made"
     assert waiting.lacks(state(roles=("prototype", "train"))) == "", "who trains needs no graph"
     assert ready.lacks(state(roles=("observe",))) == "no role train"
     assert ready.lacks(state(modalities={"ecg": ModalityState()})) == "no modality of the task: acc, gyro"
     assert ready.lacks(state(windows=0)) == "0 of 1 labelled windows"
-    other = terms_of(tiny_task(), "")
+    other = requirements_of(tiny_task(), "")
     assert other.lacks(state()) == "no role train; method 'tiny' has no use for role prototype"
-    assert Terms(1).lacks(state()) == "no role train"
+    assert Requirements(1).lacks(state()) == "no role train"
 
 
 def test_a_round_of_prototypes_alone_is_a_question_to_the_method() -> None:
-    assert terms_of(TASK, "").needs_training
+    assert requirements_of(TASK, "").needs_training
     alone = TASK.model_copy(update={"config": {"upload": "prototypes"}})
-    assert not terms_of(alone, "").needs_training
-    assert terms_of(tiny_task(), "").needs_training
+    assert not requirements_of(alone, "").needs_training
+    assert requirements_of(tiny_task(), "").needs_training
 
 
 async def test_a_method_without_the_role_waits_for_no_graphs(tmp_path) -> None:
@@ -187,7 +187,7 @@ def told(made: Bench) -> list[dict[str, object]]:
     file = folder.parent / "coordinator.toml"
     file.write_text(f'fleet = "test"\nstate_dir = "{folder}"\ntask = "task.toml"\n')
     now = made.app.clock.wall()
-    with Store(folder / "coordinator.sqlite3", read_only=True) as store:
+    with Database(folder / "coordinator.sqlite3", read_only=True) as store:
         _, waited = look(store, load_settings(file), now)
     return [wait.as_json(now) for wait in waited]
 
@@ -327,4 +327,4 @@ async def test_model_tensors_of_a_device_that_announced_prototypes_are_checked_a
 def test_only_methods_that_say_so_have_the_role() -> None:
     for name, spec in registry.methods().items():
         task = TASK.model_copy(update={"method": name})
-        assert (terms_of(task, "").no_prototypes == "") == spec.prototype_role
+        assert (requirements_of(task, "").no_prototypes == "") == spec.prototype_role

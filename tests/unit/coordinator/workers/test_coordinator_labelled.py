@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from coordinator.cli.main import app
 from coordinator.config.coordinator import load_settings, load_task
 from coordinator.recovery.state_folder import open_storage
-from coordinator.workers.jobs import Lineage, WorkerJobs
+from coordinator.workers.jobs import ExportLineage, WorkerJobs
 from coordinator.workers.labelled_data import FILE
 from models.data import window_set
 from models.worker import job_folder
@@ -118,7 +118,7 @@ def test_a_guided_method_needs_labelled_windows_and_the_check_looks_at_them(tmp_
 
 
 def _export_job(made: WorkerJobs, folder) -> str:
-    made._write_export(folder, {}, Lineage(1, None, "0" * 64, {}))
+    made._write_export(folder, {}, ExportLineage(1, None, "0" * 64, {}))
     return (folder / "job.json").read_text()
 
 

@@ -10,12 +10,12 @@ import pytest
 
 from edge_agent.config.agent import AgentSettings, DeploySettings, InferSettings, TrialSettings
 from edge_agent.deployment.bundle_store import CURRENT
-from edge_agent.deployment.service import Deployment
-from edge_agent.inference.onnx_models.compatibility import require_fit
-from edge_agent.inference.onnx_models.probe import why_not, words
+from edge_agent.deployment.service import DeploymentService
+from edge_agent.inference.onnx_models.compatibility import require_compatible
+from edge_agent.inference.onnx_models.probe import onnxruntime_error, words
 from edge_agent.inference.service import MAX_BATCHES, Inference, RotatingLines
-from edge_agent.trust.updater import Trust
-from edge_agent.windows.collector import Judged
+from edge_agent.trust.updater import MetadataUpdater
+from edge_agent.windows.collector import ScoredWindows
 from edge_agent.windows.quality.meter import QualityMeter
 from models.data.streams.batches import LabelBatch, SampleBatch
 from models.data.streams.windows import Windower
@@ -73,7 +73,7 @@ def judged(task=TASK, *, masked=False):
         if not (masked and name == "gyr"):
             windower.feed(SampleBatch(name, stream.t, stream.values), 0.0)
     windows = windower.flush()
-    return Judged(task, windows, QualityMeter(task).judge(windows), SystemClock().now())
+    return ScoredWindows(task, windows, QualityMeter(task).judge(windows), SystemClock().now())
 
 
 @asynccontextmanager
@@ -88,14 +88,14 @@ async def device(folder, infer=None, first=None, trust_clock=None):
     await collector.use(TASK)
     inference = Inference(settings.infer, clock)
     shelf = Shelf(folder)
-    deployment = Deployment(
+    deployment = DeploymentService(
         folder / "models",
         shelf,
         inference,
         collector,
         fetch_timeout_s=1,
         changed=Signal(),
-        trust=Trust(folder / "trust", first, shelf, trust_clock or clock, 1, ME),
+        trust=MetadataUpdater(folder / "trust", first, shelf, trust_clock or clock, 1, ME),
         settings=DeploySettings(trial=TrialSettings(windows=1, max_latency_ratio=1000)),
     )
     deployment.shelf, deployment.inference = shelf, inference
@@ -258,14 +258,14 @@ async def test_when_inference_is_off_nothing_is_pulled(tmp_path):
 
 def test_fit_names_what_is_missing():
     manifest, _ = unpack(bundle(TASK))
-    require_fit(manifest, TASK, ("gyr",))
+    require_compatible(manifest, TASK, ("gyr",))
     with pytest.raises(Refused, match="this device has none of them") as refused:
-        require_fit(manifest, TASK, ())
+        require_compatible(manifest, TASK, ())
     assert refused.value.reason is Reason.WRONG_MODALITY
     with pytest.raises(Refused, match="reads gyr, which task 'toy' does not have"):
-        require_fit(manifest, toy_task(modalities=TASK.modalities[:1]), ("acc",))
+        require_compatible(manifest, toy_task(modalities=TASK.modalities[:1]), ("acc",))
     with pytest.raises(Refused, match="labels"):
-        require_fit(manifest, toy_task(labels=("a", "b", "c")), ("acc",))
+        require_compatible(manifest, toy_task(labels=("a", "b", "c")), ("acc",))
 
 
 def test_a_probe_that_dies_of_a_signal_is_explained():
@@ -281,7 +281,7 @@ def test_a_probe_that_dies_of_a_signal_is_explained():
 
 
 async def test_the_probe_of_a_folder_without_a_model_says_so(tmp_path):
-    assert "manifest.json" in await why_not(tmp_path)
+    assert "manifest.json" in await onnxruntime_error(tmp_path)
 
 
 def test_late_windows_are_dropped_oldest_first_and_counted():

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from edge_agent.deployment.health import drift, figures, latency_ratio, verdict
-from edge_agent.deployment.trial_metrics import Measures, added, bucket, quantile_ms
-from edge_agent.inference.onnx_models.observation import TAILS, Seen
+from edge_agent.deployment.trial_metrics import TrialMetrics, added, bucket, quantile_ms
+from edge_agent.inference.onnx_models.observation import TAILS, BatchObservation
 from protocol.bundle import BundleManifest, unpack
 from protocol.rollout import Trial
 from protocol.tasks.task import Target
@@ -19,7 +19,7 @@ RULES = Trial(windows=20)
 
 
 def seen(*said, before=None, truth=None, error="", latency_s=0.002, before_latency_s=0.002, **more):
-    return Seen(
+    return BatchObservation(
         "a" * 64,
         MANIFEST,
         max(1, len(said)),
@@ -34,10 +34,10 @@ def seen(*said, before=None, truth=None, error="", latency_s=0.002, before_laten
 
 
 def after(*batches):
-    measures = Measures()
+    measures = TrialMetrics()
     for one in batches:
         measures = added(measures, one)
-    return Measures.model_validate_json(measures.model_dump_json())  # as it comes back from the disk
+    return TrialMetrics.model_validate_json(measures.model_dump_json())  # as it comes back from the disk
 
 
 def test_a_model_that_answers_enough_windows_stays():
@@ -61,17 +61,19 @@ def test_one_error_too_many_ends_it_at_once():
 def test_answers_that_are_no_numbers_are_errors():
     broken = classes(0, 1, 2)
     broken["label"][1, 0] = np.nan
-    one = Seen("a" * 64, MANIFEST, 3, 0.001, answers=broken, y_B=np.full(3, -1))
-    assert (added(Measures(), one).windows, added(Measures(), one).errors) == (2, 1)
+    one = BatchObservation("a" * 64, MANIFEST, 3, 0.001, answers=broken, y_B=np.full(3, -1))
+    assert (added(TrialMetrics(), one).windows, added(TrialMetrics(), one).errors) == (2, 1)
     flat = {"label": np.zeros(3, np.float32)}
     for odd in (classes(0), {}, flat, classes(0, 1, 2, classes=7)):
-        none = Seen("a" * 64, MANIFEST, 3, 0.001, answers=odd, y_B=np.full(3, -1), before=classes(0, 1, 2))
-        assert (added(Measures(), none).windows, added(Measures(), none).errors) == (0, 3)
+        none = BatchObservation(
+            "a" * 64, MANIFEST, 3, 0.001, answers=odd, y_B=np.full(3, -1), before=classes(0, 1, 2)
+        )
+        assert (added(TrialMetrics(), none).windows, added(TrialMetrics(), none).errors) == (0, 3)
 
 
 def test_late_it_is_judged_by_those_that_came_and_never_by_none():
     assert verdict(RULES, after(seen(0)), RULES.deadline_s).says == "commit"
-    assert verdict(RULES, Measures(), 10 * RULES.deadline_s).says == "wait"
+    assert verdict(RULES, TrialMetrics(), 10 * RULES.deadline_s).says == "wait"
     worse = [seen(0, 1, before=(0, 2), truth=(0, 2)), seen(0, 1, before=(0, 2), truth=(0, 2))]
     strict = Trial(windows=20, min_labelled=4)
     assert verdict(strict, after(*worse), strict.deadline_s).says == "back"
@@ -79,7 +81,7 @@ def test_late_it_is_judged_by_those_that_came_and_never_by_none():
 
 def test_a_batch_that_neither_model_answers_is_no_sign_of_a_bad_one():
     neither = seen(0, 1, error="numbers", before_error="numbers")
-    assert after(neither) == Measures()
+    assert after(neither) == TrialMetrics()
     only_it = seen(0, 1, error="numbers")
     assert after(only_it).errors == 2, "the one before was not asked, or answered"
     assert after(seen(0, before_error="it died")).windows == 1
@@ -184,7 +186,7 @@ def test_numbers_and_windows_agree_within_a_tenth_of_their_scale():
 
     def both(speeds, shift):
         made = np.zeros((2, 3, 4), np.float32)
-        return Seen(
+        return BatchObservation(
             "a" * 64,
             manifest,
             2,
@@ -194,13 +196,13 @@ def test_numbers_and_windows_agree_within_a_tenth_of_their_scale():
             before={"speed": np.array(speeds, np.float32), "made": made + np.float32(shift)},
         )
 
-    assert added(Measures(), both([1.5, 2.9], 0.1)).agreed == 2
-    assert added(Measures(), both([2.5, 2.0], 0.1)).agreed == 1
-    assert added(Measures(), both([1.0, 2.0], 0.3)).agreed == 0
+    assert added(TrialMetrics(), both([1.5, 2.9], 0.1)).agreed == 2
+    assert added(TrialMetrics(), both([2.5, 2.0], 0.1)).agreed == 1
+    assert added(TrialMetrics(), both([1.0, 2.0], 0.3)).agreed == 0
 
 
 def test_answers_on_graphs_agree_when_the_first_is_the_same():
-    one = Seen(
+    one = BatchObservation(
         "a" * 64,
         MANIFEST,
         2,
@@ -215,7 +217,7 @@ def test_answers_on_graphs_agree_when_the_first_is_the_same():
 
 
 def test_a_model_with_other_targets_is_compared_on_what_both_predict():
-    other = Seen(
+    other = BatchObservation(
         "a" * 64,
         MANIFEST,
         2,
@@ -231,7 +233,7 @@ def test_a_model_with_other_targets_is_compared_on_what_both_predict():
 
 
 def test_answers_on_graphs_and_on_windows_have_nothing_in_common():
-    one = Seen(
+    one = BatchObservation(
         "a" * 64,
         MANIFEST,
         2,

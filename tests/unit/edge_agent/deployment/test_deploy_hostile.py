@@ -10,8 +10,15 @@ import pytest
 
 from edge_agent.deployment import bundle_store
 from edge_agent.deployment.announced_pointers import MAX_REFUSED
-from edge_agent.deployment.events import Fetch, Fetched, Loaded, Phase, Pointed, Standing
-from edge_agent.deployment.record import Book
+from edge_agent.deployment.events import (
+    DeploymentPhase,
+    DeploymentStatus,
+    FetchBundle,
+    Fetched,
+    Loaded,
+    Pointed,
+)
+from edge_agent.deployment.record import DeploymentRecord
 from edge_agent.deployment.state_machine import apply
 from edge_agent.deployment.transitions import another_signer
 from protocol.base import Count
@@ -34,35 +41,37 @@ def make(tmp_path):
 
 @pytest.mark.parametrize("again", [A, B], ids=["same bundle", "another"])
 def test_a_forged_serial_blocks_until_the_root_exchanges_the_key_and_no_longer(again: str) -> None:
-    running = Standing(Book(committed=kept(A, 1, 5, epoch=1), serial=5))
+    running = DeploymentStatus(DeploymentRecord(committed=kept(A, 1, 5, epoch=1), serial=5))
     forged, _ = apply(running, Pointed(pointer(A, 1, HIGHEST), 1))
     assert forged.book.serial == HIGHEST, "whoever can publish can say so of what is signed"
     assert forged.book.committed.digest == A, "and no more"
-    assert apply(forged, Pointed(pointer(B, 2, 7), 1))[1] != (Fetch(pointer(B, 2, 7)),)
+    assert apply(forged, Pointed(pointer(B, 2, 7), 1))[1] != (FetchBundle(pointer(B, 2, 7)),)
     # The same decisions, signed by others: docs/trust.md.
     if again == A:
         standing, _ = apply(forged, Pointed(pointer(A, 1, 7), 2))
     else:
-        assert apply(forged, Pointed(pointer(B, 2, 7), 2))[1] == (Fetch(pointer(B, 2, 7)),)
+        assert apply(forged, Pointed(pointer(B, 2, 7), 2))[1] == (FetchBundle(pointer(B, 2, 7)),)
         standing = forged
         for event in (Fetched(kept(B, 2, 7, epoch=2), RULES), Loaded(MODEL), batch(B, 4)):
             standing, _ = apply(standing, event)
-    assert (standing.phase, standing.book.serial) == (Phase.COMMITTED, 7)
+    assert (standing.phase, standing.book.serial) == (DeploymentPhase.COMMITTED, 7)
     assert not another_signer(standing.book, 2)
-    assert apply(standing, Pointed(pointer(C, 3, 8), 2))[1] == (Fetch(pointer(C, 3, 8)),)
-    assert apply(standing, Pointed(pointer(C, 3, 6), 2))[1] != (Fetch(pointer(C, 3, 6)),), "they count again"
+    assert apply(standing, Pointed(pointer(C, 3, 8), 2))[1] == (FetchBundle(pointer(C, 3, 8)),)
+    assert apply(standing, Pointed(pointer(C, 3, 6), 2))[1] != (FetchBundle(pointer(C, 3, 6)),), (
+        "they count again"
+    )
 
 
 def test_a_bundle_that_was_forged_to_be_bad_is_tried_again_when_the_key_was_exchanged() -> None:
-    standing = Standing(Book(committed=kept(A, 1, 5, epoch=1), serial=5))
+    standing = DeploymentStatus(DeploymentRecord(committed=kept(A, 1, 5, epoch=1), serial=5))
     for event in (Fetched(kept(B, 2, HIGHEST, epoch=1), RULES), Loaded(MODEL), batch(B, error="it died")):
         standing, _ = apply(standing, event)
     again = pointer(B, 2, 7)
     assert standing.book.failed(B, 7)
-    assert apply(standing, Pointed(again, 1))[1] != (Fetch(again),)
-    assert apply(standing, Pointed(again, 2))[1] == (Fetch(again),)
+    assert apply(standing, Pointed(again, 1))[1] != (FetchBundle(again),)
+    assert apply(standing, Pointed(again, 2))[1] == (FetchBundle(again),)
     other, _ = apply(standing, Pointed(pointer(A, 1, 6), 2))
-    assert apply(other, Pointed(again, 2))[1] == (Fetch(again),), "marks begin anew as well"
+    assert apply(other, Pointed(again, 2))[1] == (FetchBundle(again),), "marks begin anew as well"
 
 
 async def test_a_bundle_that_is_here_is_not_taken_under_another_version(make):

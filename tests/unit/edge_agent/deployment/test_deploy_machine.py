@@ -7,31 +7,31 @@ from pathlib import Path
 import pytest
 
 from edge_agent.deployment.events import (
+    Action,
+    BundleRefused,
+    Crashed,
     Damaged,
-    Declined,
-    Do,
+    DeploymentPhase,
+    DeploymentStatus,
+    DeploymentTick,
     Event,
-    Fetch,
+    FetchBundle,
     Fetched,
-    GivenUp,
     Loaded,
     Outcome,
-    Phase,
     Pointed,
-    Refused,
+    PointerRejected,
     Say,
-    Standing,
     Started,
     Stopped,
     Swap,
-    Tick,
     TooOld,
     Withdrawn,
 )
-from edge_agent.deployment.pointer_rules import chosen
-from edge_agent.deployment.record import Book, Kept, reported
+from edge_agent.deployment.pointer_rules import select_pointer
+from edge_agent.deployment.record import DeploymentRecord, InstalledBundle, reported
 from edge_agent.deployment.state_machine import TABLE, apply, diagram, listing
-from edge_agent.inference.onnx_models.observation import Seen
+from edge_agent.inference.onnx_models.observation import BatchObservation
 from protocol.bundle import unpack
 from protocol.messages import BlobRef, ModelPointer
 from protocol.rollout import Trial
@@ -44,8 +44,8 @@ RULES = Trial(windows=4)
 A, B, C = "a" * 64, "b" * 64, "c" * 64
 
 
-def kept(digest: str, version: int = 1, serial: int = 0, epoch: int | None = None) -> Kept:
-    return Kept(task="toy", version=version, digest=digest, serial=serial, epoch=epoch)
+def kept(digest: str, version: int = 1, serial: int = 0, epoch: int | None = None) -> InstalledBundle:
+    return InstalledBundle(task="toy", version=version, digest=digest, serial=serial, epoch=epoch)
 
 
 def pointer(digest: str, version: int = 1, serial: int = 0, trial: Trial | None = None) -> ModelPointer:
@@ -54,13 +54,13 @@ def pointer(digest: str, version: int = 1, serial: int = 0, trial: Trial | None 
     )
 
 
-def batch(digest: str, count: int = 1, error: str = "") -> Seen:
-    return Seen(digest, MANIFEST, count, 0.001, error=error, answers=classes(*[0] * count))
+def batch(digest: str, count: int = 1, error: str = "") -> BatchObservation:
+    return BatchObservation(digest, MANIFEST, count, 0.001, error=error, answers=classes(*[0] * count))
 
 
-def after(*events: Event, book: Book | None = None) -> Outcome:
+def after(*events: Event, book: DeploymentRecord | None = None) -> Outcome:
     """The last step of several."""
-    standing, commands = Standing(book or Book()), ()
+    standing, commands = DeploymentStatus(book or DeploymentRecord()), ()
     for event in events:
         standing, commands = apply(standing, event)
     return standing, commands
@@ -70,23 +70,23 @@ def words(commands: Sequence[object]) -> str:
     return " ".join(command.words for command in commands if isinstance(command, Say))
 
 
-ON_A = Book(committed=kept(A))
+ON_A = DeploymentRecord(committed=kept(A))
 TRY_B: tuple[Event, ...] = (Fetched(kept(B, 2, 5), RULES), Loaded(MODEL))
 
 
 def test_the_book_names_a_model_before_it_is_loaded_and_loads_it_before_it_answers() -> None:
     one, commands = after(Fetched(kept(B, 2), RULES), book=ON_A)
-    assert one.phase is Phase.FETCHED
-    assert commands == (Do.WRITE, Do.LOAD)
+    assert one.phase is DeploymentPhase.FETCHED
+    assert commands == (Action.WRITE, Action.LOAD)
     assert one.book.committed == kept(A)
     two, commands = apply(one, Loaded(MODEL))
-    assert (two.phase, commands) == (Phase.ON_TRIAL, (Swap(MODEL),))
+    assert (two.phase, commands) == (DeploymentPhase.ON_TRIAL, (Swap(MODEL),))
 
 
 def test_a_healthy_model_is_committed_in_one_write_and_the_one_before_is_kept() -> None:
     standing, commands = after(*TRY_B, batch(B, 3), batch(B, 1), book=ON_A)
-    assert standing.phase is Phase.COMMITTED
-    assert commands == (Do.WRITE, Do.KEEP, Do.TIDY)
+    assert standing.phase is DeploymentPhase.COMMITTED
+    assert commands == (Action.WRITE, Action.KEEP, Action.TIDY)
     book = standing.book
     assert (book.committed, book.before, book.trial) == (kept(B, 2, 5), kept(A), None)
     assert book.report is not None
@@ -95,7 +95,7 @@ def test_a_healthy_model_is_committed_in_one_write_and_the_one_before_is_kept() 
 
 def test_a_bad_model_goes_before_anything_is_written_and_is_not_tried_again() -> None:
     standing, commands = after(*TRY_B, batch(B, 2), batch(B, 1, "it died"), book=ON_A)
-    assert commands == (Do.BACK, Do.WRITE, Do.TIDY), "a full disk keeps no bad model active"
+    assert commands == (Action.BACK, Action.WRITE, Action.TIDY), "a full disk keeps no bad model active"
     book = standing.book
     assert (book.committed, book.trial) == (kept(A), None)
     assert book.report is not None
@@ -106,41 +106,41 @@ def test_a_bad_model_goes_before_anything_is_written_and_is_not_tried_again() ->
     _, without_serial = apply(standing, Pointed(pointer(B, 2)))
     assert "was rolled back" in words(without_serial)
     _, later = apply(standing, Pointed(pointer(B, 2, 6)))
-    assert later == (Fetch(pointer(B, 2, 6)),), "a later decision tries it again"
+    assert later == (FetchBundle(pointer(B, 2, 6)),), "a later decision tries it again"
 
 
 def test_the_first_model_of_all_is_on_trial_too_and_there_is_nothing_to_go_back_to() -> None:
     standing, commands = after(Fetched(kept(A), RULES), Loaded(MODEL), batch(A, error="no"))
-    assert (standing.phase, commands) == (Phase.NONE, (Do.BACK, Do.WRITE, Do.TIDY))
+    assert (standing.phase, commands) == (DeploymentPhase.NONE, (Action.BACK, Action.WRITE, Action.TIDY))
     standing, _ = after(Fetched(kept(A), RULES), Loaded(MODEL), batch(A, 4))
     assert (standing.book.committed, standing.book.before) == (kept(A), None)
 
 
 def test_batches_of_another_model_do_not_count() -> None:
     standing, commands = after(*TRY_B, batch(A, 100), book=ON_A)
-    assert (standing.phase, commands) == (Phase.ON_TRIAL, ())
+    assert (standing.phase, commands) == (DeploymentPhase.ON_TRIAL, ())
     assert standing.book.trial is not None
     assert standing.book.trial.measures.windows == 0
 
 
 def test_the_deadline_counts_running_time_from_the_first_window_on() -> None:
-    late = Tick(2 * RULES.deadline_s)
+    late = DeploymentTick(2 * RULES.deadline_s)
     standing, _ = after(*TRY_B, late, late, book=ON_A)
-    assert standing.phase is Phase.ON_TRIAL, "a device without windows shows nothing"
-    standing, commands = after(*TRY_B, late, batch(B), Tick(1), late, book=ON_A)
-    assert (standing.phase, Do.KEEP in commands) == (Phase.COMMITTED, True)
+    assert standing.phase is DeploymentPhase.ON_TRIAL, "a device without windows shows nothing"
+    standing, commands = after(*TRY_B, late, batch(B), DeploymentTick(1), late, book=ON_A)
+    assert (standing.phase, Action.KEEP in commands) == (DeploymentPhase.COMMITTED, True)
 
 
 def test_starts_are_counted_before_it_is_loaded_and_three_are_enough() -> None:
     book = after(*TRY_B, batch(B, 1), book=ON_A)[0].book
     for start in (1, 2, 3):
         standing, commands = after(Started(3), book=book)
-        assert (standing.phase, commands) == (Phase.FETCHED, (Do.WRITE, Do.LOAD))
+        assert (standing.phase, commands) == (DeploymentPhase.FETCHED, (Action.WRITE, Action.LOAD))
         book = standing.book
         assert book.trial is not None
         assert (book.trial.starts, book.trial.measures.windows) == (start, 1)
     standing, commands = after(Started(3), book=book)
-    assert (standing.phase, commands) == (Phase.COMMITTED, (Do.WRITE, Do.TIDY))
+    assert (standing.phase, commands) == (DeploymentPhase.COMMITTED, (Action.WRITE, Action.TIDY))
     assert standing.book.report is not None
     assert "start 4 of the agent" in standing.book.report.why
 
@@ -149,29 +149,29 @@ def test_an_orderly_end_is_no_sign_of_a_bad_model() -> None:
     book = after(*TRY_B, book=ON_A)[0].book
     for _ in range(9):
         book = after(Started(3), Loaded(MODEL), Stopped(), book=book)[0].book
-    assert after(Started(3), book=book)[0].phase is Phase.FETCHED
+    assert after(Started(3), book=book)[0].phase is DeploymentPhase.FETCHED
 
 
 def test_one_that_never_ran_is_refused_and_one_that_ran_before_is_rolled_back() -> None:
-    first, _ = after(Fetched(kept(B, 2, 5), RULES), Refused("it dies"), book=ON_A)
+    first, _ = after(Fetched(kept(B, 2, 5), RULES), BundleRefused("it dies"), book=ON_A)
     assert first.book.report is not None
     assert (first.book.report.phase, first.book.report.why, first.book.bad) == ("refused", "it dies", ())
     book = after(*TRY_B, book=ON_A)[0].book
-    again, _ = after(Started(3), Refused("it dies"), book=book)
+    again, _ = after(Started(3), BundleRefused("it dies"), book=book)
     assert again.book.report is not None
     assert (again.book.report.phase, len(again.book.bad)) == ("rolled_back", 1)
     assert again.book.committed == kept(A)
 
 
 def test_a_model_that_inference_gave_up_goes() -> None:
-    standing, commands = after(*TRY_B, GivenUp("it died three times"), book=ON_A)
-    assert (standing.phase, commands[0]) == (Phase.COMMITTED, Do.BACK)
+    standing, commands = after(*TRY_B, Crashed("it died three times"), book=ON_A)
+    assert (standing.phase, commands[0]) == (DeploymentPhase.COMMITTED, Action.BACK)
 
 
 def test_a_pointer_back_to_the_committed_model_ends_the_trial() -> None:
     standing, commands = after(*TRY_B, Pointed(pointer(A, 1, 6)), book=ON_A)
-    assert standing.phase is Phase.COMMITTED
-    assert commands[:3] == (Do.BACK, Do.WRITE, Do.TIDY)
+    assert standing.phase is DeploymentPhase.COMMITTED
+    assert commands[:3] == (Action.BACK, Action.WRITE, Action.TIDY)
     assert standing.book.bad == (), "nobody's fault"
     assert standing.book.report is not None
     assert (standing.book.report.phase, standing.book.report.bundle) == ("committed", A)
@@ -184,25 +184,25 @@ def test_what_is_newer_ends_the_wait_for_more_windows() -> None:
         one = replace(batch(B), before=others, before_latency_s=0.001)
         events = (Fetched(kept(B, 2), rules), Loaded(MODEL), one)
         standing, commands = after(*events, Pointed(newer), book=ON_A)
-        assert (standing.phase, commands[-1]) == (Phase.COMMITTED, Fetch(newer))
+        assert (standing.phase, commands[-1]) == (DeploymentPhase.COMMITTED, FetchBundle(newer))
         assert standing.book.committed == stays
     restarted, _ = after(Fetched(kept(B, 2), RULES), Loaded(MODEL), batch(B), book=ON_A)
-    _, commands = apply(Standing(restarted.book), Pointed(newer))
+    _, commands = apply(DeploymentStatus(restarted.book), Pointed(newer))
     assert "waits" in words(commands), "it is loaded first"
 
 
 def test_a_rollout_s_trial_is_not_cut_short_by_what_is_merely_newer() -> None:
     fresh, _ = after(Fetched(kept(B, 2, 5), RULES, rollout=True), Loaded(MODEL), book=ON_A)
     newer = pointer(C, 3, 6)
-    assert apply(fresh, Pointed(newer))[1] == (Fetch(newer),), "no window came yet: nothing is lost"
+    assert apply(fresh, Pointed(newer))[1] == (FetchBundle(newer),), "no window came yet: nothing is lost"
     assert isinstance(apply(fresh, Pointed(pointer(C, 1)))[1][0], TooOld)
     trying, _ = apply(fresh, batch(B))
     assert "waits: version 2 is on trial" in words(apply(trying, Pointed(newer))[1])
     assert "waits" in words(apply(trying, Pointed(pointer(C, 3)))[1])
     later = pointer(C, 3, 6, RULES)
-    assert apply(trying, Pointed(later))[1] == (Fetch(later),)
+    assert apply(trying, Pointed(later))[1] == (FetchBundle(later),)
     standing, commands = apply(trying, Fetched(kept(C, 3, 6), RULES))
-    assert commands == (Do.BACK, Do.WRITE, Do.LOAD), "the one before answers until it is loaded"
+    assert commands == (Action.BACK, Action.WRITE, Action.LOAD), "the one before answers until it is loaded"
     assert standing.book.committed == kept(A)
 
 
@@ -212,7 +212,9 @@ def test_an_older_decision_is_out_of_date_and_says_nothing() -> None:
     assert same is committed
     assert "decision 4 is out of date: this device went by decision 5" in words(commands)
     back = pointer(A, 1, 6)
-    assert apply(committed, Pointed(back))[1] == (Fetch(back),), "a later one goes back to an older version"
+    assert apply(committed, Pointed(back))[1] == (FetchBundle(back),), (
+        "a later one goes back to an older version"
+    )
 
 
 def test_without_serials_versions_count() -> None:
@@ -221,20 +223,20 @@ def test_without_serials_versions_count() -> None:
     assert isinstance(refused, TooOld)
     assert "older than version 2, which runs" in refused.why
     other_route = pointer(C, 2)
-    assert apply(committed, Pointed(other_route))[1] == (Fetch(other_route),)
+    assert apply(committed, Pointed(other_route))[1] == (FetchBundle(other_route),)
 
 
 def test_who_signs_anew_is_not_bound_by_versions_and_decisions_of_those_before() -> None:
-    book = Book(committed=kept(A, 7, 9, epoch=1), serial=9)
+    book = DeploymentRecord(committed=kept(A, 7, 9, epoch=1), serial=9)
     for one in (pointer(B, 3), pointer(B, 3, 2)):
-        assert apply(Standing(book), Pointed(one, 2))[1] == (Fetch(one),)
-        assert apply(Standing(book), Pointed(one, 1))[1] != (Fetch(one),)
+        assert apply(DeploymentStatus(book), Pointed(one, 2))[1] == (FetchBundle(one),)
+        assert apply(DeploymentStatus(book), Pointed(one, 1))[1] != (FetchBundle(one),)
 
 
 def test_a_later_decision_on_the_same_bundle_is_remembered_and_nothing_starts_anew() -> None:
     trying, _ = after(*TRY_B, batch(B), book=ON_A)
     standing, commands = apply(trying, Pointed(pointer(B, 2, 8)))
-    assert (standing.phase, commands[0]) == (Phase.ON_TRIAL, Do.WRITE)
+    assert (standing.phase, commands[0]) == (DeploymentPhase.ON_TRIAL, Action.WRITE)
     told = reported(standing.book)
     assert told is not None
     assert (told.phase, told.serial, told.measures["windows"]) == ("trial", 8, 1)
@@ -242,41 +244,45 @@ def test_a_later_decision_on_the_same_bundle_is_remembered_and_nothing_starts_an
     again, commands = apply(committed, Pointed(pointer(B, 2, 9)))
     assert again.book.report is not None
     assert (again.book.report.serial, again.book.report.measures["windows"]) == (9, 4)
-    assert Do.WRITE in commands
-    assert Do.WRITE not in apply(again, Pointed(pointer(B, 2, 9)))[1], "nothing new: nothing is written"
+    assert Action.WRITE in commands
+    assert Action.WRITE not in apply(again, Pointed(pointer(B, 2, 9)))[1], "nothing new: nothing is written"
 
 
 def test_the_number_of_a_decision_never_falls_but_where_another_signs() -> None:
     committed, _ = after(*TRY_B, batch(B, 4), book=ON_A)
     same, commands = apply(committed, Pointed(pointer(B, 2)))
     assert same.book == committed.book, "a pointer without a number leaves that of the decision"
-    assert Do.WRITE not in commands
-    signed = Book(committed=kept(A, 7, 9, epoch=1), serial=9, epoch=1)
-    anew, commands = apply(Standing(signed), Pointed(pointer(A, 7, 2), 2))
+    assert Action.WRITE not in commands
+    signed = DeploymentRecord(committed=kept(A, 7, 9, epoch=1), serial=9, epoch=1)
+    anew, commands = apply(DeploymentStatus(signed), Pointed(pointer(A, 7, 2), 2))
     assert (anew.book.committed, anew.book.serial, anew.book.epoch) == (kept(A, 7, 2, epoch=2), 2, 2)
-    assert Do.WRITE in commands
+    assert Action.WRITE in commands
 
 
 def test_a_bundle_that_failed_is_reported_once_more_where_another_was_reported_since() -> None:
-    failed, _ = after(*TRY_B, GivenUp("it died"), book=ON_A)
+    failed, _ = after(*TRY_B, Crashed("it died"), book=ON_A)
     same, commands = apply(failed, Pointed(pointer(B, 2, 5)))
     assert same is failed
-    assert Do.WRITE not in commands
+    assert Action.WRITE not in commands
     since, _ = apply(failed, Pointed(pointer(A, 1, 5)))
     again, commands = apply(since, Pointed(pointer(B, 2, 5)))
     assert again.book.report is not None
-    assert (again.book.report.phase, again.book.report.bundle, commands[0]) == ("rolled_back", B, Do.WRITE)
+    assert (again.book.report.phase, again.book.report.bundle, commands[0]) == (
+        "rolled_back",
+        B,
+        Action.WRITE,
+    )
     assert "it died" in again.book.report.why
     trying, _ = apply(since, Fetched(kept(C, 3, 5), RULES))
     assert apply(trying, Pointed(pointer(B, 2, 5)))[0] is trying, "the trial is what is reported"
 
 
 def test_marks_of_failed_bundles_begin_anew_where_another_signs() -> None:
-    book = after(*TRY_B, GivenUp("it died"), book=ON_A)[0].book.model_copy(update={"epoch": 1})
+    book = after(*TRY_B, Crashed("it died"), book=ON_A)[0].book.model_copy(update={"epoch": 1})
     assert [one.digest for one in book.bad] == [B]
-    same, _ = apply(Standing(book), Pointed(pointer(A, 1, 6), 1))
+    same, _ = apply(DeploymentStatus(book), Pointed(pointer(A, 1, 6), 1))
     assert [one.digest for one in same.book.bad] == [B]
-    other, _ = apply(Standing(book), Pointed(pointer(A, 1, 6), 2))
+    other, _ = apply(DeploymentStatus(book), Pointed(pointer(A, 1, 6), 2))
     assert other.book.bad == ()
 
 
@@ -285,30 +291,30 @@ def test_a_damaged_folder_is_forgotten_and_pulled_again_when_it_is_pointed_to() 
     assert apply(committed, Damaged(C)) == (committed, ()), "none of ours"
     alone, commands = apply(committed, Damaged(A))
     assert (alone.book.committed, alone.book.before) == (kept(B, 2, 5), None)
-    assert commands == (Do.WRITE, Do.TIDY)
+    assert commands == (Action.WRITE, Action.TIDY)
     one, _ = apply(committed, Damaged(B))
     assert (one.book.committed, one.book.before) == (kept(A), None)
     wanted = pointer(B, 2, 5)
-    assert apply(one, Pointed(wanted))[1] == (Fetch(wanted),)
+    assert apply(one, Pointed(wanted))[1] == (FetchBundle(wanted),)
     stays, _ = apply(one, Pointed(pointer(A, 1, 6)))
     assert stays.book.report is not None
     assert (stays.book.report.bundle, stays.book.report.phase) == (A, "committed"), "and no longer of B"
     two, _ = apply(one, Damaged(A))
-    assert two.phase is Phase.NONE
+    assert two.phase is DeploymentPhase.NONE
     trying, commands = after(*TRY_B, Damaged(B), book=ON_A)
-    assert (trying.book.committed, trying.book.bad, commands[0]) == (kept(A), (), Do.BACK)
+    assert (trying.book.committed, trying.book.bad, commands[0]) == (kept(A), (), Action.BACK)
     lost, _ = after(*TRY_B, Damaged(A), book=ON_A)
-    assert (lost.phase, lost.book.committed) == (Phase.ON_TRIAL, None)
+    assert (lost.phase, lost.book.committed) == (DeploymentPhase.ON_TRIAL, None)
 
 
 def test_a_task_that_the_trial_does_not_fit_ends_it_and_the_bundle_may_come_again() -> None:
     standing, commands = after(*TRY_B, Withdrawn(), book=ON_A)
-    assert (standing.phase, standing.book.bad) == (Phase.COMMITTED, ())
-    assert commands == (Do.BACK, Do.WRITE, Do.TIDY)
+    assert (standing.phase, standing.book.bad) == (DeploymentPhase.COMMITTED, ())
+    assert commands == (Action.BACK, Action.WRITE, Action.TIDY)
 
 
 def test_what_was_refused_before_its_trial_is_reported_and_wears_out_no_disk() -> None:
-    standing, commands = after(Declined(kept(C, 9, 7), "unsigned"), book=ON_A)
+    standing, commands = after(PointerRejected(kept(C, 9, 7), "unsigned"), book=ON_A)
     assert commands == ()
     told = reported(standing.book)
     assert told is not None
@@ -316,17 +322,17 @@ def test_what_was_refused_before_its_trial_is_reported_and_wears_out_no_disk() -
 
 
 def test_the_words_of_a_report_are_bounded_and_plain() -> None:
-    standing, _ = after(*TRY_B, GivenUp("x\n\x1b[2J" + 1000 * "y"), book=ON_A)
+    standing, _ = after(*TRY_B, Crashed("x\n\x1b[2J" + 1000 * "y"), book=ON_A)
     assert standing.book.report is not None
     assert len(standing.book.report.why) == 240
     assert standing.book.report.why.isprintable()
 
 
 def test_marks_are_bounded() -> None:
-    standing = Standing(ON_A)
+    standing = DeploymentStatus(ON_A)
     for number in range(100):
         digest = f"{number:064x}"
-        for event in (Fetched(kept(digest, 2, number), RULES), Loaded(MODEL), GivenUp("no")):
+        for event in (Fetched(kept(digest, 2, number), RULES), Loaded(MODEL), Crashed("no")):
             standing, _ = apply(standing, event)
     assert len(standing.book.bad) == 32
     assert standing.book.failed(f"{99:064x}", 99) is not None
@@ -349,13 +355,13 @@ def test_marks_are_bounded() -> None:
 def test_the_later_decision_counts_on_whichever_topic_it_came(
     fleet: ModelPointer | None, own: ModelPointer | None, wins: str
 ) -> None:
-    found = chosen(fleet, own)
+    found = select_pointer(fleet, own)
     assert found is not None
     assert found.bundle.digest == wins
 
 
 def test_the_page_is_drawn_from_the_table() -> None:
-    assert {phase for phase, _ in TABLE} == set(Phase)
+    assert {phase for phase, _ in TABLE} == set(DeploymentPhase)
     page = (Path(__file__).parents[4] / "docs" / "rollout-state.md").read_text()
     words = "write edge_agent.deployment.state_machine.diagram() and listing() into docs/rollout-state.md"
     assert f"```mermaid\n{diagram()}\n```" in page, words

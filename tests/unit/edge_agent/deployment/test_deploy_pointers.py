@@ -2,7 +2,7 @@
 
 import pytest
 
-from edge_agent.deployment.announced_pointers import MAX_REFUSED, Said
+from edge_agent.deployment.announced_pointers import MAX_REFUSED, AnnouncedPointers
 from protocol.messages import BlobRef, ModelPointer
 
 
@@ -12,11 +12,11 @@ def pointer(version: int, serial: int = 0, digest: str = "a", **metrics: float) 
 
 
 @pytest.fixture
-def said() -> Said:
-    return Said()
+def said() -> AnnouncedPointers:
+    return AnnouncedPointers()
 
 
-def test_the_newest_pointer_of_each_topic_counts(said: Said) -> None:
+def test_the_newest_pointer_of_each_topic_counts(said: AnnouncedPointers) -> None:
     assert said.best is None
     said.say(pointer(1), own=False)
     said.say(pointer(2), own=False)
@@ -31,7 +31,7 @@ def test_the_newest_pointer_of_each_topic_counts(said: Said) -> None:
 
 
 def test_a_pointer_that_is_passed_over_leaves_the_other_topic_until_all_is_looked_at_again(
-    said: Said,
+    said: AnnouncedPointers,
 ) -> None:
     forged = pointer(9, 9)
     said.say(pointer(1, 5), own=False)
@@ -48,14 +48,14 @@ def test_a_pointer_that_is_passed_over_leaves_the_other_topic_until_all_is_looke
     assert said.best == forged
 
 
-def test_what_was_refused_is_known_whatever_metrics_stand_beside_it(said: Said) -> None:
+def test_what_was_refused_is_known_whatever_metrics_stand_beside_it(said: AnnouncedPointers) -> None:
     said.refuse(pointer(2, 7, f1=0.5))
     assert said.is_refused(pointer(2, 7, f1=0.9))
     assert not said.is_refused(pointer(2, 8, f1=0.5))
     assert not said.is_refused(pointer(2, 7, digest="b", f1=0.5))
 
 
-def test_only_the_last_refusals_are_remembered(said: Said) -> None:
+def test_only_the_last_refusals_are_remembered(said: AnnouncedPointers) -> None:
     for version in range(MAX_REFUSED + 1):
         said.refuse(pointer(version))
     assert not said.is_refused(pointer(0))

@@ -5,12 +5,19 @@ import time
 import pytest
 
 from coordinator.delivery import rollout_service
-from coordinator.rollout.model import Abort, Begun, Course, Create, Heard
+from coordinator.rollout.model import Abort, Begun, Create, DeviceReport, RolloutState
 from coordinator.rollout.shared import next_serial
 from coordinator.trust import root_ceremony
 from coordinator.trust.repository import DAY_S
-from edge_agent.deployment.events import Fetch, Fetched, Loaded, Phase, Pointed, Standing
-from edge_agent.deployment.record import Bad, Book
+from edge_agent.deployment.events import (
+    DeploymentPhase,
+    DeploymentStatus,
+    FetchBundle,
+    Fetched,
+    Loaded,
+    Pointed,
+)
+from edge_agent.deployment.record import DeploymentRecord, RejectedBundle
 from edge_agent.deployment.state_machine import apply
 from protocol import messages
 from protocol.errors import Refused
@@ -31,7 +38,7 @@ HIGHEST = 2**31 - 1
 
 
 def play(*events, book=None):
-    standing, commands = Standing(book or Book()), ()
+    standing, commands = DeploymentStatus(book or DeploymentRecord()), ()
     for event in events:
         standing, commands = apply(standing, event)
     return standing, commands
@@ -41,22 +48,24 @@ def play(*events, book=None):
 
 
 def test_a_decision_without_a_serial_is_an_old_one_where_decisions_are_signed():
-    book = Book(committed=kept(A, 1, 5, epoch=1), serial=5, epoch=1)
+    book = DeploymentRecord(committed=kept(A, 1, 5, epoch=1), serial=5, epoch=1)
     newer = pointer(B, 9)
     standing, commands = play(Pointed(newer, 1), book=book)
     assert (standing.book, "decision 0 is out of date" in words(commands)) == (book, True)
-    open_ = Book(committed=kept(A, 1, 5), serial=5)
-    assert play(Pointed(newer, None), book=open_)[1] == (Fetch(newer),), "as ever, where nothing is"
-    counted_none = Book(committed=kept(A, 1, epoch=1), epoch=1)
-    assert play(Pointed(newer, 1), book=counted_none)[1] == (Fetch(newer),), (
+    open_ = DeploymentRecord(committed=kept(A, 1, 5), serial=5)
+    assert play(Pointed(newer, None), book=open_)[1] == (FetchBundle(newer),), "as ever, where nothing is"
+    counted_none = DeploymentRecord(committed=kept(A, 1, epoch=1), epoch=1)
+    assert play(Pointed(newer, 1), book=counted_none)[1] == (FetchBundle(newer),), (
         "who counts none goes by versions"
     )
-    assert play(Pointed(newer, 2), book=book)[1] == (Fetch(newer),), "and so may who signs from now on"
+    assert play(Pointed(newer, 2), book=book)[1] == (FetchBundle(newer),), "and so may who signs from now on"
 
 
 def test_a_replayed_decision_without_a_serial_ends_no_trial():
     trial = play(
-        Fetched(kept(B, 2, 7, epoch=1), RULES), Loaded(MODEL), book=Book(committed=kept(A, epoch=1), epoch=1)
+        Fetched(kept(B, 2, 7, epoch=1), RULES),
+        Loaded(MODEL),
+        book=DeploymentRecord(committed=kept(A, epoch=1), epoch=1),
     )[0]
     after, _ = apply(trial, Pointed(pointer(A, 1), 1))
     assert after is trial
@@ -64,26 +73,30 @@ def test_a_replayed_decision_without_a_serial_ends_no_trial():
 
 def test_a_first_model_that_failed_is_not_tried_again_for_the_decision_that_brought_it():
     standing, _ = play(Fetched(kept(A, 1, 5, epoch=1), RULES), Loaded(MODEL), batch(A, error="it died"))
-    assert (standing.phase, standing.book.epoch) == (Phase.NONE, 1)
-    assert apply(standing, Pointed(pointer(A, 1, 5), 1))[1] != (Fetch(pointer(A, 1, 5)),)
+    assert (standing.phase, standing.book.epoch) == (DeploymentPhase.NONE, 1)
+    assert apply(standing, Pointed(pointer(A, 1, 5), 1))[1] != (FetchBundle(pointer(A, 1, 5)),)
     assert "out of date" in words(apply(standing, Pointed(pointer(B, 2, 4), 1))[1]), "replayed"
-    assert apply(standing, Pointed(pointer(A, 1, 6), 1))[1] == (Fetch(pointer(A, 1, 6)),), "a later one"
+    assert apply(standing, Pointed(pointer(A, 1, 6), 1))[1] == (FetchBundle(pointer(A, 1, 6)),), "a later one"
 
 
 def test_what_failed_under_a_new_signer_stays_failed_though_the_model_before_is_the_old_ones():
-    old = Book(committed=kept(A, 1, HIGHEST, epoch=1), serial=HIGHEST, bad=(Bad(digest=B, serial=HIGHEST),))
+    old = DeploymentRecord(
+        committed=kept(A, 1, HIGHEST, epoch=1),
+        serial=HIGHEST,
+        bad=(RejectedBundle(digest=B, serial=HIGHEST),),
+    )
     standing, commands = play(Pointed(pointer(B, 2, 7), 2), book=old)
-    assert commands == (Fetch(pointer(B, 2, 7)),), "the new signer's first"
+    assert commands == (FetchBundle(pointer(B, 2, 7)),), "the new signer's first"
     for event in (Fetched(kept(B, 2, 7, epoch=2), RULES), Loaded(MODEL), batch(B, error="it died")):
         standing, _ = apply(standing, event)
     assert (standing.book.committed.epoch, standing.book.epoch, standing.book.serial) == (1, 2, 7)
-    assert apply(standing, Pointed(pointer(B, 2, 7), 2))[1] != (Fetch(pointer(B, 2, 7)),)
+    assert apply(standing, Pointed(pointer(B, 2, 7), 2))[1] != (FetchBundle(pointer(B, 2, 7)),)
     assert "out of date" in words(apply(standing, Pointed(pointer(C, 3, 6), 2))[1])
 
 
 def test_a_book_of_an_older_release_begins_with_the_epoch_of_what_it_runs():
-    book = Book.model_validate_json(
-        Book(committed=kept(A, 1, 5, epoch=1), serial=5).model_dump_json(exclude={"epoch"})
+    book = DeploymentRecord.model_validate_json(
+        DeploymentRecord(committed=kept(A, 1, 5, epoch=1), serial=5).model_dump_json(exclude={"epoch"})
     )
     assert "out of date" in words(play(Pointed(pointer(B, 2, 4), 1), book=book)[1])
     standing, _ = play(Pointed(pointer(A, 1, 6), 1), book=book)
@@ -102,7 +115,7 @@ def test_what_a_member_reports_moves_no_serial():
     for phase in ("trial", "committed", "refused", "rolled_back"):
         for one in (release(1), release(2), release(3)):
             told = report(one, HIGHEST, phase)
-            fleet.said = {name: Heard(online=True, model=told.bundle, trial=told) for name in "ab"}
+            fleet.said = {name: DeviceReport(online=True, model=told.bundle, trial=told) for name in "ab"}
             fleet.tick()
     if fleet.course.open is not None:
         fleet.play(Abort())
@@ -110,10 +123,12 @@ def test_what_a_member_reports_moves_no_serial():
 
 
 def test_a_book_that_was_lost_goes_on_by_the_clock_alone():
-    serial = next_serial(Course(), NOW)
+    serial = next_serial(RolloutState(), NOW)
     assert serial == (NOW - 1_577_836_800) // 60
-    assert next_serial(Course(serial=serial + 99), NOW) == serial + 100, "faster than the clock for a while"
-    assert next_serial(Course(serial=serial), 0.0) == serial + 1, "the clock was set back"
+    assert next_serial(RolloutState(serial=serial + 99), NOW) == serial + 100, (
+        "faster than the clock for a while"
+    )
+    assert next_serial(RolloutState(serial=serial), 0.0) == serial + 1, "the clock was set back"
 
 
 async def test_who_has_counted_goes_on_counting_also_where_the_book_was_lost(tmp_path, monkeypatch):

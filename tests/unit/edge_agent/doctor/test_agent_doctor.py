@@ -14,15 +14,15 @@ from edge_agent.cli import main
 from edge_agent.config.agent import read
 from edge_agent.doctor import imports, service_account, time_limit, unit
 from edge_agent.doctor.checks import broker, clock, configuration, confinement, cpu, disk, hardware
-from edge_agent.doctor.checks.broker import Asked, Tls
+from edge_agent.doctor.checks.broker import BrokerReply, Tls
 from edge_agent.doctor.findings import MIB, fail, ok, status_of, warn
-from edge_agent.doctor.service_account import Person
+from edge_agent.doctor.service_account import ServiceUser
 from edge_agent.doctor.unit import Unit
 from edge_agent.identity.files import folder_of
 from runtime.process import landlock
 from tests.unit.edge_agent.messaging.test_agent_session import BASIC, config, write_task
 
-ME = Person("lichen-agent", 997, frozenset({997, 44}))
+ME = ServiceUser("lichen-agent", 997, frozenset({997, 44}))
 NOW = 1_800_000_000.0
 DAY_S = 86400.0
 
@@ -158,20 +158,24 @@ def test_a_child_that_dies_of_a_signal_hangs_or_is_not_there(monkeypatch):
 
 def test_a_probe_that_hangs_is_left():
     with pytest.raises(time_limit.TookTooLong):
-        time_limit.within(0.05, lambda: time.sleep(5))
+        time_limit.run_with_timeout(0.05, lambda: time.sleep(5))
     with pytest.raises(PermissionError):
-        time_limit.within(5, lambda: (_ for _ in ()).throw(PermissionError(13, "no")))
-    assert time_limit.within(5, lambda: 3) == 3
+        time_limit.run_with_timeout(5, lambda: (_ for _ in ()).throw(PermissionError(13, "no")))
+    assert time_limit.run_with_timeout(5, lambda: 3) == 3
 
 
 @pytest.mark.parametrize(
     ("time_", "expected", "words"),
     [
-        (clock.Time(NOW, NOW - 1, True, True), {"clock.right": "ok", "clock.kept": "ok"}, "keeps it"),
-        (clock.Time(NOW, 0, True, False), {"clock.right": "ok", "clock.kept": "ok"}, "no battery"),
-        (clock.Time(NOW, 0, False, True), {"clock.right": "ok", "clock.kept": "warn"}, "no time service"),
-        (clock.Time(NOW, 0, None, False), {"clock.right": "ok", "clock.kept": "warn"}, "cannot be told"),
-        (clock.Time(0.0, NOW, True, True), {"clock.right": "fail"}, "1970-01-01"),
+        (clock.ClockTime(NOW, NOW - 1, True, True), {"clock.right": "ok", "clock.kept": "ok"}, "keeps it"),
+        (clock.ClockTime(NOW, 0, True, False), {"clock.right": "ok", "clock.kept": "ok"}, "no battery"),
+        (
+            clock.ClockTime(NOW, 0, False, True),
+            {"clock.right": "ok", "clock.kept": "warn"},
+            "no time service",
+        ),
+        (clock.ClockTime(NOW, 0, None, False), {"clock.right": "ok", "clock.kept": "warn"}, "cannot be told"),
+        (clock.ClockTime(0.0, NOW, True, True), {"clock.right": "fail"}, "1970-01-01"),
     ],
 )
 def test_clocks(time_, expected, words):
@@ -190,7 +194,7 @@ def test_a_clock_before_the_certificate_was_issued_is_behind(tmp_path):
     assert levels(clock.judge(clock.probe(settings)))["clock.right"] == "ok"
 
 
-FOLDER = disk.Folder(
+FOLDER = disk.FolderUsage(
     "state_dir", Path("/var/lib/lichen"), Path("/var/lib/lichen"), 0o700, 997, True, "ext4", False,
     1000 * MIB, 0, 100_000, 320 * MIB,
 )  # fmt: skip
@@ -256,18 +260,18 @@ def test_a_person_is_let_in_by_mode_and_groups(tmp_path):
     file.write_text("")
     status = file.stat()
     file.chmod(0o640)
-    owner = Person("o", status.st_uid or 1, frozenset())
+    owner = ServiceUser("o", status.st_uid or 1, frozenset())
     mine = file.stat()
-    assert Person("root", 0, frozenset()).may(os.W_OK, mine)
+    assert ServiceUser("root", 0, frozenset()).may(os.W_OK, mine)
     assert owner.may(os.R_OK, mine) is (status.st_uid != 0)
-    assert Person("g", 12345, frozenset({status.st_gid})).may(os.R_OK, mine)
-    assert not Person("g", 12345, frozenset({status.st_gid})).may(os.W_OK, mine)
-    assert not Person("x", 12345, frozenset({12345})).may(os.R_OK, mine)
+    assert ServiceUser("g", 12345, frozenset({status.st_gid})).may(os.R_OK, mine)
+    assert not ServiceUser("g", 12345, frozenset({status.st_gid})).may(os.W_OK, mine)
+    assert not ServiceUser("x", 12345, frozenset({12345})).may(os.R_OK, mine)
     with pytest.raises(KeyError):
         service_account.whose("no-such-user-here")
 
 
-SERIAL = hardware.Node("/dev/ttyUSB0", "serial", True, "dialout", "source[1]")
+SERIAL = hardware.HardwareNode("/dev/ttyUSB0", "serial", True, "dialout", "source[1]")
 
 
 @pytest.mark.parametrize(
@@ -326,7 +330,7 @@ def test_the_unit_and_its_drop_ins(tmp_path):
     assert unit.parse(["SupplementaryGroups=a b\nSupplementaryGroups=\n"]).groups == frozenset()
 
 
-GOOD = Asked(
+GOOD = BrokerReply(
     ("192.0.2.1",),
     tls=Tls("", NOW + 90 * DAY_S, NOW + 90 * DAY_S),
     admission="",

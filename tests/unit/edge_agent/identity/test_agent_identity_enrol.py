@@ -9,13 +9,13 @@ from cryptography import x509
 
 from edge_agent.identity import keys
 from edge_agent.identity.enrolment import enrol
-from edge_agent.identity.files import Folder, folder_of
-from edge_agent.identity.retry import Patience
+from edge_agent.identity.files import IdentityFiles, folder_of
+from edge_agent.identity.retry import RetryPolicy
 from protocol.enrolment import CA_PATH, ENROL_PATH
 from protocol.errors import Misconfigured, Reason, Refused, Transient
 from runtime.mqtt.tls import tls_context
 from runtime.settings.load import MqttSettings, TlsSettings
-from runtime.storage.folder_lock import Owner
+from runtime.storage.folder_lock import FolderLock
 from tests.support.identity_pki import DAY_S, FLEET, HOST, Pki
 from tests.support.identity_stub import Stub, refusal
 
@@ -27,7 +27,7 @@ class Waits:
         self.slept: list[float] = []
         self.said: list[str] = []
         self._now = 0.0
-        self.patience = Patience(limit_s, self.said.append, lambda: self._now, self._sleep)
+        self.patience = RetryPolicy(limit_s, self.said.append, lambda: self._now, self._sleep)
 
     def _sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
@@ -50,7 +50,7 @@ def folder(tmp_path):
     return folder_of(tmp_path / "state")
 
 
-def run(folder: Folder, stub: Stub, waits: Waits | None = None, device: str = "d1", **options):
+def run(folder: IdentityFiles, stub: Stub, waits: Waits | None = None, device: str = "d1", **options):
     invite = options.pop("invite", None) or stub.invite()
     return enrol(folder, invite, device, (waits or Waits()).patience, timeout_s=5.0, **options)
 
@@ -267,7 +267,7 @@ def test_a_private_key_that_became_readable_is_a_warning(folder, stub):
 
 def test_two_enrolments_at_once_do_not_mix(folder, stub):
     folder.make()
-    owner = Owner(folder.lock, "test")
+    owner = FolderLock(folder.lock, "test")
     with pytest.raises(Misconfigured, match="another enrolment or renewal"):
         run(folder, stub)
     owner.close()

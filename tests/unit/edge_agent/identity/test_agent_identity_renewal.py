@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.identity.files import Folder, Identity
+from edge_agent.identity.files import Identity, IdentityFiles
 from edge_agent.identity.renewal_service import Renewal, service_of
 from protocol.errors import Misconfigured, Reason, Refused, Transient
 from runtime.clock import ManualClock
@@ -25,7 +25,7 @@ LIFE_S = 90 * DAY_S
 class Script:
     """A worker that does what it is told, and renews when it is told nothing more."""
 
-    def __init__(self, folder: Folder, clock: ManualClock, *errors: Exception) -> None:
+    def __init__(self, folder: IdentityFiles, clock: ManualClock, *errors: Exception) -> None:
         self.folder, self.clock, self.errors = folder, clock, list(errors)
         self.calls: list[float] = []
         self.ages = False
@@ -40,7 +40,7 @@ class Script:
         write(self.folder, self.clock.wall() - (LIFE_S if self.ages else 0.0))
 
 
-def write(folder: Folder, issued_at: float) -> Identity:
+def write(folder: IdentityFiles, issued_at: float) -> Identity:
     folder.make()
     identity = Identity(
         fleet="test",
@@ -58,13 +58,13 @@ def write(folder: Folder, issued_at: float) -> Identity:
 
 @pytest.fixture
 def folder(tmp_path):
-    return Folder(tmp_path / "identity")
+    return IdentityFiles(tmp_path / "identity")
 
 
 class Bench:
     """A renewal that runs on a clock moved by hand."""
 
-    def __init__(self, folder: Folder, *errors: Exception, wall: float = BEGIN) -> None:
+    def __init__(self, folder: IdentityFiles, *errors: Exception, wall: float = BEGIN) -> None:
         self.clock = ManualClock(wall=wall)
         self.worker = Script(folder, self.clock, *errors)
         self.renewed: list[float] = []

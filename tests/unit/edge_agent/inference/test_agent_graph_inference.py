@@ -17,14 +17,14 @@ from typer.testing import CliRunner
 
 from edge_agent.cli.main import app
 from edge_agent.config.agent import AgentSettings
-from edge_agent.deployment.service import Deployment
+from edge_agent.deployment.service import DeploymentService
 from edge_agent.identity.fleet_secret import secret_path
-from edge_agent.inference.onnx_models.compatibility import require_fit
+from edge_agent.inference.onnx_models.compatibility import require_compatible
 from edge_agent.inference.onnx_models.completion_model import GraphModel
 from edge_agent.inference.onnx_models.loader import load
 from edge_agent.inference.onnx_models.window_model import LoadedModel
-from edge_agent.inference.question_answers import NO_TABLES, NO_TABLES_ANY_MORE, Answers, Asked, Names
-from edge_agent.inference.question_service import Queries
+from edge_agent.inference.question_answers import NO_TABLES, NO_TABLES_ANY_MORE, Answers, AskedQuestion, Names
+from edge_agent.inference.question_service import QuestionService
 from edge_agent.inference.service import Inference
 from edge_agent.knowledge_graph.question_file import Question
 from edge_agent.knowledge_graph.reader import GraphReader
@@ -93,14 +93,14 @@ class Shelf:
 
 @asynccontextmanager
 async def gateway(settings: AgentSettings) -> AsyncIterator[SimpleNamespace]:
-    """Deployment, inference and queries as the agent wires them."""
+    """DeploymentService, inference and queries as the agent wires them."""
     clock, private = SystemClock(), PrivateTensors(settings.state_dir / "private")
     graph = settings.graph
     work = GraphWorkspace(TASK, (), GraphReader(graph, secret_path(settings), TASK, ()), clock)
     work.refresh()
     inference = Inference(settings.infer, clock, private)
     shelf, tasks = Shelf(settings.state_dir), SimpleNamespace(workspace=work)
-    deployment = Deployment(
+    deployment = DeploymentService(
         settings.state_dir / "models",
         shelf,
         inference,
@@ -108,7 +108,7 @@ async def gateway(settings: AgentSettings) -> AsyncIterator[SimpleNamespace]:
         fetch_timeout_s=1,
         changed=Signal(),
     )
-    queries = Queries(graph.queries, inference, private, tasks, clock=clock, poll_s=0.02)
+    queries = QuestionService(graph.queries, inference, private, tasks, clock=clock, poll_s=0.02)
     services = (
         deployment.run,
         deployment.executor.run,
@@ -176,7 +176,7 @@ async def test_questions_of_a_file_are_answered_and_again_after_a_round(
 
 def answered(settings: AgentSettings, model: GraphModel, *questions: Question) -> list[dict[str, object]]:
     answers = Answers(PrivateTensors(settings.state_dir / "private"))
-    return list(answers.lines(model, Asked(TASK, questions, snapshot_of(settings), 0.0)))
+    return list(answers.lines(model, AskedQuestion(TASK, questions, snapshot_of(settings), 0.0)))
 
 
 def test_an_entity_that_came_after_the_round_is_named_as_new(tmp_path: Path, data: bytes) -> None:
@@ -217,7 +217,7 @@ def test_after_the_last_round_nothing_is_promised(tmp_path: Path, data: bytes) -
     )
     more = TASK.model_copy(update={"rounds": TASK.rounds.model_copy(update={"count": count + 1})})
     answers = Answers(PrivateTensors(settings.state_dir / "private"))
-    asked = Asked(more, (Question("radiator", "feeds"),), snapshot_of(settings), 0.0)
+    asked = AskedQuestion(more, (Question("radiator", "feeds"),), snapshot_of(settings), 0.0)
     (radiator,) = answers.lines(model, asked)
     assert f"(the model is of round {count} of {count + 1})" in radiator["why"]
 
@@ -278,14 +278,14 @@ def test_more_questions_than_one_call_takes_are_answered_each(tmp_path: Path, da
 
 def test_a_model_of_the_other_kind_does_not_fit(data: bytes) -> None:
     graph, windows = unpack(data)[0], unpack(window_bundle(toy_task(name=TASK.name)))[0]
-    require_fit(graph, TASK, ())
+    require_compatible(graph, TASK, ())
     with pytest.raises(Refused, match="reads windows, task 'house' completes graphs"):
-        require_fit(windows, TASK, ())
+        require_compatible(windows, TASK, ())
     with pytest.raises(Refused, match="completes graphs, task 'house' reads windows"):
-        require_fit(graph, toy_task(name=TASK.name), ("acc",))
+        require_compatible(graph, toy_task(name=TASK.name), ("acc",))
     other = Task.model_validate(TASK.model_dump() | {"graph": {"top_k": 9}})
     with pytest.raises(Refused, match="gives 3 answers, the task says 9"):
-        require_fit(graph, other, ())
+        require_compatible(graph, other, ())
 
 
 def test_which_kind_a_model_is_its_manifest_says(tmp_path: Path, data: bytes) -> None:

@@ -13,7 +13,7 @@ from edge_agent.knowledge_graph.fact_files import FactFiles, stat_of
 from edge_agent.knowledge_graph.watcher import reader_of
 from models.knowledge_graph.data.files import BOUNDS, Masks, facts_in, write_features, write_masks
 from models.knowledge_graph.data.keys import key
-from models.knowledge_graph.data.merging import Room
+from models.knowledge_graph.data.merging import MergeRoom
 from protocol.errors import Misconfigured
 from protocol.tasks.options import Features, GraphTask
 from tests.support.agent_graph import graph_task, lines, settings_of, write_house
@@ -291,7 +291,7 @@ def test_any_course_of_changes_ends_with_what_the_files_hold(tmp_path):
     rng = random.Random(7)
     path = tmp_path / "facts.tsv"
     path.write_text("")
-    files = FactFiles((path,), Room(), BOUNDS)
+    files = FactFiles((path,), MergeRoom(), BOUNDS)
     held: list[tuple[str, str, str]] = []
     for _ in range(150):
         new = [tuple(f"{kind}{rng.randrange(6)}" for kind in "ere") for _ in range(rng.randrange(3))]
@@ -324,7 +324,7 @@ def test_facts_are_in_memory_by_name_a_few_at_a_time(tmp_path, monkeypatch):
     path.write_text(
         "".join(f"{'long name of ' * 20}{i % 97}\tr\t{i % 89 * 1000 + i // 89}\n" for i in range(count))
     )
-    files = FactFiles((path,), Room(entities=50), BOUNDS)
+    files = FactFiles((path,), MergeRoom(entities=50), BOUNDS)
     tracemalloc.start()
     try:
         files.read({path: stat_of(path)}, (path,))

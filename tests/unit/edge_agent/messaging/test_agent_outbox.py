@@ -4,7 +4,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from edge_agent.config.agent import AgentSettings, OutboxSettings
-from edge_agent.training.round_ledger import FINAL, GRACE_S, MOST_RETRY_S, RETRY_S, Ledger
+from edge_agent.training.round_ledger import FINAL, GRACE_S, MOST_RETRY_S, RETRY_S, RoundLedger
 from protocol.errors import Reason
 from protocol.frames.frame import digest
 from protocol.messages import BlobPointer, Offer, Receipt, Want
@@ -154,8 +154,8 @@ async def test_the_spool_is_not_read_again_while_nothing_is_due(tmp_path):
 OFFER = Offer(task="t", round=3, base="a" * 64, base_size=10, closes_in_s=60)
 
 
-def settled(tmp_path, clock, **kwargs) -> Ledger:
-    ledger = Ledger(tmp_path / "rounds.json", clock)
+def settled(tmp_path, clock, **kwargs) -> RoundLedger:
+    ledger = RoundLedger(tmp_path / "rounds.json", clock)
     ledger.spooled(OFFER, "b" * 64)
     assert not ledger.is_done(OFFER)
     ledger.settled(receipt("b" * 64, round=3, **kwargs))
@@ -166,7 +166,7 @@ async def test_a_settled_round_is_not_trained_again_also_after_a_restart(tmp_pat
     clock = ManualClock(100)
     ledger = settled(tmp_path, clock)
     assert ledger.is_done(OFFER)
-    assert Ledger(tmp_path / "rounds.json", clock).is_done(OFFER)
+    assert RoundLedger(tmp_path / "rounds.json", clock).is_done(OFFER)
     assert not ledger.is_done(OFFER.model_copy(update={"base": "c" * 64})), "another base is another question"
     await clock.advance(GRACE_S + 1)
     assert not ledger.is_done(OFFER), "the coordinator keeps asking: it has lost the update"
@@ -174,14 +174,14 @@ async def test_a_settled_round_is_not_trained_again_also_after_a_restart(tmp_pat
 
 async def test_a_restarted_learner_says_that_the_last_update_was_refused_and_why(tmp_path):
     clock = ManualClock(100)
-    assert Ledger(tmp_path / "rounds.json", clock).at_start() == "no offer yet"
+    assert RoundLedger(tmp_path / "rounds.json", clock).at_start() == "no offer yet"
     words = "for another 600 s; `lichen device approve` ends it"
     settled(tmp_path, clock, status="refused", reason=Reason.QUARANTINED, detail=words)
-    told = Ledger(tmp_path / "rounds.json", clock).at_start()
+    told = RoundLedger(tmp_path / "rounds.json", clock).at_start()
     assert told == f"no offer yet; the last update, of round 3, was refused: quarantined: {words}"
     (tmp_path / "rounds.json").unlink()
     settled(tmp_path, clock)
-    assert Ledger(tmp_path / "rounds.json", clock).at_start() == "no offer yet"
+    assert RoundLedger(tmp_path / "rounds.json", clock).at_start() == "no offer yet"
 
 
 @pytest.mark.parametrize("reason", sorted(FINAL))
@@ -190,7 +190,7 @@ async def test_what_was_refused_for_good_is_not_tried_again_and_why_is_said(tmp_
     ledger = settled(tmp_path, clock, status="refused", reason=reason, detail="acc/w is odd")
     await clock.advance(MOST_RETRY_S + 1)
     words = f"this offer's update was refused: {reason}: acc/w is odd; waiting for the next round"
-    for one in (ledger, Ledger(tmp_path / "rounds.json", clock)):
+    for one in (ledger, RoundLedger(tmp_path / "rounds.json", clock)):
         assert one.why_not(OFFER) == words
 
 
@@ -221,4 +221,4 @@ async def test_what_was_refused_for_the_moment_is_tried_again_at_a_growing_pace(
 
 def test_a_broken_ledger_is_forgotten(tmp_path):
     (tmp_path / "rounds.json").write_text("{half")
-    assert Ledger(tmp_path / "rounds.json", ManualClock()).find(OFFER) is None
+    assert RoundLedger(tmp_path / "rounds.json", ManualClock()).find(OFFER) is None

@@ -11,7 +11,7 @@ from edge_agent.config.agent import AgentSettings, read, read_task
 from edge_agent.messaging.state_reporter import StateReporter
 from edge_agent.sources.registry import open_sources
 from edge_agent.tasks.task_store import first_task
-from edge_agent.training.update_encoding import pack_update
+from edge_agent.training.update_encoding import encode_update
 from models.contract import LocalResult
 from models.data import window_set
 from models.registry import method
@@ -201,13 +201,13 @@ async def test_what_the_coordinator_waits_for_is_sent_at_once(tmp_path):
 
 
 def packed(task, tensors, carry=None, **result):
-    from edge_agent.windows.window_sets import windows_of  # noqa: PLC0415 - only here
+    from edge_agent.windows.window_sets import windows_of_recording  # noqa: PLC0415 - only here
 
-    windows = windows_of(task, toy_recording(60))
+    windows = windows_of_recording(task, toy_recording(60))
     windows = window_set.select(windows, windows.y_B >= 0)
     offer = Offer(task=task.name, round=4, base="a" * 64, base_size=1, closes_in_s=9)
     local = LocalResult(tensors, **result)
-    frame, new = pack_update(offer, task, ("d", ("acc",)), windows, local, carry=carry or {})
+    frame, new = encode_update(offer, task, ("d", ("acc",)), windows, local, carry=carry or {})
     return (*decode_frame(frame, UpdateHeader), new, windows)
 
 

@@ -9,7 +9,7 @@ from edge_agent.config.agent import AgentSettings
 from edge_agent.sources import REGISTRY, LabelBatch, SampleBatch
 from edge_agent.sources.registry import open_source
 from edge_agent.sources.system import readings
-from edge_agent.windows.collector import Collector, offered
+from edge_agent.windows.collector import Collector, matching_modalities
 from models.data.streams.recording import Recording, read, write_npz
 from protocol.errors import Misconfigured
 from runtime.clock import ManualClock, SystemClock
@@ -263,7 +263,7 @@ async def test_another_grid_leaves_the_old_windows_behind_and_the_same_grid_keep
 def test_channels_must_agree():
     source = Flaky()
     source.channels = {"acc": 2, "gyr": 2}
-    assert offered(toy_task(), [source]) == ("gyr",)
+    assert matching_modalities(toy_task(), [source]) == ("gyr",)
 
 
 def test_write_and_read_npz(tmp_path):

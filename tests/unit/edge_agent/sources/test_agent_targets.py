@@ -7,7 +7,7 @@ import pytest
 
 from edge_agent.sources import LabelBatch, SampleBatch
 from edge_agent.sources.registry import open_source
-from edge_agent.windows.window_sets import windows_of
+from edge_agent.windows.window_sets import windows_of_recording
 from models.data.labels.labels import TargetTrack
 from models.data.labels.rules import MAX_CHANGES, Labels
 from models.data.streams.recording import Recording, Stream, read, write_npz
@@ -113,7 +113,7 @@ def test_labels_that_come_while_no_window_closes_stay_bounded():
 
 def test_windows_carry_every_target_of_the_task_and_no_other():
     speed = track((0, 1.0), (10, 2.0), (20, NAN))
-    windows = windows_of(task_of(), recording(speed=speed, side=track((5, 1)), wind=track((0, 1))))
+    windows = windows_of_recording(task_of(), recording(speed=speed, side=track((5, 1)), wind=track((0, 1))))
     assert set(windows.targets) == {"speed", "side"}, "what is generated needs no labels"
     assert all(y_B.dtype == np.float32 for y_B in windows.targets.values())
     start_B = np.arange(len(windows)) * 1.28
@@ -124,7 +124,7 @@ def test_windows_carry_every_target_of_the_task_and_no_other():
     np.testing.assert_allclose(windows.targets["speed"][crossing], expected, rtol=1e-6)
     assert np.isnan(windows.targets["speed"][start_B + 2.56 > 20.001]).all()
     np.testing.assert_array_equal(windows.targets["side"], np.where(start_B >= 5, 1, NAN).astype(np.float32))
-    plain = windows_of(toy_task(), recording(speed=speed))
+    plain = windows_of_recording(toy_task(), recording(speed=speed))
     assert not plain.targets
     np.testing.assert_array_equal(plain.y_B, windows.y_B)
     check(windows, task_of())

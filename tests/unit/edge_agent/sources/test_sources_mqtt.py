@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edge_agent.sources import LabelBatch
-from edge_agent.sources.mqtt.values import Gauge, Marker, MqttLabel, MqttModality
+from edge_agent.sources.mqtt.values import Marker, MqttLabel, MqttModality, TopicGauge
 from edge_agent.sources.payloads import BadPayload, loads
 from edge_agent.sources.registry import open_source
 from models.data.labels.rules import Labels
@@ -88,7 +88,7 @@ async def test_a_real_broker_gives_messages_beats_of_several_topics_and_labels(t
 
 
 def gauge(**keys):
-    return Gauge("m", MqttModality.model_validate(keys))
+    return TopicGauge("m", MqttModality.model_validate(keys))
 
 
 def take(taker, topic, payload, arrived, counters=None):

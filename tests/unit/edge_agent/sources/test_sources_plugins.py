@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from edge_agent.sources import REGISTRY, plugins
-from edge_agent.sources.base import Doubtful, Following, Telling
+from edge_agent.sources.base import ChecksTask, FollowsTask, ReportsStatus
 from edge_agent.sources.registry import open_source
 from protocol.errors import Misconfigured, Transient
 from runtime.clock import SystemClock
@@ -90,9 +90,9 @@ async def test_a_kind_of_another_package_works_and_what_it_does_wrong_costs_it_a
     assert all(np.shape(b.values) == (1, 2) for b in got)
     assert source.counters == {"turns": 3, "malformed_batches": 4}
     assert source.state == "turns"
-    assert isinstance(source, Telling)
-    assert isinstance(source, Doubtful)
-    assert isinstance(source, Following)
+    assert isinstance(source, ReportsStatus)
+    assert isinstance(source, ChecksTask)
+    assert isinstance(source, FollowsTask)
 
 
 @pytest.mark.usefixtures("radar")

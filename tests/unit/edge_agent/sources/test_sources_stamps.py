@@ -7,8 +7,8 @@ from contextlib import aclosing
 import numpy as np
 import pytest
 
-from edge_agent.sources.reader_thread import Outlet, pumped
-from edge_agent.sources.timestamps import BlockClock, ClockMap
+from edge_agent.sources.reader_thread import ThreadOutlet, read_in_thread
+from edge_agent.sources.timestamps import BlockTimestamps, ClockMapping
 
 
 class Clocks:
@@ -30,7 +30,7 @@ def ns(*seconds):
 
 def test_stamps_follow_a_wall_clock_that_is_set_or_slewed():
     clocks, counters = Clocks(), {}
-    one = ClockMap("monotonic", clocks.wall, counters, clocks.kernel)
+    one = ClockMapping("monotonic", clocks.wall, counters, clocks.kernel)
     np.testing.assert_allclose(one.unix(ns(4.9, 5.0)), [999.9, 1000.0])
     clocks.set_by = 0.001
     np.testing.assert_allclose(one.unix(ns(5.0)), [1000.0], err_msg="jitter of reading two clocks")
@@ -52,7 +52,7 @@ def test_a_pause_between_reading_two_clocks_is_no_step():
         clocks.now += next(pauses)
         return clocks.wall()
 
-    one = ClockMap("monotonic", wall, counters, slow)
+    one = ClockMapping("monotonic", wall, counters, slow)
     np.testing.assert_allclose(one.unix(ns(5.0)), [1000.0])
     np.testing.assert_allclose(one.unix(ns(5.0)), [1000.0], err_msg="even where it paused each time")
     assert counters == {}
@@ -60,14 +60,14 @@ def test_a_pause_between_reading_two_clocks_is_no_step():
 
 def test_stamps_that_cannot_be_are_none():
     clocks, counters = Clocks(), {}
-    one = ClockMap("boottime", clocks.wall, counters, clocks.kernel)
+    one = ClockMapping("boottime", clocks.wall, counters, clocks.kernel)
     clocks.now = 1000.0
     assert one.unix(ns(0, 0)) is None
     assert counters["odd_stamps"] == 2
 
 
 def test_a_block_is_spaced_by_the_true_rate_though_reads_jitter():
-    rng, true, one = np.random.default_rng(0), 1 / 52.7, BlockClock(50.0)
+    rng, true, one = np.random.default_rng(0), 1 / 52.7, BlockTimestamps(50.0)
     errors, steps, done, last = [], [], 0, -np.inf
     for _ in range(400):
         n = int(rng.integers(3, 8))
@@ -82,7 +82,7 @@ def test_a_block_is_spaced_by_the_true_rate_though_reads_jitter():
 
 
 def test_a_pause_between_blocks_is_a_gap_and_not_stretched_over():
-    one = BlockClock(50.0)
+    one = BlockTimestamps(50.0)
     one.times(5, 10.0)
     t = one.times(5, 20.0)
     assert t[-1] == pytest.approx(20.0)
@@ -93,13 +93,13 @@ async def test_rows_wait_for_a_busy_loop_up_to_a_bound_and_the_oldest_go():
     counters: dict[str, float] = {}
     full = threading.Event()
 
-    def work(outlet: Outlet) -> None:
+    def work(outlet: ThreadOutlet) -> None:
         for i in range(100):
             outlet.put("m", np.array([float(i)]), np.zeros((1, 3), np.float32))
         full.set()
 
     t = []
-    async with aclosing(pumped(work, "test", counters, limit=30)) as batches:
+    async with aclosing(read_in_thread(work, "test", counters, limit=30)) as batches:
         task = asyncio.ensure_future(anext(batches))
         await asyncio.sleep(0)
         full.wait(5)  # the loop is busy: it blocks
@@ -111,11 +111,11 @@ async def test_rows_wait_for_a_busy_loop_up_to_a_bound_and_the_oldest_go():
 
 
 async def test_what_the_thread_raises_comes_after_what_it_had_read():
-    def work(outlet: Outlet) -> None:
+    def work(outlet: ThreadOutlet) -> None:
         outlet.put("m", np.array([1.0]), np.zeros((1, 1), np.float32))
         raise OSError("pulled out")
 
-    async with aclosing(pumped(work, "test", {})) as batches:
+    async with aclosing(read_in_thread(work, "test", {})) as batches:
         assert (await anext(batches)).t.tolist() == [1.0]
         with pytest.raises(OSError, match="pulled out"):
             await anext(batches)
@@ -124,7 +124,7 @@ async def test_what_the_thread_raises_comes_after_what_it_had_read():
 async def test_a_driver_that_hangs_holds_nobody_up_for_long(monkeypatch):
     monkeypatch.setattr("edge_agent.sources.reader_thread._GOODBYE_S", 0.05)
     leave = threading.Event()
-    batches = pumped(lambda _: leave.wait(10) and None, "hangs", {})
+    batches = read_in_thread(lambda _: leave.wait(10) and None, "hangs", {})
     task = asyncio.ensure_future(anext(batches))
     await asyncio.sleep(0.02)
     task.cancel()

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from edge_agent import app
-from edge_agent.status.liveness import not_alive
+from edge_agent.status.liveness import hang_reason
 from protocol.errors import Misconfigured
 from runtime.process.daemon import Finished, Progress, supervise
 from runtime.process.systemd_notify import Notifier
@@ -104,7 +104,7 @@ async def test_a_disk_that_does_not_answer_starves_it(systemd):
         await fed(systemd, 2)  # it answers again: nothing else was wrong
 
     with capture_logs() as logs:
-        assert await supervise({"x": until_hungry}, alive=lambda s: not_alive(progress, Spool(), s)) == 0
+        assert await supervise({"x": until_hungry}, alive=lambda s: hang_reason(progress, Spool(), s)) == 0
     assert [entry["why"] for entry in logs if "why" in entry] == [
         "it could not be told in 0.05 s whether all is well"
     ]
@@ -115,7 +115,7 @@ async def test_a_disk_that_refuses_is_no_hang():
         def pending(self):
             raise Misconfigured("read-only")
 
-    assert await not_alive(Progress(), Spool(), 1.0) == ""
+    assert await hang_reason(Progress(), Spool(), 1.0) == ""
 
 
 def test_work_hangs_from_its_beginning_or_its_last_step_and_not_while_it_waits():

@@ -13,20 +13,20 @@ from typer.testing import CliRunner
 
 from edge_agent.cli import main
 from edge_agent.config.agent import read
-from edge_agent.deployment.events import Declined
-from edge_agent.deployment.record import Kept
+from edge_agent.deployment.events import PointerRejected
+from edge_agent.deployment.record import InstalledBundle
 from edge_agent.status import status_file
 from edge_agent.status.model_status import ModelStatus
 from edge_agent.status.report import StatusReport
 from protocol.errors import Misconfigured
 from protocol.frames.frame import digest
 from runtime.clock import SystemClock
-from runtime.storage.folder_lock import Owner
+from runtime.storage.folder_lock import FolderLock
 from tests.support.agent_link import until
 from tests.unit.edge_agent.messaging.test_agent_session import config, make
 from tests.unit.edge_agent.windows.test_agent_store import TASK, windows
 
-KEPT = Kept(task=TASK.name, version=3, digest="a" * 64)
+KEPT = InstalledBundle(task=TASK.name, version=3, digest="a" * 64)
 
 
 def shown(path, *options):
@@ -45,7 +45,7 @@ def write(path, **fields):
 def test_a_live_agent_is_shown_with_0_and_a_dead_one_with_69(tmp_path):
     path = config(tmp_path)
     settings = write(path)
-    owner = Owner(settings.state_dir / status_file.LOCK_FILE, "agent")
+    owner = FolderLock(settings.state_dir / status_file.LOCK_FILE, "agent")
     assert shown(path).exit_code == 0
     assert json.loads(shown(path, "--format", "json").stdout)["running"] is True
     owner.close()
@@ -60,7 +60,7 @@ def test_a_live_agent_whose_status_is_not_written_any_more_is_said_to_be_so(tmp_
     path = config(tmp_path)
     wall = SystemClock().wall()
     settings = write(path, wall=wall - 70, waits=[{"what": "broker", "why": "it is away"}])
-    owner = Owner(settings.state_dir / status_file.LOCK_FILE, "agent")
+    owner = FolderLock(settings.state_dir / status_file.LOCK_FILE, "agent")
     assert "not written" not in shown(path, "--why").stdout, "a minute is as often as an idle one writes it"
     write(path, wall=wall - 600, waits=[{"what": "broker", "why": "it is away"}])
     said = shown(path, "--why").stdout
@@ -92,7 +92,7 @@ def test_no_last_words_at_all_is_69(tmp_path, content):
 def test_what_stands_in_brackets_is_printed(tmp_path):
     path = config(tmp_path)
     settings = write(path, inference="pip install 'lichen[infer]'", last="[/]")
-    owner = Owner(settings.state_dir / status_file.LOCK_FILE, "agent")
+    owner = FolderLock(settings.state_dir / status_file.LOCK_FILE, "agent")
     assert "'lichen[infer]'" in shown(path).stdout
     owner.close()
 
@@ -210,7 +210,7 @@ def test_an_observing_device_without_a_model_says_so_and_why(tmp_path):
         said[of] = f"{wait.why} / {wait.then}"
 
     why("none")
-    agent.deployment.executor.apply(Declined(KEPT, "it wants the modality eeg, which is not here"))
+    agent.deployment.executor.apply(PointerRejected(KEPT, "it wants the modality eeg, which is not here"))
     why("refused")
     why("missing", available=False, off_because="onnxruntime is not installed: pip install 'lichen[infer]'")
     off = agent.settings.infer.model_copy(update={"enabled": False})  # the default is everybody's

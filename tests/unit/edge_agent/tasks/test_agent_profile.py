@@ -7,17 +7,17 @@ import pytest
 
 from edge_agent.config.agent import LearnSettings
 from edge_agent.tasks.profile import (
-    allowed,
     collected,
     follows_windows,
     is_useful,
-    narrowed,
-    shown,
+    observed_profile,
+    permitted_profile,
+    restrict_to_profile,
     shown_in,
-    strangers,
+    unknown_modalities,
 )
-from edge_agent.windows.rows import Kind, labelled_for, rows_of
-from edge_agent.windows.store import Store, grid_digest
+from edge_agent.windows.rows import RowKind, labelled_for, rows_of
+from edge_agent.windows.store import WindowStore, grid_digest
 from edge_agent.windows.workspace import WindowWorkspace, material
 from models.contract import Profile, WindowSet
 from models.data.labels.targets import key_of
@@ -62,16 +62,18 @@ def windows(
     return WindowSet(x, present_BM, quality_BM, np.full(count, label, np.int64), given)
 
 
-def stored(folder, *sets: WindowSet, task: Task = TASK, budget: int = 10_000_000) -> Store:
-    store = Store(folder, task, budget)
+def stored(folder, *sets: WindowSet, task: Task = TASK, budget: int = 10_000_000) -> WindowStore:
+    store = WindowStore(folder, task, budget)
     for one in sets:
         store.add(one)
     assert store.commit()
     return store
 
 
-def work_of(store: Store, task: Task = TASK, learn: LearnSettings = FREE, delivers: str = "acc gyr cam"):
-    may = allowed(task, delivers.split(), learn)
+def work_of(
+    store: WindowStore, task: Task = TASK, learn: LearnSettings = FREE, delivers: str = "acc gyr cam"
+):
+    may = permitted_profile(task, delivers.split(), learn)
     return WindowWorkspace(task, may.modalities, None, None, store, targets=may.targets)
 
 
@@ -93,7 +95,7 @@ def test_labels_of_all_targets_come_out_of_the_store_as_they_went_in(tmp_path):
         np.testing.assert_array_equal(found.x["acc"][:4], np.concatenate([s.x["acc"] for s in sets]))
         assert store.recent(10).y_B.tolist() == [1, 2]
         store.close()
-        store = Store(tmp_path, TASK, 10_000_000)
+        store = WindowStore(tmp_path, TASK, 10_000_000)
     store.close()
 
 
@@ -110,7 +112,7 @@ def test_the_store_of_the_release_before_opens_with_its_windows_and_no_further_l
     db.commit()
     db.close()
     more = toy_task(method="disentafl", targets=(SPEED,))
-    store = Store(tmp_path, more, 10_000_000)
+    store = WindowStore(tmp_path, more, 10_000_000)
     assert store.path == path, "further targets leave the grid as it was"
     assert not list(tmp_path.glob("*.corrupt*"))
     found = store.recent(10, labelled=False)
@@ -128,7 +130,7 @@ def test_the_store_of_the_release_before_opens_with_its_windows_and_no_further_l
     db.execute("INSERT INTO windows (y, present, quality, x) VALUES (?, ?, ?, ?)", rows[0])
     db.commit()
     db.close()
-    again = Store(tmp_path, more, 10_000_000)
+    again = WindowStore(tmp_path, more, 10_000_000)
     assert again.stock().total == 7
     again.close()
 
@@ -142,7 +144,7 @@ def test_a_damaged_row_is_a_damaged_file_and_not_a_fault(tmp_path, column, wrong
     store._db.execute(f"UPDATE windows SET {column} = ?", (wrong,))  # noqa: S608 - our words
     store._db.commit()
     store.close()
-    again = Store(tmp_path, TASK, 10_000_000)
+    again = WindowStore(tmp_path, TASK, 10_000_000)
     assert again.stock().total == 0
     again.add(windows("acc", 1, speed=1.0))
     assert again.commit()
@@ -184,7 +186,7 @@ def test_windows_without_any_label_go_before_those_of_further_targets(tmp_path):
     assert set(store.stock().dropped) == {-1, -2}
     total = store.stock()
     store.close()
-    again = Store(tmp_path, TASK, 40 * size)
+    again = WindowStore(tmp_path, TASK, 40 * size)
     assert again.stock().kinds == total.kinds
     assert again.stock().dropped == total.dropped
     again.close()
@@ -192,26 +194,26 @@ def test_windows_without_any_label_go_before_those_of_further_targets(tmp_path):
 
 def test_what_a_device_may_read_and_learn():
     everything = Profile(("acc", "gyr"), ("label", "speed", "side", "picture"))
-    assert allowed(TASK, ["cam", "gyr", "acc"], FREE) == everything
+    assert permitted_profile(TASK, ["cam", "gyr", "acc"], FREE) == everything
     assert collected(TASK, ["acc", "gyr", "cam"], everything) == ("acc", "gyr", "cam")
-    blind = allowed(TASK, ["acc"], FREE)
+    blind = permitted_profile(TASK, ["acc"], FREE)
     assert blind == Profile(("acc",), ("label", "speed", "side")), "no picture without a camera"
     modest = LearnSettings(inputs=("gyr",), targets=("picture", "speed"))
-    may = allowed(TASK, ["acc", "gyr", "cam"], modest)
+    may = permitted_profile(TASK, ["acc", "gyr", "cam"], modest)
     assert may == Profile(("gyr",), ("speed", "picture"))
     assert collected(TASK, ["acc", "gyr", "cam"], may) == ("gyr", "cam"), "nobody needs acc"
     silent = LearnSettings(targets=("label",))
-    assert collected(TASK, ["acc", "cam"], allowed(TASK, ["acc", "cam"], silent)) == ("acc",)
-    assert allowed(QQR, ["acc", "gyr"], FREE) == Profile(("acc", "gyr"))
+    assert collected(TASK, ["acc", "cam"], permitted_profile(TASK, ["acc", "cam"], silent)) == ("acc",)
+    assert permitted_profile(QQR, ["acc", "gyr"], FREE) == Profile(("acc", "gyr"))
 
 
 def test_wishes_that_the_task_does_not_know_are_said():
-    said = strangers(TASK, LearnSettings(inputs=("acc", "cam"), targets=("heart", "label")))
+    said = unknown_modalities(TASK, LearnSettings(inputs=("acc", "cam"), targets=("heart", "label")))
     assert said == [
         "learn.inputs: cam: not among those of task 'toy' (acc, gyr)",
         "learn.targets: heart: not among those of task 'toy' (label, speed, side, picture)",
     ]
-    assert not strangers(TASK, FREE)
+    assert not unknown_modalities(TASK, FREE)
 
 
 @pytest.mark.parametrize(
@@ -248,7 +250,7 @@ def test_the_profile_is_what_the_windows_show(tmp_path, sets, expected, count):
 def test_a_device_that_only_observes_is_served_all_that_it_may_predict(tmp_path):
     """However few labels it has; a device of the field has none."""
     store = stored(tmp_path, windows("gyr cam"), windows("gyr", 1))
-    may = allowed(TASK, ["acc", "gyr", "cam"], LearnSettings(targets=("side", "picture")))
+    may = permitted_profile(TASK, ["acc", "gyr", "cam"], LearnSettings(targets=("side", "picture")))
     work = WindowWorkspace(TASK, may.modalities, None, None, store, targets=may.targets, by=None)
     assert work.standing(store.stock()) == (Profile(("gyr",), ("side", "picture")), 1)
     store.close()
@@ -312,7 +314,7 @@ def test_a_method_that_is_not_routed_keeps_its_windows_to_the_bit(tmp_path):
 
 def test_profiles_agree_however_they_are_found():
     """By the kinds of windows, and by the windows: over every mix of modalities and labels."""
-    may = allowed(TASK, ["acc", "gyr", "cam"], FREE)
+    may = permitted_profile(TASK, ["acc", "gyr", "cam"], FREE)
     useful = is_useful(TASK, may)
     rng = np.random.default_rng(0)
     for _ in range(50):
@@ -323,11 +325,11 @@ def test_profiles_agree_however_they_are_found():
             sets.append(windows(has, int(rng.integers(-1, 2)), **targets))
         given = concat(sets)
         keys = {key_of(target): target.name for target in (SPEED, SIDE)}
-        kinds = [Kind(row.present, labelled_for(row.y, row.targets, keys)) for row in rows_of(TASK, given)]
-        profile, count = shown(TASK, may, {kind: kinds.count(kind) for kind in kinds})
+        kinds = [RowKind(row.present, labelled_for(row.y, row.targets, keys)) for row in rows_of(TASK, given)]
+        profile, count = observed_profile(TASK, may, {kind: kinds.count(kind) for kind in kinds})
         use_B = np.array([useful(kind) for kind in kinds])
         assert count == use_B.sum()
         if count:
             chosen = select(given, use_B)
             assert shown_in(TASK, may, chosen) == profile
-            check(narrowed(TASK, profile, chosen), TASK)
+            check(restrict_to_profile(TASK, profile, chosen), TASK)

@@ -19,7 +19,7 @@ from runtime.storage.blob_store import BlobStore
 from tests.support.agent_link import until
 from tests.support.agent_parts import learner_of
 from tests.unit.edge_agent.messaging.test_agent_session import config, read
-from tests.unit.edge_agent.windows.test_agent_store import TASK, Store, windows
+from tests.unit.edge_agent.windows.test_agent_store import TASK, WindowStore, windows
 
 
 class Shelf:
@@ -35,7 +35,7 @@ class Shelf:
 @asynccontextmanager
 async def learning(folder, clock=None):
     settings, clock = read(config(folder)), clock or SystemClock()
-    store = Store(settings.state_dir / "store", TASK, 10_000_000)
+    store = WindowStore(settings.state_dir / "store", TASK, 10_000_000)
     store.add(windows([0, 1, 2] * 10))
     work = WindowWorkspace(TASK, TASK.modality_names, None, None, store)
     storage = open_storage(settings, clock)

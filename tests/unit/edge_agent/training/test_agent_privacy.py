@@ -12,7 +12,7 @@ import pytest
 from edge_agent.config.agent import LearnSettings
 from edge_agent.training.learner import Learner
 from edge_agent.training.privacy_account import PRIVACY_FILE, PrivacyAccount, require_private
-from edge_agent.windows.window_sets import windows_of
+from edge_agent.windows.window_sets import windows_of_recording
 from models.data.streams.recording import Recording, Stream
 from models.privacy.account import LIMIT, Account, Ledger, epsilon_of, overlap, span_of
 from models.privacy.device_account import DeviceAccount, StoreAccount
@@ -99,11 +99,11 @@ def test_no_sample_is_in_more_windows_than_a_moment_is_charged_for(rate_hz):
         t = rng.uniform(0, 1 / rate_hz) + np.arange(int(16 * rate_hz)) / rate_hz
         t = t[(t % 1.9 < 1.3)] if gaps else t
         values = rng.normal(size=(len(t), 3)).astype(np.float32)
-        before = windows_of(TASK, Recording({"acc": Stream(t, values)}))
+        before = windows_of_recording(TASK, Recording({"acc": Stream(t, values)}))
         for at in np.flatnonzero((t > 5) & (t < 9)):
             other = values.copy()
             other[at] += 1
-            after = windows_of(TASK, Recording({"acc": Stream(t, other)}))
+            after = windows_of_recording(TASK, Recording({"acc": Stream(t, other)}))
             most = max(most, int((before.x["acc"] != after.x["acc"]).any(axis=(1, 2)).sum()))
     assert math.ceil(TASK.window.length_s / TASK.window.stride_s) < most <= moment
 

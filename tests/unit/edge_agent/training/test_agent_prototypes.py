@@ -19,11 +19,11 @@ from typer.testing import CliRunner
 from edge_agent.cli import main
 from edge_agent.inference.onnx_models.encoder_model import MAX_GRAPH_BYTES, FeatureGraph
 from edge_agent.inference.serving import model_server
-from edge_agent.inference.serving.zygote_client import Zygote
+from edge_agent.inference.serving.zygote_client import ZygoteClient
 from edge_agent.storage import open_storage
 from edge_agent.tasks import roles
 from edge_agent.training import prototype_maker
-from edge_agent.windows.store import Store
+from edge_agent.windows.store import WindowStore
 from edge_agent.windows.workspace import WindowWorkspace
 from models import registry
 from models.methods.qqr.prototyper import normalise
@@ -111,7 +111,7 @@ async def learning(folder, given=None, task=TASK, modalities=TASK.modality_names
     text = 'fleet = "f"\ndevice = "d"\n[[source]]\nkind = "replay"\nfile = "toy.npz"\n' + learn
     settings = read(config(folder, text, roles=["observe", "prototype"]))
     clock = SystemClock()
-    store = Store(settings.state_dir / "store", task, 10_000_000)
+    store = WindowStore(settings.state_dir / "store", task, 10_000_000)
     store.add(windows([0, 2] * 20, task=task) if given is None else given)
     work = WindowWorkspace(task, modalities, None, None, store)
     storage = open_storage(settings, clock)
@@ -143,7 +143,7 @@ def sent(learner) -> tuple[UpdateHeader, dict]:
 
 async def test_prototypes_of_the_base_are_sent_and_nothing_else_is_pulled(tmp_path):
     given = windows([0, 2] * 20, task=TASK)
-    async with learning(tmp_path, given, zygote=Zygote()) as (learner, cloud):
+    async with learning(tmp_path, given, zygote=ZygoteClient()) as (learner, cloud):
         asked = offer(cloud)
         learner.offer(asked)
         await until(lambda: learner.trained == 1)
@@ -324,7 +324,7 @@ async def test_onnxruntime_that_dies_on_this_processor_takes_no_agent_with_it(tm
     (tmp_path / "broken" / "onnxruntime" / "__init__.py").write_text(dies)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "broken"))
     monkeypatch.setattr("edge_agent.training.learner._FIRST_PAUSE_S", 0.0)
-    async with learning(tmp_path, zygote=Zygote()) as (learner, cloud):
+    async with learning(tmp_path, zygote=ZygoteClient()) as (learner, cloud):
         asked = offer(cloud)
         learner.offer(asked)
         await until(lambda: learner.failures == 1)

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from edge_agent.identity.files import folder_of
-from edge_agent.trust.trusted_metadata import Trusted
-from edge_agent.trust.updater import FILE, Trust, begin
-from edge_agent.trust.verify_process import Told, step, step_in_child
+from edge_agent.trust.trusted_metadata import TrustedMetadata
+from edge_agent.trust.updater import FILE, MetadataUpdater, begin
+from edge_agent.trust.verify_process import VerifyResult, step, step_in_child
 from protocol.errors import Misconfigured, Reason, Refused, Transient
 from protocol.messages import BlobRef, Vouchers
 from protocol.trust.metadata import draft
@@ -32,11 +32,11 @@ class Desk:
     def __init__(self, folder, first=None, wall=NOW):
         folder.mkdir(exist_ok=True)
         self.folder, self.shelf, self.clock = folder, Shelf(folder), ManualClock(wall=wall)
-        self.first = Trusted.begin(first or root())
+        self.first = TrustedMetadata.begin(first or root())
         self.start()
 
     def start(self):
-        self.trust = Trust(self.folder / "trust", self.first, self.shelf, self.clock, 1, ME, here)
+        self.trust = MetadataUpdater(self.folder / "trust", self.first, self.shelf, self.clock, 1, ME, here)
         return self
 
     def put(self, one, *roots, **by):
@@ -102,7 +102,7 @@ async def test_an_unsigned_pointer_is_refused_where_there_is_a_root(tmp_path):
 
 async def test_without_a_root_all_is_taken_and_the_status_says_so(tmp_path):
     desk = Desk(tmp_path)
-    open_ = Trust(tmp_path, None, desk.shelf, desk.clock, 1, ME)
+    open_ = MetadataUpdater(tmp_path, None, desk.shelf, desk.clock, 1, ME)
     await open_.require(release(1).pointer)
     await open_.require(desk.put(release(1, targets=(9,))))
     assert "unsigned" in open_.status()["bundles"]
@@ -170,7 +170,7 @@ def test_the_first_root_is_that_of_the_file_then_that_of_the_enrolment(tmp_path)
 
 
 async def test_a_child_process_says_the_same():
-    trusted, one = Trusted.begin(root(), verified=False), release(1)
+    trusted, one = TrustedMetadata.begin(root(), verified=False), release(1)
     for role in ("timestamp", "snapshot", "targets"):
         data = getattr(one, role)
         child = await step_in_child(trusted, role, data, NOW)
@@ -185,17 +185,19 @@ async def test_a_child_process_says_the_same():
 async def test_a_first_root_that_is_not_signed_vouches_for_nothing():
     unsigned = draft("root", 1, NOW - DAY_S, 9 * DAY_S, Keys().root_said()).encode()
     with pytest.raises(Refused, match="untrusted: root"):
-        await step_in_child(Trusted.begin(unsigned, verified=False), "timestamp", release(1).timestamp, NOW)
+        await step_in_child(
+            TrustedMetadata.begin(unsigned, verified=False), "timestamp", release(1).timestamp, NOW
+        )
 
 
 async def test_a_child_that_dies_is_tried_again(monkeypatch):
     monkeypatch.setattr("sys.executable", "/bin/false")
     with pytest.raises(Transient, match="ended with 1"):
-        await step_in_child(Trusted.begin(root()), "timestamp", release(1).timestamp, NOW)
+        await step_in_child(TrustedMetadata.begin(root()), "timestamp", release(1).timestamp, NOW)
     monkeypatch.setattr("sys.executable", "/nowhere")
     with pytest.raises(Transient, match="verifying"):
-        await step_in_child(Trusted.begin(root()), "timestamp", release(1).timestamp, NOW)
-    assert Told().kept is None
+        await step_in_child(TrustedMetadata.begin(root()), "timestamp", release(1).timestamp, NOW)
+    assert VerifyResult().kept is None
 
 
 # -- as a part of deploying
@@ -206,7 +208,7 @@ def signed_bundle(version, number=None, **keys):
 
 
 async def test_a_device_with_a_root_runs_what_is_signed_and_nothing_else(tmp_path):
-    first = Trusted.begin(root())
+    first = TrustedMetadata.begin(root())
     async with device(tmp_path, first=first, trust_clock=ManualClock(wall=NOW)) as deployment:
         one, forged = signed_bundle(1), signed_bundle(2, targets=(9,))
         for data in (one.bundle, forged.bundle):
@@ -228,7 +230,7 @@ async def test_a_device_with_a_root_runs_what_is_signed_and_nothing_else(tmp_pat
 
 
 async def test_versions_may_fall_only_where_keys_were_exchanged(tmp_path):
-    first = Trusted.begin(root())
+    first = TrustedMetadata.begin(root())
     async with device(tmp_path, first=first, trust_clock=ManualClock(wall=NOW)) as deployment:
         shelf = deployment.shelf
         for version in (1, 7):
@@ -246,7 +248,7 @@ async def test_versions_may_fall_only_where_keys_were_exchanged(tmp_path):
 
 async def test_that_a_running_model_is_signed_no_more_is_noticed_and_it_runs_on(tmp_path):
     clock = ManualClock(wall=NOW)
-    async with device(tmp_path, first=Trusted.begin(root()), trust_clock=clock) as deployment:
+    async with device(tmp_path, first=TrustedMetadata.begin(root()), trust_clock=clock) as deployment:
         one = signed_bundle(1)
         deployment.shelf.put(one.bundle)
         deployment.offer(vouched(deployment.shelf, one))

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from edge_agent.trust.trusted_metadata import MAX_KEPT_BYTES, Trusted
+from edge_agent.trust.trusted_metadata import MAX_KEPT_BYTES, TrustedMetadata
 from edge_agent.trust.trusted_time import time_known
 from protocol.errors import Reason, Refused
 from protocol.trust.metadata import SNAPSHOT_FILE, TARGETS_FILE, draft
@@ -15,7 +15,7 @@ from tests.support.trust import DAY_S, NOW, Keys, fed, listed, named, pointer, r
 
 @pytest.fixture
 def trusted():
-    return Trusted.begin(root())
+    return TrustedMetadata.begin(root())
 
 
 def refused(reason, step, *args):
@@ -68,7 +68,9 @@ def test_attack_arbitrary_content_that_was_changed_after_signing_is_refused(trus
 
 
 def test_attack_arbitrary_an_unsigned_root_is_no_beginning():
-    refused(Reason.UNTRUSTED, Trusted.begin, draft("root", 1, NOW, DAY_S, Keys().root_said()).encode())
+    refused(
+        Reason.UNTRUSTED, TrustedMetadata.begin, draft("root", 1, NOW, DAY_S, Keys().root_said()).encode()
+    )
 
 
 # -- wrong keys
@@ -96,7 +98,7 @@ def test_attack_wrong_key_a_new_root_needs_the_old_keys_and_its_own(trusted):
 
 def test_attack_wrong_key_one_key_does_not_reach_a_threshold_of_two():
     keys = Keys(threshold=2)
-    trusted = Trusted.begin(root(keys, by=(1, 2)))
+    trusted = TrustedMetadata.begin(root(keys, by=(1, 2)))
     refused(Reason.UNTRUSTED, trusted.with_root, root(keys, 2, by=(1,)))
 
 
@@ -108,8 +110,8 @@ def test_attack_wrong_key_one_key_under_two_ids_counts_once():
     envelope = draft("root", 1, NOW, DAY_S, said)
     one = json.loads(signed(envelope, 1))
     one["signatures"].append({**one["signatures"][0], "keyid": "f" * 64})
-    refused(Reason.UNTRUSTED, Trusted.begin, json.dumps(one).encode())
-    assert Trusted.begin(signed(envelope, 1, 2)).epoch == 1
+    refused(Reason.UNTRUSTED, TrustedMetadata.begin, json.dumps(one).encode())
+    assert TrustedMetadata.begin(signed(envelope, 1, 2)).epoch == 1
 
 
 # -- rollback
@@ -147,7 +149,7 @@ def test_attack_rollback_an_older_root_or_one_that_skips_is_refused(trusted):
 
 
 def test_attack_rollback_a_restart_does_not_forget(trusted):
-    known = Trusted.decode(fed(trusted, release(2)).encode())
+    known = TrustedMetadata.decode(fed(trusted, release(2)).encode())
     refused(Reason.ROLLED_BACK, known.with_timestamp, release(1).timestamp, NOW)
 
 
@@ -217,7 +219,7 @@ def test_expired_lists_are_refused(trusted, role):
 
 
 def test_an_expired_root_vouches_for_nothing_and_can_be_passed_through():
-    old = Trusted.begin(root(lasts_s=2 * DAY_S))
+    old = TrustedMetadata.begin(root(lasts_s=2 * DAY_S))
     later = NOW + 30 * DAY_S
     fresh = release(1, issued=later)
     refused(Reason.EXPIRED, old.with_timestamp, fresh.timestamp, later)
@@ -261,7 +263,7 @@ def test_attack_mix_and_match_a_version_that_differs_from_its_name_is_refused(tr
 
 def test_attack_mix_and_match_one_role_does_not_stand_for_another():
     keys = Keys(online={"timestamp": (3,), "snapshot": (3,), "targets": (3,)})
-    trusted, one = Trusted.begin(root(keys)), release(1, keys=keys)
+    trusted, one = TrustedMetadata.begin(root(keys)), release(1, keys=keys)
     refused(Reason.MALFORMED, trusted.with_timestamp, one.snapshot, NOW)
     refused(Reason.MALFORMED, trusted.with_root, one.targets)
 
@@ -272,8 +274,8 @@ def test_attack_mix_and_match_one_role_does_not_stand_for_another():
 def test_attack_endless_data_is_refused_by_its_size(trusted):
     refused(Reason.TOO_LARGE, trusted.with_timestamp, b" " * 20_000, NOW)
     refused(Reason.TOO_LARGE, trusted.with_root, b" " * 70_000)
-    refused(Reason.MALFORMED, Trusted.decode, b" " * MAX_KEPT_BYTES)
-    refused(Reason.TOO_LARGE, Trusted.decode, b" " * (MAX_KEPT_BYTES + 1))
+    refused(Reason.MALFORMED, TrustedMetadata.decode, b" " * MAX_KEPT_BYTES)
+    refused(Reason.TOO_LARGE, TrustedMetadata.decode, b" " * (MAX_KEPT_BYTES + 1))
 
 
 @pytest.mark.parametrize(
@@ -307,7 +309,7 @@ def test_signatures_by_unknown_kinds_of_keys_do_no_harm():
     said["roles"]["root"]["keyids"].append("a" * 64)
     outer = json.loads(signed(draft("root", 1, NOW, DAY_S, said), 1))
     outer["signatures"].append({"keyid": "a" * 64, "sig": "00"})
-    assert Trusted.begin(json.dumps(outer).encode()).epoch == 1
+    assert TrustedMetadata.begin(json.dumps(outer).encode()).epoch == 1
 
 
 def test_fields_of_a_later_release_are_signed_too(trusted):
@@ -360,10 +362,10 @@ def test_a_clock_that_runs_ahead_takes_nothing_new_and_keeps_nothing(trusted):
 
 def test_what_is_kept_is_what_was_known(trusted):
     for known in (trusted, fed(trusted, release(1)), trusted.with_root(root(version=2))):
-        assert Trusted.decode(known.encode()) == known
+        assert TrustedMetadata.decode(known.encode()) == known
     for damaged in (b"", b"{}", fed(trusted, release(1)).encode()[:-9], b"x" * 3_000_000):
         with pytest.raises(Refused):
-            Trusted.decode(damaged)
+            TrustedMetadata.decode(damaged)
 
 
 def test_an_envelope_survives_its_own_encoding():

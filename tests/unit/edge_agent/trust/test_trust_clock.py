@@ -9,11 +9,11 @@ from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from coordinator.cli.main import app
-from coordinator.rounds.worker import Workshop
-from coordinator.trust.repository import DAY_S, Bundle, Repository
-from coordinator.trust.signer import Vouchsafe
-from edge_agent.trust.trusted_metadata import Trusted
-from edge_agent.trust.updater import Trust
+from coordinator.rounds.worker import RoundWorker
+from coordinator.trust.repository import DAY_S, BundleTarget, Repository
+from coordinator.trust.signer import TufSigner
+from edge_agent.trust.trusted_metadata import TrustedMetadata
+from edge_agent.trust.updater import MetadataUpdater
 from protocol.errors import Misconfigured, Refused
 from protocol.messages import ModelPointer
 from protocol.tasks.announcement import MAX_NEXT_ROOTS
@@ -54,10 +54,10 @@ class Site:
         self.key = str(folder / "root.pem")
         self.call("init", "--root-key", self.key)
         self.repository = Repository(folder / "state" / "trust")
-        self.first = Trusted.begin(self.repository.newest.read_bytes())
+        self.first = TrustedMetadata.begin(self.repository.newest.read_bytes())
         self.blobs = BlobStore(folder / "blobs")
         self.clock = ManualClock(wall=self.now)
-        self.safe = Vouchsafe(self.repository, self.blobs, self.clock, "f")
+        self.safe = TufSigner(self.repository, self.blobs, self.clock, "f")
 
     def call(self, *words):
         result = CliRunner().invoke(app, ["trust", *words, "--config", str(self.config)])
@@ -70,10 +70,12 @@ class Site:
     def device(self, name, wall=None, *, synchronised=None):
         clock = ManualClock(wall=self.now if wall is None else wall)
         clock.is_synchronised = synchronised
-        return Trust(self.folder / name, self.first, Puller(self.blobs), clock, 1, ("f", name), here), clock
+        return MetadataUpdater(
+            self.folder / name, self.first, Puller(self.blobs), clock, 1, ("f", name), here
+        ), clock
 
     def pointer(self, number=1):
-        one = Bundle(task="toy", version=number, ref=ref_of(b"%d" % number))
+        one = BundleTarget(task="toy", version=number, ref=ref_of(b"%d" % number))
         said = ModelPointer(task=one.task, version=one.version, bundle=one.ref)
         return self.safe.vouched(said, [one])
 
@@ -155,7 +157,7 @@ async def test_the_status_of_the_coordinator_says_that_its_signatures_are_ahead(
 def test_vouchers_that_were_collected_are_put_again(tmp_path):
     repository, _ = fleet(tmp_path / "trust")
     blobs = BlobStore(tmp_path / "blobs")
-    safe = Vouchsafe(repository, blobs, ManualClock(wall=time.time()), "f")
+    safe = TufSigner(repository, blobs, ManualClock(wall=time.time()), "f")
     kept = safe.kept()  # as who tidies up reads it, before a thread signs
     said = safe.vouched(ModelPointer(task="toy", version=1, bundle=bundle().ref), [bundle()])
     blobs.collect(kept, 0)
@@ -167,7 +169,7 @@ def test_vouchers_that_were_collected_are_put_again(tmp_path):
 async def test_nothing_is_signed_while_blobs_of_old_versions_go(tmp_path, monkeypatch):
     fleet(tmp_path / "coordinator" / "trust")
     made_meanwhile = threading.Event()
-    tidy = Workshop._tidy
+    tidy = RoundWorker._tidy
 
     async with bench(tmp_path, tiny_task(count=1), TinyJobs()) as made:
         collect, threads = made.app.workshop._registry.collect, []
@@ -213,6 +215,6 @@ def test_the_root_that_devices_could_not_follow_any_more_is_not_made(tmp_path):
     assert "at most 256 roots" in str(refused.exception)
     assert len(list((tmp_path / "state" / "trust" / "keys").iterdir())) == 1, "no key is left behind"
     repository.keep_root(roots[-1])  # made by hand
-    safe = Vouchsafe(repository, BlobStore(tmp_path / "blobs"), ManualClock(wall=time.time()), "f")
+    safe = TufSigner(repository, BlobStore(tmp_path / "blobs"), ManualClock(wall=time.time()), "f")
     with pytest.raises(Misconfigured, match="at most 256 roots"):
         safe.vouched(ModelPointer(task="toy", version=1, bundle=bundle().ref), [bundle()])

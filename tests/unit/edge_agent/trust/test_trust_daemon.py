@@ -7,7 +7,7 @@ import pytest
 from coordinator.trust import root_ceremony
 from coordinator.trust.keys import Key
 from coordinator.trust.repository import DAY_S, Repository
-from edge_agent.trust.trusted_metadata import Trusted
+from edge_agent.trust.trusted_metadata import TrustedMetadata
 from protocol import messages
 from protocol.errors import Misconfigured
 from protocol.messages import ModalityState, ModelPointer
@@ -26,7 +26,7 @@ def fleet(folder):
 
 def believed(repository, blobs, pointer):
     now = time.time()
-    known = Trusted.begin(repository.roots()[0])
+    known = TrustedMetadata.begin(repository.roots()[0])
     for ref in pointer.trust.roots:
         known = known.with_root(blobs.get(ref.digest))
     known = known.with_timestamp(blobs.get(pointer.trust.timestamp.digest), now)

@@ -6,12 +6,12 @@ import pytest
 from typer.testing import CliRunner
 
 from coordinator.cli.main import app
-from coordinator.storage.database import Store
+from coordinator.storage.database import Database
 from coordinator.trust import root_ceremony
-from coordinator.trust.signer import Vouchsafe
+from coordinator.trust.signer import TufSigner
 from coordinator.trust.work_signer import META, WorkSigner
-from edge_agent.trust.trusted_metadata import Trusted
-from edge_agent.trust.updater import Trust
+from edge_agent.trust.trusted_metadata import TrustedMetadata
+from edge_agent.trust.updater import MetadataUpdater
 from edge_agent.trust.work_verifier import WorkVerifier
 from protocol import messages
 from protocol.errors import Refused
@@ -41,9 +41,9 @@ def root_of(offer):
 
 
 def device(folder, name):
-    first = Trusted.begin((folder / "coordinator" / "trust" / "roots" / "1.json").read_bytes())
+    first = TrustedMetadata.begin((folder / "coordinator" / "trust" / "roots" / "1.json").read_bytes())
     blobs = BlobStore(folder / "coordinator" / "blobs")
-    trust = Trust(folder / name, first, Puller(blobs), SystemClock(), 1, (FLEET, name), here)
+    trust = MetadataUpdater(folder / name, first, Puller(blobs), SystemClock(), 1, (FLEET, name), here)
     return WorkVerifier(trust, folder / name, SystemClock())
 
 
@@ -116,7 +116,7 @@ async def test_the_status_names_devices_that_do_not_act_on_what_came(tmp_path) -
 def test_serials_rise_over_restarts_lost_books_and_clocks_that_go_back(tmp_path) -> None:
     repository, _ = fleet(tmp_path / "trust")
     clock = ManualClock(wall=time.time())
-    safe = Vouchsafe(repository, BlobStore(tmp_path / "blobs"), clock, "f")
+    safe = TufSigner(repository, BlobStore(tmp_path / "blobs"), clock, "f")
     serials = []
 
     def sign(signer, round_):
@@ -125,12 +125,12 @@ def test_serials_rise_over_restarts_lost_books_and_clocks_that_go_back(tmp_path)
         serials.append(read_signed(SignedOffer, text)[0].serial)
 
     for turn in range(2):
-        with Store(tmp_path / "c.sqlite3") as store:
+        with Database(tmp_path / "c.sqlite3") as store:
             for round_ in (1, 2):
                 sign(WorkSigner(safe, store, clock), 2 * turn + round_)
         clock.set_wall(clock.wall() - 86400)
     clock.set_wall(clock.wall() + 2 * 86400 + 60)
-    with Store(tmp_path / "another.sqlite3") as store:
+    with Database(tmp_path / "another.sqlite3") as store:
         sign(WorkSigner(safe, store, clock), 1)
     assert serials == sorted(set(serials))
 

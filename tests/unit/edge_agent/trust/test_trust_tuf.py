@@ -4,7 +4,7 @@ import datetime as dt
 
 import pytest
 
-from edge_agent.trust.trusted_metadata import Trusted
+from edge_agent.trust.trusted_metadata import TrustedMetadata
 from protocol.errors import Refused
 from protocol.trust.signing import canonical
 from tests.support.trust import DAY_S, NOW, Keys, pointer, release, root, secret
@@ -59,7 +59,7 @@ def test_the_reference_trusts_what_we_sign():
     ],
 )
 def test_the_reference_refuses_what_we_refuse(steps):
-    judge, ours = reference(root()), Trusted.begin(root())
+    judge, ours = reference(root()), TrustedMetadata.begin(root())
     for role, data in steps[:-1]:
         getattr(judge, f"update_{role}")(data)
         ours = getattr(ours, f"with_{role}")(data, NOW)
@@ -86,7 +86,7 @@ def test_we_trust_what_the_reference_signs():
     data["snapshot"] = made(Metadata(snapshot), signer)
     stamp = Timestamp(expires=until, snapshot_meta=MetaFile.from_data(1, data["snapshot"], ["sha256"]))
     data["timestamp"] = made(Metadata(stamp), signer)
-    trusted = Trusted.begin(made(Metadata(roots), signer)).with_timestamp(data["timestamp"], NOW)
+    trusted = TrustedMetadata.begin(made(Metadata(roots), signer)).with_timestamp(data["timestamp"], NOW)
     trusted = trusted.with_snapshot(data["snapshot"], NOW).with_targets(data["targets"], NOW)
     trusted.require(pointer(bundle), NOW)
 

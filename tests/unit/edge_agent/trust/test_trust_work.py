@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from edge_agent.trust.trusted_metadata import Trusted
-from edge_agent.trust.updater import FOLDER, Trust
+from edge_agent.trust.trusted_metadata import TrustedMetadata
+from edge_agent.trust.updater import FOLDER, MetadataUpdater
 from edge_agent.trust.verify_process import step
 from edge_agent.trust.work_verifier import FILE, WorkVerifier
 from protocol.errors import Refused, Transient
@@ -47,12 +47,14 @@ class Device:
     def __init__(self, folder, first=None):
         folder.mkdir(exist_ok=True)
         self.folder, self.shelf, self.clock = folder, Shelf(folder), ManualClock(wall=NOW)
-        self.first = Trusted.begin(first or root())
+        self.first = TrustedMetadata.begin(first or root())
         self.started = []
         self.start()
 
     def start(self):
-        self.trust = Trust(self.folder / FOLDER, self.first, self.shelf, self.clock, 1, ME, self.child)
+        self.trust = MetadataUpdater(
+            self.folder / FOLDER, self.first, self.shelf, self.clock, 1, ME, self.child
+        )
         self.verifier = WorkVerifier(self.trust, self.folder, self.clock)
         return self
 
@@ -279,7 +281,7 @@ async def test_releases_mix_what_is_signed_is_what_came(device):
 
 
 async def test_without_a_root_nothing_is_verified(tmp_path):
-    trust = Trust(tmp_path, None, Shelf(tmp_path), ManualClock(), 1, ME)
+    trust = MetadataUpdater(tmp_path, None, Shelf(tmp_path), ManualClock(), 1, ME)
     verifier = WorkVerifier(trust, tmp_path, ManualClock())
     assert not verifier.active
     verifier.give(OFFER)

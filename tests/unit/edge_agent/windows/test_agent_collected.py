@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from edge_agent.cli.main import app
 from edge_agent.tasks.task_store import TASK_FILE
-from edge_agent.windows.store import Store
-from edge_agent.windows.window_sets import windows_of
+from edge_agent.windows.store import WindowStore
+from edge_agent.windows.window_sets import windows_of_recording
 from models.data import window_set
 from protocol.errors import Misconfigured
 from protocol.messages import encode
@@ -20,7 +20,7 @@ from tests.support.agent_data import toy_recording, toy_task
 from tests.unit.edge_agent.messaging.test_agent_session import config
 
 TASK = toy_task()
-WINDOWS = windows_of(TASK, toy_recording(120))
+WINDOWS = windows_of_recording(TASK, toy_recording(120))
 
 
 def export(folder: Path, *words: str):
@@ -36,13 +36,13 @@ def announced(folder: Path, task: Task) -> None:
 def store(tmp_path: Path):
     (tmp_path / "state" / "store").mkdir(parents=True)
     announced(tmp_path, TASK)
-    found = Store(tmp_path / "state" / "store", TASK, 50_000_000)
+    found = WindowStore(tmp_path / "state" / "store", TASK, 50_000_000)
     yield found
     found.close()
 
 
 def test_windows_of_a_store_that_is_open_are_written_as_they_were_collected(
-    tmp_path: Path, store: Store
+    tmp_path: Path, store: WindowStore
 ) -> None:
     store.add(WINDOWS)
     store.commit()
@@ -62,7 +62,7 @@ def test_windows_of_a_store_that_is_open_are_written_as_they_were_collected(
     assert store.commit()
 
 
-def test_what_is_not_there_is_said(tmp_path: Path, store: Store) -> None:
+def test_what_is_not_there_is_said(tmp_path: Path, store: WindowStore) -> None:
     done = export(tmp_path)
     assert "it holds no windows with a label" in str(done.exception)
     announced(tmp_path, toy_task(labels=("a", "b")))

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_agent.tasks.profile import narrowed
+from edge_agent.tasks.profile import restrict_to_profile
 from edge_agent.windows import store as module
-from edge_agent.windows.rows import Row, as_set, rows_of, whole_bytes
-from edge_agent.windows.store import Store, grid_digest
+from edge_agent.windows.rows import WindowRow, as_set, rows_of, whole_bytes
+from edge_agent.windows.store import WindowStore, grid_digest
 from models.contract import Context, Profile, WindowSet
 from models.data import window_set
 from models.data.streams import context as contexts
@@ -53,8 +53,8 @@ def windows(classes: list[int], seed: int = 0) -> WindowSet:
     return window_set.check(replace(bare, context=Context(x, points_BM)), TASK)
 
 
-def make(folder: Path, task: Task = TASK, budget: int = 10_000_000) -> Store:
-    return Store(folder, task, budget)
+def make(folder: Path, task: Task = TASK, budget: int = 10_000_000) -> WindowStore:
+    return WindowStore(folder, task, budget)
 
 
 def same_contexts(a: WindowSet, b: WindowSet) -> None:
@@ -182,12 +182,12 @@ def test_long_contexts_that_wait_for_a_commit_and_that_are_read_are_bounded(tmp_
 
 def test_a_modality_that_is_not_read_is_masked_in_the_context_too():
     given = windows([0, 1, 2, 0, 1])
-    found = narrowed(TASK, Profile(("gyr",)), given)
+    found = restrict_to_profile(TASK, Profile(("gyr",)), given)
     assert not context_of(found).x["acc"].any()
     assert not context_of(found).points_BM[:, 0].any()
     np.testing.assert_array_equal(context_of(found).x["gyr"], context_of(given).x["gyr"])
     window_set.check(found, TASK)
-    same_contexts(narrowed(TASK, Profile(("acc", "gyr")), given), given)
+    same_contexts(restrict_to_profile(TASK, Profile(("acc", "gyr")), given), given)
 
 
 def test_a_job_carries_contexts_to_the_worker(tmp_path):
@@ -223,4 +223,4 @@ def test_windows_with_nothing_before_them_cost_nothing():
     rows = rows_of(TASK, replace(given, context=alone))
     assert rows[0].context is None
     assert rows[0].values_bytes == len(rows[0].x)
-    assert Row(0, b"", b"", b"abc", None, b"de").values_bytes == 5
+    assert WindowRow(0, b"", b"", b"abc", None, b"de").values_bytes == 5

@@ -9,8 +9,8 @@ from edge_agent.agent import Agent
 from edge_agent.app import load
 from edge_agent.config.agent import read
 from edge_agent.windows.counting_store import COUNTED, CountingStore
-from edge_agent.windows.store import Store
-from edge_agent.windows.window_sets import windows_of
+from edge_agent.windows.store import WindowStore
+from edge_agent.windows.window_sets import windows_of_recording
 from models.data import window_set
 from protocol.errors import Misconfigured, Transient
 from tests.support.agent_data import toy_recording, toy_task
@@ -74,8 +74,11 @@ def test_a_learner_without_a_store_is_refused(tmp_path):
 
 
 def test_counts_are_those_of_a_store_of_the_newest_windows(tmp_path):
-    task, windows = toy_task(), windows_of(toy_task(), toy_recording(120))
-    kept, counted = Store(tmp_path, task, 10_000_000), CountingStore(tmp_path / "none", task, "it is off")
+    task, windows = toy_task(), windows_of_recording(toy_task(), toy_recording(120))
+    kept, counted = (
+        WindowStore(tmp_path, task, 10_000_000),
+        CountingStore(tmp_path / "none", task, "it is off"),
+    )
     for store in (kept, counted):
         store.add(windows)
     one, other = kept.stock(), counted.stock()

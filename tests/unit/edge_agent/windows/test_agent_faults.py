@@ -14,7 +14,7 @@ from edge_agent.inference.onnx_models.window_model import read_manifest
 from edge_agent.inference.service import RotatingLines
 from edge_agent.messaging.outbox import MAX_WANTS
 from edge_agent.sources.registry import open_source
-from edge_agent.training.round_ledger import Ledger
+from edge_agent.training.round_ledger import RoundLedger
 from models.data.streams.batches import LabelBatch, SampleBatch
 from models.data.streams.recording import Recording, Stream, read, write_npz
 from models.data.streams.windows import Windower
@@ -173,7 +173,7 @@ async def test_answers_about_updates_that_are_gone_do_not_hold_up_others(spool):
 
 
 def test_a_receipt_while_the_next_update_is_spooled_loses_neither(tmp_path):
-    ledger = Ledger(tmp_path / "rounds.json", ManualClock())
+    ledger = RoundLedger(tmp_path / "rounds.json", ManualClock())
 
     def offer(n: int) -> Offer:
         return Offer(task="t", round=n, base="a" * 64, base_size=1, closes_in_s=1)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_agent.windows.store import MAX_PENDING, Store
+from edge_agent.windows.store import MAX_PENDING, WindowStore
 from models.contract import WindowSet
 from models.data.window_set import check, concat, select
 from protocol.errors import Transient
@@ -34,8 +34,8 @@ def windows(classes: list[int], seed: int = 0, task: Task = TASK) -> WindowSet:
     return WindowSet(x, present, quality, np.array(classes, np.int64))
 
 
-def make(folder: Path, budget: int = 10_000_000) -> Store:
-    return Store(folder, TASK, budget)
+def make(folder: Path, budget: int = 10_000_000) -> WindowStore:
+    return WindowStore(folder, TASK, budget)
 
 
 def same(a: WindowSet, b: WindowSet) -> None:

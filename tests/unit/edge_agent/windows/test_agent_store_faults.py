@@ -8,7 +8,7 @@ import pytest
 import structlog
 
 from edge_agent.windows import store as module
-from edge_agent.windows.store import Store
+from edge_agent.windows.store import WindowStore
 from edge_agent.windows.store_file import evict_above
 from models.contract import WindowSet
 from protocol.errors import Transient
@@ -48,7 +48,7 @@ def test_a_disk_that_is_full_at_the_start_is_survived(tmp_path, monkeypatch):
 
 def test_a_file_of_half_empty_pages_makes_room_before_the_hard_stop(tmp_path):
     budget = 4 * 1024 * 1024
-    store, rng = Store(tmp_path, SPARSE, budget), np.random.default_rng(0)
+    store, rng = WindowStore(tmp_path, SPARSE, budget), np.random.default_rng(0)
     for _ in range(20):
         x = {"acc": rng.normal(size=(250, 6, 90)).astype(np.float32)}
         ones = np.ones((250, 1))

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from edge_agent.storage import open_storage
-from edge_agent.windows.store import Store
-from edge_agent.windows.window_sets import as_window_set, judged_windows
+from edge_agent.windows.store import WindowStore
+from edge_agent.windows.window_sets import scored_windows, to_window_set
 from edge_agent.windows.workspace import WindowWorkspace, material
 from models import registry
 from models.contract import ClientContext, LocalResult, Profile, WindowSet, blob_of
@@ -37,11 +37,11 @@ LABELLED = TASK.model_copy(update={"method": "qqr"})
 
 def unlabelled(seconds: float = 60.0, task: Task = TASK) -> WindowSet:
     recording = Recording(toy_recording(seconds).streams)
-    return window_set.concat([as_window_set(*judged) for judged in judged_windows(task, recording)])
+    return window_set.concat([to_window_set(*judged) for judged in scored_windows(task, recording)])
 
 
 def work_of(folder, task: Task = TASK, **changes: object) -> WindowWorkspace:
-    store = Store(folder, task, 10_000_000)
+    store = WindowStore(folder, task, 10_000_000)
     store.add(unlabelled())
     return replace(WindowWorkspace(task, task.modality_names, None, None, store), **changes)
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from edge_agent.windows.window_sets import windows_of
+from edge_agent.windows.window_sets import windows_of_recording
 from models.data.streams.batches import LabelBatch, SampleBatch
 from models.data.streams.recording import Recording, Stream
 from models.data.streams.windows import Windower, Windows
@@ -29,7 +29,7 @@ def test_values_are_interpolated_onto_the_grid_by_timestamps():
     task = toy_task()
     t = np.sort(np.random.default_rng(0).uniform(0, 10, 900))
     recording = Recording({"acc": Stream(t, np.stack([3 * t, -t, t + 1], 1).astype(np.float32))})
-    windows = windows_of(task, recording)
+    windows = windows_of_recording(task, recording)
     grid = 1.28 + np.arange(128) / 50
     np.testing.assert_allclose(windows.x["acc"][1, 0], 3 * grid, atol=1e-4)
     np.testing.assert_allclose(windows.x["acc"][1, 2], grid + 1, atol=1e-4)
@@ -40,7 +40,7 @@ def test_values_are_interpolated_onto_the_grid_by_timestamps():
 def test_a_label_counts_only_when_it_holds_for_the_whole_window():
     task = toy_task()
     recording = toy_recording(60)
-    windows = windows_of(task, recording)
+    windows = windows_of_recording(task, recording)
     begin = np.arange(len(windows)) * 1.28
     for b, y in zip(begin, windows.y_B, strict=True):
         inside = b > 40 or int(b // 20) == int((b + 2.56 - 1e-6) // 20)
@@ -51,7 +51,7 @@ def test_a_class_the_task_does_not_have_is_no_label():
     task = toy_task()
     recording = toy_recording(20)
     odd = Recording(recording.streams, np.array([0.0]), np.array([7]))
-    assert set(windows_of(task, odd).y_B) == {-1}
+    assert set(windows_of_recording(task, odd).y_B) == {-1}
 
 
 def test_a_dead_sensor_gives_masked_windows_and_blocks_nobody():
@@ -177,7 +177,7 @@ def test_wrong_channels_are_ignored_and_counted():
 
 def test_the_batch_helper_is_the_live_windower():
     task, recording = toy_task(), toy_recording(60)
-    whole = windows_of(task, recording)
+    whole = windows_of_recording(task, recording)
     windower = Windower(task)
     found = []
     for begin in np.arange(0, 60, 0.7):
@@ -199,11 +199,11 @@ def test_a_slow_sensor_is_covered_between_its_own_samples():
 
     task = toy_task(modalities=(Modality(name="cpu", channels=1, rate_hz=1.0),))
     stream = Stream(np.arange(30.0), np.arange(30, dtype=np.float32)[:, None])
-    assert windows_of(task, Recording({"cpu": stream})).present_BM.all()
+    assert windows_of_recording(task, Recording({"cpu": stream})).present_BM.all()
 
 
 def test_the_helper_names_what_does_not_fit():
     with pytest.raises(Misconfigured, match="magnetometer"):
-        windows_of(toy_task(), Recording({"magnetometer": motion(5, 50, 3)}))
+        windows_of_recording(toy_task(), Recording({"magnetometer": motion(5, 50, 3)}))
     with pytest.raises(Misconfigured, match="'acc': 2 channels"):
-        windows_of(toy_task(), Recording({"acc": motion(5, 50, 2)}))
+        windows_of_recording(toy_task(), Recording({"acc": motion(5, 50, 2)}))

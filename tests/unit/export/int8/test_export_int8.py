@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from edge_agent.inference.onnx_models.compatibility import require_fit
-from edge_agent.inference.onnx_models.graph_safety import require_closed
+from edge_agent.inference.onnx_models.compatibility import require_compatible
+from edge_agent.inference.onnx_models.graph_safety import require_safe_graph
 from export.bundle_builder import Lineage, inference_module, make_bundle
 from export.int8 import quantize, variants
 from export.int8.calibration import FEWEST, ranges, read, usable
@@ -122,7 +122,7 @@ def test_the_same_state_and_windows_give_the_same_bytes(bundle, state, windows) 
 
 def test_the_variant_is_closed_and_made_of_onnx_s_own_operators(bundle: bytes) -> None:
     _, files = unpack(bundle)
-    require_closed(files[INT8_FILE], "the variant")
+    require_safe_graph(files[INT8_FILE], "the variant")
     proto = onnx.load_from_string(files[INT8_FILE])
     assert [(o.domain, o.version) for o in proto.opset_import] == [("", 20)]
     assert {node.domain for node in proto.graph.node} == {""}
@@ -157,18 +157,18 @@ def test_it_runs_at_every_batch_mask_and_length_with_the_inputs_of_the_other(bun
 
 def test_a_device_takes_a_variant_that_has_a_file_of_its_own_and_no_other(bundle: bytes) -> None:
     task, (manifest, files) = task_with(), unpack(bundle)
-    require_fit(manifest, task, task.modality_names)
+    require_compatible(manifest, task, task.modality_names)
     assert manifest.variants is not None
     for wrong in ("gone.onnx", "model.onnx"):
         variant = manifest.variants["int8"].model_copy(update={"file": wrong})
         with pytest.raises(Refused, match=f"calls '{wrong}' a variant") as refused:
-            require_fit(
+            require_compatible(
                 manifest.model_copy(update={"variants": {"int8": variant}}), task, task.modality_names
             )
         assert refused.value.reason is Reason.MALFORMED
     twice = {"int8": manifest.variants["int8"], "more": manifest.variants["int8"]}
     with pytest.raises(Refused, match="no file of its own"):
-        require_fit(manifest.model_copy(update={"variants": twice}), task, task.modality_names)
+        require_compatible(manifest.model_copy(update={"variants": twice}), task, task.modality_names)
     assert INT8_FILE in files
 
 

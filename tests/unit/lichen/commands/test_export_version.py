@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from coordinator.config.coordinator import load_settings
 from coordinator.recovery.folder_owner import DATABASE, own_task
-from coordinator.storage.database import Store
-from coordinator.storage.model_registry import Registry
+from coordinator.storage.database import Database
+from coordinator.storage.model_registry import ModelRegistry
 from lichen.commands.export import app
 from models.registry import method
 from protocol.bundle import unpack
@@ -47,9 +47,9 @@ def config(tmp_path: Path) -> Path:
     task = Task.model_validate(tomllib.loads(TASK))
     (tmp_path / "state").mkdir()
     blobs = BlobStore(tmp_path / "state" / "blobs")
-    with Store(tmp_path / "state" / DATABASE) as store:
+    with Database(tmp_path / "state" / DATABASE) as store:
         own_task(store, task, settings)
-        registry, parent = Registry(store, blobs, task), None
+        registry, parent = ModelRegistry(store, blobs, task), None
         for version in range(4):
             state = method("qqr").client().initial(task, version)
             digest, _ = registry.publish(version, state, parent)

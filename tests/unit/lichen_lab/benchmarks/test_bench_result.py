@@ -9,7 +9,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from lichen_lab.benchmarks import cli, registry
-from lichen_lab.benchmarks.result import Bench, Goal, Row, as_json, as_table, row
+from lichen_lab.benchmarks.result import Bench, Goal, ResultRow, as_json, as_table, row
 from protocol.errors import Misconfigured, Transient
 
 
@@ -19,10 +19,10 @@ def bench(**changes: Any) -> Bench:
     )
 
 
-ROW = Row("none", "toy[infer]", "small", "bytes", 1234567.0, 2.5, 3, 0.5)
+ROW = ResultRow("none", "toy[infer]", "small", "bytes", 1234567.0, 2.5, 3, 0.5)
 
 
-def shown(made: Bench, rows: list[Row]) -> str:
+def shown(made: Bench, rows: list[ResultRow]) -> str:
     out = io.StringIO()
     Console(file=out, width=200).print(as_table(made, rows))
     return out.getvalue()
@@ -53,7 +53,7 @@ def test_bench_a_missed_goal_is_said_beside_the_figure_it_speaks_about() -> None
     assert "< 2048 MISSED" in text
     assert "< 1 " not in text
     assert "< 2e+06 met" in shown(bench(goals=(Goal("bytes", 2e6),)), [ROW])
-    assert Goal("margin", 0, above=True).words(Row("", "", "", "margin", 0.0)) == "> 0 MISSED"
+    assert Goal("margin", 0, above=True).words(ResultRow("", "", "", "margin", 0.0)) == "> 0 MISSED"
 
 
 def test_bench_registry_finds_them_by_folder() -> None:
@@ -69,7 +69,7 @@ def test_bench_registry_finds_them_by_folder() -> None:
 def test_bench_cli_json_is_one_object_a_line_and_errors_do_not_stop_the_rest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def away(_quick: bool, _say: Any) -> list[Row]:  # noqa: FBT001 - a benchmark's signature
+    def away(_quick: bool, _say: Any) -> list[ResultRow]:  # noqa: FBT001 - a benchmark's signature
         raise Transient("the broker went away")
 
     toys = {"one": bench(name="one", run=away), "two": bench(name="two")}

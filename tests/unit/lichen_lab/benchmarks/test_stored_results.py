@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lichen_lab.benchmarks import cli, stored_results
-from lichen_lab.benchmarks.result import Bench, Row, as_json
+from lichen_lab.benchmarks.result import Bench, ResultRow, as_json
 from protocol.errors import Misconfigured
 
 DOCS = Path(__file__).parents[4] / "docs"
@@ -27,7 +27,7 @@ columns = [
 """
 
 
-def printed(*rows: Row, bench: str = "toy") -> str:
+def printed(*rows: ResultRow, bench: str = "toy") -> str:
     """What the command of a benchmark writes."""
     return as_json(Bench(bench, "toys", lambda _quick, _say: []), rows)
 
@@ -39,7 +39,10 @@ def docs(tmp_path: Path, layout: str = LAYOUT) -> Path:
         (place / "benchmarks" / folder).mkdir(parents=True)
     (place / "page.md").write_text(PAGE)
     (place / "benchmarks" / "tables" / "page.toml").write_text(layout)
-    rows = [Row("d", "ours", "a", "accuracy, %", 84.0, 2.0, 4), Row("d", "theirs", "a", "accuracy, %", 81.25)]
+    rows = [
+        ResultRow("d", "ours", "a", "accuracy, %", 84.0, 2.0, 4),
+        ResultRow("d", "theirs", "a", "accuracy, %", 81.25),
+    ]
     margin = {"dataset": "d", "method": "ours", "setting": "a", "metric": "above theirs, points"}
     stored = json.loads(printed(*rows))
     stored["rows"].append({**margin, "mean": 2.75, "se": 0.5, "n": 4})
@@ -61,7 +64,7 @@ def test_bench_pages_a_table_is_made_of_stored_rows_between_its_marks(tmp_path: 
 def test_bench_pages_one_command_stores_what_a_bench_wrote_and_renders_it(tmp_path: Path) -> None:
     place = docs(tmp_path)
     new = tmp_path / "toy.json"
-    new.write_text(printed(Row("d", "theirs", "a", "accuracy, %", 99.0)))
+    new.write_text(printed(ResultRow("d", "theirs", "a", "accuracy, %", 99.0)))
     done = CliRunner().invoke(cli.app, ["pages", str(new), "--docs", str(place)])
     assert done.exit_code == 0, done.output
     assert "| theirs | 99.0 | +2.8 ± 0.5 |" in (place / "page.md").read_text()
@@ -75,7 +78,9 @@ def test_bench_pages_one_command_stores_what_a_bench_wrote_and_renders_it(tmp_pa
 def test_bench_pages_a_run_that_broke_a_promise_is_not_stored(tmp_path: Path) -> None:
     place = docs(tmp_path)
     new = tmp_path / "kills.json"
-    new.write_text(printed(Row("d", "qqr", "20 rounds, 3 agents", "violations", 0.1, 0.3, 10), bench="kills"))
+    new.write_text(
+        printed(ResultRow("d", "qqr", "20 rounds, 3 agents", "violations", 0.1, 0.3, 10), bench="kills")
+    )
     done = CliRunner().invoke(cli.app, ["pages", str(new), "--docs", str(place)])
     assert (done.exit_code, len(list((place / stored_results.RESULTS).iterdir()))) == (78, 1)
     assert "broke a promise" in done.output
@@ -85,7 +90,7 @@ def test_bench_pages_a_bench_without_results_gets_a_file_and_others_stay(tmp_pat
     place = docs(tmp_path)
     results = place / stored_results.RESULTS
     before = (results / "toys.json").read_bytes()
-    run = json.loads(printed(Row("d", "ours", "a", "accuracy, %", 1.0), bench="other"))
+    run = json.loads(printed(ResultRow("d", "ours", "a", "accuracy, %", 1.0), bench="other"))
     assert stored_results.store(run, results) == results / "other.json"
     assert (results / "toys.json").read_bytes() == before
 

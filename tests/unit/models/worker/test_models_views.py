@@ -47,7 +47,7 @@ def frames_in(folder: Path, **values: float) -> list[FrameAt]:
 
 
 def look(trainer, frames):
-    return update_views.look(trainer, TASK, NONE, STATE, frames, Limits())
+    return update_views.view_updates(trainer, TASK, NONE, STATE, frames, Limits())
 
 
 def test_each_frame_is_read_from_its_place_and_the_views_survive_the_result(tmp_path) -> None:

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from edge_agent.trust.trusted_metadata import Trusted
-from edge_agent.trust.updater import Trust
+from edge_agent.trust.trusted_metadata import TrustedMetadata
+from edge_agent.trust.updater import MetadataUpdater
 from protocol import messages
 from protocol.base import MAX_NAME
 from protocol.errors import Reason, Refused
@@ -186,7 +186,7 @@ async def test_a_decision_is_verified_once_and_compared_each_time(tmp_path):
         return await here(trusted, role, data, now)
 
     desk = Desk(tmp_path)
-    desk.trust = Trust(tmp_path / "trust", desk.first, desk.shelf, desk.clock, 1, ME, counted)
+    desk.trust = MetadataUpdater(tmp_path / "trust", desk.first, desk.shelf, desk.clock, 1, ME, counted)
     good = announced(desk)
     for _ in range(3):
         await desk.trust.require(good)
@@ -213,7 +213,7 @@ async def test_a_decision_that_a_later_release_says_more_in_is_read(desk):
 
 
 async def test_without_a_root_a_decision_is_not_looked_at(tmp_path, desk):
-    open_ = Trust(tmp_path, None, desk.shelf, desk.clock, 1, ME)
+    open_ = MetadataUpdater(tmp_path, None, desk.shelf, desk.clock, 1, ME)
     forged = announced(desk, device="e").model_copy(update={"serial": HIGHEST, "decision": "nonsense"})
     await open_.require(forged)
     assert open_.is_decided(forged)
@@ -238,7 +238,7 @@ def of(one, serial, **by):
 
 
 async def test_a_forged_decision_does_not_stand_before_a_good_one(tmp_path):
-    first = Trusted.begin(root())
+    first = TrustedMetadata.begin(root())
     async with device(tmp_path, first=first, trust_clock=ManualClock(wall=NOW)) as deployment:
         shelf, (one, two) = deployment.shelf, (signed_bundle(1), signed_bundle(2))
         for data in (one.bundle, two.bundle):
@@ -266,7 +266,9 @@ async def test_a_forged_decision_does_not_stand_before_a_good_one(tmp_path):
 
 
 async def test_a_good_decision_that_fits_no_more_gives_way_to_no_earlier_one(tmp_path):
-    async with device(tmp_path, first=Trusted.begin(root()), trust_clock=ManualClock(wall=NOW)) as deployment:
+    async with device(
+        tmp_path, first=TrustedMetadata.begin(root()), trust_clock=ManualClock(wall=NOW)
+    ) as deployment:
         shelf, one = deployment.shelf, signed_bundle(1, 3)
         shelf.put(one.bundle)
         broken = release(2, shelf.put(b"no bundle"), version=2)
@@ -279,7 +281,9 @@ async def test_a_good_decision_that_fits_no_more_gives_way_to_no_earlier_one(tmp
 
 
 async def test_where_nothing_is_signed_the_later_one_is_reported_as_refused(tmp_path):
-    async with device(tmp_path, first=Trusted.begin(root()), trust_clock=ManualClock(wall=NOW)) as deployment:
+    async with device(
+        tmp_path, first=TrustedMetadata.begin(root()), trust_clock=ManualClock(wall=NOW)
+    ) as deployment:
         one, two = signed_bundle(1), signed_bundle(2)
         good = [vouched(deployment.shelf, each, pointer=of(each, n)) for n, each in ((5, one), (6, two))]
         old = [each.model_copy(update={"decision": None}) for each in good]
@@ -291,7 +295,9 @@ async def test_where_nothing_is_signed_the_later_one_is_reported_as_refused(tmp_
 
 
 async def test_rules_that_were_forged_first_do_not_bar_the_good_decision(tmp_path):
-    async with device(tmp_path, first=Trusted.begin(root()), trust_clock=ManualClock(wall=NOW)) as deployment:
+    async with device(
+        tmp_path, first=TrustedMetadata.begin(root()), trust_clock=ManualClock(wall=NOW)
+    ) as deployment:
         one = release(1, bundle(toy_task(), 1), version=1)
         deployment.shelf.put(one.bundle)
         good = vouched(

@@ -7,8 +7,8 @@ import pytest
 
 from runtime.clock import ManualClock
 from runtime.mqtt.backoff import Backoff, Ending
-from runtime.mqtt.flow_control import Bucket, Gate, is_bulk
-from runtime.mqtt.keepalive import Ask, Watch
+from runtime.mqtt.flow_control import FlowControl, TokenBucket, is_bulk
+from runtime.mqtt.keepalive import Ask, KeepaliveMonitor
 from runtime.settings.load import MqttSettings
 
 
@@ -20,7 +20,7 @@ def test_chunks_and_what_is_as_large_are_bulk():
 
 @pytest.mark.parametrize(("allowance", "burst", "unit"), [(100, 0.1, 1), (524_288, 0.25, 122_880)])
 def test_no_second_wherever_it_begins_sees_more_than_the_allowance(allowance, burst, unit):
-    bucket, now, went = Bucket(allowance, burst), 1000.0, []
+    bucket, now, went = TokenBucket(allowance, burst), 1000.0, []
     rng = random.Random(3)
     while now < 1020:
         if (pause := bucket.wait_s(unit, now)) > 0:
@@ -36,8 +36,8 @@ def test_no_second_wherever_it_begins_sees_more_than_the_allowance(allowance, bu
 
 
 def test_a_bucket_without_allowance_lets_all_go_and_an_oversized_unit_goes_when_it_is_full():
-    assert Bucket(0, 0.1).wait_s(1e9, 0) == 0
-    bucket = Bucket(100, 0.25)
+    assert TokenBucket(0, 0.1).wait_s(1e9, 0) == 0
+    bucket = TokenBucket(100, 0.25)
     assert bucket.wait_s(1000, 0) == 0
     bucket.take(1000)
     assert bucket.wait_s(1, 0) == pytest.approx((1000 - 25 + 1) / 75), "the debt is paid first"
@@ -54,7 +54,7 @@ async def turns() -> None:
 
 
 async def test_control_overtakes_chunks_that_wait_and_has_a_slot_of_its_own():
-    gate, log = Gate(slots=100, window=2), []
+    gate, log = FlowControl(slots=100, window=2), []
     tasks = [asyncio.create_task(enter(gate, log, f"chunk{i}", bulk=True)) for i in range(4)]
     await turns()
     assert log == ["chunk0", "chunk1"]
@@ -73,7 +73,7 @@ async def test_control_overtakes_chunks_that_wait_and_has_a_slot_of_its_own():
 
 
 async def test_chunks_are_not_starved_by_control_messages():
-    gate, log = Gate(slots=2, window=1), []
+    gate, log = FlowControl(slots=2, window=1), []
     waiting = [asyncio.create_task(enter(gate, log, "chunk", bulk=True)) for _ in range(2)]
     await turns()
     waiting += [asyncio.create_task(enter(gate, log, "control")) for _ in range(60)]
@@ -87,7 +87,7 @@ async def test_chunks_are_not_starved_by_control_messages():
 
 
 async def test_the_brokers_receive_maximum_is_the_upper_bound_of_all():
-    gate, log = Gate(slots=1, window=4), []
+    gate, log = FlowControl(slots=1, window=4), []
     tasks = [asyncio.create_task(enter(gate, log, i, bulk=i % 2 == 0)) for i in range(4)]
     await turns()
     assert len(log) == 1
@@ -96,7 +96,7 @@ async def test_the_brokers_receive_maximum_is_the_upper_bound_of_all():
 
 
 async def test_who_gives_up_waiting_or_is_granted_and_cancelled_leaves_no_slot_behind():
-    gate, log = Gate(slots=2, window=1), []
+    gate, log = FlowControl(slots=2, window=1), []
     await gate.enter(1, bulk=True)
     impatient = asyncio.create_task(enter(gate, log, "impatient", bulk=True))
     patient = asyncio.create_task(enter(gate, log, "patient", bulk=True))
@@ -116,7 +116,7 @@ async def test_who_gives_up_waiting_or_is_granted_and_cancelled_leaves_no_slot_b
 
 
 async def test_a_closed_gate_holds_nobody():
-    gate = Gate(slots=1, window=1, publishes_per_s=1)
+    gate = FlowControl(slots=1, window=1, publishes_per_s=1)
     await gate.enter(1, bulk=False)
     waits = asyncio.create_task(gate.enter(1, bulk=False))
     await turns()
@@ -126,7 +126,7 @@ async def test_a_closed_gate_holds_nobody():
 
 
 async def test_the_pace_holds_both_lanes():
-    gate, loop = Gate(slots=100, window=50, publishes_per_s=50), asyncio.get_running_loop()
+    gate, loop = FlowControl(slots=100, window=50, publishes_per_s=50), asyncio.get_running_loop()
     began = loop.time()
     await asyncio.gather(*(gate.enter(1, bulk=i % 2 == 0) for i in range(30)))
     assert 0.4 <= loop.time() - began < 2, "5 at once, then 45 a second"
@@ -183,7 +183,7 @@ class HandClock(ManualClock):
 
 def test_silence_is_answered_by_a_ping_and_more_silence_by_an_end():
     clock = HandClock(1000.0)
-    watch = Watch(MqttSettings(ping_s=45, ping_timeout_s=15), clock)
+    watch = KeepaliveMonitor(MqttSettings(ping_s=45, ping_timeout_s=15), clock)
     clock.move(44.9)
     assert watch.look(None) is Ask.NOTHING
     clock.move(0.2)
@@ -198,7 +198,7 @@ def test_silence_is_answered_by_a_ping_and_more_silence_by_an_end():
 
 def test_anything_heard_answers_a_ping():
     clock = HandClock(1000.0)
-    watch = Watch(MqttSettings(ping_s=45, ping_timeout_s=15), clock)
+    watch = KeepaliveMonitor(MqttSettings(ping_s=45, ping_timeout_s=15), clock)
     clock.move(46)
     assert watch.look(None) is Ask.PING
     clock.move(14)
@@ -211,7 +211,7 @@ def test_anything_heard_answers_a_ping():
 def test_an_answer_that_comes_while_the_watch_looks_is_no_fault():
     """It is noted by the network thread, between any two lines."""
 
-    class Answered(Watch):
+    class Answered(KeepaliveMonitor):
         @property
         def _pinged(self):
             pinged, self.kept = self.kept, None
@@ -233,7 +233,7 @@ def test_an_answer_that_comes_while_the_watch_looks_is_no_fault():
 
 def test_messages_without_any_puback_end_it_too():
     clock = HandClock(1000.0)
-    watch = Watch(MqttSettings(ping_s=45, ping_timeout_s=15, keepalive_s=30), clock)
+    watch = KeepaliveMonitor(MqttSettings(ping_s=45, ping_timeout_s=15, keepalive_s=30), clock)
     sent = clock.now()
     for _ in range(59):
         clock.move(1)
@@ -248,6 +248,6 @@ def test_messages_without_any_puback_end_it_too():
 
 def test_without_ping_s_silence_is_nothing_to_say():
     clock = HandClock(1000.0)
-    watch = Watch(MqttSettings(ping_s=0), clock)
+    watch = KeepaliveMonitor(MqttSettings(ping_s=0), clock)
     clock.move(1e6)
     assert watch.look(None) is Ask.NOTHING

@@ -19,7 +19,7 @@ from protocol.errors import Misconfigured
 from runtime.mqtt.certificate_dates import known_since, not_before
 from runtime.mqtt.errors import dial_words
 from runtime.mqtt.link import tls_context
-from runtime.mqtt.tls import NO_CHECK_TIME, Trust
+from runtime.mqtt.tls import NO_CHECK_TIME, TlsContexts
 from runtime.settings.load import MqttSettings, TlsSettings
 from tests.support.identity_pki import DAY_S, HOST, Pki
 
@@ -42,7 +42,7 @@ def settings_of(shown) -> MqttSettings:
     return MqttSettings(host=HOST, tls=tls)
 
 
-def shake(trust: Trust, server_pem, host: str = HOST) -> None:
+def shake(trust: TlsContexts, server_pem, host: str = HOST) -> None:
     """One handshake with a server that has this certificate. Raises what the client met."""
     serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     serving.load_cert_chain(server_pem)
@@ -69,11 +69,11 @@ def _serve(listener, serving) -> None:
 
 
 def test_in_order(pki):
-    shake(Trust(settings_of(pki.device("d1"))), pki.server())
+    shake(TlsContexts(settings_of(pki.device("d1"))), pki.server())
 
 
 def test_with_a_clock_far_behind_dates_do_not_count_and_a_warning_says_so(tomorrow):
-    trust = Trust(settings_of(tomorrow.device("d1")))
+    trust = TlsContexts(settings_of(tomorrow.device("d1")))
     with structlog.testing.capture_logs() as logs:
         shake(trust, tomorrow.server())
         shake(trust, tomorrow.server())
@@ -83,17 +83,17 @@ def test_with_a_clock_far_behind_dates_do_not_count_and_a_warning_says_so(tomorr
 
 def test_with_a_clock_behind_the_chain_still_counts(tomorrow, pki):
     with pytest.raises(ssl.SSLCertVerificationError, match=r"unable to get local issuer|signature"):
-        shake(Trust(settings_of(tomorrow.device("d1"))), pki.server())
+        shake(TlsContexts(settings_of(tomorrow.device("d1"))), pki.server())
 
 
 def test_with_a_clock_behind_the_host_name_still_counts(tomorrow):
     with pytest.raises(ssl.SSLCertVerificationError, match="mismatch"):
-        shake(Trust(settings_of(tomorrow.device("d1"))), tomorrow.server(["elsewhere.example"]))
+        shake(TlsContexts(settings_of(tomorrow.device("d1"))), tomorrow.server(["elsewhere.example"]))
 
 
 def test_dates_count_again_once_the_clock_is_right(pki):
     wall = [YEAR_1970]
-    trust = Trust(settings_of(pki.device("d1")), wall=lambda: wall[0])
+    trust = TlsContexts(settings_of(pki.device("d1")), wall=lambda: wall[0])
     expired = _expired_server(pki)
     shake(trust, expired)  # in 1970 nobody can tell
     wall[0] = time.time()
@@ -110,7 +110,7 @@ def _expired_server(pki):
 def test_a_clock_that_is_ahead_is_named_where_a_certificate_seems_to_have_run_out(pki):
     settings = settings_of(pki.device("d1"))
     with pytest.raises(ssl.SSLCertVerificationError) as caught:
-        shake(Trust(settings), _expired_server(pki))
+        shake(TlsContexts(settings), _expired_server(pki))
     words = dial_words(settings, caught.value)
     assert "expired" in words
     assert "this machine's clock says 20" in words
@@ -118,7 +118,7 @@ def test_a_clock_that_is_ahead_is_named_where_a_certificate_seems_to_have_run_ou
 
 def test_a_server_renewed_after_our_own_certificate_is_believed_at_the_second_try(pki):
     """The clock stands where it was switched off: after our certificate, before the broker's new one."""
-    trust, newer = Trust(settings_of(pki.device("d1"))), pki.dated_server(DAY_S, 90 * DAY_S)
+    trust, newer = TlsContexts(settings_of(pki.device("d1"))), pki.dated_server(DAY_S, 90 * DAY_S)
     with pytest.raises(ssl.SSLCertVerificationError, match="not yet valid"):
         shake(trust, newer)
     shake(trust, newer)
@@ -130,7 +130,7 @@ def test_a_server_renewed_after_our_own_certificate_is_believed_at_the_second_tr
 
 
 def test_an_expired_certificate_does_not_profit_from_an_early_one(pki):
-    trust = Trust(settings_of(pki.device("d1")))
+    trust = TlsContexts(settings_of(pki.device("d1")))
     for _ in range(3):
         with pytest.raises(ssl.SSLCertVerificationError, match="expired"):
             shake(trust, _expired_server(pki))
@@ -140,12 +140,12 @@ def test_the_record_of_the_true_issue_counts_more_than_the_back_dated_certificat
     folder = pki.enrolled(tmp_path, "d1")
     tls = TlsSettings(ca_file=folder.authority, cert_file=folder.pair, key_file=folder.pair)
     between = time.time() - 3600.0  # after the certificate's own beginning, before its issue
-    flags = Trust(MqttSettings(tls=tls), wall=lambda: between).context().verify_flags
+    flags = TlsContexts(MqttSettings(tls=tls), wall=lambda: between).context().verify_flags
     assert flags & NO_CHECK_TIME
     folder.record.unlink()
-    flags = Trust(MqttSettings(tls=tls), wall=lambda: between).context().verify_flags
+    flags = TlsContexts(MqttSettings(tls=tls), wall=lambda: between).context().verify_flags
     assert not flags & NO_CHECK_TIME
-    flags = Trust(MqttSettings(tls=tls), wall=lambda: between - DAY_S).context().verify_flags
+    flags = TlsContexts(MqttSettings(tls=tls), wall=lambda: between - DAY_S).context().verify_flags
     assert flags & NO_CHECK_TIME
 
 
@@ -159,7 +159,7 @@ def test_a_damaged_record_is_no_time(pki, tmp_path, record):
 def test_a_new_pair_is_used_at_the_next_connection(pki, tmp_path):
     folder = pki.enrolled(tmp_path, "d1")
     tls = TlsSettings(ca_file=folder.authority, cert_file=folder.pair, key_file=folder.pair)
-    trust = Trust(MqttSettings(tls=tls))
+    trust = TlsContexts(MqttSettings(tls=tls))
     first = trust.context()
     assert trust.context() is first, "nothing changed: nothing is read again"
     folder.write(folder.pair, pki.device("d1").pair.read_bytes())
@@ -169,7 +169,7 @@ def test_a_new_pair_is_used_at_the_next_connection(pki, tmp_path):
 def test_files_that_vanish_while_it_runs_are_said_and_the_last_ones_used_on(pki, tmp_path):
     folder = pki.enrolled(tmp_path, "d1")
     tls = TlsSettings(ca_file=folder.authority, cert_file=folder.pair, key_file=folder.pair)
-    trust = Trust(MqttSettings(tls=tls))
+    trust = TlsContexts(MqttSettings(tls=tls))
     first = trust.context()
     folder.pair.write_text("rubbish")
     with structlog.testing.capture_logs() as logs:
@@ -184,7 +184,7 @@ def test_files_that_vanish_while_it_runs_are_said_and_the_last_ones_used_on(pki,
 
 def test_what_the_broker_has_against_us_stands_until_it_speaks_with_us(pki):
     """The alert comes through once in a while only; the words must not flap with it."""
-    trust = Trust(settings_of(pki.device("d1")))
+    trust = TlsContexts(settings_of(pki.device("d1")))
     trust.context()
     trust.on_shaken()
     assert trust.alert == ""

@@ -9,9 +9,9 @@ from functools import partial
 
 import pytest
 
-from coordinator.storage.database import Store
+from coordinator.storage.database import Database
 from coordinator.storage.migrations import put_back
-from coordinator.storage.shared_sqlite import Tables
+from coordinator.storage.shared_sqlite import SharedSqlite
 from edge_agent.windows.store_file import open_file
 from protocol.errors import Misconfigured, Transient
 from runtime.clock import ManualClock
@@ -123,7 +123,7 @@ def test_files_that_are_open_and_gone_are_noticed(tmp_path, gone: str) -> None:
     folder = tmp_path / "state"
     folder.mkdir()
     file = folder / "a.sqlite3"
-    with closing(Tables(file)) as tables:
+    with closing(SharedSqlite(file)) as tables:
         with tables.change() as db:
             db.execute("INSERT INTO meta VALUES ('a', 1)")
         match gone:
@@ -158,9 +158,9 @@ async def test_the_watch_ends_a_daemon_whose_files_are_gone(tmp_path) -> None:
 
 
 OPENERS = {
-    "coordinator": Store,
-    "coordinator, reading": partial(Store, read_only=True),
-    "identities, rollouts": Tables,
+    "coordinator": Database,
+    "coordinator, reading": partial(Database, read_only=True),
+    "identities, rollouts": SharedSqlite,
     "going back to a release": partial(put_back, known=0),
     "spool": partial(Spool, budget_bytes=1 << 20),
     "windows": partial(open_file, budget_bytes=1 << 20),

@@ -6,24 +6,24 @@ from torch.nn.functional import softmax
 from torch.nn.utils import parameters_to_vector
 
 from lichen_lab.benchmarks.studies.disentafl.baselines import distil
-from lichen_lab.benchmarks.studies.disentafl.baselines.network import Network
+from lichen_lab.benchmarks.studies.disentafl.baselines.network import BaselineNetwork
 from lichen_lab.benchmarks.studies.disentafl.baselines.sharing import Blocks
 from lichen_lab.benchmarks.studies.disentafl.settings import Member
 from models.contract import FloatArray
 from models.methods.disentafl import DisentAflConfig
 from models.methods.disentafl.local_training import objective
-from models.methods.disentafl.network.batch import Batch
+from models.methods.disentafl.network.batch import SupernetBatch
 from models.training.local import batches, learning_rate, start_deterministic
 from protocol.tasks.task import Target, Task
 
 
-class Device:
+class BaselineDevice:
     """A member at work."""
 
-    def __init__(self, member: Member, task: Task, network: Network, config: DisentAflConfig) -> None:
+    def __init__(self, member: Member, task: Task, network: BaselineNetwork, config: DisentAflConfig) -> None:
         self.member, self.task, self.network, self.config = member, task, network, config
-        self.train_on = Batch.of(task, network, member.train)
-        self.test_on = Batch.of(task, network, member.test)
+        self.train_on = SupernetBatch.of(task, network, member.train)
+        self.test_on = SupernetBatch.of(task, network, member.test)
         self.blocks = network.blocks()
         self.rows: distil.Rows = {}
         self.adam = self._adam()
@@ -87,7 +87,7 @@ class Device:
         target = self._classes(segment)
         return 1 if target is None else len(target.labels)
 
-    def _rows(self, segment: str, batch: Batch) -> Tensor:
+    def _rows(self, segment: str, batch: SupernetBatch) -> Tensor:
         target = self._classes(segment)
         if target is None:
             return torch.zeros(len(batch.present_BM), dtype=torch.int64)

@@ -10,8 +10,8 @@ from typing import Final
 
 from lichen_lab.benchmarks.result import Say
 from lichen_lab.benchmarks.studies.disentafl.baselines import distil
-from lichen_lab.benchmarks.studies.disentafl.baselines.device import Device
-from lichen_lab.benchmarks.studies.disentafl.baselines.network import Network
+from lichen_lab.benchmarks.studies.disentafl.baselines.device import BaselineDevice
+from lichen_lab.benchmarks.studies.disentafl.baselines.network import BaselineNetwork
 from lichen_lab.benchmarks.studies.disentafl.baselines.sharing import Linked, Mix, mixed
 from lichen_lab.benchmarks.studies.disentafl.names import TITLES
 from lichen_lab.benchmarks.studies.disentafl.scores import score
@@ -52,7 +52,7 @@ class Baseline:
     """
 
     name: str
-    network: Callable[[Task, Profile, DisentAflConfig, int], Network]
+    network: Callable[[Task, Profile, DisentAflConfig, int], BaselineNetwork]
     linked: Linked
     mix: Callable[[Mapping[str, float]], Mix]
     options: Mapping[str, float] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class Federation:
         config, self.options = options_of(baseline, setting)
         self.baseline, self.fleet, self.seed = baseline, fleet, seed
         self.devices = {
-            member.name: Device(
+            member.name: BaselineDevice(
                 member, fleet.task, baseline.network(fleet.task, member.profile, config, seed), config
             )
             for member in fleet.members

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from lichen_lab.benchmarks.studies.disentafl.baselines.sharing import GROUP_ONLY
 from models.contract import Profile
 from models.methods.disentafl import DisentAflConfig
-from models.methods.disentafl.network.attention import Encoder, Layer
+from models.methods.disentafl.network.attention import AttentionEncoder, Layer
 from models.methods.disentafl.network.supernet import Decoder, Last
 from models.training.local import derive_seed
 from protocol.tasks.task import Task
@@ -24,7 +24,7 @@ LATENT: Final = "latent"
 
 
 @dataclass(frozen=True)
-class Seen:
+class BaselineView:
     """What a network makes of windows.
 
     Attributes:
@@ -36,7 +36,7 @@ class Seen:
     z: dict[str, Tensor]
 
 
-class Network(nn.Module):
+class BaselineNetwork(nn.Module):
     """One device's network.
 
     Args:
@@ -61,7 +61,8 @@ class Network(nn.Module):
         self._affine = [(m.offset, m.scale) for m in inputs]
         wide = config.model_copy(update={"width": self.decoder_inputs()})
         self.encoders = self._all(
-            "encoder", {m.name: partial(Encoder, m.channels, task.samples(m.name), config) for m in inputs}
+            "encoder",
+            {m.name: partial(AttentionEncoder, m.channels, task.samples(m.name), config) for m in inputs},
         )
         self.decoders = self._all("decoder", {t.name: partial(Decoder, t, wide) for t in targets})
         self.lasts = self._all("last", {t.name: partial(Last, t, task, config) for t in targets})
@@ -87,18 +88,18 @@ class Network(nn.Module):
         """
         raise NotImplementedError
 
-    def forward(self, present_BM: Tensor, *x: Tensor) -> Seen:
+    def forward(self, present_BM: Tensor, *x: Tensor) -> BaselineView:
         """Windows, one ``x_BCT`` a modality in its unit, and which of them each window has (bool)."""
         there_BM = present_BM.to(x[0].dtype)
         parts = zip(self.encoders.values(), x, self._affine, strict=True)
         h_BMD = torch.stack([encode((x_BCT - low) / scale) for encode, x_BCT, (low, scale) in parts], dim=1)
         t, z = self.fused(h_BMD * there_BM[:, :, None], there_BM)
-        return Seen({o: self.lasts[o](decode(t[o])) for o, decode in self.decoders.items()}, z)
+        return BaselineView({o: self.lasts[o](decode(t[o])) for o, decode in self.decoders.items()}, z)
 
     def blocks(self) -> dict[str, list[nn.Parameter]]:
         """The parts that devices share or keep, by name: encoders without their last layer, and so on."""
         found = {}
-        for m, encoder in cast("Iterable[tuple[str, Encoder]]", self.encoders.items()):
+        for m, encoder in cast("Iterable[tuple[str, AttentionEncoder]]", self.encoders.items()):
             last = [*cast("Layer", encoder.layers[-1]).down.parameters(), *encoder.norm.parameters()]
             ids = {id(parameter) for parameter in last}
             found[f"encoder/{m}"] = [p for p in encoder.parameters() if id(p) not in ids]
@@ -114,7 +115,7 @@ def mean_over(h_BMD: Tensor, present_BM: Tensor) -> Tensor:
     return mean_BD
 
 
-class Concatenated(Network):
+class Concatenated(BaselineNetwork):
     """Local and FedAvg: all private halves and the mean of the shared halves, side by side.
 
     The paper then cuts this vector into one part that all decoders read and one each that a single decoder
@@ -133,7 +134,7 @@ class Concatenated(Network):
         return dict.fromkeys(self.profile.targets, z_BF), {}
 
 
-class Aligned(Network):
+class Aligned(BaselineNetwork):
     """Align-FedAvg and FedMSplit: one latent vector for all modalities and targets, the mean of ``h_BD``."""
 
     def decoder_inputs(self) -> int:
@@ -146,7 +147,7 @@ class Aligned(Network):
         return dict.fromkeys(self.profile.targets, z_BD), {LATENT: z_BD}
 
 
-class Segmented(Network):
+class Segmented(BaselineNetwork):
     """Cross-FedAvg and Cross-PFL: ``h_BD`` has a segment for each of the task's targets.
 
     A decoder reads its target's segment of each modality through a linear layer of its own, the decoder's

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from lichen_lab.benchmarks.studies.disentafl.data.windows import seen_by, words
 from lichen_lab.benchmarks.studies.disentafl.settings import Fleet, Member
-from lichen_lab.simulation.data.access.split import Part, Split
+from lichen_lab.simulation.data.access.split import DataSplit, Part
 from lichen_lab.simulation.data.sets import uci_har
 from models.contract import FloatArray, Profile, WindowSet
 from models.data.window_set import select
@@ -116,7 +116,7 @@ def _halves(y_B: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64
     return np.array(first, np.int64), np.array(last, np.int64)
 
 
-def _everybody() -> Split:
+def _everybody() -> DataSplit:
     """Both official parts: a device knows its own person."""
     arrays = [read_arrays(uci_har.packed(part), "UCI-HAR") for part in _PARTS]
     for part, found in zip(_PARTS, arrays, strict=True):
@@ -127,7 +127,7 @@ def _everybody() -> Split:
     }
     activity_B = y_B.astype(np.int64) - 1
     shape = (len(y_B), len(signals))
-    return Split(
+    return DataSplit(
         WindowSet(
             x=signals,
             present_BM=np.ones(shape, np.bool_),

@@ -12,7 +12,7 @@ import numpy as np
 
 from lichen_lab.benchmarks.studies.disentafl.data.windows import seen_by, stratified, words
 from lichen_lab.benchmarks.studies.disentafl.settings import Fleet, Member
-from lichen_lab.simulation.data.access.split import Split
+from lichen_lab.simulation.data.access.split import DataSplit
 from lichen_lab.simulation.data.sets import vehicle
 from models.contract import Profile
 from models.data.window_set import select
@@ -68,11 +68,11 @@ def build(seed: int, *, each: int | None = None, samples: int | None = None, tra
     return Fleet(NAME, learned, tuple(members))
 
 
-def _dealt(split: Split, devices: int, rng: np.random.Generator) -> Split:
+def _dealt(split: DataSplit, devices: int, rng: np.random.Generator) -> DataSplit:
     """The same samples in a seeded order; ``person_B`` is the device."""
     place_N = rng.permutation(int(split.person_B.max()) + 1)
     within_B = rng.permutation(len(split))
     order = within_B[np.argsort(place_N[split.person_B[within_B]], kind="stable")]
     device_B = np.arange(len(split)) * devices // len(split)
     # Neighbours in the order share nodes; without this, so would the devices of a kind.
-    return Split(select(split.windows, order), rng.permutation(devices)[device_B])
+    return DataSplit(select(split.windows, order), rng.permutation(devices)[device_B])

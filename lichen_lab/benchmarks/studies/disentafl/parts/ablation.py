@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from lichen_lab.benchmarks.result import Row
+from lichen_lab.benchmarks.result import ResultRow
 from lichen_lab.benchmarks.studies.disentafl import names as n
 from lichen_lab.benchmarks.studies.disentafl import variants as v
 from lichen_lab.benchmarks.studies.disentafl.part import EVERYBODY, Part, Results, Variant
@@ -49,7 +49,7 @@ def _variants() -> tuple[Variant, ...]:
     return tuple(made)
 
 
-def _rows(results: Results) -> list[Row]:
+def _rows(results: Results) -> list[ResultRow]:
     rows = results.scores()
     others = dict.fromkeys(variant.method for variant in results.part.variants if variant.under == EVERYBODY)
     rows += results.margins(n.AVG, [method for method in others if method != n.AVG])

@@ -3,7 +3,7 @@
 from statistics import fmean
 from typing import Final
 
-from lichen_lab.benchmarks.result import Row
+from lichen_lab.benchmarks.result import ResultRow
 from lichen_lab.benchmarks.studies.disentafl import names as n
 from lichen_lab.benchmarks.studies.disentafl import variants as v
 from lichen_lab.benchmarks.studies.disentafl.part import Part, Results, Variant
@@ -21,7 +21,7 @@ def down(kind: str) -> str:
     return f"bytes down a round: {kind}"
 
 
-def _rows(results: Results) -> list[Row]:
+def _rows(results: Results) -> list[ResultRow]:
     rows = []
     for variant, runs in results.pairs():
         kinds = next(iter(runs.values())).kinds

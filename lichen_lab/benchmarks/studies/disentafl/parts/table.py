@@ -3,7 +3,7 @@
 from statistics import fmean
 from typing import Final
 
-from lichen_lab.benchmarks.result import Goal, Row
+from lichen_lab.benchmarks.result import Goal, ResultRow
 from lichen_lab.benchmarks.studies.disentafl import names as n
 from lichen_lab.benchmarks.studies.disentafl import variants as v
 from lichen_lab.benchmarks.studies.disentafl.part import (
@@ -27,7 +27,7 @@ def of(kind: str) -> str:
     return f"above Local, points: {kind}"
 
 
-def _rows(results: Results) -> list[Row]:
+def _rows(results: Results) -> list[ResultRow]:
     rows = results.scores()
     for ours in (n.AVG, n.KD):
         others = [title for title in v.METHODS if title != ours]
@@ -38,7 +38,7 @@ def _rows(results: Results) -> list[Row]:
     return rows
 
 
-def _beside_all(results: Results, ours: str) -> list[Row]:
+def _beside_all(results: Results, ours: str) -> list[ResultRow]:
     """Against the best baseline of each fleet, and against Local kind by kind."""
     rows = []
     for variant, runs in results.pairs():

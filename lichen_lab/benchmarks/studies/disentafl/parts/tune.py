@@ -3,7 +3,7 @@
 from statistics import fmean
 from typing import Final
 
-from lichen_lab.benchmarks.result import Row
+from lichen_lab.benchmarks.result import ResultRow
 from lichen_lab.benchmarks.studies.disentafl import variants as v
 from lichen_lab.benchmarks.studies.disentafl.part import Part, Results, Variant
 
@@ -15,7 +15,7 @@ def _under(lr: float) -> str:
     return f"lr {lr:g}"
 
 
-def _rows(results: Results) -> list[Row]:
+def _rows(results: Results) -> list[ResultRow]:
     rows = results.scores()
     for fleet in v.FLEETS:
         for title in v.METHODS:

@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from lichen_lab.benchmarks.result import Row
+from lichen_lab.benchmarks.result import ResultRow
 from lichen_lab.benchmarks.studies.disentafl import cost
 from lichen_lab.benchmarks.studies.disentafl import names as n
 from lichen_lab.benchmarks.studies.disentafl.part import Results
 from lichen_lab.benchmarks.studies.disentafl.report import plots
 from lichen_lab.benchmarks.studies.disentafl.report.sheets import BY_KIND, BY_SIZE, kinds
 from lichen_lab.benchmarks.studies.disentafl.settings import Outcome
-from lichen_lab.benchmarks.study.report.page import Group, Page, drawings
+from lichen_lab.benchmarks.study.report.page import Page, ReportGroup, drawings
 from lichen_lab.benchmarks.study.report.plots import by_round, margins
 from lichen_lab.benchmarks.study.report.sheets import Pivot, pivot
 from lichen_lab.benchmarks.tables import is_margin, tables
@@ -19,25 +19,25 @@ _PIVOTS: Final[Mapping[str, Pivot]] = {"bytes": BY_KIND, "cost": BY_SIZE}
 """Parts whose many conditions are read down one table."""
 
 
-def groups(results: Results, rows: Sequence[Row]) -> tuple[Group, ...]:
+def groups(results: Results, rows: Sequence[ResultRow]) -> tuple[ReportGroup, ...]:
     """A part's figures and tables, fleet by fleet."""
     fleets = dict.fromkeys(row.dataset for row in rows)
     return tuple(_fleet(results, [row for row in rows if row.dataset == name], name) for name in fleets)
 
 
-def _fleet(results: Results, rows: Sequence[Row], name: str) -> Group:
+def _fleet(results: Results, rows: Sequence[ResultRow], name: str) -> ReportGroup:
     part = results.part.name
     figures = drawings(_figures(results, rows, name))
     if part in _PIVOTS:
-        return Group(figures, (), (pivot(rows, _PIVOTS[part]),), name, wide=part == "cost")
+        return ReportGroup(figures, (), (pivot(rows, _PIVOTS[part]),), name, wide=part == "cost")
     by_kind = kinds(results, name) if part == "table" else None
     # a kind's difference from Local stands in the sheet of kinds
     of_a_kind = f"above {n.TITLES[n.LOCAL]}, points: "
     shown = rows if by_kind is None else [row for row in rows if not row.metric.startswith(of_a_kind)]
-    return Group(figures, tables(shown), () if by_kind is None else (by_kind,), name)
+    return ReportGroup(figures, tables(shown), () if by_kind is None else (by_kind,), name)
 
 
-def _figures(results: Results, rows: Sequence[Row], fleet: str) -> Iterable[tuple[str, str]]:
+def _figures(results: Results, rows: Sequence[ResultRow], fleet: str) -> Iterable[tuple[str, str]]:
     """What suits the rows: growth of cost, traffic by kind, curves and margins."""
     part = f"{results.part.name}-{fleet}"
     if fleet == cost.DATASET:
@@ -61,7 +61,7 @@ def _curve(outcome: Outcome) -> dict[int, float]:
     return dict(outcome.by_round)
 
 
-def _margins(rows: Sequence[Row], part: str) -> Iterable[tuple[str, str]]:
+def _margins(rows: Sequence[ResultRow], part: str) -> Iterable[tuple[str, str]]:
     found = [row for row in rows if is_margin(row)]
     for place, method in enumerate(dict.fromkeys(row.method for row in found)):
         own = [row for row in found if row.method == method]

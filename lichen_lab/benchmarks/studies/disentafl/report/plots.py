@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from lichen_lab.benchmarks.result import Row
+from lichen_lab.benchmarks.result import ResultRow
 from lichen_lab.benchmarks.studies.disentafl import cost
 from lichen_lab.benchmarks.studies.disentafl.part import Results
 from lichen_lab.benchmarks.studies.disentafl.settings import Outcome
@@ -13,7 +13,7 @@ from lichen_lab.benchmarks.study.report.plots import look
 from lichen_lab.simulation.reporting import style
 
 
-def growth(rows: Sequence[Row], metric: str, name: str) -> str:
+def growth(rows: Sequence[ResultRow], metric: str, name: str) -> str:
     """What a device moves or holds as each of the four numbers grows, beside the supernet and FedAvg."""
     found = {(row.method, row.setting): row.mean for row in rows if row.metric == metric}
     methods = tuple(dict.fromkeys(method for method, _ in found))

@@ -3,20 +3,20 @@
 from statistics import fmean
 from typing import Final
 
-from lichen_lab.benchmarks.result import Row
+from lichen_lab.benchmarks.result import ResultRow
 from lichen_lab.benchmarks.studies.disentafl import cost
 from lichen_lab.benchmarks.studies.disentafl import names as n
 from lichen_lab.benchmarks.studies.disentafl.part import Results, of_kind
 from lichen_lab.benchmarks.study.report.sheets import Pivot, Sheet
 
 
-def _by_kind(row: Row) -> tuple[str, str]:
+def _by_kind(row: ResultRow) -> tuple[str, str]:
     """``bytes up a round: kind``: kinds down, methods and directions across."""
     what, _, kind = row.metric.partition(": ")
     return kind, f"{row.method}: {what}"
 
 
-def _by_size(row: Row) -> tuple[str, str]:
+def _by_size(row: ResultRow) -> tuple[str, str]:
     """Conditions down; figures of the method and, named, of what it is compared with across."""
     ours = row.method in {n.AVG, cost.DEVICE}
     return row.setting, row.metric if ours else f"{row.method}: {row.metric}"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
-from lichen_lab.benchmarks.result import Goal, Row
+from lichen_lab.benchmarks.result import Goal, ResultRow
 from lichen_lab.benchmarks.studies.mmfed3_hide import names as n
 from lichen_lab.benchmarks.studies.mmfed3_hide import variants as v
 from lichen_lab.benchmarks.studies.mmfed3_hide.fleets import BUSY
@@ -40,7 +40,7 @@ def _variants() -> tuple[Variant, ...]:
     return tuple(made)
 
 
-def _rows(results: Results) -> list[Row]:
+def _rows(results: Results) -> list[ResultRow]:
     rows = results.scores()
     whole = results.of(n.OURS, WHOLE)
     for variant, runs in results.pairs():

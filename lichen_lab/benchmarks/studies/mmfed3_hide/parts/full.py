@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from lichen_lab.benchmarks.result import Goal, Row
+from lichen_lab.benchmarks.result import Goal, ResultRow
 from lichen_lab.benchmarks.studies.mmfed3_hide import names as n
 from lichen_lab.benchmarks.studies.mmfed3_hide import variants as v
 from lichen_lab.benchmarks.studies.mmfed3_hide.fleets import WHOLE
@@ -18,7 +18,7 @@ _LINES: Final = (n.FEDE, n.MMFEDE, n.MMFEDE_HIDE, n.OURS, n.S_IND)
 _ENOUGH: Final = 31.0
 
 
-def _rows(results: Results) -> list[Row]:
+def _rows(results: Results) -> list[ResultRow]:
     rows = usual(results)
     for variant, runs in results.pairs():
         early = [look for one in runs.values() if (look := one.within(60 * MINUTES)) is not None]

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from lichen_lab.benchmarks.result import Goal, Row
+from lichen_lab.benchmarks.result import Goal, ResultRow
 from lichen_lab.benchmarks.studies.mmfed3_hide import names as n
 from lichen_lab.benchmarks.studies.mmfed3_hide import variants as v
 from lichen_lab.benchmarks.studies.mmfed3_hide.fleets import BUSY
@@ -23,7 +23,7 @@ def _variants() -> tuple[Variant, ...]:
     return (*made, *(v.usual(title, UNDER) for title in ABOVE))
 
 
-def _rows(results: Results) -> list[Row]:
+def _rows(results: Results) -> list[ResultRow]:
     rows = usual(results)
     lines = [(variant, runs) for variant, runs in results.pairs() if variant.method in _LINES]
     if not lines or results.quick:

@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from lichen_lab.benchmarks.result import Row
+from lichen_lab.benchmarks.result import ResultRow
 from lichen_lab.benchmarks.studies.mmfed3_hide import names as n
 from lichen_lab.benchmarks.studies.mmfed3_hide import speed
 from lichen_lab.benchmarks.studies.mmfed3_hide.part import MRR, Results
 from lichen_lab.benchmarks.studies.mmfed3_hide.parts import table
 from lichen_lab.benchmarks.studies.mmfed3_hide.report import plots
 from lichen_lab.benchmarks.studies.mmfed3_hide.settings import Outcome
-from lichen_lab.benchmarks.study.report.page import Group, Page, drawings
+from lichen_lab.benchmarks.study.report.page import Page, ReportGroup, drawings
 from lichen_lab.benchmarks.study.report.plots import bars, by_round, conditions
 from lichen_lab.benchmarks.study.report.sheets import Sheet, pivot
 from lichen_lab.benchmarks.tables import tables
@@ -21,7 +21,7 @@ _SHOWN: Final = frozenset({n.FEDE, n.MMFEDE, n.MMFEDE_HIDE, n.OURS, *n.BOUNDS})
 """Of the matrix, methods whose curves are drawn: of all they would hide each other."""
 
 
-def groups(results: Results, rows: Sequence[Row]) -> tuple[Group, ...]:
+def groups(results: Results, rows: Sequence[ResultRow]) -> tuple[ReportGroup, ...]:
     """A part's figures and tables, graph by graph."""
     return tuple(
         _group(results, [row for row in rows if row.dataset == graph], graph, f"{results.part.name}-{at}")
@@ -29,24 +29,28 @@ def groups(results: Results, rows: Sequence[Row]) -> tuple[Group, ...]:
     )
 
 
-def _group(results: Results, rows: Sequence[Row], graph: str, drawing: str) -> Group:
+def _group(results: Results, rows: Sequence[ResultRow], graph: str, drawing: str) -> ReportGroup:
     sheets = matrix(rows) if results.part.name == table.PART.name else ()
-    return Group(drawings(_figures(results, rows, graph, drawing)), tables(rows), sheets, graph, wide=True)
+    return ReportGroup(
+        drawings(_figures(results, rows, graph, drawing)), tables(rows), sheets, graph, wide=True
+    )
 
 
-def matrix(rows: Sequence[Row]) -> tuple[Sheet, ...]:
+def matrix(rows: Sequence[ResultRow]) -> tuple[Sheet, ...]:
     """MRR of ways to learn (down) with ways to fill absent features (across); none without such rows."""
     found = [row for row in rows if row.metric == MRR and row.method in n.MATRIX]
     title = "MRR, mean over seeds, %: ways to learn, and what fills absent features"
 
-    def place(row: Row) -> tuple[str, str]:
+    def place(row: ResultRow) -> tuple[str, str]:
         fleet, imputer = n.MATRIX[row.method]
         return fleet, n.IMPUTERS[imputer]
 
     return (pivot(found, place, title, digits=2),) if found else ()
 
 
-def _figures(results: Results, rows: Sequence[Row], graph: str, drawing: str) -> Iterable[tuple[str, str]]:
+def _figures(
+    results: Results, rows: Sequence[ResultRow], graph: str, drawing: str
+) -> Iterable[tuple[str, str]]:
     """What suits the part: rates side by side, versions by round or by minutes of CPU, speeds."""
     name = results.part.name
     if name == "rates":

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from lichen_lab.benchmarks.result import Goal, Row
+from lichen_lab.benchmarks.result import Goal, ResultRow
 from lichen_lab.benchmarks.studies.qqr import variants as v
 from lichen_lab.benchmarks.studies.qqr.part import Part, Results, line
 from lichen_lab.benchmarks.studies.qqr.parts.quantity import HALF
@@ -17,7 +17,7 @@ def name(bits: int) -> str:
     return f"{bits}-bit prototypes"
 
 
-def _rows(results: Results) -> list[Row]:
+def _rows(results: Results) -> list[ResultRow]:
     rows = usual(results)
     for variant in results.part.variants:
         runs = results.of(variant.method, variant.under).values()

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from statistics import fmean
 from typing import Final
 
-from lichen_lab.benchmarks.result import Goal, Row
+from lichen_lab.benchmarks.result import Goal, ResultRow
 from lichen_lab.benchmarks.studies.qqr import variants as v
 from lichen_lab.benchmarks.studies.qqr.part import Part, Results, Variant, line
 from lichen_lab.benchmarks.studies.qqr.parts.quantity import HALF
@@ -61,7 +61,7 @@ def bytes_to(outcomes: Mapping[int, Outcome], accuracy: float) -> float | None:
     return None
 
 
-def _rows(results: Results) -> list[Row]:
+def _rows(results: Results) -> list[ResultRow]:
     rows = usual(results)
     for variant, runs in results.pairs():
         whole = [sum(one.bytes_up.values()) / 1e6 for one in runs.values()]
@@ -71,7 +71,7 @@ def _rows(results: Results) -> list[Row]:
     return rows
 
 
-def _compared(results: Results, variant: Variant, name: str) -> list[Row]:
+def _compared(results: Results, variant: Variant, name: str) -> list[ResultRow]:
     """Bytes until the last point of theirs' smoothed curve, ours over theirs."""
     ours, theirs = results.of(variant.method, variant.under), results.of(name, HALF)
     if not theirs:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from lichen_lab.benchmarks.result import Goal, Row
+from lichen_lab.benchmarks.result import Goal, ResultRow
 from lichen_lab.benchmarks.studies.qqr import variants as v
 from lichen_lab.benchmarks.studies.qqr.part import Part, Results, Variant, line
 from lichen_lab.benchmarks.studies.qqr.settings import Flow, Outcome
@@ -42,7 +42,7 @@ def _probed(name: str) -> Callable[[Outcome], float]:
 _FIGURES: Final = {_RECALL: _probed("recall, with"), _OTHERS: _probed("others, with")}
 
 
-def _rows(results: Results) -> list[Row]:
+def _rows(results: Results) -> list[ResultRow]:
     rows = []
     for metric, figure in _FIGURES.items():
         for variant in results.part.variants:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from lichen_lab.benchmarks.result import Row
+from lichen_lab.benchmarks.result import ResultRow
 from lichen_lab.benchmarks.studies.qqr import variants as v
 from lichen_lab.benchmarks.studies.qqr.part import Part, Results, Variant, line
 from lichen_lab.benchmarks.studies.qqr.parts.quantity import HALF
@@ -19,7 +19,7 @@ def _variant(method: str, under: str) -> Variant:
     return line(method, under, flow, v.quantity(method), "personal")
 
 
-def _rows(results: Results) -> list[Row]:
+def _rows(results: Results) -> list[ResultRow]:
     rows = []
     for variant in results.part.variants:
         runs = results.of(variant.method, variant.under).values()

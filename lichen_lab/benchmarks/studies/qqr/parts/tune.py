@@ -3,7 +3,7 @@
 from statistics import fmean
 from typing import Final
 
-from lichen_lab.benchmarks.result import Row
+from lichen_lab.benchmarks.result import ResultRow
 from lichen_lab.benchmarks.studies.qqr import variants as v
 from lichen_lab.benchmarks.studies.qqr.part import Part, Results, Variant, line
 from lichen_lab.benchmarks.studies.qqr.parts.quantity import HALF
@@ -23,7 +23,7 @@ def _literal(lr: float) -> Variant:
     return line(v.PNR, f"{HALF}, {v.LITERAL}, lr {lr:g}", v.HALF, config)
 
 
-def _rows(results: Results) -> list[Row]:
+def _rows(results: Results) -> list[ResultRow]:
     rows = usual(results)
     for method in v.QUANTITY:
         tried = [

@@ -3,22 +3,22 @@
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from lichen_lab.benchmarks.result import Row
+from lichen_lab.benchmarks.result import ResultRow
 from lichen_lab.benchmarks.studies.qqr.part import Results
 from lichen_lab.benchmarks.studies.qqr.report import plots
 from lichen_lab.benchmarks.studies.qqr.settings import Outcome
-from lichen_lab.benchmarks.study.report.page import Group, Page, drawings
+from lichen_lab.benchmarks.study.report.page import Page, ReportGroup, drawings
 from lichen_lab.benchmarks.study.report.plots import bars, by_round
 from lichen_lab.benchmarks.tables import is_margin, tables
 
 
-def groups(results: Results, rows: Sequence[Row]) -> tuple[Group, ...]:
+def groups(results: Results, rows: Sequence[ResultRow]) -> tuple[ReportGroup, ...]:
     """A part's figures and tables."""
     absolute = [row for row in rows if not is_margin(row)]
-    return (Group(drawings(_figures(results, absolute)), tables(rows)),)
+    return (ReportGroup(drawings(_figures(results, absolute)), tables(rows)),)
 
 
-def _figures(results: Results, rows: Sequence[Row]) -> Iterable[tuple[str, str]]:
+def _figures(results: Results, rows: Sequence[ResultRow]) -> Iterable[tuple[str, str]]:
     """What suits the part: accuracy by round, over bytes, or figures by condition."""
     name = results.part.name
     if name == "bytes":

@@ -31,7 +31,7 @@ from functools import partial
 from typing import Final
 
 from lichen_lab.benchmarks.studies.tactfl import names as n
-from lichen_lab.benchmarks.studies.tactfl.baselines.autoencoder import Reconstruction
+from lichen_lab.benchmarks.studies.tactfl.baselines.autoencoder import AutoencoderReconstruction
 from lichen_lab.benchmarks.studies.tactfl.baselines.loop import Baseline, labelled_only, run
 from lichen_lab.benchmarks.studies.tactfl.baselines.pseudo import PseudoLabels
 from lichen_lab.benchmarks.studies.tactfl.settings import Fleet, Outcome, Setting
@@ -47,7 +47,7 @@ BASELINES: Final[Mapping[str, Baseline]] = {
     n.FEDOPT: Baseline(n.FEDOPT, PseudoLabels, {**_PSEUDO, **_SERVER}, whole=True, adaptive=True),
     n.FEDPROX: Baseline(n.FEDPROX, PseudoLabels, {**_PSEUDO, "prox": 0.01}, whole=True),
     n.MOON: Baseline(n.MOON, PseudoLabels, {**_PSEUDO, "moon": 1.0, "moon_tau": 0.5}, whole=True),
-    n.AUTOENCODER: Baseline(n.AUTOENCODER, Reconstruction, {"decoder_dim": 64.0}),
+    n.AUTOENCODER: Baseline(n.AUTOENCODER, AutoencoderReconstruction, {"decoder_dim": 64.0}),
 }
 RUNS: Final[Mapping[str, Run[Fleet, Setting, Outcome]]] = {
     n.LABELLED: labelled_only,

@@ -17,7 +17,7 @@ from protocol.tasks.task import Task
 _FEWEST: Final = 2
 
 
-class Reconstruction:
+class AutoencoderReconstruction:
     """See ``loop.Local``; parts ``decoder/<modality>`` are added.
 
     Args:

@@ -9,7 +9,7 @@ import numpy as np
 from lichen_lab.benchmarks.result import Say
 from lichen_lab.benchmarks.studies.tactfl.names import BASELINES as TITLES
 from lichen_lab.benchmarks.studies.tactfl.settings import HERE, TRAINED, Fleet, Member, Outcome, Setting
-from lichen_lab.benchmarks.studies.tactfl.shared import Coordinator, task_of
+from lichen_lab.benchmarks.studies.tactfl.shared import StudyCoordinator, task_of
 from lichen_lab.benchmarks.study import federation as study
 from models.aggregation.server_optimizer import model_of, rejoined, stepped
 from models.contract import Blobs
@@ -70,7 +70,7 @@ def labelled_only(fleet: Fleet, setting: Setting, seed: int, tell: Say) -> Outco
         Misconfigured: there is no such option.
     """
     task = task_of(fleet, setting, seed, setting.options)
-    coordinator = Coordinator.of(fleet, task, setting)
+    coordinator = StudyCoordinator.of(fleet, task, setting)
     fresh = coordinator.client.initial(task, seed)
     scores = {TRAINED: coordinator.judged(coordinator.whole(setting.rounds, fresh, setting.tune_epochs))}
     tell(f"{setting.tune_epochs} passes")
@@ -84,7 +84,7 @@ class Federation:
         for_ours, self.options = options_of(baseline, setting)
         self.baseline, self.fleet, self.setting = baseline, fleet, setting
         self.task = task_of(fleet, setting, seed, for_ours)
-        self.coordinator = Coordinator.of(fleet, self.task, setting)
+        self.coordinator = StudyCoordinator.of(fleet, self.task, setting)
         self.state = self.coordinator.client.initial(self.task, seed)
         self.local: Local | None = None
         if baseline.local is None:

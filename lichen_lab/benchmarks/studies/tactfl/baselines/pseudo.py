@@ -16,8 +16,8 @@ from lichen_lab.benchmarks.studies.tactfl.baselines.loop import Trained
 from lichen_lab.benchmarks.studies.tactfl.settings import Member, Setting
 from models.contract import Blobs
 from models.methods.tactfl import METHOD, TactflConfig
-from models.methods.tactfl.coordinator_training.finetune import Batch, features, remeasured
-from models.methods.tactfl.coordinator_training.head_training import Recipe
+from models.methods.tactfl.coordinator_training.finetune import FinetuneBatch, features, remeasured
+from models.methods.tactfl.coordinator_training.head_training import HeadRecipe
 from models.multimodal.network import MultimodalNetwork, build, load_blobs, to_blobs
 from models.training import local
 from protocol.tasks.task import Task
@@ -56,7 +56,7 @@ class PseudoLabels:
 
     def __init__(self, task: Task, setting: Setting, options: Mapping[str, float], seed: int) -> None:
         self._task, self._setting, self._options, self._seed = task, setting, options, seed
-        self._recipe = Recipe.of_head(cast("TactflConfig", METHOD.configure(task)))
+        self._recipe = HeadRecipe.of_head(cast("TactflConfig", METHOD.configure(task)))
         self._last: dict[str, Blobs] = {}
 
     def begin(self, state: Blobs) -> Blobs:
@@ -66,7 +66,7 @@ class PseudoLabels:
     def train(self, member: Member, state: Blobs, round_: int) -> Trained | None:
         """All epochs on the windows that the global model is confident about."""
         order = local.start_deterministic(local.derive_seed(self._seed, member.name, round_))
-        whole, every = self._loaded(state).eval(), Batch.of(self._task, member.windows)
+        whole, every = self._loaded(state).eval(), FinetuneBatch.of(self._task, member.windows)
         y_B, sure_B = self._labels(whole, every)
         if int(sure_B.sum()) < _FEWEST:
             return None
@@ -87,7 +87,7 @@ class PseudoLabels:
         load_blobs(net, state)
         return net
 
-    def _labels(self, whole: MultimodalNetwork, every: Batch) -> tuple[Tensor, Tensor]:
+    def _labels(self, whole: MultimodalNetwork, every: FinetuneBatch) -> tuple[Tensor, Tensor]:
         """The global model's classes, and where it is confident."""
         parts = [torch.zeros(0, len(self._task.labels))]
         with torch.no_grad():
@@ -97,14 +97,14 @@ class PseudoLabels:
         sure_B, y_B = torch.cat(parts).max(dim=1)
         return y_B, sure_B >= self._options["confidence"]
 
-    def _descend(self, step: _Step, known: Batch, y_B: Tensor, order: torch.Generator) -> None:
+    def _descend(self, step: _Step, known: FinetuneBatch, y_B: Tensor, order: torch.Generator) -> None:
         adam = local.Adam(step.parameters, self._setting.lr)
         step.net.train()
         for _ in range(self._setting.epochs):
             for index_B in local.batches(len(known), self._setting.batch, order):
                 adam.descend(self._loss(step, known.at(index_B), y_B[index_B]))
 
-    def _loss(self, step: _Step, batch: Batch, y_B: Tensor) -> Tensor:
+    def _loss(self, step: _Step, batch: FinetuneBatch, y_B: Tensor) -> Tensor:
         z = features(step.net, batch, self._recipe)
         loss = cross_entropy(step.net.classify(z), y_B)
         if self._options.get("prox"):

@@ -209,10 +209,10 @@ def _of(found: Windows) -> WindowSet:
 
 
 @cache
-def _sessions(person: int) -> tuple[hapt.Session, ...]:
+def _sessions(person: int) -> tuple[hapt.HaptSession, ...]:
     return tuple(session for session in _everybody() if session.person == person)
 
 
 @cache
-def _everybody() -> tuple[hapt.Session, ...]:
+def _everybody() -> tuple[hapt.HaptSession, ...]:
     return hapt.sessions(transitions=False)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from lichen_lab.benchmarks.studies.tactfl.data import dealing
 from lichen_lab.benchmarks.studies.tactfl.data.faults import broken
 from lichen_lab.benchmarks.studies.tactfl.settings import HERE, Conditions, Fleet, Member
-from lichen_lab.simulation.data.access.split import Part, Split
+from lichen_lab.simulation.data.access.split import DataSplit, Part
 from lichen_lab.simulation.data.sets import uci_har
 from models.contract import Context
 from models.data.window_set import select
@@ -86,11 +86,11 @@ def build(seed: int, conditions: Conditions, *, tuning: bool = False, tests: int
 
 
 @cache
-def _split(part: Part) -> Split:
+def _split(part: Part) -> DataSplit:
     return uci_har.load(part, "body")
 
 
-def _people(seed: int) -> tuple[Split, Split]:
+def _people(seed: int) -> tuple[DataSplit, DataSplit]:
     """Training people without some, and those."""
     whole = _split("train")
     people = dealing.rng_of(seed, _PEOPLE).permutation(np.unique(whole.person_B))
@@ -113,7 +113,7 @@ def _before() -> NDArray[np.int64]:
     return runs_B
 
 
-def _contexts(learned: Task, train: Split) -> Context:
+def _contexts(learned: Task, train: DataSplit) -> Context:
     """What went before each window: windows of one stream lie half a window apart, in the official order."""
     whole, runs_B = _split("train").windows, _before()
     at_B = np.flatnonzero(np.isin(_split("train").person_B, np.unique(train.person_B)))

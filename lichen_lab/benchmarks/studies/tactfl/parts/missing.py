@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from lichen_lab.benchmarks.result import Goal, Row
+from lichen_lab.benchmarks.result import Goal, ResultRow
 from lichen_lab.benchmarks.studies.tactfl import names as n
 from lichen_lab.benchmarks.studies.tactfl import variants as v
 from lichen_lab.benchmarks.studies.tactfl.part import F1, Part, Results
@@ -29,7 +29,7 @@ def under(rate: float) -> str:
     return f"missing {rate:g}"
 
 
-def _rows(results: Results) -> list[Row]:
+def _rows(results: Results) -> list[ResultRow]:
     rows = usual(results)
     for variant, runs in results.pairs():
         told = dict(zip(map(under, RATES), PAPER.get(variant.method, ()), strict=False)).get(variant.under)

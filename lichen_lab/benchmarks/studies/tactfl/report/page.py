@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from lichen_lab.benchmarks.result import Row
+from lichen_lab.benchmarks.result import ResultRow
 from lichen_lab.benchmarks.studies.tactfl.part import F1, Results
 from lichen_lab.benchmarks.studies.tactfl.report import plots
 from lichen_lab.benchmarks.studies.tactfl.settings import Outcome
-from lichen_lab.benchmarks.study.report.page import Group, Page, drawings
+from lichen_lab.benchmarks.study.report.page import Page, ReportGroup, drawings
 from lichen_lab.benchmarks.study.report.plots import by_round, conditions
 from lichen_lab.benchmarks.tables import tables
 
@@ -18,12 +18,12 @@ _WEIGHTS: Final = frozenset({"broken"})
 _SEVERAL: Final = 2
 
 
-def groups(results: Results, rows: Sequence[Row]) -> tuple[Group, ...]:
+def groups(results: Results, rows: Sequence[ResultRow]) -> tuple[ReportGroup, ...]:
     """A part's figures and tables."""
-    return (Group(drawings(_figures(results, rows)), tables(rows), wide=True),)
+    return (ReportGroup(drawings(_figures(results, rows)), tables(rows), wide=True),)
 
 
-def _figures(results: Results, rows: Sequence[Row]) -> Iterable[tuple[str, str]]:
+def _figures(results: Results, rows: Sequence[ResultRow]) -> Iterable[tuple[str, str]]:
     """What suits the part: conditions side by side, versions by round, weights by device."""
     name = results.part.name
     if len({row.setting for row in rows}) >= _SEVERAL:

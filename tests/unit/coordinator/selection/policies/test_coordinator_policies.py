@@ -9,12 +9,12 @@ import sqlalchemy as sa
 
 from coordinator.config.coordinator import load_settings, load_task
 from coordinator.selection import history as past
-from coordinator.selection.policies import Draw, Past, policies, policy
+from coordinator.selection.policies import PastRound, SelectionInput, policies, policy
 from coordinator.selection.policies.bandit import arm, rank, sums
 from coordinator.selection.policies.coverage import cells
 from coordinator.status.history import read as history
 from coordinator.storage import schema
-from coordinator.storage.database import Store
+from coordinator.storage.database import Database
 from protocol.errors import Misconfigured
 from protocol.messages import ModalityState
 from protocol.tasks.task import Bandit, Rounds
@@ -54,14 +54,16 @@ def test_a_selection_holds_a_device_that_is_needed(name: str, wanted: int) -> No
     rich = {f"p{i}": {"acc": (0, 5), "gyro": (5, 5)} for i in range(8)}
     candidates = rich | {"t1": {"acc": (1, 0)}, "t2": {"acc": (1, 0)}}
     choose = policy(name).choose
-    seen = (Past(1, frozenset({"t1", "t2"}), {"t1": 0.1, "t2": 0.2}),)  # the others come first, for a bandit
+    seen = (
+        PastRound(1, frozenset({"t1", "t2"}), {"t1": 0.1, "t2": 0.2}),
+    )  # the others come first, for a bandit
     for seed in range(12):
-        chosen = choose(Draw(candidates, wanted, seed, needed={"t1", "t2"}, history=seen))
+        chosen = choose(SelectionInput(candidates, wanted, seed, needed={"t1", "t2"}, history=seen))
         assert len(chosen.devices) == wanted
         assert {"t1", "t2"} & set(chosen.devices)
         assert set(chosen.why) == set(chosen.devices)
     without = {name: counts for name, counts in candidates.items() if name in rich}
-    chosen = choose(Draw(without, wanted, 0, needed={"t1"}, history=seen))
+    chosen = choose(SelectionInput(without, wanted, 0, needed={"t1"}, history=seen))
     assert len(chosen.devices) == wanted, "nobody is needed who is not there"
 
 
@@ -69,20 +71,22 @@ def test_a_selection_holds_a_device_that_is_needed(name: str, wanted: int) -> No
 def test_the_same_draw_gives_the_same_choice_and_the_seed_decides_among_equals(name: str) -> None:
     choose = policy(name).choose
     candidates = {f"d{i}": {"acc": (1, 1)} for i in range(9)}
-    assert choose(Draw(candidates, 3, 9)) == choose(Draw(dict(reversed(candidates.items())), 3, 9))
-    assert len({choose(Draw(candidates, 3, seed)).devices for seed in range(10)}) > 1
+    assert choose(SelectionInput(candidates, 3, 9)) == choose(
+        SelectionInput(dict(reversed(candidates.items())), 3, 9)
+    )
+    assert len({choose(SelectionInput(candidates, 3, seed)).devices for seed in range(10)}) > 1
     for wanted in (None, 9, 20):
-        chosen = choose(Draw(candidates, wanted, 0))
+        chosen = choose(SelectionInput(candidates, wanted, 0))
         assert set(chosen.devices) == set(candidates)
         assert set(chosen.why.values()) == {"every able device takes part"}
-    assert choose(Draw({}, 3, 0)).devices == ()
+    assert choose(SelectionInput({}, 3, 0)).devices == ()
 
 
 def test_coverage_covers_every_cell_before_it_draws_at_random() -> None:
     candidates = {f"rich{i}": {"acc": (5, 0), "gyro": (5, 0)} for i in range(20)}
     candidates |= {"rare": {"acc": (0, 1)}, "other": {"gyro": (0, 2)}}
     for seed in range(10):
-        chosen = policy("coverage").choose(Draw(candidates, 4, seed, ("walk", "run")))
+        chosen = policy("coverage").choose(SelectionInput(candidates, 4, seed, ("walk", "run")))
         assert {"rare", "other"} <= set(chosen.devices)
         assert len(chosen.devices) == 4
         covered = frozenset().union(*(cells(candidates[d]) for d in chosen.devices))
@@ -97,13 +101,15 @@ def test_coverage_covers_every_cell_before_it_draws_at_random() -> None:
 def test_coverage_draws_as_it_always_did(seed: int, devices: tuple[str, ...]) -> None:
     """What the release before policies drew: a task that names no policy runs on unchanged."""
     candidates = {f"d{i}": {"acc": (i % 3, (i + 1) % 3), "gyro": (0, i % 2)} for i in range(9)}
-    assert policy(Rounds().selection).choose(Draw(candidates, 3, seed, ("a", "b"))).devices == devices
+    assert (
+        policy(Rounds().selection).choose(SelectionInput(candidates, 3, seed, ("a", "b"))).devices == devices
+    )
 
 
 HISTORY = (
-    Past(1, frozenset({"a", "b"}), {"a": 2.0, "b": 1.0}, {"a": ("base/x",), "b": ("base/x", "base/y")}),
-    Past(2, frozenset({"a", "c"}), {"a": 1.0}, {"a": ("base/x",)}),
-    Past(4, frozenset({"b"}), {"b": 0.5}, {"b": ("base/y",)}),
+    PastRound(1, frozenset({"a", "b"}), {"a": 2.0, "b": 1.0}, {"a": ("base/x",), "b": ("base/x", "base/y")}),
+    PastRound(2, frozenset({"a", "c"}), {"a": 1.0}, {"a": ("base/x",)}),
+    PastRound(4, frozenset({"b"}), {"b": 0.5}, {"b": ("base/y",)}),
 )
 
 
@@ -122,7 +128,7 @@ def test_the_sums_are_those_of_the_paper() -> None:
 
 def ranked(history, candidates, **changes) -> list[str]:
     routes = changes.pop("routes", {})
-    draw = Draw(some(candidates), 1, 7, history=history, routes=routes, **changes)
+    draw = SelectionInput(some(candidates), 1, 7, history=history, routes=routes, **changes)
     return [one.device for one in rank(draw)]
 
 
@@ -132,12 +138,14 @@ def test_the_bandit_prefers_the_new_then_large_losses_and_then_seldom_seen_exper
 
     assert ranked(HISTORY, "abz", rounds=exploring(1.0))[0] == "z", "never seen"
     assert ranked(HISTORY, "ab", rounds=exploring(0.0)) == ["a", "b"]
-    twins = (Past(1, frozenset("ab"), {"a": 1.0, "b": 1.0}, {"a": ("e/1",), "b": ("e/2",), "q": ("e/2",)}),)
+    twins = (
+        PastRound(1, frozenset("ab"), {"a": 1.0, "b": 1.0}, {"a": ("e/1",), "b": ("e/2",), "q": ("e/2",)}),
+    )
     routes = {"a": ("e/1",), "b": ("e/2",)}
     for seed in range(6):
-        draw = Draw(some("ab"), 1, seed, history=twins, routes=routes, rounds=exploring(1.0))
+        draw = SelectionInput(some("ab"), 1, seed, history=twins, routes=routes, rounds=exploring(1.0))
         assert rank(draw)[0].device == "a", "its expert was moved once, the other's twice"
-    draw = Draw(some("abcdz"), 2, 7, history=HISTORY, rounds=exploring(1.0))
+    draw = SelectionInput(some("abcdz"), 2, 7, history=HISTORY, rounds=exploring(1.0))
     chosen = policy("bandit").choose(draw)
     assert chosen.devices == ("d", "z")
     assert chosen.why["z"] == "never selected, experts 0.0"
@@ -149,7 +157,7 @@ def test_a_lie_about_a_loss_puts_nobody_who_delivers_nothing_before_those_who_de
     honest, silent = [f"h{i}" for i in range(4)], [f"s{i}" for i in range(4)]
     for lie in (1e9, -1e9):
         losses = {"liar": lie, **{name: 0.5 + i / 100 for i, name in enumerate(honest)}}
-        past_ = (Past(1, frozenset({*losses, *silent}), losses),)
+        past_ = (PastRound(1, frozenset({*losses, *silent}), losses),)
         places = {name: i for i, name in enumerate(ranked(past_, ["liar", *honest, *silent]))}
         assert places["h3"] < min(places[name] for name in silent), "the largest honest loss"
         assert max(places[name] for name in silent) < places["h0"], "the smallest"
@@ -158,7 +166,7 @@ def test_a_lie_about_a_loss_puts_nobody_who_delivers_nothing_before_those_who_de
 def test_a_device_that_was_asked_in_vain_leaves_its_place_to_others_in_the_next_attempt() -> None:
     """Else a device that is online and never delivers would be drawn again and again, for ever."""
     assert ranked(HISTORY, "abz", tried={"z"})[-1] == "z"
-    chosen = policy("bandit").choose(Draw({"z": {}, "y": {}}, 1, 0, history=HISTORY, tried={"z"}))
+    chosen = policy("bandit").choose(SelectionInput({"z": {}, "y": {}}, 1, 0, history=HISTORY, tried={"z"}))
     assert chosen.devices == ("y",)
     assert chosen.passed["z"].endswith("(asked in vain in this round)")
 
@@ -168,11 +176,11 @@ def test_a_silent_device_is_not_drawn_in_every_round_and_not_left_out_for_ever()
     choose, drawn = policy("bandit").choose, []
     devices, past_rounds = [f"d{i}" for i in range(6)], []
     for round_ in range(1, 41):
-        draw = Draw(some(devices), 2, round_, history=tuple(past_rounds))
+        draw = SelectionInput(some(devices), 2, round_, history=tuple(past_rounds))
         chosen = choose(draw).devices
         drawn += chosen
         losses = {d: 1.0 for d in chosen if d != "d0"}
-        past_rounds.append(Past(round_, frozenset(chosen), losses, dict.fromkeys(losses, ("w",))))
+        past_rounds.append(PastRound(round_, frozenset(chosen), losses, dict.fromkeys(losses, ("w",))))
     counts = {device: drawn.count(device) for device in devices}
     assert min(counts.values()) >= 8, counts
     assert max(counts.values()) <= 20, counts
@@ -187,7 +195,7 @@ def test_the_horizon_covers_all_that_weighs() -> None:
 
 
 def test_what_is_no_loss_is_passed_over(tmp_path) -> None:
-    with Store(tmp_path / "c.sqlite3") as store:
+    with Database(tmp_path / "c.sqlite3") as store:
         for device, metrics, blobs in (
             ("a", {"loss": 0.5}, ["w"]),
             ("b", {"loss": 1e300}, None),
@@ -199,7 +207,7 @@ def test_what_is_no_loss_is_passed_over(tmp_path) -> None:
         gone = {"digest": "e", "size": 1, "wall": 0.0, "header": {"metrics": {"loss": 1.0}}, "blobs": ["w"]}
         store.put(schema.updates, round=3, device="e", lost="rotten", **gone)
         [found] = past.read(store, 4, 10)
-        assert found == Past(
+        assert found == PastRound(
             3, frozenset("abcd"), {"a": 0.5}, {"a": ("w",), "b": (), "c": ("w", "v"), "d": ()}
         )
         assert past.read(store, 3, 10) == ()

@@ -12,9 +12,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from edge_agent.inference.onnx_models import graph_safety, session
-from edge_agent.inference.onnx_models.compatibility import require_fit
+from edge_agent.inference.onnx_models.compatibility import require_compatible
 from edge_agent.inference.onnx_models.encoder_model import INPUT, OUTPUT, FeatureGraph
-from edge_agent.inference.onnx_models.graph_safety import require_closed
+from edge_agent.inference.onnx_models.graph_safety import require_safe_graph
 from edge_agent.inference.onnx_models.session import open_session
 from edge_agent.inference.onnx_models.window_model import LoadedModel, read_manifest
 from protocol.bundle import Variant, unpack
@@ -125,9 +125,9 @@ def quantized(domain=""):
 
 
 def test_operators_of_an_int8_variant_are_taken_and_those_of_a_library_are_not() -> None:
-    require_closed(quantized(), "it")
+    require_safe_graph(quantized(), "it")
     with pytest.raises(Refused, match=r"an operator of 'com\.microsoft'"):
-        require_closed(quantized("com.microsoft"), "it")
+        require_safe_graph(quantized("com.microsoft"), "it")
 
 
 def test_a_place_outside_is_found_without_its_flag_and_a_flag_without_its_place() -> None:
@@ -136,13 +136,13 @@ def test_a_place_outside_is_found_without_its_flag_and_a_flag_without_its_place(
     del flag.external_data[:]
     for tensor in (place, flag):
         with pytest.raises(Refused, match="outside of it"):
-            require_closed(model(constants=[tensor]).SerializeToString(), "it")
+            require_safe_graph(model(constants=[tensor]).SerializeToString(), "it")
 
 
 def test_two_graphs_in_one_model_are_one_to_protobuf_and_refused() -> None:
     data = model().SerializeToString()
     with pytest.raises(Refused, match="field 7 of a model twice"):
-        require_closed(data + data[data.index(b"\x3a") :], "it")
+        require_safe_graph(data + data[data.index(b"\x3a") :], "it")
 
 
 @pytest.mark.parametrize("fifth", FIFTH)
@@ -169,9 +169,9 @@ def test_what_is_not_known_is_refused_at_every_level() -> None:
     for message in within:
         message.append(Item(5000, 0, b"\x01"))
         with pytest.raises(Refused, match="field 5000 in a"):
-            require_closed(write(items), "it")
+            require_safe_graph(write(items), "it")
         message.pop()
-    require_closed(write(items), "it")
+    require_safe_graph(write(items), "it")
 
 
 def test_what_onnx_runtime_takes_for_its_own_format_is_refused(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_the_bytes_that_are_run_are_those_that_were_looked_through(tmp_path: Pat
     other = tiny_onnx(TASK, bias=5.0)
 
     def looked(data: bytes, what: str) -> None:
-        require_closed(data, what)
+        require_safe_graph(data, what)
         (folder / "model.onnx").write_bytes(other)
 
     monkeypatch.setattr(session, "require_closed", looked)
@@ -208,7 +208,7 @@ def test_the_sealed_bytes_are_mapped_as_every_kernel_allows(tmp_path: Path, monk
     ways: set[str] = set()
 
     def looked(data: bytes, what: str) -> None:
-        require_closed(data, what)
+        require_safe_graph(data, what)
         maps = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
         ways.update(line.split()[1] for line in maps if "memfd:model" in line)
 
@@ -251,7 +251,7 @@ def test_a_variant_of_another_name_than_export_gives_is_refused() -> None:
         manifest, _ = unpack(bundle(TASK))
         said = manifest.model_copy(update={"variants": variants, "files": files})
         with pytest.raises(Refused, match=words) if words else contextlib.nullcontext():
-            require_fit(said, TASK, TASK.modality_names)
+            require_compatible(said, TASK, TASK.modality_names)
 
 
 def test_bytes_that_are_no_model_are_refused_and_never_an_error() -> None:
@@ -260,11 +260,11 @@ def test_bytes_that_are_no_model_are_refused_and_never_an_error() -> None:
     for cut in range(1, len(data), 7):
         for bad in (data[:cut], data[:cut] + rng.bytes(40), rng.bytes(cut)):
             with contextlib.suppress(Refused):  # anything else fails
-                require_closed(bad, "it")
+                require_safe_graph(bad, "it")
 
 
 def test_a_model_of_too_many_parts_is_not_looked_through_for_ever(monkeypatch) -> None:
     monkeypatch.setattr(graph_safety, "MAX_FIELDS", 20)
     with pytest.raises(Refused, match="more than 20 parts") as refused:
-        require_closed(model().SerializeToString(), "it")
+        require_safe_graph(model().SerializeToString(), "it")
     assert refused.value.reason is Reason.TOO_LARGE

@@ -11,12 +11,12 @@ from structlog.testing import capture_logs
 
 from edge_agent.app import open_agent
 from edge_agent.config.agent import AgentSettings, InferSettings
-from edge_agent.inference.onnx_models.personal_tensors import Personal
+from edge_agent.inference.onnx_models.personal_tensors import PersonalTensors
 from edge_agent.inference.onnx_models.window_model import LoadedModel
 from edge_agent.inference.service import Inference
 from edge_agent.sources.registry import open_sources
 from edge_agent.tasks.private_tensors import PrivateTensors
-from edge_agent.windows.collector import Judged
+from edge_agent.windows.collector import ScoredWindows
 from edge_agent.windows.quality.meter import REASONS, Quality
 from export.bundle_builder import Lineage, make_bundle
 from models.contract import Blobs, Tensors
@@ -127,20 +127,20 @@ def in_torch(private: Tensors, task: Task = TASK) -> np.ndarray:
 
 def test_without_torch_it_predicts_what_the_method_s_own_personal_model_does(model, private) -> None:
     private.write(TASK.name, kept())
-    Personal(private).refresh(model, TASK)
+    PersonalTensors(private).refresh(model, TASK)
     assert {name.rsplit("/", 1)[0] for name in model.own} == set(OWN)
     assert np.allclose(answer(model), in_torch(kept()), atol=1e-5)
     assert not np.allclose(answer(model), in_torch({}), atol=1e-2)
 
 
 def test_with_nothing_kept_it_is_the_global_model(model, private) -> None:
-    Personal(private).refresh(model, TASK)
+    PersonalTensors(private).refresh(model, TASK)
     assert model.own == {}
     assert np.allclose(answer(model), in_torch({}), atol=1e-5)
 
 
 def test_a_write_counts_from_the_next_look_and_only_a_write_is_read(model, private, monkeypatch) -> None:
-    personal, reads = Personal(private), []
+    personal, reads = PersonalTensors(private), []
     read = private.kept
     monkeypatch.setattr(private, "kept", lambda task, names: reads.append(task) or read(task, names))
     personal.refresh(model, TASK)
@@ -154,7 +154,7 @@ def test_a_write_counts_from_the_next_look_and_only_a_write_is_read(model, priva
 
 def test_a_new_model_gets_the_own_tensors_too(tmp_path, data, model, private) -> None:
     private.write(TASK.name, kept())
-    personal = Personal(private)
+    personal = PersonalTensors(private)
     personal.refresh(model, TASK)
     newer = put(tmp_path / "newer", data)
     personal.refresh(newer, TASK)
@@ -163,7 +163,7 @@ def test_a_new_model_gets_the_own_tensors_too(tmp_path, data, model, private) ->
 
 def test_the_task_s_share_counts_and_a_task_that_keeps_nothing_uses_nothing(model, private) -> None:
     private.write(TASK.name, kept())
-    personal = Personal(private)
+    personal = PersonalTensors(private)
     for config in ({"personal": "both", "personal_share": 0.2}, {"personal": "head"}, {"personal": "none"}):
         task = TASK.model_copy(update={"config": config})
         personal.refresh(model, task)
@@ -184,7 +184,7 @@ def test_what_does_not_fit_is_left_out_by_blob_and_named(model, private, name: s
     wrong = kept() | {name: value}
     private.write(TASK.name, {key: x for key, x in wrong.items() if x is not None})
     with capture_logs() as logs:
-        Personal(private).refresh(model, TASK)
+        PersonalTensors(private).refresh(model, TASK)
     blob = name.rsplit("/", 1)[0]
     assert {key.rsplit("/", 1)[0] for key in model.own} == set(OWN) - {blob}
     assert [(said["blob"], said["wrong"]) for said in logs if "wrong" in said] == [(blob, [name])]
@@ -195,7 +195,7 @@ def test_what_does_not_fit_is_left_out_by_blob_and_named(model, private, name: s
 def test_own_tensors_that_lead_to_nan_are_dropped_and_the_global_model_answers(model, private) -> None:
     huge = {name: np.full_like(x, 3e38) if name.startswith("head/") else x for name, x in kept().items()}
     private.write(TASK.name, huge)
-    Personal(private).refresh(model, TASK)
+    PersonalTensors(private).refresh(model, TASK)
     assert model.own
     with capture_logs() as logs:
         found = answer(model)
@@ -207,7 +207,7 @@ def test_own_tensors_that_lead_to_nan_are_dropped_and_the_global_model_answers(m
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 half a file"])
 def test_a_damaged_file_is_no_reason_to_stop(tmp_path, model, private, content: bytes) -> None:
     (tmp_path / "private" / f"{TASK.name}.npz").write_bytes(content)
-    Personal(private).refresh(model, TASK)
+    PersonalTensors(private).refresh(model, TASK)
     assert np.allclose(answer(model), in_torch({}), atol=1e-5)
 
 
@@ -229,7 +229,7 @@ def test_a_bundle_made_before_loads_and_ignores_what_is_kept(tmp_path, private) 
     assert fields.pop("overridable") == []
     old = put(tmp_path / "old", pack(BundleManifest.model_validate(fields), files))
     private.write(TASK.name, kept())
-    Personal(private).refresh(old, TASK)  # the task has become personal since
+    PersonalTensors(private).refresh(old, TASK)  # the task has become personal since
     assert old.own == {}
     assert old.defaults() == {}
     assert np.allclose(answer(old), in_torch({}), atol=1e-5)
@@ -242,12 +242,12 @@ def test_a_manifest_that_promises_what_the_graph_has_not_is_refused(tmp_path, da
         put(tmp_path / "wrong", pack(wrong, files))
 
 
-def judged() -> Judged:
+def judged() -> ScoredWindows:
     x, present = windows()
     covered = {name: np.ones((6, 20), bool) for name in x}
     batch = Windows(np.zeros(6), x, covered, present, np.full(6, -1))
     quality = Quality(np.ones((6, 2), np.float32), np.zeros((6, 2, len(REASONS)), bool))
-    return Judged(TASK, batch, quality, SystemClock().now())
+    return ScoredWindows(TASK, batch, quality, SystemClock().now())
 
 
 async def test_a_prediction_says_that_it_is_personal(tmp_path, data, private) -> None:

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from edge_agent.config.agent import InferSettings
-from edge_agent.inference.onnx_models.compatibility import require_fit
-from edge_agent.inference.onnx_models.personal_tensors import Personal
+from edge_agent.inference.onnx_models.compatibility import require_compatible
+from edge_agent.inference.onnx_models.personal_tensors import PersonalTensors
 from edge_agent.inference.onnx_models.window_model import LoadedModel
 from edge_agent.inference.prediction_lines import Answered
 from edge_agent.inference.service import Inference
 from edge_agent.tasks.private_tensors import PrivateTensors
-from edge_agent.windows.collector import Judged
+from edge_agent.windows.collector import ScoredWindows
 from edge_agent.windows.quality.meter import REASONS, Quality
 from export.bundle_builder import Lineage, inference_module, make_bundle
 from models.contract import Blobs, Profile
@@ -72,7 +72,7 @@ def model(tmp_path: Path, data: bytes) -> LoadedModel:
     return put(tmp_path / "model", data)
 
 
-def judged(task: Task = TASK) -> Judged:
+def judged(task: Task = TASK) -> ScoredWindows:
     """Window 0 has all, 1 no gyroscope, 2 no camera, 3 only the camera, 4 all but no label of anything."""
     rng = np.random.default_rng(7)
     present = np.array([[1, 1, 1], [1, 1, 0], [1, 0, 1], [0, 1, 0], [1, 1, 1]], bool)
@@ -87,7 +87,7 @@ def judged(task: Task = TASK) -> Judged:
     y_B = np.array([0, 1, 2, 0, -1])
     windows = Windows(np.arange(COUNT, dtype=np.float64), x, covered, present, y_B, targets)
     quality = Quality(np.ones(present.shape, np.float32), np.zeros((*present.shape, len(REASONS)), bool))
-    return Judged(task, windows, quality, SystemClock().now())
+    return ScoredWindows(task, windows, quality, SystemClock().now())
 
 
 def in_torch(state: Blobs, rows: list[int], task: Task = TASK) -> list[np.ndarray]:
@@ -135,7 +135,7 @@ def test_own_last_layers_are_blended_target_by_target(tmp_path, model: LoadedMod
     private = PrivateTensors(tmp_path / "private")
     kept = own | {"gate_memory/pairs": np.ones((2, 2), np.float32), "base/acc/x": np.ones(3, np.float32)}
     private.write(TASK.name, kept)
-    Personal(private).refresh(model, TASK)
+    PersonalTensors(private).refresh(model, TASK)
     assert {name.rsplit("/", 1)[0] for name in model.own} == {"last/label", "last/picture"}
     used = {name: t for name, t in own.items() if "speed" not in name}
     wanted = in_torch(method(TASK.method).blended(TASK, state, used), [0, 1])
@@ -159,7 +159,7 @@ def test_where_weights_never_travel_the_device_s_own_are_all_that_is_used(tmp_pa
     (tmp_path / "private").mkdir()
     private = PrivateTensors(tmp_path / "private")
     private.write(task.name, own)
-    Personal(private).refresh(model, task)
+    PersonalTensors(private).refresh(model, task)
     assert set(model.own) == set(own)
     assert same(asked(model, [0, 1]), in_torch(unflatten(own), [0, 1], task))
 
@@ -266,15 +266,15 @@ def test_a_model_that_does_not_predict_label_says_so_and_nothing_else_changes() 
 def test_a_bundle_that_means_something_else_by_a_target_does_not_fit(
     changes, reason: str, words: str
 ) -> None:
-    require_fit(manifest_of("pose", "speed", "picture"), TASK, ("gyro",))
+    require_compatible(manifest_of("pose", "speed", "picture"), TASK, ("gyro",))
     with pytest.raises(Refused, match=words) as info:
-        require_fit(manifest_of("pose", **changes), TASK, ("gyro",))
+        require_compatible(manifest_of("pose", **changes), TASK, ("gyro",))
     assert info.value.reason is Reason[reason]
 
 
 def test_offset_and_scale_may_change_the_answer_is_in_the_unit() -> None:
     target = TASK.target("speed").model_copy(update={"offset": 5.0, "scale": 2.0})
-    require_fit(manifest_of(targets=(target,)), TASK, ("gyro",))
+    require_compatible(manifest_of(targets=(target,)), TASK, ("gyro",))
 
 
 def test_a_manifest_that_promises_another_answer_is_refused_before_it_runs(tmp_path, data: bytes) -> None:

@@ -158,10 +158,10 @@ async def test_a_folder_may_be_named_from_where_the_agent_stands(state: Path, mo
 
 async def test_a_process_that_only_tries_a_model_is_confined_too(state: Path, monkeypatch) -> None:
     monkeypatch.chdir(state)
-    assert await probe.why_not(Path("models/a")) == ""
+    assert await probe.onnxruntime_error(Path("models/a")) == ""
     (state / "models" / "a" / "model.onnx").unlink()
     os.link(state / DEVICE_KEY, state / "models" / "a" / "model.onnx")
-    assert "not what its manifest says" in await probe.why_not(Path("models/a"))
+    assert "not what its manifest says" in await probe.onnxruntime_error(Path("models/a"))
 
 
 def test_where_the_kernel_lacks_it_models_run_and_the_log_says_so_once(state: Path) -> None:

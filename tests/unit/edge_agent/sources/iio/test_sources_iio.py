@@ -8,7 +8,7 @@ from contextlib import aclosing
 import numpy as np
 import pytest
 
-from edge_agent.sources.iio.polling import Beat
+from edge_agent.sources.iio.polling import PollTimer
 from edge_agent.sources.iio.sysfs import devices, find
 from edge_agent.sources.iio.units import conversion
 from edge_agent.sources.registry import open_source
@@ -70,7 +70,7 @@ async def test_polling_keeps_its_rate_and_says_how_late_it_was(tmp_path):
 
 def test_a_beat_does_not_drift_and_counts_what_was_missed():
     counters: dict[str, float] = {}
-    beat = Beat(0.1, 10.0, counters)
+    beat = PollTimer(0.1, 10.0, counters)
     for read, now in [(10.003, 10.004), (10.104, 10.105), (10.2, 10.55), (10.55, 10.56)]:
         assert beat.due <= read + 1e-9
         beat.done(read, now)

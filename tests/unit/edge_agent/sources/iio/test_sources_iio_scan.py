@@ -5,7 +5,7 @@ import struct
 import numpy as np
 import pytest
 
-from edge_agent.sources.iio.scan_format import Element, Layout, ScanType
+from edge_agent.sources.iio.scan_format import Element, ScanLayout, ScanType
 
 
 def element(name, index, text):
@@ -36,7 +36,7 @@ def test_words_that_are_no_type_are_refused(text):
 
 
 def test_an_accelerometer_with_a_timestamp_is_padded_to_it():
-    layout = Layout(
+    layout = ScanLayout(
         [
             element("timestamp", 3, "le:s64/64>>0"),
             *(element(a, i, "le:s16/16>>0") for i, a in enumerate("xyz")),
@@ -54,7 +54,7 @@ def test_an_accelerometer_with_a_timestamp_is_padded_to_it():
 
 
 def test_each_element_is_aligned_to_its_own_size_and_the_scan_to_the_largest():
-    layout = Layout(
+    layout = ScanLayout(
         [element("a", 0, "le:u8/8>>0"), element("b", 1, "le:u32/32>>0"), element("c", 4, "le:u16/16>>0")]
     )
     assert layout.offsets == {"a": 0, "b": 4, "c": 8}
@@ -62,19 +62,19 @@ def test_each_element_is_aligned_to_its_own_size_and_the_scan_to_the_largest():
 
 
 def test_a_quaternion_is_aligned_as_a_whole():
-    layout = Layout([element("temp", 0, "le:s16/16>>0"), element("rot", 1, "le:s32/32X4>>0")])
+    layout = ScanLayout([element("temp", 0, "le:s16/16>>0"), element("rot", 1, "le:s32/32X4>>0")])
     assert layout.offsets["rot"] == 16
     found = layout.read(struct.pack("<h14xiiii", 7, 1, -2, 3, -4))
     assert found["rot"].tolist() == [[1, -2, 3, -4]]
 
 
 def test_bits_below_and_above_those_that_count_are_ignored():
-    layout = Layout([element("x", 0, "be:s12/16>>4")])
+    layout = ScanLayout([element("x", 0, "be:s12/16>>4")])
     assert layout.read(b"\xff\xff\x7f\xf3\x80\x0f\x00\x1c")["x"].ravel().tolist() == [-1, 2047, -2048, 1]
-    padded = Layout([element("x", 0, "le:s12/16>>0")])
+    padded = ScanLayout([element("x", 0, "le:s12/16>>0")])
     assert padded.read(b"\xff\xf7\x00\xf8")["x"].ravel().tolist() == [2047, -2048]
 
 
 def test_numbers_with_a_point_are_read_as_they_are():
-    layout = Layout([element("x", 0, "be:f32/32>>0")])
+    layout = ScanLayout([element("x", 0, "be:f32/32>>0")])
     np.testing.assert_allclose(layout.read(struct.pack(">ff", 1.5, -2.25))["x"].ravel(), [1.5, -2.25])

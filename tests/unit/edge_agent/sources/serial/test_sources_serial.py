@@ -11,9 +11,9 @@ import pytest
 
 from edge_agent.sources.payloads import BadPayload
 from edge_agent.sources.registry import open_source
-from edge_agent.sources.serial.line_formats import Reader, SerialModality
+from edge_agent.sources.serial.line_formats import LineReader, SerialModality
 from edge_agent.sources.serial.line_splitter import Lines
-from edge_agent.sources.serial.port import Line
+from edge_agent.sources.serial.port import SerialLine
 from protocol.errors import Misconfigured
 from runtime.clock import SystemClock
 from tests.support.agent_link import until
@@ -82,8 +82,8 @@ async def test_bad_lines_are_counted_and_shown_and_the_next_is_read(tmp_path, po
 
 
 def test_a_line_is_as_old_as_its_first_byte():
-    lines = Lines(Line(baud=1000, parity="even", stop_bits=2).byte_s, 100)
-    assert Line(baud=1000, parity="even", stop_bits=2).byte_s == pytest.approx(0.012)
+    lines = Lines(SerialLine(baud=1000, parity="even", stop_bits=2).byte_s, 100)
+    assert SerialLine(baud=1000, parity="even", stop_bits=2).byte_s == pytest.approx(0.012)
     assert list(lines.feed(b"begun\n", 1.0)) == [], "reading began within it"
     got = list(lines.feed(b"abc\nde\nf", 10.0))
     assert [line for _, line in got] == [b"abc", b"de"]
@@ -102,7 +102,7 @@ def test_times_of_lines_never_go_back_but_a_clock_may():
 
 def reader(kind="csv", separator=",", words=None, **modalities):
     made = {name: SerialModality(**keys) for name, keys in modalities.items()}
-    return Reader(made, kind, separator, words or {})
+    return LineReader(made, kind, separator, words or {})
 
 
 def test_json_lines_by_path():

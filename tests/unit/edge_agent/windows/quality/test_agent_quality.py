@@ -3,7 +3,7 @@ import pytest
 
 from edge_agent.windows.quality.checks import longest_run
 from edge_agent.windows.quality.meter import QualityMeter
-from edge_agent.windows.window_sets import windows_of
+from edge_agent.windows.window_sets import windows_of_recording
 from models.data.streams.batches import SampleBatch
 from models.data.streams.recording import Recording, Stream
 from models.data.streams.windows import Windower
@@ -99,11 +99,11 @@ def test_a_constant_reading_of_a_slow_source_is_fine():
         modalities=(Modality(name="memory", channels=1, rate_hz=1),), window=Window(length_s=10, stride_s=5)
     )
     stream = Stream(np.arange(60.0), np.full((60, 1), 40, np.float32))
-    assert (windows_of(task, Recording({"memory": stream})).quality_BM == 1).all()
+    assert (windows_of_recording(task, Recording({"memory": stream})).quality_BM == 1).all()
 
 
 def test_a_missing_modality_has_quality_one():
-    windows = windows_of(toy_task(), Recording({"acc": motion(20, 50, 3)}))
+    windows = windows_of_recording(toy_task(), Recording({"acc": motion(20, 50, 3)}))
     assert (windows.quality_BM[:, 1] == 1).all()
 
 

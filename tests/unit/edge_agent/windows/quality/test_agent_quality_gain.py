@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from edge_agent.windows.quality.accelerometer import GRAVITY, Gravity
+from edge_agent.windows.quality.accelerometer import GRAVITY, AccelerometerGain
 from edge_agent.windows.quality.gyroscope import gains, partner
 from edge_agent.windows.quality.meter import REASONS, QualitySettings
-from edge_agent.windows.window_sets import judged_windows
+from edge_agent.windows.window_sets import scored_windows
 from models.data.streams.recording import Recording, Stream
 from protocol.tasks.task import Modality, Task
 from tests.support.agent_data import turning
@@ -18,7 +18,7 @@ IMU = Task(name="imu", labels=("a", "b"), modalities=(ACC, GYR))
 
 
 def gravity(x_BCT: np.ndarray, unit: str = "g", minimum: int = 4) -> np.ndarray:
-    judge = Gravity(unit, x_BCT.shape[1], minimum)
+    judge = AccelerometerGain(unit, x_BCT.shape[1], minimum)
     return judge.penalty(x_BCT.astype(np.float32), np.ones(x_BCT[:, 0].shape, bool), 0.15, 0.5)
 
 
@@ -61,7 +61,7 @@ def test_other_modalities_are_not_judged(unit, channels):
 
 
 def test_nothing_covered_says_nothing():
-    judge = Gravity("g", 3, 4)
+    judge = AccelerometerGain("g", 3, 4)
     x_BCT = 5 * np.ones((3, 3, 128), np.float32)
     assert (judge.penalty(x_BCT, np.zeros((3, 128), bool), 0.15, 0.5) == 0).all()
 
@@ -117,7 +117,7 @@ def test_a_gyroscope_is_compared_with_an_accelerometer_on_its_grid(modalities, b
 def found_gain(acc: np.ndarray, gyr: np.ndarray, task: Task = IMU) -> np.ndarray:
     t = np.arange(len(acc)) / 50
     streams = {"acc": Stream(t, acc.astype(np.float32)), "gyr": Stream(t, gyr.astype(np.float32))}
-    return np.concatenate([q.found_BMR[:, :, GAIN] for _, q in judged_windows(task, Recording(streams))])
+    return np.concatenate([q.found_BMR[:, :, GAIN] for _, q in scored_windows(task, Recording(streams))])
 
 
 def test_a_gyroscope_with_a_gain_that_has_changed_is_found_and_the_accelerometer_is_not_blamed():
@@ -148,7 +148,7 @@ def test_a_missing_accelerometer_leaves_the_gyroscope_unjudged():
     _, gyr = turning(60, 50)
     t = np.arange(len(gyr)) / 50
     recording = Recording({"gyr": Stream(t, 4 * gyr.astype(np.float32))})
-    assert not np.concatenate([q.found_BMR[..., GAIN] for _, q in judged_windows(IMU, recording)]).any()
+    assert not np.concatenate([q.found_BMR[..., GAIN] for _, q in scored_windows(IMU, recording)]).any()
 
 
 def test_thresholds_are_settings():
@@ -156,5 +156,5 @@ def test_thresholds_are_settings():
     t = np.arange(len(acc)) / 50
     streams = {"acc": Stream(t, 1.3 * acc.astype(np.float32)), "gyr": Stream(t, gyr.astype(np.float32))}
     loose = QualitySettings(gain_tolerance=0.5)
-    pairs = list(judged_windows(IMU, Recording(streams), loose))
+    pairs = list(scored_windows(IMU, Recording(streams), loose))
     assert not np.concatenate([q.found_BMR[:, 0, GAIN] for _, q in pairs]).any()

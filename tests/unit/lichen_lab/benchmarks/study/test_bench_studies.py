@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lichen_lab.benchmarks import cli, registry
-from lichen_lab.benchmarks.study.part import Part, Results
+from lichen_lab.benchmarks.study.part import Part, PartResults
 from lichen_lab.benchmarks.study.study import Study, Wish
 from tests.support import disentafl_study, mmfed3_study, qqr_study, tactfl_study
 
@@ -32,7 +32,7 @@ class Case:
     study: Study[Any, Any]
     part: Part[Any, Any]
 
-    def finished(self, seeds: tuple[int, ...] = SEEDS, *, quick: bool = False) -> Results[Any, Any]:
+    def finished(self, seeds: tuple[int, ...] = SEEDS, *, quick: bool = False) -> PartResults[Any, Any]:
         made_up = MADE_UP[self.study.name]
         done = {one.key(): made_up(one) for one in self.part.ones(seeds)}
         return self.part.results(done, seeds, quick=quick)
@@ -113,7 +113,7 @@ def test_bench_study_the_command_measures_what_it_was_asked(
     name = study.parts.names()[0]
     case = CASES[f"{study.name}-{name}"]
 
-    def results(_study: object, wish: Wish, _say: object) -> list[Results[Any, Any]]:
+    def results(_study: object, wish: Wish, _say: object) -> list[PartResults[Any, Any]]:
         asked.append(wish)
         return [case.finished()]
 

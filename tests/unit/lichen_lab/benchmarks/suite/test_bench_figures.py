@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from edge_agent.config.agent import AgentSettings, InferSettings
-from edge_agent.inference.onnx_models.observation import Seen
-from edge_agent.inference.serving.zygote_client import Zygote
-from edge_agent.windows.collector import Judged
-from lichen_lab.benchmarks.result import Row
+from edge_agent.inference.onnx_models.observation import BatchObservation
+from edge_agent.inference.serving.zygote_client import ZygoteClient
+from edge_agent.windows.collector import ScoredWindows
+from lichen_lab.benchmarks.result import ResultRow
 from lichen_lab.benchmarks.suite import device_cost as device
 from lichen_lab.benchmarks.suite import idle_traffic, observer, serving
 from lichen_lab.benchmarks.suite.serving import child
@@ -18,7 +18,7 @@ from protocol.bundle import BundleManifest
 from protocol.errors import Transient
 
 
-def by_metric(rows: list[Row]) -> dict[str, float]:
+def by_metric(rows: list[ResultRow]) -> dict[str, float]:
     return {row.metric: row.mean for row in rows}
 
 
@@ -94,7 +94,7 @@ def test_bench_serving_tells_what_the_agent_s_way_adds_to_a_bare_run() -> None:
     assert found["added to the model's part of the agent's way, %"] == pytest.approx(4)
     assert found["added to session.run, %"] == pytest.approx(30)
     assert found["to the line in the file, ms"] == pytest.approx(2)
-    assert not serving.BENCH.goals[0].met(Row("d", "m", "s", "added to session.run, %", 30))
+    assert not serving.BENCH.goals[0].met(ResultRow("d", "m", "s", "added to session.run, %", 30))
 
 
 def test_bench_serving_compares_the_first_looks_at_the_memory_with_the_last() -> None:
@@ -108,12 +108,12 @@ def test_bench_serving_compares_the_first_looks_at_the_memory_with_the_last() ->
 class _Answering:
     """Takes a window, and says at once what was seen of it."""
 
-    def __init__(self, seen: Seen) -> None:
-        self.taken: list[Judged] = []
+    def __init__(self, seen: BatchObservation) -> None:
+        self.taken: list[ScoredWindows] = []
         self.watch: Any = None
         self._seen = seen
 
-    def offer(self, judged: Judged) -> None:
+    def offer(self, judged: ScoredWindows) -> None:
         self.taken.append(judged)
         self.watch(self._seen)
 
@@ -127,8 +127,8 @@ async def test_bench_serving_asks_for_one_window_and_takes_no_failure_for_an_ans
         task=task.name, method="qqr", version=1, round=1, base="1" * 64, labels=task.labels,
         modalities=task.modalities, inputs=("gyroscope", "present"), outputs=("probabilities",),
     )  # fmt: skip
-    stand = child.Stand(task, Zygote(), InferSettings(output=tmp_path / "predictions.jsonl"))
-    seen = Seen("0" * 64, manifest, 1, 0.25, error)
+    stand = child.Stand(task, ZygoteClient(), InferSettings(output=tmp_path / "predictions.jsonl"))
+    seen = BatchObservation("0" * 64, manifest, 1, 0.25, error)
     stand.inference = answering = _Answering(seen)  # type: ignore[assignment]
     answering.watch = stand.observe
     if error:

@@ -8,7 +8,7 @@ from lichen_lab.benchmarks.suite import quality_indicator
 from lichen_lab.benchmarks.support import quality_streams as streams
 from lichen_lab.benchmarks.support import quality_truth as truth
 from lichen_lab.simulation.data.access import locations
-from lichen_lab.simulation.data.sensor_faults import Fault, Recording, inject
+from lichen_lab.simulation.data.sensor_faults import Recording, SensorFault, inject
 from lichen_lab.simulation.data.sets import uci_har
 from protocol.errors import Misconfigured
 from tests.support.agent_data import turning
@@ -18,16 +18,16 @@ def recorded(seconds: float = 160.0, seed: int = 0) -> Recording:
     return streams.joined([np.concatenate(turning(seconds, 50, seed), axis=1).astype(np.float32)])
 
 
-def counted(fault: Fault) -> dict[str, truth.Count]:
+def counted(fault: SensorFault) -> dict[str, truth.TruthCount]:
     clean = recorded()
-    counts = {name: truth.Count() for name in streams.NAMES}
-    before = truth.clean(streams.TASK, clean, {name: truth.Count() for name in streams.NAMES})
+    counts = {name: truth.TruthCount() for name in streams.NAMES}
+    before = truth.clean(streams.TASK, clean, {name: truth.TruthCount() for name in streams.NAMES})
     truth.with_faults(streams.TASK, before, inject(clean, [fault], 0), [fault], counts)
     return counts
 
 
 def test_a_count_says_recall_precision_and_false_alarms() -> None:
-    count = truth.Count()
+    count = truth.TruthCount()
     hurt_B, sound_B = np.array([1, 1, 1, 1, 0, 0, 0, 0, 0], bool), np.array([0] * 4 + [1] * 4 + [0], bool)
     found_B = np.array([1, 1, 1, 0, 1, 0, 0, 0, 1], bool)
     reason_BR = np.zeros((9, 6), bool)
@@ -39,12 +39,12 @@ def test_a_count_says_recall_precision_and_false_alarms() -> None:
 
 
 def test_nothing_hurt_and_nothing_found_have_no_rates() -> None:
-    count = truth.Count()
+    count = truth.TruthCount()
     assert (count.recall, count.precision, count.false_alarms, count.f1) == (None, None, None, 0)
 
 
 def test_edges_of_a_fault_are_neither_hurt_nor_sound() -> None:
-    counts = counted(Fault("stuck", "gyroscope", 64.0, 89.6))
+    counts = counted(SensorFault("stuck", "gyroscope", 64.0, 89.6))
     # 20 strides of 1.28 s: 19 windows lie within, 2 half in it; 2 x 2 others touch it.
     assert counts["gyroscope"].hurt == 21
     assert counts["gyroscope"].hurt + counts["gyroscope"].sound == len(range(124))
@@ -54,26 +54,26 @@ def test_edges_of_a_fault_are_neither_hurt_nor_sound() -> None:
 
 
 def test_of_a_drift_the_second_half_counts() -> None:
-    whole = counted(Fault("stuck", "accelerometer", 64.0, 140.8))["accelerometer"].hurt
-    drift = counted(Fault("gain", "accelerometer", 64.0, 140.8, amount=0.5))["accelerometer"]
+    whole = counted(SensorFault("stuck", "accelerometer", 64.0, 140.8))["accelerometer"].hurt
+    drift = counted(SensorFault("gain", "accelerometer", 64.0, 140.8, amount=0.5))["accelerometer"]
     assert drift.hurt == pytest.approx(whole / 2, abs=2)
     assert drift.recall == pytest.approx(100)
     assert drift.hurt + drift.sound < 100, "the first half is neither"
 
 
 def test_windows_that_clipping_did_not_touch_are_sound() -> None:
-    counts = counted(Fault("clip", "accelerometer", 64.0, 89.6, amount=5.0))["accelerometer"]
+    counts = counted(SensorFault("clip", "accelerometer", 64.0, 89.6, amount=5.0))["accelerometer"]
     assert (counts.hurt, counts.sound) == (0, 124)
 
 
 def test_a_modality_that_is_masked_for_its_gaps_is_found() -> None:
-    counts = counted(Fault("outage", "accelerometer", 64.0, 89.6))["accelerometer"]
+    counts = counted(SensorFault("outage", "accelerometer", 64.0, 89.6))["accelerometer"]
     assert counts.hurt_found == counts.hurt == 21
 
 
 def test_joined_pieces_make_no_gaps() -> None:
     pieces = [np.concatenate(turning(20, 50, seed), axis=1).astype(np.float32) for seed in range(4)]
-    counts = {name: truth.Count() for name in streams.NAMES}
+    counts = {name: truth.TruthCount() for name in streams.NAMES}
     truth.clean(streams.TASK, streams.joined([*pieces, pieces[0][:100]]), counts)
     for count in counts.values():
         assert count.sound == 4 * (1000 // 64 - 1)
@@ -132,7 +132,7 @@ def test_real_windows_of_uci_har_are_joined_into_people() -> None:
         pytest.skip(f"SKIPPED: {error}")
     people = streams.uci_har_people(uci_har.load("test"))
     assert len(people) == len(uci_har.TEST_PEOPLE)
-    counts = {name: truth.Count() for name in streams.NAMES}
+    counts = {name: truth.TruthCount() for name in streams.NAMES}
     for one in people:
         truth.clean(streams.TASK, one, counts)
     # Every official window is cut again, and no other.

@@ -11,10 +11,10 @@ import psutil
 import pytest
 from paho.mqtt import client as paho
 
-from edge_agent.windows.window_sets import windows_of
+from edge_agent.windows.window_sets import windows_of_recording
 from lichen_lab.benchmarks.suite import wire_bytes
 from lichen_lab.benchmarks.suite.coordinator import fold_memory
-from lichen_lab.benchmarks.suite.spar import ALONE, PROTOTYPES, Outcome, dealt, rows_of
+from lichen_lab.benchmarks.suite.spar import ALONE, PROTOTYPES, SparOutcome, dealt, rows_of
 from lichen_lab.benchmarks.support import fold_child as _fold_child
 from lichen_lab.benchmarks.support import timed_worker
 from lichen_lab.benchmarks.support.fleet import Fleet, cpu_seconds, noise_recording
@@ -76,7 +76,7 @@ def test_bench_a_large_update_counts_its_pointer_and_every_chunk_header() -> Non
 def test_bench_noise_windows_and_recordings_fit_their_task(tmp_path: Path) -> None:
     task = demo_task()
     window_set.check(noise_windows(task, 9), task)
-    cut = windows_of(task, read(noise_recording(tmp_path / "r.npz", task, 70)))
+    cut = windows_of_recording(task, read(noise_recording(tmp_path / "r.npz", task, 70)))
     assert 70 <= len(cut) <= 75
     assert cut.present_BM.all()
     assert 0.85 < (cut.y_B >= 0).mean() < 1
@@ -158,7 +158,7 @@ def test_bench_fleet_waits_no_longer_than_said() -> None:
 def test_bench_margins_are_paired_by_seed() -> None:
     reached = {PROTOTYPES: (0.70, 0.50), ALONE: (0.60, 0.30)}
     outcomes = [
-        Outcome("p", seed, variant, "all", accuracy, 1.0)
+        SparOutcome("p", seed, variant, "all", accuracy, 1.0)
         for variant, values in reached.items()
         for seed, accuracy in enumerate(values)
     ]

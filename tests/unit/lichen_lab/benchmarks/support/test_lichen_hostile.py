@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from coordinator.aggregation.fold import fold_journal, limits_for, measured
+from coordinator.aggregation.fold import fold_journal, limits_for, update_norms
 from coordinator.aggregation.outlier_screen import screen
 from coordinator.ingest.header_checks import check_header
-from coordinator.round_machine.batch import Offered
-from coordinator.storage.database import Store
+from coordinator.round_machine.batch import ReceivedUpdate
+from coordinator.storage.database import Database
 from coordinator.storage.update_journal import Journal
 from lichen_lab.benchmarks.suite.coordinator.hostile_device import BELOW_THE_SCREEN
 from lichen_lab.benchmarks.support.hostile_updates import (
@@ -85,11 +85,11 @@ def test_counts_that_are_only_huge_are_taken_and_buy_no_influence(honest):
 
 def test_a_sign_flip_passes_every_check_and_only_the_screen_sees_it(honest):
     far, near = received(flipped(100.0)(honest, 1)), received(flipped(BELOW_THE_SCREEN)(honest, 1))
-    usual = measured(received(honest))
+    usual = update_norms(received(honest))
     fleet = {"a": usual, "b": usual, "c": usual, "d": usual}
     factor = Robust().outlier_factor
-    assert set(screen({**fleet, "d4": measured(far)}, {}, factor).lost) == {"d4"}
-    assert not screen({**fleet, "d4": measured(near)}, {}, factor).lost
+    assert set(screen({**fleet, "d4": update_norms(far)}, {}, factor).lost) == {"d4"}
+    assert not screen({**fleet, "d4": update_norms(near)}, {}, factor).lost
 
 
 @pytest.mark.parametrize("attack", ["NaN", "sign flip x 100", "garbage bytes", "all in turn"])
@@ -116,10 +116,10 @@ def test_a_robust_fold_of_the_journal_spills_beside_the_frames_and_leaves_nothin
         device = VirtualDevice(f"d{n}", Fixed(window_set.select(windows(), np.arange(12) != n)), n)
         frame = device.update(ClientContext(TASK, f"d{n}", 1, n), make_client(), STATE, "0" * 64)[0]
         frame = flipped(BELOW_THE_SCREEN)(frame, 1) if n == 4 else frame
-        with Store(tmp_path / "c.sqlite3") as store:
+        with Database(tmp_path / "c.sqlite3") as store:
             journal, head = Journal(store, tmp_path / "updates"), open_frame(frame, UpdateHeader)[0]
             journal.write(1, digest(frame), frame)
-            journal.record(Offered(head, digest(frame), len(frame)), 1.0)
+            journal.record(ReceivedUpdate(head, digest(frame), len(frame)), 1.0)
             entries = journal.entries(1, [f"d{i}" for i in range(5)])
     before = sorted(path.name for path in (tmp_path / "updates/1").iterdir())
     limits = limits_for(STATE, 1 << 20)

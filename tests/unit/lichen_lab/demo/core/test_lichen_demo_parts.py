@@ -14,13 +14,13 @@ from coordinator.config.coordinator import load_settings
 from edge_agent.config import agent as agent_config
 from lichen_lab.demo.core import chaos, prepare, scenario
 from lichen_lab.demo.core import observer as observing
-from lichen_lab.demo.core.results import ObserverStory, Prediction
+from lichen_lab.demo.core.results import ObservedPrediction, ObserverStory
 from lichen_lab.demo.core.scenario import Layout, Options
 from lichen_lab.demo.core.screen import Screen, headline, round_line
 from lichen_lab.demo.core.side_jobs import lines
 from lichen_lab.demo.plans.qqr import simulated_seeds
 from lichen_lab.demo.plans.qqr.prepare import prepare as prepare_qqr
-from lichen_lab.demo.plans.qqr.simulated_seeds import ALONE, FEDERATED, Line, summarise
+from lichen_lab.demo.plans.qqr.simulated_seeds import ALONE, FEDERATED, SeedLine, summarise
 from lichen_lab.simulation.data import spar_fleet
 from lichen_lab.simulation.data.sets import spar
 from lichen_lab.simulation.processes import environment
@@ -103,11 +103,11 @@ def test_an_earlier_demo_is_only_cleared_by_one_that_can_run(
 
 def test_margins_are_paired_by_seed() -> None:
     lines = [
-        Line(1, FEDERATED, 0.80, 1.0),
-        Line(2, FEDERATED, 0.60, 1.0),
-        Line(1, ALONE, 0.50, 1.0),
-        Line(2, ALONE, 0.30, 1.0),
-        Line(3, ALONE, 0.99, 1.0),
+        SeedLine(1, FEDERATED, 0.80, 1.0),
+        SeedLine(2, FEDERATED, 0.60, 1.0),
+        SeedLine(1, ALONE, 0.50, 1.0),
+        SeedLine(2, ALONE, 0.30, 1.0),
+        SeedLine(3, ALONE, 0.99, 1.0),
     ]
     rows = {row.variant: row for row in summarise(lines)}
     assert rows[ALONE].margin == pytest.approx(0.30)
@@ -118,9 +118,9 @@ def test_margins_are_paired_by_seed() -> None:
 
 def test_a_half_written_line_waits(tmp_path: Path) -> None:
     file = tmp_path / "study.jsonl"
-    whole = json.dumps(vars(Line(1, FEDERATED, 0.5, 1.0)))
+    whole = json.dumps(vars(SeedLine(1, FEDERATED, 0.5, 1.0)))
     file.write_text(f"{whole}\n{whole[:20]}")
-    assert simulated_seeds.read(file) == [Line(1, FEDERATED, 0.5, 1.0)]
+    assert simulated_seeds.read(file) == [SeedLine(1, FEDERATED, 0.5, 1.0)]
     assert simulated_seeds.read(tmp_path / "none.jsonl") == []
 
 
@@ -144,7 +144,7 @@ def test_predictions_are_read_and_judged_inside_and_outside_the_fault(tmp_path: 
 
 def test_nothing_known_is_no_accuracy() -> None:
     told = ObserverStory("o", 7, "python", torch_free=True, how="")
-    told.predictions = [Prediction(1.0, "PEN", None, 0.5, {})]
+    told.predictions = [ObservedPrediction(1.0, "PEN", None, 0.5, {})]
     assert told.accuracy() is None
 
 

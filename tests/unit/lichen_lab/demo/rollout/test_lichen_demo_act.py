@@ -10,7 +10,7 @@ import pytest
 from lichen_lab.demo.core import scenario
 from lichen_lab.demo.rollout import devices
 from lichen_lab.demo.rollout import steps as module
-from lichen_lab.demo.rollout.results import Move, Release, RolloutStory, Watcher
+from lichen_lab.demo.rollout.results import DemoRelease, Move, RolloutStory, Watcher
 from lichen_lab.demo.rollout.steps import Act
 from protocol.errors import Transient
 
@@ -66,8 +66,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
 asked_for: list[dict[str, Any]] = []
 
 
-def release() -> Release:
-    return Release(5, "shuffled", "lichen rollout create", 10.0)
+def release() -> DemoRelease:
+    return DemoRelease(5, "shuffled", "lichen rollout create", 10.0)
 
 
 async def test_a_rollout_is_followed_to_its_end(act: Act, asked: list[tuple[str, ...]]) -> None:

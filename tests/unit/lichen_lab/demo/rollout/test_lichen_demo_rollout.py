@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 
 from coordinator.cli import rollout as command
-from coordinator.cli.rollout_view import Here, told
+from coordinator.cli.rollout_view import OpenedState, told
 from coordinator.config.coordinator import load_settings
-from coordinator.rollout.model import Abort, Course, Create, Piece
+from coordinator.rollout.model import Abort, Create, ReleaseBundle, RolloutState
 from coordinator.rollout.model import Release as ReleaseOf
 from coordinator.rollout.plan import Plan
 from coordinator.rollout.table import apply
@@ -32,7 +32,7 @@ from lichen_lab.demo.rollout.checks import checks, contained
 from lichen_lab.demo.rollout.monitor import Recorder, said, turn
 from lichen_lab.demo.rollout.results import Move, RolloutStory, Said, share_right
 from lichen_lab.demo.rollout.screen import board
-from lichen_lab.demo.rollout.status import Standing, create_words, standing
+from lichen_lab.demo.rollout.status import DemoRolloutStatus, create_words, standing
 from lichen_lab.demo.rollout.steps import in_words
 from lichen_lab.simulation.data import spar_fleet as plan
 from lichen_lab.simulation.data.sets import spar
@@ -249,14 +249,14 @@ def test_a_command_has_the_words_that_a_person_types(tmp_path: Path) -> None:
 
 
 def test_how_a_rollout_stands_is_read_from_what_the_command_says() -> None:
-    course = Course(newest=None)
+    course = RolloutState(newest=None)
 
-    def now() -> Standing:
-        return standing(told(course, [], Here(), mode="manual", running=True, now=100.0))
+    def now() -> DemoRolloutStatus:
+        return standing(told(course, [], OpenedState(), mode="manual", running=True, now=100.0))
 
     assert not now().over
     ref = BlobRef(digest="a" * 64, size=1)
-    release = ReleaseOf(version=5, pieces=(Piece(version=5, bundle=ref),))
+    release = ReleaseOf(version=5, pieces=(ReleaseBundle(version=5, bundle=ref),))
     course, _ = apply(course, Create(release=release, plan=Plan(canary="label:site=lab")), 100.0)
     assert (now().phase, now().over) == ("open", False)
     assert "version 5" in now().words

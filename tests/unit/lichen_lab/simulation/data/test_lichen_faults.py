@@ -87,7 +87,7 @@ def test_a_plan_that_cannot_be_is_refused_in_words(plan: sensor_faults.FaultPlan
 
 def _one_kind(
     kind: sensor_faults.FaultKind, amount: float
-) -> tuple[sensor_faults.Recording, list[sensor_faults.Fault], np.ndarray]:
+) -> tuple[sensor_faults.Recording, list[sensor_faults.SensorFault], np.ndarray]:
     recorded = _recording(512.0)
     planned = sensor_faults.plan_kind(recorded, kind, "a", amount, 1, from_s=51.2)
     inside = np.zeros(len(recorded["a/t"]), bool)

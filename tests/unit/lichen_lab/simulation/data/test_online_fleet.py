@@ -7,7 +7,7 @@ from lichen_lab.simulation.data.online_fleet import (
     PAPER,
     PAPER_QUALITY,
     PAPER_QUANTITY,
-    Setting,
+    OnlineSetting,
     online_fleet,
 )
 from models.contract import WindowSet
@@ -31,7 +31,7 @@ def windows(count: int = 600) -> WindowSet:
     )
 
 
-SMALL = Setting(devices=3, pool=200, size=50, step=10)
+SMALL = OnlineSetting(devices=3, pool=200, size=50, step=10)
 FAULTY = replace(SMALL, missing_share=0.8, affected_rounds=0.5, noisy_rounds=0.5, snr_db=0.0)
 
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from lichen_lab.simulation.cli import Dataset, app
 from lichen_lab.simulation.data import dataset_tasks
 from lichen_lab.simulation.data.access import locations
-from lichen_lab.simulation.data.access.split import Split
+from lichen_lab.simulation.data.access.split import DataSplit
 from lichen_lab.simulation.data.online_fleet import PAPER
 from lichen_lab.simulation.training.inputs import options_of
 from lichen_lab.simulation.training.simulated_table import show
@@ -45,10 +45,10 @@ count = 2
 """
 
 
-def split(part: str, seed: int) -> Split:
+def split(part: str, seed: int) -> DataSplit:
     del seed
     count = 300 if part == "train" else 90
-    return Split(windows(count, 1 if part == "train" else 50), np.zeros(count, np.int64))
+    return DataSplit(windows(count, 1 if part == "train" else 50), np.zeros(count, np.int64))
 
 
 def small_task(*, rounds: int = 2, seed: int = 0, config: Any = None, codec: str = "int8") -> Task:
@@ -60,7 +60,7 @@ def small_task(*, rounds: int = 2, seed: int = 0, config: Any = None, codec: str
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> None:
     setting = replace(PAPER, devices=3, pool=60, size=40, step=10)
-    small = dataset_tasks.Study("made", split, small_task, setting)
+    small = dataset_tasks.DatasetStudy("made", split, small_task, setting)
     monkeypatch.setattr(dataset_tasks, "STUDIES", {"uci-har": small})
 
 

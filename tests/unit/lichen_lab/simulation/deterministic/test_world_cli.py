@@ -35,8 +35,8 @@ def test_world_cli_sums_up_for_programs_and_shows_progress(capsys, monkeypatch) 
 
 
 def test_world_cli_a_broken_promise_is_status_70_and_says_how_to_see_it_again(capsys, monkeypatch) -> None:
-    def broken(seed: int) -> world.Outcome:
-        return world.Outcome(
+    def broken(seed: int) -> world.WorldOutcome:
+        return world.WorldOutcome(
             seed, world.draw(seed), "at 1.0 s, step 9: it was forgotten", trace=["one", "two"]
         )
 

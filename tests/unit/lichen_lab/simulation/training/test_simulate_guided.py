@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 from coordinator.aggregation.fold import fold_screened, limits_for, screen_round
 from coordinator.aggregation.round_fold import finish_seed
-from coordinator.storage.update_journal import Entry
+from coordinator.storage.update_journal import AcceptedUpdate
 from lichen_lab.simulation.cli import app
 from lichen_lab.simulation.data import dataset_tasks
-from lichen_lab.simulation.data.access.split import Split
+from lichen_lab.simulation.data.access.split import DataSplit
 from lichen_lab.simulation.data.online_fleet import PAPER
 from lichen_lab.simulation.data.streams import Fixed, Unlabelled
 from lichen_lab.simulation.training.device import Site, VirtualDevice
@@ -115,11 +115,11 @@ def test_a_round_is_the_coordinators_own_from_the_journal(tmp_path: Path) -> Non
     entries = []
     for name in reversed(NAMES):
         (tmp_path / name).write_bytes(frames[name])
-        entries.append(Entry(name, digest(frames[name]), tmp_path / name))
+        entries.append(AcceptedUpdate(name, digest(frames[name]), tmp_path / name))
     its = its.model_copy(update={"rounds": its.rounds.model_copy(update={"count": 1})})
     screen_round(its, entries, limits, {})
     at = [update_views.FrameAt(entry.device, entry.digest, str(entry.path)) for entry in entries]
-    seen, refused = update_views.look(trainer, its, KNOWN, first, at, limits)
+    seen, refused = update_views.view_updates(trainer, its, KNOWN, first, at, limits)
     assert not refused
     server = method("tactfl").server()
     weighing = server.weigh(its, seen)
@@ -279,9 +279,9 @@ def test_the_table_to_judge_on_is_read_as_the_tasks_labelled_one(tmp_path: Path)
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> None:
-    def split(part: str, _seed: int) -> Split:
+    def split(part: str, _seed: int) -> DataSplit:
         count = 300 if part == "train" else 90
-        return Split(windows(count, 1 if part == "train" else 50), np.zeros(count, np.int64))
+        return DataSplit(windows(count, 1 if part == "train" else 50), np.zeros(count, np.int64))
 
     def its(*, rounds: int = 1, seed: int = 0, config: Any = None, codec: str = "int8") -> Task:
         del codec
@@ -290,7 +290,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> None:
 
     setting = replace(PAPER, devices=3, pool=60, size=40, step=10)
     monkeypatch.setattr(
-        dataset_tasks, "STUDIES", {"uci-har": dataset_tasks.Study("made", split, its, setting)}
+        dataset_tasks, "STUDIES", {"uci-har": dataset_tasks.DatasetStudy("made", split, its, setting)}
     )
 
 

@@ -151,7 +151,7 @@ def test_simulate_a_device_without_a_modality_sends_no_encoder_of_it() -> None:
 
 
 def test_simulate_a_nan_or_idle_device_is_named_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = simulated_device.pack_update
+    real = simulated_device.encode_update
 
     def poisoned(*given: Any, **more: Any) -> object:
         (device, _), result = given[2], given[4]

@@ -13,11 +13,11 @@ import psutil
 import pytest
 import torch
 
-from lichen_lab.simulation.data.streams import Evolving, Fixed, Stream
+from lichen_lab.simulation.data.streams import Evolving, Fixed, RoundStream
 from lichen_lab.simulation.training import workers as simulated_workers
 from lichen_lab.simulation.training.device import Delivery, VirtualDevice
 from lichen_lab.simulation.training.runner import History, simulate
-from lichen_lab.simulation.training.workers import Here, serve
+from lichen_lab.simulation.training.workers import LocalWorker, serve
 from models.contract import Blobs, WindowSet
 from models.data import window_set
 from protocol.errors import Misconfigured, Transient
@@ -53,8 +53,8 @@ def words(process: psutil.Process) -> str:
         return "resource_tracker"
 
 
-def fleet() -> dict[str, WindowSet | Stream]:
-    streams: dict[str, WindowSet | Stream] = {
+def fleet() -> dict[str, WindowSet | RoundStream]:
+    streams: dict[str, WindowSet | RoundStream] = {
         f"d{i}": Evolving(windows(80, i), i, 40, 10, 0.5, 0.5, 0.5, 0.0) for i in range(4)
     }
     # idle in most rounds: what it keeps (error carry) must outlive them
@@ -98,7 +98,7 @@ def test_simulate_a_stream_is_asked_once_a_round() -> None:
 
 @pytest.mark.parametrize(("how", "said"), [("killed", "SIGKILL"), ("exits", "status 7")])
 def test_simulate_a_worker_that_ends_is_an_error_in_words(how: str, said: str) -> None:
-    some: dict[str, WindowSet | Stream] = {
+    some: dict[str, WindowSet | RoundStream] = {
         "d0": windows(20, 0),
         "d1": Breaking(windows(20, 1), 2, how),
         "d2": windows(20, 2),
@@ -113,7 +113,7 @@ def test_simulate_a_worker_that_ends_is_an_error_in_words(how: str, said: str) -
     [("misconfigured", Misconfigured, "key 'x' of file y"), ("torn", RuntimeError, "the reel is torn")],
 )
 def test_simulate_what_goes_wrong_in_a_worker_is_said_here(how: str, kind: type, said: str) -> None:
-    some: dict[str, WindowSet | Stream] = {"d0": windows(20, 0), "d1": Breaking(windows(20, 1), 1, how)}
+    some: dict[str, WindowSet | RoundStream] = {"d0": windows(20, 0), "d1": Breaking(windows(20, 1), 1, how)}
     with pytest.raises(kind, match=said):
         simulate(task(), some, None, 3, rounds=2, workers=2)
     assert children() == []
@@ -223,7 +223,7 @@ def test_simulate_a_worker_lets_those_work_that_take_part() -> None:
 
 
 def test_simulate_in_one_process_too() -> None:
-    crew = Here(Answers(), [VirtualDevice(name, Fixed(windows(3, 0))) for name in "abc"])  # type: ignore[arg-type]
+    crew = LocalWorker(Answers(), [VirtualDevice(name, Fixed(windows(3, 0))) for name in "abc"])  # type: ignore[arg-type]
     for chosen, wanted in ((("c", "a"), ["a", "c"]), (None, ["a", "b", "c"])):
         crew.start({}, 1, chosen)
         assert [one.device for one in crew.finish()] == wanted

@@ -5,7 +5,7 @@ import pytest
 from pydantic import ValidationError
 
 from edge_agent.windows.store import grid_digest
-from edge_agent.windows.window_sets import windows_of
+from edge_agent.windows.window_sets import windows_of_recording
 from models.data.labels.rules import Labels
 from models.data.streams.batches import LabelBatch
 from models.data.streams.recording import Recording
@@ -58,9 +58,9 @@ def test_windows_longer_than_the_activities_have_labels_by_majority():
     task, recording = toy_task(), toy_recording(60)
     t = np.arange(0, 60, 2.0)
     changing = Recording(recording.streams, t, (np.arange(len(t)) % 3).astype(np.int64))
-    assert set(windows_of(task, changing).y_B) == {-1}
+    assert set(windows_of_recording(task, changing).y_B) == {-1}
     chosen = task.window.model_copy(update={"label_rule": "majority"})
-    assert set(windows_of(task.model_copy(update={"window": chosen}), changing).y_B) >= {0, 1, 2}
+    assert set(windows_of_recording(task.model_copy(update={"window": chosen}), changing).y_B) >= {0, 1, 2}
 
 
 def test_a_rule_of_its_own_has_a_store_of_its_own():

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_agent.windows.window_sets import windows_of
+from edge_agent.windows.window_sets import windows_of_recording
 from models.contract import WindowSet
 from models.data import labelled_windows as labelled
 from models.data import window_set
@@ -115,7 +115,7 @@ def test_contexts_are_not_kept_and_windows_are_those_of_a_device(tmp_path: Path)
     longer = task.model_copy(update={"window": task.window.model_copy(update={"context_s": 9.0})})
     write_npz(tmp_path / "own.npz", toy_recording())
     assert labelled.load(longer, tmp_path).context is None
-    on_device = windows_of(task, toy_recording())
+    on_device = windows_of_recording(task, toy_recording())
     made = labelled.load(task, tmp_path)
     own = window_set.select(on_device, on_device.y_B >= 0)
     assert np.array_equal(own.x["acc"], made.x["acc"])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from edge_agent.windows.window_sets import windows_of
+from edge_agent.windows.window_sets import windows_of_recording
 from models.contract import Context, WindowSet
 from models.data.streams import windows as module
 from models.data.streams.batches import SampleBatch
@@ -36,7 +36,7 @@ def ramp(seconds: float, rate: float) -> Stream:
 
 
 def test_a_context_is_the_stream_up_to_the_windows_end():
-    windows = windows_of(TASK, Recording({"acc": ramp(20, 100)}))
+    windows = windows_of_recording(TASK, Recording({"acc": ramp(20, 100)}))
     context = context_of(windows)
     assert context.x["acc"].shape[1:] == (3, 256)
     for b in range(2, 13):
@@ -49,7 +49,7 @@ def test_a_context_is_the_stream_up_to_the_windows_end():
 
 
 def test_it_grows_from_the_first_window_to_its_whole_length():
-    context = context_of(windows_of(TASK, toy_recording(20)))
+    context = context_of(windows_of_recording(TASK, toy_recording(20)))
     assert context.points_BM[:5].tolist() == [[128, 64], [192, 96], [256, 128], [256, 128], [256, 128]]
     assert not context.x["acc"][0, :, :128].any(), "nothing was recorded yet"
 
@@ -57,9 +57,9 @@ def test_it_grows_from_the_first_window_to_its_whole_length():
 def test_it_ends_at_a_gap_and_a_short_gap_is_none():
     acc, gyr = motion(20, 50, 3), motion(20, 25, 2)
     recording = Recording({"acc": without(acc, (5.0, 5.5)), "gyr": without(gyr, (5.0, 5.1))})
-    windows = windows_of(TASK, recording)
+    windows = windows_of_recording(TASK, recording)
     context, b = context_of(windows), 5  # 6.4 s to 8.96 s; the context would begin at 3.84 s
-    whole = context_of(windows_of(TASK, Recording({"acc": acc, "gyr": gyr})))
+    whole = context_of(windows_of_recording(TASK, Recording({"acc": acc, "gyr": gyr})))
     known = round((6.4 - 5.5) * 50)
     assert context.points_BM[b].tolist() == [128 + known, 128], "a gap of two samples is bridged"
     assert not context.x["acc"][b, :, : 128 - known].any(), "what is beyond the gap is left out"
@@ -70,7 +70,7 @@ def test_it_ends_at_a_gap_and_a_short_gap_is_none():
 
 def test_a_modality_that_is_missing_from_a_window_has_no_context_there():
     recording = Recording({"acc": motion(20, 50, 3), "gyr": without(motion(20, 25, 2), (7.0, 12.0))})
-    windows = windows_of(TASK, recording)
+    windows = windows_of_recording(TASK, recording)
     context = context_of(windows)
     gone = ~windows.present_BM[:, 1]
     assert 2 <= gone.sum() < len(windows)
@@ -92,9 +92,9 @@ def test_a_clock_set_back_forgets_what_was_before():
 
 
 def test_windows_of_a_task_that_keeps_them_alone_have_none():
-    assert windows_of(PLAIN, toy_recording(10)).context is None
+    assert windows_of_recording(PLAIN, toy_recording(10)).context is None
     only = toy_task(window=Window(length_s=2.56, stride_s=1.28, context_s=2.56))
-    windows = windows_of(only, toy_recording(10))
+    windows = windows_of_recording(only, toy_recording(10))
     np.testing.assert_array_equal(context_of(windows).x["acc"], windows.x["acc"])
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from models.knowledge_graph.data import files
-from models.knowledge_graph.data.files import Bounds, Features, Masks
+from models.knowledge_graph.data.files import Bounds, FeatureTable, Masks
 from models.tensors import write_npz
 from protocol.errors import Misconfigured
 from tests.support.graph_cases import HOUSE, named
@@ -139,7 +139,7 @@ def test_features_in_another_form_are_refused_by_key(path, arrays, words):
 
 
 def test_features_beyond_the_bounds_are_not_read(path):
-    files.write_features(path, Features(("a", "b", "c"), np.zeros((3, 4), np.float32)))
+    files.write_features(path, FeatureTable(("a", "b", "c"), np.zeros((3, 4), np.float32)))
     for bounds, words in (
         (Bounds(entities=2), "key 'entity'"),
         (Bounds(width=3), "key 'values'"),

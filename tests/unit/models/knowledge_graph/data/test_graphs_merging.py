@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from models.knowledge_graph.data import files, loading
-from models.knowledge_graph.data.files import Features, Masks
-from models.knowledge_graph.data.merging import Counts, Room, codes, empty, merge
+from models.knowledge_graph.data.files import FeatureTable, Masks
+from models.knowledge_graph.data.merging import MergeCounts, MergeRoom, codes, empty, merge
 from protocol.errors import Misconfigured, Reason, Refused
 from tests.support.graph_cases import HOUSE, house, named, random_graph
 
@@ -20,7 +20,7 @@ def test_new_names_come_behind_the_known_ones_and_rows_are_kept():
     assert after.triples_N3.tolist() == [*before.triples_N3.tolist(), [5, 0, 6], [4, 4, 1]]
     assert after.features["text"].tolist() == [*before.features["text"].tolist(), [0, 0], [0, 0]]
     assert after.present_EM[:, 0].tolist() == [*before.present_EM[:, 0].tolist(), False, False]
-    assert counts == Counts(entities=2, relations=1, triples=2)
+    assert counts == MergeCounts(entities=2, relations=1, triples=2)
     assert len(before) == len(HOUSE)
 
 
@@ -28,26 +28,26 @@ def test_what_is_known_is_a_duplicate_and_changes_nothing():
     graph = house()
     again, counts = merge(graph, HOUSE)
     assert again is graph
-    assert counts == Counts(duplicates=len(HOUSE))
-    assert merge(graph, [("Zoe\u0308", "looks_after", " boiler")])[1] == Counts(duplicates=1)
+    assert counts == MergeCounts(duplicates=len(HOUSE))
+    assert merge(graph, [("Zoe\u0308", "looks_after", " boiler")])[1] == MergeCounts(duplicates=1)
     new = ("pump", "cools", "cellar")
-    assert merge(graph, [new, new])[1] == Counts(relations=1, triples=1, duplicates=1)
+    assert merge(graph, [new, new])[1] == MergeCounts(relations=1, triples=1, duplicates=1)
 
 
 def test_a_name_that_cannot_be_one_costs_its_fact_alone():
     graph, counts = merge(empty(), [("a", "r", "b\x00"), ("", "r", "b"), ("a", "r", "c")])
     assert graph.entities == ("a", "c")
-    assert counts == Counts(entities=2, relations=1, triples=1, unnamed=2)
+    assert counts == MergeCounts(entities=2, relations=1, triples=1, unnamed=2)
 
 
 @pytest.mark.parametrize(
     ("room", "entities", "kept"),
     [
-        (Room(triples=2), ("a", "b", "c"), [[0, 0, 1], [1, 0, 2]]),
-        (Room(entities=3), ("a", "b", "c"), [[0, 0, 1], [1, 0, 2], [2, 1, 0]]),
-        (Room(entities=2), ("a", "b"), [[0, 0, 1]]),
-        (Room(relations=1), ("a", "b", "c", "d", "e"), [[0, 0, 1], [1, 0, 2], [3, 0, 4]]),
-        (Room(entities=1), (), []),
+        (MergeRoom(triples=2), ("a", "b", "c"), [[0, 0, 1], [1, 0, 2]]),
+        (MergeRoom(entities=3), ("a", "b", "c"), [[0, 0, 1], [1, 0, 2], [2, 1, 0]]),
+        (MergeRoom(entities=2), ("a", "b"), [[0, 0, 1]]),
+        (MergeRoom(relations=1), ("a", "b", "c", "d", "e"), [[0, 0, 1], [1, 0, 2], [3, 0, 4]]),
+        (MergeRoom(entities=1), (), []),
     ],
 )
 def test_what_there_is_no_room_for_is_dropped_with_its_names_and_counted(room, entities, kept):
@@ -63,7 +63,9 @@ def test_what_there_is_no_room_for_is_dropped_with_its_names_and_counted(room, e
 
 
 def test_a_fact_about_one_thing_needs_room_for_one():
-    assert merge(empty(), [("a", "knows", "a")], room=Room(entities=1))[0].triples_N3.tolist() == [[0, 0, 0]]
+    assert merge(empty(), [("a", "knows", "a")], room=MergeRoom(entities=1))[0].triples_N3.tolist() == [
+        [0, 0, 0]
+    ]
 
 
 def test_a_room_is_no_larger_than_facts_can_be_told_apart_in():
@@ -74,7 +76,7 @@ def test_a_room_is_no_larger_than_facts_can_be_told_apart_in():
     assert (codes(far_N3) >= 0).all()
     for room in ({"entities": 2**24 + 1}, {"relations": 2**15 + 1}):
         with pytest.raises(ValueError, match="at most"):
-            Room(**room)
+            MergeRoom(**room)
 
 
 def test_newer_features_take_the_place_of_older_ones():
@@ -83,15 +85,15 @@ def test_newer_features_take_the_place_of_older_ones():
     after, counts = merge(graph, features={"text": new})
     assert after.features["text"].tolist() == [[1, 2], [7, 8], [0, 0], [0, 0], [5, 6]]
     assert after.present_EM[:, 0].tolist() == [True, True, False, False, True]
-    assert counts == Counts(rows=2, replaced=1, strangers=1)
+    assert counts == MergeCounts(rows=2, replaced=1, strangers=1)
     assert graph.features["text"][4].tolist() == [3, 4]
 
 
 def test_an_entity_that_comes_twice_has_what_came_last():
-    new = Features(("Zo\u00eb", "Zoe\u0308", "\x00"), np.array([[1], [2], [3]], np.float32))
+    new = FeatureTable(("Zo\u00eb", "Zoe\u0308", "\x00"), np.array([[1], [2], [3]], np.float32))
     after, counts = merge(house(), features={"text": new})
     assert after.features["text"][3].tolist() == [2]
-    assert counts == Counts(rows=2, replaced=1, strangers=1)
+    assert counts == MergeCounts(rows=2, replaced=1, strangers=1)
 
 
 def test_a_new_modality_is_a_new_last_column():
@@ -115,7 +117,7 @@ def test_a_new_modality_is_a_new_last_column():
 )
 def test_features_of_another_form_are_refused_by_modality(values, reason):
     with pytest.raises(Refused, match="features of 'text'") as refused:
-        merge(house(text={"boiler": [1.0, 2.0]}), features={"text": Features(("pump",), values)})
+        merge(house(text={"boiler": [1.0, 2.0]}), features={"text": FeatureTable(("pump",), values)})
     assert refused.value.reason is reason
 
 
@@ -131,7 +133,7 @@ def test_a_graph_from_files_counts_what_did_not_fit(tmp_path: Path):
     assert graph.triples_N3.tolist() == house().triples_N3.tolist()
     assert graph.features["text"][:, 0].tolist() == [1, 0, 0, 0, 0]
     assert graph.present_EM[:, 0].tolist() == [True, False, False, False, False]
-    assert counts == Counts(entities=5, relations=4, triples=6, rows=2, duplicates=2, strangers=2)
+    assert counts == MergeCounts(entities=5, relations=4, triples=6, rows=2, duplicates=2, strangers=2)
 
 
 def test_masks_that_are_kept_give_the_same_graph_back(tmp_path: Path):

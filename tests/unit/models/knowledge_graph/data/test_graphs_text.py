@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.knowledge_graph.data.text_features import BUCKETS, Encoder, count
+from models.knowledge_graph.data.text_features import BUCKETS, TextEncoder, count
 from models.tensors import write_npz
 from protocol.errors import Misconfigured
 
@@ -47,7 +47,7 @@ def test_no_ngram_spans_two_texts():
 
 
 @pytest.mark.parametrize(
-    "encoder", [Encoder.fit(TEXTS, 6), Encoder.unfitted(256)], ids=["fitted", "unfitted"]
+    "encoder", [TextEncoder.fit(TEXTS, 6), TextEncoder.unfitted(256)], ids=["fitted", "unfitted"]
 )
 def test_alike_texts_are_nearer_than_others(encoder):
     x_EF = encoder.encode(TEXTS)
@@ -64,7 +64,7 @@ def test_alike_texts_are_nearer_than_others(encoder):
 def test_the_basis_is_the_truncated_svd_of_the_weighed_counts():
     """Compared with numpy's own, complete one; a direction's sign is free."""
     buckets, width = 512, 4
-    encoder = Encoder.fit(TEXTS, width, buckets=buckets)
+    encoder = TextEncoder.fit(TEXTS, width, buckets=buckets)
     x_EB = dense(TEXTS, buckets)
     df_B = (x_EB > 0).sum(axis=0)
     weighed_EB = np.where(x_EB > 0, 1 + np.log(np.maximum(x_EB, 1)), 0) * (np.log(10 / (1 + df_B)) + 1)
@@ -81,45 +81,48 @@ def test_the_basis_is_the_truncated_svd_of_the_weighed_counts():
 
 
 def test_the_same_texts_and_seed_give_the_same_bytes():
-    one, two = Encoder.fit(TEXTS, 5, seed=3), Encoder.fit(TEXTS, 5, seed=3)
+    one, two = TextEncoder.fit(TEXTS, 5, seed=3), TextEncoder.fit(TEXTS, 5, seed=3)
     assert one.basis_BF.tobytes() == two.basis_BF.tobytes()
     assert one.encode(TEXTS).tobytes() == two.encode(TEXTS).tobytes()
-    assert Encoder.unfitted(8, 1).encode(TEXTS).tobytes() == Encoder.unfitted(8, 1).encode(TEXTS).tobytes()
+    assert (
+        TextEncoder.unfitted(8, 1).encode(TEXTS).tobytes()
+        == TextEncoder.unfitted(8, 1).encode(TEXTS).tobytes()
+    )
 
 
 def test_a_texts_features_do_not_depend_on_the_others():
-    encoder = Encoder.fit(TEXTS, 5)
+    encoder = TextEncoder.fit(TEXTS, 5)
     alone = np.concatenate([encoder.encode((text,)) for text in TEXTS])
     assert np.array_equal(alone, encoder.encode(TEXTS))
 
 
 def test_blocks_of_a_product_change_nothing(monkeypatch):
-    whole = Encoder.fit(TEXTS, 5)
+    whole = TextEncoder.fit(TEXTS, 5)
     monkeypatch.setattr("models.knowledge_graph.data.text_features._BLOCK", 7)
-    parts = Encoder.fit(TEXTS, 5)
+    parts = TextEncoder.fit(TEXTS, 5)
     assert parts.basis_BF == pytest.approx(whole.basis_BF, abs=1e-5)
 
 
 def test_an_empty_text_has_no_features_and_few_texts_leave_some_empty():
-    encoder = Encoder.fit(("pump", "", "cellar"), 6)
+    encoder = TextEncoder.fit(("pump", "", "cellar"), 6)
     x_EF = encoder.encode(("", "pump", "\n"))
     assert not x_EF[[0, 2]].any()
     assert x_EF[1].any()
     assert not encoder.basis_BF[:, 3:].any()
-    assert not Encoder.fit(("", ""), 2).encode(("pump",)).any()
+    assert not TextEncoder.fit(("", ""), 2).encode(("pump",)).any()
     assert encoder.encode(()).shape == (0, 6)
 
 
 @pytest.mark.parametrize(("texts", "width"), [((), 2), (TEXTS, 0), (TEXTS, BUCKETS + 1)])
 def test_nothing_is_fitted_to_nothing(texts, width):
     with pytest.raises(ValueError, match="nothing to fit"):
-        Encoder.fit(texts, width)
+        TextEncoder.fit(texts, width)
 
 
 def test_an_encoder_comes_back_as_it_was_saved(tmp_path: Path):
-    encoder = Encoder.fit(TEXTS, 5)
+    encoder = TextEncoder.fit(TEXTS, 5)
     encoder.save(tmp_path / "encoder.npz")
-    again = Encoder.load(tmp_path / "encoder.npz")
+    again = TextEncoder.load(tmp_path / "encoder.npz")
     assert again.encode(("a new pump",)).tobytes() == encoder.encode(("a new pump",)).tobytes()
 
 
@@ -137,4 +140,4 @@ def test_what_is_no_encoder_is_refused_by_key(tmp_path: Path, change, words):
     path = tmp_path / "encoder.npz"
     write_npz(path, {"idf": np.ones(4, np.float32), "basis": np.ones((4, 2), np.float32)} | change)
     with pytest.raises(Misconfigured, match=words):
-        Encoder.load(path)
+        TextEncoder.load(path)

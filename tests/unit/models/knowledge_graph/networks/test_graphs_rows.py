@@ -2,12 +2,12 @@
 
 import torch
 
-from models.knowledge_graph.networks.sparse_embedding import Descent, Rows
+from models.knowledge_graph.networks.sparse_embedding import Descent, EmbeddingRows
 from models.training.local import Adam
 
 
 def table(rows=6, dim=3):
-    return Rows(torch.randn(rows, dim, generator=torch.Generator().manual_seed(5)), lr=0.1)
+    return EmbeddingRows(torch.randn(rows, dim, generator=torch.Generator().manual_seed(5)), lr=0.1)
 
 
 def loss_of(taken_BD, target=1.0):
@@ -94,7 +94,7 @@ def test_moments_carry_over_to_the_next_round():
     for _ in range(2):
         Descent(whole).descend(loss_of(whole.take(torch.tensor([1, 2]))))
         Descent(first).descend(loss_of(first.take(torch.tensor([1, 2]))))
-    second = Rows(first.value_ED.clone(), lr=0.1)
+    second = EmbeddingRows(first.value_ED.clone(), lr=0.1)
     second.resume(first.mean_ED.clone(), first.square_ED.clone(), first.steps_E.clone())
     for rows in (whole, second):
         Descent(rows).descend(loss_of(rows.take(torch.tensor([2, 3]))))

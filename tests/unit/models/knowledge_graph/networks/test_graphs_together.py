@@ -6,11 +6,11 @@ import torch
 from models.knowledge_graph.networks.fusion import FUSIONS, log_probabilities
 from models.knowledge_graph.networks.imputation import IMPUTERS, ImputerSettings, hidden
 from models.knowledge_graph.networks.modality_vectors import Projections, with_structure
-from models.knowledge_graph.networks.sparse_embedding import Descent, Rows
+from models.knowledge_graph.networks.sparse_embedding import Descent, EmbeddingRows
 from models.knowledge_graph.networks.triple_scores import SCORES
 from models.knowledge_graph.training.distillation import feature_distillation, logit_distillation
 from models.knowledge_graph.training.epoch import completion, epoch
-from models.knowledge_graph.training.known_answers import Known, questions
+from models.knowledge_graph.training.known_answers import KnownAnswers, questions
 from models.knowledge_graph.training.negatives import Shared
 from models.training.local import Adam, start_deterministic
 from tests.support.graph_cases import random_graph
@@ -19,7 +19,7 @@ GRAPH = random_graph()
 PRESENT_EM = torch.tensor(GRAPH.present_EM)
 FEATURES = {name: torch.tensor(x_EF) for name, x_EF in GRAPH.features.items()}
 ASKED_Q3 = questions(GRAPH.triples_N3, len(GRAPH.relations))
-KNOWN = Known([ASKED_Q3], len(GRAPH.entities), len(GRAPH.relations))
+KNOWN = KnownAnswers([ASKED_Q3], len(GRAPH.entities), len(GRAPH.relations))
 DIM = 16
 
 
@@ -27,7 +27,7 @@ class Side:
     """Structural embeddings, projections and fusion: of the client, or of its copy of the fleet's model."""
 
     def __init__(self, score, generator, fusion):
-        self.structure = Rows(score.initial(len(GRAPH.entities), generator), lr=0.02)
+        self.structure = EmbeddingRows(score.initial(len(GRAPH.entities), generator), lr=0.02)
         self.projections = Projections({name: x_EF.shape[1] for name, x_EF in FEATURES.items()}, DIM)
         self.phi = FUSIONS[fusion](3, DIM)
 
@@ -44,7 +44,7 @@ class Client:
         self.score = SCORES["rotate"](DIM, 6.0)
         self.own, self.fleet = (Side(self.score, self.generator, fusion) for _ in range(2))
         relations = self.score.initial(2 * len(GRAPH.relations), self.generator, relations=True)
-        self.relations = Rows(relations, lr=0.02)
+        self.relations = EmbeddingRows(relations, lr=0.02)
         of = ImputerSettings(widths=(24, 16), blocks=2, steps=3, step_dim=4, unit=0.3)
         self.imputer = IMPUTERS[imputer](3 * DIM, of)
         sides = [part for side in (self.own, self.fleet) for part in (side.projections, side.phi)]

@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
-from models.knowledge_graph.networks.sparse_embedding import Descent, Rows
+from models.knowledge_graph.networks.sparse_embedding import Descent, EmbeddingRows
 from models.knowledge_graph.networks.triple_scores import SCORES, TransE
 from models.knowledge_graph.training.epoch import VOID, batch_of, completion, epoch, shuffled
-from models.knowledge_graph.training.known_answers import Known, questions
+from models.knowledge_graph.training.known_answers import KnownAnswers, questions
 from models.knowledge_graph.training.negatives import Drawn, Private, Shared
 from models.knowledge_graph.training.ranking import ranking, ranks
 from models.training.local import Adam, start_deterministic
@@ -18,7 +18,7 @@ ENTITIES = 24
 RING = torch.tensor([[e, 0, (e + 1) % ENTITIES] for e in range(ENTITIES)])
 ACROSS = torch.tensor([[e, 1, (e + 12) % ENTITIES] for e in range(ENTITIES)])
 ASKED = questions(torch.cat((RING, ACROSS)), relations=2)
-KNOWN = Known([ASKED], ENTITIES, relations=2)
+KNOWN = KnownAnswers([ASKED], ENTITIES, relations=2)
 
 
 class Client:
@@ -27,8 +27,8 @@ class Client:
     def __init__(self, score="rotate", draw=Shared, seed=3):
         self.generator = start_deterministic(seed)
         self.score = SCORES[score](16, 6.0)
-        self.entities = Rows(self.score.initial(ENTITIES, self.generator), lr=0.05)
-        self.relations = Rows(self.score.initial(4, self.generator, relations=True), lr=0.05)
+        self.entities = EmbeddingRows(self.score.initial(ENTITIES, self.generator), lr=0.05)
+        self.relations = EmbeddingRows(self.score.initial(4, self.generator, relations=True), lr=0.05)
         self.draw = draw(8, KNOWN)
         self.descent = Descent(self.entities, self.relations)
 

@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from models.knowledge_graph.data.graph import Graph
-from models.knowledge_graph.training.known_answers import Known, questions
+from models.knowledge_graph.training.known_answers import KnownAnswers, questions
 from models.knowledge_graph.training.negatives import Private, Shared
 
 TRIPLES = torch.tensor([[0, 0, 1], [0, 0, 2], [3, 1, 1], [0, 0, 1], [2, 0, 2]])
 ASKED = questions(TRIPLES, relations=2)
-KNOWN = Known([ASKED], entities=6, relations=2)
+KNOWN = KnownAnswers([ASKED], entities=6, relations=2)
 
 
 def seeded(seed=1):
@@ -43,11 +43,11 @@ def test_known_answers_are_those_of_the_same_entity_and_relation_and_direction()
 
 def test_answers_of_several_sets_are_known_together():
     parts = [questions(TRIPLES[:1], 2), questions(TRIPLES[1:], 2), torch.empty(0, 3, dtype=torch.int64)]
-    assert len(Known(parts, 6, 2)) == 8
+    assert len(KnownAnswers(parts, 6, 2)) == 8
 
 
 def test_where_nothing_is_known_nothing_is_an_answer():
-    nothing = Known([], 6, 2)
+    nothing = KnownAnswers([], 6, 2)
     assert len(nothing) == 0
     assert [len(found) for found in nothing.answers(ASKED)] == [0, 0]
     assert not nothing.holds(ASKED, torch.arange(6).expand(10, 6)).any()
@@ -56,12 +56,12 @@ def test_where_nothing_is_known_nothing_is_an_answer():
 @pytest.mark.parametrize("wrong", [[6, 0, 0], [0, 4, 0], [0, 0, -1]])
 def test_questions_that_do_not_fit_the_graph_are_refused(wrong):
     with pytest.raises(ValueError, match="do not fit 6 entities and 2 relations"):
-        Known([torch.tensor([wrong])], 6, 2)
+        KnownAnswers([torch.tensor([wrong])], 6, 2)
 
 
 def test_a_graph_too_large_to_number_is_refused():
     with pytest.raises(ValueError, match="too many to number"):
-        Known([], 2**30, 2**3)
+        KnownAnswers([], 2**30, 2**3)
 
 
 def test_shared_negatives_are_different_entities_and_the_batch_s_own():

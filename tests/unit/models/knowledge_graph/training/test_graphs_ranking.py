@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from models.knowledge_graph.networks.triple_scores import ComplEx, TransE
-from models.knowledge_graph.training.known_answers import Known, questions
+from models.knowledge_graph.training.known_answers import KnownAnswers, questions
 from models.knowledge_graph.training.ranking import Ranking, pooled, ranking, ranks
 
 PLACE = TransE(1, 10.0)
@@ -16,7 +16,7 @@ def placed(asked, at, relations=(0.0,), triples=(), **kwargs):
     """Ranks of questions among entities on a line, where a relation moves by a number."""
     e_ED, r_XC = (torch.tensor(list(values), dtype=torch.float64)[:, None] for values in (at, relations))
     count = max(1, len(relations) // 2)
-    known = Known([questions(torch.tensor(list(triples)), count)] if triples else [], len(at), count)
+    known = KnownAnswers([questions(torch.tensor(list(triples)), count)] if triples else [], len(at), count)
     return ranks(torch.tensor(asked), e_ED, r_XC, score=PLACE, known=known, **kwargs).tolist()
 
 
@@ -74,7 +74,7 @@ def test_batches_change_nothing_and_hold_no_more_scores_than_they_may(monkeypatc
 
 def test_no_slopes_are_kept():
     e_ED, r_XC = torch.rand(4, 2, requires_grad=True), torch.rand(2, 2, requires_grad=True)
-    found = ranks(torch.tensor([[0, 0, 1]]), e_ED, r_XC, score=ComplEx(2), known=Known([], 4, 1))
+    found = ranks(torch.tensor([[0, 0, 1]]), e_ED, r_XC, score=ComplEx(2), known=KnownAnswers([], 4, 1))
     assert not found.requires_grad
 
 
@@ -96,7 +96,9 @@ def test_clients_are_weighted_by_what_they_were_asked():
 def test_nothing_asked_gives_zeros_and_no_error():
     nothing_Q3 = torch.empty(0, 3, dtype=torch.int64)
     assert (
-        ranks(nothing_Q3, torch.rand(4, 1), torch.rand(2, 1), score=PLACE, known=Known([], 4, 1)).tolist()
+        ranks(
+            nothing_Q3, torch.rand(4, 1), torch.rand(2, 1), score=PLACE, known=KnownAnswers([], 4, 1)
+        ).tolist()
         == []
     )
     assert ranking(torch.empty(0)) == pooled([]) == Ranking(0, 0, 0, 0, 0)

@@ -6,17 +6,17 @@ import pytest
 import torch
 
 from models.knowledge_graph.networks.multi_view import over_views
-from models.knowledge_graph.networks.sparse_embedding import Descent, Rows
+from models.knowledge_graph.networks.sparse_embedding import Descent, EmbeddingRows
 from models.knowledge_graph.networks.triple_scores import SCORES, TransE
 from models.knowledge_graph.training.epoch import VOID, batch_of, completion, epoch
-from models.knowledge_graph.training.known_answers import Known, questions
+from models.knowledge_graph.training.known_answers import KnownAnswers, questions
 from models.knowledge_graph.training.negatives import Drawn, Shared
 from models.knowledge_graph.training.ranking import ranking, ranks
 from models.training.local import start_deterministic
 
 ENTITIES = 16
 RING = questions(torch.tensor([[e, 0, (e + 1) % ENTITIES] for e in range(ENTITIES)]), relations=1)
-KNOWN = Known([RING], ENTITIES, relations=1)
+KNOWN = KnownAnswers([RING], ENTITIES, relations=1)
 
 
 def test_several_views_answer_with_the_mean_of_their_probabilities():
@@ -59,9 +59,11 @@ def test_a_ranking_is_by_the_mean_of_probabilities_over_all_entities():
     e_EVD = torch.tensor([[0.0, 0.0], [0.1, 3.0], [1.0, 1.0]])[:, :, None]
     # probabilities of the second .398 and .035, of the third .162 and .260, though its mean score is higher
     asked_Q3 = torch.tensor([[0, 0, 0], [0, 0, 1], [0, 0, 2]])
-    found = ranks(asked_Q3, e_EVD, torch.zeros(2, 2), score=TransE(1, 9.0), known=Known([], 3, 1))
+    found = ranks(asked_Q3, e_EVD, torch.zeros(2, 2), score=TransE(1, 9.0), known=KnownAnswers([], 3, 1))
     assert found.tolist() == [1, 2, 3]
-    in_one = ranks(asked_Q3, e_EVD[:, 1], torch.zeros(2, 1), score=TransE(1, 9.0), known=Known([], 3, 1))
+    in_one = ranks(
+        asked_Q3, e_EVD[:, 1], torch.zeros(2, 1), score=TransE(1, 9.0), known=KnownAnswers([], 3, 1)
+    )
     assert in_one.tolist() == [1, 3, 2]
 
 
@@ -69,9 +71,9 @@ def test_a_ranking_is_by_the_mean_of_probabilities_over_all_entities():
 def test_a_graph_is_learnt_with_two_views(name):
     generator = start_deterministic(2)
     score = SCORES[name](8, 6.0)
-    structure = Rows(score.initial(ENTITIES, generator), lr=0.05)
+    structure = EmbeddingRows(score.initial(ENTITIES, generator), lr=0.05)
     other_ED = torch.randn(ENTITIES, 8, generator=generator)
-    relations = Rows(
+    relations = EmbeddingRows(
         torch.cat([score.initial(2, generator, relations=True) for _ in range(2)], dim=1), lr=0.05
     )
     descent = Descent(structure, relations)

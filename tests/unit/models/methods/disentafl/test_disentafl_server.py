@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from coordinator.aggregation.fold import measured
+from coordinator.aggregation.fold import update_norms
 from models.contract import Profile, Update
 from models.methods.disentafl.messages import DisentMessage, parse
 from models.methods.disentafl.routing.blob_names import route
@@ -277,7 +277,7 @@ def test_a_gate_moves_by_little_and_so_is_not_compared_with_those_of_other_devic
         update = replace(good, tensors=good.tensors | {n: np.full_like(t, size) for n, t in gates.items()})
         if taken:
             make_server().check(task, state, update)
-            assert not [part for part in measured(update) if part.startswith("gate")]
-            assert "base/acc" in measured(update)
+            assert not [part for part in update_norms(update) if part.startswith("gate")]
+            assert "base/acc" in update_norms(update)
         else:
             assert refused(task, state, update).reason is Reason.OUT_OF_BOUNDS

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from edge_agent.training.update_encoding import pack_update
+from edge_agent.training.update_encoding import encode_update
 from models.contract import ClientContext, Update
 from models.methods.qqr import QqrConfig
 from models.methods.qqr.client import make_client
@@ -152,7 +152,7 @@ class _Device:
         self.private = result.private
         offer = Offer(task="t", round=round_, base="0" * 64, base_size=0, closes_in_s=0, seed=0)
         before = self.carry
-        frame, self.carry = pack_update(
+        frame, self.carry = encode_update(
             offer, the_task, (self.name, ("acc", "gyro")), windows(), result, carry=before
         )
         return result, Update(*decode_frame(frame, UpdateHeader)), before

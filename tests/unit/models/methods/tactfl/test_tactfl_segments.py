@@ -8,7 +8,7 @@ import torch
 
 from models.contract import Context
 from models.methods.tactfl import segments
-from models.methods.tactfl.batch import Stream, Streams
+from models.methods.tactfl.batch import StreamBatch, Streams
 from models.methods.tactfl.losses import overlaps
 from tests.support.tactfl_cases import task, windows, with_context
 
@@ -17,10 +17,10 @@ def chance(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def clock(count: int, length: int, samples: int, rate_hz: float, points: int | None = None) -> Stream:
+def clock(count: int, length: int, samples: int, rate_hz: float, points: int | None = None) -> StreamBatch:
     """A stream whose one channel holds the time of each point, from the start of the window."""
     t_L = (torch.arange(length) - (length - samples)) / rate_hz
-    return Stream(t_L.repeat(count, 1, 1), torch.full((count,), points or length), samples, rate_hz)
+    return StreamBatch(t_L.repeat(count, 1, 1), torch.full((count,), points or length), samples, rate_hz)
 
 
 @pytest.mark.parametrize(

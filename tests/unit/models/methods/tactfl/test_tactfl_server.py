@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from models.contract import Profile, Update, blob_of
-from models.guided import Weighing
+from models.guided import DeviceWeights
 from models.methods.tactfl.client import make_client
 from models.methods.tactfl.server import make_server
 from models.tensors import flatten, shapes
@@ -122,7 +122,7 @@ def test_each_encoders_devices_are_compared_by_their_own_modality():
     assert made.similarity[ACC]["a"] == {"a": 1, "b": 1, "c": 0}
     assert made.similarity[MIC]["c"] == {"a": 1, "c": 1}
     assert made.warnings == ()
-    again = Weighing(**{**json.loads(json.dumps(asdict(made))), "warnings": ()})
+    again = DeviceWeights(**{**json.loads(json.dumps(asdict(made))), "warnings": ()})
     assert again == made
 
 
@@ -135,7 +135,7 @@ def test_views_are_centred_if_asked_to():
 def test_an_encoder_that_nobody_sent_has_no_weights_and_one_device_has_all():
     made = make_server().weigh(TASK, {"a": view(mic=[0.0, 0.0])})
     assert made.weights == {MIC: {"a": 1.0}}
-    assert make_server().weigh(TASK, {}) == Weighing({}, {}, ())
+    assert make_server().weigh(TASK, {}) == DeviceWeights({}, {}, ())
 
 
 def test_other_weightings_are_equal_or_by_windows_and_show_similarity_all_the_same():
@@ -228,7 +228,7 @@ def test_robust_folds_give_one_vote_each_and_the_weights_on_show_are_those():
     assert make_server().weigh(task_of(weighting="equal"), views).warnings == ()
 
 
-WEIGHING = Weighing({ACC: {"d0": 0.75, "d1": 0.25, "d2": 0.0}, MIC: {"d0": 0.5, "d2": 0.5}})
+WEIGHING = DeviceWeights({ACC: {"d0": 0.75, "d1": 0.25, "d2": 0.0}, MIC: {"d0": 0.5, "d2": 0.5}})
 
 
 def folded(updates, weighing=WEIGHING, task=TASK, state=STATE):
@@ -273,26 +273,26 @@ def test_a_guided_fold_agrees_to_the_bit_in_any_order_and_grouping():
 
 
 def test_a_round_in_which_nobody_weighs_anything_changes_nothing():
-    nothing = Weighing({ACC: {"d0": 0.0}, MIC: {"d0": 0.0}})
+    nothing = DeviceWeights({ACC: {"d0": 0.0}, MIC: {"d0": 0.0}})
     after = folded([UPDATES[0]], nothing)
     assert {n: t.tobytes() for n, t in after.items()} == {n: t.tobytes() for n, t in flatten(STATE).items()}
 
 
 def test_a_weight_however_small_counts():
-    weighing = Weighing({ACC: {"d0": 1 - 1e-12, "d1": 1e-12}})
+    weighing = DeviceWeights({ACC: {"d0": 1 - 1e-12, "d1": 1e-12}})
     one = folded([update_of("d0", ("acc",))], weighing)["encoder/acc/fc.bias"]
     both = folded([update_of("d0", ("acc",)), UPDATES[1]], weighing)["encoder/acc/fc.bias"]
     assert 0 < np.abs(one - both).max() < 1e-5
 
 
 def test_who_was_not_looked_at_is_not_folded():
-    for weighing in (Weighing({}), Weighing({ACC: {"d1": 1.0}})):
+    for weighing in (DeviceWeights({}), DeviceWeights({ACC: {"d1": 1.0}})):
         with pytest.raises(ValueError, match=r"'d0' has no weight for 'encoder/acc'"):
             folded([UPDATES[0]], weighing)
 
 
 def test_under_a_robust_fold_a_device_without_weight_has_no_vote():
     task = TASK.model_copy(update={"robust": Robust(fold="median")})
-    third = Weighing({ACC: {"d0": 0.5, "d1": 0.5, "d2": 0.0}, MIC: {"d0": 1.0, "d2": 0.0}})
+    third = DeviceWeights({ACC: {"d0": 0.5, "d1": 0.5, "d2": 0.0}, MIC: {"d0": 1.0, "d2": 0.0}})
     moved = folded(UPDATES, third, task)["encoder/acc/fc.bias"] - STATE[ACC]["encoder/acc/fc.bias"]
     np.testing.assert_allclose(moved, 0.0, atol=1e-6)  # of 0.5 and -0.5, and not of 0.25 too

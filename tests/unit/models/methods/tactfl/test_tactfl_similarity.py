@@ -9,7 +9,7 @@ from models.methods.tactfl import TactflConfig
 from models.methods.tactfl.similarity import (
     SHOWN,
     Likeness,
-    Rows,
+    SimilarityRows,
     by_similarity,
     clamp,
     floored,
@@ -104,7 +104,7 @@ def test_small_fleets_are_shown_as_a_matrix_and_large_ones_row_by_row():
     names = [f"d{k:03d}" for k in range(SHOWN + 1)]
     alike = Likeness.of(rng.normal(size=(len(names), 4)))
     lazy = shown(names, alike)
-    assert isinstance(lazy, Rows)
+    assert isinstance(lazy, SimilarityRows)
     small = Likeness.of(rng.normal(size=(5, 4)))
     plain = shown(names[:5], small)
     assert type(plain) is dict

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
 from edge_agent.config.agent import InferSettings
-from edge_agent.deployment.trial_metrics import Measures, added
+from edge_agent.deployment.trial_metrics import TrialMetrics, added
 from edge_agent.inference.latency import BOUNDS_S, Latency
 from edge_agent.inference.onnx_models.observation import TAILS
 from edge_agent.inference.onnx_models.session import CPU
@@ -23,8 +23,8 @@ from edge_agent.inference.serving.variants import benchmark
 from edge_agent.inference.serving.variants.choice import (
     REFERENCE,
     Candidate,
-    Grounds,
     Measured,
+    SelectionLimits,
     candidates,
     chosen,
     parity,
@@ -235,7 +235,7 @@ async def test_a_model_that_answers_nothing_where_the_one_before_answers_has_fai
     await running._take(Asked(), new, None, seen.append)
     assert [one.count for one in seen] == errors
     assert all("answers nothing" in one.error and not one.answers for one in seen)
-    assert all(added(Measures(), one).errors == 1 for one in seen)
+    assert all(added(TrialMetrics(), one).errors == 1 for one in seen)
     await running.close()
 
 
@@ -383,12 +383,12 @@ def manifest_of() -> BundleManifest:
     ],
 )
 def test_speed_counts_only_where_a_variant_says_the_same(other_, changes, taken, words):
-    best, why = decided(other_, Grounds(32, recorded=True, known={}), **changes)
+    best, why = decided(other_, SelectionLimits(32, recorded=True, known={}), **changes)
     assert best == taken
     assert words in why
 
 
-def decided(one: Measured, grounds: Grounds, **changes):
+def decided(one: Measured, grounds: SelectionLimits, **changes):
     return chosen([Measured(REFERENCE, 0.002, 1.0, 0.0), one], InferSettings(**changes), grounds)
 
 
@@ -412,7 +412,7 @@ def test_agreement_is_judged_on_enough_windows_or_by_the_exporter_s_figure(
     measured_ = {} if known is None else {"agreement": known}
     variant = Variant(file="model.int8.onnx", precision="int8", measured=measured_)
     manifest = manifest_of().model_copy(update={"variants": {"int8": variant}})
-    grounds = Grounds.of(manifest, windows, recorded)
+    grounds = SelectionLimits.of(manifest, windows, recorded)
     best, why = decided(Measured(INT8, 0.001, agreement, 0.01), grounds)
     assert best == (INT8 if taken else REFERENCE), why
     assert decided(Measured(INT8, 0.001, 1.0, 0.2), grounds)[0] == REFERENCE, "far off, on noise too"
@@ -441,7 +441,7 @@ async def test_it_is_measured_again_once_there_are_enough_windows(tmp_path, monk
 
 
 def test_the_windows_that_are_kept_for_measuring_are_few_and_small(monkeypatch):
-    recent = benchmark.Recent()
+    recent = benchmark.RecentWindows()
     for seed in range(100):
         recent.add(judged(8, seed))
     manifest = unpack(bundle(TASK))[0]

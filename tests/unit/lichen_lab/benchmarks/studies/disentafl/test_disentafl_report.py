@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from lichen_lab.benchmarks.result import Row
+from lichen_lab.benchmarks.result import ResultRow
 from lichen_lab.benchmarks.studies.disentafl import STUDY, cost
 from lichen_lab.benchmarks.studies.disentafl import variants as v
 from lichen_lab.benchmarks.studies.disentafl.cost import Cost
@@ -61,7 +61,7 @@ def test_kinds_are_coloured_by_what_they_have_alone() -> None:
 
 def test_a_pivot_puts_every_row_into_one_cell() -> None:
     rows = [
-        Row("f", method, "all", f"bytes {way} a round: {kind}", value)
+        ResultRow("f", method, "all", f"bytes {way} a round: {kind}", value)
         for method, kind, way, value in [
             ("A", "k0", "up", 1.0),
             ("A", "k0", "down", 2.0),

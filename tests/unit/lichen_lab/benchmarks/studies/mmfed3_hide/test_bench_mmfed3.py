@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lichen_lab.benchmarks.result import Row
+from lichen_lab.benchmarks.result import ResultRow
 from lichen_lab.benchmarks.studies.mmfed3_hide import STUDY, federation, fleets, pykeen_side, speed
 from lichen_lab.benchmarks.studies.mmfed3_hide import names as n
 from lichen_lab.benchmarks.studies.mmfed3_hide import variants as v
@@ -161,7 +161,7 @@ def test_bench_mmfed3_an_unknown_graph_is_named() -> None:
 
 def test_bench_mmfed3_the_page_is_whole_and_fetches_nothing(tmp_path: Path) -> None:
     results = [finished(parts.part(name), SEEDS[:2]) for name in ("table", "rates", "bytes", "full")]
-    timed = [Row(fleets.BUSY, n.FEDE, "first of three clients", speed.SPEED, 9.0)]
+    timed = [ResultRow(fleets.BUSY, n.FEDE, "first of three clients", speed.SPEED, 9.0)]
     results.append(replace(finished(parts.part("throughput")), computed=timed))
     rows = [row for one in results for row in one.rows()]
     PAGE.write(results, rows, tmp_path / "new" / "page.html")

@@ -11,7 +11,7 @@ from lichen_lab.benchmarks.studies.qqr import variants as v
 from lichen_lab.benchmarks.studies.qqr.personal import halves
 from lichen_lab.benchmarks.studies.qqr.probes import without
 from lichen_lab.benchmarks.studies.qqr.settings import Flow, One, Setting
-from lichen_lab.simulation.data.access.split import Part, Split
+from lichen_lab.simulation.data.access.split import DataSplit, Part
 from tests.support.qqr_study import PROBES, SENSORS, made_split, tiny
 
 SPLITS = {"train": made_split((1, 3, 5), 0), "test": made_split((2, 4), 1)}
@@ -19,7 +19,7 @@ SPLITS = {"train": made_split((1, 3, 5), 0), "test": made_split((2, 4), 1)}
 
 @pytest.fixture(autouse=True)
 def _made_up_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    def loaded(_name: str, part: Part) -> Split:
+    def loaded(_name: str, part: Part) -> DataSplit:
         return SPLITS[part]
 
     monkeypatch.setattr(studies, "_loaded", loaded)

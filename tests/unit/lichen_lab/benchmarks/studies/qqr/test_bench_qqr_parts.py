@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lichen_lab.benchmarks import cli, registry
-from lichen_lab.benchmarks.result import Goal, Row
+from lichen_lab.benchmarks.result import Goal, ResultRow
 from lichen_lab.benchmarks.studies.qqr import STUDY
 from lichen_lab.benchmarks.studies.qqr import variants as v
 from lichen_lab.benchmarks.studies.qqr.part import Part, Results
@@ -93,7 +93,7 @@ def test_bench_qqr_differences_are_taken_seed_by_seed() -> None:
     theirs = {0: outcome({40: 0.8}), 1: outcome({40: 0.5}), 2: outcome({40: 0.9})}
     assert paired(ours, theirs, lambda one: one.accuracy) == pytest.approx([10.0, 20.0])
     assert standard_error([10.0, 20.0]) == pytest.approx(5.0)
-    assert Row("", "", "", "", 15.0, 50**0.5, 2).se == pytest.approx(5.0)
+    assert ResultRow("", "", "", "", 15.0, 50**0.5, 2).se == pytest.approx(5.0)
     assert standard_error([10.0]) == 0.0
 
 
@@ -136,13 +136,13 @@ def test_bench_qqr_a_page_of_nothing_but_one_quick_part_says_so() -> None:
 
 
 def test_bench_qqr_a_difference_stands_in_the_line_that_it_speaks_about() -> None:
-    rows = [Row("d", method, "s", "accuracy, %", 80.0, 1.0, 3) for method in ("PNR", "ZP", "IS")]
-    rows += [Row("d", "PNR", "s", f"above {name}, points", 1.5, 0.3, 3) for name in ("ZP", "IS")]
+    rows = [ResultRow("d", method, "s", "accuracy, %", 80.0, 1.0, 3) for method in ("PNR", "ZP", "IS")]
+    rows += [ResultRow("d", "PNR", "s", f"above {name}, points", 1.5, 0.3, 3) for name in ("ZP", "IS")]
     (table,) = tables(rows)
     assert (table.metrics, table.margin) == (("accuracy, %",), "PNR minus this")
     assert [len(line.margins) for line in table.lines] == [0, 1, 1]
     against_one = [row for row in rows if row.method != "PNR"]
-    against_one += [Row("d", name, "s", "above PNR, points", -1.5, 0.3, 3) for name in ("ZP", "IS")]
+    against_one += [ResultRow("d", name, "s", "above PNR, points", -1.5, 0.3, 3) for name in ("ZP", "IS")]
     (table,) = tables(against_one)
     assert table.margin == "minus PNR"
     assert [len(line.margins) for line in table.lines] == [1, 1]
@@ -150,8 +150,8 @@ def test_bench_qqr_a_difference_stands_in_the_line_that_it_speaks_about() -> Non
 
 def test_bench_qqr_a_goal_speaks_about_its_method_alone() -> None:
     goal = Goal("accuracy, %", 87.5, above=True, method="PNR")
-    assert goal.concerns(Row("d", "PNR", "s", "accuracy, %", 90.0))
-    assert not goal.concerns(Row("d", "IS", "s", "accuracy, %", 90.0))
+    assert goal.concerns(ResultRow("d", "PNR", "s", "accuracy, %", 90.0))
+    assert not goal.concerns(ResultRow("d", "IS", "s", "accuracy, %", 90.0))
 
 
 def test_bench_qqr_the_command_measures_what_it_was_asked(

@@ -8,7 +8,7 @@ import pytest
 from lichen_lab.benchmarks import parallel_runs
 from lichen_lab.benchmarks.parallel_runs import run_each
 from lichen_lab.benchmarks.result import Say
-from lichen_lab.benchmarks.run_cache import Kept
+from lichen_lab.benchmarks.run_cache import RunCache
 from lichen_lab.benchmarks.studies.qqr import STUDY
 from lichen_lab.benchmarks.studies.qqr.settings import One, Outcome
 from lichen_lab.benchmarks.study.study import distinct
@@ -22,7 +22,7 @@ def quiet(_line: str) -> None:
     pass
 
 
-def run_all(runs: list[One], store: Kept[One, Outcome], say: Say, **how: object) -> dict[str, Outcome]:
+def run_all(runs: list[One], store: RunCache[One, Outcome], say: Say, **how: object) -> dict[str, Outcome]:
     return run_each(distinct(runs), store, say, **how)  # type: ignore[arg-type]
 
 

@@ -9,16 +9,16 @@ import torch
 from lichen_lab.benchmarks.studies.tactfl import STUDY
 from lichen_lab.benchmarks.studies.tactfl import names as n
 from lichen_lab.benchmarks.studies.tactfl.baselines import BASELINES, RUNS
-from lichen_lab.benchmarks.studies.tactfl.baselines.autoencoder import Reconstruction
+from lichen_lab.benchmarks.studies.tactfl.baselines.autoencoder import AutoencoderReconstruction
 from lichen_lab.benchmarks.studies.tactfl.baselines.loop import Baseline, Federation, mean
 from lichen_lab.benchmarks.studies.tactfl.baselines.pseudo import PseudoLabels, contrast
 from lichen_lab.benchmarks.studies.tactfl.federation import run as tactfl
 from lichen_lab.benchmarks.studies.tactfl.federation import shares
 from lichen_lab.benchmarks.studies.tactfl.settings import HERE, TRAINED, TUNED, Fleet, Outcome, Setting
-from lichen_lab.benchmarks.studies.tactfl.shared import Coordinator, task_of
+from lichen_lab.benchmarks.studies.tactfl.shared import StudyCoordinator, task_of
 from lichen_lab.simulation.training.guided import Guide
 from models.contract import Blobs
-from models.guided import Weighing
+from models.guided import DeviceWeights
 from models.tensors import flatten
 from protocol.errors import Misconfigured
 from tests.support import tactfl_study
@@ -139,7 +139,7 @@ def test_tactfl_baseline_fedopt_steps_by_adam_and_goes_on_with_its_moments() -> 
 
 def test_tactfl_baseline_autoencoders_reconstruct_ever_better() -> None:
     made = federation(n.AUTOENCODER)
-    assert isinstance(made.local, Reconstruction)
+    assert isinstance(made.local, AutoencoderReconstruction)
     assert {"decoder/acc", "decoder/mic"} <= set(made.state)
     assert not {"decoder/acc", "decoder/mic"} & set(made.model)
     errors = [made.local.error(made.fleet.members[0], made.state)]
@@ -155,7 +155,7 @@ def test_tactfl_baseline_all_begin_alike_and_pass_over_the_labelled_windows_as_o
         BASELINES[n.RANDOM], tactfl_study.fleet(), replace(setting(), rounds=7, tune_epochs=60), 0
     )
     assert sum(passes._epochs(round_) for round_ in range(1, 8)) == 60
-    first = Coordinator.of(tactfl_study.fleet(), passes.task, setting()).client.initial(passes.task, 0)
+    first = StudyCoordinator.of(tactfl_study.fleet(), passes.task, setting()).client.initial(passes.task, 0)
     made = Federation(
         Baseline("random", BASELINES[n.AUTOENCODER].local, {"decoder_dim": 8}), passes.fleet, setting(), 0
     )
@@ -187,8 +187,8 @@ def test_tactfl_study_similarity_weights_change_the_version_and_are_told() -> No
 
 def test_tactfl_study_shares_are_of_equal_weights_over_rounds_and_parts() -> None:
     rounds = [
-        Weighing({"encoder/a": {"x": 0.75, "y": 0.25}, "encoder/b": {"x": 1.0}}),
-        Weighing({"encoder/a": {"x": 0.25, "y": 0.75}}),
+        DeviceWeights({"encoder/a": {"x": 0.75, "y": 0.25}, "encoder/b": {"x": 1.0}}),
+        DeviceWeights({"encoder/a": {"x": 0.25, "y": 0.75}}),
     ]
     assert shares(rounds) == {"x": pytest.approx((1.5 + 1.0 + 0.5) / 3), "y": pytest.approx(1.0)}
 
@@ -196,7 +196,7 @@ def test_tactfl_study_shares_are_of_equal_weights_over_rounds_and_parts() -> Non
 def test_tactfl_study_the_coordinators_training_is_the_products() -> None:
     fleet = tactfl_study.fleet()
     task = task_of(fleet, tactfl_study.TINY, 0, tactfl_study.TINY.options)
-    coordinator = Coordinator.of(fleet, task, tactfl_study.TINY)
+    coordinator = StudyCoordinator.of(fleet, task, tactfl_study.TINY)
     state = coordinator.client.initial(task, 0)
     guide = Guide.of(task, fleet.labelled, 0)
     assert guide is not None
@@ -208,7 +208,7 @@ def test_tactfl_study_the_coordinators_training_is_the_products() -> None:
 def test_tactfl_study_measured_encoders_have_the_labelled_windows_statistics() -> None:
     fleet = tactfl_study.fleet()
     task = task_of(fleet, tactfl_study.TINY, 0, {})
-    coordinator = Coordinator.of(fleet, task, tactfl_study.TINY)
+    coordinator = StudyCoordinator.of(fleet, task, tactfl_study.TINY)
     state = coordinator.client.initial(task, 0)
     before, after = flatten(state), flatten(coordinator.measured(state))
     moved = {name for name, x in after.items() if not np.array_equal(x, before[name])}

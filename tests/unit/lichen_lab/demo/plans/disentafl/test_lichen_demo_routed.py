@@ -8,7 +8,7 @@ import pytest
 
 from coordinator.config.coordinator import load_settings
 from edge_agent.config import agent as agent_config
-from edge_agent.windows.window_sets import windows_of
+from edge_agent.windows.window_sets import windows_of_recording
 from lichen_lab.demo import plans
 from lichen_lab.demo.core import scenario
 from lichen_lab.demo.core.scenario import Layout, Options
@@ -84,9 +84,9 @@ def test_windows_carry_the_labels_of_all_targets_that_a_device_has(tmp_path: Pat
     kept = recordings.part(recorded, ("accelerometer",), ("label", devices.SPEED))
     assert {key.rpartition("/")[0] for key in kept} == {"accelerometer", "label", "target/speed"}
     spar.save(tmp_path / "a.npz", recorded)
-    windows = windows_of(TASK, read(tmp_path / "a.npz"))
+    windows = windows_of_recording(TASK, read(tmp_path / "a.npz"))
     spar.save(tmp_path / "a.npz", kept)
-    fewer = windows_of(TASK, read(tmp_path / "a.npz"))
+    fewer = windows_of_recording(TASK, read(tmp_path / "a.npz"))
     known = windows.y_B >= 0
     assert set(windows.y_B[known]) == {2, 4}
     np.testing.assert_array_equal(target(windows, devices.ARM)[known], windows.y_B[known] == 2)

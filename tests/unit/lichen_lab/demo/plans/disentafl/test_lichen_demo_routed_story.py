@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from lichen_lab.demo.core.results import Prediction, RoundStory
+from lichen_lab.demo.core.results import ObservedPrediction, RoundStory
 from lichen_lab.demo.core.scenario import Options
 from lichen_lab.demo.plans.disentafl import devices
 from lichen_lab.demo.plans.disentafl.checks import checks
 from lichen_lab.demo.plans.disentafl.prepare import told
 from lichen_lab.demo.plans.disentafl.report import PAGE
-from lichen_lab.demo.plans.disentafl.results import Bundle, Move, RoutedObserver, RoutedStory
+from lichen_lab.demo.plans.disentafl.results import Bundle, ModelMove, RoutedObserver, RoutedStory
 from lichen_lab.demo.plans.disentafl.summary import table
 from models.contract import Profile
 from models.methods.disentafl.routing import blob_names
@@ -35,13 +35,15 @@ def good() -> RoutedStory:
         for number in (1, 2, 3) if not device.observes else ():
             sensors = device.sensors if number == 1 else (*device.sensors, *device.later)
             route = blob_names.route(TASK, Profile(sensors, device.targets), (1,))
-            device.moves.append(Move(number, sensors, device.targets, 1, route, route, route, 9000, 3000))
+            device.moves.append(
+                ModelMove(number, sensors, device.targets, 1, route, route, route, 9000, 3000)
+            )
         reads = device.sensors if device.observes else device.moves[-1].modalities
         device.bundle = Bundle(3, f"{device.name:0<64}", 200_000, reads, device.targets)
         device.scores = dict.fromkeys(device.targets, 0.8)
         if not device.observes:
             device.alone = dict.fromkeys(device.targets, 0.5)
-    seen = [Prediction(1.28 * n, "PEN", "PEN" if n % 3 else None, 0.8, {}) for n in range(9)]
+    seen = [ObservedPrediction(1.28 * n, "PEN", "PEN" if n % 3 else None, 0.8, {}) for n in range(9)]
     story.observer = RoutedObserver("physcia", 7, "python", torch_free=True, how="<own>", predictions=seen)
     story.observer.right, story.observer.explained = {"label": 0.7, "arm": 0.9}, 0.6
     story.observer.values = [(1.28 * n, 2.0, None if n == 4 else 2.5) for n in range(9)]

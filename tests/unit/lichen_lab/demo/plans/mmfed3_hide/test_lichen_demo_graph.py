@@ -11,7 +11,7 @@ from edge_agent.config import agent as agent_config
 from lichen_lab.demo import plans
 from lichen_lab.demo.core import side_jobs
 from lichen_lab.demo.core.scenario import Layout, Options
-from lichen_lab.demo.core.traffic import Turn as Moved
+from lichen_lab.demo.core.traffic import TrafficTurn as Moved
 from lichen_lab.demo.plans.mmfed3_hide import collect_results, devices, evaluation, leak_search, parts
 from lichen_lab.demo.plans.mmfed3_hide.leak_search import Searcher
 from lichen_lab.demo.plans.mmfed3_hide.prepare import coordinator_config, gateway_config, told

@@ -12,7 +12,14 @@ from lichen_lab.demo.core.scenario import Options
 from lichen_lab.demo.plans.mmfed3_hide import devices
 from lichen_lab.demo.plans.mmfed3_hide.checks import checks, guessing
 from lichen_lab.demo.plans.mmfed3_hide.report import PAGE
-from lichen_lab.demo.plans.mmfed3_hide.results import Answer, Gateway, GraphStory, Scores, Searched, Turn
+from lichen_lab.demo.plans.mmfed3_hide.results import (
+    Gateway,
+    GraphStory,
+    ObserverAnswer,
+    Scores,
+    Searched,
+    Turn,
+)
 from lichen_lab.demo.plans.mmfed3_hide.summary import table
 
 ROUNDS = 6
@@ -20,7 +27,7 @@ OPTIONS = Options(Path("unused"), rounds=ROUNDS)
 GROWN, JOINED = 2, 3
 
 
-def gateway(site: devices.Site) -> Gateway:
+def gateway(site: devices.DemoSite) -> Gateway:
     """One that went well."""
     later = 50 * bool(site.later)
     first = JOINED + 2 if site.late else 1
@@ -42,8 +49,10 @@ def gateway(site: devices.Site) -> Gateway:
         scores=Scores(0.7, 0.5, 0.9, 40),
         scores_alone=Scores(0.6, 0.4, 0.8, 40),
         answers=[
-            Answer("a_<b>head", "treats", ("fever",), None if later else ("cold",), ("cold", "fever")),
-            Answer("aspirin", "treats", ("ache",), ("cold",), ("ache", "fever")),
+            ObserverAnswer(
+                "a_<b>head", "treats", ("fever",), None if later else ("cold",), ("cold", "fever")
+            ),
+            ObserverAnswer("aspirin", "treats", ("ache",), ("cold",), ("ache", "fever")),
         ],
         model=ROUNDS,
         starts=1,
@@ -176,8 +185,8 @@ def test_a_gateway_that_loses_by_sharing_is_told_and_does_not_fail_the_demo(good
 
 
 def test_guessing_is_the_chance_of_five_different_entities(good: GraphStory) -> None:
-    assert guessing(good.gateways[0], Answer("h", "r", ("t",))) == pytest.approx(5 / 100)
-    assert guessing(good.gateways[0], Answer("h", "r", tuple(map(str, range(100))))) == 1
+    assert guessing(good.gateways[0], ObserverAnswer("h", "r", ("t",))) == pytest.approx(5 / 100)
+    assert guessing(good.gateways[0], ObserverAnswer("h", "r", tuple(map(str, range(100))))) == 1
 
 
 def test_the_story_is_read_back_as_it_was_written(good: GraphStory, tmp_path: Path) -> None:

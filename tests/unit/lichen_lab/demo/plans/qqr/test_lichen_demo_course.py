@@ -7,15 +7,15 @@ import pytest
 from lichen_lab.demo.core.results import (
     Check,
     DeviceStory,
+    ObservedPrediction,
     ObserverStory,
-    Prediction,
     RoundStory,
     take_devices,
 )
 from lichen_lab.demo.core.scenario import Options
 from lichen_lab.demo.plans.qqr.checks import checks
 from lichen_lab.demo.plans.qqr.results import Sizes, Story
-from lichen_lab.demo.plans.qqr.simulated_seeds import ALONE, FEDERATED, Line
+from lichen_lab.demo.plans.qqr.simulated_seeds import ALONE, FEDERATED, SeedLine
 from lichen_lab.simulation.data import spar_fleet
 from lichen_lab.simulation.data.sets import spar
 from tests.support.rolled_out import rolled_out
@@ -28,9 +28,9 @@ def good() -> Story:
     story = Story(labels=spar.LABELS, modalities=("accelerometer", "gyroscope"), unseen=spar_fleet.UNSEEN)
     story.rounds = [RoundStory(1, 0.4, 10, 20, ("usnea",)), RoundStory(2, 0.8, 20, 40, ("usnea",))]
     story.devices = [DeviceStory("usnea", (5,), "", alone=0.5), DeviceStory("evernia", (2,), "", alone=0.6)]
-    seen = [Prediction(1.0, "PEN", "PEN", 0.9, {})]
+    seen = [ObservedPrediction(1.0, "PEN", "PEN", 0.9, {})]
     story.observer = ObserverStory("physcia", 7, "python", torch_free=True, how="own", predictions=seen)
-    story.study = [Line(1, FEDERATED, 0.8, 1.0), Line(1, ALONE, 0.5, 1.0)]
+    story.study = [SeedLine(1, FEDERATED, 0.8, 1.0), SeedLine(1, ALONE, 0.5, 1.0)]
     story.sizes = Sizes(1094, 26, 100, 95)
     story.rollout = rolled_out()
     return story
@@ -87,7 +87,7 @@ def _chaos_that_never_struck(story: Story) -> None:
 
 def _guessing(story: Story) -> None:
     assert story.observer is not None
-    wrong = [Prediction(float(i), "PEN", "ABD", 0.9, {}) for i in range(2, 5)]
+    wrong = [ObservedPrediction(float(i), "PEN", "ABD", 0.9, {}) for i in range(2, 5)]
     story.observer.predictions = [*story.observer.predictions, *wrong]
 
 
@@ -168,11 +168,15 @@ def test_memory_that_was_not_measured_is_not_ticked_and_rss_has_a_mark_of_its_ow
 
 def test_a_margin_within_its_spread_is_no_tick(good: Story) -> None:
     other = "zero input"
-    good.study += [Line(2, FEDERATED, 0.82, 1.0), Line(1, other, 0.79, 1.0), Line(2, other, 0.83, 1.0)]
+    good.study += [
+        SeedLine(2, FEDERATED, 0.82, 1.0),
+        SeedLine(1, other, 0.79, 1.0),
+        SeedLine(2, other, 0.83, 1.0),
+    ]
     found = marks(good)[f"in simulation, prototypes beat {other}"]
     assert (found.ok, found.must) == (False, False)
     assert "within the spread" in found.detail
-    good.study[-2:] = [Line(1, other, 0.70, 1.0), Line(2, other, 0.71, 1.0)]
+    good.study[-2:] = [SeedLine(1, other, 0.70, 1.0), SeedLine(2, other, 0.71, 1.0)]
     assert marks(good)[f"in simulation, prototypes beat {other}"].ok
 
 

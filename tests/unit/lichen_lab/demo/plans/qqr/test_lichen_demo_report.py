@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from lichen_lab.demo.core.results import Check, DeviceStory, ObserverStory, Prediction, RoundStory
+from lichen_lab.demo.core.results import Check, DeviceStory, ObservedPrediction, ObserverStory, RoundStory
 from lichen_lab.demo.figures import confused
 from lichen_lab.demo.page import size
 from lichen_lab.demo.plans.qqr.report import PAGE
 from lichen_lab.demo.plans.qqr.results import Sizes, Story
-from lichen_lab.demo.plans.qqr.simulated_seeds import ALONE, FEDERATED, Line
+from lichen_lab.demo.plans.qqr.simulated_seeds import ALONE, FEDERATED, SeedLine
 from lichen_lab.simulation.data import spar_fleet
 from lichen_lab.simulation.data.sets import spar
 from tests.support.browser import at_widths, needs_chromium
@@ -31,12 +31,15 @@ def story() -> Story:
         one.missing = {"gyroscope": 0.4}
         told.devices.append(one)
     told.confusion = [[3 if i == j else 0 for j in range(7)] for i in range(7)]
-    seen = [Prediction(1.28 * i, "PEN", "PEN" if i % 3 else None, 0.8, {"gyroscope": True}) for i in range(9)]
+    seen = [
+        ObservedPrediction(1.28 * i, "PEN", "PEN" if i % 3 else None, 0.8, {"gyroscope": True})
+        for i in range(9)
+    ]
     told.observer = ObserverStory(
         "physcia", 7, "python", torch_free=True, how="<own & clean>", predictions=seen
     )
     told.observer.fault = (3.0, 6.0)
-    told.study = [Line(s, v, a, 1.0) for s in (1, 2) for v, a in ((FEDERATED, 0.8), (ALONE, 0.5))]
+    told.study = [SeedLine(s, v, a, 1.0) for s in (1, 2) for v, a in ((FEDERATED, 0.8), (ALONE, 0.5))]
     told.sizes = Sizes(1094, 26, 100, 95)
     told.checks = [Check("a", ok=True, detail="fine"), Check("b", ok=False, detail="no", must=False)]
     return told
@@ -144,7 +147,7 @@ def test_the_largest_confusion_is_named(story: Story) -> None:
 
 def test_the_table_says_which_case_it_shows_and_greys_what_is_within_the_spread(story: Story) -> None:
     story.study += [
-        Line(s, v, a, 1.0) for v in ("zero input", "zero feature") for s, a in ((1, 0.78), (2, 0.83))
+        SeedLine(s, v, a, 1.0) for v in ("zero input", "zero feature") for s, a in ((1, 0.78), (2, 0.83))
     ]
     page = PAGE.html(story)
     assert "one of them is missing" in page

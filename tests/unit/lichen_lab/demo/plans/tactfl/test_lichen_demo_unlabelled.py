@@ -19,7 +19,7 @@ from lichen_lab.simulation.processes.fleet_files import write_toml
 from models.contract import Blobs, Evaluation, WindowSet
 from models.data import window_set
 from models.data.streams.recording import read
-from models.guided import Weighing
+from models.guided import DeviceWeights
 from models.registry import method
 from protocol.tasks.task import Task
 from runtime.settings.load import load_toml
@@ -132,7 +132,7 @@ def test_drawing_leaves_out_what_has_no_label_and_takes_one_of_a_rare_class() ->
 
 
 def test_the_coordinators_weighings_are_told_round_by_round() -> None:
-    weighing = Weighing(
+    weighing = DeviceWeights(
         weights={"encoder/gyroscope": {"cladonia": 0.7, "xanthoria": 0.3}},
         similarity={
             "encoder/gyroscope": {

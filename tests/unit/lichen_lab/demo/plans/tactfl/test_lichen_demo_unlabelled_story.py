@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lichen_lab.demo.core.results import ObserverStory, Prediction, RoundStory
+from lichen_lab.demo.core.results import ObservedPrediction, ObserverStory, RoundStory
 from lichen_lab.demo.core.scenario import Options
 from lichen_lab.demo.plans.tactfl import devices, plots
 from lichen_lab.demo.plans.tactfl.checks import checks
@@ -53,7 +53,7 @@ def good() -> UnlabelledStory:
     for device in story.devices:
         device.windows, device.counts = 300, {name: [0] * 7 for name in devices.BOTH}
         device.quality = {devices.ACCELEROMETER: 0.9}
-    seen = [Prediction(1.28 * n, "PEN", "PEN" if n % 3 else None, 0.8, {}) for n in range(9)]
+    seen = [ObservedPrediction(1.28 * n, "PEN", "PEN" if n % 3 else None, 0.8, {}) for n in range(9)]
     story.observer = ObserverStory("physcia", 7, "python", torch_free=True, how="<own>", predictions=seen)
     story.observer.fault = (3.0, 6.0)
     story.confusion = [[3 if i == j else 1 for j in range(7)] for i in range(7)]

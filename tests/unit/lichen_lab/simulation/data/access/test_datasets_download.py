@@ -7,16 +7,16 @@ from random import Random
 
 import pytest
 
-from lichen_lab.simulation.data.access.download import Limits, download
+from lichen_lab.simulation.data.access.download import DownloadLimits, download
 from protocol.errors import Misconfigured, Reason, Refused, Transient
 from tests.support import file_server as server
 from tests.support.file_server import Answer, serving
 
 CONTENT = Random(5).randbytes(300_000)
-LIMITS = Limits(max_bytes=1_000_000, silence_s=20.0, pause_s=0.0, attempts=3)
+LIMITS = DownloadLimits(max_bytes=1_000_000, silence_s=20.0, pause_s=0.0, attempts=3)
 
 
-def fetched(*script: Answer, limits: Limits = LIMITS) -> tuple[bytes, list[dict[str, str]]]:
+def fetched(*script: Answer, limits: DownloadLimits = LIMITS) -> tuple[bytes, list[dict[str, str]]]:
     into = io.BytesIO()
     with serving(CONTENT, *script) as served:
         size = download(served.url, into, limits)
@@ -24,7 +24,7 @@ def fetched(*script: Answer, limits: Limits = LIMITS) -> tuple[bytes, list[dict[
     return into.getvalue(), served.asked
 
 
-def fails(*script: Answer, limits: Limits = LIMITS) -> tuple[Exception, int]:
+def fails(*script: Answer, limits: DownloadLimits = LIMITS) -> tuple[Exception, int]:
     with serving(CONTENT, *script) as served:
         with pytest.raises((Misconfigured, Refused, Transient)) as said:
             download(served.url, io.BytesIO(), limits)

@@ -10,20 +10,20 @@ from typer.testing import CliRunner
 
 from lichen_lab.simulation.data import fetch
 from lichen_lab.simulation.data.access import locations
-from lichen_lab.simulation.data.access.download import Limits
+from lichen_lab.simulation.data.access.download import DownloadLimits
 from lichen_lab.simulation.data.sets import uci_har, uci_har_digests, uci_har_official
 from lichen_lab.simulation.data_cli import app
 from models.tensors import read_arrays
 from protocol.errors import Misconfigured, Reason, Refused, Transient
 from runtime.outputs import NotWritten
-from runtime.storage.folder_lock import Owner
+from runtime.storage.folder_lock import FolderLock
 from tests.support import file_server as server
 from tests.support import made_data
 from tests.support.file_server import serving
 
 PARTS = made_data.har_parts()
 ARCHIVE = made_data.nested(made_data.zipped(made_data.har_texts(PARTS)))
-LIMITS = Limits(max_bytes=10_000_000, silence_s=20.0, pause_s=0.0, attempts=3)
+LIMITS = DownloadLimits(max_bytes=10_000_000, silence_s=20.0, pause_s=0.0, attempts=3)
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def test_a_death_while_packing_leaves_nothing_that_looks_whole(
 
 def test_two_fetches_do_not_meet(cache: Path, given: Path) -> None:
     cache.mkdir(parents=True)
-    owner = Owner(cache / ".fetch.lock", "test")
+    owner = FolderLock(cache / ".fetch.lock", "test")
     with pytest.raises(Misconfigured, match="another lichen data fetch runs"):
         fetch.fetch_uci_har(given)
     owner.close()

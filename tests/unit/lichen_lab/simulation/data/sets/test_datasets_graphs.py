@@ -92,7 +92,7 @@ def test_text_features_are_kept_and_made_anew_when_the_texts_change(
     write_fb15k(root)
     first = fb15k237.load(text_width=2).graph.features["text"]
     with monkeypatch.context() as patch:
-        patch.setattr(fb15k237.Encoder, "fit", lambda *_: pytest.fail("it was kept"))
+        patch.setattr(fb15k237.TextEncoder, "fit", lambda *_: pytest.fail("it was kept"))
         assert np.array_equal(fb15k237.load(text_width=2).graph.features["text"], first)
     rows = [f"{i}\t{entity}\tsea\t\twater\t" for i, entity in enumerate(ENTITIES)]
     (root / "fb15k237" / fb15k237.TEXTS).write_bytes(texts(rows))

@@ -7,9 +7,9 @@ import pytest
 import sqlalchemy as sa
 
 from coordinator.storage import schema
-from coordinator.storage.database import Store
+from coordinator.storage.database import Database
 from lichen_lab.simulation.deterministic.machine.disk import SimDisk, memory_folder
-from lichen_lab.simulation.deterministic.machine.process_life import Life, PowerCut
+from lichen_lab.simulation.deterministic.machine.process_life import PowerCut, ProcessLife
 from protocol.errors import Misconfigured, Refused, Transient
 from protocol.frames.chunks import chunk_at
 from protocol.frames.frame import digest
@@ -33,7 +33,7 @@ class Machine:
 
     def __init__(self, memory: Path, seed: int, crash_at: int = 0, *, power: bool = True, **options):
         self.before, self.after = memory / f"{seed}-{crash_at}-1", memory / f"{seed}-{crash_at}-2"
-        self.life = Life("machine", crash_at=crash_at, power=power)
+        self.life = ProcessLife("machine", crash_at=crash_at, power=power)
         self.disk = SimDisk(self.before, seed, life=self.life, **options)
         self.life.on_end.append(lambda _: self.disk.freeze(self.after, power=self.life.power))
 
@@ -268,14 +268,14 @@ def test_the_spool_outlives_every_moment(memory):
 def test_the_coordinators_database_outlives_every_moment(memory):
     def put(root: Path, machine: Machine) -> None:
         machine.done = 0
-        store = machine.store = Store(root / "coordinator.sqlite3")
+        store = machine.store = Database(root / "coordinator.sqlite3")
         for n in (1, 2, 3):
             store.put_meta({"n": str(n), "twice": str(2 * n)})
             machine.done = n
 
     for machine, _ in every_moment(memory, put, seeds=range(2)):
         machine.store.close()
-        with Store(machine.after / "coordinator.sqlite3") as store:
+        with Database(machine.after / "coordinator.sqlite3") as store:
             found = int(store.get_meta("n") or 0)
             assert found in (machine.done, machine.done + 1)
             assert int(store.get_meta("twice") or 0) == 2 * found
@@ -330,7 +330,7 @@ def test_commits_are_synced_where_a_receipt_rests_on_them(tmp_path):
     assert spool._db.execute("PRAGMA synchronous").fetchone() == (2,)
     assert spool._db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     spool.close()
-    with Store(tmp_path / "coordinator.sqlite3") as store, store.transaction() as connection:
+    with Database(tmp_path / "coordinator.sqlite3") as store, store.transaction() as connection:
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar_one() == 2
 
 
@@ -340,7 +340,7 @@ def test_the_real_disk_counts_what_it_writes(tmp_path):
     try:
         write_atomic(tmp_path / "f", b"12345")
         assert (disk.counters.bytes_written, disk.counters.syncs) == (5, 2)
-        with Store(tmp_path / "coordinator.sqlite3") as store:
+        with Database(tmp_path / "coordinator.sqlite3") as store:
             store.put_meta({"a": "b"})
             store.rows(sa.select(schema.meta))
         assert disk.counters.commits == 1

@@ -6,7 +6,7 @@ import pytest
 
 from lichen_lab.simulation.deterministic.machine.clock import EPOCH, NodeClock
 from lichen_lab.simulation.deterministic.machine.event_loop import SimLoop, Stuck, run
-from lichen_lab.simulation.deterministic.machine.process_life import LIFE, Life, PowerCut
+from lichen_lab.simulation.deterministic.machine.process_life import LIFE, PowerCut, ProcessLife
 
 
 async def _busy(loop: SimLoop, log: list[object]) -> None:
@@ -102,7 +102,7 @@ def test_a_thread_runs_before_or_after_what_the_loop_does_meanwhile():
 
 def test_a_threads_error_comes_back_and_its_context_goes_with_it():
     async def main(_: SimLoop) -> str:
-        LIFE.set(Life("a"))
+        LIFE.set(ProcessLife("a"))
         with pytest.raises(KeyError):
             await asyncio.to_thread({}.__getitem__, "x")
         return (await asyncio.to_thread(LIFE.get)).node
@@ -174,7 +174,7 @@ def test_quiet_moments_are_shown_before_time_moves():
 @pytest.mark.parametrize("moment", [1, 2])
 def test_a_life_can_end_before_or_after_a_threads_work_and_nobody_hears_of_it(moment):
     async def main(_: SimLoop) -> tuple[list[int], bool]:
-        life, done, heard = Life("a", crash_at=moment), [], []
+        life, done, heard = ProcessLife("a", crash_at=moment), [], []
 
         async def node() -> None:
             LIFE.set(life)
@@ -192,7 +192,7 @@ def test_a_life_can_end_before_or_after_a_threads_work_and_nobody_hears_of_it(mo
 
 
 def test_a_power_cut_passes_through_code_that_catches_errors():
-    life = Life("a", crash_at=1)
+    life = ProcessLife("a", crash_at=1)
 
     def careless() -> None:
         try:
@@ -209,9 +209,9 @@ def test_a_power_cut_passes_through_code_that_catches_errors():
 def test_signals_go_to_the_life_that_asked_for_them():
     async def main(loop: SimLoop) -> list[str]:
         seen: list[str] = []
-        lives = [Life("a"), Life("b")]
+        lives = [ProcessLife("a"), ProcessLife("b")]
 
-        async def node(life: Life) -> None:
+        async def node(life: ProcessLife) -> None:
             LIFE.set(life)
             loop.add_signal_handler(15, seen.append, life.node)
 

@@ -6,10 +6,10 @@ from functools import partial
 import pytest
 
 from lichen_lab.simulation.deterministic.machine.event_loop import SimLoop, run
-from lichen_lab.simulation.deterministic.machine.process_life import LIFE, Life, PowerCut
+from lichen_lab.simulation.deterministic.machine.process_life import LIFE, PowerCut, ProcessLife
 from lichen_lab.simulation.deterministic.network.broker import SimBroker
 from lichen_lab.simulation.deterministic.network.link import SimConnection
-from lichen_lab.simulation.deterministic.network.message_faults import Weather
+from lichen_lab.simulation.deterministic.network.message_faults import MessageFaults
 from lichen_lab.simulation.deterministic.network.session import matches
 from protocol.errors import Reason, Refused, Transient
 from runtime.mqtt.link import Link, Will
@@ -21,8 +21,8 @@ SETTINGS = quick(1883, keepalive_s=60)
 
 
 class Net:
-    def __init__(self, weather: Weather | None = None, **options) -> None:
-        self.broker = SimBroker(weather or Weather(1), **options)
+    def __init__(self, weather: MessageFaults | None = None, **options) -> None:
+        self.broker = SimBroker(weather or MessageFaults(1), **options)
         self.clients: list[Client] = []
 
     def client(self, client_id: str, *filters: tuple[str, int], **options) -> Client:
@@ -34,7 +34,7 @@ class Net:
 
 
 @asynccontextmanager
-async def net(weather: Weather | None = None, **options):
+async def net(weather: MessageFaults | None = None, **options):
     made = Net(weather, **options)
     try:
         yield made
@@ -68,12 +68,12 @@ async def _sent_at_least_once(client: Client, topic: str, payload: bytes) -> Non
     pytest.fail("it was never acknowledged")
 
 
-def _storm(seed: int, **odds: float) -> tuple[list[bytes], Weather, list[object]]:
+def _storm(seed: int, **odds: float) -> tuple[list[bytes], MessageFaults, list[object]]:
     """200 messages through bad weather; what came, and the whole trace."""
     log: list[object] = []
 
-    async def main(loop: SimLoop) -> tuple[list[bytes], Weather]:
-        async with net(Weather(seed, **odds)) as n:
+    async def main(loop: SimLoop) -> tuple[list[bytes], MessageFaults]:
+        async with net(MessageFaults(seed, **odds)) as n:
             n.broker.listener = lambda *what: log.append((loop.time(), *what))
             a, b = await n.client("a").start(), await n.client("b", ("q", 1)).start()
             for i in range(200):
@@ -218,7 +218,7 @@ async def test_a_killed_process_is_seen_soon_and_a_machine_without_power_late():
         watcher = await n.client("w", ("will/#", 1)).start()
         lives = {}
         for name, power in (("kill", False), ("power", True)):
-            lives[name] = Life(name, power=power)
+            lives[name] = ProcessLife(name, power=power)
             LIFE.set(lives[name])
             await n.client(name, will=Will(f"will/{name}", name.encode())).start()
             LIFE.set(None)
@@ -234,7 +234,7 @@ async def test_a_killed_process_is_seen_soon_and_a_machine_without_power_late():
 async def test_the_dead_say_nothing():
     async with net() as n:
         watcher = await n.client("w", ("#", 1)).start()
-        life = Life("a", crash_at=2)
+        life = ProcessLife("a", crash_at=2)
         LIFE.set(life)
         a = await n.client("a", ("q", 1)).start()
         LIFE.set(None)

@@ -7,7 +7,7 @@ from torch.nn import functional
 
 from models.contract import Blobs, Profile
 from models.methods.disentafl.client import make_client
-from models.methods.disentafl.network.attention import Encoder
+from models.methods.disentafl.network.attention import AttentionEncoder
 from models.methods.disentafl.network.inference import RouteModel, predictions
 from models.methods.disentafl.network.supernet import Subnet, part, subnet
 from models.methods.disentafl.routing.blob_names import SHARED, config_of, profile_of, route
@@ -198,7 +198,7 @@ def test_the_numbers_of_a_modality_reach_the_network_normalised(task, state):
 
 @pytest.mark.parametrize(("samples", "tokens", "patch"), [(8, 16, 1), (50, 16, 4), (16, 16, 1), (17, 4, 5)])
 def test_any_window_becomes_at_most_so_many_tokens_and_all_of_it_is_read(samples, tokens, patch):
-    encoder = Encoder(2, samples, config_of(small(tokens=tokens)))
+    encoder = AttentionEncoder(2, samples, config_of(small(tokens=tokens)))
     assert encoder.patch == patch
     assert encoder.tokens <= tokens
     x_BCT = torch.randn(3, 2, samples, generator=torch.Generator().manual_seed(0), requires_grad=True)
@@ -209,7 +209,7 @@ def test_any_window_becomes_at_most_so_many_tokens_and_all_of_it_is_read(samples
 
 
 def test_patches_are_what_a_convolution_with_its_stride_for_kernel_gives():
-    encoder = Encoder(3, 10, config_of(small(tokens=4)))
+    encoder = AttentionEncoder(3, 10, config_of(small(tokens=4)))
     x_BCT = torch.randn(2, 3, 10, generator=torch.Generator().manual_seed(0))
     seen = []
     encoder.layers[0].register_forward_pre_hook(lambda _, args: seen.append(args[0]))

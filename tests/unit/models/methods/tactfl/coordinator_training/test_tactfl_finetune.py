@@ -12,14 +12,14 @@ from models.methods.tactfl import TactflConfig
 from models.methods.tactfl.client import make_client
 from models.methods.tactfl.coordinator_training import finetune
 from models.methods.tactfl.coordinator_training.finetune import (
-    Batch,
+    FinetuneBatch,
     features,
     head_trained,
     labelled_only,
     scores,
     whole_trained,
 )
-from models.methods.tactfl.coordinator_training.head_training import Recipe, usable
+from models.methods.tactfl.coordinator_training.head_training import HeadRecipe, usable
 from models.methods.tactfl.coordinator_training.standardization import Standard
 from models.multimodal.network import build, load_blobs
 from models.tensors import flatten
@@ -76,7 +76,7 @@ def test_coordinates_come_from_windows_that_have_the_modality_and_are_the_featur
 
 # --- the head ---
 
-HEAD = Recipe(epochs=40, lr=0.02, batch=16, dropout=0.2)
+HEAD = HeadRecipe(epochs=40, lr=0.02, batch=16, dropout=0.2)
 
 
 def test_the_head_learns_and_encoders_and_their_statistics_stay_to_the_bit():
@@ -97,7 +97,7 @@ def test_what_trains_is_what_inference_computes():
         expected = model.features(torch.from_numpy(MIXED.present_BM), x)
         net = build(TASK)
         load_blobs(net, STATE)
-        made = features(net.eval(), Batch.of(TASK, MIXED), HEAD)
+        made = features(net.eval(), FinetuneBatch.of(TASK, MIXED), HEAD)
     for one, other in zip(made.values(), expected, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
     assert make_client().evaluate(TASK, MIXED, STATE).metrics["loss"] == pytest.approx(
@@ -125,8 +125,8 @@ def test_no_epochs_train_nothing():
 
 # --- encoders and head ---
 
-WHOLE = Recipe(epochs=20, lr=0.01, batch=16)
-EVERY = Recipe(epochs=3, lr=0.01, batch=16, dropout=0.2, rotate_deg=20, gain=0.2, weight_decay=0.01)
+WHOLE = HeadRecipe(epochs=20, lr=0.01, batch=16)
+EVERY = HeadRecipe(epochs=3, lr=0.01, batch=16, dropout=0.2, rotate_deg=20, gain=0.2, weight_decay=0.01)
 
 
 def test_fine_tuning_learns_more_than_the_head_alone():
@@ -185,9 +185,11 @@ def test_recipes_are_those_of_the_config():
             "normalise": False,
         }
     )
-    assert Recipe.of_head(config) == Recipe(3, 0.1, 5, 0.3, feature_scale=9, normalise=False)
-    assert Recipe.of_whole(config) == Recipe(4, 0.2, 6, 0.5, 7, 0.4, 0.6, feature_scale=9, normalise=False)
-    assert Recipe.of_whole(TactflConfig()).fresh_head
+    assert HeadRecipe.of_head(config) == HeadRecipe(3, 0.1, 5, 0.3, feature_scale=9, normalise=False)
+    assert HeadRecipe.of_whole(config) == HeadRecipe(
+        4, 0.2, 6, 0.5, 7, 0.4, 0.6, feature_scale=9, normalise=False
+    )
+    assert HeadRecipe.of_whole(TactflConfig()).fresh_head
 
 
 def test_a_fresh_head_forgets_the_old_one_and_keeps_the_encoders():
