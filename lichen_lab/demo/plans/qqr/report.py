@@ -38,4 +38,4 @@ def given(story: Story) -> Mapping[str, Any]:
     }
 
 
-PAGE: Final = DemoPage("lichen_lab.simulation.reporting", figures, given, parts=rollout.PARTS)
+PAGE: Final = DemoPage("lichen_lab.demo.plans.qqr", figures, given, parts=rollout.PARTS)
