@@ -194,6 +194,15 @@ async def test_what_was_refused_for_good_is_not_tried_again_and_why_is_said(tmp_
         assert one.why_not(OFFER) == words
 
 
+def test_an_accepted_update_that_is_withdrawn_is_refused_from_then_on_and_that_is_news_once(tmp_path):
+    ledger = settled(tmp_path, ManualClock(100))
+    withdrawn = receipt("b" * 64, round=3, status="refused", reason=Reason.OUTLIER, detail="too far")
+    assert ledger.withdrawn(withdrawn)
+    assert "outlier: too far" in ledger.why_not(OFFER)
+    assert not ledger.withdrawn(withdrawn)
+    assert not ledger.withdrawn(receipt("c" * 64, status="refused"))
+
+
 def test_the_words_for_a_refusal_are_those_of_its_own_update(tmp_path):
     ledger = settled(tmp_path, ManualClock(100), status="refused", reason=min(FINAL), detail="acc/w is odd")
     mine = receipt("b" * 64, round=3, status="refused", reason=min(FINAL))
