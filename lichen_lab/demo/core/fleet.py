@@ -50,8 +50,6 @@ class DemoFleet(Testbed, Generic[StageT_co]):
         """What chaos killed."""
         self.changed = asyncio.Event()
         """The picture has changed."""
-        self.note: Callable[[], str] | None = None
-        """What happens beside the rounds, for the screen."""
 
     @property
     def layout(self) -> Layout:
@@ -129,8 +127,6 @@ class DemoFleet(Testbed, Generic[StageT_co]):
 
     async def rest(self) -> None:
         """Draw the picture, and wait until it changes."""
-        if self.note is not None:
-            self.screen.note = self.note()
         self.screen.show(self.view, self.stage.people)
         self.changed.clear()
         with contextlib.suppress(TimeoutError):
@@ -151,8 +147,13 @@ class DemoFleet(Testbed, Generic[StageT_co]):
         """Whether the last version is exported and announced."""
         return self.view.model is not None and self.view.model.version == self.options.rounds
 
-    async def learn(self, announced: Callable[[], bool]) -> None:
-        """All rounds, and in the middle of them, on demand, the chaos; ends when ``announced`` says so."""
+    async def learn(self, announced: Callable[[], bool], note: Callable[[], str] | None = None) -> None:
+        """All rounds, and in the middle of them, on demand, the chaos; ends when ``announced`` says so.
+
+        Args:
+            announced: whether the last version is there.
+            note: what happens beside the rounds, for the screen.
+        """
         striking: asyncio.Task[chaos.Strike] | None = None
         if self.options.chaos:
             striking = asyncio.create_task(chaos.strike(self, self.view, self.changed))
@@ -160,6 +161,8 @@ class DemoFleet(Testbed, Generic[StageT_co]):
         def finished() -> bool:
             if striking is not None and striking.done():
                 self.struck = striking.result()
+            if note is not None:
+                self.screen.note = note()
             return announced()
 
         try:

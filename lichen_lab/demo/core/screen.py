@@ -56,8 +56,7 @@ class Screen:
         self.events: list[tuple[float, str]] = []
         self.note = ""
         """What happens beside the rounds (the study's progress, the observer's predictions)."""
-        self.board: Callable[[], RenderableType] | None = None
-        """Shown in place of the rounds, once they are over."""
+        self._board: Callable[[], RenderableType] | None = None
         self._quiet = quiet
         self._recent: deque[str] = deque(maxlen=_KEPT)
         self._started = time.monotonic()
@@ -95,7 +94,7 @@ class Screen:
         """Draw the state; without a terminal, a line for each finished round."""
         if self._live is not None:
             self._live.update(
-                self._picture(view, people) if self.board is None else self._of_board(self.board())
+                self._picture(view, people) if self._board is None else self._of_board(self._board())
             )
             return
         line = round_line(view)
@@ -105,6 +104,10 @@ class Screen:
             self.console.print(
                 f"{self.seconds:6.1f} s  {line}", markup=False, highlight=False, soft_wrap=True
             )
+
+    def show_board(self, board: Callable[[], RenderableType]) -> None:
+        """Show this in place of the rounds, once they are over."""
+        self._board = board
 
     def _of_board(self, board: RenderableType) -> RenderableType:
         return Group(board, Text(self.note, style="dim")) if self.note else board

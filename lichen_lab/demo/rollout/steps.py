@@ -67,7 +67,7 @@ class Act:
         """
         story, screen = self._story, self._fleet.screen
         story.began = round(screen.seconds, 1)
-        screen.board = lambda: board(story, self.recorder.moves, self.words)
+        screen.show_board(lambda: board(story, self.recorder.moves, self.words))
         async with looking_on(self._fleet, self.recorder):
             story.moves = self.recorder.moves
             async with asyncio.TaskGroup() as both:

@@ -1,6 +1,7 @@
 """The course of QQR's demo: learn, roll out to devices that only observe, compare with devices alone."""
 
 import asyncio
+from functools import partial
 from typing import Any, Final
 
 from lichen_lab.demo.core import lichen_commands, side_jobs
@@ -25,8 +26,8 @@ async def live(fleet: DemoFleet[PreparedDemo[Story]]) -> None:
     async with fleet.running():
         if fleet.options.study:
             await _start_study(fleet)
-            fleet.note = lambda: _progress(fleet)
-        await fleet.learn(fleet.learned)
+        note = partial(_progress, fleet) if fleet.options.study else None
+        await fleet.learn(fleet.learned, note)
         fleet.screen.say(f"all rounds are over, and version {fleet.options.rounds} is exported")
         fleet.tell_chaos(story)
         history = await lichen_commands.history(fleet)

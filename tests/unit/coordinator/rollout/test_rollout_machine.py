@@ -142,7 +142,7 @@ def test_of_no_devices_there_are_none_of_any_kind():
 
 
 def test_all_that_are_here_and_did_not_fail_may_still_commit():
-    assert Counts(committed=1, trial=2, waiting=3, speechless=4, failed=9, silent=9).may_commit == 10
+    assert StageCounts(committed=1, trial=2, waiting=3, speechless=4, failed=9, silent=9).may_commit == 10
 
 
 def test_who_failed_once_has_failed_for_this_pointer_whatever_it_says_next():
