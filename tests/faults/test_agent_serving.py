@@ -246,8 +246,8 @@ import asyncio, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from tests.support.serving import inference
-from edge_agent.inference.serving.zygote_client import Zygote
-zygote = Zygote()
+from edge_agent.inference.serving.zygote_client import ZygoteClient
+zygote = ZygoteClient()
 if sys.argv[3] == "forked":
     zygote.fork()
 async def main():

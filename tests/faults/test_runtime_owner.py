@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[2]
 HOLDER = """
 import subprocess, sys, time
 from pathlib import Path
-from runtime.storage.folder_lock import Owner
-owner = Owner(Path(sys.argv[1]), "agent")
+from runtime.storage.folder_lock import FolderLock
+owner = FolderLock(Path(sys.argv[1]), "agent")
 child = subprocess.Popen(["sleep", "60"], close_fds=False)
 print(child.pid, flush=True)
 time.sleep(60)

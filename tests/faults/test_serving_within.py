@@ -127,7 +127,7 @@ async def test_a_model_that_kills_its_process_never_comes_into_the_agent(tmp_pat
             sock.close()
 
     opened = []
-    monkeypatch.setattr(in_process, "Direct", lambda: opened.append("in the agent"))
+    monkeypatch.setattr(in_process, "InProcessChannel", lambda: opened.append("in the agent"))
     async with predicting(within_agent(Deadly(lambda _: None))) as running:
         with pytest.raises(Refused, match="it has gone"):
             await running.load(put(tmp_path / "a"))

@@ -36,7 +36,7 @@ def slow(asked, header, given):  # as ONNX Runtime: C++ that comes back to an in
 async def main(config, zygote):
     import onnxruntime
     servant._DO["open"] = slow
-    asked = asyncio.create_task(within.Direct().ask({"op": "open"}, {}, 60.0))
+    asked = asyncio.create_task(within.InProcessChannel().ask({"op": "open"}, {}, 60.0))
     while not under_way.is_set():
         await asyncio.sleep(0.001)
     asked.cancel()

@@ -35,7 +35,7 @@ def cache_folder() -> Path:
 
 def beside_checkout() -> Path:
     """``../shared/data`` seen from the checkout; an installed package has none there."""
-    return Path(__file__).resolve().parents[3] / "shared" / "data"
+    return Path(__file__).resolve().parents[5] / "shared" / "data"
 
 
 def roots() -> Iterator[Path]:

@@ -192,7 +192,7 @@ async def test_the_operator_forgets_a_device_of_a_running_and_of_a_stopped_coord
     tmp_path, monkeypatch
 ) -> None:
     monkeypatch.setattr(device_cli, "load_settings", lambda _file: settings_for(tmp_path, 1))
-    monkeypatch.setattr(device_cli, "as_owner_of", lambda _folder: contextlib.nullcontext())
+    monkeypatch.setattr(device_cli, "run_as_owner", lambda _folder: contextlib.nullcontext())
 
     def forget(*words: str):
         return CliRunner().invoke(device_cli.app, ["forget", "-c", "x.toml", *words])

@@ -90,7 +90,7 @@ async def test_a_take_that_is_cancelled_loses_no_message() -> None:
 
 
 async def test_a_full_lane_makes_the_reader_wait_until_its_patience_is_used_up(monkeypatch) -> None:
-    monkeypatch.setattr(lanes_module, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(lanes_module, "BLOCKING_BUDGET_S", 0.05)
     loop = asyncio.get_running_loop()
     lanes: FairQueue[int] = FairQueue(loop.time)
     took = [await lanes.put("flood", n, 1) for n in range(DEPTH + 20)]
@@ -156,7 +156,7 @@ async def test_room_is_room_whoever_makes_it(monkeypatch) -> None:
 
 
 async def test_a_flood_costs_an_honest_device_a_few_turns_and_bounded_memory(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(lanes_module, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(lanes_module, "BLOCKING_BUDGET_S", 0.2)
     async with bench(tmp_path, tiny_task(min_devices=2), quarantine={"refusals": 0}) as made:
         await made.online("honest", "flood")
         await made.phase("collecting")

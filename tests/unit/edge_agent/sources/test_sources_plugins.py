@@ -17,7 +17,7 @@ from tests.support.agent_data import toy_task
 MODULE = """
 import numpy as np
 from pydantic import BaseModel, ConfigDict
-from edge_agent.sources.base import Kind
+from edge_agent.sources.base import SourceKind
 from models.data.streams.batches import SampleBatch
 
 class Settings(BaseModel):
@@ -46,7 +46,7 @@ class Radar:
             yield "nonsense"
         raise KeyError("lost")
 
-KIND = Kind(Settings, Radar)
+KIND = SourceKind(Settings, Radar)
 FACTORY = 7
 """
 POINTS = """[lichen.sources]
@@ -117,7 +117,7 @@ def test_a_kind_that_fails_at_telling_of_itself_is_said_and_stops_nothing(tmp_pa
         ({"kind": "radar", "angle_deg": 1, "channels": 0}, r"its channels are \{'echo': 0\}"),
         ({"kind": "crashes"}, r"kind: 'crashes' comes from lichen-radar 1\.2.*RuntimeError: bad day"),
         ({"kind": "absent"}, r"'absent' comes from.*ModuleNotFoundError"),
-        ({"kind": "seven"}, r"is a int and no edge_agent\.sources\.base\.Kind"),
+        ({"kind": "seven"}, r"is a int and no edge_agent\.sources\.base\.SourceKind"),
         ({"kind": "radra"}, r"'radra' is not a kind of source; known: .*radar.*did you mean 'radar'"),
     ],
 )

@@ -73,7 +73,7 @@ def test_a_live_agent_whose_status_is_not_written_any_more_is_said_to_be_so(tmp_
 
 def test_where_the_lock_cannot_be_read_the_process_is_asked(tmp_path, monkeypatch):
     path = config(tmp_path)
-    monkeypatch.setattr(status_file, "is_owned", lambda _path: None)
+    monkeypatch.setattr(status_file, "is_locked", lambda _path: None)
     write(path)
     assert shown(path).exit_code == 0
     write(path, pid=2**30)

@@ -275,7 +275,7 @@ async def test_a_good_decision_that_fits_no_more_gives_way_to_no_earlier_one(tmp
         deployment.offer(vouched(shelf, broken, pointer=of(broken, 9)), own=True)
         await until(lambda: deployment.last_refusal, 20)
         deployment.offer(vouched(shelf, one, pointer=of(one, 8)))
-        await deployment._turn(deployment._workspace())
+        await deployment._turn(deployment._tasks.workspace)
         assert deployment.inference.model is None
         assert (deployment.report().phase, deployment.report().serial) == ("refused", 9)
 

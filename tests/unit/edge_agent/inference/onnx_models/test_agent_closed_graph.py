@@ -196,7 +196,7 @@ def test_the_bytes_that_are_run_are_those_that_were_looked_through(tmp_path: Pat
         require_safe_graph(data, what)
         (folder / "model.onnx").write_bytes(other)
 
-    monkeypatch.setattr(session, "require_closed", looked)
+    monkeypatch.setattr(session, "require_safe_graph", looked)
     batch = judged()
     said = LoadedModel(folder, 1).predict(batch.windows.x, batch.windows.present_BM, TASK.modality_names)
     assert np.allclose(said["label"], probabilities(batch), atol=1e-5)
@@ -212,7 +212,7 @@ def test_the_sealed_bytes_are_mapped_as_every_kernel_allows(tmp_path: Path, monk
         maps = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
         ways.update(line.split()[1] for line in maps if "memfd:model" in line)
 
-    monkeypatch.setattr(session, "require_closed", looked)
+    monkeypatch.setattr(session, "require_safe_graph", looked)
     LoadedModel(put(tmp_path), 1)
     assert ways == {"r--p"}
 

@@ -27,12 +27,12 @@ sys.path.insert(0, sys.argv[1])
 import numpy as np
 from edge_agent.inference.onnx_models import session as onnx_session
 from edge_agent.inference.serving import model_server as servant
-from edge_agent.inference.serving.zygote_client import Zygote
+from edge_agent.inference.serving.zygote_client import ZygoteClient
 from runtime.process import landlock
 
 state, act = Path(sys.argv[2]), sys.argv[3]
 os.chdir(state)
-onnx_session.require_closed = lambda data, what: None  # as if it had a hole
+onnx_session.require_safe_graph = lambda data, what: None  # as if it had a hole
 
 def tried(name):
     try:
@@ -41,7 +41,7 @@ def tried(name):
         return type(error).__name__
 
 def looking(self, header, given):
-    answer, arrays = servant.Servant.open(self, header, given)
+    answer, arrays = servant.ModelServer.open(self, header, given)
     if act == "later":
         os.write(wants, b"x")
         os.read(has, 1)
@@ -52,7 +52,7 @@ def looking(self, header, given):
 servant._DO["open"] = looking
 if act == "lacking":
     landlock.version = lambda: 0
-zygote = Zygote()
+zygote = ZygoteClient()
 (wanted, wants), (has, gives) = os.pipe(), os.pipe()
 zygote.fork()
 

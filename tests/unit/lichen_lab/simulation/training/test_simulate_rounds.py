@@ -161,7 +161,7 @@ def test_simulate_a_nan_or_idle_device_is_named_and_the_others_go_on(monkeypatch
             result.tensors["head/fc2.bias"][0] = np.nan
         return real(*given, **more)
 
-    monkeypatch.setattr(simulated_device, "pack_update", poisoned)
+    monkeypatch.setattr(simulated_device, "encode_update", poisoned)
     unlabelled = windows(20, 2)
     unlabelled.y_B[:] = -1
     some = {"d0": windows(40, 0), "d1": windows(40, 1), "d2": unlabelled, "d3": windows(40, 3)}

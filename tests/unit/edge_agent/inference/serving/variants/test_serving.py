@@ -88,9 +88,9 @@ import asyncio, os, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from tests.support.serving import inference, judged, watched
-from edge_agent.inference.serving.zygote_client import Zygote
+from edge_agent.inference.serving.zygote_client import ZygoteClient
 before = len(os.listdir("/proc/self/task"))
-zygote = Zygote()
+zygote = ZygoteClient()
 zygote.fork()
 forked = zygote.pid
 async def main():
