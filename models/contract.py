@@ -153,7 +153,7 @@ class Client(Protocol):
 
         Args:
             context: who, when, and with which seed.
-            windows: a :class:`WindowSet`, or what else the method learns from (``models.data.materials``).
+            windows: a :class:`WindowSet`, or what else the method learns from (``models.materials``).
             state: of the base.
             private: what the last :attr:`LocalResult.private` was; empty at first, or where it was lost.
 

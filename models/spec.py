@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import BaseModel
 
 from models.contract import Blobs, Client, Prototyper, Router, Server, Tensors
-from models.data.materials import KINDS, MaterialKind, MaterialName
 from models.guided import ServerTrainer
+from models.materials import KINDS, MaterialKind, MaterialName
 from protocol.frames.tensors import Codec
 from protocol.tasks.task import Task
 

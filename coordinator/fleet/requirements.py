@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from models.contract import Profile
-from models.data.materials import KINDS
+from models.materials import KINDS
 from models.registry import methods
 from protocol.messages import State
 from protocol.tasks.task import LABEL, Task

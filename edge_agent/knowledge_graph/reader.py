@@ -12,12 +12,12 @@ from typing import Final
 from edge_agent.config.agent import GraphSettings
 from edge_agent.identity import fleet_secret as secrets
 from edge_agent.knowledge_graph.fact_files import FactFiles, Stat, stat_of
-from models.data.materials import KINDS, HeaderStatistics
 from models.knowledge_graph.data.files import BOUNDS, Bounds, read_features, read_masks
 from models.knowledge_graph.data.graph import Graph
 from models.knowledge_graph.data.keyed import KeyedGraph
 from models.knowledge_graph.data.loading import masked
 from models.knowledge_graph.data.merging import ROOM, MergeCounts, MergeRoom, merge
+from models.materials import KINDS, HeaderStatistics
 from protocol.errors import Misconfigured, Refused
 from protocol.tasks.options import GraphTask
 from protocol.tasks.task import Task

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from models.contract import Profile
-from models.data.materials import Material
+from models.materials import Material
 from protocol.messages import ModalityState, Role
 from protocol.tasks.task import Task
 

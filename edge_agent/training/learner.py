@@ -28,7 +28,7 @@ from edge_agent.training.routes import Routes
 from edge_agent.training.update_encoding import PackedUpdate, encode_update
 from models import registry
 from models.contract import Blobs, LocalResult, Tensors
-from models.data.materials import Material
+from models.materials import Material
 from models.worker import job_folder
 from protocol.errors import LichenError, Transient
 from protocol.frames.frame import digest

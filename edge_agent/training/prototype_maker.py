@@ -26,7 +26,7 @@ from edge_agent.training.model_blobs import Versions
 from edge_agent.windows.workspace import windows_of
 from models import registry
 from models.contract import Blobs, ClientContext, FloatArray, LocalResult, Tensors, WindowSet
-from models.data.materials import Material
+from models.materials import Material
 from models.worker.job_loop import shed_memory
 from protocol.errors import Reason, Refused, Transient
 from protocol.messages import BlobRef, Offer

@@ -7,7 +7,7 @@ from edge_agent.training.model_blobs import Versions
 from edge_agent.windows.workspace import windows_of
 from models import registry
 from models.contract import Blobs, ClientContext, Profile, Tensors
-from models.data.materials import Material
+from models.materials import Material
 from protocol.errors import LichenError, Reason, Refused
 from protocol.messages import Offer
 

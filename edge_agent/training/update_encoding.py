@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from models import registry
 from models.contract import LocalResult
-from models.data.materials import Material
+from models.materials import Material
 from protocol.errors import Reason, Refused
 from protocol.frames.error_feedback import with_error_carry
 from protocol.frames.frame import encode_frame

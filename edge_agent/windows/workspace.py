@@ -26,8 +26,8 @@ from edge_agent.windows.rows import has_label
 from edge_agent.windows.statistics import StoreSnapshot
 from models import registry
 from models.contract import Profile, WindowSet
-from models.data.materials import Material
 from models.data.streams.windows import Windower
+from models.materials import Material
 from protocol.errors import Misconfigured, Transient
 from protocol.messages import ModalityState, Role
 from protocol.tasks.task import LABEL, Task

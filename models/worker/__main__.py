@@ -16,7 +16,7 @@ from typing import Any
 
 from models.contract import Client, WindowSet
 from models.data import window_set
-from models.data.materials import Material
+from models.materials import Material
 from models.registry import method
 from models.spec import MethodSpec
 from models.tensors import flatten, read_npz

@@ -1,6 +1,6 @@
 """Job folders: how a daemon hands work to ``models.worker`` and reads the result. Torch-free.
 
-A folder holds ``job.json`` and, by kind, the material (:mod:`models.data.materials`), ``state.npz``,
+A folder holds ``job.json`` and, by kind, the material (:mod:`models.materials`), ``state.npz``,
 ``private.npz``; the worker leaves
 ``result.json`` and ``result.npz``. Every file appears whole or not at all, ``job.json`` and ``result.json``
 last.
@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from models.contract import Blobs, ClientContext, Evaluation, LocalResult, Profile, Tensors
-from models.data.materials import Material
+from models.materials import Material
 from models.registry import method
 from models.tensors import flatten, read_npz, unflatten, write_npz
 from models.training.evaluation import Part

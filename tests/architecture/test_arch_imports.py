@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+FOLDER_ORDER = {"protocol", "runtime", "models", "export"}
 PACKAGES = ("protocol", "runtime", "models", "export", "edge_agent", "coordinator", "lichen", "lichen_lab")
 
 
@@ -40,3 +41,10 @@ def test_arch_the_contracts_still_say_what_the_design_says() -> None:
     }
     for daemon in ("edge_agent", "coordinator"):
         assert {"torch", "onnx", "onnxscript"} <= forbidden[daemon]
+
+
+def test_arch_a_contract_places_every_folder_of_these_packages() -> None:
+    linter = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    complete = [c for c in linter["contracts"] if c.get("exhaustive")]
+    assert {package for contract in complete for package in contract["containers"]} >= FOLDER_ORDER
+    assert not [c["name"] for c in complete if c.get("ignore_imports") or c.get("exhaustive_ignores")]

@@ -8,8 +8,8 @@ from pydantic import JsonValue
 
 from models.contract import Blobs, ClientContext, LocalResult, Profile, Update, WindowSet
 from models.data import window_set
-from models.data.materials import Material
 from models.guided import DeviceWeights, GuidedServer
+from models.materials import Material
 from models.registry import method
 from models.spec import MethodSpec
 from models.tensors import flatten

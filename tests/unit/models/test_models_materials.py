@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from models.data import window_set
-from models.data.materials import KINDS
 from models.knowledge_graph.data import keyed
 from models.knowledge_graph.data.keyed import KeyedGraph
+from models.materials import KINDS
 from models.registry import methods
 from protocol.errors import Misconfigured
 from protocol.tasks.options import Features, GraphTask
