@@ -1,11 +1,10 @@
 """The round machine: pure, and a table. ``apply(rules, state, event, now) -> (state, commands)``.
 
 What is not in the table is ignored, so an event that comes late, twice or never asked for does no harm.
-``docs/rounds.md`` is drawn from the table (:func:`diagram`, :func:`listing`).
+``docs/rounds.md`` shows the table.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 from coordinator.round_machine import transitions
@@ -29,7 +28,7 @@ from coordinator.round_machine.events import (
     WorkFailed,
 )
 from coordinator.round_machine.transitions import Outcome
-from runtime import state_table
+from runtime.state_table import Row, StateTable
 
 Handler = Callable[[Rules, RoundState, Any, float], Outcome]
 
@@ -46,16 +45,8 @@ def apply(rules: Rules, state: RoundState, event: Event, now: float) -> Outcome:
     Returns:
         The state after, and what to do about it. The same state object where the event changes nothing.
     """
-    row = TABLE.get((state.phase, type(event)))
-    return (state, ()) if row is None else row.handler(rules, state, event, now)
-
-
-@dataclass(frozen=True, slots=True)
-class RoundRow:
-    """A cell of the table: who decides, and every phase it may lead to, with the reason in words."""
-
-    handler: Handler
-    to: tuple[tuple[RoundPhase, str], ...]
+    handler = TABLE.handler(state.phase, event)
+    return (state, ()) if handler is None else handler(rules, state, event, now)
 
 
 _I, _W, _C, _A = RoundPhase.INITIALISING, RoundPhase.WAITING, RoundPhase.COLLECTING, RoundPhase.AGGREGATING
@@ -63,59 +54,40 @@ _E, _X, _D = RoundPhase.EVALUATING, RoundPhase.EXPORTING, RoundPhase.DONE
 _NEXT: Final = ((_X, "to be exported"), (_W, "next round"), (_D, "last round"))
 _VERSION: Final = ((_E, "to be judged"), *_NEXT)
 
-TABLE: Final[dict[tuple[RoundPhase, type[Event]], RoundRow]] = {
-    (_I, Begin): RoundRow(transitions.begin, ((_I, "make version 0"),)),
-    (_I, VersionMade): RoundRow(transitions.made, ((_E, "to be judged"), (_W, "first round"))),
-    (_I, WorkFailed): RoundRow(transitions.failed, ((_I, "wait, try again"),)),
-    (_I, RoundTick): RoundRow(transitions.retry, ((_I, "retry is due"),)),
-    (_W, RoundTick): RoundRow(transitions.wait, ((_W, "select when enough are able"),)),
-    (_W, Selected): RoundRow(
-        transitions.open_round, ((_C, "round opens"), (_A, "kept updates already make the quorum"))
+_ROWS: Final[dict[tuple[RoundPhase, type[Event]], Row[RoundPhase, Handler]]] = {
+    (_I, Begin): Row(transitions.begin, (_I, "make version 0")),
+    (_I, VersionMade): Row(transitions.made, (_E, "to be judged"), (_W, "first round")),
+    (_I, WorkFailed): Row(transitions.failed, (_I, "wait, try again")),
+    (_I, RoundTick): Row(transitions.retry, (_I, "retry is due")),
+    (_W, RoundTick): Row(transitions.wait, (_W, "select when enough are able")),
+    (_W, Selected): Row(
+        transitions.open_round, (_C, "round opens"), (_A, "kept updates already make the quorum")
     ),
-    (_W, UpdateAccepted): RoundRow(
-        transitions.accept_late, ((_W, "late but invited"), (_A, "late, now enough"))
-    ),
-    (_W, DeviceOnline): RoundRow(transitions.forgive, ((_W, "came back: may try again"),)),
-    (_C, UpdateAccepted): RoundRow(transitions.accept, ((_C, "counted"), (_A, "quorum"))),
-    (_W, UpdateRefused): RoundRow(
-        transitions.refuse, ((_W, "late but invited: not asked in the next attempts"),)
-    ),
-    (_C, UpdateRefused): RoundRow(transitions.refuse, ((_C, "not asked in the next attempts"),)),
-    (_W, UpdatesLost): RoundRow(transitions.lose_open, ((_W, "delivers again"),)),
-    (_C, UpdatesLost): RoundRow(transitions.lose_open, ((_C, "offer again"),)),
-    (_C, RoundTick): RoundRow(
+    (_W, UpdateAccepted): Row(transitions.accept_late, (_W, "late but invited"), (_A, "late, now enough")),
+    (_W, DeviceOnline): Row(transitions.forgive, (_W, "came back: may try again")),
+    (_C, UpdateAccepted): Row(transitions.accept, (_C, "counted"), (_A, "quorum")),
+    (_W, UpdateRefused): Row(transitions.refuse, (_W, "late but invited: not asked in the next attempts")),
+    (_C, UpdateRefused): Row(transitions.refuse, (_C, "not asked in the next attempts")),
+    (_W, UpdatesLost): Row(transitions.lose_open, (_W, "delivers again")),
+    (_C, UpdatesLost): Row(transitions.lose_open, (_C, "offer again")),
+    (_C, RoundTick): Row(
         transitions.collect,
-        (
-            (_A, "deadline, enough; or all that lack are away, enough"),
-            (_W, "deadline, too few"),
-        ),
+        (_A, "deadline, enough; or all that lack are away, enough"),
+        (_W, "deadline, too few"),
     ),
-    (_C, Presence): RoundRow(
-        transitions.presence, ((_C, "the grace for devices that are away begins or ends"),)
-    ),
-    (_C, DeviceOnline): RoundRow(transitions.reoffer, ((_C, "offer again"),)),
-    (_A, VersionMade): RoundRow(transitions.made, _VERSION),
-    (_A, UpdatesLost): RoundRow(transitions.lose, ((_A, "fold the rest"), (_W, "too few left"))),
-    (_A, WorkFailed): RoundRow(transitions.failed, ((_A, "wait, try again"),)),
-    (_A, RoundTick): RoundRow(transitions.retry, ((_A, "retry is due"),)),
-    (_E, EvaluationDone): RoundRow(transitions.judged, _NEXT),
-    (_E, WorkFailed): RoundRow(transitions.failed, ((_E, "wait, try again"), *_NEXT)),
-    (_E, RoundTick): RoundRow(transitions.retry, ((_E, "retry is due"),)),
-    (_X, ExportDone): RoundRow(transitions.exported, _NEXT[1:]),
-    (_X, WorkFailed): RoundRow(transitions.failed, ((_X, "wait, try again"), *_NEXT[1:])),
-    (_X, RoundTick): RoundRow(transitions.retry, ((_X, "retry is due"),)),
-    **{(phase, Resumed): RoundRow(transitions.resume, ((phase, "clamp times"),)) for phase in RoundPhase},
-    (_D, Resumed): RoundRow(
-        transitions.resume, ((_D, "clamp times"), (_W, "the task was given more rounds"))
-    ),
+    (_C, Presence): Row(transitions.presence, (_C, "the grace for devices that are away begins or ends")),
+    (_C, DeviceOnline): Row(transitions.reoffer, (_C, "offer again")),
+    (_A, VersionMade): Row(transitions.made, *_VERSION),
+    (_A, UpdatesLost): Row(transitions.lose, (_A, "fold the rest"), (_W, "too few left")),
+    (_A, WorkFailed): Row(transitions.failed, (_A, "wait, try again")),
+    (_A, RoundTick): Row(transitions.retry, (_A, "retry is due")),
+    (_E, EvaluationDone): Row(transitions.judged, *_NEXT),
+    (_E, WorkFailed): Row(transitions.failed, (_E, "wait, try again"), *_NEXT),
+    (_E, RoundTick): Row(transitions.retry, (_E, "retry is due")),
+    (_X, ExportDone): Row(transitions.exported, *_NEXT[1:]),
+    (_X, WorkFailed): Row(transitions.failed, (_X, "wait, try again"), *_NEXT[1:]),
+    (_X, RoundTick): Row(transitions.retry, (_X, "retry is due")),
+    **{(phase, Resumed): Row(transitions.resume, (phase, "clamp times")) for phase in RoundPhase},
+    (_D, Resumed): Row(transitions.resume, (_D, "clamp times"), (_W, "the task was given more rounds")),
 }
-
-
-def diagram() -> str:
-    """The table as a mermaid state diagram: every step from one phase to another."""
-    return state_table.diagram(TABLE, _I, _D)
-
-
-def listing() -> str:
-    """The whole table in Markdown, with what leaves the phase as it is."""
-    return state_table.listing(TABLE)
+TABLE: Final = StateTable(_ROWS, first=_I, last=_D)

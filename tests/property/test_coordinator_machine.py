@@ -99,7 +99,7 @@ class Machine(RuleBasedStateMachine):
         if after.round != self.round:
             self.round, self.counted = after.round, set()
         if after.phase is not before.phase:
-            edges = {phase for phase, _ in TABLE[before.phase, type(event)].to}
+            edges = {phase for phase, _ in TABLE.rows[before.phase, type(event)].to}
             assert after.phase in edges, "the diagram would not show this step"
         if isinstance(event, UpdateAccepted) and after.delivered != before.delivered:
             assert event.device not in self.counted, "a device was counted twice"

@@ -91,7 +91,7 @@ def test_a_committed_model_has_passed_and_only_a_commit_or_damage_replaces_it(
             commands: tuple[object, ...] = ()
         else:
             standing, commands = apply(standing, event)
-            row = TABLE.get((before.phase, type(event)))
+            row = TABLE.rows.get((before.phase, type(event)))
             if row is None:
                 assert standing is before
             else:

@@ -86,7 +86,7 @@ class Machine(RuleBasedStateMachine):
         after = self.course
         assert after.serial >= before.serial
         if after.phase is not before.phase:
-            edges = {phase for phase, _ in TABLE[before.phase, type(event)].to}
+            edges = {phase for phase, _ in TABLE.rows[before.phase, type(event)].to}
             assert after.phase in edges, "the diagram would not show this step"
         if after.stable != before.stable:
             assert after.serial > before.serial

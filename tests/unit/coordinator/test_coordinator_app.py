@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.recovery.state_folder import open_storage
-from coordinator.round_machine.table import diagram, listing
+from coordinator.round_machine.table import TABLE
 from coordinator.status.history import read
 from coordinator.status.prometheus import serve_metrics
 from coordinator.workers.jobs import ExportedBundle, ExportLineage
@@ -297,6 +297,6 @@ async def test_prometheus_shows_rounds_bytes_and_refusals(tmp_path) -> None:
 
 def test_the_docs_diagram_is_the_table() -> None:
     page = (ROOT / "docs/rounds.md").read_text()
-    words = "write coordinator.round_machine.table.diagram() and listing() into docs/rounds.md"
-    assert f"```mermaid\n{diagram()}\n```" in page, words
-    assert f"\n{listing()}\n" in page, words
+    words = "write coordinator.round_machine.table.TABLE.diagram() and TABLE.listing() into docs/rounds.md"
+    assert f"```mermaid\n{TABLE.diagram()}\n```" in page, words
+    assert f"\n{TABLE.listing()}\n" in page, words

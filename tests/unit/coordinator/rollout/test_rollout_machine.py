@@ -20,7 +20,7 @@ from coordinator.rollout.model import (
 from coordinator.rollout.plan import Fact, chosen, planned, rank
 from coordinator.rollout.shared import next_serial
 from coordinator.rollout.stage_gate import StageCounts
-from coordinator.rollout.table import TABLE, diagram, listing
+from coordinator.rollout.table import TABLE
 from coordinator.rollout.transitions import BACK
 from coordinator.status.rollout_view import waits
 from protocol.errors import Misconfigured, Refused
@@ -463,12 +463,12 @@ def test_what_a_device_says_is_one_line_without_what_a_terminal_would_obey():
 
 def test_the_docs_diagram_is_the_table():
     page = (Path(__file__).resolve().parents[4] / "docs/rollout-state.md").read_text()
-    words = "write coordinator.rollout.table.diagram() and listing() into docs/rollout-state.md"
-    assert f"```mermaid\n{diagram()}\n```" in page, words
-    assert f"\n{listing()}\n" in page, words
+    words = "write coordinator.rollout.table.TABLE.diagram() and TABLE.listing() into docs/rollout-state.md"
+    assert f"```mermaid\n{TABLE.diagram()}\n```" in page, words
+    assert f"\n{TABLE.listing()}\n" in page, words
 
 
 def test_every_phase_has_an_answer_to_all_that_the_operator_may_ask():
     for phase in RolloutPhase:
         for event in (Create, Pause, Resume, Abort):
-            assert (phase, event) in TABLE
+            assert (phase, event) in TABLE.rows

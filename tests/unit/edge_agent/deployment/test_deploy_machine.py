@@ -30,7 +30,7 @@ from edge_agent.deployment.events import (
 )
 from edge_agent.deployment.pointer_rules import select_pointer
 from edge_agent.deployment.record import DeploymentRecord, InstalledBundle, reported
-from edge_agent.deployment.state_machine import TABLE, apply, diagram, listing
+from edge_agent.deployment.state_machine import TABLE, apply
 from edge_agent.inference.onnx_models.observation import BatchObservation
 from protocol.bundle import unpack
 from protocol.messages import BlobRef, ModelPointer
@@ -361,8 +361,8 @@ def test_the_later_decision_counts_on_whichever_topic_it_came(
 
 
 def test_the_page_is_drawn_from_the_table() -> None:
-    assert {phase for phase, _ in TABLE} == set(DeploymentPhase)
+    assert {phase for phase, _ in TABLE.rows} == set(DeploymentPhase)
     page = (Path(__file__).parents[4] / "docs" / "rollout-state.md").read_text()
-    words = "write edge_agent.deployment.state_machine.diagram() and listing() into docs/rollout-state.md"
-    assert f"```mermaid\n{diagram()}\n```" in page, words
-    assert listing() in page, words
+    words = "write state_machine.TABLE.diagram() and TABLE.listing() into docs/rollout-state.md"
+    assert f"```mermaid\n{TABLE.diagram()}\n```" in page, words
+    assert TABLE.listing() in page, words
