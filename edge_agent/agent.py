@@ -22,7 +22,7 @@ from edge_agent.publish.service import Publishing
 from edge_agent.sources.base import Source
 from edge_agent.status.model_status import ModelStatus
 from edge_agent.status.report import StatusReport
-from edge_agent.storage import AgentStorage
+from edge_agent.storage.agent_storage import AgentStorage
 from edge_agent.tasks.current_task import CurrentTask
 from edge_agent.training.learner import Learner
 from edge_agent.windows.collector import Collector

@@ -19,7 +19,7 @@ from edge_agent.publish.service import predictions_link
 from edge_agent.sources.base import Source
 from edge_agent.sources.registry import open_sources
 from edge_agent.status.liveness import hang_reason
-from edge_agent.storage import AgentStorage, open_storage
+from edge_agent.storage.agent_storage import AgentStorage, open_storage
 from edge_agent.tasks.config_warnings import require_output
 from edge_agent.tasks.task_store import first_task
 from edge_agent.wiring import build

@@ -24,7 +24,7 @@ from edge_agent.sources.base import Source
 from edge_agent.status.model_status import ModelStatus
 from edge_agent.status.report import DataStatus, StatusReport
 from edge_agent.status.status_file import STATUS_FILE, keep
-from edge_agent.storage import AgentStorage
+from edge_agent.storage.agent_storage import AgentStorage
 from edge_agent.tasks.current_task import CurrentTask
 from edge_agent.tasks.task_store import TASK_FILE, kept_misfit
 from edge_agent.training.learner import Learner

@@ -19,7 +19,7 @@ from edge_agent.inference.onnx_models.completion_model import GraphModel
 from edge_agent.inference.question_answers import Answers, AskedQuestion, stamped
 from edge_agent.knowledge_graph.question_file import Question
 from edge_agent.knowledge_graph.reader import GraphReader, GraphSnapshot
-from edge_agent.tasks.private_tensors import PrivateTensors
+from edge_agent.storage.private_tensors import PrivateTensors
 from edge_agent.tasks.task_store import TASK_FILE
 from models.knowledge_graph.data.graph import Graph
 from protocol.errors import LichenError, Misconfigured, Reason, Refused, Transient

@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from edge_agent.config.publish import PublishSettings
-from edge_agent.windows.quality.meter import QualitySettings
 from protocol.base import Label, Name, Share
 from protocol.errors import Misconfigured
 from protocol.messages import Role
@@ -93,6 +92,30 @@ class WindowSettings(Section):
 
     lateness_s: Positive = 2.0
     """A modality that has delivered nothing for this long is not waited for."""
+
+
+class QualitySettings(Section):
+    """``[quality]``: thresholds; :mod:`edge_agent.windows.quality.meter` says what they mean."""
+
+    gap_bad: float = Field(default=0.2, gt=0, le=1)
+    stuck_share: Share = 0.5
+    stuck_channel_share: Share = 0.9
+    clip_share: Share = 0.04
+    range_share: Share = 0.02
+    noise_excess: float = Field(default=8.0, gt=1)
+    noise_white: Share = 0.6
+    """How flat the spectrum of noise is at least (1: white); what moves is far under it."""
+    gain_tolerance: float = Field(default=0.15, gt=0, lt=1)
+    """How far from 1 g an accelerometer at rest may be, in g; calibration errors are up to about 0.1."""
+    gain_allowance: float = Field(default=0.5, ge=0)
+    """Further g that is tolerated per g of standard deviation in the window."""
+    turn_low: float = Field(default=0.57, gt=0, lt=1)
+    """A gyroscope's gain under which it is wrong."""
+    turn_high: float = Field(default=1.4, gt=1)
+    history: int = Field(default=1024, ge=32, le=65536)
+    """Windows of the sensor's own past that say what noise is normal."""
+    min_history: int = Field(default=16, ge=4)
+    """Noise is not judged before so many windows."""
 
 
 class GraphSettings(Section):

@@ -23,7 +23,7 @@ from edge_agent.inference.onnx_models.embedding_lookup import (
 )
 from edge_agent.knowledge_graph.question_file import Question
 from edge_agent.knowledge_graph.reader import GraphSnapshot
-from edge_agent.tasks.private_tensors import PrivateTensors
+from edge_agent.storage.private_tensors import PrivateTensors
 from models.knowledge_graph.data import embedding_tables
 from models.knowledge_graph.data.graph import BoolArray
 from models.knowledge_graph.data.keys import Keys

@@ -14,7 +14,7 @@ from edge_agent.inference.service import Inference
 from edge_agent.inference.serving.served_kinds import ServedGraph
 from edge_agent.knowledge_graph.question_file import Question, QuestionFile
 from edge_agent.knowledge_graph.workspace import GraphWorkspace
-from edge_agent.tasks.private_tensors import PrivateTensors
+from edge_agent.storage.private_tensors import PrivateTensors
 from edge_agent.tasks.workspace import HasWorkspace
 from runtime.clock import Clock
 from runtime.waits import StatusPart

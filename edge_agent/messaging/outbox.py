@@ -9,20 +9,22 @@ is full, the oldest goes.
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 import structlog
+from numpy.typing import NDArray
 
 from edge_agent.config.agent import AgentSettings
 from edge_agent.messaging.contact import Contact
 from edge_agent.ports import Publisher
-from edge_agent.training.round_ledger import RoundLedger
-from edge_agent.training.update_encoding import PackedUpdate
+from edge_agent.storage.round_ledger import RoundLedger
 from protocol.errors import Refused, Transient
 from protocol.frames.chunks import chunk_at, chunk_count
-from protocol.messages import BlobPointer, BlobRef, Receipt, Want, decode, encode
+from protocol.messages import BlobPointer, BlobRef, Offer, Receipt, Want, decode, encode
 from protocol.topics import Kind, Route, device_topic
 from runtime.clock import Clock
 from runtime.concurrency.signals import Signal
@@ -35,9 +37,17 @@ _CHUNK_S: Final = 120.0
 """For a chunk's PUBACK: on a slow link the last of a window waits for the others."""
 MAX_WANTS: Final = 16
 """Answers kept while chunks are on their way, the newest of each update; more are dropped and come again."""
-
-
 _MAX_CONFIRMED: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class PackedUpdate:
+    """What one round came to: ``frame`` answers ``offer``, ``carry`` what quantizing left over (float32)."""
+
+    offer: Offer
+    digest: str
+    frame: bytes
+    carry: Mapping[str, NDArray[np.float32]] | None
 
 
 class Outbox(StatusPart):

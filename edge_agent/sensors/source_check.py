@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_agent.sources.base import ChecksTask, FollowsTask, ReportsStatus, Source, source_status
-from edge_agent.windows.collector import source_mismatches
+from edge_agent.sources.task_match import source_mismatches
 from models.data.streams.batches import Batch, LabelBatch
 from protocol.errors import Transient
 from protocol.tasks.task import Modality, Task

@@ -10,6 +10,7 @@ from typing import Any, Final
 import structlog
 
 from edge_agent.config.agent import AgentSettings
+from edge_agent.storage.agent_storage import LOCK_FILE
 from runtime.clock import Clock
 from runtime.storage.folder_lock import is_locked
 from runtime.waits import Wait, stamp
@@ -17,7 +18,6 @@ from runtime.waits import read as read_waits
 
 _log = structlog.get_logger("edge_agent.status.status_file")
 STATUS_FILE: Final = "status.json"
-LOCK_FILE: Final = "agent.lock"
 _EVERY_S: Final = 5.0
 _AT_LEAST_EVERY_S: Final = 60.0
 """Also where nothing changed: after a power cut the time of the last writing says when the agent died."""

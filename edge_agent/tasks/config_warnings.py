@@ -7,19 +7,13 @@ from pathlib import Path
 from edge_agent.config.agent import AgentSettings
 from edge_agent.identity import fleet_secret
 from edge_agent.identity.files import folder_of
-from edge_agent.sources.base import ChecksTask, Source
+from edge_agent.sources.base import Source
+from edge_agent.sources.task_match import doubts
 from edge_agent.tasks.roles import lacks
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Task
 from runtime.mqtt.link import read_password
 from runtime.mqtt.tls import tls_context
-
-
-def doubts(task: Task, sources: Iterable[Source]) -> list[str]:
-    """What the sources know about themselves that hardly fits the task; nothing where it is on graphs."""
-    if task.graph is not None:
-        return []
-    return [words for source in sources if isinstance(source, ChecksTask) for words in source.doubts(task)]
 
 
 def warnings(settings: AgentSettings, task: Task | None, sources: Iterable[Source]) -> list[str]:

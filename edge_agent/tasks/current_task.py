@@ -8,7 +8,8 @@ import structlog
 
 from edge_agent.config.agent import AgentSettings
 from edge_agent.sources.base import Source
-from edge_agent.tasks.config_warnings import doubts, warnings
+from edge_agent.sources.task_match import doubts
+from edge_agent.tasks.config_warnings import warnings
 from edge_agent.tasks.profile import unknown_modalities
 from edge_agent.tasks.roles import wishes
 from edge_agent.tasks.task_store import TASK_FILE, check_task, unused

@@ -1,23 +1,10 @@
-"""What this device reads and predicts: what it may, and what its windows show. Pure.
+"""What this device may read and predict at all, by its sources and its own settings. Pure."""
 
-A modality counts from the first window on in which it is present, a target from the first that has its label
-(of a generation: its modality). So a sensor that begins to deliver, or labels of a target that begin to come,
-change the profile of the next round, and nothing restarts. A device that only observes, or has no label yet,
-is served a model all the same.
-"""
-
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
-
-import numpy as np
+from collections.abc import Iterable
 
 from edge_agent.config.agent import LearnSettings
-from edge_agent.windows.rows import RowKind
-from models import registry
-from models.contract import Profile, WindowSet
-from models.data import window_set
-from models.data.streams import context as contexts
-from protocol.tasks.task import LABEL, Task
+from models.contract import Profile
+from protocol.tasks.task import Task
 
 
 def permitted_profile(task: Task, delivered: Iterable[str], learn: LearnSettings) -> Profile:
@@ -38,13 +25,6 @@ def permitted_profile(task: Task, delivered: Iterable[str], learn: LearnSettings
     )
 
 
-def collected(task: Task, delivered: Iterable[str], profile: Profile) -> tuple[str, ...]:
-    """The modalities that windows are cut of: what is read, and what is to be generated."""
-    used = {*profile.modalities, *_made(task, profile)}
-    have = set(delivered)
-    return tuple(m for m in task.modality_names if m in have and m in used)
-
-
 def unknown_modalities(task: Task, learn: LearnSettings) -> list[str]:
     """In words, wishes that this task cannot meet."""
     words = []
@@ -58,98 +38,3 @@ def unknown_modalities(task: Task, learn: LearnSettings) -> list[str]:
                 f"learn.{key}: {', '.join(odd)}: not among those of task {task.name!r} ({', '.join(known)})"
             )
     return words
-
-
-def follows_windows(task: Task) -> bool:
-    """Whether the profile is what the windows show; else it is what the device may read, and ``label``."""
-    return bool(task.targets) or registry.method(task.method).routed
-
-
-def is_useful(task: Task, profile: Profile) -> Callable[[RowKind], bool]:
-    """Whether a window of that kind teaches anything of the profile: something to read, something to say."""
-
-    def useful(kind: RowKind) -> bool:
-        return all(_shown(task, profile, kind))
-
-    return useful
-
-
-def is_readable(task: Task, profile: Profile) -> Callable[[RowKind], bool]:
-    """Whether a window of that kind has something of the profile to read, labelled or not."""
-
-    def has_input(kind: RowKind) -> bool:
-        return bool(_shown(task, profile, kind)[0])
-
-    return has_input
-
-
-def readable(task: Task, profile: Profile, kinds: Mapping[RowKind, int]) -> int:
-    """How many windows have something to read, labelled or not."""
-    return sum(count for kind, count in kinds.items() if _shown(task, profile, kind)[0])
-
-
-def observed_profile(task: Task, profile: Profile, kinds: Mapping[RowKind, int]) -> tuple[Profile, int]:
-    """What windows show of a profile, and how many of them are useful."""
-    useful = {kind: found for kind in kinds if all(found := _shown(task, profile, kind))}
-    inputs = {m for found, _ in useful.values() for m in found}
-    targets = {t for _, found in useful.values() for t in found}
-    return _ordered(profile, inputs, targets), sum(kinds[kind] for kind in useful)
-
-
-def served(task: Task, profile: Profile, kinds: Mapping[RowKind, int]) -> Profile:
-    """What a device is served that learns nothing: whatever it may predict, from all that it delivers."""
-    here = {m for kind in kinds for m in _shown(task, profile, kind)[0]}
-    return _ordered(profile, here, set(profile.targets) if here else set())
-
-
-def shown_in(task: Task, profile: Profile, windows: WindowSet) -> Profile:
-    """What these windows show of a profile; all of them are useful."""
-    columns = dict(zip(task.modality_names, np.atleast_1d(windows.present_BM.any(axis=0)), strict=True))
-    made = {target.name: target.modality for target in task.targets}
-
-    def is_labelled(name: str) -> bool:
-        modality = made.get(name)
-        if modality is not None:
-            return bool(columns[modality])
-        return bool(np.isfinite(window_set.target(windows, name)).any())
-
-    inputs = {m for m in profile.modalities if columns[m]}
-    return _ordered(profile, inputs, {t for t in profile.targets if is_labelled(t)})
-
-
-def restrict_to_profile(task: Task, profile: Profile, windows: WindowSet) -> WindowSet:
-    """Windows without what is neither read nor predicted: masked, and unlabelled."""
-    used = {*profile.modalities, *_made(task, profile)}
-    keep_M = np.array([name in used for name in task.modality_names])
-    if not (windows.present_BM & ~keep_M).any():
-        x, present_BM, quality_BM, context = (
-            windows.x,
-            windows.present_BM,
-            windows.quality_BM,
-            windows.context,
-        )
-    else:
-        x = {name: x_BCT if name in used else np.zeros_like(x_BCT) for name, x_BCT in windows.x.items()}
-        present_BM = windows.present_BM & keep_M
-        quality_BM = np.where(present_BM, windows.quality_BM, np.float32(1))
-        context = contexts.masked(windows.context, keep_M[None], task.modality_names)
-    y_B = windows.y_B if LABEL in profile.targets else np.full_like(windows.y_B, -1)
-    targets = {name: value_B for name, value_B in windows.targets.items() if name in profile.targets}
-    kept = replace(windows, x=x, present_BM=present_BM, quality_BM=quality_BM, context=context)
-    return replace(kept, y_B=y_B, targets=targets)
-
-
-def _made(task: Task, profile: Profile) -> set[str]:
-    return {t.modality for t in task.targets if t.modality is not None and t.name in profile.targets}
-
-
-def _shown(task: Task, profile: Profile, kind: RowKind) -> tuple[set[str], set[str]]:
-    here = {name for name, byte in zip(task.modality_names, kind.present, strict=True) if byte}
-    targets = {*kind.labelled, *(t.name for t in task.targets if t.modality in here)}
-    return here.intersection(profile.modalities), targets.intersection(profile.targets)
-
-
-def _ordered(profile: Profile, inputs: set[str], targets: set[str]) -> Profile:
-    return Profile(
-        tuple(m for m in profile.modalities if m in inputs), tuple(t for t in profile.targets if t in targets)
-    )

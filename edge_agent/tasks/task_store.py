@@ -7,10 +7,10 @@ import structlog
 
 from edge_agent.config.agent import AgentSettings, GraphSettings, LearnSettings, read_task
 from edge_agent.sources.base import Source
+from edge_agent.sources.task_match import matching_modalities, source_mismatches
+from edge_agent.tasks.privacy_floors import require_private
 from edge_agent.tasks.profile import permitted_profile, unknown_modalities
 from edge_agent.tasks.roles import wishes
-from edge_agent.training.privacy_account import require_private
-from edge_agent.windows.collector import matching_modalities, source_mismatches
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.messages import decode
 from protocol.tasks.announcement import TaskAnnouncement

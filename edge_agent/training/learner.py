@@ -16,16 +16,16 @@ import structlog
 from edge_agent.config.agent import AgentSettings
 from edge_agent.inference.serving.zygote_client import ZygoteClient
 from edge_agent.messaging.contact import Contact
-from edge_agent.messaging.outbox import Outbox
+from edge_agent.messaging.outbox import Outbox, PackedUpdate
 from edge_agent.messaging.round_metrics import RoundMetrics
 from edge_agent.ports import Trainer
-from edge_agent.storage import AgentStorage
+from edge_agent.storage.agent_storage import AgentStorage
 from edge_agent.tasks.roles import learns_by, no_role
 from edge_agent.tasks.workspace import HasWorkspace, TrainingData
 from edge_agent.training.model_blobs import Versions
 from edge_agent.training.prototype_maker import PrototypeMaker
 from edge_agent.training.routes import Routes
-from edge_agent.training.update_encoding import PackedUpdate, encode_update
+from edge_agent.training.update_encoding import encode_update
 from models import registry
 from models.contract import Blobs, LocalResult, Tensors
 from models.materials import Material

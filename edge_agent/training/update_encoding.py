@@ -1,7 +1,6 @@
 """A local result -> the frame that travels and the error carry that stays. Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,16 +17,6 @@ from protocol.messages import Offer
 from protocol.tasks.task import Task
 
 Residuals = dict[str, NDArray[np.float32]]
-
-
-@dataclass(frozen=True, slots=True)
-class PackedUpdate:
-    """What one round came to: ``frame`` answers ``offer``, ``carry`` is what quantizing left over."""
-
-    offer: Offer
-    digest: str
-    frame: bytes
-    carry: Residuals | None
 
 
 def encode_update(

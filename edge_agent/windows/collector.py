@@ -5,7 +5,7 @@ task's grid changes, windower, meter and store are replaced together, between tw
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,10 +13,11 @@ import structlog
 
 from edge_agent.config.agent import AgentSettings
 from edge_agent.sources.base import FollowsTask, ReportsStatus, Source, source_status
-from edge_agent.tasks.config_warnings import doubts
-from edge_agent.tasks.profile import collected, permitted_profile
+from edge_agent.sources.task_match import doubts, matching_modalities
+from edge_agent.tasks.profile import permitted_profile
 from edge_agent.tasks.roles import learns_by
 from edge_agent.windows.counting_store import CountingStore, WindowStore
+from edge_agent.windows.observed_profile import collected
 from edge_agent.windows.quality.meter import Quality, QualityMeter
 from edge_agent.windows.rows import whole_bytes
 from edge_agent.windows.store import WindowStore as Store
@@ -45,32 +46,6 @@ class ScoredWindows:
     windows: Windows
     quality: Quality
     closed: float
-
-
-def matching_modalities(task: Task, sources: Iterable[Source]) -> tuple[str, ...]:
-    """The task's modalities that the sources deliver with the right channels, in the task's order."""
-    have: dict[str, int] = {}
-    for source in sources:
-        have |= source.channels
-    return tuple(m.name for m in task.modalities if have.get(m.name) == m.channels)
-
-
-def source_mismatches(task: Task, sources: Iterable[Source]) -> list[str]:
-    """In words, what sources deliver that the task cannot use."""
-    words = []
-    for source in sources:
-        for name, channels in source.channels.items():
-            if name not in task.modality_names:
-                known = ", ".join(task.modality_names)
-                words.append(
-                    f"{source.name}: modality {name!r} is not in task {task.name!r} (it has {known})"
-                )
-            elif channels != task.modality(name).channels:
-                wanted = task.modality(name).channels
-                words.append(
-                    f"{source.name}: modality {name!r} has {channels} channels, the task says {wanted}"
-                )
-    return words
 
 
 class Collector(StatusPart):

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from edge_agent.windows.quality.meter import Quality, QualityMeter, QualitySettings
+from edge_agent.config.agent import QualitySettings
+from edge_agent.windows.quality.meter import Quality, QualityMeter
 from models.contract import WindowSet
 from models.data import window_set
 from models.data.streams.cutting import cut

@@ -9,7 +9,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_agent.tasks.profile import (
+from edge_agent.tasks.workspace import Problem, Readiness
+from edge_agent.windows.counting_store import WindowStore
+from edge_agent.windows.observed_profile import (
     follows_windows,
     is_readable,
     is_useful,
@@ -19,8 +21,6 @@ from edge_agent.tasks.profile import (
     served,
     shown_in,
 )
-from edge_agent.tasks.workspace import Problem, Readiness
-from edge_agent.windows.counting_store import WindowStore
 from edge_agent.windows.quality.meter import REASONS, QualityMeter
 from edge_agent.windows.rows import has_label
 from edge_agent.windows.statistics import StoreSnapshot

@@ -11,7 +11,8 @@ import pytest
 from edge_agent.config.agent import read
 from edge_agent.doctor.checks import broker, broker_question
 from edge_agent.doctor.findings import Finding
-from edge_agent.status.status_file import LOCK_FILE, STATUS_FILE
+from edge_agent.status.status_file import STATUS_FILE
+from edge_agent.storage.agent_storage import LOCK_FILE
 from protocol.errors import Misconfigured
 from protocol.topics import Kind, device_topic
 from runtime.storage.folder_lock import FolderLock

@@ -9,10 +9,10 @@ from edge_agent.messaging.contact import Contact
 from edge_agent.messaging.outbox import Outbox
 from edge_agent.messaging.round_metrics import RoundMetrics
 from edge_agent.messaging.state_reporter import StateReporter
-from edge_agent.storage import AgentStorage
+from edge_agent.storage.agent_storage import AgentStorage
+from edge_agent.storage.round_ledger import RoundLedger
 from edge_agent.tasks.workspace import Readiness
 from edge_agent.training.learner import Learner
-from edge_agent.training.round_ledger import RoundLedger
 from edge_agent.windows.collector import Collector, ScoredWindows
 from models.contract import Profile
 from runtime.clock import Clock, ManualClock, SystemClock

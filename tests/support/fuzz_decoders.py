@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from coordinator.aggregation.fold import limits_for
 from coordinator.identity.certificates import read_certificate, requested_key
 from edge_agent.identity.keys import certificates_pem
-from edge_agent.training.round_ledger import _read as read_ledger
+from edge_agent.storage.round_ledger import _read as read_ledger
 from edge_agent.trust.trusted_metadata import TrustedMetadata
 from models import tensors
 from models.data import window_set

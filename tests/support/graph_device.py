@@ -10,7 +10,7 @@ import numpy as np
 from edge_agent.config.agent import AgentSettings, GraphSettings, InferSettings
 from edge_agent.identity.fleet_secret import secret_path
 from edge_agent.knowledge_graph.reader import GraphReader, GraphSnapshot
-from edge_agent.tasks.private_tensors import PrivateTensors
+from edge_agent.storage.private_tensors import PrivateTensors
 from models.knowledge_graph.data.embedding_tables import Tables
 from models.knowledge_graph.data.files import write_triples
 from protocol.tasks.task import Task

@@ -8,7 +8,8 @@ from edge_agent.doctor.findings import Finding, fail, ok, warn
 from edge_agent.doctor.time_limit import TookTooLong, run_with_timeout
 from edge_agent.knowledge_graph.watcher import check_graph
 from edge_agent.sources.registry import open_sources
-from edge_agent.tasks.config_warnings import doubts, require_output
+from edge_agent.sources.task_match import doubts
+from edge_agent.tasks.config_warnings import require_output
 from edge_agent.tasks.roles import lacks, wishes
 from edge_agent.tasks.task_store import check_task
 from protocol.errors import Misconfigured

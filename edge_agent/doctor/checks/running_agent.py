@@ -7,7 +7,8 @@ certificate: the doctor's would end the agent's, and with it what the broker has
 from typing import Final
 
 from edge_agent.config.agent import AgentSettings
-from edge_agent.status.status_file import LOCK_FILE, read
+from edge_agent.status.status_file import read
+from edge_agent.storage.agent_storage import LOCK_FILE
 from runtime.storage.folder_lock import is_locked
 
 _UNKNOWN: Final = "its status cannot be read"

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_agent.inference.onnx_models.completion_model import GraphModel
-from edge_agent.tasks.private_tensors import PrivateTensors
+from edge_agent.storage.private_tensors import PrivateTensors
 from models.contract import FloatArray
 from models.knowledge_graph.data import embedding_tables
 from models.knowledge_graph.data.embedding_tables import Tables

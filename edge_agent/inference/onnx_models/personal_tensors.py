@@ -10,7 +10,7 @@ import weakref
 import structlog
 
 from edge_agent.inference.onnx_models.window_model import LoadedModel
-from edge_agent.tasks.private_tensors import PrivateTensors
+from edge_agent.storage.private_tensors import PrivateTensors
 from models import registry
 from models.contract import Tensors
 from models.tensors import flatten, unflatten

@@ -26,7 +26,7 @@ from edge_agent.inference.onnx_models.personal_tensors import PersonalTensors
 from edge_agent.inference.onnx_models.window_model import LoadedModel
 from edge_agent.inference.serving.codec import Header, MessageReader, send
 from edge_agent.inference.serving.confinement import confine_for
-from edge_agent.tasks.private_tensors import PrivateTensors
+from edge_agent.storage.private_tensors import PrivateTensors
 from models.worker.job_loop import trim_memory
 from protocol.errors import LichenError, Reason, Refused
 from protocol.tasks.task import Task

@@ -26,44 +26,18 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
+from edge_agent.config.agent import QualitySettings
 from edge_agent.windows.quality import checks
 from edge_agent.windows.quality.accelerometer import AccelerometerGain
 from edge_agent.windows.quality.checks import FOUND, Bools, Floats
 from edge_agent.windows.quality.gyroscope import GyroscopeGain, partner
 from edge_agent.windows.quality.noise import NoiseHistory, excesses
 from models.data.streams.windows import Windows
-from protocol.base import Share
 from protocol.tasks.task import Modality, Task
-from runtime.settings.load import Section
 
 REASONS: Final = ("gaps", "stuck", "clipped", "out of range", "noisy", "wrong gain")
 _GAIN: Final = REASONS.index("wrong gain")
-
-
-class QualitySettings(Section):
-    """Thresholds; the module's text says what they mean."""
-
-    gap_bad: float = Field(default=0.2, gt=0, le=1)
-    stuck_share: Share = 0.5
-    stuck_channel_share: Share = 0.9
-    clip_share: Share = 0.04
-    range_share: Share = 0.02
-    noise_excess: float = Field(default=8.0, gt=1)
-    noise_white: Share = 0.6
-    """How flat the spectrum of noise is at least (1: white); what moves is far under it."""
-    gain_tolerance: float = Field(default=0.15, gt=0, lt=1)
-    """How far from 1 g an accelerometer at rest may be, in g; calibration errors are up to about 0.1."""
-    gain_allowance: float = Field(default=0.5, ge=0)
-    """Further g that is tolerated per g of standard deviation in the window."""
-    turn_low: float = Field(default=0.57, gt=0, lt=1)
-    """A gyroscope's gain under which it is wrong."""
-    turn_high: float = Field(default=1.4, gt=1)
-    history: int = Field(default=1024, ge=32, le=65536)
-    """Windows of the sensor's own past that say what noise is normal."""
-    min_history: int = Field(default=16, ge=4)
-    """Noise is not judged before so many windows."""
 
 
 @dataclass(frozen=True)

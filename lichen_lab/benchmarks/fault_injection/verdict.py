@@ -14,7 +14,7 @@ from coordinator.recovery.folder_owner import DATABASE
 from coordinator.storage import schema
 from coordinator.storage.database import Database
 from coordinator.storage.run_id import RunId
-from edge_agent.storage import SPOOL
+from edge_agent.storage.agent_storage import SPOOL
 from lichen_lab.benchmarks.fault_injection import refold
 from lichen_lab.simulation.processes.fleet_files import FleetFiles
 from lichen_lab.simulation.processes.wire_observer import WireObserver

@@ -7,10 +7,9 @@ from typing import Final, Literal
 
 import numpy as np
 
-from edge_agent.tasks.profile import follows_windows
-from edge_agent.tasks.simulated_profile import material_of
 from edge_agent.training.prototype_maker import features_of
 from edge_agent.training.update_encoding import encode_update
+from edge_agent.windows.observed_profile import follows_windows, material_of
 from lichen_lab.simulation.data.streams import RoundStream
 from models import registry
 from models.contract import (

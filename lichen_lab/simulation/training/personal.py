@@ -6,8 +6,7 @@ from typing import cast
 
 import numpy as np
 
-from edge_agent.tasks.profile import restrict_to_profile
-from edge_agent.tasks.simulated_profile import material_of
+from edge_agent.windows.observed_profile import material_of, restrict_to_profile
 from lichen_lab.simulation.data.streams import rng_of
 from lichen_lab.simulation.training.evaluation.scores import scored
 from lichen_lab.simulation.training.runner import Devices, History

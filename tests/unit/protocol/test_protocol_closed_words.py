@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 from coordinator.fleet.requirements import Requirements
 from coordinator.rollout.model import DeviceReport, RolloutDevice
 from coordinator.rollout.stage_gate import apply_report
-from edge_agent.training.round_ledger import RoundLedger
+from edge_agent.storage.round_ledger import RoundLedger
 from protocol.errors import Reason, Refused
 from protocol.frames.frame import digest
 from protocol.messages import Command, Offer, Receipt, State, decode, encode

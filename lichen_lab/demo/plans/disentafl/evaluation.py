@@ -28,7 +28,7 @@ Outputs = Mapping[str, FloatArray]
 
 def stored(folder: Path, task: Task, profile: Profile, limit: int) -> WindowSet:
     """The newest windows in an agent's store that it could learn from; the agent must not run."""
-    from edge_agent.tasks.profile import is_useful, restrict_to_profile  # noqa: PLC0415 - only in the child
+    from edge_agent.windows.observed_profile import is_useful, restrict_to_profile  # noqa: PLC0415 - as above
     from edge_agent.windows.store import WindowStore  # noqa: PLC0415 - as above
 
     store = WindowStore(folder, task, _STORE_BYTES)

@@ -16,7 +16,7 @@ from coordinator.wires import Wires
 from edge_agent.agent import Agent
 from edge_agent.app import live, open_agent
 from edge_agent.config.agent import AgentSettings
-from edge_agent.storage import open_storage
+from edge_agent.storage.agent_storage import open_storage
 from lichen_lab.simulation.deterministic.machine.node import Node
 from lichen_lab.simulation.deterministic.scenario.scenario import Scenario
 from lichen_lab.simulation.deterministic.scenario.toy_method import ToyJobs, ToySource, ToyTrainer

@@ -14,7 +14,7 @@ from coordinator.round_machine.table import apply
 from coordinator.storage.database import Database
 from coordinator.storage.write_behind import WriteBehindBuffer as Refusals
 from edge_agent.messaging import state_reporter
-from edge_agent.training.round_ledger import FINAL_RETRY_S, RoundLedger
+from edge_agent.storage.round_ledger import FINAL_RETRY_S, RoundLedger
 from protocol.errors import Misconfigured, Reason, Refused, Transient
 from protocol.messages import BlobRef, Offer, Receipt, State, encode
 from protocol.tasks.announcement import TaskAnnouncement

@@ -20,6 +20,7 @@ from edge_agent.app import open_agent
 from edge_agent.cli import main as agent_cli
 from edge_agent.config.agent import read
 from edge_agent.status import status_file as agent_status
+from edge_agent.storage.agent_storage import LOCK_FILE
 from edge_agent.windows.workspace import WindowWorkspace
 from protocol.topics import Kind
 from runtime.clock import ManualClock, SystemClock
@@ -199,7 +200,7 @@ def kept(path, **fields):
 def test_agent_status_why_for_people_and_programs(tmp_path):
     path = config(tmp_path)
     settings = kept(path, wall=SystemClock().wall())
-    owner = FolderLock(settings.state_dir / agent_status.LOCK_FILE, "agent")
+    owner = FolderLock(settings.state_dir / LOCK_FILE, "agent")
     try:
         said = CliRunner().invoke(agent_cli.app, ["status", "--why", "--config", str(path)])
         assert said.exit_code == 0

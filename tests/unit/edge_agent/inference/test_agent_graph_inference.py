@@ -29,8 +29,8 @@ from edge_agent.inference.service import Inference
 from edge_agent.knowledge_graph.question_file import Question
 from edge_agent.knowledge_graph.reader import GraphReader
 from edge_agent.knowledge_graph.workspace import GraphWorkspace
+from edge_agent.storage.private_tensors import PrivateTensors
 from edge_agent.tasks.config_warnings import warnings
-from edge_agent.tasks.private_tensors import PrivateTensors
 from edge_agent.tasks.task_store import TASK_FILE
 from export.bundle_builder import Lineage, make_bundle
 from models.knowledge_graph.data.embedding_tables import Tables

@@ -8,7 +8,7 @@ from edge_agent.inference.onnx_models.completion_model import GraphModel
 from edge_agent.inference.question_answers import Answers, AskedQuestion
 from edge_agent.knowledge_graph.question_file import Question
 from edge_agent.knowledge_graph.reader import GraphSnapshot
-from edge_agent.tasks.private_tensors import PrivateTensors
+from edge_agent.storage.private_tensors import PrivateTensors
 from export.bundle_builder import Lineage, make_bundle
 from models.knowledge_graph.data import embedding_tables
 from models.knowledge_graph.data.merging import MergeCounts

@@ -4,7 +4,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from edge_agent.config.agent import AgentSettings, OutboxSettings
-from edge_agent.training.round_ledger import FINAL, GRACE_S, MOST_RETRY_S, RETRY_S, RoundLedger
+from edge_agent.storage.round_ledger import FINAL, GRACE_S, MOST_RETRY_S, RETRY_S, RoundLedger
 from protocol.errors import Reason
 from protocol.frames.frame import digest
 from protocol.messages import BlobPointer, Offer, Receipt, Want

@@ -9,7 +9,8 @@ from edge_agent.config.agent import AgentSettings
 from edge_agent.sources import REGISTRY, LabelBatch, SampleBatch
 from edge_agent.sources.registry import open_source
 from edge_agent.sources.system import readings
-from edge_agent.windows.collector import Collector, matching_modalities
+from edge_agent.sources.task_match import matching_modalities
+from edge_agent.windows.collector import Collector
 from models.data.streams.recording import Recording, read, write_npz
 from protocol.errors import Misconfigured
 from runtime.clock import ManualClock, SystemClock

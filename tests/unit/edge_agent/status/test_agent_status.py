@@ -18,6 +18,7 @@ from edge_agent.deployment.record import InstalledBundle
 from edge_agent.status import status_file
 from edge_agent.status.model_status import ModelStatus
 from edge_agent.status.report import StatusReport
+from edge_agent.storage.agent_storage import LOCK_FILE
 from protocol.errors import Misconfigured
 from protocol.frames.frame import digest
 from runtime.clock import SystemClock
@@ -45,7 +46,7 @@ def write(path, **fields):
 def test_a_live_agent_is_shown_with_0_and_a_dead_one_with_69(tmp_path):
     path = config(tmp_path)
     settings = write(path)
-    owner = FolderLock(settings.state_dir / status_file.LOCK_FILE, "agent")
+    owner = FolderLock(settings.state_dir / LOCK_FILE, "agent")
     assert shown(path).exit_code == 0
     assert json.loads(shown(path, "--format", "json").stdout)["running"] is True
     owner.close()
@@ -60,7 +61,7 @@ def test_a_live_agent_whose_status_is_not_written_any_more_is_said_to_be_so(tmp_
     path = config(tmp_path)
     wall = SystemClock().wall()
     settings = write(path, wall=wall - 70, waits=[{"what": "broker", "why": "it is away"}])
-    owner = FolderLock(settings.state_dir / status_file.LOCK_FILE, "agent")
+    owner = FolderLock(settings.state_dir / LOCK_FILE, "agent")
     assert "not written" not in shown(path, "--why").stdout, "a minute is as often as an idle one writes it"
     write(path, wall=wall - 600, waits=[{"what": "broker", "why": "it is away"}])
     said = shown(path, "--why").stdout
@@ -92,7 +93,7 @@ def test_no_last_words_at_all_is_69(tmp_path, content):
 def test_what_stands_in_brackets_is_printed(tmp_path):
     path = config(tmp_path)
     settings = write(path, inference="pip install 'lichen[infer]'", last="[/]")
-    owner = FolderLock(settings.state_dir / status_file.LOCK_FILE, "agent")
+    owner = FolderLock(settings.state_dir / LOCK_FILE, "agent")
     assert "'lichen[infer]'" in shown(path).stdout
     owner.close()
 

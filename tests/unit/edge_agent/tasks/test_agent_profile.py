@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 
 from edge_agent.config.agent import LearnSettings
-from edge_agent.tasks.profile import (
+from edge_agent.tasks.profile import permitted_profile, unknown_modalities
+from edge_agent.windows.observed_profile import (
     collected,
     follows_windows,
     is_useful,
     observed_profile,
-    permitted_profile,
     restrict_to_profile,
     shown_in,
-    unknown_modalities,
 )
 from edge_agent.windows.rows import RowKind, labelled_for, rows_of
 from edge_agent.windows.store import WindowStore, grid_digest

@@ -7,9 +7,9 @@ from functools import partial
 import numpy as np
 import pytest
 
-from edge_agent.storage import open_storage
-from edge_agent.training.round_ledger import RETRY_S
-from edge_agent.training.update_encoding import PackedUpdate
+from edge_agent.messaging.outbox import PackedUpdate
+from edge_agent.storage.agent_storage import open_storage
+from edge_agent.storage.round_ledger import RETRY_S
 from edge_agent.windows.workspace import WindowWorkspace
 from protocol.errors import Reason, Refused, Transient
 from protocol.frames.frame import digest

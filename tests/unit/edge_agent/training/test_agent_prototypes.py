@@ -20,7 +20,7 @@ from edge_agent.cli import main
 from edge_agent.inference.onnx_models.encoder_model import MAX_GRAPH_BYTES, FeatureGraph
 from edge_agent.inference.serving import model_server
 from edge_agent.inference.serving.zygote_client import ZygoteClient
-from edge_agent.storage import open_storage
+from edge_agent.storage.agent_storage import open_storage
 from edge_agent.tasks import roles
 from edge_agent.training import prototype_maker
 from edge_agent.windows.store import WindowStore

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_agent.tasks.profile import restrict_to_profile
 from edge_agent.windows import store as module
+from edge_agent.windows.observed_profile import restrict_to_profile
 from edge_agent.windows.rows import WindowRow, as_set, rows_of, whole_bytes
 from edge_agent.windows.store import WindowStore, grid_digest
 from models.contract import Context, Profile, WindowSet

@@ -14,7 +14,7 @@ from edge_agent.inference.onnx_models.window_model import read_manifest
 from edge_agent.inference.service import RotatingLines
 from edge_agent.messaging.outbox import MAX_WANTS
 from edge_agent.sources.registry import open_source
-from edge_agent.training.round_ledger import RoundLedger
+from edge_agent.storage.round_ledger import RoundLedger
 from models.data.streams.batches import LabelBatch, SampleBatch
 from models.data.streams.recording import Recording, Stream, read, write_npz
 from models.data.streams.windows import Windower

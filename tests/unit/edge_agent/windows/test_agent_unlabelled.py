@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edge_agent.storage import open_storage
+from edge_agent.storage.agent_storage import open_storage
 from edge_agent.windows.store import WindowStore
 from edge_agent.windows.window_sets import scored_windows, to_window_set
 from edge_agent.windows.workspace import WindowWorkspace, material

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from edge_agent.config.agent import QualitySettings
 from edge_agent.windows.quality.accelerometer import GRAVITY, AccelerometerGain
 from edge_agent.windows.quality.gyroscope import gains, partner
-from edge_agent.windows.quality.meter import REASONS, QualitySettings
+from edge_agent.windows.quality.meter import REASONS
 from edge_agent.windows.window_sets import scored_windows
 from models.data.streams.recording import Recording, Stream
 from protocol.tasks.task import Modality, Task

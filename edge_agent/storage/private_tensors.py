@@ -12,7 +12,7 @@ from models.tensors import npz_bytes, read_npz
 from protocol.errors import LichenError, Misconfigured
 from runtime.storage.files import disk_errors, remove, write_atomic
 
-_log = structlog.get_logger("edge_agent.tasks.private_tensors")
+_log = structlog.get_logger("edge_agent.storage.private_tensors")
 
 
 class PrivateTensors:

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from edge_agent.config.agent import LearnSettings
+from edge_agent.storage.privacy_account import PRIVACY_FILE, PrivacyAccount
+from edge_agent.tasks.privacy_floors import require_private
 from edge_agent.training.learner import Learner
-from edge_agent.training.privacy_account import PRIVACY_FILE, PrivacyAccount, require_private
 from edge_agent.windows.window_sets import windows_of_recording
 from models.data.streams.recording import Recording, Stream
 from models.privacy.account import LIMIT, Account, Ledger, epsilon_of, overlap, span_of

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from edge_agent.config.agent import AgentSettings
-from edge_agent.status.status_file import LOCK_FILE
-from edge_agent.tasks.private_tensors import PrivateTensors
-from edge_agent.training.privacy_account import PRIVACY_FILE, PrivacyAccount
-from edge_agent.training.round_ledger import RoundLedger
+from edge_agent.storage.privacy_account import PRIVACY_FILE, PrivacyAccount
+from edge_agent.storage.private_tensors import PrivateTensors
+from edge_agent.storage.round_ledger import RoundLedger
 from models.contract import Tensors
 from models.privacy.device_account import DeviceAccount
 from protocol.errors import LichenError
@@ -21,6 +20,7 @@ from runtime.storage.folder_lock import FolderLock
 from runtime.storage.spool import Spool
 from runtime.waits import StatusPart
 
+LOCK_FILE: Final = "agent.lock"
 SPOOL: Final = "spool.sqlite3"
 """In the state folder: updates that wait for their receipt."""
 

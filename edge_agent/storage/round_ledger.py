@@ -13,7 +13,7 @@ from protocol.messages import Offer, Receipt
 from runtime.clock import Clock
 from runtime.storage.files import write_atomic
 
-_log = structlog.get_logger("edge_agent.training.round_ledger")
+_log = structlog.get_logger("edge_agent.storage.round_ledger")
 KEPT: Final = 32
 GRACE_S: Final = 30.0
 """An offer this long after its update was accepted says that the coordinator has lost it: train again."""

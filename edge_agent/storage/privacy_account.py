@@ -1,4 +1,4 @@
-"""The device's account of differential privacy on disk, and the floors under it that no task can lower.
+"""The device's account of differential privacy on disk.
 
 One account for all tasks, for they learn from the same streams: it outlives the tasks' names, their noise and
 the windows. It is written before the update that it counts. What cannot be read is not zero: no task that
@@ -18,57 +18,19 @@ from typing import Any, Final
 import structlog
 
 from edge_agent.config.agent import LearnSettings
-from edge_agent.tasks.private_tensors import undone
+from edge_agent.storage.private_tensors import undone
+from edge_agent.tasks.privacy_floors import SLACK, noise_of
 from edge_agent.windows.store import grid_digest
-from models import registry
 from models.contract import LocalResult, Tensors
-from models.privacy.account import PREFIX, epsilon_of, overlap, rho_of, rho_within, span_of
+from models.privacy.account import PREFIX, epsilon_of, rho_within
 from models.privacy.device_account import DeviceAccount, from_json, to_json
 from protocol.errors import LichenError, Misconfigured, Transient
 from protocol.frames.frame import digest
 from protocol.tasks.task import Task
 from runtime.storage.files import disk_errors, write_atomic
 
-_log = structlog.get_logger("edge_agent.training.privacy_account")
+_log = structlog.get_logger("edge_agent.storage.privacy_account")
 PRIVACY_FILE: Final = "privacy.json"
-_SLACK: Final = 1 + 1e-4
-"""Rhos are kept as float32, rounded up."""
-
-
-def noise_of(task: Task) -> float:
-    """The noise that the task has devices add; 0: none.
-
-    Raises:
-        Misconfigured: its options are wrong.
-    """
-    spec = registry.method(task.method)
-    return spec.noise(spec.configure(task))
-
-
-def require_private(task: Task, learn: LearnSettings) -> None:
-    """Whether the task stays above this device's floors.
-
-    Raises:
-        Misconfigured: it does not; the message names the key.
-    """
-    noise = noise_of(task)
-    said = f"task {task.name!r} adds noise of {noise:g} to what devices send" if noise else ""
-    said = said or f"task {task.name!r} adds no noise to what devices send"
-    if noise < learn.min_dp_noise:
-        raise Misconfigured(f"{said}; this device asks for {learn.min_dp_noise:g} (learn.min_dp_noise)")
-    if learn.max_epsilon is None:
-        return
-    if not noise:
-        raise Misconfigured(
-            f"{said}, so epsilon has no bound; this device allows {learn.max_epsilon:g} (learn.max_epsilon)"
-        )
-    times = overlap(span_of(task), task.window.stride_s) ** 2 * len(task.modality_names)
-    once = epsilon_of(times * rho_of(noise), learn.dp_delta)
-    if once > learn.max_epsilon * _SLACK:
-        raise Misconfigured(
-            f"{said}: a single round takes a moment of the streams to epsilon {once:.3g} at delta "
-            f"{learn.dp_delta:g}; this device allows {learn.max_epsilon:g} (learn.max_epsilon)"
-        )
 
 
 class PrivacyAccount:
@@ -129,7 +91,7 @@ class PrivacyAccount:
         after = before.after(_store_of(task), task, spent, noised=noise > 0)
         if learn.max_epsilon is not None:
             most = rho_within(learn.max_epsilon, learn.dp_delta)
-            if not after.rho_of_moment <= most * _SLACK:
+            if not after.rho_of_moment <= most * SLACK:
                 raise Misconfigured(
                     f"task {task.name!r}: this update would take a moment of the streams beyond epsilon "
                     f"{learn.max_epsilon:g} (learn.max_epsilon); it is not sent"

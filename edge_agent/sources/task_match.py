@@ -1,0 +1,39 @@
+"""How sources and a task fit together. Pure."""
+
+from collections.abc import Iterable
+
+from edge_agent.sources.base import ChecksTask, Source
+from protocol.tasks.task import Task
+
+
+def matching_modalities(task: Task, sources: Iterable[Source]) -> tuple[str, ...]:
+    """The task's modalities that the sources deliver with the right channels, in the task's order."""
+    have: dict[str, int] = {}
+    for source in sources:
+        have |= source.channels
+    return tuple(m.name for m in task.modalities if have.get(m.name) == m.channels)
+
+
+def source_mismatches(task: Task, sources: Iterable[Source]) -> list[str]:
+    """In words, what sources deliver that the task cannot use."""
+    words = []
+    for source in sources:
+        for name, channels in source.channels.items():
+            if name not in task.modality_names:
+                known = ", ".join(task.modality_names)
+                words.append(
+                    f"{source.name}: modality {name!r} is not in task {task.name!r} (it has {known})"
+                )
+            elif channels != task.modality(name).channels:
+                wanted = task.modality(name).channels
+                words.append(
+                    f"{source.name}: modality {name!r} has {channels} channels, the task says {wanted}"
+                )
+    return words
+
+
+def doubts(task: Task, sources: Iterable[Source]) -> list[str]:
+    """What the sources know about themselves that hardly fits the task; nothing where it is on graphs."""
+    if task.graph is not None:
+        return []
+    return [words for source in sources if isinstance(source, ChecksTask) for words in source.doubts(task)]

@@ -1,0 +1,1 @@
+"""What an agent keeps on its disk beside its windows."""
