@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from edge_agent.config.agent import AgentSettings
-from edge_agent.doctor import imports, unit
+from edge_agent.doctor import imports
 from edge_agent.doctor.checks import (
     broker,
     broker_question,
@@ -20,7 +20,7 @@ from edge_agent.doctor.checks import (
     trust_root,
 )
 from edge_agent.doctor.findings import Finding, fail, warn
-from edge_agent.doctor.service_account import ServiceUser, whose
+from edge_agent.doctor.service_account import ServiceUser, read_unit, whose
 from edge_agent.doctor.time_limit import TookTooLong, run_with_timeout
 from protocol.errors import Misconfigured
 from runtime import exit_codes
@@ -84,7 +84,7 @@ class Checkup:
                 yield fail(f"{name}.config", str(error), "correct what the message names", exit_codes.CONFIG)
 
     def _person(self) -> ServiceUser:
-        return whose(self.user, unit.read().groups)
+        return whose(self.user, read_unit().groups)
 
     def _trust(self, settings: AgentSettings) -> list[Finding]:
         return trust_root.judge(
@@ -99,7 +99,7 @@ class Checkup:
     def _hardware(self, settings: AgentSettings) -> list[Finding]:
         person = self._person()
         nodes = run_with_timeout(LOCAL_S, lambda: hardware.probe(settings.source, person))
-        return hardware.judge(nodes, person, unit.read())
+        return hardware.judge(nodes, person, read_unit())
 
     def _broker(self, settings: AgentSettings) -> list[Finding]:
         return broker.judge(broker_question.probe(settings, self.limit_s), settings, SystemClock().wall())

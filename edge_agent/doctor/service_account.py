@@ -1,14 +1,23 @@
-"""Whose eyes the doctor looks through: the service's user, where root asks."""
+"""The user that the service runs as, and the groups and devices that its installed unit gives it."""
 
 import grp
 import os
 import pwd
 import stat
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 SERVICE: Final = "lichen-agent"
 """The user of systemd/lichen-agent.service."""
+UNIT: Final = f"{SERVICE}.service"
+_FOLDERS: Final = (
+    "/usr/lib/systemd/system",
+    "/lib/systemd/system",
+    "/run/systemd/system",
+    "/etc/systemd/system",
+)
+"""Later wins."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +29,7 @@ class ServiceUser:
     groups: frozenset[int]
 
     def may(self, wanted: int, status: os.stat_result) -> bool:
-        """Whether the mode bits let this user in; ``wanted``: of ``os.R_OK``, ``W_OK`` and ``X_OK``."""
+        """Whether the mode bits give this user access; ``wanted``: of ``os.R_OK``, ``W_OK`` and ``X_OK``."""
         mode = stat.S_IMODE(status.st_mode)
         if self.uid == 0:
             return True
@@ -67,3 +76,39 @@ def group_name(gid: int) -> str:
         return grp.getgrgid(gid).gr_name
     except KeyError:
         return str(gid)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Attributes: ``installed``; ``groups`` that it adds; whether it hides ``/dev``."""
+
+    installed: bool = False
+    groups: frozenset[str] = frozenset()
+    private_devices: bool = False
+
+
+def read_unit(root: Path = Path("/")) -> Unit:
+    """The unit below ``root`` with its drop-ins, in systemd's order."""
+    folders = [root / folder.lstrip("/") for folder in _FOLDERS]
+    units = [folder / UNIT for folder in folders if (folder / UNIT).is_file()]
+    if not units:
+        return Unit()
+    dropins: dict[str, Path] = {}
+    for folder in folders:
+        dropins |= {path.name: path for path in (folder / f"{UNIT}.d").glob("*.conf")}
+    return parse_unit(
+        [path.read_text(errors="replace") for path in (units[-1], *(dropins[n] for n in sorted(dropins)))]
+    )
+
+
+def parse_unit(texts: list[str]) -> Unit:
+    """The unit's text and its drop-ins', in order; an empty list of groups resets, as systemd does."""
+    groups: list[str] = []
+    private = False
+    for line in (line.strip() for text in texts for line in text.splitlines()):
+        key, _, value = line.partition("=")
+        if key == "SupplementaryGroups":
+            groups = [*groups, *value.split()] if value.strip() else []
+        elif key == "PrivateDevices":
+            private = value.strip().lower() in ("yes", "true", "on", "1")
+    return Unit(installed=True, groups=frozenset(groups), private_devices=private)

@@ -22,9 +22,8 @@ from edge_agent.ports import Trainer
 from edge_agent.storage.agent_storage import AgentStorage
 from edge_agent.tasks.roles import learns_by, no_role
 from edge_agent.tasks.workspace import HasWorkspace, TrainingData
-from edge_agent.training.model_blobs import Versions
+from edge_agent.training.model_blobs import ModelBlobs
 from edge_agent.training.prototype_maker import PrototypeMaker
-from edge_agent.training.routes import Routes
 from edge_agent.training.update_encoding import encode_update
 from models import registry
 from models.contract import Blobs, LocalResult, Tensors
@@ -86,9 +85,8 @@ class Learner(StatusPart):
         self._metrics = metrics
         self._contact = contact
         self._jobs = settings.cache_dir / "jobs"
-        versions = Versions(settings, storage.blobs, fetcher)
-        self.routes = Routes(versions, learning.say, settings.fetch_timeout_s)
-        self._prototypes = PrototypeMaker(settings, versions, learning.say, zygote)
+        self.blobs = ModelBlobs(settings, storage.blobs, fetcher)
+        self._prototypes = PrototypeMaker(settings, self.blobs, learning.say, zygote)
         self._worker = worker or Worker(settings.learn.module, idle_s=settings.learn.worker_idle_s)
         self._next: Offer | None = None
         self._current: Offer | None = None
@@ -106,7 +104,7 @@ class Learner(StatusPart):
     def status(self) -> dict[str, Any]:
         """What it has learnt, and what it does."""
         return {
-            "route": list(self.routes.last),
+            "route": list(self.blobs.last_route),
             "learning": self.why,
             "privacy": self._storage.privacy.words or "nothing was released",
             "rounds_trained": self.trained,
@@ -245,7 +243,10 @@ class Learner(StatusPart):
             job = job_folder.TrainJob(
                 task, settings.device, offer.round, offer.seed, settings.learn.threads, profile
             )
-            state = await self.routes.state(offer, job_folder.context(job), data, private)
+            self._learning.say(
+                f"fetching version {offer.base[:12]} for round {offer.round}", settings.fetch_timeout_s
+            )
+            state = await self.blobs.fetch_for_training(offer, job_folder.context(job), data, private)
             started = self._clock.now()
             result = await self._train(job, data, state, private)
             took = {"train_s": self._clock.now() - started}

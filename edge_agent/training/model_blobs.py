@@ -8,8 +8,11 @@ import structlog
 from pydantic import ValidationError
 
 from edge_agent.config.agent import AgentSettings
-from models.contract import Blobs
-from protocol.errors import Reason, Refused, Transient
+from edge_agent.windows.workspace import windows_of
+from models import registry
+from models.contract import Blobs, ClientContext, Profile, Tensors
+from models.materials import Material
+from protocol.errors import LichenError, Reason, Refused, Transient
 from protocol.frames.frame import decode_frame
 from protocol.frames.headers import BlobHeader, Manifest
 from protocol.messages import BlobRef, Offer
@@ -19,15 +22,53 @@ from runtime.storage.blob_store import BlobStore
 _log = structlog.get_logger("edge_agent.training.model_blobs")
 
 
-class Versions:
-    """Pulls, checks and reads. What is damaged is removed, so that the next attempt pulls it again."""
+class ModelBlobs:
+    """Pulls, checks and reads blobs. A damaged one is removed, so that the next attempt pulls it again."""
 
     def __init__(self, settings: AgentSettings, blobs: BlobStore, fetcher: Fetcher) -> None:
         self._settings = settings
         self._blobs = blobs
         self._fetcher = fetcher
+        self.last_route: tuple[str, ...] = ()
+        """Names of the blobs that the newest training began from, for status."""
 
-    async def state(
+    async def fetch_for_training(
+        self, offer: Offer, context: ClientContext, data: Material, private: Tensors
+    ) -> Blobs:
+        """The offer's base on the route of ``context.profile``; a routed method's router chooses the route.
+
+        Where a method keeps parts of its state for one device each, this device's own are on its route, where
+        the version has them (a new device's are not there yet).
+
+        Raises:
+            Transient: something was not here in time, or the disk is full.
+            Refused: something is not what its digest or its name says, or the router cannot use it.
+        """
+        task, profile = context.task, context.profile or Profile(())
+        spec = registry.method(task.method)
+        if not spec.routed:
+            own = tuple(f"{part}/{context.device}" for part in spec.owned)
+            state = await self.fetch(offer, spec.server().route(task, profile), own=own)
+        else:
+            router, windows = spec.router(), windows_of(data)
+
+            async def choose(first: Blobs) -> tuple[str, ...]:
+                try:
+                    return await asyncio.to_thread(router.choose, context, windows, first, private)
+                except LichenError:
+                    raise
+                except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # of what was sent
+                    raise Refused(
+                        Reason.WRONG_TENSORS,
+                        f"version {offer.base[:12]}: the router of method {task.method!r} cannot use "
+                        f"{', '.join(first)}: {type(error).__name__}: {error}"[:500],
+                    ) from None
+
+            state = await self.fetch_routed(offer, router.first(task, profile), choose)
+        self.last_route = tuple(sorted(state))
+        return state
+
+    async def fetch(
         self,
         offer: Offer,
         route: tuple[str, ...],
@@ -50,7 +91,7 @@ class Versions:
         here = tuple(name for name in own if name in manifest.blobs)
         return await self._pulled(offer, manifest, (*route, *here), also)
 
-    async def chosen(
+    async def fetch_routed(
         self,
         offer: Offer,
         first: tuple[str, ...],
@@ -64,7 +105,7 @@ class Versions:
             choose: gives the names of all blobs of the route, from those.
 
         Raises:
-            Transient, Refused: as :meth:`state`.
+            Transient, Refused: as :meth:`fetch`.
         """
         manifest = await self._manifest(offer)
         await self._fetch(_refs(manifest, offer, first))

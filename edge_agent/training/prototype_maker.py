@@ -22,7 +22,7 @@ from edge_agent.inference.onnx_models.encoder_model import BATCH, MAX_GRAPH_BYTE
 from edge_agent.inference.serving.zygote_client import ZygoteClient
 from edge_agent.tasks.workspace import TrainingData
 from edge_agent.training.encoder_process import FeatureProcess
-from edge_agent.training.model_blobs import Versions
+from edge_agent.training.model_blobs import ModelBlobs
 from edge_agent.windows.workspace import windows_of
 from models import registry
 from models.contract import Blobs, ClientContext, FloatArray, LocalResult, Tensors, WindowSet
@@ -42,7 +42,7 @@ class PrototypeMaker:
 
     Args:
         settings: of the agent.
-        versions: pulls blobs.
+        blobs: pulls the encoders and graphs.
         say: told what is being done, and the seconds it may take.
         zygote: makes processes; None: one of its own, that ends with :meth:`close`.
     """
@@ -50,12 +50,12 @@ class PrototypeMaker:
     def __init__(
         self,
         settings: AgentSettings,
-        versions: Versions,
+        blobs: ModelBlobs,
         say: Callable[[str, float], None],
         zygote: ZygoteClient | None = None,
     ) -> None:
         self._settings = settings
-        self._versions = versions
+        self._blobs = blobs
         self._say = say
         self._zygote = zygote or ZygoteClient(settings.log)
         self._is_ours = zygote is None
@@ -146,10 +146,10 @@ class PrototypeMaker:
         """The encoders' blobs, and graphs that run on this device."""
         refs = {name: _bounded(name, offer.graphs[name]) for name in wanted}
         self._say(f"fetching encoders and graphs for round {offer.round}", self._settings.fetch_timeout_s)
-        state = await self._versions.state(offer, route, refs.values())
+        state = await self._blobs.fetch(offer, route, refs.values())
         graphs = {}
         for name, ref in refs.items():
-            graphs[name] = await asyncio.to_thread(self._versions.blob, f"graph of {name}", ref.digest)
+            graphs[name] = await asyncio.to_thread(self._blobs.blob, f"graph of {name}", ref.digest)
         return state, graphs
 
 

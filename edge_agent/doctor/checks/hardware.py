@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from edge_agent.doctor.findings import Finding, fail, ok, warn
-from edge_agent.doctor.service_account import ServiceUser, group_name
-from edge_agent.doctor.unit import Unit
+from edge_agent.doctor.service_account import ServiceUser, Unit, group_name
 from runtime import exit_codes
 
 _KINDS: Final = {

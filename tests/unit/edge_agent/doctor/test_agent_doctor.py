@@ -12,12 +12,11 @@ from typer.testing import CliRunner
 
 from edge_agent.cli import main
 from edge_agent.config.agent import read
-from edge_agent.doctor import imports, service_account, time_limit, unit
+from edge_agent.doctor import imports, service_account, time_limit
 from edge_agent.doctor.checks import broker, clock, configuration, confinement, cpu, disk, hardware
 from edge_agent.doctor.checks.broker import BrokerReply, Tls
 from edge_agent.doctor.findings import MIB, fail, ok, status_of, warn
-from edge_agent.doctor.service_account import ServiceUser
-from edge_agent.doctor.unit import Unit
+from edge_agent.doctor.service_account import ServiceUser, Unit
 from edge_agent.identity.files import folder_of
 from runtime.process import landlock
 from tests.unit.edge_agent.messaging.test_agent_session import BASIC, config, write_task
@@ -317,17 +316,19 @@ def test_device_files_are_found_by_kind_and_by_the_sources_that_name_them(tmp_pa
 
 
 def test_the_unit_and_its_drop_ins(tmp_path):
-    assert unit.read(tmp_path) == Unit()
+    assert service_account.read_unit(tmp_path) == Unit()
     folder = tmp_path / "etc/systemd/system"
     (folder / "lichen-agent.service.d").mkdir(parents=True)
     root = Path(__file__).parents[4] / "systemd"
     (folder / "lichen-agent.service").write_text((root / "lichen-agent.service").read_text())
-    assert unit.read(tmp_path) == Unit(installed=True, private_devices=True)
+    assert service_account.read_unit(tmp_path) == Unit(installed=True, private_devices=True)
     for name in ("serial", "i2c"):
         text = (root / f"examples/agent-{name}.conf").read_text()
         (folder / f"lichen-agent.service.d/{name}.conf").write_text(text)
-    assert unit.read(tmp_path) == Unit(installed=True, groups=frozenset({"dialout", "i2c"}))
-    assert unit.parse(["SupplementaryGroups=a b\nSupplementaryGroups=\n"]).groups == frozenset()
+    assert service_account.read_unit(tmp_path) == Unit(installed=True, groups=frozenset({"dialout", "i2c"}))
+    assert (
+        service_account.parse_unit(["SupplementaryGroups=a b\nSupplementaryGroups=\n"]).groups == frozenset()
+    )
 
 
 GOOD = BrokerReply(

@@ -158,7 +158,7 @@ async def test_its_own_rows_are_on_its_route_and_no_other_devices(tmp_path):
         made, digests = offer(agent, 1, state)
         agent.learner.offer(made)
         await until(lambda: agent.learner.trained == 1)
-        assert agent.learner.routes.last == ("projection/text", "rows/d")
+        assert agent.learner.blobs.last_route == ("projection/text", "rows/d")
         assert digests["rows/d"] in agent.fetcher.fetched
         assert digests["rows/other"] not in agent.fetcher.fetched
 

@@ -15,7 +15,7 @@ from edge_agent.config.agent import AgentSettings, LearnSettings, read
 from edge_agent.sources import LabelBatch
 from edge_agent.sources.registry import open_sources
 from edge_agent.tasks.task_store import check_task, first_task
-from edge_agent.training.model_blobs import Versions
+from edge_agent.training.model_blobs import ModelBlobs
 from models.data.labels.labels import TargetTrack
 from models.data.streams.recording import Recording, write_npz
 from protocol.errors import Misconfigured, Reason, Refused
@@ -248,16 +248,16 @@ class Remote:
         return ref
 
 
-def versions_of(folder) -> tuple[Versions, Remote]:
+def model_blobs_of(folder) -> tuple[ModelBlobs, Remote]:
     """With room for less than one route."""
     settings = AgentSettings(fleet="f", device="d", source=({},), cache_dir=folder, blob_budget_bytes=65536)
     blobs = BlobStore(folder / "blobs")
     remote = Remote(blobs)
-    return Versions(settings, blobs, remote), remote
+    return ModelBlobs(settings, blobs, remote), remote
 
 
 async def test_a_router_sees_its_blobs_before_the_rest_is_pulled_and_nothing_is_pulled_twice(tmp_path):
-    versions, remote = versions_of(tmp_path)
+    blobs, remote = model_blobs_of(tmp_path)
     offer = remote.offer("t", gate=1, left=2, right=3, head=4)
     seen = []
 
@@ -265,7 +265,7 @@ async def test_a_router_sees_its_blobs_before_the_rest_is_pulled_and_nothing_is_
         seen.append((list(remote.pulled), set(first)))
         return ("gate", "right", "head")
 
-    state = await versions.chosen(offer, ("gate",), choose)
+    state = await blobs.fetch_routed(offer, ("gate",), choose)
     assert seen == [(["manifest", "gate"], {"gate"})]
     assert remote.pulled == ["manifest", "gate", "right", "head"]
     assert {name: float(tensors[f"{name}/w"][0]) for name, tensors in state.items()} == {
@@ -274,19 +274,19 @@ async def test_a_router_sees_its_blobs_before_the_rest_is_pulled_and_nothing_is_
         "head": 4,
     }
     remote.pulled.clear()
-    await versions.chosen(remote.offer("t", gate=9, left=2, right=3, head=4), ("gate",), choose)
+    await blobs.fetch_routed(remote.offer("t", gate=9, left=2, right=3, head=4), ("gate",), choose)
     assert remote.pulled == ["manifest", "gate"], "the first look does not make room for itself"
 
 
 async def test_a_choice_of_what_the_version_lacks_is_refused_by_name(tmp_path):
-    versions, remote = versions_of(tmp_path)
+    blobs, remote = model_blobs_of(tmp_path)
     offer = remote.offer("t", gate=1)
 
     async def choose(_first):
         return ("gate", "wrong")
 
     with pytest.raises(Refused, match="lacks the blob 'wrong'") as refused:
-        await versions.chosen(offer, ("gate",), choose)
+        await blobs.fetch_routed(offer, ("gate",), choose)
     assert refused.value.reason is Reason.WRONG_TENSORS
     with pytest.raises(Refused, match="lacks the blob 'door'"):
-        await versions.chosen(offer, ("door",), choose)
+        await blobs.fetch_routed(offer, ("door",), choose)

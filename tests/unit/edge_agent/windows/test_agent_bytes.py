@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edge_agent.config.agent import AgentSettings
-from edge_agent.training.model_blobs import Versions
+from edge_agent.training.model_blobs import ModelBlobs
 from edge_agent.windows.rows import whole_bytes
 from edge_agent.windows.store_file import rows_at_once, values_within
 from protocol.tasks.task import Task, Window
@@ -85,12 +85,12 @@ async def test_blobs_of_an_old_version_give_way_where_the_disk_is_too_full_for_a
     settings = AgentSettings.model_validate({"fleet": "f", "device": "d", "source": [{}]})
     blobs = BlobStore(small)
     remote = Remote(blobs)
-    versions = Versions(settings, blobs, remote)
+    model_blobs = ModelBlobs(settings, blobs, remote)
     names = ("gate", "left", "right")
     old = remote.offer("t", gate=1, left=2, right=3)
-    await versions.state(old, names)
+    await model_blobs.fetch(old, names)
     new = remote.offer("t", gate=1, left=5, right=6)
     remote.pulled.clear()
-    state = await versions.state(new, names)
+    state = await model_blobs.fetch(new, names)
     assert [float(state[name][f"{name}/w"][0]) for name in names] == [1, 5, 6]
     assert remote.pulled == ["manifest", "left", "right"], "what both have is not pulled again"

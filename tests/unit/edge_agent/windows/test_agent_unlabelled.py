@@ -123,7 +123,7 @@ async def test_an_offer_is_learnt_from_with_contexts_and_no_label_goes_up(tmp_pa
     async def state(*_args):
         return {"encoder/acc": {"encoder/acc/w": np.zeros(3, np.float32)}}
 
-    learner.routes.state = state
+    learner.blobs.fetch_for_training = state
     running = asyncio.create_task(learner.run())
     wanting = work.task.model_copy(update={"rounds": Rounds(min_windows=47)})
     work.task, plenty = wanting, work.task
