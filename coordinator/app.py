@@ -4,11 +4,12 @@ import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from coordinator.config.coordinator import CoordinatorSettings, load_task
+from coordinator.config.coordinator import CoordinatorSettings
 from coordinator.daemon import Coordinator
 from coordinator.fleet.serving_routes import routing
 from coordinator.messaging.sender import RunningLink
 from coordinator.recovery.state_folder import Storage, open_storage
+from coordinator.task import load_task
 from coordinator.wires import Wires
 from coordinator.wiring import build
 from coordinator.workers import labelled_data

@@ -1,16 +1,23 @@
-"""Errors in one line for people: a full disk by its folder, a worker's failure without its traceback."""
+"""Errors: in one line for people, and faults of this program that a peer's bytes reach."""
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from protocol.errors import LichenError
+import structlog
+
+from protocol.errors import LichenError, Reason, Refused, Transient
 from runtime.process.worker import WorkerFailed
+
+log = structlog.get_logger(__name__)
 
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 _NO_ROOM_WORDS: Final = ("no space left on device", "disk quota exceeded", "disk is full")
 """As the system, Python and SQLite say it in a worker's last words."""
 _LINE: Final = 400
+_FAULTS: Final = (ValueError, LookupError, TypeError, ArithmeticError, AttributeError, RecursionError)
 
 
 def no_room(error: Exception) -> bool:
@@ -35,3 +42,22 @@ def in_words(error: LichenError | OSError) -> str:
 
 def _line(text: str) -> str:
     return " ".join(text.split())[:_LINE]
+
+
+@contextmanager
+def contain_faults(where: str) -> Iterator[None]:
+    """Turn a fault of the wrapped code, which reads a peer's bytes, into a refusal, and log it.
+
+    The fault is ours, but must not stop the fleet.
+
+    Raises:
+        Refused: the code failed with an error that it does not declare.
+        Transient: no memory. The memory for an update is bounded, so the peer is not to blame.
+    """
+    try:
+        yield
+    except MemoryError as error:
+        raise Transient(f"{where}: out of memory") from error
+    except _FAULTS as error:
+        log.exception("fault_while_reading_a_peer", where=where)
+        raise Refused(Reason.MALFORMED, f"{where} failed: {type(error).__name__}: {error}"[:500]) from error

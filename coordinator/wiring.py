@@ -14,7 +14,6 @@ from coordinator.aggregation.device_weights import DeviceWeightStore
 from coordinator.aggregation.screen_baseline import ScreenBaseline
 from coordinator.config.coordinator import CoordinatorSettings
 from coordinator.daemon import Coordinator, Service
-from coordinator.delivery import late_bundles
 from coordinator.delivery.factory import build_delivery
 from coordinator.exit_when_done import exit_when_done
 from coordinator.fleet.device_registry import DeviceRegistry
@@ -38,6 +37,7 @@ from coordinator.recovery.folder_owner import rules_of
 from coordinator.recovery.integrity_check import IntegrityCheck
 from coordinator.recovery.state_backup import back_up_databases
 from coordinator.recovery.state_folder import Storage
+from coordinator.rounds import late_bundles
 from coordinator.rounds.announcer import Announcer, stay_connected
 from coordinator.rounds.driver import RoundDriver
 from coordinator.rounds.outlook import FleetView

@@ -11,18 +11,17 @@ does not (no TLS), whoever reaches the broker can.
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 import structlog
-from pydantic import Field
 
+from coordinator.config.coordinator import QuarantineSettings
 from coordinator.storage import schema
 from coordinator.storage.database import Database
 from coordinator.storage.write_behind import WriteBehindBuffer
 from protocol.errors import Reason, Refused
 from runtime.metrics import Metric, gauge
-from runtime.settings.load import Section
 
 log = structlog.get_logger(__name__)
 
@@ -35,16 +34,6 @@ OFFENCES: Final = frozenset(
 """Refusals that only what a device sent explains."""
 MAX_TRACKED: Final = 10_000
 _MANY: Final = 1000.0
-
-
-class QuarantineSettings(Section):
-    """After ``refusals`` within ``within_s`` a device is not heard for ``first_s``, then twice as long."""
-
-    refusals: Annotated[int, Field(ge=0, le=32)] = 5
-    """0: never."""
-    within_s: Annotated[float, Field(gt=0, le=30 * 86400)] = 86400.0
-    first_s: Annotated[float, Field(gt=0, le=30 * 86400)] = 600.0
-    longest_s: Annotated[float, Field(gt=0, le=30 * 86400)] = 86400.0
 
 
 @dataclass(frozen=True, slots=True)

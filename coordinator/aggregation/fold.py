@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, cast
 
 from coordinator.aggregation.outlier_screen import WEIGHT, Magnitudes, screen
-from coordinator.bulkhead import contain_faults
+from coordinator.errors import contain_faults
 from coordinator.storage.private_blobs import without_private_blobs
 from coordinator.storage.update_journal import AcceptedUpdate
 from models.aggregation.server_optimizer import model_of, stepped

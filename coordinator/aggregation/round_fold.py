@@ -16,7 +16,7 @@ import structlog
 from coordinator.aggregation.device_weights import WeightReport, kept
 from coordinator.aggregation.fold import UnusableUpdates, fold_screened, screen_round
 from coordinator.aggregation.outlier_screen import Magnitudes
-from coordinator.bulkhead import contain_faults
+from coordinator.errors import contain_faults
 from coordinator.storage.private_blobs import without_private_blobs
 from coordinator.storage.update_journal import AcceptedUpdate
 from coordinator.workers.jobs import Jobs

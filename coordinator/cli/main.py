@@ -14,14 +14,15 @@ from coordinator.app import serve as serve_settings
 from coordinator.cli.options import Config, Format, FormatOption
 from coordinator.cli.status import status
 from coordinator.cli.trust import app as trust
-from coordinator.config.coordinator import load_settings, load_task
+from coordinator.config.coordinator import load_settings
 from coordinator.recovery.downgrade import downgraded
 from coordinator.recovery.folder_owner import DATABASE, check_owner
 from coordinator.recovery.state_backup import copy_state
+from coordinator.round_machine.device_sets import some
 from coordinator.status.history import read
 from coordinator.status.history_table import HistoryParts, judged_on, print_parts
 from coordinator.storage.database import Database
-from coordinator.storage.device_lists import some
+from coordinator.task import load_task
 from coordinator.trust.signer import repository_of
 from coordinator.workers.labelled_data import read as read_labelled
 from runtime import exit_codes

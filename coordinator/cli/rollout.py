@@ -14,14 +14,14 @@ from coordinator.cli.options import Config, Format, FormatOption
 from coordinator.cli.rollout_canary import doubts
 from coordinator.cli.rollout_view import OpenedState, show, told
 from coordinator.config.coordinator import CoordinatorSettings, load_settings
+from coordinator.config.rollout import Plan, planned
 from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.recovery.folder_owner import DATABASE
 from coordinator.rollout import releases
 from coordinator.rollout.blocked_devices import in_rollout
 from coordinator.rollout.model import Abort, Begun, Create, Event, Pause, Release, Resume, RolloutState, Say
-from coordinator.rollout.plan import Plan, planned
 from coordinator.rollout.store import FILE, RolloutStore
-from coordinator.status.rollout_view import read_rollouts
+from coordinator.rollout.view import read_rollouts
 from coordinator.storage.database import Database
 from models.registry import methods
 from protocol.errors import Misconfigured, Reason, Refused

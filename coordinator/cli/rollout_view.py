@@ -11,7 +11,7 @@ from rich.table import Column, Table
 from coordinator.rollout.device_record import LEFT_OUT_AFTER, left_out
 from coordinator.rollout.model import Release, Rollout, RolloutState
 from coordinator.rollout.stage_gate import StageCounts
-from coordinator.status.rollout_view import doing, waits
+from coordinator.rollout.view import doing, waits
 from runtime.waits import lines, stamp
 
 _SHOWN: Final = ("windows", "errors", "latency_p95_ms", "latency_ratio", "agreement", "drift", "accuracy")

@@ -14,22 +14,23 @@ from coordinator.admission.quarantine import OffenceRecord, describe, in_quarant
 from coordinator.admission.quarantine import read as conduct
 from coordinator.aggregation.device_weights import newest, shares
 from coordinator.config.coordinator import CoordinatorSettings, load_settings
-from coordinator.delivery.late_bundles import wait_kept
 from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.fleet.secret_mismatch import mismatch_warning
 from coordinator.fleet.serving_routes import served, unserved
 from coordinator.recovery.folder_owner import DATABASE
 from coordinator.rollout.blocked_devices import ahead, elsewhere, in_rollout
+from coordinator.rollout.view import read_rollouts, standing
+from coordinator.rollout.view import waits as rollout_waits
+from coordinator.round_machine.device_sets import some
 from coordinator.round_machine.events import RoundState
 from coordinator.round_machine.queries import replay
+from coordinator.rounds.late_bundles import wait_kept
 from coordinator.rounds.outlook import fleet_status
 from coordinator.rounds.progress import NAMES
-from coordinator.status.rollout_view import read_rollouts, standing
-from coordinator.status.rollout_view import waits as rollout_waits
 from coordinator.status.waits import CoordinatorStatus, waits
 from coordinator.storage import schema
 from coordinator.storage.database import Database
-from coordinator.storage.device_lists import MOST_NAMED, some
+from coordinator.storage.device_lists import MOST_NAMED
 from coordinator.trust.waits import waits as trust_waits
 from coordinator.workers.encoder_models import kept, terms_kept, wait_for
 from protocol.errors import Reason, Refused

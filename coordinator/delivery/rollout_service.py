@@ -10,9 +10,10 @@ from coordinator.admission.access import DenialCheck
 from coordinator.delivery.staged import StagedBundles
 from coordinator.fleet.device_registry import Device, DeviceRegistry
 from coordinator.messaging.sender import MessagePublisher
-from coordinator.rollout.model import DeviceReport, Release, Rollout, RolloutState, RolloutTick
-from coordinator.rollout.plan import Fact
+from coordinator.rollout.device_record import DeviceReport
+from coordinator.rollout.model import Release, Rollout, RolloutState, RolloutTick
 from coordinator.rollout.recorder import RolloutRecorder
+from coordinator.rollout.stage_devices import Fact
 from coordinator.rollout.transitions import needs_fleet
 from protocol.errors import LichenError
 from runtime.clock import Clock

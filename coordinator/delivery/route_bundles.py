@@ -24,9 +24,10 @@ from coordinator.fleet.serving_routes import (
     served,
 )
 from coordinator.messaging.sender import Sender
+from coordinator.round_machine.device_sets import NAMED
 from coordinator.storage import schema
 from coordinator.storage.database import Database
-from coordinator.storage.device_lists import MOST_NAMED, NAMED
+from coordinator.storage.device_lists import MOST_NAMED
 from coordinator.trust.repository import BundleTarget
 from coordinator.trust.signer import PointerSigner
 from coordinator.workers.jobs import ExportLineage, Jobs

@@ -6,7 +6,7 @@ before a restart stays known until a device says otherwise.
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,7 +16,6 @@ from pydantic import ValidationError
 
 from coordinator.fleet.limits import REPLACED_A_SECOND, REPLACED_BURST, Room, RosterBounds
 from coordinator.fleet.requirements import Requirements, sends_prototypes_alone, trains
-from coordinator.selection.policies.base import Counts
 from coordinator.storage import schema
 from coordinator.storage.database import Database
 from protocol.errors import Reason, Refused
@@ -242,11 +241,11 @@ class DeviceRegistry:
             if lack := self.lacks(name, terms):
                 yield name, lack
 
-    def counts(self, device: str) -> Counts:
+    def counts(self, device: str) -> Mapping[str, Sequence[int]]:
         """Per modality, windows per class of a known device."""
         return {name: modality.windows for name, modality in self._devices[device].state.modalities.items()}
 
-    def present(self, device: str) -> Counts:
+    def present(self, device: str) -> Mapping[str, Sequence[int]]:
         """Per modality, one number: windows of a known device in which it is present, labelled or not."""
         state = self._devices[device].state
         return {

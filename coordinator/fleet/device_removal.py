@@ -14,9 +14,9 @@ import structlog
 from coordinator.admission.quarantine import Quarantine
 from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.fleet.secret_mismatch import SecretMismatchMonitor
+from coordinator.round_machine.device_sets import NAMED
 from coordinator.storage import schema
 from coordinator.storage.database import Database
-from coordinator.storage.device_lists import NAMED
 from coordinator.storage.write_behind import WriteBehindBuffer
 from protocol.base import is_name
 from protocol.errors import LichenError

@@ -10,7 +10,7 @@ import structlog
 from coordinator.admission.access import AccessControl
 from coordinator.aggregation.fold import update_norms
 from coordinator.aggregation.outlier_screen import Magnitudes
-from coordinator.bulkhead import contain_faults
+from coordinator.errors import contain_faults
 from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.ingest.chunked_uploads import Uploads
 from coordinator.ingest.group_commit import GroupCommit

@@ -9,10 +9,10 @@ proves besides, which are versions that were made since and accepted updates of 
 from pathlib import Path
 from typing import Final
 
-from coordinator.recovery.backup import backup_of
 from coordinator.recovery.folder_owner import DATABASE
 from coordinator.rollout.store import ROLLOUTS
 from coordinator.storage import schema
+from coordinator.storage.backup import backup_of
 from coordinator.storage.migrations import put_back
 from coordinator.storage.shared_sqlite import IDENTITIES
 from runtime.storage.folder_lock import FolderLock

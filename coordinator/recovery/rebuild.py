@@ -16,15 +16,15 @@ import structlog
 from sqlalchemy.exc import DatabaseError
 
 from coordinator.aggregation.reported_metrics import reported_metric_names, weighted_mean
-from coordinator.recovery.backup import backup_of, trouble_in
 from coordinator.recovery.evidence import frames_of, newest_manifest
 from coordinator.round_machine import table
 from coordinator.round_machine.batch import ReceivedUpdate
+from coordinator.round_machine.device_sets import some
 from coordinator.round_machine.events import Checkpoint, RoundPhase, RoundState, Rules, VersionMade
 from coordinator.round_machine.queries import replay
 from coordinator.storage import schema
+from coordinator.storage.backup import backup_of, trouble_in
 from coordinator.storage.database import Database, DatabaseDamaged, is_damage
-from coordinator.storage.device_lists import some
 from coordinator.storage.update_journal import Journal
 from protocol.errors import LichenError, Reason, Refused
 from protocol.tasks.task import Task

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from coordinator.recovery.backup import back_up, copy_checked
 from coordinator.recovery.folder_owner import DATABASE
 from coordinator.rollout.store import ROLLOUTS
+from coordinator.storage.backup import back_up, copy_checked
 from coordinator.storage.shared_sqlite import IDENTITIES
 from protocol.errors import Misconfigured
 from runtime.storage.files import disk_errors

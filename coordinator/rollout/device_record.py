@@ -1,4 +1,4 @@
-"""How devices took the rollouts before: who refuses what others keep, and how many fail anyway. Pure.
+"""What devices report of rollouts: which refuse what others keep, and how many fail anyway. Pure.
 
 A device says itself that it rolled a version back, and one that always says so must not end every rollout.
 """
@@ -6,7 +6,8 @@ A device says itself that it rolled a version back, and one that always says so 
 from collections.abc import Mapping
 from typing import Final, Protocol
 
-from protocol.base import Count, Name, Wire
+from protocol.base import Count, Digest, Name, Wire
+from protocol.rollout import TrialReport
 
 LEFT_OUT_AFTER: Final = 3
 """Versions in a row that a device refused and the fleet kept; then its refusal of the next one does not
@@ -14,6 +15,15 @@ count."""
 MAX_BASE_SHARE: Final = 0.05
 """Of the failures that are expected: refusals must not make room for more refusals."""
 MAX_REFUSERS: Final = 1000
+
+
+class DeviceReport(Wire):
+    """What a device says of itself."""
+
+    online: bool
+    model: Digest | None = None
+    trial: TrialReport | None = None
+    barred: bool = False
 
 
 class Refuser(Wire):

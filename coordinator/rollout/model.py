@@ -9,16 +9,17 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from coordinator.rollout.device_record import Refuser
-from coordinator.rollout.plan import Fact, Plan
+from coordinator.config.rollout import Mode, Plan
+from coordinator.rollout.device_record import DeviceReport, Refuser
+from coordinator.rollout.stage_devices import Fact
 from protocol.base import Count, Digest, Name, Share, Wire
 from protocol.frames.frame import digest
 from protocol.messages import BlobRef
-from protocol.rollout import Trial, TrialReport
+from protocol.rollout import Trial
 
 MAX_STORY: Final = 100
 MAX_FAILED: Final = 50
-Mode = Literal["newest", "staged", "manual"]
+_SERIALS_BEGAN_S: Final = 1_577_836_800.0
 
 
 class RolloutPhase(StrEnum):
@@ -150,6 +151,11 @@ class Rollout(Wire):
         name = "canary" if self.stage == 0 else f"wave {self.stage} of {len(stages) - 1}"
         return f"{name} ({stages[self.stage]})"
 
+    def with_entry(self, now: float, what: str, words: str) -> "Rollout":
+        """With one more line in its story."""
+        story = (*self.story, RolloutLogEntry(wall=now, what=what, words=words[:500]))
+        return self.model_copy(update={"story": story[-MAX_STORY:]})
+
 
 class FailedRelease(Wire):
     """A release that failed: it does not go out again by itself."""
@@ -214,6 +220,19 @@ class RolloutState(Wire):
         if self.waiting is not None:
             yield self.waiting.release
 
+    def next_serial(self, now: float) -> int:
+        """Of a new decision; above those of a file that was lost, or put back from an old copy.
+
+        By this state and the clock alone. A device could report the highest number there is, and no decision
+        could follow it. A device counts decisions that it took, less than one a minute; with a root of trust
+        it takes none but signed ones.
+        """
+        return max(self.serial + 1, int((now - _SERIALS_BEGAN_S) // 60))
+
+    def with_rollout(self, rollout: Rollout) -> "RolloutState":
+        """With its rollout changed."""
+        return self.model_copy(update={"rollout": rollout})
+
 
 class Begun(Wire):
     """At every start of the coordinator. ``release``: what was announced to all before there was a book."""
@@ -247,15 +266,6 @@ class Resume(Wire):
 
 class Abort(Wire):
     """The operator ends it."""
-
-
-class DeviceReport(Wire):
-    """What a device says of itself."""
-
-    online: bool
-    model: Digest | None = None
-    trial: TrialReport | None = None
-    barred: bool = False
 
 
 class RolloutTick(Wire):
@@ -297,3 +307,4 @@ class Say(Wire):
 
 
 Command = Point | Promote | Say
+Outcome = tuple[RolloutState, tuple[Command, ...]]

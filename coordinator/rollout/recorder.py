@@ -30,7 +30,7 @@ from coordinator.rollout.model import (
     Say,
 )
 from coordinator.rollout.store import FILE, RolloutStore
-from coordinator.status.rollout_view import waits
+from coordinator.rollout.view import waits
 from coordinator.storage.database import Database
 from runtime.clock import Clock
 from runtime.metrics import Metric, gauge

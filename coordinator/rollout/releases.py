@@ -6,8 +6,9 @@ from typing import Final
 
 import sqlalchemy as sa
 
+from coordinator.config.rollout import Mode
 from coordinator.fleet.serving_routes import RouteBundle, ServingNeed, served
-from coordinator.rollout.model import Mode, Release, ReleaseBundle, RolloutState
+from coordinator.rollout.model import Release, ReleaseBundle, RolloutState
 from coordinator.storage import schema
 from coordinator.storage.database import Database
 from models.contract import Profile

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from coordinator.rollout.model import DeviceReport, Rollout, RolloutDevice
+from coordinator.rollout.device_record import DeviceReport
+from coordinator.rollout.model import Rollout, RolloutDevice
 from protocol.rollout import TrialReport
 from runtime.text import one_line
 

@@ -1,11 +1,13 @@
 """The steps of the rollout's machine where none is open, and what begins one. Pure."""
 
+from coordinator.config.rollout import Plan
 from coordinator.rollout.model import (
     Abort,
     Begun,
     Cleared,
     Create,
     Exported,
+    Outcome,
     Pause,
     Promote,
     QueuedRelease,
@@ -17,8 +19,6 @@ from coordinator.rollout.model import (
     Say,
     StableRelease,
 )
-from coordinator.rollout.plan import Plan
-from coordinator.rollout.shared import Outcome, next_serial, told, with_rollout
 from protocol.errors import Reason, Refused
 
 
@@ -35,7 +35,7 @@ def begun(course: RolloutState, event: Begun, now: float) -> Outcome:
     if not course.begun:
         changes["begun"] = True
         if event.release is not None and course.stable is None and course.open is None:
-            serial = next_serial(course, now)
+            serial = course.next_serial(now)
             stable = StableRelease(release=event.release, serial=serial)
             changes |= {"serial": serial, "stable": stable, "newest": event.release}
     after = course.model_copy(update=changes) if changes else course
@@ -62,7 +62,7 @@ def exported(course: RolloutState, event: Exported, now: float) -> Outcome:
 def _go(course: RolloutState, asked: QueuedRelease, now: float) -> Outcome:
     """A release whose turn it is."""
     if asked.mode == "newest":
-        serial = next_serial(course, now)
+        serial = course.next_serial(now)
         stable = StableRelease(release=asked.release, serial=serial)
         return course.model_copy(update={"serial": serial, "stable": stable, "waiting": None}), (Promote(),)
     return _begin(course.model_copy(update={"waiting": None}), asked.release, asked.plan, now)
@@ -71,7 +71,7 @@ def _go(course: RolloutState, asked: QueuedRelease, now: float) -> Outcome:
 def _begin(course: RolloutState, release: Release, plan: Plan, now: float) -> Outcome:
     rollout = Rollout(number=course.number + 1, release=release, plan=plan, began=now, since=now)
     words = f"{release.words}: {', then '.join(plan.stages)}"
-    rollout = told(rollout, now, "began", words)
+    rollout = rollout.with_entry(now, "began", words)
     after = course.model_copy(update={"number": rollout.number, "rollout": rollout})
     return after, (Say(what="rollout_began", words=f"rollout {rollout.number}: {words}"),)
 
@@ -123,4 +123,4 @@ def cleared(course: RolloutState, event: Cleared, _: float) -> Outcome:
     rollout = course.rollout
     if rollout is None or rollout.number != event.number or rollout.cleared:
         return course, ()
-    return with_rollout(course, rollout.model_copy(update={"cleared": True})), ()
+    return course.with_rollout(rollout.model_copy(update={"cleared": True})), ()

@@ -14,13 +14,13 @@ from coordinator.rollout.model import (
     Create,
     Event,
     Exported,
+    Outcome,
     Pause,
     Resume,
     RolloutPhase,
     RolloutState,
     RolloutTick,
 )
-from coordinator.rollout.shared import Outcome
 from runtime.state_table import Row, StateTable
 
 Handler = Callable[[RolloutState, Any, float], Outcome]

@@ -7,6 +7,7 @@ from coordinator.rollout.model import (
     MAX_FAILED,
     Abort,
     FailedRelease,
+    Outcome,
     Pause,
     Point,
     Promote,
@@ -19,8 +20,7 @@ from coordinator.rollout.model import (
     Say,
     StableRelease,
 )
-from coordinator.rollout.plan import chosen
-from coordinator.rollout.shared import Outcome, next_serial, told, with_rollout
+from coordinator.rollout.stage_devices import chosen
 from coordinator.rollout.stage_gate import StageCounts, apply_report, evaluate_stage
 from protocol.rollout import Trial
 
@@ -37,9 +37,9 @@ def pause(course: RolloutState, event: Pause, now: float) -> Outcome:
 
 def _pause(course: RolloutState, rollout: Rollout, why: str, now: float) -> Outcome:
     changes = {"phase": RolloutPhase.PAUSED, "paused": now, "good_since": None, "why": why}
-    after = told(rollout.model_copy(update=changes), now, "paused", why)
+    after = rollout.model_copy(update=changes).with_entry(now, "paused", why)
     words = f"rollout {rollout.number}: {why}"
-    return with_rollout(course, after), (Say(what="rollout_paused", words=words, trouble=True),)
+    return course.with_rollout(after), (Say(what="rollout_paused", words=words, trouble=True),)
 
 
 def again(course: RolloutState, event: Pause, now: float) -> Outcome:
@@ -55,8 +55,8 @@ def resume(course: RolloutState, event: Resume, now: float) -> Outcome:
     # The command's clock may have been set back while the daemon's, which :func:`tick` goes by, was not.
     since = max(now, before.since, before.paused or now)
     changes = {"phase": RolloutPhase.OPEN, "paused": None, "since": since, "good_since": None, "why": ""}
-    after = told(before.model_copy(update=changes), now, "resumed", "by the operator")
-    return with_rollout(course, after), (Say(what="rollout_resumed", words=f"rollout {after.number}"),)
+    after = before.model_copy(update=changes).with_entry(now, "resumed", "by the operator")
+    return course.with_rollout(after), (Say(what="rollout_resumed", words=f"rollout {after.number}"),)
 
 
 def going(course: RolloutState, event: Resume, now: float) -> Outcome:
@@ -77,7 +77,7 @@ def watch(course: RolloutState, event: RolloutTick, now: float) -> Outcome:
     verdict = evaluate_stage(rollout, course.base_share)
     if verdict.failed:
         return _end(course, rollout, RolloutPhase.FAILED, verdict.failed, now)
-    return (course, ()) if rollout is course.rollout else (with_rollout(course, rollout), ())
+    return (course, ()) if rollout is course.rollout else (course.with_rollout(rollout), ())
 
 
 def tick(course: RolloutState, event: RolloutTick, now: float) -> Outcome:
@@ -100,7 +100,7 @@ def tick(course: RolloutState, event: RolloutTick, now: float) -> Outcome:
         rollout = rollout.model_copy(update={"good_since": None})
     if not verdict.enough and now >= rollout.until:
         return _pause(course, rollout, _late(rollout), now)
-    return (course, ()) if rollout is course.rollout else (with_rollout(course, rollout), ())
+    return (course, ()) if rollout is course.rollout else (course.with_rollout(rollout), ())
 
 
 def needs_fleet(rollout: Rollout | None) -> bool:
@@ -118,7 +118,7 @@ def _listened(rollout: Rollout, event: RolloutTick, now: float) -> Rollout:
             changed[name] = after
             if after.failed and not before.failed:
                 words = f"{name}: {after.why or 'no reason given'}"
-                rollout = told(rollout, now, after.phase, words)
+                rollout = rollout.with_entry(now, after.phase, words)
     if not changed:
         return rollout
     return rollout.model_copy(update={"members": {**rollout.members, **changed}})
@@ -133,8 +133,8 @@ def _fill(course: RolloutState, rollout: Rollout, event: RolloutTick, now: float
     if not found:
         if now >= rollout.until:
             return _pause(course, rollout, _late(rollout), now)
-        return (course, ()) if rollout is course.rollout else (with_rollout(course, rollout), ())
-    serial = next_serial(course, now)
+        return (course, ()) if rollout is course.rollout else (course.with_rollout(rollout), ())
+    serial = course.next_serial(now)
     out = _left_out(course, rollout, found)
     added = {
         name: RolloutDevice(
@@ -149,7 +149,9 @@ def _fill(course: RolloutState, rollout: Rollout, event: RolloutTick, now: float
     more = f" and {len(found) - _NAMES} more" if len(found) > _NAMES else ""
     words = f"{rollout.stage_words}: {', '.join(found[:_NAMES])}{more}"
     rollout = rollout.model_copy(update={"members": {**rollout.members, **added}, "since": now})
-    after = with_rollout(course, told(rollout, now, "pointed", words)).model_copy(update={"serial": serial})
+    after = course.with_rollout(rollout.with_entry(now, "pointed", words)).model_copy(
+        update={"serial": serial}
+    )
     return after, (
         Point(devices=found),
         Say(what="rollout_stage", words=f"rollout {rollout.number}: {words}"),
@@ -167,7 +169,7 @@ def _left_out(course: RolloutState, rollout: Rollout, found: tuple[str, ...]) ->
 def _pass(course: RolloutState, rollout: Rollout, now: float) -> Outcome:
     if rollout.stage + 1 < len(rollout.plan.stages):
         changes = {"stage": rollout.stage + 1, "since": now, "good_since": None}
-        return with_rollout(course, rollout.model_copy(update=changes)), ()
+        return course.with_rollout(rollout.model_copy(update=changes)), ()
     counts = StageCounts.of(rollout.members.values())
     return _end(course, rollout, RolloutPhase.COMPLETE, counts.words, now)
 
@@ -175,8 +177,8 @@ def _pass(course: RolloutState, rollout: Rollout, now: float) -> Outcome:
 def _end(course: RolloutState, rollout: Rollout, phase: RolloutPhase, why: str, now: float) -> Outcome:
     """Over: all are pointed at one release again, by a decision that is newer than any of the stages'."""
     over = {"phase": phase, "over": now, "paused": None, "why": why}
-    rollout = told(rollout.model_copy(update=over), now, phase.value, why)
-    serial = next_serial(course, now)
+    rollout = rollout.model_copy(update=over).with_entry(now, phase.value, why)
+    serial = course.next_serial(now)
     stable, release = course.stable, rollout.release
     failed = course.failed
     if phase is RolloutPhase.COMPLETE:

@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from coordinator.round_machine.closing import closes_at, needed
-from coordinator.round_machine.device_sets import holds, joined, joined_by
+from coordinator.round_machine.device_sets import holds, joined, joined_by, some
 from coordinator.round_machine.events import (
     Begin,
     Command,
@@ -28,7 +28,6 @@ from coordinator.round_machine.events import (
 )
 from coordinator.round_machine.pending_work import pending
 from coordinator.round_machine.retry_delay import retry_delay_s
-from coordinator.storage.device_lists import some
 
 Outcome = tuple[RoundState, tuple[Command, ...]]
 

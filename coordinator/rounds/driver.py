@@ -15,6 +15,7 @@ import structlog
 from coordinator.admission.quarantine import OFFENCES
 from coordinator.round_machine import table
 from coordinator.round_machine.batch import Key, ReceivedUpdate, accept_batch
+from coordinator.round_machine.device_sets import NAMED
 from coordinator.round_machine.events import (
     Aggregate,
     Begin,
@@ -46,7 +47,6 @@ from coordinator.rounds.outlook import FleetView
 from coordinator.rounds.progress import explain
 from coordinator.selection.selector import DeviceSelector
 from coordinator.storage.database import Database
-from coordinator.storage.device_lists import NAMED
 from coordinator.storage.update_journal import Journal
 from protocol.errors import Reason, Refused, Transient
 from protocol.tasks.task import Task

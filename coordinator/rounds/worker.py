@@ -21,7 +21,6 @@ from coordinator.delivery.fleet_bundle import BundleDelivery
 from coordinator.errors import in_words
 from coordinator.messaging.receipts import ReceiptSender
 from coordinator.messaging.traffic import Traffic
-from coordinator.recovery.backup import is_due
 from coordinator.round_machine.events import (
     Aggregate,
     Evaluate,
@@ -36,6 +35,7 @@ from coordinator.round_machine.events import (
 )
 from coordinator.round_machine.retry_delay import retry_delay_s
 from coordinator.rounds.driver import RoundDriver, WorkCommand, Write
+from coordinator.storage.backup import is_due
 from coordinator.storage.model_registry import ModelRegistry
 from coordinator.storage.private_blobs import without_private_blobs
 from coordinator.storage.update_journal import Journal

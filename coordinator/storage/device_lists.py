@@ -1,26 +1,17 @@
-"""Keeps what names a whole fleet small: lists of names in words, in rows and in events. Pure."""
+"""Keeps what names a whole fleet small: lists of names in rows and in events. Pure."""
 
 import base64
 import binascii
 import json
 import zlib
-from collections.abc import Collection, Iterable, Mapping
-from itertools import islice
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-NAMED: Final = 8
-"""Devices named in one line of words."""
 MOST_NAMED: Final = 256
 """Devices named in one row of the history."""
 _PLAIN_BYTES: Final = 4096
 _MOST_BYTES: Final = 64 * 1024 * 1024
 _PACKED: Final = "zlib"
-
-
-def some(names: Collection[str], most: int = NAMED) -> str:
-    """The first few names, and how many more there are."""
-    more = len(names) - most
-    return ", ".join(islice(names, most)) + (f" and {more} more" if more > 0 else "")
 
 
 def packed(value: Any) -> Any:

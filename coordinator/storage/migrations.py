@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from coordinator.recovery.backup import copy_checked
+from coordinator.storage.backup import copy_checked
 from protocol.errors import Misconfigured
 from runtime.storage.files import disk_errors, put_in_place, remove, rename, sync_folder
 from runtime.storage.sqlite import require_index, sorted_error

@@ -86,7 +86,7 @@ def _leave(told: dict[str, Any], lines: list[str], output_format: str) -> NoRetu
 
 def _about(task: Task, file: Path) -> Iterator[tuple[str, Any]]:
     """Everything that is said, in JSON's terms."""
-    from coordinator.config.coordinator import problems  # noqa: PLC0415 - the help is shown without it
+    from coordinator.task import problems  # noqa: PLC0415 - the help is shown without it
     from models.registry import methods  # noqa: PLC0415 - as above
 
     wrong = [f"{file}: {words}" for words in problems(task)]

@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDER_ORDER = {"protocol", "runtime", "models", "export", "edge_agent"}
+FOLDER_ORDER = {"protocol", "runtime", "models", "export", "edge_agent", "coordinator"}
 PACKAGES = ("protocol", "runtime", "models", "export", "edge_agent", "coordinator", "lichen", "lichen_lab")
 
 

@@ -14,10 +14,10 @@ from structlog.testing import capture_logs
 
 from coordinator.aggregation.fold import fold_journal, limits_for
 from coordinator.recovery import rebuild
-from coordinator.recovery.backup import back_up, backup_of
 from coordinator.recovery.folder_owner import DATABASE
 from coordinator.status.history import read
 from coordinator.storage import schema
+from coordinator.storage.backup import back_up, backup_of
 from coordinator.storage.database import Database
 from coordinator.storage.update_journal import Journal
 from protocol.errors import Misconfigured, Transient

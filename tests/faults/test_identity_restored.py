@@ -16,7 +16,7 @@ from coordinator.identity.authority import Authority
 from coordinator.identity.enrolment import EnrolmentAuthority
 from coordinator.identity.paths import IdentityPaths
 from coordinator.identity.store import FILE
-from coordinator.recovery.backup import back_up, backup_of
+from coordinator.storage.backup import back_up, backup_of
 from protocol.enrolment import EnrolRequest, RenewRequest
 from protocol.errors import Misconfigured, Reason, Refused, Transient
 from protocol.topics import Kind

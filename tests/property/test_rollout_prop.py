@@ -7,14 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from coordinator.rollout.device_record import MAX_BASE_SHARE
+from coordinator.config.rollout import Gates, Plan
+from coordinator.rollout.device_record import MAX_BASE_SHARE, DeviceReport
 from coordinator.rollout.model import (
     OVER,
     Abort,
     Begun,
     Cleared,
     Create,
-    DeviceReport,
     Exported,
     Pause,
     Resume,
@@ -22,10 +22,10 @@ from coordinator.rollout.model import (
     RolloutState,
     RolloutTick,
 )
-from coordinator.rollout.plan import Fact, Gates, Plan, chosen
+from coordinator.rollout.stage_devices import Fact, chosen
 from coordinator.rollout.store import RolloutStore
 from coordinator.rollout.table import TABLE
-from coordinator.status.rollout_view import read_rollouts, waits
+from coordinator.rollout.view import read_rollouts, waits
 from protocol.errors import Refused
 from tests.support.rollouts import NOW, release, report
 

@@ -29,12 +29,13 @@ _MB = 1024 * 1024
 
 def make(folder: Path) -> None:
     """All that the commands look at; then SIGKILL, so that WALs stay behind."""
-    from coordinator.config.coordinator import load_settings, load_task  # noqa: PLC0415 - of this call alone
+    from coordinator.config.coordinator import load_settings  # noqa: PLC0415 - of this call alone
     from coordinator.recovery.folder_owner import own_task, rules_of  # noqa: PLC0415
     from coordinator.rollout.model import Create  # noqa: PLC0415
     from coordinator.rollout.store import RolloutStore  # noqa: PLC0415
     from coordinator.round_machine.events import Checkpoint, RoundState  # noqa: PLC0415
     from coordinator.storage.database import Database  # noqa: PLC0415
+    from coordinator.task import load_task  # noqa: PLC0415 - of this call alone
     from tests.support.rollouts import plan, release  # noqa: PLC0415
 
     settings = load_settings(folder / "coordinator.toml")

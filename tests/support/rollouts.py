@@ -8,8 +8,10 @@ from typing import Any
 from typer.testing import CliRunner
 
 from coordinator.cli.rollout import app
-from coordinator.rollout.model import DeviceReport, Release, ReleaseBundle, RolloutState, RolloutTick
-from coordinator.rollout.plan import Fact, Plan
+from coordinator.config.rollout import Plan
+from coordinator.rollout.device_record import DeviceReport
+from coordinator.rollout.model import Release, ReleaseBundle, RolloutState, RolloutTick
+from coordinator.rollout.stage_devices import Fact
 from coordinator.rollout.table import apply
 from protocol.frames.frame import digest
 from protocol.messages import BlobRef

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.config.coordinator import load_settings, load_task
+from coordinator.config.coordinator import load_settings
+from coordinator.task import load_task
 from edge_agent.config.agent import read
 
 ROOT = Path(__file__).parents[3]

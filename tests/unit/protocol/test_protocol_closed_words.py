@@ -7,7 +7,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from coordinator.fleet.requirements import Requirements
-from coordinator.rollout.model import DeviceReport, RolloutDevice
+from coordinator.rollout.device_record import DeviceReport
+from coordinator.rollout.model import RolloutDevice
 from coordinator.rollout.stage_gate import apply_report
 from edge_agent.storage.round_ledger import RoundLedger
 from protocol.errors import Reason, Refused

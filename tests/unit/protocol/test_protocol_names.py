@@ -5,8 +5,9 @@ from pydantic import TypeAdapter, ValidationError
 from typer.testing import CliRunner
 
 from coordinator.cli.device import app as device_app
-from coordinator.config.coordinator import load_settings, load_task
+from coordinator.config.coordinator import load_settings
 from coordinator.identity.authority import checked_facts
+from coordinator.task import load_task
 from edge_agent.config.agent import read
 from protocol.base import MAX_NAME, Name, is_name, name_trouble
 from protocol.enrolment import RenewRequest

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from coordinator.app import open_coordinator
-from coordinator.config.coordinator import load_settings, load_task
+from coordinator.config.coordinator import load_settings
 from coordinator.storage.update_journal import AcceptedUpdate
+from coordinator.task import load_task
 from coordinator.workers.jobs import ExportedBundle, ExportLineage, Jobs, WorkerJobs
 from coordinator.workers.labelled_data import FILE
 from lichen_lab.benchmarks.fault_injection.harness.gated_worker import LIGHT

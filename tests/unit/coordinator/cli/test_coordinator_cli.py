@@ -9,10 +9,11 @@ from pydantic import BaseModel
 from typer.testing import CliRunner
 
 from coordinator.cli.main import app
-from coordinator.config.coordinator import load_settings, load_task
+from coordinator.config.coordinator import load_settings
 from coordinator.recovery.folder_owner import DATABASE, own_task
 from coordinator.recovery.state_folder import open_storage
 from coordinator.storage.database import Database
+from coordinator.task import load_task
 from protocol.errors import Misconfigured
 from protocol.topics import Kind
 from runtime import exit_codes

@@ -23,10 +23,10 @@ from coordinator.fleet.limits import (
     roster_bounds,
 )
 from coordinator.messaging.log_rate_limit import BURST_OF_ALL, LINE_BYTES, OF_ALL_A_SECOND
-from coordinator.recovery.backup import BYTES_A_SECOND, FREE_BYTES, back_up, backup_of, is_due
 from coordinator.recovery.folder_owner import DATABASE
 from coordinator.rounds.driver import _LINES, _LINES_A_SECOND
 from coordinator.storage import schema
+from coordinator.storage.backup import BYTES_A_SECOND, FREE_BYTES, back_up, backup_of, is_due
 from coordinator.storage.database import _MAX_REFUSAL_ROWS, Database
 from coordinator.storage.update_journal import MAX_WITHDRAWN_OF_ALL, Journal
 from protocol import messages

@@ -11,7 +11,7 @@ from coordinator.delivery import rollout_service
 from coordinator.fleet.device_registry import Device as Known
 from coordinator.rollout import blocked_devices as hindered
 from coordinator.rollout.model import Rollout, RolloutDevice, RolloutState
-from coordinator.status.rollout_view import waits
+from coordinator.rollout.view import waits
 from edge_agent.status.model_status import ModelStatus
 from lichen_lab.simulation.deterministic.machine.disk import SimDisk
 from protocol.errors import Refused, Transient

@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.config.rollout import planned
+from coordinator.rollout.device_record import DeviceReport
 from coordinator.rollout.model import (
     Abort,
     Begun,
     Cleared,
     Create,
-    DeviceReport,
     Exported,
     Pause,
     Promote,
@@ -17,12 +18,11 @@ from coordinator.rollout.model import (
     RolloutPhase,
     RolloutState,
 )
-from coordinator.rollout.plan import Fact, chosen, planned, rank
-from coordinator.rollout.shared import next_serial
+from coordinator.rollout.stage_devices import Fact, chosen, rank
 from coordinator.rollout.stage_gate import StageCounts
 from coordinator.rollout.table import TABLE
 from coordinator.rollout.transitions import BACK
-from coordinator.status.rollout_view import waits
+from coordinator.rollout.view import waits
 from protocol.errors import Misconfigured, Refused
 from protocol.rollout import Trial
 from tests.support.rollouts import Fleet, plan, release, report
@@ -114,9 +114,9 @@ def test_a_version_that_failed_is_not_rolled_out_again_by_itself_but_the_operato
 
 def test_a_decision_counts_the_minutes_since_2020_and_one_more_where_that_is_no_more():
     two_minutes = 1_577_836_800.0 + 120
-    assert next_serial(RolloutState(), two_minutes) == 2
-    assert next_serial(RolloutState(), two_minutes - 1) == 1
-    assert next_serial(RolloutState(serial=7), two_minutes) == 8
+    assert RolloutState().next_serial(two_minutes) == 2
+    assert RolloutState().next_serial(two_minutes - 1) == 1
+    assert RolloutState(serial=7).next_serial(two_minutes) == 8
 
 
 def test_a_device_that_is_here_when_its_stage_is_filled_is_waited_for_from_then_on():

@@ -2,11 +2,12 @@
 
 import pytest
 
+from coordinator.config.rollout import Gates
 from coordinator.delivery import rollout_service
 from coordinator.rollout.device_record import LEFT_OUT_AFTER, MAX_BASE_SHARE
 from coordinator.rollout.model import Begun, Create
-from coordinator.rollout.plan import Gates, rank
-from coordinator.status.rollout_view import waits
+from coordinator.rollout.stage_devices import rank
+from coordinator.rollout.view import waits
 from protocol.messages import ModelPointer, decode
 from tests.support.coordinator_bench import bench
 from tests.support.coordinator_fake import tiny_task

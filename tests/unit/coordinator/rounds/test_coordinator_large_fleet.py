@@ -12,6 +12,7 @@ from coordinator.cli.main import app as coordinator_app
 from coordinator.cli.status import look
 from coordinator.recovery.folder_owner import DATABASE
 from coordinator.round_machine import table as machine
+from coordinator.round_machine.device_sets import some
 from coordinator.round_machine.events import (
     Checkpoint,
     Presence,
@@ -25,7 +26,7 @@ from coordinator.rounds.offers import AT_ONCE
 from coordinator.status.history import LISTED, read
 from coordinator.storage import schema
 from coordinator.storage.database import Database
-from coordinator.storage.device_lists import MOST_NAMED, count_in, listed, names_in, packed, some, unpacked
+from coordinator.storage.device_lists import MOST_NAMED, count_in, listed, names_in, packed, unpacked
 from coordinator.storage.update_journal import Journal
 from protocol import messages
 from protocol.messages import ModalityState, RoundAnnouncement, State

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from coordinator.admission.quarantine import Quarantine, QuarantineSettings
+from coordinator.admission.quarantine import Quarantine
+from coordinator.config.coordinator import QuarantineSettings
 from coordinator.round_machine.events import RoundPhase, RoundState, RoundTick, Rules
 from coordinator.round_machine.table import apply
 from coordinator.storage.database import Database

@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 
-from coordinator.recovery.backup import backup_of
 from coordinator.recovery.folder_owner import DATABASE
+from coordinator.storage.backup import backup_of
 from coordinator.storage.run_id import FILE, RunId
 from protocol.topics import Kind
 from tests.support.coordinator_bench import bench

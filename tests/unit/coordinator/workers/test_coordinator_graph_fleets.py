@@ -10,19 +10,20 @@ from coordinator.aggregation.reported_metrics import weighted_mean
 from coordinator.aggregation.round_fold import RoundFold
 from coordinator.cli.main import app as coordinator
 from coordinator.cli.round import app as rounds
-from coordinator.config.coordinator import load_settings, load_task
+from coordinator.config.coordinator import load_settings
 from coordinator.fleet.requirements import requirements_of
 from coordinator.ingest.header_checks import check_header
-from coordinator.recovery.backup import backup_of
 from coordinator.recovery.evidence import newest_manifest
 from coordinator.recovery.folder_owner import DATABASE, check_owner, own_task
 from coordinator.selection.policies import SelectionInput, policy
 from coordinator.status.history import read
 from coordinator.status.prometheus import _Collector
+from coordinator.storage.backup import backup_of
 from coordinator.storage.database import Database
 from coordinator.storage.private_blobs import BlobOwnership, without_private_blobs
 from coordinator.storage.run_id import RunId
 from coordinator.storage.update_journal import AcceptedUpdate
+from coordinator.task import load_task
 from lichen_lab.benchmarks.fault_injection import refold
 from models.methods.mmfed3_hide.messages import keys_name, value_name
 from protocol import messages

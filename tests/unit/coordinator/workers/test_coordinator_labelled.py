@@ -9,8 +9,9 @@ from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from coordinator.cli.main import app
-from coordinator.config.coordinator import load_settings, load_task
+from coordinator.config.coordinator import load_settings
 from coordinator.recovery.state_folder import open_storage
+from coordinator.task import load_task
 from coordinator.workers.jobs import ExportLineage, WorkerJobs
 from coordinator.workers.labelled_data import FILE
 from models.data import window_set

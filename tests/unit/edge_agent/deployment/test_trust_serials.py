@@ -5,8 +5,8 @@ import time
 import pytest
 
 from coordinator.delivery import rollout_service
-from coordinator.rollout.model import Abort, Begun, Create, DeviceReport, RolloutState
-from coordinator.rollout.shared import next_serial
+from coordinator.rollout.device_record import DeviceReport
+from coordinator.rollout.model import Abort, Begun, Create, RolloutState
 from coordinator.trust import root_ceremony
 from coordinator.trust.repository import DAY_S
 from edge_agent.deployment.events import (
@@ -123,12 +123,12 @@ def test_what_a_member_reports_moves_no_serial():
 
 
 def test_a_book_that_was_lost_goes_on_by_the_clock_alone():
-    serial = next_serial(RolloutState(), NOW)
+    serial = RolloutState().next_serial(NOW)
     assert serial == (NOW - 1_577_836_800) // 60
-    assert next_serial(RolloutState(serial=serial + 99), NOW) == serial + 100, (
+    assert RolloutState(serial=serial + 99).next_serial(NOW) == serial + 100, (
         "faster than the clock for a while"
     )
-    assert next_serial(RolloutState(serial=serial), 0.0) == serial + 1, "the clock was set back"
+    assert RolloutState(serial=serial).next_serial(0.0) == serial + 1, "the clock was set back"
 
 
 async def test_who_has_counted_goes_on_counting_also_where_the_book_was_lost(tmp_path, monkeypatch):

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 from typer.testing import CliRunner
 
-from coordinator.config.coordinator import load_settings, load_task
+from coordinator.config.coordinator import load_settings
+from coordinator.task import load_task
 from lichen_lab.simulation.data_cli import app
 from models.data import window_set
 from protocol.errors import Misconfigured

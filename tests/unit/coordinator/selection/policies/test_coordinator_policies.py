@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from coordinator.config.coordinator import load_settings, load_task
+from coordinator.config.coordinator import load_settings
 from coordinator.selection import history as past
 from coordinator.selection.policies import PastRound, SelectionInput, policies, policy
 from coordinator.selection.policies.bandit import arm, rank, sums
@@ -15,6 +15,7 @@ from coordinator.selection.policies.coverage import cells
 from coordinator.status.history import read as history
 from coordinator.storage import schema
 from coordinator.storage.database import Database
+from coordinator.task import load_task
 from protocol.errors import Misconfigured
 from protocol.messages import ModalityState
 from protocol.tasks.task import Bandit, Rounds

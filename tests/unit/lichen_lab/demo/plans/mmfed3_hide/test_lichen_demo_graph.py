@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator.config.coordinator import load_settings, load_task
+from coordinator.config.coordinator import load_settings
+from coordinator.task import load_task
 from edge_agent.config import agent as agent_config
 from lichen_lab.demo import plans
 from lichen_lab.demo.core import side_jobs

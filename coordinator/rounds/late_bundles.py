@@ -16,10 +16,10 @@ from coordinator.delivery.route_bundles import RouteBundles
 from coordinator.delivery.staged import StagedRoutes
 from coordinator.errors import in_words
 from coordinator.fleet.serving_routes import RouteGroup
+from coordinator.round_machine.device_sets import NAMED, some
 from coordinator.round_machine.events import RoundPhase
 from coordinator.rounds.driver import RoundDriver
 from coordinator.storage.database import Database
-from coordinator.storage.device_lists import NAMED, some
 from protocol.errors import LichenError
 from runtime.clock import Clock
 from runtime.waits import Wait

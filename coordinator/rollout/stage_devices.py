@@ -1,0 +1,62 @@
+"""The devices of each stage of a rollout. Pure."""
+
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from math import ceil
+from types import MappingProxyType
+from typing import Final
+
+from pydantic import Field
+
+from coordinator.config.rollout import EPSILON, Plan
+from coordinator.rollout.device_record import Refuser, Refusers
+from protocol.base import Name, Wire
+
+_NOBODY: Final[Refusers] = MappingProxyType({})
+
+
+class Fact(Wire):
+    """What counts of one device when a stage's devices are chosen."""
+
+    online: bool
+    labels: dict[Name, str] = Field(default_factory=dict)
+
+
+def rank(device: str) -> bytes:
+    """Puts devices in an order that has nothing to do with them, the same every time."""
+    return sha256(b"lichen rollout " + device.encode()).digest()
+
+
+def chosen(
+    plan: Plan, stage: int, fleet: Mapping[str, Fact], had: Iterable[str], refusers: Refusers = _NOBODY
+) -> tuple[str, ...]:
+    """The devices that a stage adds, sorted.
+
+    Of a share, devices that are here come before others, those that kept the last versions before those that
+    did not, and else always the same ones first; a share of a fleet that has any devices is one device at
+    least. So a device that refuses everything is the canary of one rollout, and not of the next.
+
+    Args:
+        plan: of the rollout.
+        stage: 0 is the canary's.
+        fleet: every device that may get the candidate.
+        had: devices of the stages before.
+        refusers: devices that did not keep the last versions.
+    """
+    before = set(had)
+    kind, _, rest = plan.stages[stage].partition(":")
+    if kind == "share":
+        most = ceil(float(rest) * len(fleet) - EPSILON) - len(before & fleet.keys())
+
+        def order_of(name: str) -> tuple[bool, bool, int, bytes]:
+            record = refusers.get(name, Refuser())
+            return record.left_out, not fleet[name].online, record.in_row, rank(name)
+
+        order = sorted(fleet.keys() - before, key=order_of)
+        return tuple(sorted(order[: max(0, most)]))
+    if kind == "label":
+        key, _, value = rest.partition("=")
+        found = {name for name, fact in fleet.items() if fact.labels.get(key) == value}
+    else:
+        found = set(rest.split(",")) & fleet.keys()
+    return tuple(sorted(found - before))
