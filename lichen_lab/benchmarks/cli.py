@@ -88,6 +88,7 @@ def _run(wanted: tuple[str | Bench, ...], *, quick: bool, shape: Format, out: Pa
 
 
 _HELP = {
+    "calls": "Functions and files that one update enters, from sample to receipt, from fold to prediction.",
     "device": "CPU of a device for a round beyond training: real processes, a 223,622-parameter network.",
     "fanin": "A thousand devices' updates through Mosquitto into one coordinator, each to its receipt.",
     "fold": "The coordinator's memory while it folds 20 and 200 updates of a million parameters.",

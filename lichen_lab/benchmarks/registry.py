@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from lichen_lab.benchmarks.study.study import Study
 
 _MODULES: Final = {
+    "calls": "suite.call_counts",
     "device": "suite.device_cost",
     "disentafl": "studies.disentafl",
     "fanin": "suite.coordinator.fan_in",

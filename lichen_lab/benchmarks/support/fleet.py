@@ -55,10 +55,10 @@ class Fleet:
         """Start the embedded broker and wait until it listens."""
         self.start(BROKER, embedded_broker.command(self.port))
 
-    def coordinator(self, **tables: Any) -> Path:
+    def coordinator(self, env: Mapping[str, str] | None = None, **tables: Any) -> Path:
         """Start a coordinator; returns its state folder."""
         write_toml(self.files.config(COORDINATOR), self.files.coordinator(**tables))
-        self.start(COORDINATOR)
+        self.start(COORDINATOR, env=env)
         return self.files.state(COORDINATOR)
 
     def agent(

@@ -1,0 +1,1 @@
+"""On the path of a traced process: Python imports ``sitecustomize`` at its start."""
