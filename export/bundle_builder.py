@@ -74,7 +74,7 @@ def make_bundle(
             graphs without what devices own: their models take it as an input.
         lineage: for the manifest.
         windows: real ones, as the task cuts them, labelled or not: an int8 variant is calibrated and measured
-            on them (``export.int8.variants``). None: there is none. A task on graphs needs none.
+            on them (``export.int8.variants``). None: there is none. A task on knowledge graphs needs none.
 
     Raises:
         Misconfigured: see :func:`inference_module`.

@@ -140,12 +140,12 @@ def _run(loaded: ort.InferenceSession, feeds: Tensors, where: str) -> Array:
     try:
         (z_BD,) = loaded.run([OUTPUT], feeds)
     except (_ort.InvalidArgument, _ort.Fail, _ort.RuntimeException) as error:
-        raise Refused(Reason.WRONG_TENSORS, f"the feature graph does not run at {where}: {error}") from None
+        raise Refused(Reason.WRONG_TENSORS, f"the encoder model does not run at {where}: {error}") from None
     return np.asarray(z_BD, np.float32)
 
 
 def check(graph: bytes, task: Task, modality: Modality) -> FeatureParity:
-    """Compare a feature graph with torch, for several networks: a frozen parameter shows at the second.
+    """Compare an encoder model with torch, for several networks: a frozen parameter shows at the second.
 
     Raises:
         Refused: it does not load or run, or differs; the detail names modality, network and batch size.
@@ -171,7 +171,7 @@ def _gap(got: Array, want: Array, where: str) -> float:
     if not gap <= TOLERANCE:  # written so that NaN refuses too
         raise Refused(
             Reason.OUT_OF_BOUNDS,
-            f"feature graph and torch differ at {where} by {gap:.2e} (at most {TOLERANCE:.0e})",
+            f"encoder model and torch differ at {where} by {gap:.2e} (at most {TOLERANCE:.0e})",
         )
     return gap
 

@@ -46,7 +46,7 @@ class ExportJob(Wire):
 
 
 class FeaturesJob(Wire):
-    """``job.json``: make the feature graphs of a task."""
+    """``job.json``: make the encoder models of a task."""
 
     kind: Literal["features"]
     task: Task

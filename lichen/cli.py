@@ -39,34 +39,34 @@ _LOOK: Final = "Look"
 PARTS: Final[dict[str, CommandPart]] = {
     "agent": CommandPart(
         "edge_agent.cli.main:app",
-        "On a device: collect, learn, send, infer.",
+        "The daemon of a device: collects, learns, sends, predicts.",
         _RUN,
         runs="edge_agent.app:run",
     ),
     "coordinator": CommandPart(
-        "coordinator.cli.main:app", "In the cloud: rounds, aggregation, model registry.", _RUN
+        "coordinator.cli.main:app", "The daemon of a fleet: rounds, aggregation, export, rollout.", _RUN
     ),
     "device": CommandPart(
-        "coordinator.cli.device:app", "Who belongs to a fleet: invite, list, approve, revoke.", _RUN
+        "coordinator.cli.device:app", "Admit devices to a fleet: invite, list, approve, revoke.", _RUN
     ),
     "rollout": CommandPart(
-        "coordinator.cli.rollout:app", "Bring a version to the devices: canaries first, then all.", _RUN
+        "coordinator.cli.rollout:app", "Roll a version out: canaries first, then waves.", _RUN
     ),
-    "round": CommandPart("coordinator.cli.round:app", "Why a round has the devices that it has.", _LOOK),
+    "round": CommandPart("coordinator.cli.round:app", "Explain which devices a round selected.", _LOOK),
     "task": CommandPart(
-        "lichen.commands.task:app", "A first task from recordings; what is wrong with a task.", _RUN
+        "lichen.commands.task:app", "Write a first task from recordings; check a task.", _RUN
     ),
     "export": CommandPart(
-        "lichen.commands.export:app", "A version into an ONNX bundle, checked against torch.", _RUN
+        "lichen.commands.export:app", "Export a version to an ONNX bundle, checked against torch.", _RUN
     ),
-    "demo": CommandPart("", "A whole fleet on this machine, on real sensor data.", _STUDY),
-    "simulate": CommandPart("", "Many devices in one process: the same method, no broker.", _STUDY),
-    "bench": CommandPart("", "The benchmarks, as tables or JSON.", _STUDY),
-    "data": CommandPart("lichen.commands.data:app", "Data sets and recordings.", _STUDY),
+    "demo": CommandPart("", "Run a whole fleet on this machine, on real sensor data.", _STUDY),
+    "simulate": CommandPart("", "Train many devices in one process, without a broker.", _STUDY),
+    "bench": CommandPart("", "Run the benchmarks.", _STUDY),
+    "data": CommandPart("lichen.commands.data:app", "Get data sets; check and cut recordings.", _STUDY),
     "status": CommandPart(
-        "lichen.commands.status:app", "What a fleet does now, and what it waits for.", _LOOK
+        "lichen.commands.status:app", "Show what a fleet does and what it waits for.", _LOOK
     ),
-    "protocol": CommandPart("lichen.commands.protocol:app", "What travels: the AsyncAPI document.", _LOOK),
+    "protocol": CommandPart("lichen.commands.protocol:app", "Print the wire protocol as AsyncAPI.", _LOOK),
 }
 
 EXTRA_OF: Final = {
@@ -103,7 +103,7 @@ def front() -> "typer.Typer":
 
     app = typer.Typer(
         name="lichen",
-        help="Fleets of devices that learn together on what their sensors see, and run the result.",
+        help="Federated learning for fleets of small devices over MQTT, with ONNX models on the devices.",
         epilog="Each command has its own --help. Start with: lichen demo",
         no_args_is_help=True,
         add_completion=False,

@@ -6,7 +6,7 @@ from protocol.tasks.task import Task
 
 
 def check_counts(task: Task, header: UpdateHeader) -> None:
-    """``header.counts``: known modalities, one number a class (on graphs one), no more than samples.
+    """``header.counts``: known modalities, one number a class (knowledge graphs: one), no more than samples.
 
     Raises:
         Refused: WRONG_MODALITY or OUT_OF_BOUNDS; the detail names the modality.

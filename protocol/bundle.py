@@ -45,7 +45,7 @@ COMPLETION_OUTPUTS: Final = ("tails", "scores")
 
 
 class Completion(Wire):
-    """Of a model on graphs: given head and relation it ranks tails.
+    """Of a model on knowledge graphs: given head and relation it ranks tails.
 
     Entity and relation embeddings are inputs: each device feeds its own. Shapes: B questions, V views, E
     entities, R relations (inverse ones too), k answers.

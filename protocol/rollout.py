@@ -17,7 +17,7 @@ class Trial(Wire):
     """
 
     windows: Annotated[int, Field(ge=1, le=MAX_TRIAL_WINDOWS)] = 20
-    """Windows, of a task on graphs questions, that it answers before it is judged."""
+    """Windows, of a task on knowledge graphs questions, that it answers before it is judged."""
     deadline_s: Annotated[float, Field(gt=0, le=30 * 86400)] = 3600.0
     """Where fewer come in this time of running, it is judged by those that came."""
     max_errors: Count = 0

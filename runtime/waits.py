@@ -1,4 +1,4 @@
-"""What a daemon waits for: in words, since when, and until when (docs/reliability.md, promise 7)."""
+"""What a daemon waits for: in words, since when, and until when (docs/reliability.md)."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace

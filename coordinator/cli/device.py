@@ -25,7 +25,7 @@ from runtime.process.run_as_owner import run_as_owner
 from runtime.storage.folder_lock import is_locked
 
 app = typer.Typer(
-    no_args_is_help=True, add_completion=False, help="Who belongs to the fleet: invite, approve, revoke."
+    no_args_is_help=True, add_completion=False, help="Admit devices to the fleet: invite, approve, revoke."
 )
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -50,7 +50,7 @@ def _name(text: str | None) -> str | None:
     return text
 
 
-Name = Annotated[str, typer.Argument(help="the device's name", callback=_name)]
+Name = Annotated[str, typer.Argument(help="name of the device", callback=_name)]
 
 
 @app.command()
@@ -59,14 +59,14 @@ def invite(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="the device it is for; without: the device says its name, and waits for approve",
+            help="name of the device; without it: for any new name, which waits for approval",
             callback=_name,
         ),
     ] = None,
-    expires: Annotated[str, typer.Option(help="how long it works: 30m, 24h, 7d")] = "24h",
+    expires: Annotated[str, typer.Option(help="how long the invite is valid: 30m, 24h, 7d")] = "24h",
     fmt: FormatOption = Format.TABLE,
 ) -> None:
-    """Make an invite: one word for `lichen agent enroll`, which works once. Hand it over as a secret."""
+    """Make an invite: one word for `lichen agent enroll`, which works once. It is a secret."""
     lasts_s = _lasting(expires)
     settings = load_settings(config)
     with run_as_owner(settings.state_dir), _desk(settings) as desk:
@@ -89,7 +89,7 @@ def invite(
 
 @app.command("ls")
 def list_(config: Config, fmt: FormatOption = Format.TABLE) -> None:
-    """All devices: those of the book, and those that have reported without being in it."""
+    """List all devices: those with an identity, and those that reported without one."""
     settings = load_settings(config)
     found: dict[str, Any] = {"fleet": settings.fleet, "devices": [], "invites": []}
     with run_as_owner(settings.state_dir):
@@ -125,7 +125,7 @@ def list_(config: Config, fmt: FormatOption = Format.TABLE) -> None:
 
 @app.command()
 def approve(config: Config, name: Name, fmt: FormatOption = Format.TABLE) -> None:
-    """Let a pending device in, or end a device's quarantine."""
+    """Admit a pending device, or end a device's quarantine."""
     settings = load_settings(config)
     with run_as_owner(settings.state_dir):
         seen = name in seen_devices(settings.state_dir)
@@ -147,13 +147,14 @@ def revoke(
     name: Name,
     *,
     unknown: Annotated[
-        bool, typer.Option("--unknown", help="bar the name also where the book does not know it")
+        bool, typer.Option("--unknown", help="bar a name that the coordinator does not know")
     ] = False,
     fmt: FormatOption = Format.TABLE,
 ) -> None:
-    """Take a device's certificates back: the broker and the coordinator refuse it from now on.
+    """Revoke a device's certificates: the broker and the coordinator refuse it from now on.
 
-    Exit status 75 (or 78: its files are closed to us): it is revoked, but the broker could not be told.
+    Exit status 75, or 78 if the broker's files cannot be written: the device is revoked, but the broker
+    does not know it yet.
     """
     settings = load_settings(config)
     with run_as_owner(settings.state_dir), _desk(settings) as desk:
@@ -179,12 +180,12 @@ def forget(
     config: Config,
     name: Name,
     *,
-    force: Annotated[bool, typer.Option("--force", help="also one that is online")] = False,
+    force: Annotated[bool, typer.Option("--force", help="forget a device that is online, too")] = False,
     fmt: FormatOption = Format.TABLE,
 ) -> None:
-    """Forget what a device said of itself; its place in the roster is free. One that is here says it again.
+    """Forget a device's reports and free its place. A device that is online reports again.
 
-    What it delivered stays in the history, and whether it is let in is not touched: see revoke.
+    What it delivered stays in the history. Its admission does not change; see revoke.
     """
     settings = load_settings(config)
     database = settings.state_dir / DATABASE

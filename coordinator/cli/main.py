@@ -30,7 +30,9 @@ from runtime.process.daemon import run
 from runtime.process.run_as_owner import run_as_owner
 
 app = typer.Typer(
-    no_args_is_help=True, add_completion=False, help="In the cloud: rounds, aggregation, model registry."
+    no_args_is_help=True,
+    add_completion=False,
+    help="The daemon of a fleet: rounds, aggregation, export, rollout.",
 )
 
 
@@ -54,9 +56,10 @@ def init(
     ] = None,
     fmt: FormatOption = Format.TABLE,
 ) -> None:
-    """Make the fleet's authority and the broker's files; again: what is missing. Overwrites no authority.
+    """Make the fleet's authority and the broker's files. Run again, it makes only what is missing.
 
-    Exit status 75: all is made, but identity.reload_command failed (as before the broker first runs).
+    Never overwrites an authority. Exit status 75: all is made, but identity.reload_command failed (as before
+    the broker first runs).
     """
     from coordinator.identity import setup  # noqa: PLC0415 - cryptography is needed by this command alone
 
@@ -70,7 +73,7 @@ def init(
 
 @app.command()
 def check(config: Config, fmt: FormatOption = Format.TABLE) -> None:
-    """Read configuration, task, the method's options and whose state_dir it is; say whether all is well."""
+    """Check the configuration, the task, the method's options and the owner of state_dir."""
     settings = load_settings(config)
     task, spec = load_task(settings)
     labelled = read_labelled(settings, task)
@@ -107,9 +110,9 @@ def check(config: Config, fmt: FormatOption = Format.TABLE) -> None:
 
 @app.command()
 def downgrade(config: Config, fmt: FormatOption = Format.TABLE) -> None:
-    """Make the state folder usable for this release again, from the copies that a newer one made before it.
+    """Make the state folder usable for this release again, from the copies that a newer release made.
 
-    The coordinator must not run. What this release can use stays as it is; install.sh --rollback calls this.
+    The coordinator must be stopped. Files that this release can use stay. install.sh --rollback calls this.
     """
     settings = load_settings(config)
     with run_as_owner(settings.state_dir):
@@ -125,11 +128,11 @@ app.command()(status)
 
 @app.command()
 def backup(
-    folder: Annotated[Path, typer.Argument(help="empty, or not there yet; better on another disk")],
+    folder: Annotated[Path, typer.Argument(help="empty or missing folder, better on another disk")],
     config: Config,
     fmt: FormatOption = Format.TABLE,
 ) -> None:
-    """Copy the whole state folder, also while the coordinator runs. The copy holds the fleet's secrets."""
+    """Copy the whole state folder, also while the coordinator runs. The copy has the fleet's secrets."""
     settings = load_settings(config)
     with run_as_owner(settings.state_dir):
         made = copy_state(settings.state_dir, folder)
@@ -149,16 +152,17 @@ def history(
     fmt: FormatOption = Format.TABLE,
     *,
     last: Annotated[
-        int, typer.Option("--last", "-n", min=0, help="Rounds, the newest ones; 0: all, and all devices.")
+        int,
+        typer.Option("--last", "-n", min=0, help="Show the newest N rounds; 0: all rounds and all devices."),
     ] = 100,
     by: Annotated[
         HistoryParts | None,
-        typer.Option("--by", help="Also the last judged version on parts of the windows."),
+        typer.Option("--by", help="Also show the last evaluated version on parts of the windows."),
     ] = None,
 ) -> None:
-    """Rounds, metrics, who delivered, bytes, refusals. Works while the coordinator runs, and after.
+    """Show rounds, metrics, deliveries, bytes and refusals, whether the coordinator runs or not.
 
-    The JSON form has the parts of every version that was judged on them (evaluation.by), under versions.
+    JSON has, under versions, the results of each version on parts of the windows (evaluation.by).
     """
     state_dir = load_settings(config).state_dir
     if not (state_dir / DATABASE).is_file():

@@ -33,10 +33,10 @@ from runtime.storage.folder_lock import is_locked
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
-    help="Bring a version to the devices: canaries first, then all.",
+    help="Roll a version out: canaries first, then waves.",
 )
-_TRIAL: Final = "Trial: what each device asks of the version before it stays"
-_GATES: Final = "Gates: what lets a stage pass"
+_TRIAL: Final = "Trial: what each device demands of the version"
+_GATES: Final = "Gates: what a stage must reach"
 
 
 def _option(words: str, panel: str | None = None) -> Any:
@@ -47,41 +47,43 @@ def _option(words: str, panel: str | None = None) -> Any:
 def create(  # noqa: PLR0917 - one for each option of the command
     config: Config,
     version: Annotated[int | None, _option("which exported version  [default: the newest]")] = None,
-    bundle: Annotated[Path | None, _option("a bundle's file, as lichen export makes it")] = None,
+    bundle: Annotated[Path | None, _option("a bundle that lichen export wrote")] = None,
     canary: Annotated[
-        str | None, _option("who is first: label:KEY=VALUE, share:0.1 or device:NAME,NAME")
+        str | None, _option("first stage: label:KEY=VALUE, share:0.1 or device:NAME,NAME")
     ] = None,
-    waves: Annotated[str | None, _option("shares of the fleet that follow, as 0.25,1; the last is 1")] = None,
-    soak_s: Annotated[float | None, _option("a stage stays good for so long")] = None,
-    stage_deadline_s: Annotated[float | None, _option("a stage that takes longer is paused")] = None,
+    waves: Annotated[str | None, _option("following shares of the fleet, as 0.25,1; the last is 1")] = None,
+    soak_s: Annotated[float | None, _option("seconds for which a stage must stay good")] = None,
+    stage_deadline_s: Annotated[float | None, _option("seconds until a stage is paused")] = None,
     min_committed_share: Annotated[
-        float | None, _option("of a stage's devices that are here", _GATES)
+        float | None, _option("share of a stage's present devices that must commit", _GATES)
     ] = None,
     max_failed_share: Annotated[
-        float | None, _option("of the rollout's devices; more failures end it", _GATES)
+        float | None, _option("share of the rollout's devices that may fail", _GATES)
     ] = None,
-    windows: Annotated[int | None, _option("windows that it answers before it is judged", _TRIAL)] = None,
-    deadline_s: Annotated[float | None, _option("it is judged by then at the latest", _TRIAL)] = None,
-    max_errors: Annotated[int | None, _option("windows without an answer", _TRIAL)] = None,
+    windows: Annotated[int | None, _option("answers before the verdict", _TRIAL)] = None,
+    deadline_s: Annotated[float | None, _option("seconds until the verdict at the latest", _TRIAL)] = None,
+    max_errors: Annotated[int | None, _option("windows without an answer that are allowed", _TRIAL)] = None,
     max_latency_ratio: Annotated[
-        float | None, _option("its 95th percentile over that of the model before", _TRIAL)
+        float | None, _option("answer time relative to the previous model", _TRIAL)
     ] = None,
     min_agreement: Annotated[
-        float | None, _option("share of windows on which it says what the model before says", _TRIAL)
+        float | None, _option("share of windows on which both models agree", _TRIAL)
     ] = None,
     max_drift: Annotated[
-        float | None, _option("distance of the classes that both predict, 0 to 1", _TRIAL)
+        float | None, _option("distance between the predicted classes of both, 0 to 1", _TRIAL)
     ] = None,
     max_accuracy_drop: Annotated[
-        float | None, _option("on labelled windows, below the model before", _TRIAL)
+        float | None, _option("allowed loss against the previous model, on labelled windows", _TRIAL)
     ] = None,
-    min_labelled: Annotated[int | None, _option("fewer labelled windows tell nothing", _TRIAL)] = None,
+    min_labelled: Annotated[
+        int | None, _option("with fewer labelled windows accuracy is not judged", _TRIAL)
+    ] = None,
     fmt: FormatOption = Format.TABLE,
 ) -> None:
-    """Begin a rollout of a version. What is not given is as the section rollout of coordinator.toml says.
+    """Start the rollout of a version. Defaults come from [rollout] of coordinator.toml.
 
-    Exit status 65: there is a rollout already, nothing to roll out, or no known device for the canary; 78:
-    rollout.mode is "newest".
+    Exit status 65: a rollout is open, the version has no bundle, or the canary matches no known device;
+    78: rollout.mode is "newest".
     """
     settings = load_settings(config)
     if settings.rollout.mode == "newest":
@@ -139,7 +141,7 @@ def create(  # noqa: PLR0917 - one for each option of the command
 
 @app.command()
 def status(config: Config, fmt: FormatOption = Format.TABLE) -> None:
-    """Where the rollout stands: every device's phase and measures, what it waits for, and until when."""
+    """Show the rollout: phase and figures of each device, what it waits for, and until when."""
     settings = load_settings(config)
     now = time.time()
     course, past = read_rollouts(settings.state_dir)
@@ -162,19 +164,19 @@ def status(config: Config, fmt: FormatOption = Format.TABLE) -> None:
 
 @app.command()
 def pause(config: Config, fmt: FormatOption = Format.TABLE) -> None:
-    """Let nothing go on by itself; devices that have the candidate keep it, and roll back as they do."""
+    """Pause the rollout. Devices that have the candidate keep it, and may still roll back."""
     _order(config, Pause(), fmt)
 
 
 @app.command()
 def resume(config: Config, fmt: FormatOption = Format.TABLE) -> None:
-    """Let a paused rollout go on; its stage has its whole time once more."""
+    """Resume a paused rollout. Its stage gets its whole time again."""
     _order(config, Resume(), fmt)
 
 
 @app.command()
 def abort(config: Config, fmt: FormatOption = Format.TABLE) -> None:
-    """End the rollout: all devices go back to what the others run."""
+    """End the rollout: all devices go back to the stable version."""
     _order(config, Abort(), fmt)
 
 

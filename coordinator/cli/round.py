@@ -13,7 +13,7 @@ from coordinator.status.history import read
 from coordinator.status.round_report import explained, lines
 from runtime import exit_codes
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Rounds: who was selected, and why.")
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Explain which devices a round selected.")
 
 
 class Format(StrEnum):
@@ -32,13 +32,13 @@ def rounds() -> None:
 def explain(
     config: Annotated[Path, typer.Option("--config", "-c", help="coordinator.toml", show_default=False)],
     number: Annotated[
-        int | None, typer.Option("--round", "-r", min=1, help="Which; without it the newest.")
+        int | None, typer.Option("--round", "-r", min=1, help="Number of the round; default: the newest.")
     ] = None,
     fmt: Annotated[
         Format, typer.Option("--format", help="A table for people, or one JSON object.")
     ] = Format.TABLE,
 ) -> None:
-    """Say of each attempt of a round who was selected and why, who came next, and what came of it.
+    """Show for each attempt of a round which devices were selected, why, who was next, and the outcome.
 
     Exit status 69: the round is not known here.
     """

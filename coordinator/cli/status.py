@@ -58,7 +58,7 @@ def status(
     config: Annotated[Path, typer.Option("--config", "-c", help="coordinator.toml", show_default=False)],
     *,
     why: Annotated[
-        bool, typer.Option("--why", help="only what it waits for, since when and until when")
+        bool, typer.Option("--why", help="show only what it waits for, since when and until when")
     ] = False,
     fmt: Annotated[
         Format, typer.Option("--format", help="A table for people, or one JSON object.")

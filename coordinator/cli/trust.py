@@ -19,29 +19,31 @@ from protocol.trust.metadata import Timestamp, read, unix
 from runtime.process.run_as_owner import run_as_owner
 
 app = typer.Typer(
-    no_args_is_help=True, add_completion=False, help="Who signs bundles: the root, its keys, the online key."
+    no_args_is_help=True,
+    add_completion=False,
+    help="Manage the root and the keys that sign bundles, decisions and tasks.",
 )
 RootKeys = Annotated[
-    list[Path], typer.Option("--root-key", help="file of a key of the root; repeatable", show_default=False)
+    list[Path], typer.Option("--root-key", help="file with a key of the root; repeatable", show_default=False)
 ]
 Passphrase = Annotated[
-    Path | None, typer.Option("--passphrase-file", help="for encrypted key files: its first line")
+    Path | None, typer.Option("--passphrase-file", help="file whose first line decrypts the key files")
 ]
-Days = Annotated[float, typer.Option("--days", min=1, max=3650, help="for so long the root counts")]
+Days = Annotated[float, typer.Option("--days", min=1, max=3650, help="days until the root expires")]
 
 
 @app.command()
 def init(  # noqa: PLR0917 - typer reads options from the signature
     config: Config,
     root_key: RootKeys,
-    threshold: Annotated[int, typer.Option(min=1, help="so many of them must sign")] = 1,
+    threshold: Annotated[int, typer.Option(min=1, help="number of root keys that must sign")] = 1,
     days: Days = 730,
     passphrase_file: Passphrase = None,
     fmt: FormatOption = Format.TABLE,
 ) -> None:
-    """Make the first root, and the online key. Root key files that are not there are made.
+    """Make the first root and the online key. Missing root key files are made.
 
-    A public key's file stands for a key that somebody else holds, who signs later.
+    A file with a public key stands for a key of another person, who signs later.
     """
     settings, secret = load_settings(config), _passphrase(passphrase_file)
     repository = repository_of(settings)
@@ -63,14 +65,18 @@ def rotate(  # noqa: PLR0917 - typer reads options from the signature
     new_root_key: Annotated[
         list[Path] | None,
         typer.Option(
-            help="a key of the new root; repeatable; those not given are dropped", show_default=False
+            help="a key of the new root; repeatable; keys not named are dropped", show_default=False
         ),
     ] = None,
-    threshold: Annotated[int | None, typer.Option(min=1, help="so many must sign; else as before")] = None,
+    threshold: Annotated[
+        int | None, typer.Option(min=1, help="number of root keys that must sign; default: unchanged")
+    ] = None,
     days: Days = 730,
     passphrase_file: Passphrase = None,
     *,
-    keep_online: Annotated[bool, typer.Option(help="only renew the root or exchange its keys")] = False,
+    keep_online: Annotated[
+        bool, typer.Option(help="keep the online key: renew the root or exchange its keys only")
+    ] = False,
     fmt: FormatOption = Format.TABLE,
 ) -> None:
     """Make the next root: with a new online key, new root keys (--new-root-key), or a later expiry."""
@@ -104,7 +110,7 @@ def sign(
 
 @app.command()
 def status(config: Config, fmt: FormatOption = Format.TABLE) -> None:
-    """Say who signs, what is signed, and until when it counts."""
+    """Show who signs, what is signed, and until when."""
     found = facts(repository_of(load_settings(config)), time.time())
     if fmt is Format.JSON:
         typer.echo(json.dumps(found))

@@ -77,7 +77,7 @@ def requirements_of(task: Task, no_graphs: str) -> Requirements:
 
     Args:
         task: names a method; one that is not registered here has no role ``prototype``.
-        no_graphs: why there are no feature graphs, in words; empty where they are ready.
+        no_graphs: why there are no encoder models, in words; empty where they are ready.
     """
     spec = methods().get(task.method)
     routed = spec is not None and spec.routed
@@ -95,7 +95,7 @@ def requirements_of(task: Task, no_graphs: str) -> Requirements:
     return Requirements(
         task.rounds.min_windows,
         task.input_names,
-        f"waits for the feature graphs: {no_graphs}" if no_graphs else "",
+        f"waits for the encoder models: {no_graphs}" if no_graphs else "",
         needs_training=spec.trains(spec.configure(task)),
         wants_graphs=True,
         routed=routed,

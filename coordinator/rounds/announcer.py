@@ -59,7 +59,7 @@ class Announcer:
         deployment: what devices should run.
         rollouts: what a rollout waits for; None: there are none.
         traffic: bytes so far.
-        graphs: the feature graphs that offers name.
+        graphs: the encoder models that offers name.
         signer: signs the task and offers.
         changes: set when there is something new to say of the round.
         offers: devices that the open round is to be offered to now.

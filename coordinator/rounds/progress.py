@@ -1,4 +1,4 @@
-"""Sentences on what the coordinator waits for, since when, until when (docs/reliability.md, promise 7).
+"""Sentences on what the coordinator waits for, since when, until when (docs/reliability.md).
 
 One line, at most ``_MOST`` characters: each part has its own bound, so that none crowds out another.
 """

@@ -86,7 +86,7 @@ def _phase(seen: CoordinatorStatus) -> Iterator[Wait]:
 
 
 def _graphs(seen: CoordinatorStatus) -> Iterator[Wait]:
-    """Of the feature graphs, while there are rounds that they are for."""
+    """Of the encoder models, while there are rounds that they are for."""
     if seen.graphs is not None and seen.state.phase is not RoundPhase.DONE:
         yield seen.graphs
 

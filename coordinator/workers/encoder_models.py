@@ -1,4 +1,4 @@
-"""The feature graphs: what a device without torch needs to make its prototypes.
+"""The encoder models: what a device without torch needs to make its prototypes.
 
 They depend on the task alone (their weights travel as the base's blobs, ADR 13), so they are made once, by
 the export process, when the first device asks for them by its role. They lie among the blobs, named in the
@@ -90,7 +90,7 @@ def wait_for(found: EncoderModelRecord, roster: DeviceRegistry, terms: Requireme
         return None
     names = ", ".join(sorted(roster.prototypers)[:4])
     words = f"{found.why}; until then devices of role prototype take no part ({names})"
-    return Wait("feature graphs", words, found.since, found.until, "they are here, or are tried again")
+    return Wait("encoder models", words, found.since, found.until, "they are here, or are tried again")
 
 
 class EncoderModels:

@@ -79,7 +79,7 @@ class Jobs(Protocol):
         """Turn a version into a bundle."""
 
     async def features(self) -> dict[str, bytes]:
-        """The task's feature graphs, one for each modality."""
+        """The task's encoder models, one for each modality."""
 
     async def view(
         self, state: Blobs, entries: Sequence[AcceptedUpdate], limits: Limits
@@ -195,7 +195,7 @@ class WorkerJobs:
         (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
 
     async def features(self) -> dict[str, bytes]:
-        """Run a job that makes the feature graphs."""
+        """Run a job that makes the encoder models."""
         with self._folder("features") as folder:
             job = {"kind": "features", "task": self._task.model_dump(mode="json")}
             text = json.dumps(job | {"threads": self._settings.threads})
@@ -289,4 +289,4 @@ def _read_graphs(folder: Path, task: Task) -> dict[str, bytes]:
     try:
         return {name: (folder / f"{name}.onnx").read_bytes() for name in task.modality_names}
     except OSError as error:
-        raise Transient(f"the export left no readable feature graph in {folder}: {error}") from None
+        raise Transient(f"the export left no readable encoder model in {folder}: {error}") from None

@@ -37,12 +37,14 @@ _CODES = {
 
 
 def ask(
-    entity: Annotated[str, typer.Argument(metavar="HEAD", help="the entity that is asked about")],
-    relation: Annotated[str, typer.Argument(metavar="RELATION", help="as facts have it")],
+    entity: Annotated[str, typer.Argument(metavar="HEAD", help="the known entity")],
+    relation: Annotated[
+        str, typer.Argument(metavar="RELATION", help="the relation, as written in the facts")
+    ],
     *,
     tail: Annotated[
         bool,
-        typer.Option("--tail", help="HEAD is the tail of the facts asked for: answer with heads"),
+        typer.Option("--tail", help="HEAD is the tail of the fact: answer with heads"),
     ] = False,
     config: Annotated[Path, typer.Option("--config", "-c", help="agent.toml")] = Path(
         "/etc/lichen/agent.toml"
@@ -51,7 +53,7 @@ def ask(
         Literal["table", "json"], typer.Option("--format", help="table for people, or json")
     ] = "table",
 ) -> None:
-    """Ask the installed model which entities complete a fact, the best first; known facts are marked.
+    """Ask the installed model which entities complete a fact, the best first. Known facts are marked.
 
     Exit status 65: no fact has such an entity or relation; 69: there is no model, or nothing learned of them.
     """

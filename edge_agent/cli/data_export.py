@@ -23,7 +23,7 @@ from protocol.tasks.task import Task
 from runtime.outputs import writing
 from runtime.storage.sqlite import open_reader, sqlite_errors
 
-app = typer.Typer(no_args_is_help=True, help="What this device has collected.")
+app = typer.Typer(no_args_is_help=True, help="Export what this device collected.")
 Config = Annotated[Path, typer.Option("--config", "-c", help="agent.toml")]
 _COLUMNS: Final = "y, present, quality, x, targets, NULL"
 
@@ -37,15 +37,17 @@ def root() -> None:
 def export(
     out: Annotated[Path, typer.Option(help="the npz to write")],
     config: Config = Path("/etc/lichen/agent.toml"),
-    newest: Annotated[int | None, typer.Option(min=1, help="at most so many, the newest")] = None,
+    newest: Annotated[int | None, typer.Option(min=1, help="write at most this many, the newest")] = None,
     *,
-    unlabelled: Annotated[bool, typer.Option("--unlabelled", help="also windows without any label")] = False,
+    unlabelled: Annotated[
+        bool, typer.Option("--unlabelled", help="include windows without any label")
+    ] = False,
     output: Annotated[Literal["table", "json"], typer.Option("--format", help="table, or json")] = "table",
 ) -> None:
-    """Write the windows that this device keeps as a window set, which simulate and a coordinator read.
+    """Write the windows that this device stores as a window set.
 
-    Each window's group is the device's name. The agent may run. What is written are raw values, which
-    nothing else takes from the device.
+    The group of each window is the device's name. The agent may run. The file has raw values, which leave
+    the device in no other way.
     """
     settings = read(config)
     task = _task(settings, config)
@@ -64,7 +66,7 @@ def _task(settings: AgentSettings, config: Path) -> Task:
     """The one announced last, else that of the configuration.
 
     Raises:
-        Misconfigured: none is known, or it is on graphs.
+        Misconfigured: none is known, or it is on knowledge graphs.
     """
     task = read_kept(settings.state_dir / TASK_FILE)
     if task is None and settings.task_file is not None:
@@ -72,7 +74,7 @@ def _task(settings: AgentSettings, config: Path) -> Task:
     if task is None:
         raise Misconfigured(f"{config}: no task was announced yet, and there is no task_file")
     if task.graph is not None:
-        raise Misconfigured(f"task {task.name!r} is on graphs, and no window is kept for it")
+        raise Misconfigured(f"task {task.name!r} is on knowledge graphs, and no window is kept for it")
     return task
 
 

@@ -24,14 +24,14 @@ def doctor(
     *,
     user: Annotated[
         str | None,
-        typer.Option(help="whose permissions to look at; for root: lichen-agent, where there is one"),
+        typer.Option(help="user whose permissions are checked; for root: lichen-agent, if it exists"),
     ] = None,
     offline: Annotated[bool, typer.Option("--offline", help="do not ask the broker")] = False,
     timeout: Annotated[
         float, typer.Option(help="seconds for each step at the broker", min=0.5, max=60)
     ] = 5.0,
 ) -> None:
-    """Look for what would keep the agent from its work, and say what to do. Changes nothing; needs no root.
+    """Find what would stop the agent, and say what to do. Changes nothing; needs no root.
 
     Exit status 0: nothing failed (there may be warnings); 78: the configuration is wrong; 69: something is
     not there that is needed.

@@ -28,28 +28,28 @@ _CODES = {
 
 def enroll(
     word: Annotated[
-        str | None, typer.Argument(metavar="INVITE", help="what lichen device invite printed")
+        str | None, typer.Argument(metavar="INVITE", help="the invite that lichen device invite printed")
     ] = None,
     *,
     config: Annotated[Path, typer.Option("--config", "-c", help="agent.toml")] = Path(
         "/etc/lichen/agent.toml"
     ),
-    device: Annotated[str | None, typer.Option(help="this device's name, where the invite has none")] = None,
+    device: Annotated[str | None, typer.Option(help="name of this device, if the invite has none")] = None,
     invite_file: Annotated[
         Path | None,
-        typer.Option(help="read the invite from this file (- : standard input); keeps it out of ps"),
+        typer.Option(help="file with the invite (-: standard input); other users cannot see it in ps"),
     ] = None,
     fleet_secret: Annotated[
         Path | None,
-        typer.Option(help="a copy of the fleet's secret (lichen agent secret), for tasks on graphs"),
+        typer.Option(help="the fleet's secret (lichen agent secret), for tasks on knowledge graphs"),
     ] = None,
-    wait: Annotated[float, typer.Option(help="seconds to try, and to wait for approval", min=1)] = 3600.0,
-    replace: Annotated[bool, typer.Option("--replace", help="give up the identity that is there")] = False,
+    wait: Annotated[float, typer.Option(help="seconds to retry and to wait for approval", min=1)] = 3600.0,
+    replace: Annotated[bool, typer.Option("--replace", help="give up an existing identity")] = False,
     output: Annotated[Literal["table", "json"], typer.Option("--format")] = "table",
 ) -> None:
-    """Get this device its certificate: makes the key here, and sends a request, never the key.
+    """Get the certificate of this device. The key is made here and never leaves the device.
 
-    Cut off at any point: give the same command again. Exit status 77: refused; 75: not yet.
+    After an interruption run the same command again. Exit status 77: refused; 75: not yet.
     """
     try:
         shared = None if fleet_secret is None else secrets.read(fleet_secret)

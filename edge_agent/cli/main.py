@@ -29,9 +29,7 @@ from runtime.mqtt.link import read_password
 from runtime.mqtt.tls import tls_context
 from runtime.waits import lines, span
 
-app = typer.Typer(
-    no_args_is_help=True, help="The agent on a device: collect, judge, learn, send, infer, deploy."
-)
+app = typer.Typer(no_args_is_help=True, help="The daemon of a device: collects, learns, sends, predicts.")
 app.command()(enroll)
 app.command()(secret)
 app.command()(ask)
@@ -50,7 +48,7 @@ def run(config: Config = Path("/etc/lichen/agent.toml")) -> None:
 
 @app.command()
 def check(config: Config = Path("/etc/lichen/agent.toml"), output: Format = "table") -> None:
-    """Read the configuration, the task and the sources' files, and say what is wrong. Touches nothing."""
+    """Check the configuration, the task and the files of sources. Changes nothing."""
     try:
         found = _checked(config)
     except Misconfigured as error:
@@ -90,7 +88,7 @@ def status(
     output: Format = "table",
     *,
     why: Annotated[
-        bool, typer.Option("--why", help="only what it waits for, since when and until when")
+        bool, typer.Option("--why", help="show only what it waits for, since when and until when")
     ] = False,
 ) -> None:
     """Show what the agent does and what it waits for. Exit status 69: it does not run."""

@@ -13,16 +13,16 @@ from runtime import exit_codes
 
 
 def secret(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="where it is written, or was")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="file of the secret; an existing one is kept")],
     *,
     output: Annotated[
         Literal["table", "json"], typer.Option("--format", help="table for people, or json")
     ] = "table",
 ) -> None:
-    """Make the secret that a fleet's devices share and its coordinator must not have; once for the fleet.
+    """Make the secret that all devices of a fleet share and the coordinator must not have. Once a fleet.
 
-    Give it to each device with lichen agent enroll --fleet-secret. Where FILE holds one, it is kept. The
-    print tells secrets apart, and tells nothing of them; lichen agent check shows it too.
+    Give it to each device with lichen agent enroll --fleet-secret. An existing FILE is kept. The printed
+    fingerprint identifies the secret and reveals nothing of it; lichen agent check shows it, too.
     """
     try:
         made = not os.path.lexists(file)  # and no error where the folder is closed to us: that comes next

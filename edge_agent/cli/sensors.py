@@ -18,14 +18,14 @@ from protocol.tasks.task import Task
 from runtime import exit_codes
 from runtime.clock import Clock, SystemClock
 
-app = typer.Typer(no_args_is_help=True, help="What this machine can sense, and whether it works.")
+app = typer.Typer(no_args_is_help=True, help="List and test the sensors of this machine.")
 Format = Annotated[Literal["table", "json"], typer.Option("--format", help="table for people, or json")]
-Root = Annotated[Path, typer.Option(help="where the kernel shows devices; another one inside a container")]
+Root = Annotated[Path, typer.Option(help="where the kernel shows devices; may differ inside a container")]
 
 
 @app.command("list")
 def list_(output: Format = "table", sysfs: Root = Path("/sys"), dev: Root = Path("/dev")) -> None:
-    """Show IIO devices, serial ports and kinds of other packages, each with the TOML to paste.
+    """List IIO devices, serial ports and kinds of other packages, each with TOML to paste.
 
     Opens nothing, writes nothing.
     """
@@ -61,10 +61,10 @@ def try_(
     config: Annotated[Path, typer.Option("--config", "-c", help="agent.toml")] = Path(
         "/etc/lichen/agent.toml"
     ),
-    seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="how long to listen")] = 5.0,
+    seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="seconds to listen")] = 5.0,
     output: Format = "table",
 ) -> None:
-    """Listen to each configured source and say what comes, and what does not fit the task.
+    """Listen to each configured source; show what it delivers and what does not fit the task.
 
     Exit status 78: the configuration is wrong; 69: a source failed or was silent; 65: what comes does not
     fit. Stop the agent first: a port has one reader.

@@ -119,7 +119,7 @@ class QualitySettings(Section):
 
 
 class GraphSettings(Section):
-    """``[graph]``: this device's graph, for tasks on graphs. Files are read again when they change."""
+    """``[graph]``: the device's facts, for tasks on knowledge graphs. Changed files are read again."""
 
     triples: Annotated[tuple[ConfigPath, ...], Field(min_length=1, max_length=256)]
     """Files of facts (head, relation, tail, parted by tabs), or folders whose ``*.tsv`` all count."""

@@ -32,7 +32,7 @@ class TrialMetrics(Wire):
     """Of one model on trial. ``paired``: what the model before answered as well."""
 
     windows: Count = 0
-    """Answered; of a task on graphs, questions."""
+    """Answered; of a task on knowledge graphs, questions."""
     errors: Count = 0
     """Windows without an answer."""
     batches: Count = 0

@@ -59,7 +59,7 @@ class GraphReader:
     Args:
         settings: names the files.
         secret_file: of the fleet.
-        task: on graphs; bounds what is read.
+        task: on knowledge graphs; bounds what is read.
         modalities: those of the task that are read.
         rest_s: a file that has not changed for so long is not being written.
     """

@@ -1,4 +1,4 @@
-"""Keeps the graph of a task on graphs: looks at its files now and then, and says when something changed."""
+"""Reads the files of a device's knowledge graph again when they change."""
 
 import asyncio
 from typing import Any
@@ -27,7 +27,7 @@ _log = structlog.get_logger("edge_agent.knowledge_graph")
 
 
 def graph_of(task: Task, settings: AgentSettings) -> tuple[GraphSettings, Profile]:
-    """The device's graph for a task on graphs, and what it has of the task's modalities.
+    """The device's graph for a task on knowledge graphs, and what it has of the task's modalities.
 
     Raises:
         Misconfigured: this device has no graph.
@@ -75,7 +75,7 @@ def check_graph(task: Task | None, settings: AgentSettings) -> dict[str, Any]:
 
 
 class GraphWatcher:
-    """One service. Makes the workspace of a task on graphs, and looks at its files.
+    """One service. Makes the workspace of a task on knowledge graphs, and looks at its files.
 
     Args:
         settings: of the agent.
@@ -113,7 +113,7 @@ class GraphWatcher:
         return work
 
     async def leave(self) -> None:
-        """The present task is not on graphs."""
+        """The present task is not on knowledge graphs."""
         self._workspace = None
 
     async def run(self) -> None:

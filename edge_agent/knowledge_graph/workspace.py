@@ -1,4 +1,4 @@
-"""The workspace of a task on graphs: this device's graph, as its files are now.
+"""The workspace of a task on knowledge graphs: this device's graph, as its files are now.
 
 Names stay on the device, and the worker too gets keys alone. Inference reads
 :attr:`GraphWorkspace.snapshot`, which is replaced as a whole when files change. Where a file is broken, the
@@ -29,10 +29,10 @@ _UNREAD: Final = "the graph has not been read yet"
 
 
 class GraphWorkspace:
-    """What belongs to one task on graphs. Thread-safe.
+    """What belongs to one task on knowledge graphs. Thread-safe.
 
     Args:
-        task: on graphs.
+        task: on knowledge graphs.
         modalities: those that this device reads, in the task's order.
         reader: of its files.
         clock: tells since when something is broken.

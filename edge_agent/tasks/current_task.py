@@ -44,7 +44,7 @@ class CurrentTask(StatusPart):
         settings: of the agent.
         sources: opened.
         windows: keeps the workspace of a task on windows.
-        graph: keeps that of a task on graphs.
+        graph: keeps that of a task on knowledge graphs.
         changed: set when the device has something to say.
         clock: tells since when there is no task.
         misfit: as :attr:`misfit`, from the life before.

@@ -28,7 +28,7 @@ def check_task(
 
     Raises:
         Misconfigured: unknown method, wrong option of the method, less noise than the device's floor, no
-            modality in common that is read to predict, or no target; or the task is on graphs, and this
+            modality in common that is read to predict, or no target; or it is on knowledge graphs, and this
             device has none.
     """
     learn = learn or LearnSettings()
@@ -59,14 +59,15 @@ def check_task(
 
 
 def require_graph(task: Task, graph: GraphSettings | None) -> GraphSettings:
-    """This device's graph, for a task on graphs.
+    """This device's graph, for a task on knowledge graphs.
 
     Raises:
         Misconfigured: it has none.
     """
     if graph is None:
         raise Misconfigured(
-            f"task {task.name!r} is on graphs, and this device has none: write a table [graph] with triples"
+            f"task {task.name!r} is on knowledge graphs, and this device has none: "
+            "write a table [graph] with triples"
         )
     return graph
 

@@ -1,4 +1,4 @@
-"""A feature graph in a process of its own (``onnx_models.encoder_model``), for one round of prototypes.
+"""An encoder model in a process of its own (``onnx_models.encoder_model``), for one round of prototypes.
 
 Shapes: B windows, C channels, T samples, D features.
 """
@@ -17,7 +17,7 @@ from protocol.errors import Transient
 
 _F4: Final = np.dtype(np.float32)
 _MAX_DIM: Final = 65536
-_NONSENSE: Final = "the process of the feature graph talks nonsense"
+_NONSENSE: Final = "the process of the encoder model talks nonsense"
 
 
 class FeatureProcess:

@@ -119,7 +119,7 @@ class Learner(StatusPart):
             return  # what is learnt waits for its receipt; the outbox says so
         then = "it is given up, or tried again"
         if now.until is None:
-            ready = " (in role prototype: when it has made the feature graphs, and a device trains)"
+            ready = " (in role prototype: when it has made the encoder models, and a device trains)"
             role = ready if learns_by(self._settings) == "prototype" else ""
             then = f"until the coordinator offers a round{role}; {self._contact.words}"
         yield Wait("round", now.why, now.since, now.until, then)

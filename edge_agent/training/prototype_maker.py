@@ -72,7 +72,7 @@ class PrototypeMaker:
             return f"method {task.method!r} has no use for devices of role 'prototype'"
         if not offer.graphs:
             return (
-                "the offer names no feature graphs: the coordinator has none now, or is older than this agent"
+                "the offer names no encoder models: the coordinator has none now, or is older than this agent"
             )
         return ""
 
@@ -89,7 +89,7 @@ class PrototypeMaker:
             Transient: something was not here in time, ONNX Runtime does not work here, or there is nothing
                 to send.
             Refused: a graph or an encoder is damaged, or they do not fit each other.
-            Misconfigured: the task is on graphs.
+            Misconfigured: the task is on knowledge graphs.
         """
         windows = windows_of(data)
         task, spec = work.task, registry.method(work.task.method)
@@ -98,7 +98,7 @@ class PrototypeMaker:
         wanted = tuple(name for name in has if name in offer.graphs)
         if not wanted:
             raise Transient(
-                f"there are no feature graphs of {', '.join(has) or 'a modality that labelled windows have'}"
+                f"there are no encoder models of {', '.join(has) or 'a modality that labelled windows have'}"
             )
         route = spec.server().prototype_route(task, wanted)
         state, graphs = await self._pulled(offer, route, wanted)
@@ -233,6 +233,6 @@ def _bounded(name: str, ref: BlobRef) -> BlobRef:
     """Before a byte of it is pulled."""
     if ref.size > MAX_GRAPH_BYTES:
         raise Refused(
-            Reason.TOO_LARGE, f"the feature graph of {name} has {ref.size} bytes, at most {MAX_GRAPH_BYTES}"
+            Reason.TOO_LARGE, f"the encoder model of {name} has {ref.size} bytes, at most {MAX_GRAPH_BYTES}"
         )
     return ref

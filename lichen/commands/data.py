@@ -11,22 +11,22 @@ from protocol.tasks.task import Task
 from runtime import exit_codes
 from runtime.settings.load import load_toml
 
-app = typer.Typer(no_args_is_help=True, help="Data sets and recordings.", add_completion=False)
+app = typer.Typer(no_args_is_help=True, help="Get data sets; check and cut recordings.", add_completion=False)
 Shape = Annotated[Literal["table", "json"], typer.Option("--format", help="table or json")]
 
 
 @app.callback()
 def data() -> None:
-    """Data sets and recordings."""
+    """Get data sets; check and cut recordings."""
 
 
 @app.command()
 def check(
     paths: Annotated[list[Path], typer.Argument(help="recordings or window sets, or folders of them")],
-    task: Annotated[Path, typer.Option(help="task.toml that they are for")],
+    task: Annotated[Path, typer.Option(help="task.toml to compare them with")],
     output_format: Shape = "table",
 ) -> None:
-    """Look for what would make data useless without a word: names, classes, times, units, gaps.
+    """Compare recordings with a task: names, classes, times, units, gaps.
 
     Exit status 65: something is wrong; warnings alone are no error. docs/data-check.md lists the findings.
     """

@@ -224,7 +224,7 @@ def require_windows(task: Task, what: str) -> Task:
         what: the command that needs windows, for the message.
 
     Raises:
-        Misconfigured: it is learned on graphs.
+        Misconfigured: it is learned on knowledge graphs.
     """
     if task.graph is not None:
         raise Misconfigured(

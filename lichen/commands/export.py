@@ -35,11 +35,13 @@ def export(  # noqa: PLR0917 - options, given by name
     ] = None,
     version: Annotated[
         int | None,
-        typer.Option("--version", min=0, help="Of --config; by default the newest.", show_default=False),
+        typer.Option(
+            "--version", min=0, help="Which version of --config; default: the newest.", show_default=False
+        ),
     ] = None,
     blobs: Annotated[
         Path | None,
-        typer.Option(help="Instead: a folder of blobs.", show_default=False),
+        typer.Option(help="Instead of --config: a folder of blobs.", show_default=False),
     ] = None,
     manifest: Annotated[
         Path | None, typer.Option(help="With --blobs: the version's manifest (JSON).", show_default=False)
@@ -49,11 +51,11 @@ def export(  # noqa: PLR0917 - options, given by name
     ] = None,
     inputs: Annotated[
         list[str] | None,
-        typer.Option("--input", help="Of a routed method: a modality that the device reads; all by default."),
+        typer.Option("--input", help="Routed methods: a modality that the device reads; default: all."),
     ] = None,
     targets: Annotated[
         list[str] | None,
-        typer.Option("--target", help="Of a routed method: what the device predicts; all by default."),
+        typer.Option("--target", help="Routed methods: a target that the device predicts; default: all."),
     ] = None,
     calibrate: Annotated[
         Path | None,
@@ -61,9 +63,9 @@ def export(  # noqa: PLR0917 - options, given by name
             help="Real windows for an int8 variant: a window set (npz) or a recording (npz, csv, parquet)."
         ),
     ] = None,
-    format_: Annotated[Format, typer.Option("--format", help="How to report.")] = Format.TEXT,
+    format_: Annotated[Format, typer.Option("--format", help="Format of the report.")] = Format.TEXT,
 ) -> None:
-    """Turn a global version into an ONNX bundle, checked against torch before it is written.
+    """Export a global version to an ONNX bundle, checked against torch before it is written.
 
     The version is one of a coordinator's (--config, --version), which may be running or not, or a manifest
     and blobs at hand (--blobs, --manifest, --task).

@@ -4,7 +4,7 @@ import json
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, help="What travels: the AsyncAPI document.", add_completion=False)
+app = typer.Typer(no_args_is_help=True, help="Print the wire protocol as AsyncAPI.", add_completion=False)
 
 
 @app.callback()
@@ -14,7 +14,7 @@ def root() -> None:
 
 @app.command()
 def asyncapi() -> None:
-    """Print the AsyncAPI 3.0 document that the control messages and topics generate."""
+    """Print the AsyncAPI 3.0 document of topics and control messages."""
     from protocol.asyncapi import document  # noqa: PLC0415 - generating it is work that --help does not need
 
     typer.echo(json.dumps(document(), indent=2, sort_keys=True))

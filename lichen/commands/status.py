@@ -120,7 +120,7 @@ def as_json(view: FleetView) -> dict[str, Any]:
 @app.command()
 def status(
     *,
-    fleet: Annotated[str | None, typer.Argument(help="the fleet's name; --config knows it too")] = None,
+    fleet: Annotated[str | None, typer.Argument(help="name of the fleet; not needed with --config")] = None,
     config: Annotated[
         Path | None,
         typer.Option("--config", "-c", help="agent.toml or coordinator.toml: fleet, broker, TLS, account"),
@@ -129,11 +129,11 @@ def status(
     port: Annotated[
         int | None, typer.Option(help="the broker's port  [default: 1883]", min=1, max=65535)
     ] = None,
-    listen_s: Annotated[float, typer.Option(help="listen for so long", min=0.1, max=60)] = 1.5,
-    why: Annotated[bool, typer.Option("--why", help="say what the round waits for")] = False,
+    listen_s: Annotated[float, typer.Option(help="seconds to listen", min=0.1, max=60)] = 1.5,
+    why: Annotated[bool, typer.Option("--why", help="show what the round waits for")] = False,
     output_format: Annotated[Format, typer.Option("--format", help="table or json")] = Format.TABLE,
 ) -> None:
-    """Show devices, round and deployed model of a fleet, from what the broker retains.
+    """Show devices, round and deployed model of a fleet, from the broker's retained messages.
 
     Exit status 69: the broker cannot be reached.
     """

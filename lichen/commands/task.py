@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from models.data.labelled_windows import LabelledFiles
     from models.spec import MethodSpec
 
-app = typer.Typer(no_args_is_help=True, help="Tasks: what a fleet learns.", add_completion=False)
+app = typer.Typer(
+    no_args_is_help=True, help="Write and check tasks: what a fleet learns.", add_completion=False
+)
 Shape = Annotated[
     Literal["table", "json"], typer.Option("--format", help="A table for people, or one JSON object.")
 ]
@@ -31,11 +33,10 @@ def check(
     file: Annotated[Path, typer.Argument(help="the task file")] = Path("task.toml"),
     output_format: Shape = "table",
 ) -> None:
-    """Read a task as a coordinator would: its method's options, its policy, its labelled windows.
+    """Check a task as a coordinator would: options of the method, policy, labelled windows.
 
-    Exit status 78: a coordinator would not start on it; all that is wrong is said at once. What is merely
-    missing, as labelled windows of a class, is said too and is no error. A task on graphs
-    has features and bounds in place of windows.
+    Lists all errors at once. Exit status 78: a coordinator would not start on it. Missing labelled windows
+    of a class and the like are warnings. A task on knowledge graphs has features and bounds, no windows.
     """
     try:
         task = load_toml(Task, file, named_by="the argument")
@@ -50,12 +51,12 @@ def check(
 def init(
     paths: Annotated[list[Path], typer.Argument(help="recordings (npz, csv, parquet), or folders of them")],
     out: Annotated[Path, typer.Option(help="the task file to write")] = Path("task.toml"),
-    name: Annotated[str, typer.Option(help="of the task")] = "my-task",
-    method: Annotated[str, typer.Option(help="of the task")] = "qqr",
+    name: Annotated[str, typer.Option(help="name of the task")] = "my-task",
+    method: Annotated[str, typer.Option(help="method of the task")] = "qqr",
     *,
-    force: Annotated[bool, typer.Option("--force", help="also where the file is there")] = False,
+    force: Annotated[bool, typer.Option("--force", help="replace an existing file")] = False,
 ) -> None:
-    """Write a first task file from recordings: modalities, channels, rates and classes as in them."""
+    """Write a first task file from recordings: their modalities, channels, rates and classes."""
     from lichen.commands import task_init  # noqa: PLC0415 - the other commands need none of it
     from lichen.commands.data_check import files_of  # noqa: PLC0415 - as above
 

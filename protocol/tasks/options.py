@@ -1,4 +1,4 @@
-"""The part of a task that is learned on graphs: facts about entities instead of windows of streams.
+"""The part of a task that is learned on knowledge graphs: facts about entities instead of windows of streams.
 
 Each device has a graph of its own: triples (head, relation, tail), and features of some entities by
 modality. What is predicted is an entity: which tail does (head, relation, ?) have. Devices may share

@@ -153,7 +153,7 @@ class Labelled(Wire):
 
 
 class Task(Wire):
-    """One fleet's learning task: on windows of streams (``labels``, ``modalities``), or on graphs."""
+    """One fleet's learning task: windows of streams (``labels``, ``modalities``), or knowledge graphs."""
 
     name: Name
     method: Name = "qqr"
@@ -182,7 +182,9 @@ class Task(Wire):
             if len(self.labels) < 2:  # noqa: PLR2004 - one class is nothing to tell apart
                 raise ValueError(f"labels: two or more are needed, found {len(self.labels)}")
             if not self.modalities:
-                raise ValueError("modalities: one or more are needed (a task on graphs has a table [graph])")
+                raise ValueError(
+                    "modalities: one or more are needed (a task on knowledge graphs has a table [graph])"
+                )
             return self
         for key in ("labels", "modalities", "targets", "labelled"):
             if getattr(self, key):
@@ -252,7 +254,7 @@ class Task(Wire):
 
     @property
     def objectives(self) -> tuple[Target, ...]:
-        """All targets: the one of ``labels`` first; none on graphs, where entities are predicted."""
+        """All targets: the one of ``labels`` first; none for knowledge graphs, which predict entities."""
         return (Target(name=LABEL, labels=self.labels), *self.targets) if self.graph is None else ()
 
     @property
@@ -283,7 +285,7 @@ class Task(Wire):
 
     @property
     def classes(self) -> int:
-        """Numbers in an update's ``counts`` of a modality: one a class, on graphs one in all."""
+        """Numbers in an update's ``counts`` of a modality: one a class, on knowledge graphs one in all."""
         return len(self.labels) if self.graph is None else 1
 
     def samples(self, name: str) -> int:

@@ -84,7 +84,7 @@ class SignedOffer(SignedWork):
             return f"version {offer.base[:12]} is offered, {self.base.digest[:12]} was signed"
         for name, graph in offer.graphs.items():
             if self.graphs.get(name) != graph:
-                return f"the feature graph of {name} is not one that was signed"
+                return f"the encoder model of {name} is not one that was signed"
         return ""
 
 

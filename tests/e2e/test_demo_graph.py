@@ -1,4 +1,4 @@
-"""The demo on graphs for real, with half of its cast: growth, a late joiner, answers, and the page."""
+"""The knowledge-graph demo, with half of its cast: growth, a late joiner, answers, and the page."""
 
 import asyncio
 import io

@@ -84,12 +84,12 @@ async def test_an_agent_acts_on_nothing_that_a_forger_publishes(tmp_path, broker
             await fleet.task(noisier, signed=good)
             await refused("the task is not the one that was signed")
             assert agent.tasks.workspace.task == TASK
-            # an offer of another base, with a feature graph, and unsigned
+            # an offer of another base, with an encoder model, and unsigned
             base, other = version(fake), version(fake, 1, seed=1)
             genuine = fleet.offer(base)
             for change, words in (
                 ({"base": other.digest, "base_size": other.size}, f"version {other.digest[:12]} is offered"),
-                ({"graphs": {"acc": other}}, "the feature graph of acc is not one that was signed"),
+                ({"graphs": {"acc": other}}, "the encoder model of acc is not one that was signed"),
                 ({"signed": None}, "it is not signed"),
                 ({"signed": genuine.signed.replace('"sig":"', '"sig":"00')}, "0 of its signatures"),
             ):

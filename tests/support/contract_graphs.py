@@ -1,4 +1,4 @@
-"""A ring of things of which each device knows a part: what contract cases on graphs learn from."""
+"""A ring of things of which each device knows a part: what contract cases on knowledge graphs learn from."""
 
 import numpy as np
 from pydantic import JsonValue

@@ -1,4 +1,4 @@
-"""A fleet on graphs for tests of the coordinator: a small task, jobs without torch, updates with rows."""
+"""A knowledge-graph fleet for coordinator tests: a small task, jobs without torch, updates with rows."""
 
 from collections.abc import Mapping
 from hashlib import sha256

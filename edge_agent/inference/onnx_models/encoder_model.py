@@ -28,20 +28,20 @@ class FeatureGraph:
 
     Raises:
         Refused: too large, not closed (``closed_graph``), it does not load, or its inputs and outputs are not
-            a feature graph's.
+            an encoder model's.
     """
 
     def __init__(self, data: bytes, threads: int = 1) -> None:
         if len(data) > MAX_GRAPH_BYTES:
-            raise Refused(Reason.TOO_LARGE, f"feature graph of {len(data)} bytes, at most {MAX_GRAPH_BYTES}")
-        self._session: Any = session_of(data, "the feature graph", threads)
+            raise Refused(Reason.TOO_LARGE, f"encoder model of {len(data)} bytes, at most {MAX_GRAPH_BYTES}")
+        self._session: Any = session_of(data, "the encoder model", threads)
         self._shapes = {i.name: tuple(i.shape) for i in self._session.get_inputs()}
         given = self._session.get_outputs()
         outputs = [o.name for o in given]
         if outputs != [OUTPUT] or len(self._shapes.get(INPUT, ())) != 3:  # noqa: PLR2004 - B, C, T
             raise Refused(
                 Reason.WRONG_TENSORS,
-                f"the feature graph gives {', '.join(outputs)} of {', '.join(self._shapes)[:200]}, "
+                f"the encoder model gives {', '.join(outputs)} of {', '.join(self._shapes)[:200]}, "
                 f"not {OUTPUT!r} of {INPUT!r} and an encoder's tensors",
             )
 
@@ -68,7 +68,7 @@ class FeatureGraph:
         parts = [self._batch(x_BCT[at : at + BATCH], encoder) for at in range(0, len(x_BCT), BATCH)]
         z_BD: FloatArray = np.concatenate([np.zeros((0, self._dim), np.float32), *parts])
         if not np.isfinite(z_BD).all():
-            raise Refused(Reason.NON_FINITE, "the feature graph gave features that are not finite")
+            raise Refused(Reason.NON_FINITE, "the encoder model gave features that are not finite")
         return z_BD
 
     def try_once(self) -> None:
@@ -104,7 +104,7 @@ class FeatureGraph:
         try:
             (z_BD,) = self._session.run([OUTPUT], feeds)
         except onnx_errors() as error:
-            raise Refused(Reason.MALFORMED, f"the feature graph does not run: {error}"[:500]) from None
+            raise Refused(Reason.MALFORMED, f"the encoder model does not run: {error}"[:500]) from None
         found: FloatArray = np.asarray(z_BD)
         if found.dtype != np.float32 or found.shape != (len(x_BCT), self._dim):
             raise Refused(

@@ -1,6 +1,6 @@
 """Is an ONNX model closed: arithmetic on its inputs and its own constants, and nothing else?
 
-Models and feature graphs come from the wire. The format can name files of this machine as constants, and can
+Models and encoder models come from the wire. The format can name files of this machine as constants, and can
 hold operators of other libraries, functions that unfold without end, and loops whose data decide how long
 they run. So this is an allow-list: a model is taken when every field of it is one that export writes, in the
 one form in which protobuf writes it. What is not known here is refused, and never passed over: two parsers

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from protocol.bundle import BundleManifest
 
 TAILS = "tails"
-"""The only key of :attr:`Seen.answers` of a model on graphs: ``tails_BK``, rows of the device's entities."""
+"""A knowledge-graph model's only key of :attr:`Seen.answers`: ``tails_BK``, rows of the device's entities."""
 
 Answers = Mapping[str, NDArray[Any]]
 

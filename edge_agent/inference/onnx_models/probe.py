@@ -1,7 +1,7 @@
 """Does ONNX Runtime work here, and does a model load? Asked in a child process: it may die of a signal.
 
 ``python -P -m edge_agent.inference.onnx_models.probe`` imports it; with a model's folder, or the file of a
-feature graph, it also
+encoder model, it also
 runs zeros through it. Where that takes all memory there is, the kernel ends the child and not the agent.
 onnxruntime has shipped wheels that die with SIGILL on a Raspberry Pi 4.
 """
@@ -23,7 +23,7 @@ _CRASHES: Final = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGABRT,
 
 
 async def onnxruntime_error(model: Path | None = None, *, python: str = sys.executable) -> str:
-    """Empty when ONNX Runtime imports (and the model or feature graph runs), else the reason in words."""
+    """Empty when ONNX Runtime imports (and the model or encoder model runs), else the reason in words."""
     args = [] if model is None else [str(model)]
     process = await asyncio.create_subprocess_exec(
         python,

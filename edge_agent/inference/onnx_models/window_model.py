@@ -51,7 +51,7 @@ def read_manifest(folder: Path) -> BundleManifest:
 
 
 class LoadedModel:
-    """An inference session on windows (:mod:`.completion_model` has the one on graphs).
+    """An inference session on windows (:mod:`.completion_model` has the one on knowledge graphs).
 
     Args:
         folder: an unpacked bundle.

@@ -43,7 +43,7 @@ _NOT_OPEN: Final = "no model is open"
 
 
 class ModelServer:
-    """One model, or one feature graph."""
+    """One model, or one encoder model."""
 
     def __init__(self) -> None:
         self._model: Model | None = None
@@ -63,7 +63,7 @@ class ModelServer:
             return {"refused": Reason.MALFORMED.value, "words": words[:500]}, {}
 
     def open(self, header: Header, given: _Given) -> tuple[Header, _Given]:
-        """Load and try a model, or a feature graph (array ``graph``)."""
+        """Load and try a model, or an encoder model (array ``graph``)."""
         if GRAPH in given:
             self._graph = FeatureGraph(given[GRAPH].tobytes(), header["threads"])
             return {"dim": self._graph.dim}, {}

@@ -116,7 +116,7 @@ def simulate(
         keep_private: give the devices' private tensors back too.
 
     Raises:
-        Misconfigured: a task on graphs, an unknown method, option or policy, no device, a role that the
+        Misconfigured: a knowledge-graph task, an unknown method, option or policy, no device, a role that the
             method lacks, or labelled windows that lack, do not fit or are not used.
         Transient: a worker process ended by itself; the message names its devices.
     """

@@ -1,6 +1,6 @@
 """What a device predicts with: its own tables, by key. They never leave it. Torch-free.
 
-A method on graphs leaves them in its private tensors (``LocalResult.private``); the agent feeds them to the
+A knowledge-graph method keeps them as private tensors (``LocalResult.private``); the agent feeds them to the
 exported model (``protocol.bundle.Completion``).
 
 Shapes: E entities, V views, D entity dim, R relations (X is 2 R: each, then each inverse), C relation dim.

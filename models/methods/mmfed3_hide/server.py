@@ -33,7 +33,7 @@ _HEAD: Final = 2
 
 
 def graph_of(task: Task) -> GraphTask:
-    """The task's part on graphs.
+    """The task's part on knowledge graphs.
 
     Raises:
         Misconfigured: it has none.

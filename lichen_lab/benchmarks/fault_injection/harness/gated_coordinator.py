@@ -81,7 +81,7 @@ class GatedJobs:
         return ExportedBundle(f"version {lineage.version}".encode(), {})
 
     async def features(self) -> dict[str, bytes]:
-        """Make the feature graphs."""
+        """Make the encoder models."""
         await asyncio.to_thread(gate, "features")
         return await self._inner.features()
 

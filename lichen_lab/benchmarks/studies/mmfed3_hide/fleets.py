@@ -102,6 +102,6 @@ def together(graph: Graph, clients: Sequence[GraphClient]) -> Graph:
 
 
 def bare_task(features: Mapping[str, int]) -> Task:
-    """A task on graphs with these features, its options aside."""
+    """A task on knowledge graphs with these features, its options aside."""
     shape = GraphTask(features=tuple(Features(name=name, dim=dim) for name, dim in features.items()))
     return Task(name="completion", method="mmfed3_hide", graph=shape)

@@ -1,4 +1,4 @@
-"""What must hold for the demo on graphs to have worked, and what was found besides."""
+"""What must hold for the demo on knowledge graphs to have worked, and what was found besides."""
 
 from collections.abc import Iterator
 from typing import Final

@@ -1,4 +1,4 @@
-"""The story of a fleet on graphs, from what coordinator, broker, gateways and the judging child know."""
+"""The story of a knowledge-graph fleet, from what coordinator, broker, gateways and judge know."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final

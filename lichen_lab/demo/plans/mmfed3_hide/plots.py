@@ -1,4 +1,4 @@
-"""The figures of the report on graphs, each from the story alone."""
+"""The figures of the report on knowledge graphs, each from the story alone."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""The files of the demo on graphs: each site's facts, texts and questions, and all configurations."""
+"""The files of the knowledge-graph demo: each site's facts, texts and questions, and all configurations."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The report of the demo on graphs."""
+"""The report of the demo on knowledge graphs."""
 
 from collections.abc import Mapping
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""What the demo on graphs has seen, as plain data: ``report.json``."""
+"""What the demo on knowledge graphs has seen, as plain data: ``report.json``."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field

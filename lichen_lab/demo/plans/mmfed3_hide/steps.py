@@ -1,4 +1,4 @@
-"""The course of the demo on graphs: learn, tell a site more, let another join, ask, compare, search."""
+"""The steps of the knowledge-graph demo: learn, tell a site more, let another join, ask, compare, search."""
 
 import asyncio
 import json

@@ -154,7 +154,7 @@ class ToyJobs:
 
     async def features(self) -> dict[str, bytes]:
         """Some bytes that depend on the task alone."""
-        await self._work("making the feature graphs")
+        await self._work("making the encoder models")
         return {name: f"graph of {name}".encode() for name in self._task.modality_names}
 
     async def view(

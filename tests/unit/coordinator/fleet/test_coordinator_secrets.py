@@ -25,7 +25,9 @@ from tests.support.coordinator_graph import gateways_online, graph_bench, graph_
 
 OURS, OTHERS, THIRD = "a" * 16, "b" * 16, "c" * 16
 DIFFER = "devices have different fleet secrets and learn nothing from each other"
-NO_GRAPH = "task 'things' is on graphs, and this device has none: write a table [graph] with triples"
+NO_GRAPH = (
+    "task 'things' is on knowledge graphs, and this device has none: write a table [graph] with triples"
+)
 
 
 def test_the_minority_is_named_with_what_to_do() -> None:

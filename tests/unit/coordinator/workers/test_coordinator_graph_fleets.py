@@ -1,4 +1,4 @@
-"""A fleet that learns on graphs: rows of each device, served to it alone; metrics that devices report."""
+"""A knowledge-graph fleet: rows of each device, served to it alone; metrics that devices report."""
 
 import json
 

@@ -21,7 +21,7 @@ from tests.support.coordinator_bench import Bench, bench
 from tests.support.coordinator_fake import TinyJobs, frame, header, tiny_task
 
 TASK = tiny_task(count=3).model_copy(update={"method": "qqr"})
-NO_GRAPHS = "waits for the feature graphs: "
+NO_GRAPHS = "waits for the encoder models: "
 
 
 def update(device: str, base: str, round_: int = 1) -> bytes:
@@ -46,7 +46,7 @@ def state(**changes: object) -> State:
 def test_what_a_device_lacks_is_said_in_words() -> None:
     ready, waiting = requirements_of(TASK, ""), requirements_of(TASK, "they are being made")
     assert ready.lacks(state()) == ""
-    assert waiting.lacks(state()) == "waits for the feature graphs: they are being made"
+    assert waiting.lacks(state()) == "waits for the encoder models: they are being made"
     assert waiting.lacks(state(roles=("prototype", "train"))) == "", "who trains needs no graph"
     assert ready.lacks(state(roles=("observe",))) == "no role train"
     assert ready.lacks(state(modalities={"ecg": ModalityState()})) == "no modality of the task: acc, gyro"
@@ -67,7 +67,7 @@ async def test_a_method_without_the_role_waits_for_no_graphs(tmp_path) -> None:
     async with bench(tmp_path, tiny_task(), TinyJobs()) as made:
         await prototyper(made, "p")
         await made.until(lambda: "method 'tiny' has no use for role prototype" in made.app.driver.why())
-        assert "feature graphs" not in {wait["what"] for wait in told(made)}
+        assert "encoder models" not in {wait["what"] for wait in told(made)}
 
 
 async def test_classes_that_the_task_does_not_have_win_no_place(tmp_path) -> None:
@@ -204,18 +204,18 @@ async def test_graphs_that_cannot_be_made_stop_no_round_and_are_tried_again(tmp_
         def failed() -> dict[str, dict[str, object]]:
             """What is waited for, while the next attempt is not at work already; else nothing."""
             waited = {str(wait["what"]): wait for wait in told(made)}
-            return waited if words in str(waited["feature graphs"]["why"]) else {}
+            return waited if words in str(waited["encoder models"]["why"]) else {}
 
         waited = await made.until(failed)
-        assert "devices of role prototype take no part (p)" in str(waited["feature graphs"]["why"])
-        assert waited["feature graphs"]["until"]
+        assert "devices of role prototype take no part (p)" in str(waited["encoder models"]["why"])
+        assert waited["encoder models"]["until"]
         assert words in str(waited["devices"]["why"])
         await made.online("t", "u")
         await made.phase("collecting")
         assert made.app.driver.state.selected == ("t", "u")
         jobs.installed = True
         await made.until(lambda: made.app.graphs.terms().no_prototypes == "")
-        assert "feature graphs" not in {wait["what"] for wait in told(made)}
+        assert "encoder models" not in {wait["what"] for wait in told(made)}
 
 
 async def test_while_they_are_made_it_is_said(tmp_path) -> None:
@@ -229,7 +229,7 @@ async def test_while_they_are_made_it_is_said(tmp_path) -> None:
     async with bench(tmp_path, TASK, Slow()) as made:
         await prototyper(made, "p")
         await made.until(lambda: f"p ({NO_GRAPHS}they are being made)" in made.app.driver.why())
-        (wait,) = [wait for wait in told(made) if wait["what"] == "feature graphs"]
+        (wait,) = [wait for wait in told(made) if wait["what"] == "encoder models"]
         assert str(wait["why"]).startswith("they are being made")
         assert 0 < float(wait["left_s"]) <= made.app.settings.worker.timeout_s
         made.app.jobs.go_on.set()

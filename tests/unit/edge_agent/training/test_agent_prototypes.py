@@ -50,7 +50,7 @@ D = 8
 
 
 def graph(modality: str, task: Task = TASK, *, dim: int = D) -> bytes:
-    """Mean over time, then a matrix that is an input: a feature graph in every respect but the network's."""
+    """Mean over time, then a matrix that is an input: an encoder model in every respect but the network's."""
     m = TASK.modality(modality)
     weight = f"encoder/{modality}/w"
     nodes = [
@@ -204,11 +204,11 @@ async def test_what_rotted_in_the_cache_is_refused_in_words_and_pulled_again(tmp
     [
         (
             b"no graph at all",
-            "no features of acc can be computed: malformed: the feature graph does not load",
+            "no features of acc can be computed: malformed: the encoder model does not load",
         ),
         (graph("gyr"), "features of acc: graph and encoder differ in tensor 'encoder/acc/w'"),
         (graph("acc", dim=9), "features of acc: the graph gives features of 9 values, the task says 8"),
-        (b"x" * (MAX_GRAPH_BYTES + 1), "the feature graph of acc has 1048577 bytes"),
+        (b"x" * (MAX_GRAPH_BYTES + 1), "the encoder model of acc has 1048577 bytes"),
     ],
 )
 async def test_a_graph_that_cannot_be_used_costs_a_round_and_is_said(tmp_path, data, words):
@@ -296,10 +296,10 @@ async def test_work_that_takes_too_long_is_given_up_and_said(tmp_path, slow):
 async def test_an_offer_without_graphs_waits_and_says_why(tmp_path):
     async with learning(tmp_path) as (learner, cloud):
         learner.offer(offer(cloud, graphs={}))
-        await until(lambda: "names no feature graphs" in learner.why)
+        await until(lambda: "names no encoder models" in learner.why)
         assert cloud.pulled == []
         learner.offer(offer(cloud, graphs={"other": cloud.put(graph("acc"))}))
-        await until(lambda: "there are no feature graphs of acc, gyr" in learner.why)
+        await until(lambda: "there are no encoder models of acc, gyr" in learner.why)
 
 
 async def test_a_method_without_the_role_is_named(tmp_path, monkeypatch):
@@ -413,12 +413,12 @@ def test_a_role_is_announced_where_what_it_needs_is_installed(tmp_path, lacking,
 def test_status_says_what_a_prototype_device_waits_for(tmp_path):
     agent = make(tmp_path, roles=["observe", "prototype"])
     (wait,) = agent.learner.waits()
-    assert "when it has made the feature graphs, and a device trains" in wait.then
+    assert "when it has made the encoder models, and a device trains" in wait.then
     agent.close()
     (tmp_path / "other").mkdir()
     agent = make(tmp_path / "other")
     (wait,) = agent.learner.waits()
-    assert "feature graphs" not in wait.then
+    assert "encoder models" not in wait.then
     agent.close()
 
 

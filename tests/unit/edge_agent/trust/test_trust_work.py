@@ -120,8 +120,8 @@ async def test_attack_a_task_that_was_altered(device):
         ({"base_size": 101}, "version abababababab is offered"),
         ({"round": 4}, "round 4 is offered, 3 was signed"),
         ({"task": "other"}, "task 'other' is offered"),
-        ({"graphs": {"acc": OTHER}}, "the feature graph of acc is not one that was signed"),
-        ({"graphs": {"new": OTHER}}, "the feature graph of new is not one that was signed"),
+        ({"graphs": {"acc": OTHER}}, "the encoder model of acc is not one that was signed"),
+        ({"graphs": {"new": OTHER}}, "the encoder model of new is not one that was signed"),
     ],
 )
 async def test_attack_an_offer_that_was_put_together_anew(device, change, words):

@@ -34,7 +34,7 @@ def info(name, *shape):
 
 
 def model(*, nodes=(), constants=()):
-    """A feature graph, and what else is put into it."""
+    """An encoder model, and what else is put into it."""
     axes = numpy_helper.from_array(np.array([2]), "axes")
     given = [
         helper.make_node("ReduceMean", [INPUT, "axes"], ["mean"], keepdims=0),

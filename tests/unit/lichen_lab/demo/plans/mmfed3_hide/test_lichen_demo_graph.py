@@ -1,4 +1,4 @@
-"""The pieces of the demo on graphs that need no process: parts, files, questions, the search, the telling."""
+"""The pieces of the knowledge-graph demo without processes: parts, files, questions, the search, the telling."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""When the demo on graphs calls itself a success, and the page that it writes."""
+"""When the demo on knowledge graphs calls itself a success, and the page that it writes."""
 
 import re
 from collections.abc import Callable
