@@ -1,4 +1,4 @@
-"""The pieces of the knowledge-graph demo without processes: parts, files, questions, the search, the telling."""
+"""The pieces of the knowledge-graph demo without processes: parts, files, questions, search, telling."""
 
 import json
 from pathlib import Path
