@@ -33,7 +33,7 @@ def source_mismatches(task: Task, sources: Iterable[Source]) -> list[str]:
 
 
 def doubts(task: Task, sources: Iterable[Source]) -> list[str]:
-    """What the sources know about themselves that hardly fits the task; nothing where it is on knowledge graphs."""
+    """What sources know about themselves that hardly fits the task; nothing for knowledge graphs."""
     if task.graph is not None:
         return []
     return [words for source in sources if isinstance(source, ChecksTask) for words in source.doubts(task)]
