@@ -33,7 +33,7 @@ from runtime.process import daemon
 from runtime.settings.load import LogSettings
 from runtime.storage.files import disk_errors
 
-_log = structlog.get_logger("edge_agent")
+_log = structlog.get_logger(__name__)
 _PATIENCE_S: Final = 5.0
 """With a model that is under way in a thread, when all else has ended."""
 
@@ -143,7 +143,7 @@ def run(config: Path) -> int:
     finally:
         zygote.close()
     if not all_ended(_PATIENCE_S):
-        _log.warning("a model is still under way in a thread; leaving without it")
+        _log.warning("model_thread_left_behind", detail="a model is still at work in a thread")
         sys.stderr.flush()
         os._exit(status)
     return status

@@ -15,7 +15,7 @@ from protocol.tasks.announcement import TaskAnnouncement
 from protocol.topics import Route
 from runtime.concurrency.signals import Signal
 
-_log = structlog.get_logger("edge_agent")
+_log = structlog.get_logger(__name__)
 
 
 class WorkReceiver:
@@ -76,7 +76,7 @@ class WorkReceiver:
             except Refused as error:
                 self._refused[error.reason] += 1
             except Transient as error:
-                _log.warning("a task or an offer waits", why=str(error))
+                _log.warning("work_waits", why=str(error))
             self._changed.set()
 
     async def act_on(self, work: Work) -> None:
@@ -93,7 +93,7 @@ class WorkReceiver:
             return
         self._learner.cancel()  # what is trained for the one before is of no use
         await self._tasks.use(task)
-        _log.info("task", name=task.name, method=task.method)
+        _log.info("task_started", name=task.name, method=task.method)
         self._changed.set()
         self._deployment.task_changed()
 

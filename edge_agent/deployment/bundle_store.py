@@ -24,7 +24,7 @@ from protocol.messages import ModelPointer
 from runtime.storage.blob_fetcher import Fetcher
 from runtime.storage.files import disk_errors, make_folder, remove_tree, rename, sweep, write_atomic
 
-_log = structlog.get_logger("edge_agent.deployment.service")
+_log = structlog.get_logger(__name__)
 CURRENT: Final = "current.json"
 _DAMAGE: Final = frozenset({errno.ENOTDIR, errno.EISDIR, errno.EIO})
 
@@ -86,7 +86,7 @@ class BundleStore:
                 if entry.name not in keep and entry.is_dir():
                     remove_tree(entry)
         except OSError as error:  # it only takes room
-            _log.warning("old models are not removed", folder=str(self.folder), error=str(error))
+            _log.warning("old_models_not_removed", folder=str(self.folder), error=str(error))
 
     def remove(self, digest: str) -> None:
         """A damaged one, so that it is pulled again."""
@@ -170,8 +170,8 @@ def read_book(folder: Path) -> DeploymentRecord:
     except ValueError as error:  # ValidationError, too
         why = str(error)
     book = _what_runs(found)
-    lost = "the kept model is forgotten" if book.committed is None else "what was tried is forgotten"
-    _log.error(lost, file=str(path), error=why)
+    lost = "the installed model" if book.committed is None else "the trials"
+    _log.error("deployment_record_damaged", lost=lost, file=str(path), error=why)
     return book
 
 

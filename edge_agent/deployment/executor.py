@@ -27,7 +27,7 @@ from runtime.clock import Clock
 from runtime.concurrency.signals import Signal
 from runtime.waits import Wait
 
-_log = structlog.get_logger("edge_agent.deployment.service")
+_log = structlog.get_logger(__name__)
 _TICK_S: Final = 1.0
 _AGAIN_S: Final = 5.0
 _REVIVE_S: Final = 300.0
@@ -129,7 +129,7 @@ class DeploymentExecutor:
         if report is not None:
             said: dict[str, object] = {"why": report.why} if report.why else {}
             said |= report.measures
-            _log.info("model", version=report.version, step=self.phase, result=report.phase, **said)
+            _log.info("model_changed", version=report.version, step=self.phase, result=report.phase, **said)
         self._changed.set()
         self._due.set()
         self._news.set()
@@ -151,7 +151,7 @@ class DeploymentExecutor:
             try:
                 await self.written()
             except Transient as error:
-                _log.warning("the book of models is not written yet", why=str(error), again_in_s=_AGAIN_S)
+                _log.warning("deployment_record_not_written", why=str(error), again_in_s=_AGAIN_S)
                 await self._clock.sleep(_AGAIN_S)
             else:
                 await self._tidy()
@@ -213,4 +213,4 @@ class DeploymentExecutor:
         try:
             await self.written()
         except Transient as error:
-            _log.warning("the book of models is not written", why=str(error))
+            _log.warning("deployment_record_not_written", why=str(error))

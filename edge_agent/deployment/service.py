@@ -43,7 +43,7 @@ from runtime.concurrency.signals import Signal
 from runtime.storage.blob_fetcher import Fetcher
 from runtime.waits import StatusText, Wait
 
-_log = structlog.get_logger("edge_agent.deployment.service")
+_log = structlog.get_logger(__name__)
 _AGAIN_S: Final = 5.0
 _AGAIN_MOST_S: Final = 300.0
 _DAMAGED: Final = frozenset({Reason.MALFORMED, Reason.WRONG_DIGEST})
@@ -136,7 +136,7 @@ class DeploymentService(StatusText):
     async def run(self) -> None:
         """Load what is here, and deploy what is pointed to, for ever."""
         if self._inference.available and (why := await self._inference.ready()):
-            _log.error("inference is off", why=why)
+            _log.error("inference_off", why=why)
         wait = _AGAIN_S
         self._news.set()
         while True:
@@ -151,7 +151,7 @@ class DeploymentService(StatusText):
                 continue
             pointer, error = trouble
             what = "the model" if pointer is None else f"version {pointer.version}"
-            _log.warning("model not here yet", what=what, why=str(error), again_in_s=wait)
+            _log.warning("model_not_fetched", what=what, why=str(error), again_in_s=wait)
             self.say(f"{what} is not here yet: {error}", wait)
             await self._news.wait(wait)
             wait = min(_AGAIN_MOST_S, 2 * wait)
@@ -193,7 +193,7 @@ class DeploymentService(StatusText):
         self._said.refuse(pointer)
         self.last_refusal = str(error)
         self.why = f"version {pointer.version} was refused: {error}"
-        _log.error("model refused; the old one stays", version=pointer.version, why=str(error))
+        _log.error("model_refused", detail="the old one stays", version=pointer.version, why=str(error))
 
     @property
     def _epoch(self) -> int | None:
@@ -238,7 +238,7 @@ class DeploymentService(StatusText):
             try:
                 await self._try(work)
             except Refused as error:
-                _log.error("the model on trial is not used", why=str(error))
+                _log.error("trial_model_not_loaded", why=str(error))
 
     async def _load_steady(self, work: TrainingData) -> None:
         """The committed model, or the one before it when that is not good any more."""
@@ -249,7 +249,7 @@ class DeploymentService(StatusText):
                 require_compatible(await self._whole(kept.digest), work.task, work.modalities)
                 self._inference.install(await self._inference.load(self._folder / kept.digest))
             except Refused as error:
-                _log.error("a kept model is not used", model=kept.digest, why=error.detail)
+                _log.error("saved_model_not_loaded", model=kept.digest, why=error.detail)
             else:
                 self._changed.set()
                 return

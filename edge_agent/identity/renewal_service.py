@@ -22,7 +22,7 @@ from runtime.mqtt.tls import utc
 from runtime.process.worker import Worker
 from runtime.waits import StatusPart, Wait
 
-_log = structlog.get_logger("edge_agent.identity")
+_log = structlog.get_logger(__name__)
 _DUE: Final = 2 / 3
 _JITTER: Final = 1 / 20
 _LOOK_S: Final = 3600.0
@@ -108,7 +108,7 @@ class Renewal(StatusPart):
             return await asyncio.to_thread(self._folder.read)
         except Misconfigured as error:
             self.why = str(error)
-            _log.error("the certificate will not be renewed", why=str(error))
+            _log.error("certificate_not_renewed", why=str(error))
             return None
 
     async def _renew(self, identity: Identity) -> None:
@@ -126,7 +126,7 @@ class Renewal(StatusPart):
         else:
             self._failures, self.since, self.until = 0, None, None
             self._begun = self._clock.now()
-            _log.info("the certificate was renewed")
+            _log.info("certificate_renewed")
             self._renewed()
             await self._clock.sleep(_FIRST_S)  # whatever life the new one has, this is no hot loop
 

@@ -7,7 +7,7 @@ from typing import IO
 
 import structlog
 
-_log = structlog.get_logger("edge_agent.inference.service")
+_log = structlog.get_logger(__name__)
 
 
 class RotatingLines:
@@ -39,7 +39,7 @@ class RotatingLines:
         except OSError as error:
             self.failures += 1
             if self.failures == 1:
-                _log.error("predictions cannot be written", file=str(self._path), error=str(error))
+                _log.error("predictions_not_written", file=str(self._path), error=str(error))
             self.close()
 
     def close(self) -> None:

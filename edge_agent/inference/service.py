@@ -36,7 +36,7 @@ from protocol.bundle import BundleManifest
 from runtime.clock import Clock
 from runtime.waits import StatusPart
 
-_log = structlog.get_logger("edge_agent.inference.service")
+_log = structlog.get_logger(__name__)
 MAX_BATCHES: Final = 64
 MAX_DEATHS: Final = 3
 """Batches in a row that its process did not answer: then a model is given up."""
@@ -227,7 +227,7 @@ class Inference(StatusPart):
                 self.model_latency.add(latency_s, asking.count)
         else:
             self.failures += 1
-            _log.warning("no answer from the model", version=model.manifest.version, why=error)
+            _log.warning("model_did_not_answer", version=model.manifest.version, why=error)
         shadow = self._shadow if self._is_compared(model, latency_s) else None
         before, before_error = None, ""
         if shadow is not None:
@@ -241,7 +241,7 @@ class Inference(StatusPart):
             observe(BatchObservation(*about, before, before_s, manifest, before_error))
         if model.failures >= MAX_DEATHS and model is self._model:
             self.off_because = f"the model did not answer {model.failures} times in a row: {error}"
-            _log.error("inference stopped until another model comes", error=self.off_because)
+            _log.error("inference_stopped", error=self.off_because)
             self._model = None
             self._retire(model)
 

@@ -16,7 +16,7 @@ import structlog
 
 from models.knowledge_graph.data.name_normalization import MAX_BYTES, clean
 
-_log = structlog.get_logger("edge_agent.knowledge_graph")
+_log = structlog.get_logger(__name__)
 ASKED: Final = "?"
 MAX_READ_BYTES: Final = 1 << 20
 """Of a file's end, at one look; what is before it is passed over, with a log line."""
@@ -148,7 +148,7 @@ class QuestionFile:
 
     def _tell(self, words: str) -> None:
         if words != self.trouble:
-            _log.warning("a question is not asked", why=words)
+            _log.warning("question_refused", why=words)
         self.trouble = words
 
 

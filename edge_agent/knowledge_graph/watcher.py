@@ -23,7 +23,7 @@ from runtime.clock import Clock
 from runtime.concurrency.signals import Signal
 from runtime.process.daemon import Progress
 
-_log = structlog.get_logger("edge_agent.knowledge_graph")
+_log = structlog.get_logger(__name__)
 
 
 def graph_of(task: Task, settings: AgentSettings) -> tuple[GraphSettings, Profile]:
@@ -108,7 +108,7 @@ class GraphWatcher:
                 by=learns_by(self._settings),
                 poll_s=graph.poll_s,
             )
-            _log.info("learning from a graph", task=task.name, modalities=profile.modalities)
+            _log.info("graph_task_started", task=task.name, modalities=profile.modalities)
         self._wake.set()
         return work
 

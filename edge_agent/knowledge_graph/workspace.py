@@ -22,7 +22,7 @@ from protocol.tasks.task import Task
 from runtime.clock import Clock
 from runtime.waits import stamp
 
-_log = structlog.get_logger("edge_agent.knowledge_graph")
+_log = structlog.get_logger(__name__)
 BROKEN: Final = "graph_broken"
 """Reason in the state message: a file of the graph cannot be used."""
 _UNREAD: Final = "the graph has not been read yet"
@@ -76,7 +76,7 @@ class GraphWorkspace:
                 return False
             mended, changed = self._broken is not None, found is not self.snapshot
             if mended:
-                _log.info("the graph's files are right again")
+                _log.info("graph_mended")
             self._broken, self.snapshot = None, found
             if changed:
                 self.readings += 1
@@ -87,14 +87,14 @@ class GraphWorkspace:
         before = self._broken
         if before is not None and before[1] == words:
             return False
-        _log.error("a file of the graph cannot be used; the graph before stays", why=words)
+        _log.error("graph_broken", detail="the graph before stays in use", why=words)
         self._broken = (self._clock.wall() if before is None else before[0]), words
         return True
 
     def _say_read(self, found: GraphSnapshot) -> None:
         graph = found.graph
         _log.info(
-            "the graph was read",
+            "graph_read",
             triples=len(graph),
             entities=len(graph.entities),
             relations=len(graph.relations),

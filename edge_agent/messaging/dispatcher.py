@@ -17,7 +17,7 @@ from runtime.mqtt.link import Message
 from runtime.process.daemon import Progress
 from runtime.waits import StatusPart
 
-_log = structlog.get_logger("edge_agent")
+_log = structlog.get_logger(__name__)
 _POINTERS: Final = frozenset({Kind.MODEL, Kind.FLEET_MODEL})
 """Their handlers are given an empty payload, too: the topic says nothing any more."""
 Handler = Callable[[Route, bytes], Awaitable[None]]
@@ -66,11 +66,11 @@ class Dispatcher(StatusPart):
         except Refused as error:
             self.refused[error.reason] += 1
             if error.reason is Reason.UNKNOWN_KIND:
-                _log.debug("a message was refused", topic=message.topic, why=str(error))
+                _log.debug("message_refused", topic=message.topic, why=str(error))
             else:
-                self._warn("a message was refused", message.topic, error)
+                self._warn("message_refused", message.topic, error)
         except Transient as error:  # the peer sends again what matters
-            self._warn("a message could not be handled", message.topic, error)
+            self._warn("message_not_handled", message.topic, error)
 
     def _warn(self, event: str, topic: str, error: Exception) -> None:
         if (unsaid := self._sparing.unsaid()) is not None:
@@ -90,7 +90,7 @@ class Dispatcher(StatusPart):
             return  # a retained topic says nothing any more
         handler = self._handlers.get(route.kind)
         if handler is None:
-            _log.debug("nothing to do", topic=route.kind)
+            _log.debug("message_ignored", topic=route.kind)
         else:
             await handler(route, message.payload)
 

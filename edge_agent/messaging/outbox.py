@@ -32,7 +32,7 @@ from runtime.concurrency.uninterrupted import finished
 from runtime.storage.spool import Spool, SpoolEntry
 from runtime.waits import StatusPart, StatusText, Wait
 
-_log = structlog.get_logger("edge_agent.messaging.outbox")
+_log = structlog.get_logger(__name__)
 _CHUNK_S: Final = 120.0
 """For a chunk's PUBACK: on a slow link the last of a window waits for the others."""
 MAX_WANTS: Final = 16
@@ -173,11 +173,11 @@ class Outbox(StatusPart):
             known.pop(receipt.digest, None)
         if receipt.status == "accepted":
             self.accepted += 1
-            _log.info("update accepted", task=receipt.task, round=receipt.round)
+            _log.info("update_accepted", task=receipt.task, round=receipt.round)
         else:
             self.refused += 1
             self.last_refusal = f"{receipt.reason or 'refused'}: {receipt.detail}"
-            _log.error("update refused", task=receipt.task, round=receipt.round, why=self.last_refusal)
+            _log.error("update_refused", task=receipt.task, round=receipt.round, why=self.last_refusal)
         self._news.set()
         return True
 
@@ -188,8 +188,7 @@ class Outbox(StatusPart):
                 self._learning.say(self._ledger.words(receipt))
             self.withdrawn += 1
             self.last_refusal = f"{receipt.reason or 'refused'}: {receipt.detail}"
-            words = "accepted update refused afterwards"
-            _log.error(words, task=receipt.task, round=receipt.round, why=self.last_refusal)
+            _log.error("update_withdrawn", task=receipt.task, round=receipt.round, why=self.last_refusal)
         if receipt.digest not in self.confirmed:
             self.confirmed.append(receipt.digest)
         self._state_wanted.set()
@@ -244,7 +243,7 @@ class Outbox(StatusPart):
             try:
                 return await asyncio.to_thread(self._spool.pending)
             except Transient as error:
-                _log.warning("the spool cannot be read now", why=str(error))
+                _log.warning("spool_unreadable", why=str(error))
                 await self._clock.sleep(self._resend_s)
 
     async def _attend(self, entry: SpoolEntry) -> float:
@@ -258,9 +257,9 @@ class Outbox(StatusPart):
             else:
                 return max(0.0, self._due[entry.digest] - self._clock.now())
         except Transient as error:
-            _log.debug("update not sent yet", round=entry.round, why=str(error))
+            _log.debug("update_not_sent", round=entry.round, why=str(error))
         except Refused as error:
-            _log.error("update cannot be sent", round=entry.round, why=str(error))
+            _log.error("update_unsendable", round=entry.round, why=str(error))
         except KeyError:  # its receipt came while we looked
             return self._resend_s
         pause = self._resend_s * self._random.uniform(0.8, 1.2)

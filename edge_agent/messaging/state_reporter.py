@@ -31,7 +31,7 @@ from runtime.clock import Clock
 from runtime.concurrency.signals import Signal
 from runtime.mqtt.link import Will
 
-_log = structlog.get_logger("edge_agent.messaging.state_reporter")
+_log = structlog.get_logger(__name__)
 _GROWTH: Final = 1.25
 _TRIES: Final = 5
 _TASKLESS_S: Final = 120.0
@@ -140,7 +140,7 @@ class StateReporter:
                     state_topic(self._settings), encode(state), retain=True, timeout_s=2.0
                 )
         except Transient as error:
-            _log.info("the goodbye was not sent", why=str(error))
+            _log.info("stopped_not_sent", why=str(error))
 
     async def run_metrics(self) -> None:
         """Send what rounds have measured, for ever; not again when it fails."""
@@ -151,7 +151,7 @@ class StateReporter:
                 message = Metric(device=self._settings.device, round=round_, metrics=metrics)
                 await self._link.publish(topic, encode(message))
             except (Transient, Refused) as error:
-                _log.debug("metrics were not sent", why=str(error))
+                _log.debug("metrics_not_sent", why=str(error))
 
     async def run(self) -> None:
         """Send the state when it has changed enough."""
@@ -165,7 +165,7 @@ class StateReporter:
                 try:
                     await self._send(state)
                 except (Transient, Refused) as error:
-                    _log.debug("state not sent", why=str(error))
+                    _log.debug("state_not_sent", why=str(error))
                     self._sent = None
             await self._clock.sleep(min(1.0, self._settings.state_every_s / _TRIES))
 

@@ -29,7 +29,7 @@ from runtime.mqtt.inbox import Message
 from runtime.mqtt.link import Will
 from runtime.waits import StatusPart, Wait
 
-_log = structlog.get_logger("edge_agent.publish")
+_log = structlog.get_logger(__name__)
 MAX_WAITING: Final = 64
 ACK_S: Final = 5.0
 """Without PUBACK for so long a prediction is given up."""
@@ -125,7 +125,7 @@ class Publishing(StatusPart):
         try:
             await self._link.publish(self._availability, OFFLINE.encode(), retain=True, timeout_s=GOODBYE_S)
         except (Refused, Transient) as error:
-            _log.debug("the broker of predictions took no goodbye", error=str(error))
+            _log.debug("offline_not_published", error=str(error))
 
     def status(self) -> dict[str, Any]:
         """What was published, and what was not."""
@@ -200,7 +200,7 @@ class Publishing(StatusPart):
                 elif self._waiting and self._clock.now() >= self._due:
                     await self._send(self._waiting.popleft())
             except Transient as error:
-                _log.debug("not published", error=str(error))
+                _log.debug("prediction_not_published", error=str(error))
                 await self._clock.sleep(_AGAIN_S)
 
     async def _something_to_do(self) -> None:
@@ -244,5 +244,5 @@ class Publishing(StatusPart):
 
     def _say_refused(self, words: str) -> None:
         if not self.last_refusal:
-            _log.error("a prediction cannot be published", why=words)
+            _log.error("prediction_refused", why=words)
         self.last_refusal = words

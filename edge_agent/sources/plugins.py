@@ -27,7 +27,7 @@ from protocol.tasks.task import Task
 from runtime.clock import Clock
 
 T = TypeVar("T")
-_log = structlog.get_logger("edge_agent.sources.plugins")
+_log = structlog.get_logger(__name__)
 GROUP: Final = "lichen.sources"
 _MAX_CHANNELS: Final = 64
 
@@ -114,9 +114,7 @@ class GuardedSource:
         try:
             return question(self._source)
         except Exception as error:  # noqa: BLE001 - a stranger's fault must not end the agent; it is said
-            _log.warning(
-                "a source cannot be asked", kind=self._origin, error=f"{type(error).__name__}: {error}"
-            )
+            _log.warning("source_status_failed", kind=self._origin, error=f"{type(error).__name__}: {error}")
             return instead
 
     async def samples(self) -> AsyncIterator[Batch]:

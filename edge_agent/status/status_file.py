@@ -16,7 +16,7 @@ from runtime.storage.folder_lock import is_locked
 from runtime.waits import Wait, stamp
 from runtime.waits import read as read_waits
 
-_log = structlog.get_logger("edge_agent.status.status_file")
+_log = structlog.get_logger(__name__)
 STATUS_FILE: Final = "status.json"
 _EVERY_S: Final = 5.0
 _AT_LEAST_EVERY_S: Final = 60.0
@@ -63,7 +63,7 @@ def _write(path: Path, status: dict[str, Any], wall: float) -> None:
         part.write_text(text, encoding="utf-8")
         part.replace(path)
     except OSError as error:
-        _log.debug("status not written", file=str(path), error=str(error))
+        _log.debug("status_not_written", file=str(path), error=str(error))
 
 
 def read(settings: AgentSettings) -> tuple[bool, dict[str, Any]]:

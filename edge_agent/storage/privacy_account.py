@@ -29,7 +29,7 @@ from protocol.frames.frame import digest
 from protocol.tasks.task import Task
 from runtime.storage.files import disk_errors, write_atomic
 
-_log = structlog.get_logger("edge_agent.storage.privacy_account")
+_log = structlog.get_logger(__name__)
 PRIVACY_FILE: Final = "privacy.json"
 
 
@@ -50,7 +50,7 @@ class PrivacyAccount:
         try:
             self._read()
         except LichenError as error:
-            _log.error("the privacy account cannot be read", why=str(error))
+            _log.error("privacy_account_unreadable", why=str(error))
 
     def given(self, task: Task, private: Tensors) -> Tensors:
         """A task's private tensors, with the account that its releases are charged to.

@@ -12,7 +12,7 @@ from models.tensors import npz_bytes, read_npz
 from protocol.errors import LichenError, Misconfigured
 from runtime.storage.files import disk_errors, remove, write_atomic
 
-_log = structlog.get_logger("edge_agent.storage.private_tensors")
+_log = structlog.get_logger(__name__)
 
 
 class PrivateTensors:
@@ -30,7 +30,7 @@ class PrivateTensors:
         try:
             return read_npz(path)
         except Misconfigured as error:
-            _log.error("private tensors are lost; training begins without them", error=str(error))
+            _log.error("private_tensors_lost", detail="training begins without them", error=str(error))
             remove(path)
             return {}
 

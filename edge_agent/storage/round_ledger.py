@@ -13,7 +13,7 @@ from protocol.messages import Offer, Receipt
 from runtime.clock import Clock
 from runtime.storage.files import write_atomic
 
-_log = structlog.get_logger("edge_agent.storage.round_ledger")
+_log = structlog.get_logger(__name__)
 KEPT: Final = 32
 GRACE_S: Final = 30.0
 """An offer this long after its update was accepted says that the coordinator has lost it: train again."""
@@ -163,5 +163,5 @@ def _read(path: Path) -> _File:
         return _File()
     except (OSError, ValidationError) as error:
         # At worst one round is trained twice; the coordinator counts it once.
-        _log.warning("the ledger of rounds is forgotten", file=str(path), error=str(error))
+        _log.warning("round_ledger_unreadable", file=str(path), error=str(error))
         return _File()

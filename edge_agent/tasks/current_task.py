@@ -24,7 +24,7 @@ from runtime.concurrency.signals import Signal
 from runtime.storage.files import write_atomic
 from runtime.waits import StatusPart, Wait
 
-_log = structlog.get_logger("edge_agent.messaging.state_reporter")
+_log = structlog.get_logger(__name__)
 
 
 class KeepsWorkspaces(Protocol):
@@ -79,7 +79,7 @@ class CurrentTask(StatusPart):
     async def start(self, task: Task | None) -> None:
         """Begin with the task that is known, if any."""
         for words in warnings(self._settings, task, self._sources):
-            _log.warning("this may be wrong", why=words)
+            _log.warning("config_doubtful", why=words)
         if task is not None:
             await self.use(task)
 
@@ -107,14 +107,14 @@ class CurrentTask(StatusPart):
             raise Refused(Reason.UNKNOWN_TASK, words) from None
         self.misfit = ""
         for words in unused(task, self._sources, settings.graph):
-            _log.warning("not used here", why=words)
+            _log.warning("not_used", why=words)
         doubtful = await asyncio.to_thread(doubts, task, self._sources)
         for words in [*doubtful, *unknown_modalities(task, settings.learn)]:
-            _log.warning("this may be wrong", why=words)
+            _log.warning("config_doubtful", why=words)
         try:
             await asyncio.to_thread(write_atomic, settings.state_dir / TASK_FILE, encode(announcement))
         except Transient as error:  # until the next start it is known all the same
-            _log.error("the task could not be kept", why=str(error))
+            _log.error("task_not_saved", why=str(error))
         return task
 
     async def use(self, task: Task) -> None:

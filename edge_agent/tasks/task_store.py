@@ -16,7 +16,7 @@ from protocol.messages import decode
 from protocol.tasks.announcement import TaskAnnouncement
 from protocol.tasks.task import Task
 
-_log = structlog.get_logger("edge_agent.messaging.state_reporter")
+_log = structlog.get_logger(__name__)
 TASK_FILE: Final = "task.json"
 """In the state folder: the task that was announced last."""
 
@@ -105,7 +105,7 @@ def first_task(settings: AgentSettings, sources: list[Source]) -> Task | None:
     try:
         check_task(announced, sources, wishes(settings), settings.graph)
     except Misconfigured as error:
-        _log.warning("the task announced last does not fit any more", why=str(error))
+        _log.warning("saved_task_does_not_fit", why=str(error))
         return from_file
     return announced
 
@@ -118,7 +118,7 @@ def read_kept(path: Path) -> Task | None:
         return None
     except (OSError, Refused) as error:
         _log.warning(
-            "the kept task is forgotten; it will be announced again", file=str(path), error=str(error)
+            "saved_task_unreadable", detail="it will be announced again", file=str(path), error=str(error)
         )
         return None
 

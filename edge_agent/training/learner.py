@@ -39,7 +39,7 @@ from runtime.process.worker import Worker
 from runtime.storage.blob_fetcher import Fetcher
 from runtime.waits import StatusPart, StatusText, Wait
 
-_log = structlog.get_logger("edge_agent.training.learner")
+_log = structlog.get_logger(__name__)
 _FIRST_PAUSE_S: Final = 2.0
 _LAST_PAUSE_S: Final = 120.0
 
@@ -132,7 +132,7 @@ class Learner(StatusPart):
                 return
             if current.task == offer.task and offer.round < current.round:
                 return
-            _log.info("a newer offer cancels training", round=current.round, newer=offer.round)
+            _log.info("training_cancelled", round=current.round, newer=offer.round)
             self.cancel()
         self._next = offer
         self._news.set()
@@ -223,9 +223,7 @@ class Learner(StatusPart):
         self._not_before = {_key(offer): (self._clock.now() + pause, pause)}
         self.failures += 1
         self._learning.say(f"round {offer.round} failed: {error}", pause)
-        _log.error(
-            "local round failed; the offer comes again", round=offer.round, error=str(error), pause_s=pause
-        )
+        _log.error("local_round_failed", round=offer.round, error=str(error), pause_s=pause)
 
     async def _learn(self, offer: Offer) -> None:
         settings, work = self._settings, self._tasks.workspace
@@ -267,7 +265,7 @@ class Learner(StatusPart):
             raise
         self.trained += 1
         self._learning.say(f"the update for round {offer.round} waits for its receipt")
-        _log.info("update spooled", round=offer.round, bytes=len(frame))
+        _log.info("update_spooled", round=offer.round, bytes=len(frame))
         self._metrics.add(offer.round, metrics)
 
     async def _train(

@@ -19,7 +19,7 @@ from protocol.messages import BlobRef, Offer
 from runtime.storage.blob_fetcher import Fetcher
 from runtime.storage.blob_store import BlobStore
 
-_log = structlog.get_logger("edge_agent.training.model_blobs")
+_log = structlog.get_logger(__name__)
 
 
 class ModelBlobs:
@@ -132,7 +132,7 @@ class ModelBlobs:
         lacking = sum(ref.size for ref in wanted if not self._blobs.has(ref.digest))
         # A download is there twice for a moment: its chunks, and the blob.
         if lacking and (freed := self._blobs.make_room(keep, 2 * lacking)):
-            _log.warning("the disk is too full: blobs of old versions are given up", bytes=freed)
+            _log.warning("old_blobs_removed", detail="the disk is full", bytes=freed)
 
     async def _fetch(self, refs: Iterable[BlobRef]) -> None:
         for ref in refs:

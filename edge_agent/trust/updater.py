@@ -26,7 +26,7 @@ from runtime.clock import Clock
 from runtime.storage.blob_fetcher import Fetcher
 from runtime.storage.files import disk_errors, write_atomic
 
-_log = structlog.get_logger("edge_agent.trust.trusted_metadata")
+_log = structlog.get_logger(__name__)
 FOLDER: Final = "trust"
 FILE: Final = "trusted.json"
 _DECISIONS: Final = 4
@@ -107,7 +107,7 @@ class MetadataUpdater:
         except FileNotFoundError:
             return first
         except (OSError, Refused) as error:
-            _log.error("what was trusted is forgotten, begun again", file=str(self._file), why=str(error))
+            _log.error("trusted_metadata_lost", file=str(self._file), why=str(error))
             return first
         return kept if kept.first == first.first else first
 

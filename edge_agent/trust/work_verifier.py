@@ -29,7 +29,7 @@ from runtime.clock import Clock
 from runtime.storage.files import write_atomic
 from runtime.waits import StatusPart, Wait
 
-_log = structlog.get_logger("edge_agent.trust.trusted_metadata")
+_log = structlog.get_logger(__name__)
 FILE: Final = "work.json"
 RETRY_S: Final = 15.0
 """What could not be verified now (a root is not here yet, the disk is full) is tried again so soon."""
@@ -145,7 +145,7 @@ class WorkVerifier(StatusPart):
 
     def _say(self, kind: WorkKind, words: str) -> None:
         if words and words != self._why[kind]:
-            _log.warning("not acted on", kind=kind, why=words)
+            _log.warning("work_not_verified", kind=kind, why=words)
         self._why[kind] = words
         self.since = (self.since or self._clock.wall()) if self.why else None
 
@@ -233,5 +233,5 @@ def _read(file: Path) -> Serials | None:
     except FileNotFoundError:
         return None
     except (OSError, ValidationError) as error:
-        _log.error("the serials of tasks and offers are forgotten", file=str(file), why=str(error))
+        _log.error("work_serials_lost", file=str(file), why=str(error))
         return None

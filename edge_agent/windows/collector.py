@@ -33,7 +33,7 @@ from runtime.concurrency.signals import Signal
 from runtime.process.daemon import Progress
 from runtime.waits import StatusPart
 
-_log = structlog.get_logger("edge_agent.windows.collector")
+_log = structlog.get_logger(__name__)
 _FIRST_BACKOFF_S: Final = 1.0
 _LAST_BACKOFF_S: Final = 60.0
 
@@ -115,7 +115,7 @@ class Collector(StatusPart):
         if old is not None:
             await asyncio.to_thread(old.store.close)
         if others := await asyncio.to_thread(_remove_others, store):
-            _log.warning("the task has another grid: its windows were dropped", windows=others)
+            _log.warning("old_windows_removed", detail="the task has another grid", windows=others)
         self._has_task.set()
         _log.info("collecting", task=task.name, modalities=names, reads=profile.modalities)
         return work
@@ -139,12 +139,12 @@ class Collector(StatusPart):
                     backoff = _FIRST_BACKOFF_S
             except (OSError, Transient) as error:
                 self.restarts[source.name] = self.restarts.get(source.name, 0) + 1
-                _log.warning("a source failed", source=source.name, error=str(error), again_in_s=backoff)
+                _log.warning("source_failed", source=source.name, error=str(error), again_in_s=backoff)
                 await self._clock.sleep(backoff)
                 backoff = min(_LAST_BACKOFF_S, 2 * backoff)
             else:
                 self.finished.add(source.name)
-                _log.info("a source has ended", source=source.name)
+                _log.info("source_ended", source=source.name)
                 return
 
     async def run(self) -> None:
@@ -205,7 +205,7 @@ def _opened(settings: AgentSettings, task: Task) -> WindowStore:
     if not why:
         return Store(folder, task, values_within(settings.store.budget_bytes, whole_bytes(task)))
     if left := sorted(folder.glob("windows-*.sqlite3")):
-        _log.warning("windows of before are left on the disk", files=[str(path) for path in left], why=why)
+        _log.warning("old_windows_left", files=[str(path) for path in left], why=why)
     return CountingStore(folder / "none", task, why)
 
 

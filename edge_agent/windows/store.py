@@ -42,7 +42,7 @@ from protocol.frames.frame import digest
 from protocol.tasks.task import Task
 from runtime.storage.files import after_commit, before_commit
 
-_log = structlog.get_logger("edge_agent.windows.store")
+_log = structlog.get_logger(__name__)
 MAX_PENDING: Final = 2048
 """Windows that wait for a commit. When full (the disk is), the oldest of them is dropped and counted."""
 MAX_PENDING_BYTES: Final = 128 * 1024 * 1024
@@ -172,14 +172,14 @@ class WindowStore:
 
     def _say_full(self, why: str) -> None:
         if self.trouble is None:
-            _log.error("windows cannot be written; the agent goes on", file=str(self.path), error=why)
+            _log.error("windows_not_written", file=str(self.path), error=why)
             self.trouble = time.time(), why
 
     def _say_recovered(self) -> None:
         if self.trouble is not None:
             since, self.trouble = self.trouble[0], None
             _log.info(
-                "windows are written again",
+                "windows_written_again",
                 file=str(self.path),
                 after_s=round(time.time() - since),
                 lost=self._lost,

@@ -12,7 +12,7 @@ from protocol.errors import LichenError
 from runtime.storage.files import disk_errors
 from runtime.storage.sqlite import INDEX_BYTES, require_index, sorted_error, sqlite_errors
 
-_log = structlog.get_logger("edge_agent.windows.store")
+_log = structlog.get_logger(__name__)
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS windows (
   id INTEGER PRIMARY KEY, y INTEGER NOT NULL, present BLOB NOT NULL, quality BLOB NOT NULL, x BLOB NOT NULL);
@@ -110,7 +110,7 @@ def begin_anew(path: Path, budget_bytes: int, error: Exception) -> sqlite3.Conne
     path.replace(aside)
     for suffix in ("-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
-    _log.error("the window store was corrupt; it was moved aside", file=str(aside), error=str(error))
+    _log.error("window_store_moved_aside", file=str(aside), error=str(error))
     return _open(path, budget_bytes)
 
 

@@ -28,7 +28,7 @@ OnConnect = Callable[[], Awaitable[None]]
 WillNow = Will | Callable[[], Will]
 """A will, or what makes it anew at each connect."""
 
-_log = structlog.get_logger("runtime.mqtt.link")
+_log = structlog.get_logger(__name__)
 
 
 class Link:
@@ -189,7 +189,9 @@ class Link:
         if session.session_present:
             self._inbox.forget_repeated()
         for words in await session.subscribe(self._filters):
-            _log.error(f"{self._settings.where} refuses the subscription to {words}; check its access list")
+            _log.error(
+                "subscription_refused", broker=self._settings.where, why=words, detail="check its access list"
+            )
         self._session = session
         self._up.set()
         self.counters.reconnects += self._was_up
@@ -217,17 +219,15 @@ class Link:
         new = self.counters.dropped - self._dropped_said
         if new:
             self._dropped_said += new
-            _log.warning(
-                "messages were dropped: no room in the inbound queue", count=new, limit=self._inbox.limit
-            )
+            _log.warning("messages_dropped", count=new, limit=self._inbox.limit)
 
     def _ask_again(self, session: Session) -> None:
         if session.withheld and len(self._inbox) <= self._inbox.limit // 2:
             session.end(f"{session.withheld} messages had no room; the broker is asked to deliver them again")
 
     async def _pause(self, because: str, wait: float) -> None:
-        self._say("warning", because, because)
-        _log.debug("next attempt", in_s=round(wait, 2))
+        self._say("warning", "not_connected", because)
+        _log.debug("reconnect_pending", in_s=round(wait, 2))
         self.until = self._clock.wall() + wait
         try:
             async with asyncio.timeout(wait):
@@ -241,13 +241,13 @@ class Link:
         """When :attr:`why` began to be so, unix seconds by the clock as it is now."""
         return self._clock.wall() - (self._clock.now() - self._began)
 
-    def _say(self, level: str, state: str, words: str) -> None:
+    def _say(self, level: str, event: str, words: str) -> None:
         """Log a state once, however often it is tried."""
         self.why = words
-        if state != self._said:
-            self._said = state
+        if words != self._said:
+            self._said = words
             self._began = self._clock.now()
-            getattr(_log, level)(words, client_id=self._client_id)
+            getattr(_log, level)(event, why=words, client_id=self._client_id)
 
 
 async def _greet(session: Session, on_connect: OnConnect | None) -> None:
@@ -256,7 +256,7 @@ async def _greet(session: Session, on_connect: OnConnect | None) -> None:
     try:
         await on_connect()
     except Refused as error:
-        _log.error("a message of the greeting was refused", error=str(error))
+        _log.error("greeting_refused", error=str(error))
     except Transient as error:
         session.end(f"the greeting failed: {error}")
 

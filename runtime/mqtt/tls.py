@@ -21,7 +21,7 @@ from protocol.errors import Misconfigured
 from runtime.mqtt.certificate_dates import known_since
 from runtime.settings.load import MqttSettings, TlsSettings
 
-_log = structlog.get_logger("runtime.mqtt.tls")
+_log = structlog.get_logger(__name__)
 NO_CHECK_TIME: Final = 0x200000
 """X509_V_FLAG_NO_CHECK_TIME of OpenSSL's x509_vfy.h; Python's ssl has no name for it."""
 NOT_YET_VALID: Final = 9
@@ -85,7 +85,7 @@ class TlsContexts:
         except Misconfigured as error:
             if self._last is None:
                 raise
-            self._say(str(error), "the TLS files cannot be read any more; those read before are used on")
+            self._say(str(error), "tls_files_unreadable", f"{error}; those read before are used on")
         return self._last
 
     def _current(self, tls: TlsSettings, *, early: bool) -> ssl.SSLContext:
@@ -101,6 +101,7 @@ class TlsContexts:
             context.verify_flags |= NO_CHECK_TIME
             self._say(
                 "behind",
+                "clock_behind",
                 f"this machine's clock ({utc(self._wall())}) is behind: a certificate was issued later; "
                 "dates of certificates are not checked until the clock is right",
             )
@@ -132,10 +133,10 @@ class TlsContexts:
                     f"the broker at {self._where} refuses our certificate: {words} (mqtt.tls.cert_file)"
                 )
 
-    def _say(self, state: str, words: str) -> None:
+    def _say(self, state: str, event: str, why: str) -> None:
         if state != self._said:
             self._said = state
-            _log.warning(words, why=state)
+            _log.warning(event, why=why)
 
 
 def tls_context(settings: MqttSettings) -> ssl.SSLContext | None:

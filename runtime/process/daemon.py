@@ -16,7 +16,7 @@ from protocol.errors import Misconfigured, Transient
 from runtime import exit_codes
 from runtime.process.systemd_notify import Notifier
 
-_log = structlog.get_logger("runtime.process.daemon")
+_log = structlog.get_logger(__name__)
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -109,7 +109,7 @@ async def supervise(
             group.cancel()
             await asyncio.wait([group], timeout=stop_timeout_s / 2)
     if not group.done():
-        _log.error("services did not stop in time", seconds=stop_timeout_s)
+        _log.error("services_did_not_stop", seconds=stop_timeout_s)
         return exit_codes.SOFTWARE
     return _status(group)
 
@@ -169,7 +169,7 @@ async def _asked(notify: Notifier, alive: Callable[[float], Awaitable[str]]) -> 
         if not why:
             notify.watchdog()
         elif why != said:
-            _log.error("hanging; systemd ends this process if it lasts", why=why)
+            _log.error("hanging", detail="systemd ends this process if it lasts", why=why)
         said = why
         await asyncio.sleep(pause_s)
 
@@ -184,11 +184,11 @@ async def _bounded(
     await asyncio.wait([task, cut], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     cut.cancel()
     if not task.done():
-        _log.warning("the goodbye was cut short", after_s=seconds)
+        _log.warning("goodbye_timed_out", after_s=seconds)
         task.cancel()
         await asyncio.wait([task], timeout=1.0)
     elif not task.cancelled() and task.exception() is not None:
-        _log.warning("the goodbye failed", error=str(task.exception()))
+        _log.warning("goodbye_failed", error=str(task.exception()))
 
 
 @contextlib.contextmanager
@@ -224,7 +224,7 @@ def report(error: BaseException) -> int:
         return exit_codes.CONFIG
     if all(isinstance(e, Transient) for e in errors):
         for one in errors:
-            _log.error("it cannot run now; start it again later", error=str(one))
+            _log.error("cannot_run_now", detail="start it again later", error=str(one))
         return exit_codes.TEMPFAIL
     for one in errors:
         _log.error("failed", error=f"{type(one).__name__}: {one}", exc_info=one)
@@ -265,7 +265,7 @@ def run(main: Callable[[], Coroutine[Any, Any, int]], *, exit_grace_s: float = 5
 
 
 def _leave(status: int) -> None:
-    _log.error("a thread did not end; leaving without it")
+    _log.error("thread_left_behind", detail="a thread did not end")
     sys.stderr.flush()
     os._exit(status)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import structlog
 
-_log = structlog.get_logger("runtime.process.systemd_notify")
+_log = structlog.get_logger(__name__)
 
 
 class Notifier:
@@ -53,4 +53,4 @@ class Notifier:
         except OSError as error:
             if not self._warned:
                 self._warned = True
-                _log.warning("systemd cannot be notified", error=str(error))
+                _log.warning("systemd_not_notified", error=str(error))

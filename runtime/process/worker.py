@@ -22,7 +22,7 @@ from protocol.errors import Misconfigured, Reason, Refused, Transient
 from runtime import exit_codes
 from runtime.process.exit_check import has_ended
 
-_log = structlog.get_logger("runtime.process.worker")
+_log = structlog.get_logger(__name__)
 _STDERR_BYTES: Final = 4096
 _LINE_BYTES: Final = 1024 * 1024
 _GOODBYE_S: Final = 5.0
@@ -53,7 +53,7 @@ class _Child:
             return
         while data := await self.process.stderr.read(_STDERR_BYTES):
             self._tail = (self._tail + data)[-_STDERR_BYTES:]
-            _log.debug("worker says", module=self._module, text=data.decode(errors="replace"))
+            _log.debug("worker_stderr", module=self._module, text=data.decode(errors="replace"))
 
     async def last_words(self) -> str:
         """The end of stderr, once the process is over."""
@@ -170,7 +170,7 @@ class Worker:
         child = self._child
         if child is not None and (child.process.returncode is not None or has_ended(child.process.pid)):
             how = status_words(await child.process.wait())
-            _log.warning("idle worker was gone", module=self._module, how=how)
+            _log.warning("idle_worker_gone", module=self._module, how=how)
             await child.end()
             child = None
         try:
@@ -192,7 +192,7 @@ class Worker:
             close_fds=True,
             limit=_LINE_BYTES,
         )
-        _log.info("worker started", module=self._module, pid=process.pid)
+        _log.info("worker_started", module=self._module, pid=process.pid)
         return _Child(process, self._module)
 
     async def _ask(self, child: _Child, job: str) -> dict[str, Any]:
@@ -228,7 +228,7 @@ class Worker:
             answer = _answer(line)
             if answer is not None:
                 return answer
-            _log.debug("worker printed", module=self._module, text=line.decode(errors="replace").rstrip())
+            _log.debug("worker_stdout", module=self._module, text=line.decode(errors="replace").rstrip())
         return None
 
     async def _words_so_far(self, child: _Child, answer: Mapping[str, Any]) -> str:
@@ -242,7 +242,7 @@ class Worker:
             return
         error = str(answer.get("error", "no reason given"))
         if stderr:
-            _log.warning("worker failed", module=self._module, error=error, stderr=stderr)
+            _log.warning("worker_failed", module=self._module, error=error, stderr=stderr)
         match answer.get("kind"):
             case "Misconfigured":
                 raise Misconfigured(error)
@@ -267,7 +267,7 @@ class Worker:
         if self._child is child:
             self._child = None
         await asyncio.shield(child.end(_GOODBYE_S))
-        _log.info("idle worker left", module=self._module)
+        _log.info("idle_worker_left", module=self._module)
 
 
 def status_words(code: int) -> str:

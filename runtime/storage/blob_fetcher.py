@@ -17,7 +17,7 @@ from protocol.topics import Kind, device_topic
 from runtime.log_rate_limit import Sparing
 from runtime.storage.blob_store import BlobStore, Partial
 
-_log = structlog.get_logger("runtime.storage.blob_fetcher")
+_log = structlog.get_logger(__name__)
 _MAX_STALL_S: Final = 30.0
 
 
@@ -150,7 +150,7 @@ class Fetcher:
             except Refused as error:
                 if attempt:
                     raise
-                _log.warning("a blob came wrong; pulled once more", error=error.detail)
+                _log.warning("blob_damaged", error=error.detail)
             else:
                 return
 
@@ -184,7 +184,7 @@ class Fetcher:
             new = await asyncio.to_thread(partial.add, index, data)
         except Refused as error:
             if (unsaid := self._sparing.unsaid()) is not None:
-                _log.warning("a chunk does not fit", blob=partial.ref.digest, error=error.detail, **unsaid)
+                _log.warning("chunk_refused", blob=partial.ref.digest, error=error.detail, **unsaid)
             new = False
         self.ignored += not new
         return new
@@ -205,7 +205,7 @@ class Fetcher:
             try:
                 await self._publish(self._topic, messages.encode(request))
             except Transient as error:
-                _log.debug("cannot ask for chunks now", error=str(error))
+                _log.debug("chunks_not_requested", error=str(error))
             else:
                 self.asked += 1
                 waiting.update(range(start, end + 1))

@@ -24,7 +24,7 @@ from protocol.frames.frame import digest as digest_of
 from runtime.storage.files import NOT_OURS, after_commit, before_commit, disk_errors
 from runtime.storage.sqlite import WAIT_S, Place, is_damage, require_index, sorted_error, sqlite_errors
 
-_log = structlog.get_logger("runtime.storage.spool")
+_log = structlog.get_logger(__name__)
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS entry(
   id INTEGER PRIMARY KEY AUTOINCREMENT, task TEXT NOT NULL, round INTEGER NOT NULL, digest TEXT NOT NULL,
@@ -87,7 +87,7 @@ class Spool:
             if not is_damage(error):
                 raise
             aside = self._move_aside()
-            _log.error("the spool was corrupt; a new one is begun", moved_to=str(aside), error=str(error))
+            _log.error("spool_moved_aside", moved_to=str(aside), error=str(error))
             return self._open()
 
     def _open(self) -> sqlite3.Connection:
@@ -182,7 +182,7 @@ class Spool:
             )
         if dropped:
             self.dropped += len(dropped)
-            _log.warning("the spool is over its budget; the oldest updates are dropped", rounds=dropped)
+            _log.warning("updates_dropped", rounds=dropped)
 
     def _make_room(self, db: sqlite3.Connection, size: int) -> list[int]:
         dropped: list[int] = []
@@ -220,7 +220,7 @@ class Spool:
         if digest_of(payload) != digest:
             self.clear(digest)
             self.rotten += 1
-            _log.error("an update rotted in the spool and is dropped; it will be made again", digest=digest)
+            _log.error("update_corrupted", detail="it will be made again", digest=digest)
             raise KeyError(f"the update {digest} had rotted in the spool")
         return payload
 
@@ -238,7 +238,7 @@ class Spool:
                 db.execute("DELETE FROM carry WHERE task=?", (task,))
         if rotten:
             self.rotten += 1
-            _log.error("the error carry rotted in the spool and is dropped", task=task, tensor=rotten[0])
+            _log.error("error_carry_corrupted", task=task, tensor=rotten[0])
             return {}
         return {name: _unpacked(shape, data) for name, shape, data, _ in rows}
 

@@ -64,4 +64,4 @@ def test_the_agent_ends_in_order_while_a_model_is_being_opened(tmp_path, times, 
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
-    assert ("leaving without it" in ended.stderr) is (times > 3)
+    assert ("model_thread_left_behind" in ended.stderr) is (times > 3)

@@ -133,8 +133,8 @@ async def agent(folder: Path, column: str, _port: int) -> dict[str, object]:
         told = {"status": found.status, "state": str(state)}
         if relieve is not None:
             relieve()
-            await found.until(lambda: "windows are written again" in found.said)
-        return told | {"said": found.said, "recovered": "windows are written again" in found.said}
+            await found.until(lambda: "windows_written_again" in found.said)
+        return told | {"said": found.said, "recovered": "windows_written_again" in found.said}
     finally:
         found.process.kill()
         found.process.wait()

@@ -17,7 +17,7 @@ from models.tensors import flatten, unflatten
 from protocol.errors import LichenError
 from protocol.tasks.task import Task
 
-_log = structlog.get_logger("edge_agent.inference.onnx_models.personal_tensors")
+_log = structlog.get_logger(__name__)
 
 
 class PersonalTensors:
@@ -41,9 +41,11 @@ class PersonalTensors:
             model.own = self._blended(model, task)
         except LichenError as error:
             model.own = {}
-            _log.warning("own tensors are not used", error=str(error))
+            _log.warning("personal_tensors_not_used", error=str(error))
         else:
-            _log.info("own tensors", used=sorted(unflatten(model.own)), version=model.manifest.version)
+            _log.info(
+                "personal_tensors_used", used=sorted(unflatten(model.own)), version=model.manifest.version
+            )
 
     def _blended(self, model: LoadedModel, task: Task) -> Tensors:
         """The tensors that differ from the model's."""

@@ -24,7 +24,7 @@ from protocol.frames.frame import digest
 from protocol.output_names import output_names
 from protocol.tasks.task import Target
 
-_log = structlog.get_logger("edge_agent.inference.onnx_models.window_model")
+_log = structlog.get_logger(__name__)
 MANIFEST_FILE: Final = "manifest.json"
 
 
@@ -132,7 +132,7 @@ class LoadedModel:
             if not wrong:
                 taken |= {name: np.ascontiguousarray(tensors[name], np.float32) for name in names}
             elif here:
-                _log.warning("own tensors are not used: they do not fit the model", blob=blob, wrong=wrong)
+                _log.warning("personal_tensors_do_not_fit", blob=blob, wrong=wrong)
         return taken
 
     def _fits(self, name: str, value: FloatArray | None) -> bool:
@@ -182,9 +182,7 @@ class LoadedModel:
         feeds[PRESENT] = present_BM[:, order].astype(np.float32)
         answers = self._run(feeds | self._own)
         if self._own and not _finite(answers):
-            _log.warning(
-                "own tensors are not used: with them a prediction is not finite", own=list(self._own)
-            )
+            _log.warning("personal_tensors_not_finite", own=list(self._own))
             self._own = {}
             answers = self._run(feeds)
         return answers

@@ -19,7 +19,7 @@ from edge_agent.inference.serving.model_server import ModelServer
 from models.worker.job_loop import trim_memory
 from protocol.errors import Transient
 
-_log = structlog.get_logger("edge_agent.inference.serving")
+_log = structlog.get_logger(__name__)
 QUICK_S: Final = 0.005
 """What is expected to take less is answered on the event loop: sensors are read in threads, and wait no more
 than they do for a garbage collection."""
@@ -109,7 +109,7 @@ class InProcessChannel:
         try:
             answer = servant.answer(header, dict(arrays))
         except Exception as error:  # noqa: BLE001 - where a servant's process would end, and the agent must not
-            _log.exception("a model in the agent's process has failed")
+            _log.exception("model_failed")
             raise Broken(f"it failed: {type(error).__name__}: {error}"[:500]) from None
         if rows:
             self._row_s = (time.perf_counter() - began) / rows

@@ -16,7 +16,7 @@ from protocol.bundle import BundleManifest
 from protocol.errors import LichenError, Reason, Refused, Transient
 from protocol.tasks.task import Task
 
-_log = structlog.get_logger("edge_agent.inference.serving")
+_log = structlog.get_logger(__name__)
 OPEN_TIMEOUT_S: Final = 60.0
 """To open a model and try it once."""
 _REASONS: Final = {reason.value: reason for reason in Reason}
@@ -123,9 +123,7 @@ class ServedModel:
             channel = self._channel
             if channel is None or channel.broken:
                 if channel is not None:
-                    _log.warning(
-                        "a model is started anew", version=self.manifest.version, why=await self._fate()
-                    )
+                    _log.warning("model_restarted", version=self.manifest.version, why=await self._fate())
                 await self.start()
                 channel = self._channel
             if channel is None:

@@ -17,7 +17,7 @@ from edge_agent.inference.serving.variants.choice import REFERENCE
 from edge_agent.inference.serving.zygote_client import ZygoteClient
 from protocol.errors import Refused
 
-_log = structlog.get_logger("edge_agent.inference.serving")
+_log = structlog.get_logger(__name__)
 
 
 def host_of(zygote: ZygoteClient, settings: InferSettings) -> Host:
@@ -70,5 +70,7 @@ async def start_model(  # noqa: PLR0917 - who makes processes, where it runs the
         if chosen == plain:
             raise
         why = f"{told['variant']} on {told['provider']} does not run any more: {error.detail}"
-        _log.warning("float32 on the CPU instead", version=manifest.version, why=why)
+        _log.warning(
+            "variant_fallback", detail="float32 on the CPU is used", version=manifest.version, why=why
+        )
         return await begun(plain, {"variant": REFERENCE.variant, "provider": REFERENCE.provider, "why": why})

@@ -21,7 +21,7 @@ from models.worker.job_loop import shed_memory
 from protocol.errors import Transient
 from runtime.settings.load import LogSettings
 
-_log = structlog.get_logger("edge_agent.inference.serving")
+_log = structlog.get_logger(__name__)
 READY_TIMEOUT_S: Final = 60.0
 """To load ONNX Runtime, from a slow card."""
 IDLE_S: Final = 10.0
@@ -130,7 +130,7 @@ class ZygoteClient:
             raise Transient(_said(answer["why"]))
         if not answer["landlock"] and not self._is_told:
             self._is_told = True
-            _log.warning("this kernel has no Landlock: models' processes may read what the agent may read")
+            _log.warning("landlock_missing", detail="models' processes may read what the agent may read")
         pid = int(answer["pid"])
         self._out.add(pid)
         return pid, ours
@@ -265,7 +265,7 @@ class ZygoteClient:
         """It has gone, or is ended now; how, in words."""
         fate = probe.words(await self._gone(), "", loading=asked["op"] == "ready")
         words = why or fate or "it ended"
-        _log.error("the process that starts models has gone", why=words)
+        _log.error("zygote_gone", why=words)
         return words
 
     async def _gone(self) -> int:

@@ -23,7 +23,7 @@ from protocol.tasks.task import Task
 from runtime.clock import Clock
 from runtime.settings.load import ConfigPath, Section
 
-_log = structlog.get_logger("edge_agent.sources.iio.source")
+_log = structlog.get_logger(__name__)
 LOOK_S: Final = 1.0
 """A device that is not there is looked for so often."""
 Attribute = Annotated[str, Field(pattern=r"^[a-z0-9_-]{1,128}$")]
@@ -125,7 +125,7 @@ class Iio:
             if buffer.runs or settings.mode == "buffer":
                 raise
             if not self._fell_back:
-                _log.warning("a buffer cannot be used; polled", device=device.name, why=str(error))
+                _log.warning("buffer_not_used", device=device.name, why=str(error))
             self._fell_back = str(error)
             return False
         finally:

@@ -184,7 +184,7 @@ class FaultMatrix:
     def _spooled(self, round_: int) -> int:
         """How often the target finished training in that round, by its log."""
         said = self.layout.log(self.target).read_text(errors="replace").splitlines()
-        lines = (json.loads(line) for line in said if '"update spooled"' in line and line.startswith("{"))
+        lines = (json.loads(line) for line in said if '"update_spooled"' in line and line.startswith("{"))
         return sum(1 for line in lines if line["round"] == round_)
 
     async def _until(self, step: Step, what: str, true: Callable[[], bool]) -> None:

@@ -101,7 +101,7 @@ def _logged(log: Path) -> Iterator[int]:
     """Rounds whose receipt the agent says it got."""
     if log.is_file():
         for line in log.read_text(errors="replace").splitlines():
-            if '"update accepted"' in line and line.startswith("{"):
+            if '"update_accepted"' in line and line.startswith("{"):
                 yield int(json.loads(line)["round"])
 
 

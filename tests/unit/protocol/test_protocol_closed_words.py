@@ -56,7 +56,7 @@ async def test_an_agent_leaves_new_kinds_and_commands_aside_and_counts_them(tmp_
             await agent.dispatcher._take(Message(device_topic("f", "d", kind), payload, False))
         await agent.dispatcher._take(Message("lichen/v1/f/d/d/down/greeting", b"hello", False))
     assert agent.dispatcher.refused == {"unknown_kind": 4}
-    assert {line["log_level"] for line in logs if "refused" in line["event"]} == {"debug"}
+    assert {line["log_level"] for line in logs if line["event"] == "message_refused"} == {"debug"}
     agent.close()
 
 

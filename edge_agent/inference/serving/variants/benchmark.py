@@ -37,7 +37,7 @@ from protocol.bundle import BundleManifest
 from protocol.errors import LichenError, Refused, Transient
 from runtime.storage.files import write_atomic
 
-_log = structlog.get_logger("edge_agent.inference.serving")
+_log = structlog.get_logger(__name__)
 CHOICE_FILE: Final = "choice.json"
 _NOISE: Final = 32
 _WINDOWS: Final = 128
@@ -135,9 +135,7 @@ async def choose(  # noqa: PLR0917 - what is measured, where, on what
     if ready.why:
         raise Transient(ready.why)
     if lacking := set(settings.providers) - set(ready.providers):
-        _log.warning(
-            "infer.providers: not in this ONNX Runtime", lacking=sorted(lacking), has=ready.providers
-        )
+        _log.warning("providers_missing", lacking=sorted(lacking), has=ready.providers)
     some = candidates(manifest, settings, ready.providers)
     if manifest.graph is not None or len(some) == 1:
         return opening, {"variant": REFERENCE.variant, "provider": REFERENCE.provider}
@@ -148,7 +146,7 @@ async def choose(  # noqa: PLR0917 - what is measured, where, on what
     if told is None or _is_better(sample, told):
         found = [*await measure(zygote, folder, manifest, some, opening, sample)]
         best, why = chosen(found, settings, SelectionLimits.of(manifest, count, sample.recorded))
-        _log.info("variants measured", version=manifest.version, taken=str(best), why=why)
+        _log.info("variants_measured", version=manifest.version, taken=str(best), why=why)
         told = {
             "key": key,
             "variant": best.variant,
@@ -260,4 +258,4 @@ def _keep(path: Path, told: dict[str, Any]) -> None:
     try:
         write_atomic(path, json.dumps(told, indent=1).encode())
     except (LichenError, OSError) as error:  # then it is measured again at the next start
-        _log.warning("the choice of a variant could not be kept", file=str(path), why=str(error))
+        _log.warning("variant_choice_not_saved", file=str(path), why=str(error))

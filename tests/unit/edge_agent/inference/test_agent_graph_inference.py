@@ -397,7 +397,7 @@ def test_what_the_agent_left_damaged_is_said_and_never_on_standard_output(tmp_pa
     (settings.state_dir / "models" / "current.json").write_text("{")
     wrong = command(tmp_path, "boiler", "feeds", "--format", "json")
     assert (wrong.code, "no model of task" in json.loads(wrong.out)["error"]) == (69, True)
-    assert "the kept model is forgotten" in wrong.err
+    assert "deployment_record_damaged" in wrong.err
     (settings.state_dir / TASK_FILE).write_text("{")
     wrong = command(tmp_path, "boiler", "feeds")
     assert (wrong.code, "task.json: cannot be read as a task" in wrong.err) == (78, True)

@@ -137,11 +137,11 @@ async def test_a_full_disk_is_in_the_status_until_it_recovers(tmp_path):
         words = agent.status()["disk"]
         assert words.startswith("windows cannot be written since 20")
         assert words.endswith(f"{store.path}: the disk of {store.path.parent} is full")
-        assert [entry["event"] for entry in logs] == ["windows cannot be written; the agent goes on"]
+        assert [entry["event"] for entry in logs] == ["windows_not_written"]
         store._insert = insert
         assert store.commit()
     assert agent.status()["disk"] == "ok"
-    assert logs[-1]["event"] == "windows are written again"
+    assert logs[-1]["event"] == "windows_written_again"
     agent.close()
 
 

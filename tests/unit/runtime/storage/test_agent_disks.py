@@ -30,7 +30,7 @@ async def test_a_receipt_on_a_disk_that_has_become_read_only_ends_nothing(tmp_pa
             await agent.dispatcher._take(Message(device_topic("f", "d", Kind.RECEIPT), encode(receipt)))
     finally:
         DISK.reset(token)
-    assert "is read-only" in next(one["why"] for one in logs if "could not be handled" in one["event"])
+    assert "is read-only" in next(one["why"] for one in logs if one["event"] == "message_not_handled")
     assert [one.digest for one in agent.storage.spool.pending()] == [DIGEST], (
         "it is sent, and answered, again"
     )

@@ -171,4 +171,4 @@ def test_where_the_kernel_lacks_it_models_run_and_the_log_says_so_once(state: Pa
         found = json.loads(answer["found"])
         assert found[DEVICE_KEY] == "FileNotFoundError"
         assert found[str(state / DEVICE_KEY)] == KEY.decode("latin-1")
-    assert said.count("this kernel has no Landlock") == 1
+    assert said.count("landlock_missing") == 1
