@@ -2,13 +2,15 @@
 
 import logging
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any, Final
 
 import structlog
 
 from runtime.settings.load import LogSettings
+from runtime.token_buckets import TokenBucket
 
 _WHOLE: Final = frozenset({"exc_info", "exception", "_record", "_from_structlog", "positional_args"})
 """What structlog passes on to itself."""
@@ -16,6 +18,9 @@ MOST_TEXT: Final = 2000
 """Characters of one value of a line; its ends stay."""
 MOST_ITEMS: Final = 64
 """Entries of one list or map of a line."""
+BURST: Final = 50.0
+_PER_SECOND: Final = 0.2
+"""One line every 5 s, 17,280 a day, about something that goes on for ever."""
 
 
 def bounded(value: Any) -> Any:
@@ -70,3 +75,24 @@ def configure(settings: LogSettings) -> None:
     root.handlers[:] = [handler]
     # Libraries are heard from warnings on; our own level applies to our own words.
     root.setLevel(max(level, logging.WARNING))
+
+
+class LineRateLimiter:
+    """Bounds the log lines about messages that anybody may send: a flood of messages must not flood the log.
+
+    Args:
+        now: monotonic seconds.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._bucket = TokenBucket(BURST, _PER_SECOND)
+        self._unsaid = 0
+
+    def unsaid(self) -> dict[str, int] | None:
+        """None to suppress the line, else a further key for it: how many lines were suppressed before it."""
+        if not self._bucket.take(self._now()):
+            self._unsaid += 1
+            return None
+        unsaid, self._unsaid = self._unsaid, 0
+        return {"unsaid": unsaid} if unsaid else {}

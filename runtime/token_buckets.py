@@ -1,23 +1,28 @@
-"""Token buckets: what may be done at a rate, with a burst. Time is given, so they are pure."""
+"""Token buckets: what may be done at a rate, with a burst. Time is an argument, so they are pure."""
 
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import Final
 
 MAX_NAMES: Final = 100_000
+_ROUNDING: Final = 1e-6
+"""A part of a token that is lost in the arithmetic."""
 
 
-@dataclass
-class Bucket:
-    """Holds ``burst`` tokens and is full at first; ``a_second`` of them come back in a second.
+class TokenBucket:
+    """Tokens that come back at a rate; full at first. A clock that goes back gives nothing and takes nothing.
 
-    A clock that goes back gives nothing and takes nothing.
+    Args:
+        burst: tokens of a full bucket.
+        per_second: tokens that come back in a second.
     """
 
-    burst: float
-    a_second: float
-    left: float = -1.0
-    at: float = 0.0
+    __slots__ = ("_at", "_burst", "_left", "_per_second")
+
+    def __init__(self, burst: float, per_second: float) -> None:
+        self._burst = burst
+        self._per_second = per_second
+        self._left = burst
+        self._at: float | None = None
 
     def take(self, now: float, tokens: float = 1.0) -> bool:
         """Take tokens, all or none.
@@ -26,30 +31,43 @@ class Bucket:
             now: monotonic seconds.
             tokens: at most ``burst``, else there are never enough.
         """
-        before = self.burst if self.left < 0 else self.left
-        self.left = min(self.burst, before + max(0.0, now - self.at) * self.a_second)
-        self.at = now
-        if self.left < tokens:
+        self._refill(now)
+        if self._left < tokens:
             return False
-        self.left -= tokens
+        self._left -= tokens
         return True
 
+    def wait_s(self, now: float, tokens: float = 1.0) -> float:
+        """Seconds until so many tokens are there; of more than ``burst``, until the bucket is full."""
+        self._refill(now)
+        lacking = min(tokens, self._burst) - self._left
+        return lacking / self._per_second if lacking > _ROUNDING else 0.0
 
-class Buckets:
+    def spend(self, tokens: float = 1.0) -> None:
+        """Take tokens after :meth:`wait_s`; more than are there leave a debt."""
+        self._left -= tokens
+
+    def _refill(self, now: float) -> None:
+        if self._at is not None:
+            self._left = min(self._burst, self._left + max(0.0, now - self._at) * self._per_second)
+        self._at = now
+
+
+class TokenBuckets:
     """One bucket for each name. Of more than ``most`` names, the one used longest ago is forgotten."""
 
-    def __init__(self, burst: float, a_second: float, most: int = MAX_NAMES) -> None:
+    def __init__(self, burst: float, per_second: float, most: int = MAX_NAMES) -> None:
         self._burst = burst
-        self._a_second = a_second
+        self._per_second = per_second
         self._most = most
-        self._named: OrderedDict[str, Bucket] = OrderedDict()
+        self._named: OrderedDict[str, TokenBucket] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._named)
 
     def take(self, name: str, now: float, tokens: float = 1.0) -> bool:
         """Take tokens of that name's bucket, all or none."""
-        bucket = self._named.pop(name, None) or Bucket(self._burst, self._a_second)
+        bucket = self._named.pop(name, None) or TokenBucket(self._burst, self._per_second)
         self._named[name] = bucket
         if len(self._named) > self._most:
             self._named.popitem(last=False)

@@ -21,7 +21,7 @@ from coordinator.storage.database import Database
 from protocol.errors import Reason, Refused
 from protocol.messages import State
 from runtime.metrics import Metric, gauge
-from runtime.token_buckets import Bucket
+from runtime.token_buckets import TokenBucket
 from runtime.waits import span
 
 log = structlog.get_logger(__name__)
@@ -61,7 +61,7 @@ class DeviceRegistry:
         bounds: RosterBounds | None = None,
     ) -> None:
         self._room = Room(bounds or RosterBounds())
-        self._replacing = Bucket(REPLACED_BURST, REPLACED_A_SECOND)
+        self._replacing = TokenBucket(REPLACED_BURST, REPLACED_A_SECOND)
         self._wall = wall
         self._now = now
         self._began = now()

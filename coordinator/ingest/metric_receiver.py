@@ -12,7 +12,7 @@ from protocol.errors import Reason, Refused
 from protocol.messages import Metric, decode
 from protocol.topics import Route
 from runtime.mqtt.link import Message
-from runtime.token_buckets import Buckets
+from runtime.token_buckets import TokenBuckets
 
 MAX_METRIC_BYTES: Final = 8192
 METRICS_BURST: Final = 20.0
@@ -37,7 +37,7 @@ class MetricReceiver:
         self._journal = journal
         self._ledger = ledger
         self._now = now
-        self._rate = Buckets(METRICS_BURST, METRICS_A_SECOND)
+        self._rate = TokenBuckets(METRICS_BURST, METRICS_A_SECOND)
 
     async def on_metric(self, route: Route, message: Message) -> bool:
         """Keep what a device measured; of rounds that it took no part in nothing: they would fill the disk.

@@ -31,7 +31,7 @@ from protocol.topics import Kind, Route
 from runtime.clock import Clock
 from runtime.metrics import Metric, counter
 from runtime.mqtt.link import Message
-from runtime.token_buckets import Buckets
+from runtime.token_buckets import TokenBuckets
 
 log = structlog.get_logger(__name__)
 
@@ -108,7 +108,7 @@ class StateReceiver:
         self._hushed_at = clock.now()
         self._secrets = secrets
         self._forgetting = forgetting
-        self._rate = Buckets(BURST, A_SECOND)
+        self._rate = TokenBuckets(BURST, A_SECOND)
         self._late: dict[str, State] = {}
         """The last state of devices that say it too often; of devices of the roster alone."""
         self._in_hand = ""

@@ -24,7 +24,7 @@ from runtime.clock import Clock
 from runtime.metrics import Metric, counter
 from runtime.mqtt.link import Message
 from runtime.storage.blob_store import BlobStore
-from runtime.token_buckets import Buckets
+from runtime.token_buckets import TokenBuckets
 
 log = structlog.get_logger(__name__)
 
@@ -44,7 +44,7 @@ class FetchBudget:
 
     def __init__(self, device_bytes: int, known: Container[str]) -> None:
         self._known = known
-        self._buckets = Buckets(device_bytes, device_bytes / _DAY_S) if device_bytes else None
+        self._buckets = TokenBuckets(device_bytes, device_bytes / _DAY_S) if device_bytes else None
         self.words = f"it may fetch {device_bytes} bytes a day (fetch.device_bytes_a_day); this is dropped"
 
     def is_stranger(self, device: str) -> bool:

@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
-from runtime.token_buckets import Bucket
+from runtime.token_buckets import TokenBucket
 
 BURST: Final = 20.0
 A_SECOND: Final = 0.2
@@ -26,9 +26,8 @@ class LogRateLimiter:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._all = Bucket(BURST_OF_ALL, OF_ALL_A_SECOND)
-        self._devices: OrderedDict[str, tuple[float, float]] = OrderedDict()
-        """Lines that a device has left, and when that was so."""
+        self._all = TokenBucket(BURST_OF_ALL, OF_ALL_A_SECOND)
+        self._devices: OrderedDict[str, TokenBucket] = OrderedDict()
         self._unsaid: dict[str, int] = {}
         self._unsaid_of_all = 0
 
@@ -38,15 +37,14 @@ class LogRateLimiter:
         Those are the device's own, and of others whom the bucket of all has silenced.
         """
         now = self._now()
-        left, since = self._devices.pop(device, (BURST, now))
-        left = min(BURST, left + max(0.0, now - since) * A_SECOND)
-        own = left >= 1.0
+        bucket = self._devices[device] = self._devices.pop(device, None) or TokenBucket(BURST, A_SECOND)
+        own = bucket.wait_s(now) == 0
         speak = own and self._all.take(now)
-        self._devices[device] = (left - 1.0 if speak else left), now
         if len(self._devices) > MAX_DEVICES:
             forgotten, _ = self._devices.popitem(last=False)
             self._unsaid_of_all += self._unsaid.pop(forgotten, 0)
         if speak:
+            bucket.spend()
             unsaid = self._unsaid.pop(device, 0) + self._unsaid_of_all
             self._unsaid_of_all = 0
             return unsaid

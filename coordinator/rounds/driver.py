@@ -54,7 +54,7 @@ from runtime.clock import Clock
 from runtime.concurrency.signals import KeyedQueue, Signal
 from runtime.concurrency.threads import Threads
 from runtime.metrics import Metric, gauge
-from runtime.token_buckets import Bucket
+from runtime.token_buckets import TokenBucket
 
 TICK_S: Final = 0.5
 _EVENTS: Final = 2000  # of a phase that goes on for long: then the journal begins anew
@@ -108,7 +108,7 @@ class RoundDriver:
         self.accepted = AcceptedIndex(journal, self.threads)
         self._offset = clock.wall() - clock.now()
         self._lookout = Lookout(self.able, rules.spread_s, self.now())
-        self._voice = Bucket(_LINES, _LINES_A_SECOND)
+        self._voice = TokenBucket(_LINES, _LINES_A_SECOND)
         self._trouble_said, self._disk_trouble = False, ""
         """Why the last event could not be written; empty where it could."""
 

@@ -12,7 +12,7 @@ from protocol.errors import Reason, Refused, Transient
 from protocol.messages import Command, decode
 from protocol.topics import Kind, Route, parse
 from runtime.clock import Clock
-from runtime.log_rate_limit import Sparing
+from runtime.logs import LineRateLimiter
 from runtime.mqtt.link import Message
 from runtime.process.daemon import Progress
 from runtime.waits import StatusPart
@@ -51,7 +51,7 @@ class Dispatcher(StatusPart):
         self._progress = progress
         self.refused = refused
         """Messages that were refused, by reason."""
-        self._sparing = Sparing(clock.now)
+        self._sparing = LineRateLimiter(clock.now)
 
     async def run(self) -> None:
         """Handle what comes, for ever."""

@@ -6,17 +6,18 @@ starved, one goes after ``_IN_A_ROW`` control messages. Within its lane, first c
 """
 
 import asyncio
+import math
 from collections import deque
 from typing import Final
 
+from runtime.token_buckets import TokenBucket
+
 _IN_A_ROW: Final = 16
 _CONTROL_BYTES: Final = 16 * 1024
-_NOTHING: Final = 1e-6
-"""A part of a unit that gets lost in the arithmetic."""
 _PUBLISH_BURST: Final = 0.1
 _BYTES_BURST: Final = 0.25
-"""Of a second's allowance, what may go at once; the bucket fills with the rest of it a second. So no second,
-wherever it begins, sees more than the allowance, as long as a packet is no larger than the burst."""
+"""Burst size, as a share of one second's allowance; the refill rate is the rest. This keeps any one-second
+window below the allowance if packets are no larger than the burst."""
 
 
 def is_bulk(topic: str, payload_bytes: int) -> bool:
@@ -24,34 +25,18 @@ def is_bulk(topic: str, payload_bytes: int) -> bool:
     return "/blob/" in topic or payload_bytes > _CONTROL_BYTES
 
 
-class TokenBucket:
-    """A token bucket; what is larger than the bucket goes when it is full, and leaves a debt.
+def pace(allowance: float, burst: float) -> TokenBucket:
+    """A bucket for so many units in any one second; a larger unit goes when it is full, and leaves a debt.
 
     Args:
-        allowance: so many units in any one second; 0 is no limit.
+        allowance: units in a second; 0 is no limit.
         burst: the share of them that may go at once.
     """
-
-    def __init__(self, allowance: float, burst: float) -> None:
-        self._size = max(allowance * burst, min(1.0, allowance))
-        self._rate = max(allowance * (1.0 - burst), allowance * 0.1)
-        self._level = self._size
-        self._seen: float | None = None
-        self.off = allowance <= 0
-
-    def wait_s(self, units: float, now: float) -> float:
-        """Seconds until so many may go; 0 for now."""
-        if self.off:
-            return 0.0
-        if self._seen is not None:
-            self._level = min(self._size, self._level + (now - self._seen) * self._rate)
-        self._seen = now
-        lacks = min(units, self._size) - self._level
-        return lacks / self._rate if lacks > _NOTHING else 0.0
-
-    def take(self, units: float) -> None:
-        """They go; call :meth:`wait_s` before."""
-        self._level -= units
+    if allowance <= 0:
+        return TokenBucket(math.inf, 0.0)
+    return TokenBucket(
+        max(allowance * burst, min(1.0, allowance)), max(allowance * (1.0 - burst), allowance * 0.1)
+    )
 
 
 class FlowControl:
@@ -72,8 +57,8 @@ class FlowControl:
         self._bulk_free = max(1, min(window, self._free - 1))
         self._control: deque[tuple[asyncio.Future[None], int]] = deque()
         self._bulk: deque[tuple[asyncio.Future[None], int]] = deque()
-        self._publishes = TokenBucket(publishes_per_s, _PUBLISH_BURST)
-        self._bytes = TokenBucket(bytes_per_s, _BYTES_BURST)
+        self._publishes = pace(publishes_per_s, _PUBLISH_BURST)
+        self._bytes = pace(bytes_per_s, _BYTES_BURST)
         self._timer: asyncio.TimerHandle | None = None
         self._in_a_row = 0
         self._closed = False
@@ -119,13 +104,13 @@ class FlowControl:
         while not self._closed and (lane := self._turn()) is not None:
             future, size = lane[0]
             now = self._loop.time()
-            pause = max(self._publishes.wait_s(1, now), self._bytes.wait_s(size, now))
+            pause = max(self._publishes.wait_s(now), self._bytes.wait_s(now, size))
             if pause > 0:
                 self._timer = self._loop.call_later(pause, self._wake)
                 return
             lane.popleft()
-            self._publishes.take(1)
-            self._bytes.take(size)
+            self._publishes.spend()
+            self._bytes.spend(size)
             self._free -= 1
             self._bulk_free -= lane is self._bulk
             self._in_a_row = 0 if lane is self._bulk else self._in_a_row + 1

@@ -14,7 +14,7 @@ from protocol import messages
 from protocol.errors import Refused, Transient
 from protocol.messages import BlobRef
 from protocol.topics import Kind, device_topic
-from runtime.log_rate_limit import Sparing
+from runtime.logs import LineRateLimiter
 from runtime.storage.blob_store import BlobStore, Partial
 
 _log = structlog.get_logger(__name__)
@@ -81,7 +81,7 @@ class Fetcher:
         """Chunks that nobody waited for, that came twice, or that did not fit."""
         self.asked = 0
         """Fetch messages sent."""
-        self._sparing = Sparing()
+        self._sparing = LineRateLimiter()
 
     async def fetch(self, ref: BlobRef, timeout_s: float) -> Path:
         """The path of a verified blob, pulled unless it is here; a download that was cut off goes on.

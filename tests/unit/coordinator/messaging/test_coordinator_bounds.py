@@ -18,7 +18,7 @@ from protocol import messages
 from protocol.errors import Reason, Refused
 from protocol.messages import Fetch, Metric, ModalityState, State
 from protocol.topics import Kind
-from runtime.token_buckets import MAX_NAMES, Bucket, Buckets
+from runtime.token_buckets import MAX_NAMES, TokenBucket, TokenBuckets
 from tests.support.coordinator_bench import bench
 from tests.support.coordinator_fake import frame, header, tiny_task
 
@@ -182,13 +182,13 @@ def test_lines_of_the_log_are_bounded_for_all_names_together() -> None:
 
 
 def test_buckets_forget_the_name_used_longest_ago() -> None:
-    buckets = Buckets(1, 0.1, most=2)
+    buckets = TokenBuckets(1, 0.1, most=2)
     assert [buckets.take(name, 0.0) for name in "aabc"] == [True, False, True, True]
     assert len(buckets) == 2
     assert not buckets.take("c", 0.0)
     assert buckets.take("a", 0.0), "forgotten, so it begins anew"
     assert MAX_NAMES >= 100_000
-    bucket = Bucket(2, 1.0)
+    bucket = TokenBucket(2, 1.0)
     assert [bucket.take(now) for now in (9.0, 9.0, 9.0, 5.0, 6.0)] == [True, True, False, False, True]
 
 

@@ -10,7 +10,7 @@ from edge_agent.messaging.dispatcher import Dispatcher
 from protocol.messages import Offer, decode
 from protocol.topics import Kind, Route
 from runtime.clock import ManualClock
-from runtime.log_rate_limit import BURST
+from runtime.logs import BURST
 from runtime.mqtt.link import Message
 from runtime.process.daemon import Progress
 

@@ -7,7 +7,7 @@ import pytest
 
 from runtime.clock import ManualClock
 from runtime.mqtt.backoff import Backoff, Ending
-from runtime.mqtt.flow_control import FlowControl, TokenBucket, is_bulk
+from runtime.mqtt.flow_control import FlowControl, is_bulk, pace
 from runtime.mqtt.keepalive import Ask, KeepaliveMonitor
 from runtime.settings.load import MqttSettings
 
@@ -20,13 +20,13 @@ def test_chunks_and_what_is_as_large_are_bulk():
 
 @pytest.mark.parametrize(("allowance", "burst", "unit"), [(100, 0.1, 1), (524_288, 0.25, 122_880)])
 def test_no_second_wherever_it_begins_sees_more_than_the_allowance(allowance, burst, unit):
-    bucket, now, went = TokenBucket(allowance, burst), 1000.0, []
+    bucket, now, went = pace(allowance, burst), 1000.0, []
     rng = random.Random(3)
     while now < 1020:
-        if (pause := bucket.wait_s(unit, now)) > 0:
+        if (pause := bucket.wait_s(now, unit)) > 0:
             now += pause
             continue
-        bucket.take(unit)
+        bucket.spend(unit)
         went.append(now)
         if rng.random() < 0.005:
             now += rng.uniform(0, 3)  # idle: the bucket fills, and no further
@@ -36,11 +36,11 @@ def test_no_second_wherever_it_begins_sees_more_than_the_allowance(allowance, bu
 
 
 def test_a_bucket_without_allowance_lets_all_go_and_an_oversized_unit_goes_when_it_is_full():
-    assert TokenBucket(0, 0.1).wait_s(1e9, 0) == 0
-    bucket = TokenBucket(100, 0.25)
-    assert bucket.wait_s(1000, 0) == 0
-    bucket.take(1000)
-    assert bucket.wait_s(1, 0) == pytest.approx((1000 - 25 + 1) / 75), "the debt is paid first"
+    assert pace(0, 0.1).wait_s(0, 1e9) == 0
+    bucket = pace(100, 0.25)
+    assert bucket.wait_s(0, 1000) == 0
+    bucket.spend(1000)
+    assert bucket.wait_s(0, 1) == pytest.approx((1000 - 25 + 1) / 75), "the debt is paid first"
 
 
 async def enter(gate, log, name, *, bulk=False, size=10):
