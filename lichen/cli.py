@@ -180,12 +180,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         extra = EXTRA_OF[missing]
         words_ = f"{title} needs the {extra} extra ({missing} is missing): pip install 'lichen[{extra}]'"
         _stop(exit_codes.UNAVAILABLE, words_)
-    except Misconfigured as error:
-        _stop(exit_codes.CONFIG, str(error))
-    except Refused as error:
-        _stop(exit_codes.DATAERR, error.words)
-    except Transient as error:
-        _stop(exit_codes.TEMPFAIL, str(error))
+    except (Misconfigured, Refused, Transient) as error:
+        _stop(exit_codes.of(error), error.words if isinstance(error, Refused) else str(error))
     except NotWritten as error:
         _stop(error.exit_code, str(error))
     raise SystemExit(code)

@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from protocol.errors import LichenError, Misconfigured, Refused, Transient
+
 OK: Final = 0
 """Done; for a daemon: stopped in order."""
 USAGE: Final = 2
@@ -22,3 +24,9 @@ NOPERM: Final = 77
 """Not permitted."""
 CONFIG: Final = 78
 """The configuration is wrong; systemd does not restart the daemon (RestartPreventExitStatus=78)."""
+
+
+def of(error: LichenError) -> int:
+    """The exit code of a command that ends with this error."""
+    codes = {Misconfigured: CONFIG, Refused: DATAERR, Transient: TEMPFAIL}
+    return next((code for kind, code in codes.items() if isinstance(error, kind)), SOFTWARE)

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from coordinator.cli.options import Config, Format, FormatOption
+from coordinator.cli.options import Config
 from coordinator.config.coordinator import CoordinatorSettings, load_settings
 from coordinator.fleet.device_removal import ask, forget_in
 from coordinator.identity.enrolment import EnrolmentAuthority
@@ -21,6 +21,7 @@ from coordinator.status.device_list import all_devices, seen_devices
 from coordinator.storage.database import Database
 from protocol.base import name_trouble
 from protocol.errors import Misconfigured, Reason, Refused, Transient
+from runtime.cli import Format, FormatOption, print_result
 from runtime.process.run_as_owner import run_as_owner
 from runtime.storage.folder_lock import is_locked
 
@@ -138,7 +139,7 @@ def approve(config: Config, name: Name, fmt: FormatOption = Format.TABLE) -> Non
         "active": f"{name} is in; whatever held it back before now (a quarantine) is over",
         "unknown": f"{name} has no certificate here; whatever held it back before now (a quarantine) is over",
     }[was]
-    _say(fmt, {"device": name, "was": was, "status": "active" if was != "unknown" else was}, words)
+    print_result(fmt, {"device": name, "was": was, "status": "active" if was != "unknown" else was}, words)
 
 
 @app.command()
@@ -172,7 +173,7 @@ def revoke(
             f".\nThe broker must read {folder} again NOW: systemctl reload mosquitto (or kill -HUP its pid); "
             "[identity] reload_command does it for you"
         )
-    _say(fmt, {"device": name, "certificates": taken, "broker_reloaded": told.reloaded}, words)
+    print_result(fmt, {"device": name, "certificates": taken, "broker_reloaded": told.reloaded}, words)
 
 
 @app.command()
@@ -201,7 +202,7 @@ def forget(
             with Database(database) as store:
                 forget_in(store, name)
     words = f"{name} is forgotten" + (" by the running coordinator within seconds" if runs else "")
-    _say(fmt, {"device": name, "by": "coordinator" if runs else "command"}, words)
+    print_result(fmt, {"device": name, "by": "coordinator" if runs else "command"}, words)
 
 
 def _desk(settings: CoordinatorSettings) -> EnrolmentAuthority:
@@ -213,10 +214,6 @@ def _desk(settings: CoordinatorSettings) -> EnrolmentAuthority:
             f"{places.authority} is not there; make the fleet's authority with: lichen coordinator init"
         )
     return EnrolmentAuthority(settings)
-
-
-def _say(fmt: Format, found: dict[str, Any], words: str) -> None:
-    typer.echo(json.dumps(found) if fmt is Format.JSON else words)
 
 
 def _when(wall: float) -> str:

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from coordinator.admission.operator_decisions import AUTHORITY, OperatorDecisions
 from coordinator.app import serve as serve_settings
-from coordinator.cli.options import Config, Format, FormatOption
+from coordinator.cli.options import Config, require_database
 from coordinator.cli.status import status
 from coordinator.cli.trust import app as trust
 from coordinator.config.coordinator import load_settings
@@ -26,6 +26,7 @@ from coordinator.task import load_task
 from coordinator.trust.signer import repository_of
 from coordinator.workers.labelled_data import read as read_labelled
 from runtime import exit_codes
+from runtime.cli import Format, FormatOption, print_result
 from runtime.process.daemon import run
 from runtime.process.run_as_owner import run_as_owner
 
@@ -66,7 +67,7 @@ def init(
     settings = load_settings(config)
     with run_as_owner(settings.state_dir):
         made = setup.init(settings, host or [])
-    typer.echo(json.dumps(made.as_json(settings)) if fmt is Format.JSON else setup.next_steps(made, config))
+    print_result(fmt, made.as_json(settings), setup.next_steps(made, config))
     if made.not_reloaded is not None:
         raise made.not_reloaded
 
@@ -117,10 +118,8 @@ def downgrade(config: Config, fmt: FormatOption = Format.TABLE) -> None:
     settings = load_settings(config)
     with run_as_owner(settings.state_dir):
         done = downgraded(settings.state_dir)
-    if fmt is Format.JSON:
-        typer.echo(json.dumps({"put_back": done}))
-    else:
-        typer.echo("\n".join(done) or "This release can use what is there; nothing was changed.")
+    text = "\n".join(done) or "This release can use what is there; nothing was changed."
+    print_result(fmt, {"put_back": done}, text)
 
 
 app.command()(status)
@@ -165,12 +164,7 @@ def history(
     JSON has, under versions, the results of each version on parts of the windows (evaluation.by).
     """
     state_dir = load_settings(config).state_dir
-    if not (state_dir / DATABASE).is_file():
-        words = f"{state_dir / DATABASE} is not there; has this coordinator ever run?"
-        if fmt is Format.JSON:
-            typer.echo(json.dumps({"error": words}))
-        typer.echo(f"lichen coordinator: {words}", err=True)
-        raise typer.Exit(exit_codes.UNAVAILABLE)
+    require_database(state_dir, "lichen coordinator", fmt)
     found = read(state_dir, last=last or None)
     if fmt is Format.JSON:
         typer.echo(json.dumps(found))

@@ -1,19 +1,19 @@
-"""Options that the coordinator's commands share."""
+"""What the coordinator's commands share."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from coordinator.recovery.folder_owner import DATABASE
+from runtime.cli import Format, fail
+
 Config = Annotated[Path, typer.Option("--config", "-c", help="coordinator.toml", show_default=False)]
 
 
-class Format(StrEnum):
-    """How results are printed."""
-
-    TABLE = "table"
-    JSON = "json"
-
-
-FormatOption = Annotated[Format, typer.Option("--format", help="A table for people, or one JSON object.")]
+def require_database(state_dir: Path, command: str, fmt: Format) -> Path:
+    """The database of a state folder; without one the command ends with 69."""
+    database = state_dir / DATABASE
+    if not database.is_file():
+        fail(command, f"{database} is not there; has this coordinator ever run?", fmt)
+    return database

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from coordinator.admission.operator_decisions import read_decisions
-from coordinator.cli.options import Config, Format, FormatOption
+from coordinator.cli.options import Config
 from coordinator.cli.rollout_canary import doubts
 from coordinator.cli.rollout_view import OpenedState, show, told
 from coordinator.config.coordinator import CoordinatorSettings, load_settings
@@ -27,6 +27,7 @@ from models.registry import methods
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.rollout import Trial
 from protocol.tasks.task import Task
+from runtime.cli import Format, FormatOption, print_result
 from runtime.process.run_as_owner import run_as_owner
 from runtime.storage.folder_lock import is_locked
 
@@ -136,7 +137,7 @@ def create(  # noqa: PLR0917 - one for each option of the command
     for line in warnings:
         typer.echo(f"lichen rollout: warning: {line}", err=True)
     found = {"rollout": after.number, "version": release.version, "bundles": list(release.digests)}
-    _say(fmt, {**found, "plan": plan.model_dump(mode="json"), "warnings": warnings}, "; ".join(words))
+    print_result(fmt, {**found, "plan": plan.model_dump(mode="json"), "warnings": warnings}, "; ".join(words))
 
 
 @app.command()
@@ -189,7 +190,7 @@ def _order(config: Path, event: Event, fmt: Format) -> None:
     words = f"rollout {after.number} is {after.phase.value}"
     if after.open is None and after.waiting is not None:
         words += f"; {after.waiting.release.words} waited, and begins next"
-    _say(fmt, {"rollout": after.number, "phase": after.phase.value}, words)
+    print_result(fmt, {"rollout": after.number, "phase": after.phase.value}, words)
 
 
 def _lock(settings: CoordinatorSettings) -> Path:
@@ -270,7 +271,3 @@ def _shares(text: str) -> list[float]:
         return [float(part) for part in text.split(",")]
     except ValueError:
         raise typer.BadParameter(f"--waves {text!r}: write shares that grow, as 0.25,1") from None
-
-
-def _say(fmt: Format, found: dict[str, Any], words: str) -> None:
-    typer.echo(json.dumps(found) if fmt is Format.JSON else words)

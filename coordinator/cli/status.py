@@ -1,7 +1,6 @@
 """``lichen coordinator status``: where it stands and what it waits for, from its state folder alone."""
 
 import json
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -13,6 +12,7 @@ from coordinator.admission.operator_decisions import read_decisions, unproven
 from coordinator.admission.quarantine import OffenceRecord, describe, in_quarantine
 from coordinator.admission.quarantine import read as conduct
 from coordinator.aggregation.device_weights import newest, shares
+from coordinator.cli.options import Config, require_database
 from coordinator.config.coordinator import CoordinatorSettings, load_settings
 from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.fleet.secret_mismatch import mismatch_warning
@@ -36,6 +36,7 @@ from coordinator.workers.encoder_models import kept, terms_kept, wait_for
 from protocol.errors import Reason, Refused
 from protocol.tasks.task import Task
 from runtime import exit_codes
+from runtime.cli import Format, FormatOption, print_result
 from runtime.clock import SystemClock
 from runtime.storage.files import disk_trouble
 from runtime.storage.folder_lock import is_locked
@@ -47,38 +48,21 @@ NAMED_IN_STATUS: Final = 20
 _HEARD: Final = OffenceRecord()
 
 
-class Format(StrEnum):
-    """How the result is printed."""
-
-    TABLE = "table"
-    JSON = "json"
-
-
 def status(
-    config: Annotated[Path, typer.Option("--config", "-c", help="coordinator.toml", show_default=False)],
+    config: Config,
     *,
     why: Annotated[
         bool, typer.Option("--why", help="show only what it waits for, since when and until when")
     ] = False,
-    fmt: Annotated[
-        Format, typer.Option("--format", help="A table for people, or one JSON object.")
-    ] = Format.TABLE,
+    fmt: FormatOption = Format.TABLE,
 ) -> None:
     """Show where the coordinator stands and what it waits for. Exit status 69: it does not run."""
     settings = load_settings(config)
-    database, now = settings.state_dir / DATABASE, SystemClock().wall()
-    if not database.is_file():
-        words = f"{database} is not there; has this coordinator ever run?"
-        if fmt is Format.JSON:
-            typer.echo(json.dumps({"error": words}))
-        typer.echo(f"lichen coordinator: {words}", err=True)
-        raise typer.Exit(exit_codes.UNAVAILABLE)
+    database, now = require_database(settings.state_dir, "lichen coordinator", fmt), SystemClock().wall()
     with Database(database, read_only=True) as store:
         found, waited = look(store, settings, now)
-    if fmt is Format.JSON:
-        typer.echo(json.dumps(found | {"waits": [wait.as_json(found["now"]) for wait in waited]}))
-    else:
-        typer.echo(_words(found, waited, found["now"], why=why))
+    result = found | {"waits": [wait.as_json(found["now"]) for wait in waited]}
+    print_result(fmt, result, _words(found, waited, found["now"], why=why))
     if not found["running"]:
         raise typer.Exit(exit_codes.UNAVAILABLE)
 

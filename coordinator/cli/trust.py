@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from coordinator.cli.options import Config, Format, FormatOption
+from coordinator.cli.options import Config
 from coordinator.config.coordinator import load_settings
 from coordinator.trust import root_ceremony
 from coordinator.trust.keys import Key
@@ -16,6 +16,7 @@ from coordinator.trust.root_ceremony import Done
 from coordinator.trust.signer import repository_of
 from protocol.errors import Misconfigured, Refused
 from protocol.trust.metadata import Timestamp, read, unix
+from runtime.cli import Format, FormatOption, print_result
 from runtime.process.run_as_owner import run_as_owner
 
 app = typer.Typer(
@@ -179,14 +180,9 @@ def _passphrase(file: Path | None) -> bytes | None:
 
 
 def _say(done: Done, fmt: Format, also: list[str]) -> None:
-    if fmt is Format.JSON:
-        typer.echo(json.dumps({"root": done.version, "lacking": done.lacking, "file": str(done.file)}))
-        return
+    state, hint = "counts", "Devices get it when they enrol or renew; others as trust_file in agent.toml."
     if done.lacking:
-        typer.echo(f"root {done.version} waits for {done.lacking} signature(s) or more: {done.file}")
-        typer.echo("  lichen coordinator trust sign --root-key FILE")
-    else:
-        typer.echo(f"root {done.version} counts: {done.file}")
-        typer.echo("  Devices get it when they enrol or renew; others as trust_file in agent.toml.")
-    for line in also:
-        typer.echo(f"  {line}")
+        state = f"waits for {done.lacking} signature(s) or more"
+        hint = "lichen coordinator trust sign --root-key FILE"
+    found = {"root": done.version, "lacking": done.lacking, "file": str(done.file)}
+    print_result(fmt, found, "\n  ".join([f"root {done.version} {state}: {done.file}", hint, *also]))

@@ -37,7 +37,8 @@ class LogRateLimiter:
         Those are the device's own, and of others whom the bucket of all has silenced.
         """
         now = self._now()
-        bucket = self._devices[device] = self._devices.pop(device, None) or TokenBucket(BURST, A_SECOND)
+        bucket = self._devices.pop(device, None) or TokenBucket(BURST, A_SECOND)
+        self._devices[device] = bucket
         own = bucket.wait_s(now) == 0
         speak = own and self._all.take(now)
         if len(self._devices) > MAX_DEVICES:

@@ -7,10 +7,11 @@ model and embeddings as the agent left them.
 import difflib
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
+from edge_agent.cli.options import DEFAULT_CONFIG, Config
 from edge_agent.config.agent import AgentSettings, GraphSettings, read, read_task
 from edge_agent.deployment.bundle_store import read_current
 from edge_agent.identity.files import read_small
@@ -27,13 +28,8 @@ from protocol.messages import decode
 from protocol.tasks.announcement import TaskAnnouncement
 from protocol.tasks.task import Task
 from runtime import exit_codes, logs
+from runtime.cli import Format, FormatOption, fail
 from runtime.clock import SystemClock
-
-_CODES = {
-    Misconfigured: exit_codes.CONFIG,
-    Refused: exit_codes.DATAERR,
-    Transient: exit_codes.UNAVAILABLE,
-}
 
 
 def ask(
@@ -46,12 +42,8 @@ def ask(
         bool,
         typer.Option("--tail", help="HEAD is the tail of the fact: answer with heads"),
     ] = False,
-    config: Annotated[Path, typer.Option("--config", "-c", help="agent.toml")] = Path(
-        "/etc/lichen/agent.toml"
-    ),
-    output: Annotated[
-        Literal["table", "json"], typer.Option("--format", help="table for people, or json")
-    ] = "table",
+    config: Config = DEFAULT_CONFIG,
+    output: FormatOption = Format.TABLE,
 ) -> None:
     """Ask the installed model which entities complete a fact, the best first. Known facts are marked.
 
@@ -62,13 +54,9 @@ def ask(
         logs.configure(settings.log)
         line = _answered(settings, config, entity, relation, heads=tail)
     except LichenError as error:
-        words = error.words if isinstance(error, Refused) else str(error)
-        if output == "json":
-            typer.echo(json.dumps({"error": words}))
-        typer.echo(f"lichen agent ask: {words}", err=True)
-        code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), exit_codes.SOFTWARE)
-        raise typer.Exit(code) from None
-    if output == "json":
+        code = exit_codes.UNAVAILABLE if isinstance(error, Transient) else None
+        fail("lichen agent ask", error, output, code)
+    if output is Format.JSON:
         typer.echo(json.dumps(line))
     else:
         _show(line)

@@ -3,15 +3,15 @@
 The store holds windows and neither streams nor times, so a set of windows is what there is to give.
 """
 
-import json
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 import numpy as np
 import typer
 
+from edge_agent.cli.options import DEFAULT_CONFIG, Config
 from edge_agent.config.agent import AgentSettings, read, read_task
 from edge_agent.tasks.task_store import TASK_FILE, read_kept
 from edge_agent.windows.rows import WindowRow, as_set, whole_bytes
@@ -20,11 +20,11 @@ from models.contract import WindowSet
 from models.data import window_set
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Task
+from runtime.cli import Format, FormatOption, print_result
 from runtime.outputs import writing
 from runtime.storage.sqlite import open_reader, sqlite_errors
 
 app = typer.Typer(no_args_is_help=True, help="Export what this device collected.")
-Config = Annotated[Path, typer.Option("--config", "-c", help="agent.toml")]
 _COLUMNS: Final = "y, present, quality, x, targets, NULL"
 
 
@@ -36,13 +36,13 @@ def root() -> None:
 @app.command()
 def export(
     out: Annotated[Path, typer.Option(help="the npz to write")],
-    config: Config = Path("/etc/lichen/agent.toml"),
+    config: Config = DEFAULT_CONFIG,
     newest: Annotated[int | None, typer.Option(min=1, help="write at most this many, the newest")] = None,
     *,
     unlabelled: Annotated[
         bool, typer.Option("--unlabelled", help="include windows without any label")
     ] = False,
-    output: Annotated[Literal["table", "json"], typer.Option("--format", help="table, or json")] = "table",
+    output: FormatOption = Format.TABLE,
 ) -> None:
     """Write the windows that this device stores as a window set.
 
@@ -55,11 +55,8 @@ def export(
     with writing(out):
         window_set.save(out, replace(found, group_B=np.full(len(found), settings.device)))
     told: dict[str, Any] = {"out": str(out), "task": task.name, **window_set.described(found, task)}
-    if output == "json":
-        typer.echo(json.dumps(told))
-        return
     counts = ", ".join(f"{label} {count}" for label, count in told["by_class"].items())
-    typer.echo(f"{out}: {len(found)} windows of task {task.name}: {counts}")
+    print_result(output, told, f"{out}: {len(found)} windows of task {task.name}: {counts}")
 
 
 def _task(settings: AgentSettings, config: Path) -> Task:

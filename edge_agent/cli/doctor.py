@@ -1,26 +1,22 @@
 """``lichen agent doctor``."""
 
-import json
-from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
+from edge_agent.cli.options import DEFAULT_CONFIG, Config
 from edge_agent.doctor.checkup import Checkup
 from edge_agent.doctor.findings import Finding, status_of
 from runtime import logs
+from runtime.cli import Format, FormatOption, print_result
 from runtime.settings.load import LogSettings
 
 _MARKS = {"ok": ("ok  ", "green"), "warn": ("WARN", "yellow"), "fail": ("FAIL", "red")}
 
 
 def doctor(
-    config: Annotated[Path, typer.Option("--config", "-c", help="agent.toml")] = Path(
-        "/etc/lichen/agent.toml"
-    ),
-    output: Annotated[
-        Literal["table", "json"], typer.Option("--format", help="table for people, or json")
-    ] = "table",
+    config: Config = DEFAULT_CONFIG,
+    output: FormatOption = Format.TABLE,
     *,
     user: Annotated[
         str | None,
@@ -40,15 +36,14 @@ def doctor(
     found: list[Finding] = []
     for finding in Checkup(config, user, offline, timeout).findings():
         found.append(finding)
-        if output == "table":
+        if output is Format.TABLE:
             _tell(finding)
     status = status_of(found)
     counts = {level: sum(finding.level == level for finding in found) for level in _MARKS}
-    if output == "json":
-        told = {"config": str(config), **counts, "findings": [finding.as_json() for finding in found]}
-        typer.echo(json.dumps(told, indent=1))
-    else:
-        typer.echo(f"{counts['ok']} well, {counts['warn']} to look at, {counts['fail']} failed")
+    told = {"config": str(config), **counts, "findings": [finding.as_json() for finding in found]}
+    print_result(
+        output, told, f"{counts['ok']} well, {counts['warn']} to look at, {counts['fail']} failed", indent=1
+    )
     raise typer.Exit(status)
 
 

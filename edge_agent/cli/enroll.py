@@ -3,10 +3,11 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
+from edge_agent.cli.options import DEFAULT_CONFIG, Config
 from edge_agent.identity import fleet_secret as secrets
 from edge_agent.identity.config_dropin import Unenrolled, require_writable, write
 from edge_agent.identity.files import Identity, folder_of
@@ -14,16 +15,12 @@ from protocol.base import name_trouble
 from protocol.enrolment import Invite
 from protocol.errors import Misconfigured, Refused, Transient
 from runtime import exit_codes
+from runtime.cli import Format, FormatOption, fail
 from runtime.mqtt.tls import utc
 from runtime.process.run_as_owner import run_as_owner
 from runtime.settings.load import load
 
 _MAX_INVITE: int = 8192
-_CODES = {
-    Misconfigured: exit_codes.CONFIG,
-    Refused: exit_codes.NOPERM,
-    Transient: exit_codes.TEMPFAIL,
-}
 
 
 def enroll(
@@ -31,9 +28,7 @@ def enroll(
         str | None, typer.Argument(metavar="INVITE", help="the invite that lichen device invite printed")
     ] = None,
     *,
-    config: Annotated[Path, typer.Option("--config", "-c", help="agent.toml")] = Path(
-        "/etc/lichen/agent.toml"
-    ),
+    config: Config = DEFAULT_CONFIG,
     device: Annotated[str | None, typer.Option(help="name of this device, if the invite has none")] = None,
     invite_file: Annotated[
         Path | None,
@@ -45,7 +40,7 @@ def enroll(
     ] = None,
     wait: Annotated[float, typer.Option(help="seconds to retry and to wait for approval", min=1)] = 3600.0,
     replace: Annotated[bool, typer.Option("--replace", help="give up an existing identity")] = False,
-    output: Annotated[Literal["table", "json"], typer.Option("--format")] = "table",
+    output: FormatOption = Format.TABLE,
 ) -> None:
     """Get the certificate of this device. The key is made here and never leaves the device.
 
@@ -54,13 +49,10 @@ def enroll(
     try:
         shared = None if fleet_secret is None else secrets.read(fleet_secret)
         done, path = _enroll(_invite(word, invite_file), config, device, wait, shared, replace=replace)
-    except (Misconfigured, Refused, Transient) as error:
-        words = error.words if isinstance(error, Refused) else str(error)
-        if output == "json":
-            reason = {"reason": error.reason} if isinstance(error, Refused) else {}
-            typer.echo(json.dumps({"error": words, **reason}))
-        typer.echo(f"lichen agent enroll: {words}", err=True)
-        raise typer.Exit(_CODES[next(kind for kind in _CODES if isinstance(error, kind))]) from None
+    except Refused as error:
+        fail("lichen agent enroll", error, output, exit_codes.NOPERM, reason=error.reason)
+    except (Misconfigured, Transient) as error:
+        fail("lichen agent enroll", error, output)
     _show(done, path, output, None if shared is None else secrets.print_of(shared))
 
 
@@ -144,9 +136,9 @@ def _say(words: str) -> None:
     typer.echo(f"lichen agent enroll: {words}", err=True)
 
 
-def _show(done: Any, path: Path, output: str, shared: str | None) -> None:
+def _show(done: Any, path: Path, output: Format, shared: str | None) -> None:
     identity: Identity = done.identity
-    if output == "json":
+    if output is Format.JSON:
         found = {"status": "already" if done.before else "enrolled", "drop_in": str(path)}
         if shared is not None:
             found["fleet_secret"] = shared

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -11,6 +11,7 @@ from edge_agent.cli.ask import ask
 from edge_agent.cli.data_export import app as data
 from edge_agent.cli.doctor import doctor
 from edge_agent.cli.enroll import enroll
+from edge_agent.cli.options import DEFAULT_CONFIG, Config
 from edge_agent.cli.secret import secret
 from edge_agent.cli.sensors import app as sensors
 from edge_agent.config.agent import read, read_task
@@ -24,11 +25,13 @@ from edge_agent.tasks.task_store import check_task, unused
 from edge_agent.trust.updater import UNSIGNED, begin
 from protocol.errors import Misconfigured
 from runtime import exit_codes
+from runtime.cli import Format, FormatOption, fail
 from runtime.clock import SystemClock
 from runtime.mqtt.link import read_password
 from runtime.mqtt.tls import tls_context
 from runtime.waits import lines, span
 
+_COMMAND: Final = "lichen agent"
 app = typer.Typer(no_args_is_help=True, help="The daemon of a device: collects, learns, sends, predicts.")
 app.command()(enroll)
 app.command()(secret)
@@ -36,23 +39,21 @@ app.command()(ask)
 app.add_typer(sensors, name="sensors")
 app.add_typer(data, name="data")
 app.command()(doctor)
-Config = Annotated[Path, typer.Option("--config", "-c", help="agent.toml")]
-Format = Annotated[Literal["table", "json"], typer.Option("--format", help="table for people, or json")]
 
 
 @app.command()
-def run(config: Config = Path("/etc/lichen/agent.toml")) -> None:
+def run(config: Config = DEFAULT_CONFIG) -> None:
     """Run the agent until SIGTERM. Exit status 78: the configuration is wrong."""
     raise typer.Exit(daemon.run(config))
 
 
 @app.command()
-def check(config: Config = Path("/etc/lichen/agent.toml"), output: Format = "table") -> None:
+def check(config: Config = DEFAULT_CONFIG, output: FormatOption = Format.TABLE) -> None:
     """Check the configuration, the task and the files of sources. Changes nothing."""
     try:
         found = _checked(config)
     except Misconfigured as error:
-        _fail(str(error), output)
+        fail(_COMMAND, error, output)
     _show(found, output)
 
 
@@ -84,8 +85,8 @@ def _checked(config: Path) -> dict[str, Any]:
 
 @app.command()
 def status(
-    config: Config = Path("/etc/lichen/agent.toml"),
-    output: Format = "table",
+    config: Config = DEFAULT_CONFIG,
+    output: FormatOption = Format.TABLE,
     *,
     why: Annotated[
         bool, typer.Option("--why", help="show only what it waits for, since when and until when")
@@ -95,19 +96,19 @@ def status(
     try:
         settings = read(config)
     except Misconfigured as error:
-        _fail(str(error), output)
+        fail(_COMMAND, error, output)
     try:
         alive, found = last_words.read(settings)
     except FileNotFoundError as error:
         words = f"{error.filename} is not there; has this agent ever run? lichen agent run starts it"
-        _fail(words, output, exit_codes.UNAVAILABLE)
+        fail(_COMMAND, words, output)
     except (OSError, ValueError) as error:
         file = settings.cache_dir / last_words.STATUS_FILE
         words = getattr(error, "strerror", None) or str(error)
-        _fail(f"{file} cannot be read: {words}; is the agent running?", output, exit_codes.UNAVAILABLE)
+        fail(_COMMAND, f"{file} cannot be read: {words}; is the agent running?", output)
     now = SystemClock().wall()
     waits = last_words.waits(found, now, alive=alive)
-    if why and output == "table":
+    if why and output is Format.TABLE:
         written, age = found.get("wall"), ""
         if alive and isinstance(written, int | float):
             age = f", as it was {span(now - written)} ago"
@@ -115,20 +116,16 @@ def status(
     else:
         told = [wait.as_json(now) for wait in waits]
         short = {key: found.get(key) for key in ("agent", "running", "device", "wall")}
-        _show((short if why else found) | {"waits": told if output == "json" else lines(waits, now)}, output)
+        _show(
+            (short if why else found) | {"waits": told if output is Format.JSON else lines(waits, now)},
+            output,
+        )
     if not alive:
         raise typer.Exit(exit_codes.UNAVAILABLE)
 
 
-def _fail(words: str, output: str, code: int = exit_codes.CONFIG) -> Any:
-    if output == "json":
-        typer.echo(json.dumps({"error": words}))
-    typer.echo(f"lichen agent: {words}", err=True)
-    raise typer.Exit(code)
-
-
-def _show(found: dict[str, Any], output: str) -> None:
-    if output == "json":
+def _show(found: dict[str, Any], output: Format) -> None:
+    if output is Format.JSON:
         typer.echo(json.dumps(found, indent=1))
         return
     from rich.console import Console  # noqa: PLC0415 - `lichen agent run` prints no table and needs no rich

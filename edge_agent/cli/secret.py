@@ -1,23 +1,20 @@
 """``lichen agent secret``."""
 
-import json
 import os
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from edge_agent.identity import fleet_secret as secrets
 from protocol.errors import Misconfigured, Transient
-from runtime import exit_codes
+from runtime.cli import Format, FormatOption, fail, print_result
 
 
 def secret(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="file of the secret; an existing one is kept")],
     *,
-    output: Annotated[
-        Literal["table", "json"], typer.Option("--format", help="table for people, or json")
-    ] = "table",
+    output: FormatOption = Format.TABLE,
 ) -> None:
     """Make the secret that all devices of a fleet share and the coordinator must not have. Once a fleet.
 
@@ -28,15 +25,10 @@ def secret(
         made = not os.path.lexists(file)  # and no error where the folder is closed to us: that comes next
         shown = secrets.print_of(secrets.make(file))
     except (Misconfigured, Transient) as error:
-        if output == "json":
-            typer.echo(json.dumps({"error": str(error)}))
-        typer.echo(f"lichen agent secret: {error}", err=True)
-        full = isinstance(error, Transient)
-        raise typer.Exit(exit_codes.TEMPFAIL if full else exit_codes.CONFIG) from None
-    if output == "json":
-        typer.echo(json.dumps({"file": str(file), "made": made, "print": shown}))
-        return
-    typer.echo(f"{file} {'holds a new secret' if made else 'was there already'}; its print is {shown}.")
-    typer.echo(
-        "Give it to each device by hand (lichen agent enroll --fleet-secret), never to the coordinator."
+        fail("lichen agent secret", error, output)
+    print_result(
+        output,
+        {"file": str(file), "made": made, "print": shown},
+        f"{file} {'holds a new secret' if made else 'was there already'}; its print is {shown}.\n"
+        "Give it to each device by hand (lichen agent enroll --fleet-secret), never to the coordinator.",
     )

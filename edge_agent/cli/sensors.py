@@ -1,12 +1,12 @@
 """``lichen agent sensors list`` and ``test``."""
 
 import asyncio
-import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
+from edge_agent.cli.options import DEFAULT_CONFIG, Config
 from edge_agent.config.agent import AgentSettings, read, read_task
 from edge_agent.sensors.discovery import found
 from edge_agent.sensors.source_check import check_sources
@@ -16,24 +16,21 @@ from edge_agent.tasks.task_store import TASK_FILE, read_kept
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Task
 from runtime import exit_codes
+from runtime.cli import Format, FormatOption, fail, print_result
 from runtime.clock import Clock, SystemClock
 
 app = typer.Typer(no_args_is_help=True, help="List and test the sensors of this machine.")
-Format = Annotated[Literal["table", "json"], typer.Option("--format", help="table for people, or json")]
 Root = Annotated[Path, typer.Option(help="where the kernel shows devices; may differ inside a container")]
 
 
 @app.command("list")
-def list_(output: Format = "table", sysfs: Root = Path("/sys"), dev: Root = Path("/dev")) -> None:
+def list_(output: FormatOption = Format.TABLE, sysfs: Root = Path("/sys"), dev: Root = Path("/dev")) -> None:
     """List IIO devices, serial ports and kinds of other packages, each with TOML to paste.
 
     Opens nothing, writes nothing.
     """
     every = found(sysfs, dev)
-    if output == "json":
-        typer.echo(json.dumps(every, indent=1))
-        return
-    typer.echo("\n".join(_listed(every)))
+    print_result(output, every, "\n".join(_listed(every)), indent=1)
 
 
 def _listed(every: dict[str, Any]) -> list[str]:
@@ -58,11 +55,9 @@ def _pasted(one: dict[str, Any]) -> list[str]:
 
 @app.command("test")
 def try_(
-    config: Annotated[Path, typer.Option("--config", "-c", help="agent.toml")] = Path(
-        "/etc/lichen/agent.toml"
-    ),
+    config: Config = DEFAULT_CONFIG,
     seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="seconds to listen")] = 5.0,
-    output: Format = "table",
+    output: FormatOption = Format.TABLE,
 ) -> None:
     """Listen to each configured source; show what it delivers and what does not fit the task.
 
@@ -74,19 +69,15 @@ def try_(
         settings = read(config)
         task = _task(settings, config)
     except Misconfigured as error:
-        if output == "json":
-            typer.echo(json.dumps({"error": str(error)}))
-        typer.echo(f"lichen agent sensors: {error}", err=True)
-        raise typer.Exit(exit_codes.CONFIG) from None
+        fail("lichen agent sensors", error, output)
     sources, broken = _opened(settings, config, task, clock)
     reports = asyncio.run(check_sources(sources, task, seconds, clock))
     status = _status(reports, broken)
-    if output == "json":
-        told = {"task": None if task is None else task.name, "sources": reports, "broken": broken}
-        typer.echo(json.dumps(told | {"exit_status": status}, indent=1))
-    else:
-        typer.echo("\n".join([line for one in reports for line in _told(one)] + broken))
-        typer.echo(_verdict(status, task))
+    told = {"task": None if task is None else task.name, "sources": reports, "broken": broken}
+    lines = [line for one in reports for line in _told(one)] + broken
+    print_result(
+        output, told | {"exit_status": status}, "\n".join([*lines, _verdict(status, task)]), indent=1
+    )
     raise typer.Exit(status)
 
 

@@ -2,17 +2,17 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from lichen.commands import data_check, data_check_table
 from protocol.tasks.task import Task
 from runtime import exit_codes
+from runtime.cli import Format, FormatOption
 from runtime.settings.load import load_toml
 
 app = typer.Typer(no_args_is_help=True, help="Get data sets; check and cut recordings.", add_completion=False)
-Shape = Annotated[Literal["table", "json"], typer.Option("--format", help="table or json")]
 
 
 @app.callback()
@@ -24,7 +24,7 @@ def data() -> None:
 def check(
     paths: Annotated[list[Path], typer.Argument(help="recordings or window sets, or folders of them")],
     task: Annotated[Path, typer.Option(help="task.toml to compare them with")],
-    output_format: Shape = "table",
+    output_format: FormatOption = Format.TABLE,
 ) -> None:
     """Compare recordings with a task: names, classes, times, units, gaps.
 
@@ -33,7 +33,7 @@ def check(
     chosen = data_check.require_windows(load_toml(Task, task, named_by="--task"), "lichen data check")
     every = [data_check.checked(chosen, file) for file in data_check.files_of(paths)]
     told = data_check_table.report(chosen, every, data_check.across(chosen, every))
-    if output_format == "json":
+    if output_format is Format.JSON:
         typer.echo(json.dumps(told, allow_nan=False))
     else:
         typer.echo("\n".join(data_check_table.lines(told)))

@@ -1,9 +1,8 @@
 """``lichen export``: a version of a coordinator, or a manifest at hand, as an ONNX bundle."""
 
 import json
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -17,13 +16,6 @@ from runtime.outputs import NotWritten
 from runtime.settings.load import load_toml
 
 app = typer.Typer(name="export", add_completion=False, pretty_exceptions_show_locals=False)
-
-
-class Format(StrEnum):
-    """How a command speaks."""
-
-    TEXT = "text"
-    JSON = "json"
 
 
 @app.command()
@@ -63,7 +55,9 @@ def export(  # noqa: PLR0917 - options, given by name
             help="Real windows for an int8 variant: a window set (npz) or a recording (npz, csv, parquet)."
         ),
     ] = None,
-    format_: Annotated[Format, typer.Option("--format", help="Format of the report.")] = Format.TEXT,
+    format_: Annotated[
+        Literal["text", "json"], typer.Option("--format", help="Format of the report.")
+    ] = "text",
 ) -> None:
     """Export a global version to an ONNX bundle, checked against torch before it is written.
 
@@ -87,7 +81,7 @@ def export(  # noqa: PLR0917 - options, given by name
     else:
         chosen = _at_hand(blobs, manifest, task)
     bundle, parity = make(chosen, out, inputs or (), targets or (), calibrate)
-    if format_ is Format.JSON:
+    if format_ == "json":
         told = {
             "out": str(out),
             "version": chosen.version.version,

@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 from uuid import uuid4
@@ -21,6 +20,7 @@ from protocol.base import Name
 from protocol.errors import Misconfigured, Transient
 from protocol.topics import Kind, broadcast_topic
 from runtime import exit_codes
+from runtime.cli import Format, FormatOption
 from runtime.fleet_view import FleetView
 from runtime.logs import configure
 from runtime.mqtt.link import Link
@@ -28,13 +28,6 @@ from runtime.settings.load import LogSettings, MqttSettings, load
 
 app = typer.Typer(add_completion=False)
 _CONNECT_S = 10.0
-
-
-class Format(StrEnum):
-    """How the result is printed."""
-
-    TABLE = "table"
-    JSON = "json"
 
 
 class Where(BaseModel):
@@ -131,7 +124,7 @@ def status(
     ] = None,
     listen_s: Annotated[float, typer.Option(help="seconds to listen", min=0.1, max=60)] = 1.5,
     why: Annotated[bool, typer.Option("--why", help="show what the round waits for")] = False,
-    output_format: Annotated[Format, typer.Option("--format", help="table or json")] = Format.TABLE,
+    output_format: FormatOption = Format.TABLE,
 ) -> None:
     """Show devices, round and deployed model of a fleet, from the broker's retained messages.
 

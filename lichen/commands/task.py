@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import numpy as np
 import typer
@@ -12,6 +12,7 @@ from protocol.base import name_trouble
 from protocol.errors import Misconfigured
 from protocol.tasks.task import LABEL, Task
 from runtime import exit_codes
+from runtime.cli import Format, FormatOption
 from runtime.outputs import NotWritten, writing
 from runtime.settings.load import load_toml
 from runtime.storage.files import replace_file
@@ -23,15 +24,12 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True, help="Write and check tasks: what a fleet learns.", add_completion=False
 )
-Shape = Annotated[
-    Literal["table", "json"], typer.Option("--format", help="A table for people, or one JSON object.")
-]
 
 
 @app.command()
 def check(
     file: Annotated[Path, typer.Argument(help="the task file")] = Path("task.toml"),
-    output_format: Shape = "table",
+    output_format: FormatOption = Format.TABLE,
 ) -> None:
     """Check a task as a coordinator would: options of the method, policy, labelled windows.
 
@@ -74,8 +72,8 @@ def init(
     )
 
 
-def _leave(told: dict[str, Any], lines: list[str], output_format: str) -> NoReturn:
-    if output_format == "json":
+def _leave(told: dict[str, Any], lines: list[str], output_format: Format) -> NoReturn:
+    if output_format is Format.JSON:
         typer.echo(json.dumps(told, allow_nan=False))
     else:
         for line in lines:

@@ -1,7 +1,6 @@
 """``lichen bench NAME``: measure, and print a table or one JSON object."""
 
 from dataclasses import replace
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -13,21 +12,11 @@ from lichen_lab.benchmarks import registry, stored_results
 from lichen_lab.benchmarks.result import Bench, ResultRow, Say, as_json, as_table
 from protocol.errors import Misconfigured, Transient
 from runtime import exit_codes
+from runtime.cli import Format, FormatOption
 from runtime.outputs import writing
-
-
-class Format(StrEnum):
-    """How the figures are printed."""
-
-    TABLE = "table"
-    JSON = "json"
-
 
 Quick = Annotated[bool, typer.Option("--quick", help="A small run of under a minute.")]
 Light = Annotated[bool, typer.Option("--quick", help="Without torch and onnx, as the tests run it.")]
-Shape = Annotated[
-    Format, typer.Option("--format", help="A table for people, or one JSON object for programs.")
-]
 Out = Annotated[Path | None, typer.Option("--out", help="Also write NAME.json into this folder.")]
 Seeds = Annotated[
     int | None,
@@ -81,12 +70,9 @@ def _run(wanted: tuple[str | Bench, ...], *, quick: bool, shape: Format, out: Pa
             _show(bench, rows, shape, out)
             if not bench.sound(rows):
                 failed = failed or exit_codes.SOFTWARE
-        except Misconfigured as error:
+        except (Misconfigured, Transient) as error:
             _ERRORS.print(f"{name}: {error}", markup=False)
-            failed = failed or 78
-        except Transient as error:
-            _ERRORS.print(f"{name}: {error}", markup=False)
-            failed = failed or 75
+            failed = failed or exit_codes.of(error)
     if failed:
         raise typer.Exit(failed)
 
@@ -135,7 +121,7 @@ _STUDIES = {
 
 
 def _add(name: str) -> None:
-    def command(*, quick: Quick = False, shape: Shape = Format.TABLE, out: Out = None) -> None:
+    def command(*, quick: Quick = False, shape: FormatOption = Format.TABLE, out: Out = None) -> None:
         _run((name,), quick=quick, shape=shape, out=out)
 
     # A benchmark that says nothing here is one that a test finds; `lichen` starts all the same.
@@ -167,7 +153,7 @@ def kills(
         bool, typer.Option("--power-cuts", help="Disks of killed daemons lose unsynced data (needs root).")
     ] = False,
     keep: Annotated[Path | None, typer.Option(help="Keep the folders of runs with violations here.")] = None,
-    shape: Shape = Format.TABLE,
+    shape: FormatOption = Format.TABLE,
     out: Out = None,
 ) -> None:
     """SIGKILL for broker, coordinator and agents at random times; a violation ends with status 70."""
@@ -188,7 +174,7 @@ def matrix(
         list[str] | None, typer.Option(help="Only this fault; repeatable. Default: all.")
     ] = None,
     keep: Annotated[Path | None, typer.Option(help="Keep the folders of failed rows here.")] = None,
-    shape: Shape = Format.TABLE,
+    shape: FormatOption = Format.TABLE,
     out: Out = None,
 ) -> None:
     """Faults x steps of a round, on real processes over Mosquitto; a violation ends with status 70."""
@@ -213,7 +199,7 @@ def _add_study(name: str, words: str, parts: str) -> None:
         resume: Resume = None,
         any_code: AnyCode = False,
         report: Report = None,
-        shape: Shape = Format.TABLE,
+        shape: FormatOption = Format.TABLE,
         out: Out = None,
     ) -> None:
         from lichen_lab.benchmarks.study.study import Wish  # noqa: PLC0415 - only on this path
@@ -251,13 +237,13 @@ def rekey(
 
 
 @app.command("all")
-def everything(*, quick: Quick = False, shape: Shape = Format.TABLE, out: Out = None) -> None:
+def everything(*, quick: Quick = False, shape: FormatOption = Format.TABLE, out: Out = None) -> None:
     """Run all benchmarks one after the other (JSON: one object a line)."""
     _run(registry.names(), quick=quick, shape=shape, out=out)
 
 
 @app.command("list")
-def listing(*, shape: Shape = Format.TABLE) -> None:
+def listing(*, shape: FormatOption = Format.TABLE) -> None:
     """List the benchmarks."""
     benches = [registry.bench(name) for name in registry.names()]
     if shape is Format.JSON:

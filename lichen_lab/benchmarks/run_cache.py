@@ -68,7 +68,7 @@ def digest(modules: tuple[str, ...], libraries: tuple[str, ...] = ()) -> str:
 
 
 @dataclass(frozen=True)
-class Format(Generic[S, O]):
+class RunFormat(Generic[S, O]):
     """What the finished runs of one study are.
 
     Attributes:
@@ -122,7 +122,7 @@ class RunCache(Generic[S, O]):
         NotWritten: the file that was named cannot be read, or is a folder.
     """
 
-    def __init__(self, path: Path | None, form: Format[S, O], *, any_code: bool = False) -> None:
+    def __init__(self, path: Path | None, form: RunFormat[S, O], *, any_code: bool = False) -> None:
         self.path = path or form.default()
         self.named = path is not None
         self._form = form

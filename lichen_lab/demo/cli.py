@@ -3,7 +3,6 @@
 import asyncio
 import json
 from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +16,7 @@ from lichen_lab.demo.core.results import Results
 from lichen_lab.demo.core.screen import Screen
 from lichen_lab.simulation.data import spar_fleet
 from runtime import exit_codes
+from runtime.cli import Format, FormatOption
 from runtime.logs import configure
 from runtime.settings.load import LogSettings
 
@@ -24,13 +24,6 @@ app = typer.Typer(add_completion=False)
 _LOG_WIDTH = 140
 _STOPPED = 130
 """What shells expect of a program that was ended by Ctrl-C."""
-
-
-class Format(StrEnum):
-    """How the result is printed."""
-
-    TABLE = "table"
-    JSON = "json"
 
 
 @app.command()
@@ -58,9 +51,7 @@ def demo(
         ),
     ] = None,
     timeout_s: Annotated[float, typer.Option(help="Seconds until the demo gives up.", min=10)] = 1200.0,
-    output_format: Annotated[
-        Format, typer.Option("--format", help="A table for people, or one JSON object.")
-    ] = Format.TABLE,
+    output_format: FormatOption = Format.TABLE,
 ) -> None:
     """Run a whole fleet on this machine, on real data, from sensors to ONNX on a device.
 

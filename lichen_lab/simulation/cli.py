@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from protocol.errors import Misconfigured
+from runtime.cli import Format, FormatOption
 
 app = typer.Typer(add_completion=False)
 _ONLINE: Final = "The devices of --dataset"
@@ -17,13 +18,6 @@ _PAIRS: Final = {
     "snr_db": "noisy_rounds",
 }
 """An option that alone leaves every round as it is, and the one it needs beside it."""
-
-
-class Format(StrEnum):
-    """How the history is printed."""
-
-    TABLE = "table"
-    JSON = "json"
 
 
 class CliParts(StrEnum):
@@ -99,7 +93,6 @@ Own = Annotated[
     typer.Option("--personal", help="Also evaluate the personal model of each device, on its classes."),
 ]
 Threads = Annotated[int, typer.Option("--threads", min=1, help="Threads of torch, with one worker.")]
-Shape = Annotated[Format, typer.Option("--format", help="A table for people, or one JSON object.")]
 Faults = Annotated[
     bool,
     typer.Option(
@@ -167,7 +160,7 @@ def simulate(
     personal: Own = False,
     threads: Threads = 1,
     workers: Workers = 1,
-    shape: Shape = Format.TABLE,
+    shape: FormatOption = Format.TABLE,
     devices: Devices = None,
     alpha: Alpha = None,
     pool: Pool = None,

@@ -14,6 +14,7 @@ from lichen.commands.data_check import require_windows
 from lichen_lab.simulation.data.sets import spar
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Task
+from runtime.cli import Format, FormatOption
 from runtime.outputs import writing
 from runtime.settings.load import load_toml
 
@@ -21,17 +22,15 @@ if TYPE_CHECKING:
     from lichen_lab.simulation.data.fetch import Say
 
 app = typer.Typer(no_args_is_help=True, help="Get data sets; check and cut recordings.", add_completion=False)
-Format = Literal["table", "json"]
-Shape = Annotated[Format, typer.Option("--format", help="table or json")]
 
 
 @app.command("ls")
-def show_all(output_format: Shape = "table") -> None:
+def show_all(output_format: FormatOption = Format.TABLE) -> None:
     """List the data sets: which are here, where, how big; how to get the others."""
     from lichen_lab.simulation.data import catalogue  # noqa: PLC0415 - the other commands need none of it
 
     found = [catalogue.find(known) for known in catalogue.KNOWN]
-    if output_format == "json":
+    if output_format is Format.JSON:
         typer.echo(json.dumps([one.as_json() for one in found], indent=2))
         return
     for one in found:
@@ -50,7 +49,7 @@ def fetch(
     ] = None,
     *,
     force: Annotated[bool, typer.Option("--force", help="fetch it again if it exists")] = False,
-    output_format: Shape = "table",
+    output_format: FormatOption = Format.TABLE,
 ) -> None:
     """Download a data set, compare it with the published one, and store it packed in the cache.
 
@@ -64,7 +63,7 @@ def fetch(
 
     with _progress() as say:
         done = fetch_uci_har(given, force=force, say=say)
-    if output_format == "json":
+    if output_format is Format.JSON:
         about = {"folder": str(done.folder), "windows": done.windows, "fresh": done.fresh}
         typer.echo(json.dumps(about, indent=2))
         return
@@ -80,7 +79,7 @@ def _fetch_small_graphs(given: Path | None, *, force: bool, output_format: Forma
 
     fresh = force or not small_graphs.here()
     folders = small_graphs.fetch(given) if fresh else ()
-    if output_format == "json":
+    if output_format is Format.JSON:
         typer.echo(json.dumps({"folders": [*map(str, folders)], "fresh": fresh}, indent=2))
         return
     for folder in folders:
@@ -113,7 +112,7 @@ def _progress() -> Iterator["Say"]:
 
 @app.command("spar")
 def show_spar(
-    output_format: Annotated[Format, typer.Option("--format", help="table or json")] = "table",
+    output_format: FormatOption = Format.TABLE,
 ) -> None:
     """Show where SPAR is, whether it is the published file, and the exercises of each person."""
     path = spar.locate()
@@ -127,7 +126,7 @@ def show_spar(
         }
         for person in spar.PEOPLE
     ]
-    if output_format == "json":
+    if output_format is Format.JSON:
         typer.echo(json.dumps({"file": str(path), "sha256": spar.SHA256, "people": rows}, indent=2))
         return
     typer.echo(f"{path}\nSHA-256 {spar.SHA256} (as published)\n\nperson  series  seconds")

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from edge_agent.sources.payloads import BadPayload, JsonPath, at, linear, loads, number, parse_path, shown
 from runtime.settings.load import Section
 
-Format = Literal["csv", "json", "nmea"]
+LineFormat = Literal["csv", "json", "nmea"]
 Column = Annotated[int, Field(ge=0, le=255)]
 
 
@@ -54,7 +54,7 @@ class LineReader:
     def __init__(
         self,
         modalities: Mapping[str, SerialModality],
-        kind: Format,
+        kind: LineFormat,
         separator: str,
         words: Mapping[str, float],
     ) -> None:

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from edge_agent.sources.base import REGISTRY, SourceKind, require_known, unit_doubts
 from edge_agent.sources.payloads import BadPayload, shown
 from edge_agent.sources.reader_thread import ThreadOutlet, read_in_thread
-from edge_agent.sources.serial.line_formats import Format, LineReader, SerialModality
+from edge_agent.sources.serial.line_formats import LineFormat, LineReader, SerialModality
 from edge_agent.sources.serial.line_splitter import Lines
 from edge_agent.sources.serial.port import Flow, Parity, SerialLine, open_port, require_baud
 from models.data.streams.batches import Batch
@@ -40,7 +40,7 @@ class SerialSettings(Section):
     parity: Parity = "none"
     stop_bits: Literal[1, 2] = 1
     flow: Flow = "none"
-    format: Format = "csv"
+    format: LineFormat = "csv"
     separator: Annotated[str, Field(max_length=8)] = ","
     """Of csv; empty: any white space."""
     words: dict[str, float] = Field(default_factory=dict)

@@ -9,7 +9,7 @@ from typing import Any
 
 from lichen_lab.benchmarks.parallel_runs import run_each
 from lichen_lab.benchmarks.result import Bench, ResultRow, Say
-from lichen_lab.benchmarks.run_cache import Format
+from lichen_lab.benchmarks.run_cache import RunFormat
 from lichen_lab.benchmarks.study.part import PartResults
 from lichen_lab.benchmarks.study.parts import Parts
 from lichen_lab.benchmarks.study.run_spec import O, S
@@ -51,7 +51,7 @@ def distinct(ones: Iterable[S]) -> dict[str, S]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Study(Format[S, O]):
+class Study(RunFormat[S, O]):
     """A benchmark that is made of parts: a package with ``parts`` and ``report.page``.
 
     Attributes:

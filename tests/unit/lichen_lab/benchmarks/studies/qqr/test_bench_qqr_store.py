@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from lichen_lab.benchmarks import run_cache
-from lichen_lab.benchmarks.run_cache import Format, digest
+from lichen_lab.benchmarks.run_cache import RunFormat, digest
 from lichen_lab.benchmarks.studies.qqr import STUDY
 from lichen_lab.benchmarks.studies.qqr.settings import Flow, One, Setting, evaluated
 from runtime.outputs import NotWritten
@@ -97,7 +97,7 @@ def test_bench_qqr_a_cache_in_a_wrong_place_is_no_error_and_a_named_file_is(
 ) -> None:
     (tmp_path / "file").write_text("")
     file = tmp_path / "file" / "runs.jsonl"
-    monkeypatch.setattr(Format, "default", lambda _form: file)
+    monkeypatch.setattr(RunFormat, "default", lambda _form: file)
     store = STUDY.store()
     store.put(One(), made_up(One()))
     assert store.get(One()) is not None

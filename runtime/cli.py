@@ -1,0 +1,46 @@
+"""What the commands share: the format of results, and how they end with an error."""
+
+import json
+from enum import StrEnum
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from protocol.errors import LichenError, Refused
+from runtime import exit_codes
+
+
+class Format(StrEnum):
+    """How results are printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+FormatOption = Annotated[Format, typer.Option("--format", help="A table for people, or one JSON object.")]
+
+
+def print_result(fmt: Format, result: Any, text: str, indent: int | None = None) -> None:
+    """Print a result: as JSON for programs, or ``text`` for people."""
+    typer.echo(json.dumps(result, indent=indent) if fmt is Format.JSON else text)
+
+
+def fail(
+    command: str, error: LichenError | str, fmt: Format, code: int | None = None, **more: Any
+) -> NoReturn:
+    """Print an error on standard error, for programs also as JSON on standard output, and exit.
+
+    Args:
+        command: begins the line, as ``lichen round``.
+        error: an error or a sentence.
+        fmt: how results are printed.
+        code: the exit code; None: that of the error, of a sentence 69.
+        more: further keys of the JSON object.
+    """
+    words = error.words if isinstance(error, Refused) else str(error)
+    if fmt is Format.JSON:
+        typer.echo(json.dumps({"error": words, **more}))
+    typer.echo(f"{command}: {words}", err=True)
+    if code is None:
+        code = exit_codes.UNAVAILABLE if isinstance(error, str) else exit_codes.of(error)
+    raise typer.Exit(code)
