@@ -5,30 +5,36 @@ windows have the bounds that their services state. A message is acknowledged aft
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from edge_agent.config.agent import AgentSettings
 from edge_agent.deployment.service import DeploymentService
 from edge_agent.identity.renewal_service import Renewal
+from edge_agent.inference.question_service import QuestionService
 from edge_agent.inference.service import Inference
+from edge_agent.knowledge_graph.watcher import GraphWatcher
 from edge_agent.messaging.dispatcher import Dispatcher
 from edge_agent.messaging.outbox import Outbox
 from edge_agent.messaging.round_metrics import RoundMetrics
-from edge_agent.messaging.state_reporter import StateReporter
+from edge_agent.messaging.state_reporter import StateReporter, will
 from edge_agent.ports import AgentLink
 from edge_agent.publish.service import Publishing
 from edge_agent.sources.base import Source
 from edge_agent.status.model_status import ModelStatus
 from edge_agent.status.report import StatusReport
+from edge_agent.status.status_file import STATUS_FILE, keep
 from edge_agent.storage.agent_storage import AgentStorage
 from edge_agent.tasks.current_task import CurrentTask
 from edge_agent.training.learner import Learner
 from edge_agent.windows.collector import Collector
 from edge_agent.work_receiver import WorkReceiver
 from protocol.tasks.task import Task
+from runtime.clock import Clock
 from runtime.process.daemon import Progress
+from runtime.storage import sqlite
 from runtime.storage.blob_fetcher import Fetcher
 
 Service = Callable[[], Awaitable[None]]
@@ -40,11 +46,13 @@ class Agent:
 
     settings: AgentSettings
     sources: list[Source]
+    clock: Clock
     storage: AgentStorage
     link: AgentLink
     fetcher: Fetcher
     tasks: CurrentTask
     collector: Collector
+    graph: GraphWatcher
     inference: Inference
     deployment: DeploymentService
     models: ModelStatus
@@ -55,17 +63,58 @@ class Agent:
     dispatcher: Dispatcher
     reporter: StateReporter
     publishing: Publishing | None
+    questions: QuestionService | None
     renewal: Renewal
     report: StatusReport
     progress: Progress
-    services: Mapping[str, Service]
-    """Name -> run, for the one TaskGroup."""
     first_task: Task | None = None
 
     async def start(self) -> None:
         """Begin with the task that is known, if any."""
         await asyncio.to_thread(self.storage.blobs.collect, (), self.settings.blob_budget_bytes)
         await self.tasks.start(self.first_task)
+
+    def services(self) -> dict[str, Service]:
+        """Name -> run, for the one TaskGroup."""
+        publishing, executor, status = self.publishing, self.deployment.executor, self.report
+        return {
+            "link": partial(self.link.run, on_connect=self._on_connect, will=will(self.settings)),
+            "router": self.dispatcher.run,
+            "verifier": self.work.run,
+            "collector": self.collector.run,
+            "graph": self.graph.run,
+            "outbox": self.outbox.run,
+            "session": self.reporter.run,
+            "inference": partial(
+                self.inference.run,
+                publish=None if publishing is None else publishing.offer,
+                observe=executor.observe,
+            ),
+            **({"queries": self.questions.run} if self.questions else {}),
+            **(publishing.services() if publishing else {}),
+            "learner": self.learner.run,
+            "deployment": self.deployment.run,
+            "rollout": executor.run,
+            "metrics": self.reporter.run_metrics,
+            "state": partial(sqlite.watch, self.storage.spool.require_there, self.clock),
+            "status": partial(
+                keep,
+                self.settings.cache_dir / STATUS_FILE,
+                status.status,
+                self.clock,
+                last_words=status.last_status,
+            ),
+            **{
+                f"source[{i}]": partial(self.collector.run_source, source)
+                for i, source in enumerate(self.sources)
+            },
+            **self.renewal.services(),
+        }
+
+    async def _on_connect(self) -> None:
+        await self.reporter.greet()
+        self.outbox.kick()
+        self.fetcher.on_connected(resumed=self.link.resumed)
 
     async def stop(self) -> None:
         """Say goodbye while the link is up."""

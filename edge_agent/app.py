@@ -125,7 +125,7 @@ async def live(agent: Agent) -> int:
         await agent.start()
         trim_memory()  # what imports and the reading of files left behind: 6 MB
         return await daemon.supervise(
-            agent.services,
+            agent.services(),
             on_stop=agent.stop,
             alive=partial(hang_reason, agent.progress, agent.storage.spool),
         )

@@ -75,6 +75,10 @@ class Renewal(StatusPart):
         self.until: float | None = None
         """And when it is tried again."""
 
+    def services(self) -> dict[str, Callable[[], Awaitable[None]]]:
+        """Itself, where the device has enrolled; else none."""
+        return {"renewal": self.run} if self._folder.record.exists() else {}
+
     async def run(self) -> None:
         """Renew for ever; returns where the device has not enrolled."""
         while (identity := await self._read()) is not None:
@@ -140,8 +144,3 @@ class Renewal(StatusPart):
         self.until = self._clock.wall() + pause
         (_log.error if left <= 0 else _log.warning)(words, present=until, next_attempt_in_s=round(pause))
         await self._clock.sleep(pause)
-
-
-def service_of(folder: IdentityFiles, renewal: Renewal) -> dict[str, Callable[[], Awaitable[None]]]:
-    """The agent's service, where the device has enrolled; else none."""
-    return {"renewal": renewal.run} if folder.record.exists() else {}

@@ -24,7 +24,7 @@ from edge_agent.tasks.current_task import CurrentTask
 from edge_agent.tasks.roles import roles_of
 from edge_agent.trust.work_verifier import WorkVerifier
 from protocol.errors import Refused, Transient
-from protocol.messages import MAX_WORDS, Metric, State, encode
+from protocol.messages import MAX_WORDS, Command, Metric, State, encode
 from protocol.tasks.task import LABEL
 from protocol.topics import Kind, device_topic
 from runtime.clock import Clock
@@ -141,6 +141,11 @@ class StateReporter:
                 )
         except Transient as error:
             _log.info("stopped_not_sent", why=str(error))
+
+    def on_request(self, _command: Command) -> None:
+        """The coordinator asks for the state."""
+        self._wanted.set()
+        self._changed.set()
 
     async def run_metrics(self) -> None:
         """Send what rounds have measured, for ever; not again when it fails."""

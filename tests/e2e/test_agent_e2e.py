@@ -85,7 +85,7 @@ async def coordinator(broker):
 async def agent_of(config: Path, *, polite: bool = True):
     _, agent = load(config)
     await agent.start()
-    tasks = [asyncio.create_task(run(), name=name) for name, run in agent.services.items()]
+    tasks = [asyncio.create_task(run(), name=name) for name, run in agent.services().items()]
     yield agent
     if polite:
         await agent.stop()

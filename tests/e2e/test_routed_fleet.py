@@ -69,7 +69,7 @@ class Device:
     @asynccontextmanager
     async def running(self):
         await self.agent.start()
-        tasks = [asyncio.create_task(run()) for run in self.agent.services.values()]
+        tasks = [asyncio.create_task(run()) for run in self.agent.services().values()]
         yield self
         for task in tasks:
             task.cancel()

@@ -66,7 +66,7 @@ async def agent(folder: Path, port: int, name: str, train_s: float) -> AsyncIter
     worker = ToyTrainer(clock, train_s, rng if train_s else Hasty(1), 0.0)
     made = open_agent(settings, [ToySource(rates, clock, rng, 5.0, 0.0)], clock, worker=worker)
     await made.start()
-    tasks = [asyncio.create_task(run()) for run in made.services.values()]
+    tasks = [asyncio.create_task(run()) for run in made.services().values()]
     try:
         yield made
     finally:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from edge_agent.identity.files import Identity, IdentityFiles
-from edge_agent.identity.renewal_service import Renewal, service_of
+from edge_agent.identity.renewal_service import Renewal
 from protocol.errors import Misconfigured, Reason, Refused, Transient
 from runtime.clock import ManualClock
 from tests.support.identity_pki import Pki
@@ -184,9 +184,9 @@ async def test_certificates_that_are_due_at_once_make_no_storm(folder):
 
 async def test_no_identity_no_service(folder):
     renewal = Renewal(folder, ManualClock(), lambda: None)
-    assert service_of(folder, renewal) == {}
+    assert renewal.services() == {}
     write(folder, BEGIN)
-    assert set(service_of(folder, renewal)) == {"renewal"}
+    assert set(renewal.services()) == {"renewal"}
 
 
 async def test_a_damaged_record_ends_the_service_in_words_and_not_the_agent(folder):

@@ -59,7 +59,7 @@ async def living(folder, **keys):
         return agent.storage.blobs.path(ref.digest)
 
     agent.fetcher.fetch = fetch
-    services = agent.services
+    services = agent.services()
     tasks = [asyncio.create_task(services[name]()) for name in ("graph", "learner")]
     try:
         yield agent

@@ -281,7 +281,7 @@ async def test_the_agent_collects_with_no_broker_at_all(tmp_path):
     )
     await agent.start()
     with capture_logs():
-        tasks = [asyncio.create_task(run()) for run in agent.services.values()]
+        tasks = [asyncio.create_task(run()) for run in agent.services().values()]
         await until(lambda: agent.tasks.workspace.store.stock().labelled >= 15)
         status = agent.status()
         for task in tasks:

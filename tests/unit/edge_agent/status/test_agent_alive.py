@@ -5,6 +5,7 @@ import os
 import socket
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from structlog.testing import capture_logs
@@ -78,7 +79,7 @@ async def test_a_message_that_is_never_handled_starves_it_and_the_log_names_it(t
             await for_ever.wait()
         raise Finished("enough")
 
-    agent = replace(agent, services={**agent.services, "router": hang})
+    agent = replace(agent, dispatcher=SimpleNamespace(run=hang))
     with capture_logs() as logs:
         life = asyncio.create_task(app.live(agent))
         await hungry(systemd)

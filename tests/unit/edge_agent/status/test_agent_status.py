@@ -179,7 +179,7 @@ async def test_after_an_orderly_stop_nothing_is_said_to_run(tmp_path):
     for because, last in (("", "stopped with the agent"), ("no model yet", "no model yet")):
         agent.inference.off_because = because
         file.unlink(missing_ok=True)
-        task = asyncio.create_task(agent.services["status"]())
+        task = asyncio.create_task(agent.services()["status"]())
         await until(file.exists)
         assert json.loads(file.read_text())["inference"] == (because or "running")
         task.cancel()
