@@ -7,13 +7,13 @@ makes the next version of it (:mod:`models.aggregation.server_optimizer`). Betwe
 weighs the devices.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, cast
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, Protocol, cast
 
 from coordinator.aggregation.outlier_screen import WEIGHT, Magnitudes, screen
 from coordinator.errors import contain_faults
 from coordinator.storage.private_blobs import without_private_blobs
-from coordinator.storage.update_journal import AcceptedUpdate
 from models.aggregation.server_optimizer import model_of, stepped
 from models.aggregation.spill_file import spilling_into
 from models.aggregation.update_norms import magnitudes
@@ -21,14 +21,26 @@ from models.contract import Blobs, Fold, Server, Update
 from models.guided import DeviceWeights, GuidedServer
 from models.registry import methods
 from models.tensors import flatten
+from models.worker.update_views import ReadableUpdate
 from protocol.errors import LichenError, Refused
-from protocol.frames.frame import Limits, decode_frame
-from protocol.frames.headers import UpdateHeader
+from protocol.frames.frame import Limits
 from protocol.tasks.task import Task
 
 _PER_TENSOR_BYTES: Final = 512
 _SLACK_BYTES: Final = 256 * 1024
 _SLACK_ELEMENTS: Final = 64 * 1024
+
+
+class RoundUpdate(ReadableUpdate, Protocol):
+    """An accepted update of a round: in the coordinator's journal, or in a simulation's memory."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of its frame."""
+
+    @property
+    def folder(self) -> Path | None:
+        """Where a robust fold keeps the round's tensors; None: in ``TMPDIR``."""
 
 
 class UnusableUpdates(LichenError):  # noqa: N818 - says what was found, like Refused
@@ -66,17 +78,6 @@ def limits_for(state: Blobs, max_update_bytes: int, task: Task | None = None) ->
     )
 
 
-def read_update(entry: AcceptedUpdate, limits: Limits) -> Update:
-    """One update from disk, checked against its digest.
-
-    Raises:
-        Refused: the bytes are gone or not those that were accepted.
-        OSError: they cannot be read now.
-    """
-    header, tensors = decode_frame(entry.verified(), UpdateHeader, limits)
-    return Update(header, tensors)
-
-
 def update_norms(update: Update) -> dict[str, float]:
     """What a screen compares of an update: the magnitude of each part, and its weight where that is not 1.
 
@@ -91,7 +92,7 @@ def update_norms(update: Update) -> dict[str, float]:
 
 def screen_round(
     task: Task,
-    entries: Sequence[AcceptedUpdate],
+    entries: Sequence[RoundUpdate],
     limits: Limits,
     before: Mapping[str, float],
     known: Mapping[str, Magnitudes] | None = None,
@@ -118,9 +119,7 @@ def screen_round(
     for entry in entries:
         try:
             with contain_faults(f"measuring {entry.device}'s update"):
-                found[entry.device] = (known or {}).get(entry.digest) or update_norms(
-                    read_update(entry, limits)
-                )
+                found[entry.device] = (known or {}).get(entry.digest) or update_norms(entry.read(limits))
         except Refused as refused:
             lost[entry.device] = refused
     verdict = screen(found, before, task.robust.outlier_factor)
@@ -134,7 +133,7 @@ def fold_screened(  # noqa: PLR0917 - the method's own order, and then what is f
     task: Task,
     round_: int,
     state: Blobs,
-    entries: Sequence[AcceptedUpdate],
+    entries: Sequence[RoundUpdate],
     limits: Limits,
     weighing: DeviceWeights | None = None,
 ) -> Blobs:
@@ -160,13 +159,13 @@ def fold_screened(  # noqa: PLR0917 - the method's own order, and then what is f
         OSError: the disk cannot be read.
     """
     lost: dict[str, Refused] = {}
-    folder = entries[0].path.parent if entries else None
+    folder = entries[0].folder if entries else None
     with spilling_into(folder):  # robust folds keep a round's updates there, in a file without a name
         fold = open_fold(server, task, round_, model_of(state), weighing)
         for entry in entries:
             try:
                 with contain_faults(f"{task.method}'s fold of {entry.device}"):
-                    fold.fold(read_update(entry, limits))
+                    fold.fold(entry.read(limits))
             except Refused as refused:
                 lost[entry.device] = refused
         if lost:
@@ -191,32 +190,14 @@ def close_fold(task: Task, state: Blobs, fold: Fold) -> Blobs:
     return stepped(task.aggregator, () if spec is None else spec.optimised, state, fold.close())
 
 
-def fold_journal(  # noqa: PLR0917 - the method's own order, and then what is folded
-    server: Server,
-    task: Task,
-    round_: int,
-    state: Blobs,
-    entries: Iterable[AcceptedUpdate],
-    limits: Limits,
-    before: Mapping[str, float] | None = None,
-) -> Blobs:
-    """Fold updates into the next global state.
-
-    Raises:
-        UnusableUpdates: as :func:`fold_round`.
-        OSError: the disk cannot be read.
-    """
-    return fold_round(server, task, round_, state, list(entries), limits, before or {})[0]
-
-
 def fold_round(  # noqa: PLR0917 - the method's own order, and then what is folded
     server: Server,
     task: Task,
     round_: int,
     state: Blobs,
-    entries: Sequence[AcceptedUpdate],
+    entries: Sequence[RoundUpdate],
     limits: Limits,
-    before: Mapping[str, float],
+    before: Mapping[str, float] | None = None,
     known: Mapping[str, Magnitudes] | None = None,
 ) -> tuple[Blobs, dict[str, float]]:
     """A whole round that is not guided: :func:`screen_round`, then :func:`fold_screened`; see these.
@@ -228,5 +209,5 @@ def fold_round(  # noqa: PLR0917 - the method's own order, and then what is fold
         UnusableUpdates: some cannot be folded; all of them are named, and the caller decides about the rest.
         OSError: the disk cannot be read.
     """
-    reference = screen_round(task, entries, limits, before, known)
+    reference = screen_round(task, entries, limits, before or {}, known)
     return fold_screened(server, task, round_, state, entries, limits), reference

@@ -1,6 +1,7 @@
 """The rounds that are over, from the database, for a policy that looks back: a restart forgets none."""
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -11,7 +12,7 @@ from coordinator.storage import schema
 from coordinator.storage.database import Database
 from coordinator.storage.device_lists import names_in
 
-_MOST_LOSS: Final = 1e9
+_MAX_LOSS: Final = 1e9
 """A number beyond that is no loss: sums of it could overflow."""
 
 
@@ -19,7 +20,40 @@ _MOST_LOSS: Final = 1e9
 class _Round:
     selected: set[str] = field(default_factory=set)
     losses: dict[str, float] = field(default_factory=dict)
-    moved: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    moved: dict[str, Sequence[str]] = field(default_factory=dict)
+
+
+class SelectionHistory:
+    """Collects selections and folded updates by round."""
+
+    def __init__(self) -> None:
+        self._rounds: dict[int, _Round] = defaultdict(_Round)
+
+    def select(self, round_: int, devices: Iterable[str]) -> None:
+        """Add devices that an attempt of the round selected."""
+        self._rounds[round_].selected.update(devices)
+
+    def accept(self, round_: int, device: str, loss: Any, moved: Sequence[str]) -> None:
+        """Add a folded update.
+
+        Args:
+            round_: its round.
+            device: which sent it.
+            loss: its ``metrics["loss"]``; whatever is no usable number counts as none.
+            moved: names of the blobs that it moved.
+        """
+        record = self._rounds[round_]
+        record.selected.add(device)
+        record.moved[device] = moved
+        if isinstance(loss, (int, float)) and abs(loss) <= _MAX_LOSS:
+            record.losses[device] = float(loss)
+
+    def past(self) -> tuple[PastRound, ...]:
+        """The rounds in order."""
+        return tuple(
+            PastRound(round_, frozenset(record.selected), record.losses, record.moved)
+            for round_, record in sorted(self._rounds.items())
+        )
 
 
 def read(store: Database, before: int, rounds: int) -> tuple[PastRound, ...]:
@@ -32,30 +66,23 @@ def read(store: Database, before: int, rounds: int) -> tuple[PastRound, ...]:
     """
     if rounds <= 0:
         return ()
-    found: dict[int, _Round] = {}
+    history = SelectionHistory()
     attempts, updates = schema.attempts, schema.updates
     asked = sa.select(attempts.c.round, attempts.c.selected).where(
         attempts.c.round < before, attempts.c.round >= before - rounds
     )
     for row in store.rows(asked):
-        found.setdefault(row["round"], _Round()).selected.update(names_in(row["selected"]))
+        history.select(row["round"], names_in(row["selected"]))
     # SQLite takes the one number out of the header: to parse 100,000 headers here would take seconds.
     loss = sa.func.json_extract(updates.c.header, "$.metrics.loss").label("loss")
-    told = (
+    folded = (
         sa.select(updates.c.round, updates.c.device, loss, updates.c.blobs)
         .where(updates.c.round < before, updates.c.round >= before - rounds, updates.c.lost == "")
         .order_by(updates.c.round, updates.c.device)
     )
-    for row in store.rows(told):
-        one = found.setdefault(row["round"], _Round())
-        one.selected.add(row["device"])
-        if isinstance(row["loss"], (int, float)) and abs(row["loss"]) <= _MOST_LOSS:
-            one.losses[row["device"]] = float(row["loss"])
-        one.moved[row["device"]] = _names(row["blobs"])
-    return tuple(
-        PastRound(number, frozenset(one.selected), one.losses, one.moved)
-        for number, one in sorted(found.items())
-    )
+    for row in store.rows(folded):
+        history.accept(row["round"], row["device"], row["loss"], _names(row["blobs"]))
+    return history.past()
 
 
 def _names(value: Any) -> tuple[str, ...]:

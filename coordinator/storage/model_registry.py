@@ -26,6 +26,21 @@ from protocol.tasks.task import Task
 from runtime.storage.blob_store import BlobStore
 
 
+def blob_frame(name: str, tensors: Tensors, codecs: Mapping[str, Codec]) -> bytes:
+    """A blob as it travels.
+
+    Args:
+        name: of the blob.
+        tensors: its content.
+        codecs: by the last part of a tensor's name (``MethodSpec.codecs``); others travel in float32.
+    """
+    encoded = {
+        tensor: encode(value, codecs.get(tensor.rsplit("/", 1)[-1], Codec.FLOAT32))
+        for tensor, value in tensors.items()
+    }
+    return encode_frame(BlobHeader(name=name), encoded)
+
+
 class ModelRegistry:
     """Versions of one task. Thread-safe as its store and blob store are.
 
@@ -62,11 +77,7 @@ class ModelRegistry:
         return self._blobs.put(messages.encode(manifest)).digest, manifest
 
     def _put(self, name: str, tensors: Tensors) -> BlobRef:
-        encoded = {tensor: encode(value, self._codec(tensor)) for tensor, value in tensors.items()}
-        return self._blobs.put(encode_frame(BlobHeader(name=name), encoded))
-
-    def _codec(self, tensor: str) -> Codec:
-        return self._codecs.get(tensor.rsplit("/", 1)[-1], Codec.FLOAT32)
+        return self._blobs.put(blob_frame(name, tensors, self._codecs))
 
     def manifest(self, digest: str) -> Manifest:
         """Read a manifest.

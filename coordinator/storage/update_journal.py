@@ -17,8 +17,10 @@ from coordinator.round_machine.batch import ReceivedUpdate
 from coordinator.storage import schema
 from coordinator.storage.database import Database
 from coordinator.storage.frame_files import group_name, pack
+from models.contract import Update
 from models.worker import update_views
 from protocol.errors import Refused
+from protocol.frames.frame import Limits
 from runtime.storage.files import remove, remove_tree, write_atomic
 
 VOID_SUFFIX: Final = ".lost"
@@ -55,7 +57,16 @@ class AcceptedUpdate:
             Refused: WRONG_DIGEST, they are gone, changed, or cannot be read from the disk any more.
             OSError: they cannot be read now.
         """
-        return update_views.verified(self.frame)
+        return self.frame.verified()
+
+    def read(self, limits: Limits) -> Update:
+        """The decoded update; raises as :meth:`models.worker.update_views.FrameAt.read`."""
+        return self.frame.read(limits)
+
+    @property
+    def folder(self) -> Path:
+        """The round's folder."""
+        return self.path.parent
 
     @property
     def frame(self) -> update_views.FrameAt:

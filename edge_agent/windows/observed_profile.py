@@ -107,8 +107,8 @@ def restrict_to_profile(task: Task, profile: Profile, windows: WindowSet) -> Win
     return replace(kept, y_B=y_B, targets=targets)
 
 
-def material_of(task: Task, may: Profile | None, windows: WindowSet) -> tuple[Profile, WindowSet]:
-    """A device's profile as its windows show it, and those of them that it can learn from.
+def training_windows(task: Task, may: Profile | None, windows: WindowSet) -> tuple[Profile, WindowSet]:
+    """The profile that windows show, and the useful ones of them, restricted to it.
 
     Args:
         task: what there is.
@@ -122,7 +122,7 @@ def material_of(task: Task, may: Profile | None, windows: WindowSet) -> tuple[Pr
     useful_B = _useful(task, may, windows)
     if not useful_B.any():
         raise Transient("no window has something to read and a label of a target")
-    windows = window_set.select(windows, useful_B)
+    windows = windows if useful_B.all() else window_set.select(windows, useful_B)
     profile = shown_in(task, may, windows)
     return profile, restrict_to_profile(task, profile, windows)
 

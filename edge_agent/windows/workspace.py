@@ -19,7 +19,7 @@ from edge_agent.windows.observed_profile import (
     readable,
     restrict_to_profile,
     served,
-    shown_in,
+    training_windows,
 )
 from edge_agent.windows.quality.meter import REASONS, QualityMeter
 from edge_agent.windows.rows import has_label
@@ -28,7 +28,7 @@ from models import registry
 from models.contract import Profile, WindowSet
 from models.data.streams.windows import Windower
 from models.materials import Material
-from protocol.errors import Misconfigured, Transient
+from protocol.errors import Misconfigured
 from protocol.messages import ModalityState, Role
 from protocol.tasks.task import LABEL, Task
 from runtime.waits import stamp
@@ -186,9 +186,5 @@ def material(work: WindowWorkspace, limit: int, *, labelled: bool) -> tuple[Prof
     if not follows_windows(task):
         wanted = has_label if labelled else is_readable(task, may)
         windows, profile = work.store.recent(limit, wanted=wanted), Profile(may.modalities)
-    else:
-        windows = work.store.recent(limit, wanted=is_useful(task, may))
-        if not len(windows):
-            raise Transient("no window in the store has something to read and a label of a target")
-        profile = shown_in(task, may, windows)
-    return profile, restrict_to_profile(task, profile, windows)
+        return profile, restrict_to_profile(task, profile, windows)
+    return training_windows(task, may, work.store.recent(limit, wanted=is_useful(task, may)))

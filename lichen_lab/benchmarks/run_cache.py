@@ -30,6 +30,7 @@ ENGINE: Final = (
     "coordinator.aggregation.fold",
     "coordinator.ingest.header_checks",
     "coordinator.aggregation.outlier_screen",
+    "coordinator.storage.model_registry",
     "edge_agent.training.update_encoding",
     "lichen_lab.benchmarks.study.federation",
     "lichen_lab.simulation.training.device",

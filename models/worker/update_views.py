@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypedDict
+from typing import Any, Final, Protocol, TypedDict
 
 import numpy as np
 
@@ -40,6 +40,44 @@ class FrameAt:
     at: int = 0
     size: int | None = None
 
+    def verified(self) -> bytes:
+        """The accepted bytes.
+
+        Raises:
+            Refused: WRONG_DIGEST, they are gone, changed, or can no longer be read from the disk.
+            OSError: they cannot be read now.
+        """
+        try:
+            data = content(self)
+        except OSError as error:
+            if error.errno not in _SPOILED:
+                raise
+            words = "is gone" if error.errno == errno.ENOENT else f"is unreadable ({error.strerror})"
+            raise Refused(Reason.WRONG_DIGEST, f"{self.path} of {self.device} {words}") from None
+        if digest(data) != self.digest:
+            raise Refused(Reason.WRONG_DIGEST, f"{self.path} of {self.device} was damaged on disk")
+        return data
+
+    def read(self, limits: Limits) -> Update:
+        """The decoded update.
+
+        Raises:
+            Refused: as :meth:`verified`, or the bytes are no update within the limits.
+            OSError: they cannot be read now.
+        """
+        return Update(*decode_frame(self.verified(), UpdateHeader, limits))
+
+
+class ReadableUpdate(Protocol):
+    """An accepted update, on disk or in memory."""
+
+    @property
+    def device(self) -> str:
+        """Which device sent it."""
+
+    def read(self, limits: Limits) -> Update:
+        """As :meth:`FrameAt.read`."""
+
 
 class ViewResult(TypedDict):
     """A look's result as JSON; the values lie beside it, in one array under :data:`VALUES`.
@@ -66,36 +104,12 @@ def content(frame: FrameAt) -> bytes:
         return file.read(frame.size)
 
 
-def verified(frame: FrameAt) -> bytes:
-    """The bytes that were accepted.
-
-    Raises:
-        Refused: WRONG_DIGEST, they are gone, changed, or cannot be read from the disk any more.
-        OSError: they cannot be read now.
-    """
-    try:
-        found = content(frame)
-    except OSError as error:
-        if error.errno not in _SPOILED:
-            raise
-        words = "is gone" if error.errno == errno.ENOENT else f"is unreadable ({error.strerror})"
-        raise Refused(Reason.WRONG_DIGEST, f"{frame.path} of {frame.device} {words}") from None
-    if digest(found) != frame.digest:
-        raise Refused(Reason.WRONG_DIGEST, f"{frame.path} of {frame.device} was damaged on disk")
-    return found
-
-
-def read(frame: FrameAt, limits: Limits) -> Update:
-    """An accepted update from the journal; raises as :func:`verified`, or what its decoding finds."""
-    return Update(*decode_frame(verified(frame), UpdateHeader, limits))
-
-
 def view_updates(  # noqa: PLR0917 - the trainer's own order, and then what is looked at
     trainer: ServerTrainer,
     task: Task,
     labelled: WindowSet,
     state: Blobs,
-    frames: Iterable[FrameAt],
+    updates: Iterable[ReadableUpdate],
     limits: Limits,
 ) -> tuple[dict[str, Tensors], dict[str, Refused]]:
     """Views by device, and why the others have none.
@@ -105,7 +119,7 @@ def view_updates(  # noqa: PLR0917 - the trainer's own order, and then what is l
         task: what is learned.
         labelled: the coordinator's windows.
         state: the version that the updates start from.
-        frames: where they lie.
+        updates: one is held at a time.
         limits: what an update may need.
 
     Raises:
@@ -114,11 +128,11 @@ def view_updates(  # noqa: PLR0917 - the trainer's own order, and then what is l
     """
     views: dict[str, Tensors] = {}
     refused: dict[str, Refused] = {}
-    for frame in frames:
+    for update in updates:
         try:
-            views[frame.device] = _view(trainer, task, labelled, state, read(frame, limits))
+            views[update.device] = _view(trainer, task, labelled, state, update.read(limits))
         except Refused as why:
-            refused[frame.device] = why
+            refused[update.device] = why
     return views, refused
 
 

@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 from structlog.testing import capture_logs
 
-from coordinator.aggregation.fold import fold_journal, limits_for
+from coordinator.aggregation.fold import fold_round, limits_for
 from coordinator.recovery import rebuild
 from coordinator.recovery.folder_owner import DATABASE
 from coordinator.status.history import read
@@ -391,6 +391,6 @@ async def test_what_was_salvaged_folds_to_the_same_bits(tmp_path: Path) -> None:
     with Database(database(tmp_path)) as store:
         entries = Journal(store, tmp_path / "coordinator" / "updates").entries(2, NAMES)
         state = {"head": {"head/w": np.full(64, 2.0, np.float32)}}
-        again = fold_journal(TinyServer(), TASK, 2, state, entries, limits_for(state, 1 << 20))
+        again = fold_round(TinyServer(), TASK, 2, state, entries, limits_for(state, 1 << 20))[0]
     np.testing.assert_array_equal(again["head"]["head/w"], 4.0)
     assert BlobStore(tmp_path / "coordinator" / "blobs").has(manifests[0])

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from coordinator.aggregation.fold import read_update
 from models.aggregation.exact_sums import FixedPointSum
 from models.guided import DeviceWeights
 from models.tensors import apply, flatten, shapes, unflatten
@@ -62,7 +61,7 @@ class GuidedJobs(TinyJobs):
         self._say("view")
         assert set(state) == {"head"}
         self.seen.append([entry.device for entry in entries])
-        updates = {entry.device: read_update(entry, limits) for entry in entries}
+        updates = {entry.device: entry.read(limits) for entry in entries}
         whole = {device: u.tensors["head/w"] + state["head"]["head/w"] for device, u in updates.items()}
         refused = {d: Refused(Reason.NON_FINITE, f"{d} is blind") for d in self.blind & set(whole)}
         views = {d: {PART: w.mean(keepdims=True)} for d, w in whole.items() if d not in refused}

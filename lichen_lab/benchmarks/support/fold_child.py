@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from coordinator.aggregation.fold import fold_journal, limits_for
+from coordinator.aggregation.fold import fold_round, limits_for
 from coordinator.storage.database import Database
 from coordinator.storage.update_journal import Journal
 from models.registry import method
@@ -44,9 +44,7 @@ def main(root: Path, count: int) -> dict[str, float]:
     with Database(root / DATABASE, read_only=True) as store:
         entries = Journal(store, root / UPDATES).entries(1, [device_name(i) for i in range(count)])
         before, started, used = peak_bytes(), time.perf_counter(), time.process_time()
-        fold_journal(
-            method(task.method).server(), task, 1, state, entries, limits_for(state, MAX_UPDATE_BYTES)
-        )
+        fold_round(method(task.method).server(), task, 1, state, entries, limits_for(state, MAX_UPDATE_BYTES))
     return {
         "updates": len(entries),
         "seconds": time.perf_counter() - started,

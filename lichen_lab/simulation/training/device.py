@@ -9,7 +9,7 @@ import numpy as np
 
 from edge_agent.training.prototype_maker import features_of
 from edge_agent.training.update_encoding import encode_update
-from edge_agent.windows.observed_profile import follows_windows, material_of
+from edge_agent.windows.observed_profile import follows_windows, training_windows
 from lichen_lab.simulation.data.streams import RoundStream
 from models import registry
 from models.contract import (
@@ -73,7 +73,7 @@ class VirtualDevice:
 
     def _sorted_out(self, task: Task, round_: int) -> tuple[Profile, WindowSet]:
         if follows_windows(task):
-            return material_of(task, self.may, self.held(round_))
+            return training_windows(task, self.may, self.held(round_))
         needs_labels = registry.method(task.method).needs_labels
         windows = self.labelled(round_) if needs_labels else self.held(round_)
         return Profile(tuple(self.modalities(task, round_))), windows

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from coordinator.storage.model_registry import blob_frame
 from models.contract import Blobs, Tensors
-from protocol.frames.frame import digest, encode_frame
-from protocol.frames.headers import BlobHeader
-from protocol.frames.tensors import Codec, encode
+from protocol.frames.frame import digest
+from protocol.frames.tensors import Codec
 
 
 @dataclass
@@ -36,10 +36,6 @@ class Downloads:
         """Digest and size as it travels; worked out once for each version of it."""
         known = self._known.get(name)
         if known is None or known[0] is not tensors:
-            encoded = {
-                key: encode(value, self.codecs.get(key.rsplit("/", 1)[-1], Codec.FLOAT32))
-                for key, value in tensors.items()
-            }
-            frame = encode_frame(BlobHeader(name=name), encoded)
+            frame = blob_frame(name, tensors, self.codecs)
             known = self._known[name] = (tensors, digest(frame), len(frame))
         return known[1], known[2]

@@ -4,8 +4,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from coordinator.aggregation.fold import close_fold, limits_for, open_fold, update_norms
-from coordinator.aggregation.outlier_screen import screen
+from coordinator.aggregation.fold import (
+    UnusableUpdates,
+    fold_screened,
+    limits_for,
+    screen_round,
+    update_norms,
+)
 from coordinator.ingest.header_checks import check_header
 from lichen_lab.simulation.training.device import Delivery
 from lichen_lab.simulation.training.downloads import Downloads
@@ -15,7 +20,7 @@ from models.aggregation.server_optimizer import model_of
 from models.contract import Blobs, Server, Update, blob_of
 from models.guided import DeviceWeights
 from protocol.errors import Refused, Transient
-from protocol.frames.frame import Limits, decode_frame, decode_tensors, open_frame
+from protocol.frames.frame import Limits, decode_frame, decode_tensors, digest, open_frame
 from protocol.frames.headers import UpdateHeader
 from protocol.frames.tensors import Encoded
 from protocol.messages import MAX_BLOB_BYTES
@@ -25,8 +30,7 @@ Tamper = Callable[[bytes, int], bytes]
 """What a hostile device makes of its frame in a round, before it goes up."""
 Watch = Callable[[int, list[Update]], None]
 """Told a round's checked updates, before they are screened."""
-_KEPT_ELEMENTS: Final = 32 * 1024 * 1024
-"""Decoded numbers of a round that are kept until they are folded (128 MiB); the rest is decoded again."""
+_FRAME: Final = "frame"
 
 
 @dataclass(frozen=True)
@@ -56,17 +60,22 @@ class RoundRecord:
 
 
 @dataclass(frozen=True)
-class _Arrived:
-    """A checked update: its frame, and what was seen when it was read."""
+class _Received:
+    """A checked update in memory (:class:`coordinator.aggregation.fold.RoundUpdate`)."""
 
+    header: UpdateHeader
     frame: bytes
+    digest: str
     parts: Mapping[str, int]
-    magnitudes: Mapping[str, float]
-    kept: Update | None
+    norms: Mapping[str, float]
+    folder: None = None
 
-    def update(self) -> Update:
-        """The update itself; decoded again where it was not kept."""
-        return self.kept or Update(*decode_frame(self.frame, UpdateHeader))
+    @property
+    def device(self) -> str:
+        return self.header.device
+
+    def read(self, limits: Limits) -> Update:
+        return Update(*decode_frame(self.frame, UpdateHeader, limits))
 
 
 @dataclass
@@ -105,105 +114,90 @@ class Engine:
             both versions: what devices and methods are given is
             :func:`models.aggregation.server_optimizer.model_of` it.
         """
-        record = RoundRecord(round_, {}, {}, {}, {})
-        arrived: dict[str, _Arrived] = {}
-        model = model_of(state)
-        limits, room = limits_for(model, MAX_BLOB_BYTES, self.task), _KEPT_ELEMENTS
-        took_part: list[str] = []
-        for one in deliveries:
-            took_part.append(one.device)
-            if self.down is not None:
-                record.bytes_down[one.device] = self.down.of(one.device, one.route, model)
-            if one.frame is None:
-                record.refused[one.device] = one.why_not
-                continue
+        record, model = RoundRecord(round_, {}, {}, {}, {}), model_of(state)
+        limits = limits_for(model, MAX_BLOB_BYTES, self.task)
+        received = self._received(record, deliveries, model, limits)
+        selected = [*record.accepted, *record.refused]
+        if self.watch is not None:
+            self.watch(round_, [update.read(limits) for update in received.values()])
+        version = state
+        while received:
             try:
-                arrived[one.device], room = self._checked(one.device, one.frame, model, round_, limits, room)
-            except (Refused, Transient) as error:
-                record.refused[one.device] = str(error)
-                continue
-            record.accepted[one.device] = one.metrics
-        kept, weighing = self._weighed(record, self._screened(record, arrived, round_), model)
-        record, version = self._folded(replace(record, weighing=weighing), kept, state)
+                record, version = self._folded(record, received, state, limits)
+                break
+            except UnusableUpdates as unusable:
+                for device, why in unusable.lost.items():
+                    del record.accepted[device], received[device]
+                    record.refused[device] = str(why)
+        self._note(record, received.values())
         if self.choice is not None:
-            self.choice.close(round_, took_part)
+            self.choice.history.select(round_, selected)
         return record, version
 
-    def _folded(
-        self, record: RoundRecord, kept: Mapping[str, _Arrived], state: Blobs
-    ) -> tuple[RoundRecord, Blobs]:
-        """The next version; the same one where no update is left."""
-        if not kept:
-            return record, state
-        fold = open_fold(self.server, self.task, record.round, model_of(state), record.weighing)
-        for name, each in kept.items():
-            update = each.update()
-            fold.fold(update)
-            self._hear(name, update)
-            for part, size in each.parts.items():
-                record.bytes_up[part] = record.bytes_up.get(part, 0) + size
-        version = close_fold(self.task, state, fold)
-        if self.guide is None:
-            return record, version
-        version, trained = self.guide.finish(record.round, version)
-        return replace(record, trained=trained), version
+    def _received(
+        self, record: RoundRecord, deliveries: Iterable[Delivery], model: Blobs, limits: Limits
+    ) -> dict[str, _Received]:
+        """The updates that pass the checks, by device; the record lists the others."""
+        received = {}
+        for delivery in deliveries:
+            device = delivery.device
+            if self.down is not None:
+                record.bytes_down[device] = self.down.of(device, delivery.route, model)
+            if delivery.frame is None:
+                record.refused[device] = delivery.why_not
+                continue
+            try:
+                received[device] = self._checked(device, delivery.frame, model, record.round, limits)
+            except (Refused, Transient) as error:
+                record.refused[device] = str(error)
+            else:
+                record.accepted[device] = delivery.metrics
+        return received
 
-    def _hear(self, device: str, update: Update) -> None:
-        """What is remembered of an update that counted."""
-        self.extra[device] = update.header.extra
-        if self.choice is not None:
-            self.choice.hear(device, update)
-
-    def _checked(  # noqa: PLR0917 - one frame on its way in
-        self, device: str, frame: bytes, state: Blobs, round_: int, limits: Limits, room: int
-    ) -> tuple[_Arrived, int]:
-        """Read a frame once: what is needed of it later, and the room that is left for decoded numbers."""
+    def _checked(self, device: str, frame: bytes, model: Blobs, round_: int, limits: Limits) -> _Received:
         if device in self.tamper:
             frame = self.tamper[device](frame, round_)
         header, encoded = open_frame(frame, UpdateHeader, limits)
         update = Update(header, decode_tensors(encoded))
         check_header(self.task, device, header)
-        self.server.check(self.task, state, update)
-        room -= sum(tensor.size for tensor in update.tensors.values())
-        return _Arrived(
-            frame, _parts(frame, encoded), update_norms(update), update if room >= 0 else None
-        ), room
+        self.server.check(self.task, model, update)
+        return _Received(header, frame, digest(frame), _parts(frame, encoded), update_norms(update))
 
-    def _screened(
-        self, record: RoundRecord, arrived: dict[str, _Arrived], round_: int
-    ) -> dict[str, _Arrived]:
-        """The updates that are left, and the record told of the others."""
-        if self.watch is not None:
-            self.watch(round_, [each.update() for each in arrived.values()])
-        found = {name: each.magnitudes for name, each in arrived.items()}
-        verdict = screen(found, self.reference, self.task.robust.outlier_factor)
-        self.reference = {**self.reference, **verdict.reference}
-        for name, refused in verdict.lost.items():
-            _lose(record, name, refused)
-        return {name: each for name, each in arrived.items() if name not in verdict.lost}
+    def _folded(
+        self, record: RoundRecord, received: Mapping[str, _Received], state: Blobs, limits: Limits
+    ) -> tuple[RoundRecord, Blobs]:
+        """The record and the next version.
 
-    def _weighed(
-        self, record: RoundRecord, kept: dict[str, _Arrived], model: Blobs
-    ) -> tuple[dict[str, _Arrived], DeviceWeights | None]:
-        """A guided method's weights, of the updates that have a view; the record told of the others."""
-        if self.guide is None or not kept:
-            return kept, None
-        views, refused = self.guide.views(model, (each.update() for each in kept.values()))
-        for name, why in refused.items():
-            _lose(record, name, why)
-        left = {name: each for name, each in kept.items() if name in views}
-        return left, self.guide.weigh(views) if left else None
+        Raises:
+            UnusableUpdates: as :func:`coordinator.aggregation.fold.fold_round`; nothing was changed.
+        """
+        updates, weights = list(received.values()), None
+        norms = {update.digest: update.norms for update in updates}
+        reference = screen_round(self.task, updates, limits, self.reference, norms)
+        if self.guide is not None:
+            weights = self.guide.weigh(model_of(state), updates, limits)
+        version = fold_screened(self.server, self.task, record.round, state, updates, limits, weights)
+        self.reference = {**self.reference, **reference}
+        if self.guide is None:
+            return record, version
+        version, trained = self.guide.finish(record.round, version)
+        return replace(record, weighing=weights, trained=trained), version
 
-
-def _lose(record: RoundRecord, device: str, why: Refused) -> None:
-    del record.accepted[device]
-    record.refused[device] = str(why)
+    def _note(self, record: RoundRecord, folded: Iterable[_Received]) -> None:
+        """Note what is kept of the folded updates."""
+        for update in folded:
+            self.extra[update.device] = update.header.extra
+            for part, size in update.parts.items():
+                record.bytes_up[part] = record.bytes_up.get(part, 0) + size
+            if self.choice is not None:
+                moved = tuple(sorted(part for part in update.parts if part != _FRAME))
+                self.choice.accept(record.round, update.header, moved)
 
 
 def _parts(frame: bytes, encoded: Mapping[str, Encoded]) -> dict[str, int]:
-    """A frame's bytes by part; what is no element (header, names, scales) counts as ``frame``."""
+    """A frame's bytes by blob; header, names and scales count as ``frame``."""
     parts: dict[str, int] = {}
     for name, tensor in encoded.items():
         part = blob_of(name)
         parts[part] = parts.get(part, 0) + len(tensor.data)
-    return {**parts, "frame": len(frame) - sum(parts.values())}
+    return {**parts, _FRAME: len(frame) - sum(parts.values())}

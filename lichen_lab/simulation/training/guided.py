@@ -1,23 +1,24 @@
 """The coordinator's part of a guided round in a simulation: its labelled windows, and what it trains on them.
 
-In a coordinator the worker does this, from the journal (:mod:`models.worker.update_views`); here it
-happens in this
-process, with the method's own trainer. A study can use :class:`Guide` without the rest of a simulation:
-``views``, ``weigh``, a fold of its own, ``finish``.
+A coordinator has its worker do this from the journal (:mod:`models.worker.update_views`); here it happens in
+this process. A study can use :class:`Guide` without the rest of a simulation: ``weigh``, a fold of its own,
+``finish``.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self, cast
 
+from coordinator.aggregation.fold import UnusableUpdates
 from coordinator.aggregation.round_fold import finish_seed
 from models import registry
 from models.aggregation.server_optimizer import model_of, rejoined
-from models.contract import Blobs, Tensors, Update, WindowSet
+from models.contract import Blobs, WindowSet
 from models.data import window_set
 from models.guided import DeviceWeights, GuidedServer, ServerTrainer
-from models.worker.update_views import finite
-from protocol.errors import Misconfigured, Refused
+from models.worker.update_views import ReadableUpdate, view_updates
+from protocol.errors import Misconfigured
+from protocol.frames.frame import Limits
 from protocol.tasks.task import Task
 
 
@@ -65,28 +66,20 @@ class Guide:
             raise Misconfigured(f"none of the coordinator's {len(labelled)} windows has a label")
         return cls(task, cast("GuidedServer", spec.server()), spec.trainer(), known, seed)
 
-    def views(
-        self, version: Blobs, updates: Iterable[Update]
-    ) -> tuple[dict[str, Tensors], dict[str, Refused]]:
-        """What the labelled windows look like through each update, by device; and why others have no view.
+    def weigh(self, model: Blobs, updates: Sequence[ReadableUpdate], limits: Limits) -> DeviceWeights:
+        """The round's weights, from a view of each update through the labelled windows.
 
         Args:
-            version: that the updates start from.
+            model: that the updates start from.
             updates: one is held at a time.
-        """
-        model = model_of(version)
-        views: dict[str, Tensors] = {}
-        refused: dict[str, Refused] = {}
-        for update in updates:
-            device = update.header.device
-            try:
-                views[device] = finite(self.trainer.view(self.task, self.labelled, model, update))
-            except Refused as why:
-                refused[device] = why
-        return views, refused
+            limits: what an update may need.
 
-    def weigh(self, views: Mapping[str, Tensors]) -> DeviceWeights:
-        """The round's weights."""
+        Raises:
+            UnusableUpdates: some have no view.
+        """
+        views, refused = view_updates(self.trainer, self.task, self.labelled, model, updates, limits)
+        if refused:
+            raise UnusableUpdates(refused)
         return self.server.weigh(self.task, views)
 
     def finish(self, round_: int, version: Blobs) -> tuple[Blobs, dict[str, float]]:

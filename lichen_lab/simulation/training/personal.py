@@ -6,7 +6,7 @@ from typing import cast
 
 import numpy as np
 
-from edge_agent.windows.observed_profile import material_of, restrict_to_profile
+from edge_agent.windows.observed_profile import restrict_to_profile, training_windows
 from lichen_lab.simulation.data.streams import rng_of
 from lichen_lab.simulation.training.evaluation.scores import scored
 from lichen_lab.simulation.training.runner import Devices, History
@@ -66,7 +66,7 @@ def each_personal(
         held = given if isinstance(given, WindowSet) else given.at(last)
         rng, state = rng_of(seed, _PURPOSE, number), history.state
         if spec.routed:
-            profile, held = material_of(task, (profiles or {}).get(name), held)
+            profile, held = training_windows(task, (profiles or {}).get(name), held)
             route = cast("RoutedServer", spec.server()).serving_route(task, profile, history.extra.get(name))
             state = {blob: history.state[blob] for blob in route}
             own_test = _of_profile(task, profile, test, held, rng)

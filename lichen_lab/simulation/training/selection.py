@@ -1,14 +1,15 @@
 """Which simulated devices take part in a round, by the task's selection policy: the coordinator's own."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
-from coordinator.selection.policies import PastRound, Policy, SelectionInput, policy
+from coordinator.selection.history import SelectionHistory
+from coordinator.selection.policies import Policy, SelectionInput, policy
 from models import registry
-from models.contract import Update, blob_of
+from protocol.frames.headers import UpdateHeader
 from protocol.tasks.task import Task
 
 _PURPOSE = 107
@@ -25,15 +26,14 @@ class Choice:
         devices: names of all.
         trainers: of those that train.
         seed: of the simulation.
+        history: of the rounds that are over.
     """
 
     task: Task
     devices: Sequence[str]
     trainers: Sequence[str]
     seed: int
-    _past: list[PastRound] = field(default_factory=list)
-    _losses: dict[str, float] = field(default_factory=dict)
-    _moved: dict[str, Sequence[str]] = field(default_factory=dict)
+    history: SelectionHistory = field(default_factory=SelectionHistory)
     _counts: dict[str, Mapping[str, Sequence[int]]] = field(default_factory=dict)
     _routes: dict[str, Sequence[str]] = field(default_factory=dict)
 
@@ -58,21 +58,14 @@ class Choice:
             needed=self.trainers if trains else (),
             rounds=rounds,
             routes=self._routes,
-            history=tuple(self._past[-back:]) if back else (),
+            history=self.history.past()[-back:] if back else (),
         )
         return self._policy.choose(draw).devices
 
-    def hear(self, device: str, update: Update) -> None:
-        """Told an update of this round that counted."""
-        header, names = update.header, tuple(sorted({blob_of(tensor) for tensor in update.tensors}))
-        here = {name: (round(header.samples * (1.0 - share)),) for name, share in header.missing.items()}
+    def accept(self, round_: int, header: UpdateHeader, moved: Sequence[str]) -> None:
+        """Note a folded update of a round, and the names of the blobs that it moved."""
+        device = header.device
+        present = {name: (round(header.samples * (1.0 - share)),) for name, share in header.missing.items()}
         needs_labels = registry.method(self.task.method).needs_labels
-        self._counts[device], self._routes[device] = header.counts if needs_labels else here, names
-        self._moved[device] = names
-        if "loss" in header.metrics:
-            self._losses[device] = header.metrics["loss"]
-
-    def close(self, round_: int, selected: Iterable[str]) -> None:
-        """Told that a round is over, and who took part."""
-        self._past.append(PastRound(round_, frozenset(selected), self._losses, self._moved))
-        self._losses, self._moved = {}, {}
+        self._counts[device], self._routes[device] = header.counts if needs_labels else present, moved
+        self.history.accept(round_, device, header.metrics.get("loss"), moved)

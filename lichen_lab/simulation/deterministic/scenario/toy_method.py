@@ -11,7 +11,6 @@ from typing import Any, Final, cast
 
 import numpy as np
 
-from coordinator.aggregation.fold import read_update
 from coordinator.storage.update_journal import AcceptedUpdate
 from coordinator.workers.jobs import ExportedBundle, ExportLineage
 from lichen_lab.simulation.deterministic.scenario.toy_guided import GuidedHalf, finished, viewed
@@ -167,7 +166,7 @@ class ToyJobs:
         refused: dict[str, Refused] = {}
         for entry in entries:
             try:
-                views[entry.device] = viewed(read_update(entry, limits))
+                views[entry.device] = viewed(entry.read(limits))
             except Refused as why:
                 refused[entry.device] = why
         return views, refused

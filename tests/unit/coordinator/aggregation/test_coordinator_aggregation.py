@@ -5,7 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from coordinator.aggregation.fold import UnusableUpdates, fold_journal, limits_for
+from coordinator.aggregation.fold import UnusableUpdates, fold_round, limits_for
 from coordinator.round_machine.batch import ReceivedUpdate
 from coordinator.status.history import read
 from coordinator.storage.database import Database
@@ -35,10 +35,10 @@ def entries_in(tmp_path, count: int) -> list[AcceptedUpdate]:
 
 
 def peak_of(entries: list[AcceptedUpdate]) -> int:
-    fold_journal(TinyServer(), tiny_task(), 1, STATE, entries[:1], LIMITS)
+    fold_round(TinyServer(), tiny_task(), 1, STATE, entries[:1], LIMITS)
     tracemalloc.start()
     try:
-        fold_journal(TinyServer(), tiny_task(), 1, STATE, entries, LIMITS)
+        fold_round(TinyServer(), tiny_task(), 1, STATE, entries, LIMITS)
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -53,8 +53,8 @@ def test_memory_does_not_grow_with_the_number_of_updates(tmp_path) -> None:
 
 def test_the_order_of_updates_does_not_matter(tmp_path) -> None:
     entries = entries_in(tmp_path, 7)
-    one = fold_journal(TinyServer(), tiny_task(), 1, STATE, entries, LIMITS)
-    other = fold_journal(TinyServer(), tiny_task(), 1, STATE, reversed(entries), LIMITS)
+    one = fold_round(TinyServer(), tiny_task(), 1, STATE, entries, LIMITS)[0]
+    other = fold_round(TinyServer(), tiny_task(), 1, STATE, entries[::-1], LIMITS)[0]
     np.testing.assert_array_equal(one["head"]["head/w"], other["head"]["head/w"])
     assert one["head"]["head/w"][0] == 4.0
 
@@ -64,7 +64,7 @@ def test_all_damaged_updates_are_named(tmp_path) -> None:
     entries[1].path.write_bytes(b"rot")
     entries[3].path.unlink()
     with pytest.raises(UnusableUpdates) as found:
-        fold_journal(TinyServer(), tiny_task(), 1, STATE, entries, LIMITS)
+        fold_round(TinyServer(), tiny_task(), 1, STATE, entries, LIMITS)
     assert set(found.value.lost) == {"d01", "d03"}
     assert {r.reason for r in found.value.lost.values()} == {Reason.WRONG_DIGEST}
 
@@ -126,7 +126,7 @@ class Faulty(TinyServer):
 
 def test_a_fault_in_the_methods_fold_costs_one_update_and_not_the_coordinator(tmp_path) -> None:
     with pytest.raises(UnusableUpdates) as found:
-        fold_journal(Faulty(), tiny_task(), 1, STATE, entries_in(tmp_path, 3), LIMITS)
+        fold_round(Faulty(), tiny_task(), 1, STATE, entries_in(tmp_path, 3), LIMITS)
     assert set(found.value.lost) == {"d01"}
     assert "IndexError" in found.value.lost["d01"].detail
 
@@ -134,4 +134,4 @@ def test_a_fault_in_the_methods_fold_costs_one_update_and_not_the_coordinator(tm
 def test_too_little_memory_loses_no_accepted_update(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(Faulty, "fault", MemoryError)
     with pytest.raises(Transient, match="d01"):
-        fold_journal(Faulty(), tiny_task(), 1, STATE, entries_in(tmp_path, 3), LIMITS)
+        fold_round(Faulty(), tiny_task(), 1, STATE, entries_in(tmp_path, 3), LIMITS)

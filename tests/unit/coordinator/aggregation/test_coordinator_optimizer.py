@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator.aggregation.fold import fold_journal, fold_round, fold_screened, limits_for, screen_round
+from coordinator.aggregation.fold import fold_round, fold_screened, limits_for, screen_round
 from coordinator.storage.database import Database
 from coordinator.storage.model_registry import ModelRegistry
 from coordinator.storage.update_journal import AcceptedUpdate
@@ -75,10 +75,10 @@ def test_both_methods_step_their_parts_under_any_fold_and_leave_the_rest_to_it(m
     entries, spec = given.entries(tmp_path), registry.method(method)
     task, limits = adaptive(given.task, fold=fold), limits_for(given.first, MAX_BYTES)
     plain = given.task.model_copy(update={"robust": task.robust})
-    mean = fold_journal(spec.server(), plain, 1, given.first, entries, limits)
-    made = fold_journal(spec.server(), task, 1, given.first, entries, limits)
+    mean = fold_round(spec.server(), plain, 1, given.first, entries, limits)[0]
+    made = fold_round(spec.server(), task, 1, given.first, entries, limits)[0]
     assert as_bytes(made) == as_bytes(
-        fold_journal(spec.server(), task, 1, given.first, entries[::-1], limits)
+        fold_round(spec.server(), task, 1, given.first, entries[::-1], limits)[0]
     )
     assert set(model_of(made)) == set(mean)
     assert stepped_names(made)

@@ -11,7 +11,6 @@ from coordinator.selection.selector import DeviceSelector
 from coordinator.status.prometheus import _Collector
 from coordinator.storage.database import Database
 from lichen_lab.simulation.training.selection import Choice
-from models.contract import Update
 from protocol.frames.headers import UpdateHeader
 from protocol.messages import ModalityState, State
 from tests.support.coordinator_bench import bench
@@ -102,7 +101,7 @@ def test_a_simulation_covers_modalities_alike() -> None:
             missing=missing,
             quality={},
         )
-        choice.hear(name, Update(header, {}))
+        choice.accept(1, header, ())
     assert all("d07" in choice.of(round_) for round_ in range(2, 10))
 
 

@@ -241,7 +241,7 @@ def test_the_profile_is_what_the_windows_show(tmp_path, sets, expected, count):
         assert profile == expected
         assert len(found) == count
     else:
-        with pytest.raises(Transient, match="no window in the store has something to read"):
+        with pytest.raises(Transient, match="no window has something to read"):
             material(work, 100, labelled=True)
     store.close()
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from coordinator.aggregation.fold import fold_journal, limits_for, update_norms
+from coordinator.aggregation.fold import fold_round, limits_for, update_norms
 from coordinator.aggregation.outlier_screen import screen
 from coordinator.ingest.header_checks import check_header
 from coordinator.round_machine.batch import ReceivedUpdate
@@ -123,14 +123,14 @@ def test_a_robust_fold_of_the_journal_spills_beside_the_frames_and_leaves_nothin
             entries = journal.entries(1, [f"d{i}" for i in range(5)])
     before = sorted(path.name for path in (tmp_path / "updates/1").iterdir())
     limits = limits_for(STATE, 1 << 20)
-    one = fold_journal(make_server(), robust, 1, STATE, entries, limits)
-    other = fold_journal(make_server(), robust, 1, STATE, entries[::-1], limits)
+    one = fold_round(make_server(), robust, 1, STATE, entries, limits)[0]
+    other = fold_round(make_server(), robust, 1, STATE, entries[::-1], limits)[0]
     assert {n: t.tobytes() for n, t in flatten(one).items()} == {
         n: t.tobytes() for n, t in flatten(other).items()
     }
     assert sorted(path.name for path in (tmp_path / "updates/1").iterdir()) == before
-    mean = fold_journal(make_server(), TASK, 1, STATE, entries[:4], limits)
-    hurt = fold_journal(make_server(), TASK, 1, STATE, entries, limits)
+    mean = fold_round(make_server(), TASK, 1, STATE, entries[:4], limits)[0]
+    hurt = fold_round(make_server(), TASK, 1, STATE, entries, limits)[0]
     name = "head/fc2.weight"
     good = flatten(mean)[name] - flatten(STATE)[name]
 

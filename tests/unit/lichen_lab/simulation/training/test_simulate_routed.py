@@ -143,7 +143,7 @@ def test_the_bandit_is_told_losses_and_what_was_moved() -> None:
         (name,) = engine.chosen(round_) or ()
         delivery = site.deliver(fleet[name], state, round_)
         _, state = engine.close([delivery], state, round_)
-        past = choice._past[-1]
+        past = choice.history.past()[-1]
         assert (past.round, past.selected) == (round_, {name})
         assert past.losses == {name: pytest.approx(delivery.metrics["loss"])}
         assert set(past.moved[name]) == set(delivery.route)
