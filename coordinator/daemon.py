@@ -24,7 +24,7 @@ from coordinator.recovery.integrity_check import IntegrityCheck
 from coordinator.recovery.state_folder import Storage
 from coordinator.rounds.announcer import Announcer
 from coordinator.rounds.driver import RoundDriver
-from coordinator.rounds.outlook import FleetView
+from coordinator.rounds.outlook import RoundView
 from coordinator.rounds.worker import RoundWorker
 from coordinator.status.prometheus import serve_metrics
 from coordinator.trust.signer import PointerSigner
@@ -53,7 +53,7 @@ class Coordinator:
     deployment: BundleDelivery
     dispatcher: Dispatcher
     driver: RoundDriver
-    fleet: FleetView
+    fleet: RoundView
     forgetting: Forgetting
     graphs: EncoderModels
     guard: AccessControl

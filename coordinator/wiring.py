@@ -40,7 +40,7 @@ from coordinator.recovery.state_folder import Storage
 from coordinator.rounds import late_bundles
 from coordinator.rounds.announcer import Announcer, stay_connected
 from coordinator.rounds.driver import RoundDriver
-from coordinator.rounds.outlook import FleetView
+from coordinator.rounds.outlook import RoundView
 from coordinator.rounds.worker import RoundWorker
 from coordinator.selection.selector import DeviceSelector
 from coordinator.status.prometheus import DiskWear
@@ -112,7 +112,7 @@ def build(
 
     # Rounds.
     graphs = EncoderModels(task, store, blobs, jobs, roster, clock, settings.worker.timeout_s, changes)
-    rules, fleet = rules_of(task, settings), FleetView(task, roster, graphs.terms, guard.barred, link)
+    rules, fleet = rules_of(task, settings), RoundView(task, roster, graphs.terms, guard.barred, link)
     driver = RoundDriver(
         task=task,
         rules=rules,

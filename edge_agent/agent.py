@@ -16,7 +16,7 @@ from edge_agent.identity.renewal_service import Renewal
 from edge_agent.inference.question_service import QuestionService
 from edge_agent.inference.service import Inference
 from edge_agent.knowledge_graph.watcher import GraphWatcher
-from edge_agent.messaging.dispatcher import Dispatcher
+from edge_agent.messaging.dispatcher import MessageDispatcher
 from edge_agent.messaging.outbox import Outbox
 from edge_agent.messaging.round_metrics import RoundMetrics
 from edge_agent.messaging.state_reporter import StateReporter, will
@@ -60,7 +60,7 @@ class Agent:
     outbox: Outbox
     metrics: RoundMetrics
     work: WorkReceiver
-    dispatcher: Dispatcher
+    dispatcher: MessageDispatcher
     reporter: StateReporter
     publishing: Publishing | None
     questions: QuestionService | None

@@ -14,7 +14,7 @@ from edge_agent.inference.service import Inference
 from edge_agent.inference.serving.zygote_client import ZygoteClient
 from edge_agent.knowledge_graph.watcher import GraphWatcher
 from edge_agent.messaging.contact import Contact
-from edge_agent.messaging.dispatcher import Dispatcher, Handler, commands
+from edge_agent.messaging.dispatcher import Handler, MessageDispatcher, commands
 from edge_agent.messaging.outbox import Outbox
 from edge_agent.messaging.round_metrics import RoundMetrics
 from edge_agent.messaging.state_reporter import StateReporter
@@ -117,7 +117,7 @@ def build(
         settings, link, tasks=tasks, models=models, verifier=verifier, clock=clock,
         withdrawn=outbox.confirmed, changed=changed, wanted=state_wanted, metrics=metrics,
     )  # fmt: skip
-    dispatcher = Dispatcher(
+    dispatcher = MessageDispatcher(
         link, _handlers(fetcher, outbox, work, deployment, reporter), contact=contact, refused=refused,
         progress=progress, clock=clock,
     )  # fmt: skip

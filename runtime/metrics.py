@@ -6,7 +6,7 @@ from typing import Literal, Protocol
 
 
 @dataclass(frozen=True, slots=True)
-class Metric:
+class MetricFamily:
     """One metric in Prometheus' sense.
 
     Attributes:
@@ -27,15 +27,15 @@ class Metric:
 class HasMetrics(Protocol):
     """A part that can be measured."""
 
-    def metrics(self) -> Iterable[Metric]:
+    def metrics(self) -> Iterable[MetricFamily]:
         """What it measures now; called from any thread."""
 
 
-def gauge(name: str, words: str, value: float) -> Metric:
+def gauge(name: str, words: str, value: float) -> MetricFamily:
     """A gauge without labels."""
-    return Metric(name, words, "gauge", [((), float(value))])
+    return MetricFamily(name, words, "gauge", [((), float(value))])
 
 
-def counter(name: str, words: str, value: float) -> Metric:
+def counter(name: str, words: str, value: float) -> MetricFamily:
     """A counter without labels."""
-    return Metric(name, words, "counter", [((), float(value))])
+    return MetricFamily(name, words, "counter", [((), float(value))])

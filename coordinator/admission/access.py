@@ -5,7 +5,7 @@ from typing import Final
 
 from protocol.errors import Refused
 from runtime.clock import Clock
-from runtime.metrics import Metric, counter
+from runtime.metrics import MetricFamily, counter
 
 DenialCheck = Callable[[str], Refused | None]
 """Why nothing is taken from a device now; None where all is well. Must be cheap."""
@@ -47,6 +47,6 @@ class AccessControl:
         self._told[device] = now
         return True
 
-    def metrics(self) -> Iterable[Metric]:
+    def metrics(self) -> Iterable[MetricFamily]:
         """What was dropped."""
         yield counter("lichen_messages_turned_away", "Messages of barred devices", self.turned_away)

@@ -17,7 +17,7 @@ import structlog
 from coordinator.config.coordinator import CoordinatorSettings
 from protocol.errors import LichenError, Misconfigured, Reason, Refused
 from runtime.clock import Clock
-from runtime.metrics import Metric, counter, gauge
+from runtime.metrics import MetricFamily, counter, gauge
 from runtime.storage.sqlite import open_reader, sqlite_errors
 from runtime.waits import Wait
 
@@ -176,7 +176,7 @@ class OperatorDecisions:
         app = None if self._office is None else self._office.app
         return (0, {}) if app is None else (app.issued, dict(app.refused))
 
-    def metrics(self) -> Iterable[Metric]:
+    def metrics(self) -> Iterable[MetricFamily]:
         """What the authority did."""
         words = "1: nothing shows that the broker acts on the newest revocation list"
         yield gauge("lichen_broker_unproven", words, self.broker_unproven())
@@ -185,7 +185,7 @@ class OperatorDecisions:
         yield counter("lichen_certificates_issued", words, issued)
         values = [((reason.value,), float(count)) for reason, count in sorted(refused.items())]
         words = "Enrolments refused since the start"
-        yield Metric("lichen_enrolments_refused", words, "counter", values, ("reason",))
+        yield MetricFamily("lichen_enrolments_refused", words, "counter", values, ("reason",))
 
     def services(self) -> dict[str, Callable[[], Awaitable[None]]]:
         """What the daemon runs; the port is taken now.

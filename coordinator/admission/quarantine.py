@@ -21,7 +21,7 @@ from coordinator.storage import schema
 from coordinator.storage.database import Database
 from coordinator.storage.write_behind import WriteBehindBuffer
 from protocol.errors import Reason, Refused
-from runtime.metrics import Metric, gauge
+from runtime.metrics import MetricFamily, gauge
 
 log = structlog.get_logger(__name__)
 
@@ -154,7 +154,7 @@ class Quarantine:
         found = ((device, self.barred(device)) for device in list(self._records))
         return {device: refused for device, refused in found if refused is not None}
 
-    def metrics(self) -> Iterable[Metric]:
+    def metrics(self) -> Iterable[MetricFamily]:
         """How many devices are in quarantine."""
         yield gauge("lichen_quarantined", "Devices in quarantine", len(self.all_barred()))
 

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from coordinator.storage import schema
 from coordinator.storage.database import Database
 from models.guided import DeviceWeights
-from runtime.metrics import Metric, gauge
+from runtime.metrics import MetricFamily, gauge
 
 FULL: Final = 64
 """Devices of a part whose rows are kept whole."""
@@ -78,7 +78,7 @@ class DeviceWeightStore:
         """Keep a round's. Joins the caller's transaction."""
         self._store.put(schema.weighings, round=round_, **weighed.as_json())
 
-    def metrics(self) -> Iterable[Metric]:
+    def metrics(self) -> Iterable[MetricFamily]:
         """Where the method is guided, of the newest round: the lightest devices, and how many warnings."""
         found = newest(self._store)
         if found is None:
@@ -88,7 +88,7 @@ class DeviceWeightStore:
         )
         values = [((device, part), share) for part, device, share in lightest]
         words = "Weight of a device in the newest version's fold; 1 is an equal share"
-        yield Metric("lichen_device_weight", words, "gauge", values, ("device", "part"))
+        yield MetricFamily("lichen_device_weight", words, "gauge", values, ("device", "part"))
         words = "Warnings about the newest version's weights, such as of devices that are pushed out"
         yield gauge("lichen_weighing_warnings", words, len(found["warnings"]))
 

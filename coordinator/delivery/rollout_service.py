@@ -26,7 +26,7 @@ _AGAIN_S: Final = 5.0
 """An announcement that failed is made again so often; and at each connect."""
 
 
-class Delivery(Protocol):
+class ReleaseDelivery(Protocol):
     """Brings devices what was decided."""
 
     def fits(self, release: Release, /) -> Callable[[str], bool]:
@@ -53,7 +53,7 @@ class RolloutService:
     def __init__(
         self,
         rollouts: RolloutRecorder,
-        delivery: Delivery,
+        delivery: ReleaseDelivery,
         bundles: StagedBundles,
         *,
         roster: DeviceRegistry,

@@ -106,7 +106,7 @@ class StagedDeployment:
         """One announcement at a time: an older decision never takes a later one's place at the broker."""
 
     def fits(self, _release: Release) -> Callable[[str], bool]:
-        """See :class:`coordinator.delivery.rollout_service.Delivery`: there is one bundle for all."""
+        """See :class:`coordinator.delivery.rollout_service.ReleaseDelivery`: there is one bundle for all."""
         return lambda _device: True
 
     async def export(self, jobs: Jobs, state: Blobs, lineage: ExportLineage) -> None:
@@ -257,7 +257,7 @@ class StagedRoutes:
         self._store = store
 
     def fits(self, release: Release) -> Callable[[str], bool]:
-        """See :class:`coordinator.delivery.rollout_service.Delivery`."""
+        """See :class:`coordinator.delivery.rollout_service.ReleaseDelivery`."""
         needs, there = self._inner.needs.all(), releases.routes(release)
 
         def fits(device: str) -> bool:

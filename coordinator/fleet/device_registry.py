@@ -20,7 +20,7 @@ from coordinator.storage import schema
 from coordinator.storage.database import Database
 from protocol.errors import Reason, Refused
 from protocol.messages import State
-from runtime.metrics import Metric, gauge
+from runtime.metrics import MetricFamily, gauge
 from runtime.token_buckets import TokenBucket
 from runtime.waits import span
 
@@ -265,7 +265,7 @@ class DeviceRegistry:
                         table[name][k] += 1
         return table
 
-    def metrics(self) -> Iterable[Metric]:
+    def metrics(self) -> Iterable[MetricFamily]:
         """How many devices are here, and how many secrets they have."""
         yield gauge("lichen_devices_online", "Devices that are online", len(self.online()))
         words = "Different fleet secrets of online devices with graphs; more than 1 is wrong"

@@ -24,7 +24,7 @@ from coordinator.messaging.receipts import ReceiptSender
 from coordinator.storage.write_behind import WriteBehindBuffer
 from protocol.errors import LichenError, Reason, Refused
 from protocol.topics import Kind, Route, parse
-from runtime.metrics import Metric, counter
+from runtime.metrics import MetricFamily, counter
 from runtime.mqtt.link import Message
 
 log = structlog.get_logger(__name__)
@@ -158,6 +158,6 @@ class Dispatcher:
             said = kind in _SAID and refused.reason in {Reason.MALFORMED, Reason.TOO_LARGE}
             self._teller.refuse(device, 0, None, refused, conduct=not said)
 
-    def metrics(self) -> Iterable[Metric]:
+    def metrics(self) -> Iterable[MetricFamily]:
         """What was dropped."""
         yield counter("lichen_messages_dropped", "Messages beyond a device's share", self.lanes.dropped)

@@ -29,7 +29,7 @@ from protocol.messages import MAX_MESSAGE_BYTES, Command, State, decode
 from protocol.tasks.task import Task
 from protocol.topics import Kind, Route
 from runtime.clock import Clock
-from runtime.metrics import Metric, counter
+from runtime.metrics import MetricFamily, counter
 from runtime.mqtt.link import Message
 from runtime.token_buckets import TokenBuckets
 
@@ -227,7 +227,7 @@ class StateReceiver:
         if pointer is not None:
             self._teller.say(device, Kind.MODEL, pointer)
 
-    def metrics(self) -> Iterable[Metric]:
+    def metrics(self) -> Iterable[MetricFamily]:
         """What was left out."""
         yield counter("lichen_states_coalesced", "States of devices that say them too often", self.coalesced)
 

@@ -29,7 +29,7 @@ from protocol.frames.tensors import Encoded
 from protocol.messages import MAX_MESSAGE_BYTES, BlobPointer, decode
 from protocol.tasks.task import Task
 from protocol.topics import Kind, Route
-from runtime.metrics import Metric, counter
+from runtime.metrics import MetricFamily, counter
 from runtime.mqtt.link import Message
 
 log = structlog.get_logger(__name__)
@@ -230,7 +230,7 @@ class UpdateReceiver:
             self._server.check(self._task, state, update)
             return update_norms(update)
 
-    def metrics(self) -> Iterable[Metric]:
+    def metrics(self) -> Iterable[MetricFamily]:
         """How often updates were written."""
         yield counter("lichen_update_groups", "Transactions that accepted them", self.commits.groups)
 

@@ -21,7 +21,7 @@ from protocol.frames.chunks import chunk_count
 from protocol.messages import Command, Fetch, decode
 from protocol.topics import Kind, Route, device_topic
 from runtime.clock import Clock
-from runtime.metrics import Metric, counter
+from runtime.metrics import MetricFamily, counter
 from runtime.mqtt.link import Message
 from runtime.storage.blob_store import BlobStore
 from runtime.token_buckets import TokenBuckets
@@ -202,7 +202,7 @@ class BlobServer:
     def _no_such_blob(self, device: str, digest: str) -> None:
         self._say(device, Kind.CMD, Command(command="no_such_blob", digest=digest))
 
-    def metrics(self) -> Iterable[Metric]:
+    def metrics(self) -> Iterable[MetricFamily]:
         """What was not served."""
         yield counter("lichen_blobs_withheld", "Requests for blobs of another device", self.withheld)
         yield counter(

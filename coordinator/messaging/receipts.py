@@ -22,7 +22,7 @@ from protocol.base import Wire
 from protocol.errors import LichenError, Refused
 from protocol.messages import Receipt
 from protocol.topics import Kind
-from runtime.metrics import Metric, counter
+from runtime.metrics import MetricFamily, counter
 
 log = structlog.get_logger(__name__)
 
@@ -142,8 +142,8 @@ class ReceiptSender:
         """To be run: several senders, so that one slow answer delays few."""
         return {f"teller-{n}": self.run for n in range(SENDERS)}
 
-    def metrics(self) -> Iterable[Metric]:
+    def metrics(self) -> Iterable[MetricFamily]:
         """What was accepted and refused."""
         yield counter("lichen_updates_accepted", "Updates accepted since the start", self.accepted)
         refused = [((reason,), float(count)) for reason, count in sorted(self.refused.items())]
-        yield Metric("lichen_refused", "Refusals since the start", "counter", refused, ("reason",))
+        yield MetricFamily("lichen_refused", "Refusals since the start", "counter", refused, ("reason",))

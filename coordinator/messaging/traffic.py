@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from coordinator.messaging.sender import Counters
 from coordinator.storage.database import Database
-from runtime.metrics import Metric, counter
+from runtime.metrics import MetricFamily, counter
 
 
 class Traffic:
@@ -27,7 +27,7 @@ class Traffic:
             self._store.put_meta({"bytes_up": str(totals[0]), "bytes_down": str(totals[1])})
             self._saved = totals
 
-    def metrics(self) -> Iterable[Metric]:
+    def metrics(self) -> Iterable[MetricFamily]:
         """Bytes since the task began."""
         up, down = self.totals()
         yield counter("lichen_bytes_up", "Bytes received from devices since the task began", up)

@@ -33,7 +33,7 @@ from coordinator.rollout.store import FILE, RolloutStore
 from coordinator.rollout.view import waits
 from coordinator.storage.database import Database
 from runtime.clock import Clock
-from runtime.metrics import Metric, gauge
+from runtime.metrics import MetricFamily, gauge
 
 log = structlog.get_logger(__name__)
 
@@ -130,7 +130,7 @@ class RolloutRecorder:
         """Let the book go."""
         self.book.close()
 
-    def metrics(self) -> Iterable[Metric]:
+    def metrics(self) -> Iterable[MetricFamily]:
         """Of the last rollout."""
         course = self.last
         yield gauge("lichen_rollout_number", "The last rollout", course.number)
@@ -147,7 +147,7 @@ class RolloutRecorder:
         phases = get_args(RolloutDevice.model_fields["phase"].annotation)
         values = [((phase,), float(sum(one.phase == phase for one in members))) for phase in phases]
         words = "Its devices by what they say of the version"
-        yield Metric("lichen_rollout_devices", words, "gauge", values, ("phase",))
+        yield MetricFamily("lichen_rollout_devices", words, "gauge", values, ("phase",))
 
 
 def open_rollouts(settings: CoordinatorSettings, store: Database, clock: Clock) -> RolloutRecorder | None:

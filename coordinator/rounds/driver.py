@@ -43,7 +43,7 @@ from coordinator.round_machine.queries import replay
 from coordinator.rounds.accepted_index import AcceptedIndex
 from coordinator.rounds.attempt_log import Attempts
 from coordinator.rounds.fleet_watch import Lookout
-from coordinator.rounds.outlook import FleetView
+from coordinator.rounds.outlook import RoundView
 from coordinator.rounds.progress import explain
 from coordinator.selection.selector import DeviceSelector
 from coordinator.storage.database import Database
@@ -53,7 +53,7 @@ from protocol.tasks.task import Task
 from runtime.clock import Clock
 from runtime.concurrency.signals import KeyedQueue, Signal
 from runtime.concurrency.threads import Threads
-from runtime.metrics import Metric, gauge
+from runtime.metrics import MetricFamily, gauge
 from runtime.token_buckets import TokenBucket
 
 TICK_S: Final = 0.5
@@ -86,7 +86,7 @@ class RoundDriver:
         rules: Rules,
         store: Database,
         journal: Journal,
-        fleet: FleetView,
+        fleet: RoundView,
         chooser: DeviceSelector,
         changes: Signal,
         offers: KeyedQueue[str],
@@ -293,7 +293,7 @@ class RoundDriver:
             few = dict(islice(sorted(chosen.why.items()), NAMED))
             log.info("selected", round=command.round, attempt=command.attempt, count=len(chosen.why), why=few)
 
-    def metrics(self) -> Iterable[Metric]:
+    def metrics(self) -> Iterable[MetricFamily]:
         """Where the round stands."""
         state = self.state
         yield gauge("lichen_round", "The round that is open", state.round)

@@ -12,7 +12,7 @@ from coordinator.messaging.sender import MessagePublisher
 from coordinator.round_machine.events import RoundPhase, RoundState
 from coordinator.rounds.progress import NAMES, Outlook
 from protocol.tasks.task import Task
-from runtime.metrics import Metric
+from runtime.metrics import MetricFamily
 
 ANY_LABEL: Final = ""
 """The label of ``lichen_coverage`` where devices learn without labels: windows of any class, or of none; of
@@ -80,7 +80,7 @@ def fleet_status(
     return Outlook(found, lacks, len(roster), broker, heard)
 
 
-class FleetView:
+class RoundView:
     """The fleet as a round sees it now.
 
     Args:
@@ -126,7 +126,7 @@ class FleetView:
         seen = fleet_status(self._roster, state, self.terms(), self._barred, self.broker_trouble())
         return replace(seen, disk=disk)
 
-    def metrics(self) -> Iterable[Metric]:
+    def metrics(self) -> Iterable[MetricFamily]:
         """Of how many online devices there is data, by modality and label."""
         labelled = self.terms().needs_labels
         labels = self._task.labels if labelled else (ANY_LABEL,)
@@ -137,4 +137,4 @@ class FleetView:
             for label, devices in zip(labels, per_class, strict=True)
         ]
         words = "Online devices with data"
-        yield Metric("lichen_coverage", words, "gauge", values, ("modality", "label"))
+        yield MetricFamily("lichen_coverage", words, "gauge", values, ("modality", "label"))

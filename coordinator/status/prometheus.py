@@ -6,14 +6,14 @@ from typing import Any
 
 from coordinator.config.coordinator import MetricsSettings
 from protocol.errors import Misconfigured
-from runtime.metrics import HasMetrics, Metric, counter
+from runtime.metrics import HasMetrics, MetricFamily, counter
 from runtime.storage.disk import DISK
 
 
 class DiskWear:
     """What this process has written since it started."""
 
-    def metrics(self) -> Iterable[Metric]:
+    def metrics(self) -> Iterable[MetricFamily]:
         """Counters of commits, syncs and bytes."""
         for what, count in DISK.get().wear().items():
             yield counter(f"lichen_disk_{what}", f"Disk {what} since the start", count)

@@ -168,11 +168,11 @@ class TooOld:
 
 
 @dataclass(frozen=True, slots=True)
-class Say:
+class NothingToDo:
     """Nothing is to be done; why, in words."""
 
     words: str
 
 
-Command = Action | Swap | FetchBundle | TooOld | Say
+Command = Action | Swap | FetchBundle | TooOld | NothingToDo
 Outcome = tuple[DeploymentStatus, tuple[Command, ...]]

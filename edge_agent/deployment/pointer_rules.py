@@ -10,9 +10,9 @@ from edge_agent.deployment.events import (
     DeploymentPhase,
     DeploymentStatus,
     FetchBundle,
+    NothingToDo,
     Outcome,
     Pointed,
-    Say,
     TooOld,
 )
 from edge_agent.deployment.record import (
@@ -49,7 +49,7 @@ def on_pointer(standing: DeploymentStatus, event: Pointed) -> Outcome:
     # coordinator of an older release.
     if (pointer.serial or event.epoch is not None) and pointer.serial < book.serial and not anew:
         words = f"decision {pointer.serial} is out of date: this device went by decision {book.serial}"
-        return standing, (Say(words),)
+        return standing, (NothingToDo(words),)
     if trial is not None and trial.digest == digest:
         return _same_trial(standing, trial, event)
     if committed is not None and committed.digest == digest:
@@ -68,7 +68,9 @@ def _another(standing: DeploymentStatus, event: Pointed) -> Outcome:
     if trial is None or _supersedes(pointer, trial):
         return standing, (FetchBundle(pointer),)
     if trial.rollout or not standing.answers:
-        return standing, (Say(f"version {pointer.version} waits: version {trial.version} is on trial"),)
+        return standing, (
+            NothingToDo(f"version {pointer.version} waits: version {trial.version} is on trial"),
+        )
     # A fleet that exports faster than a trial lasts commits all the same, and a device is not left behind.
     after, commands = judge_now(standing)
     return after, (*commands, FetchBundle(pointer))
@@ -81,7 +83,7 @@ def _supersedes(pointer: ModelPointer, trial: TrialBundle) -> bool:
 
 
 def _same_trial(standing: DeploymentStatus, trial: TrialBundle, event: Pointed) -> Outcome:
-    book, words = standing.book, Say(f"version {event.pointer.version} is on trial")
+    book, words = standing.book, NothingToDo(f"version {event.pointer.version} is on trial")
     trial = trial.model_copy(update=_vouched(book, trial, event))
     after = book.model_copy(update={"trial": trial, **counted(book, trial.serial, event.epoch)})
     return (
@@ -93,7 +95,7 @@ def _same_trial(standing: DeploymentStatus, trial: TrialBundle, event: Pointed) 
 
 def _same_model(standing: DeploymentStatus, committed: InstalledBundle, event: Pointed) -> Outcome:
     """It stays; what is on trial beside it was withdrawn."""
-    book, words = standing.book, Say(f"version {event.pointer.version} runs")
+    book, words = standing.book, NothingToDo(f"version {event.pointer.version} runs")
     kept = committed.model_copy(update=_vouched(book, committed, event))
     report = book.report
     if report is None or report.bundle != kept.digest or report.phase != "committed":
@@ -118,7 +120,7 @@ def _vouched(book: DeploymentRecord, kept: InstalledBundle, event: Pointed) -> d
 
 def _failed_before(standing: DeploymentStatus, pointer: ModelPointer, bad: RejectedBundle) -> Outcome:
     """It is not tried again; the coordinator hears so once more."""
-    book, words = standing.book, Say(f"version {pointer.version} was rolled back: {bad.why}")
+    book, words = standing.book, NothingToDo(f"version {pointer.version} was rolled back: {bad.why}")
     known = book.report is not None and book.report.bundle == bad.digest
     if known or standing.phase in {DeploymentPhase.FETCHED, DeploymentPhase.ON_TRIAL}:
         return standing, (words,)

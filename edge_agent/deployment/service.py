@@ -19,9 +19,9 @@ from edge_agent.deployment.events import (
     FetchBundle,
     Fetched,
     Loaded,
+    NothingToDo,
     Pointed,
     PointerRejected,
-    Say,
     Started,
     TooOld,
     Withdrawn,
@@ -204,7 +204,7 @@ class DeploymentService(StatusText):
             await self._trust.require(pointer)
         for command in self.executor.apply(Pointed(pointer, self._epoch)):
             match command:
-                case Say(words):
+                case NothingToDo(words):
                     self.why = words
                 case TooOld(why):
                     hint = f"remove {self._folder} to accept older ones"

@@ -23,7 +23,7 @@ _POINTERS: Final = frozenset({Kind.MODEL, Kind.FLEET_MODEL})
 Handler = Callable[[Route, bytes], Awaitable[None]]
 
 
-class Dispatcher(StatusPart):
+class MessageDispatcher(StatusPart):
     """One service.
 
     Args:

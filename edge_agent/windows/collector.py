@@ -16,7 +16,7 @@ from edge_agent.sources.base import FollowsTask, ReportsStatus, Source, source_s
 from edge_agent.sources.task_match import doubts, matching_modalities
 from edge_agent.tasks.profile import permitted_profile
 from edge_agent.tasks.roles import learns_by
-from edge_agent.windows.counting_store import CountingStore, WindowStore
+from edge_agent.windows.counting_store import CountingStore, WindowSink
 from edge_agent.windows.observed_profile import collected
 from edge_agent.windows.quality.meter import Quality, QualityMeter
 from edge_agent.windows.rows import whole_bytes
@@ -195,7 +195,7 @@ class Collector(StatusPart):
             await asyncio.to_thread(work.store.commit)
 
 
-def _opened(settings: AgentSettings, task: Task) -> WindowStore:
+def _opened(settings: AgentSettings, task: Task) -> WindowSink:
     """The store on disk; where this device learns nothing, one that keeps nothing."""
     folder, why = settings.state_dir / "store", ""
     if settings.store.enabled is False:
@@ -209,7 +209,7 @@ def _opened(settings: AgentSettings, task: Task) -> WindowStore:
     return CountingStore(folder / "none", task, why)
 
 
-def _remove_others(store: WindowStore) -> list[str]:
+def _remove_others(store: WindowSink) -> list[str]:
     """Windows of other grids go: the budget is of one store. Names of the files that went."""
     if store.why_off:
         return []

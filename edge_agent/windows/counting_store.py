@@ -21,8 +21,8 @@ COUNTED: Final = 2048
 """The newest so many windows are counted: what the device is like now."""
 
 
-class WindowStore(Protocol):
-    """Where windows go; :class:`edge_agent.windows.store.WindowStore` keeps them on disk."""
+class WindowSink(Protocol):
+    """Where windows go; :class:`edge_agent.windows.store.WindowSink` keeps them on disk."""
 
     trouble: tuple[float, str] | None
     """Since when (Unix seconds) and why the disk takes nothing; None while it does."""

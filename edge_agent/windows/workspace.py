@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_agent.tasks.workspace import Problem, Readiness
-from edge_agent.windows.counting_store import WindowStore
+from edge_agent.windows.counting_store import WindowSink
 from edge_agent.windows.observed_profile import (
     follows_windows,
     is_readable,
@@ -64,7 +64,7 @@ class WindowWorkspace:
     """Those that this device may read, in the task's order."""
     windower: Windower
     meter: QualityMeter
-    store: WindowStore
+    store: WindowSink
     recent: deque[NDArray[np.bool_]] = field(default_factory=lambda: deque(maxlen=_RECENT))
     targets: tuple[str, ...] = (LABEL,)
     """Those that it may learn, in the task's order."""
@@ -161,7 +161,7 @@ def windows_of(data: Material) -> WindowSet:
     raise Misconfigured("prototypes and routers are of windows, and the task is on a graph")
 
 
-def _disk(store: WindowStore) -> str:
+def _disk(store: WindowSink) -> str:
     """Whether windows can be written, in words."""
     if store.trouble is None:
         return "ok"

@@ -24,7 +24,7 @@ class Will:
 
 
 @dataclass(frozen=True)
-class Identity:
+class ConnectOptions:
     """Who connects, and how it shows that."""
 
     client_id: str
@@ -97,7 +97,7 @@ class Connection(Protocol):
         """Say goodbye where possible, and end it in any case."""
 
 
-Connect = Callable[[MqttSettings, Identity, int, Events], Connection]
+Connect = Callable[[MqttSettings, ConnectOptions, int, Events], Connection]
 """Makes a connection; the number is our Receive Maximum."""
 
 

@@ -14,7 +14,7 @@ import structlog
 from protocol.errors import Misconfigured, Refused, Transient
 from runtime.clock import Clock, SystemClock
 from runtime.mqtt.backoff import Backoff, Ending
-from runtime.mqtt.connection import Connect, Identity, Will
+from runtime.mqtt.connection import Connect, ConnectOptions, Will
 from runtime.mqtt.errors import ConnectFailed
 from runtime.mqtt.inbox import Inbox, Message
 from runtime.mqtt.paho_connection import PahoConnection
@@ -155,7 +155,7 @@ class Link:
         backoff = Backoff(self._settings, self._random)
         while not self._stop.is_set():
             last_words = will() if callable(will) else will
-            identity = Identity(
+            identity = ConnectOptions(
                 self._client_id, last_words, self._settings.username, password, trust.context()
             )
             session = self._new_session(identity)

@@ -19,7 +19,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 from protocol.errors import Transient
-from runtime.mqtt.connection import AckOrder, Arrival, Events, Identity, fail, no_ack, succeed
+from runtime.mqtt.connection import AckOrder, Arrival, ConnectOptions, Events, fail, no_ack, succeed
 from runtime.mqtt.errors import ConnectFailed, dial_words
 from runtime.mqtt.inbox import post
 from runtime.settings.load import MqttSettings
@@ -44,7 +44,7 @@ class PahoConnection:
     """One paho client (:class:`runtime.mqtt.connection.Connection`), made and used in an event loop."""
 
     def __init__(
-        self, settings: MqttSettings, identity: Identity, receive_maximum: int, events: Events
+        self, settings: MqttSettings, identity: ConnectOptions, receive_maximum: int, events: Events
     ) -> None:
         self._settings = settings
         self._receive_maximum = receive_maximum
@@ -57,7 +57,7 @@ class PahoConnection:
         self._client = self._make(identity)
         self._order = AckOrder()
 
-    def _make(self, identity: Identity) -> _Client:
+    def _make(self, identity: ConnectOptions) -> _Client:
         client = _Client(
             CallbackAPIVersion.VERSION2,
             identity.client_id,

@@ -9,7 +9,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 from protocol.errors import Reason, Refused, Transient
 from runtime.clock import Clock, SystemClock
-from runtime.mqtt.connection import Arrival, Connect, Identity, fail, succeed
+from runtime.mqtt.connection import Arrival, Connect, ConnectOptions, fail, succeed
 from runtime.mqtt.errors import TAKEN_OVER, ConnectFailed, limit_words, lost_words, refusal
 from runtime.mqtt.flow_control import FlowControl, is_bulk
 from runtime.mqtt.inbox import Inbox, Message
@@ -55,7 +55,7 @@ class Session:
     def __init__(
         self,
         settings: MqttSettings,
-        identity: Identity,
+        identity: ConnectOptions,
         inbox: Inbox,
         counters: LinkCounters,
         *,

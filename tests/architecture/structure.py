@@ -1,9 +1,8 @@
 """Counts of the structure, for ADR 35: ``python tests/architecture/structure.py [CHECKOUT]``."""
 
-import ast
 import statistics
 import sys
-from collections import Counter, defaultdict
+from collections import Counter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -19,11 +18,6 @@ def count(root: Path) -> dict[str, object]:
     folders = Counter(file.parent for file in counted)
     fields = {name for tree in trees.values() for name in wiring.fields_of(tree)}
     methods = {name for tree in trees.values() for name in wiring.methods_of(tree)}
-    classes: dict[str, set[str]] = defaultdict(set)
-    for module, tree in trees.items():
-        for node in tree.body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                classes[node.name].add(module)
     functions = (n for t in trees.values() for n in wiring.nodes_of(t) if isinstance(n, wiring.Function))
     sizes = sorted((node.end_lineno or node.lineno) - node.lineno + 1 for node in functions)
     lines: Counter[str] = Counter()
@@ -39,7 +33,9 @@ def count(root: Path) -> dict[str, object]:
             for tree in trees.values()
             for module, _, only in wiring.imports(tree)
         ),
-        "class names of two or more classes": sum(len(modules) > 1 for modules in classes.values()),
+        "class names of two or more classes": sum(
+            len(modules) > 1 for modules in wiring.modules_by_class().values()
+        ),
         "functions: median": statistics.median(sizes),
         "functions: 90th percentile": sizes[int(0.9 * len(sizes))],
         "functions above 60 lines": sum(size > 60 for size in sizes),

@@ -7,6 +7,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("protocol", "runtime", "models", "export", "edge_agent", "coordinator", "lichen", "lichen_lab")
+SHARED_NAMES = {
+    "LocalTraining": "each method's folder has a class of that role in the same place",
+}
+"""Public classes of one name in several modules, each with its reason."""
 FOR_TYPES_ALONE = 16
 """Imports of our modules under ``TYPE_CHECKING``: most of them hide a circle."""
 
@@ -25,6 +29,16 @@ def nodes_of(tree: ast.Module) -> list[ast.AST]:
 
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def modules_by_class() -> dict[str, set[str]]:
+    """Public class -> the modules that define one of that name."""
+    found: dict[str, set[str]] = {}
+    for module, tree in trees().items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, set()).add(module)
+    return found
 
 
 def methods_of(tree: ast.Module) -> set[str]:
@@ -216,3 +230,8 @@ def test_arch_imports_for_types_alone_get_fewer() -> None:
     found = [(name, module) for name, tree in trees().items() for module, _, only in imports(tree) if only]
     ours = [one for one in found if one[1].split(".")[0] in PACKAGES]
     assert len(ours) <= FOR_TYPES_ALONE, f"{len(ours)}: {ours}"
+
+
+def test_arch_a_class_name_names_one_class_but_for_those_with_a_reason() -> None:
+    shared = {name: sorted(modules) for name, modules in modules_by_class().items() if len(modules) > 1}
+    assert shared.keys() == SHARED_NAMES.keys(), shared

@@ -11,7 +11,7 @@ from coordinator.status import history
 from coordinator.storage.database import Database
 from coordinator.storage.model_registry import ModelRegistry
 from edge_agent.identity import fleet_secret
-from lichen_lab.benchmarks.support.fleet import Fleet
+from lichen_lab.benchmarks.support.fleet import ProcessFleet
 from models.knowledge_graph.data.files import FeatureTable, write_features, write_triples
 from models.knowledge_graph.data.keys import RELATIONS, key
 from models.tensors import read_npz
@@ -72,11 +72,11 @@ def site(folder: Path, name: str) -> dict:
 
 
 @pytest.fixture
-def fleet(tmp_path: Path) -> Iterator[tuple[Fleet, Tap]]:
+def fleet(tmp_path: Path) -> Iterator[tuple[ProcessFleet, Tap]]:
     """Everything goes through the tap; Mosquitto where it is installed."""
     broker = (mosquitto_process(tmp_path / "broker") if mosquitto_path() else embedded(tmp_path)).start()
     try:
-        with Tap(broker.port) as tap, Fleet(TASK, tap.port) as made:
+        with Tap(broker.port) as tap, ProcessFleet(TASK, tap.port) as made:
             yield made, tap
     finally:
         broker.stop()
@@ -109,7 +109,7 @@ def forms(table: np.ndarray) -> Iterator[bytes]:
 
 
 def test_devices_complete_their_graphs_through_restarts_and_nothing_private_passes(
-    fleet: tuple[Fleet, Tap],
+    fleet: tuple[ProcessFleet, Tap],
 ) -> None:
     made, tap = fleet
     root = made.root

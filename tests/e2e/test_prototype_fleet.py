@@ -15,7 +15,7 @@ from coordinator.config.coordinator import load_settings
 from coordinator.status import history
 from coordinator.storage.database import Database
 from edge_agent.windows.window_sets import windows_of_recording
-from lichen_lab.benchmarks.support.fleet import Fleet
+from lichen_lab.benchmarks.support.fleet import ProcessFleet
 from models.contract import WindowSet
 from models.data.streams.recording import read
 from protocol.bundle import unpack
@@ -87,7 +87,7 @@ def without_torch(*words: str) -> list[str]:
     return [sys.executable, "-P", "-c", block, *words]
 
 
-class Gestures(Fleet):
+class Gestures(ProcessFleet):
     """Processes of one test."""
 
     def prototyper(self, recording: Path, **settings: object) -> None:

@@ -16,7 +16,7 @@ from coordinator.storage.database import Database
 from coordinator.storage.model_registry import ModelRegistry
 from edge_agent.windows.window_sets import windows_of_recording
 from lichen_lab.benchmarks.fault_injection.harness.gates import VARIABLE, StepGates
-from lichen_lab.benchmarks.support.fleet import Fleet
+from lichen_lab.benchmarks.support.fleet import ProcessFleet
 from lichen_lab.simulation.processes.fleet_files import write_toml
 from lichen_lab.simulation.processes.testbed import lichen
 from models.data import window_set
@@ -68,8 +68,8 @@ def record(path: Path, seed: int, seconds: float, *, labels: bool = False, gyr: 
 
 
 @pytest.fixture
-def fleet() -> Iterator[Fleet]:
-    with Fleet(TASK) as made:
+def fleet() -> Iterator[ProcessFleet]:
+    with ProcessFleet(TASK) as made:
         made.broker()
         yield made
 
@@ -87,7 +87,7 @@ def manifest_of(state_dir: Path, version: int) -> str:
 
 
 def test_a_fleet_learns_without_a_label_and_a_coordinator_cut_off_before_it_publishes_does_the_same_again(
-    fleet: Fleet,
+    fleet: ProcessFleet,
 ) -> None:
     root, gates = fleet.root, StepGates(fleet.root / "gates")
     record(fleet.files.config("task").with_name("own.npz"), 50, 60.0, labels=True)

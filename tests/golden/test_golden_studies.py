@@ -18,44 +18,44 @@ import pytest
 from lichen_lab.benchmarks.studies.disentafl.baselines import RUNS as DISENTAFL
 from lichen_lab.benchmarks.studies.disentafl.data.made import build
 from lichen_lab.benchmarks.studies.disentafl.federation import run as disentafl
-from lichen_lab.benchmarks.studies.disentafl.settings import Setting
+from lichen_lab.benchmarks.studies.disentafl.settings import DisentAflSetting
 from lichen_lab.benchmarks.studies.mmfed3_hide.federation import run as mmfed3
 from lichen_lab.benchmarks.studies.qqr import run_spec as qqr
 from lichen_lab.benchmarks.studies.qqr import studies
 from lichen_lab.benchmarks.studies.qqr import variants as v
-from lichen_lab.benchmarks.studies.qqr.settings import One
-from lichen_lab.benchmarks.studies.qqr.settings import Setting as Training
+from lichen_lab.benchmarks.studies.qqr.settings import QqrRun
+from lichen_lab.benchmarks.studies.qqr.settings import QqrSetting as Training
 from lichen_lab.benchmarks.studies.tactfl.baselines import RUNS as TACTFL
 from lichen_lab.benchmarks.studies.tactfl.federation import run as tactfl
 from lichen_lab.benchmarks.study.rekey import untimed
-from lichen_lab.benchmarks.study.run_spec import Outcome, quiet
+from lichen_lab.benchmarks.study.run_spec import RunOutcome, quiet
 from tests.support import mmfed3_study, qqr_study, tactfl_study
 
 FILE: Final = Path(__file__).parent / "study_runs.json"
-SMALL: Final = Setting(rounds=2, batch=8, width=16, latent=8, hidden=8, options={"tokens": 4})
+SMALL: Final = DisentAflSetting(rounds=2, batch=8, width=16, latent=8, hidden=8, options={"tokens": 4})
 CHOSEN: Final = {**SMALL.options, "devices_per_round": 2, "selection": "bandit"}
 SPLITS: Final = {"train": qqr_study.made_split((1, 3, 5), 0), "test": qqr_study.made_split((2, 4), 1)}
 
 
-def _tactfl(run: Callable[..., Outcome]) -> Outcome:
+def _tactfl(run: Callable[..., RunOutcome]) -> RunOutcome:
     return run(tactfl_study.fleet(), tactfl_study.TINY, 0, quiet)
 
 
-def _disentafl(run: Callable[..., Outcome], setting: Setting) -> Outcome:
+def _disentafl(run: Callable[..., RunOutcome], setting: DisentAflSetting) -> RunOutcome:
     return run(build(0, devices=4, train=12, test=8), setting, 0, quiet)
 
 
-def _mmfed3() -> Outcome:
+def _mmfed3() -> RunOutcome:
     return mmfed3(mmfed3_study.small_fleet(), mmfed3_study.TINY, 0, quiet)
 
 
-def _qqr() -> Outcome:
-    asked = One(setting=Training(v.quantity(v.PNR)), conditions=v.HALF, probes=("dead_sensor",))
+def _qqr() -> RunOutcome:
+    asked = QqrRun(setting=Training(v.quantity(v.PNR)), conditions=v.HALF, probes=("dead_sensor",))
     with patch.object(studies, "_loaded", lambda _name, part: SPLITS[part]):
         return qqr.run(qqr_study.tiny(asked))
 
 
-RUNS: Final[Mapping[str, Callable[[], Outcome]]] = {
+RUNS: Final[Mapping[str, Callable[[], RunOutcome]]] = {
     "tactfl tactfl": partial(_tactfl, tactfl),
     **{f"tactfl {name}": partial(_tactfl, TACTFL[name]) for name in ("fedopt", "autoencoder", "labelled")},
     "disentafl disentafl": partial(_disentafl, disentafl, replace(SMALL, options=CHOSEN)),

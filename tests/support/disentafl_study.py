@@ -3,15 +3,15 @@
 import numpy as np
 
 from lichen_lab.benchmarks.studies.disentafl.names import LOCAL
-from lichen_lab.benchmarks.studies.disentafl.settings import One, Outcome
+from lichen_lab.benchmarks.studies.disentafl.settings import DisentAflOutcome, DisentAflRun
 
 
-def made_up(one: One) -> Outcome:
+def made_up(one: DisentAflRun) -> DisentAflOutcome:
     """An outcome of four devices of two kinds that depends on nothing but the run."""
     rng = np.random.default_rng(int(one.key(), 16) % 2**32)
     names = ("d00", "d01", "d02", "d03")
     personal = {name: {"label": float(rng.uniform(50, 90))} for name in names}
-    return Outcome(
+    return DisentAflOutcome(
         personal=personal,
         aggregate=None if one.method == LOCAL else personal,
         by_round=[(one.setting.rounds // 2, 50.0), (one.setting.rounds, 60.0)],

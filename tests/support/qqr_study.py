@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from lichen_lab.benchmarks.studies.qqr.settings import One, Outcome, evaluated
+from lichen_lab.benchmarks.studies.qqr.settings import QqrOutcome, QqrRun, evaluated
 from lichen_lab.simulation.data.access.split import DataSplit
 from models.contract import WindowSet
 from protocol.errors import Misconfigured
@@ -22,7 +22,7 @@ PROBES = {
 }
 
 
-def made_up(one: One) -> Outcome:
+def made_up(one: QqrRun) -> QqrOutcome:
     """An outcome that depends on nothing but the run: rising curves, bytes that grow by the round."""
     rng = np.random.default_rng(int(one.key(), 16) % 2**32)
     level, each = (
@@ -30,7 +30,7 @@ def made_up(one: One) -> Outcome:
         {"float32": 400, "int8": 100, "int4": 50, "int2": 25}[one.setting.codec],
     )
     rounds = [r for r in range(1, one.setting.rounds + 1) if evaluated(r, one.setting.rounds)]
-    return Outcome(
+    return QqrOutcome(
         curve={r: float(level * (1 - np.exp(-r / 8)) + rng.normal(0, 0.004)) for r in rounds},
         bytes_at={r: 5 * each * r for r in rounds},
         bytes_up={"head": 4 * each * one.setting.rounds, "frame": each * one.setting.rounds},
@@ -41,14 +41,14 @@ def made_up(one: One) -> Outcome:
     )
 
 
-def killed_in_seed_1(one: One) -> Outcome:
+def killed_in_seed_1(one: QqrRun) -> QqrOutcome:
     """A worker that the kernel kills on its way."""
     if one.seed == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     return made_up(one)
 
 
-def refused_in_seed_1(one: One) -> Outcome:
+def refused_in_seed_1(one: QqrRun) -> QqrOutcome:
     """A run that cannot be made."""
     if one.seed == 1:
         raise Misconfigured("no such data")
@@ -71,7 +71,7 @@ def made_split(people: tuple[int, ...], seed: int, each: int = 10) -> DataSplit:
     return DataSplit(windows, person_B)
 
 
-def tiny(one: One, **flow: object) -> One:
+def tiny(one: QqrRun, **flow: object) -> QqrRun:
     """The run on a few windows, for two rounds."""
     small = {"devices": 2, "pool": 120, "size": 64, "step": 16, **flow}
     conditions = replace(one.conditions, **small)  # type: ignore[arg-type]

@@ -12,16 +12,16 @@ from lichen_lab.benchmarks.studies.tactfl.settings import (
     HERE,
     TRAINED,
     TUNED,
-    Fleet,
-    Member,
-    One,
-    Outcome,
-    Setting,
+    TactflOutcome,
+    TactflRun,
+    TactflSetting,
+    UnlabelledDevice,
+    UnlabelledFleet,
 )
 from lichen_lab.simulation.data.sets import hapt, uci_har
 from tests.support import made_data, tactfl_cases
 
-TINY = Setting(
+TINY = TactflSetting(
     rounds=2,
     batch=16,
     width=4,
@@ -37,7 +37,7 @@ _WINDOWS = 12
 _SAMPLES = 1000
 
 
-def made_up(one: One) -> Outcome:
+def made_up(one: TactflRun) -> TactflOutcome:
     """An outcome of five devices, the first of them broken, that depends on nothing but the run."""
     rng = np.random.default_rng(int(one.key(), 16) % 2**32)
     tests = (HERE, hapt_fleet.WORN)
@@ -47,7 +47,7 @@ def made_up(one: One) -> Outcome:
     }
     names = [f"d{at:02d}" for at in range(5)]
     ours = one.method == OURS
-    return Outcome(
+    return TactflOutcome(
         scores,
         [(one.setting.rounds // 2, 50.0), (one.setting.rounds, scores[TRAINED][HERE]["f1"])],
         shares={name: 0.5 if name == "d00" else 1.125 for name in names} if ours else {},
@@ -56,13 +56,15 @@ def made_up(one: One) -> Outcome:
     )
 
 
-def fleet(devices: int = 3, seed: int = 0) -> Fleet:
+def fleet(devices: int = 3, seed: int = 0) -> UnlabelledFleet:
     """Devices that see sines whose frequency is the class; the last one lacks the second modality."""
     task = tactfl_cases.task()
-    members = [Member(f"d{at}", "", tactfl_cases.windows(task, 24, seed + at)) for at in range(devices)]
+    members = [
+        UnlabelledDevice(f"d{at}", "", tactfl_cases.windows(task, 24, seed + at)) for at in range(devices)
+    ]
     last = replace(members[-1], windows=tactfl_cases.without(members[-1].windows, 1))
     labelled, test = (tactfl_cases.windows(task, 30, seed + 100 + at, labelled=True) for at in range(2))
-    return Fleet("made", task, (*members[:-1], last), labelled, {HERE: test})
+    return UnlabelledFleet("made", task, (*members[:-1], last), labelled, {HERE: test})
 
 
 def write_har(root: Path) -> None:

@@ -17,7 +17,7 @@ from edge_agent.doctor.time_limit import TookTooLong, run_with_timeout
 from edge_agent.identity.files import folder_of
 from protocol.errors import Misconfigured, Refused, Transient
 from protocol.topics import device_filters, ping_topic
-from runtime.mqtt.connection import Identity
+from runtime.mqtt.connection import ConnectOptions
 from runtime.mqtt.errors import ConnectFailed, dial_words
 from runtime.mqtt.inbox import Inbox
 from runtime.mqtt.link import read_password
@@ -99,7 +99,7 @@ def _short(mqtt: MqttSettings, limit_s: float) -> MqttSettings:
 async def _speak(settings: AgentSettings, asked: BrokerReply, limit_s: float) -> BrokerReply:
     mqtt = settings.mqtt
     name = f"agent-{settings.fleet}-{settings.device}-doctor"
-    identity = Identity(name, None, mqtt.username, read_password(mqtt), tls_context(mqtt))
+    identity = ConnectOptions(name, None, mqtt.username, read_password(mqtt), tls_context(mqtt))
     session = Session(_short(mqtt, limit_s), identity, Inbox(64), LinkCounters())
     try:
         await session.open()

@@ -22,12 +22,12 @@ from models.contract import Blobs, Client, ClientContext, LocalResult, Profile
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Task
 
-Look = Callable[["Device", Blobs, LocalResult], None]
+Look = Callable[["StudyDevice", Blobs, LocalResult], None]
 """Told what a device's training started from, on its route, and what it gave."""
 
 
 @dataclass
-class Device(VirtualDevice):
+class StudyDevice(VirtualDevice):
     """A device whose material, windows or a graph, stays, and which reads and predicts all that it may.
 
     Attributes:

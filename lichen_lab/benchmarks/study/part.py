@@ -27,31 +27,29 @@ class Figure(Generic[O]):
 
 
 @dataclass(frozen=True)
-class Variant(Generic[S, O]):
+class StudyLine(Generic[S, O]):
     """One line of a table.
 
     Attributes:
         method: as rows name it.
-        one: the run, its seed aside.
-        under: the conditions, in words; variants are compared on the same data set under the same ones.
+        spec: the run, its seed aside.
+        under: the conditions, in words; lines are compared on the same data set under the same ones.
+        view: what the line shows of a run's outcome; all of it, unless several lines show one run.
     """
 
     method: str
-    one: S
+    spec: S
     under: str
+    view: Callable[[O], O] = lambda outcome: outcome
 
     @property
     def dataset(self) -> str:
         """As rows name it."""
-        return self.one.dataset
-
-    def view(self, outcome: O) -> O:
-        """What this line shows of a run: all of it, unless several lines show one run."""
-        return outcome
+        return self.spec.dataset
 
     def small(self) -> Self:
         """The same with a small run."""
-        return replace(self, one=self.one.tiny())
+        return replace(self, spec=self.spec.tiny())
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,7 @@ class PartResults(Generic[S, O]):
         """All that the part shows."""
         return [*self.part.rows(self), *self.computed]
 
-    def pairs(self) -> Iterable[tuple[Variant[S, O], Mapping[int, O]]]:
+    def pairs(self) -> Iterable[tuple[StudyLine[S, O], Mapping[int, O]]]:
         """Variants with their runs, those without any left out."""
         return ((v, runs) for v, runs in zip(self.part.variants, self.runs, strict=True) if runs)
 
@@ -88,10 +86,10 @@ class PartResults(Generic[S, O]):
 
     def keys(self) -> set[str]:
         """The runs themselves: several tables may show one."""
-        return {variant.one.at(seed).key() for variant, runs in self.pairs() for seed in runs}
+        return {variant.spec.at(seed).key() for variant, runs in self.pairs() for seed in runs}
 
     def row(
-        self, variant: Variant[S, O], metric: str, values: Sequence[float], *, seconds: float = 0.0
+        self, variant: StudyLine[S, O], metric: str, values: Sequence[float], *, seconds: float = 0.0
     ) -> list[ResultRow]:
         """A row, or none without values."""
         if not values:
@@ -208,7 +206,7 @@ class Part(Generic[S, O]):
     figures: tuple[Figure[O], ...] = ()
     worst: bool = False
     rows: Callable[[PartResults[S, O]], list[ResultRow]] = usual
-    variants: tuple[Variant[S, O], ...] = ()
+    variants: tuple[StudyLine[S, O], ...] = ()
     versus: tuple[tuple[str, str], ...] = ()
     computed: Callable[[bool, Say], list[ResultRow]] = _nothing
     goals: tuple[Goal, ...] = ()
@@ -216,9 +214,9 @@ class Part(Generic[S, O]):
     by_default: bool = True
     seeds: tuple[int, ...] = ()
 
-    def ones(self, seeds: Iterable[int]) -> list[S]:
+    def specs(self, seeds: Iterable[int]) -> list[S]:
         """Every run, seed by seed."""
-        return [variant.one.at(seed) for seed in self.seeds or seeds for variant in self.variants]
+        return [variant.spec.at(seed) for seed in self.seeds or seeds for variant in self.variants]
 
     def results(
         self, done: Mapping[str, O], seeds: Iterable[int], *, quick: bool = False
@@ -226,7 +224,7 @@ class Part(Generic[S, O]):
         """Pick this part's runs out of all."""
         seeds = tuple(self.seeds or seeds)
         runs = [
-            {seed: v.view(done[key]) for seed in seeds if (key := v.one.at(seed).key()) in done}
+            {seed: v.view(done[key]) for seed in seeds if (key := v.spec.at(seed).key()) in done}
             for v in self.variants
         ]
         return PartResults(self, runs, quick)

@@ -58,7 +58,7 @@ class RunSpec(ABC, Generic[T, C]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class RunOutcome:
     """What every run leaves; survives JSON.
 
     Attributes:
@@ -71,7 +71,7 @@ class Outcome:
 
 
 S = TypeVar("S", bound=RunSpec[Any, Any])
-O = TypeVar("O", bound=Outcome)  # noqa: E741 - an outcome, beside a setting
+O = TypeVar("O", bound=RunOutcome)  # noqa: E741 - an outcome, beside a setting
 Run = Callable[[F, T, int, Say], O]
 """Makes a run: of the fleet, what it is given, the seed, and whom to tell how far it is."""
 

@@ -106,7 +106,7 @@ class Study(RunFormat[S, O]):
         count = 1 if wish.quick else wish.seeds or self.seeds
         seeds = range(wish.seed, wish.seed + count)
         store = self.store(wish.resume, any_code=wish.any_code)
-        ones = [one for part in wanted for one in part.ones(seeds)]
+        ones = [one for part in wanted for one in part.specs(seeds)]
         # One seed of everything before the next: what is there when somebody stops it can be compared.
         ones.sort(key=self.order)
         done = run_each(distinct(ones), store, say, self.run, wish.workers)

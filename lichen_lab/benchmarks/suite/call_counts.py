@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from lichen_lab.benchmarks.result import Bench, ResultRow, Say, row
-from lichen_lab.benchmarks.support.fleet import Fleet, noise_recording
+from lichen_lab.benchmarks.support.fleet import ProcessFleet, noise_recording
 from lichen_lab.benchmarks.support.tasks import demo_task
 from protocol.errors import Transient
 from protocol.tasks.task import Rounds
@@ -34,7 +34,7 @@ _BEFORE_OFFER_S: Final = 3.0
 _AFTER_RECEIPT_S: Final = 0.05
 
 
-class Call(NamedTuple):
+class CountedCall(NamedTuple):
     """A function was entered, or with ``file`` = ``publish`` a message published to topic ``function``."""
 
     wall: float
@@ -42,14 +42,14 @@ class Call(NamedTuple):
     function: str
 
 
-def read(folder: Path) -> list[Call]:
+def read(folder: Path) -> list[CountedCall]:
     """The calls of all processes, by time; a last line that was cut off is left out."""
     lines = (line for file in folder.glob("*.calls") for line in file.read_text().splitlines(keepends=True))
     whole = (line.rstrip("\n").split("\t") for line in lines if line.endswith("\n"))
-    return sorted(Call(float(wall), file, function) for wall, file, function in whole)
+    return sorted(CountedCall(float(wall), file, function) for wall, file, function in whole)
 
 
-def published(calls: Iterable[Call], tail: str) -> list[float]:
+def published(calls: Iterable[CountedCall], tail: str) -> list[float]:
     """When messages were published to a topic that ends so, Unix times.
 
     Raises:
@@ -61,7 +61,7 @@ def published(calls: Iterable[Call], tail: str) -> list[float]:
     return walls
 
 
-def entered(calls: Iterable[Call], since: float, until: float) -> set[tuple[str, str]]:
+def entered(calls: Iterable[CountedCall], since: float, until: float) -> set[tuple[str, str]]:
     """Files and functions entered in a span of time, each once."""
     return {
         (call.file, call.function) for call in calls if call.file != "publish" and since <= call.wall <= until
@@ -83,7 +83,7 @@ def measure(checkout: Path, say: Say) -> dict[str, set[tuple[str, str]]]:
     """
     rounds = Rounds(count=1, min_windows=_WINDOWS // 2, deadline_s=120.0)
     task = demo_task().model_copy(update={"rounds": rounds, "config": {"epochs": 1}})
-    with Fleet(task) as fleet:
+    with ProcessFleet(task) as fleet:
         traces = fleet.root / "calls"
         traces.mkdir()
         env = {

@@ -14,7 +14,7 @@ import psutil
 from coordinator.status.history import read
 from lichen_lab.benchmarks.result import Bench, Goal, ResultRow, Say, row
 from lichen_lab.benchmarks.support import timed_worker
-from lichen_lab.benchmarks.support.fleet import Fleet, cpu_seconds, noise_recording
+from lichen_lab.benchmarks.support.fleet import ProcessFleet, cpu_seconds, noise_recording
 from models.multimodal.network import two_branch_task
 from protocol.tasks.task import Rounds, Task
 
@@ -49,7 +49,7 @@ def measure(rounds: int, agents: int, say: Say) -> dict[str, list[float]]:
     """Run the fleet; figures by name, one value an agent."""
     task = _task(rounds, agents)
     names = [f"device-{number}" for number in range(agents)]
-    with Fleet(task) as fleet:
+    with ProcessFleet(task) as fleet:
         fleet.broker()
         state = fleet.coordinator(export={"enabled": False}, spread_s=1.0)
         pids = {}

@@ -13,7 +13,7 @@ import psutil
 
 from edge_agent.status.status_file import STATUS_FILE
 from lichen_lab.benchmarks.result import Bench, Goal, ResultRow, Say, row
-from lichen_lab.benchmarks.support.fleet import Fleet, noise_recording
+from lichen_lab.benchmarks.support.fleet import ProcessFleet, noise_recording
 from lichen_lab.benchmarks.support.tasks import demo_task
 from protocol.tasks.task import Rounds
 
@@ -27,18 +27,18 @@ _COLLECTING: Final = "collecting, 2 sensors at 50 Hz"
 _BYTES: Final = "MB an hour"
 
 
-def _told(fleet: Fleet, name: str) -> dict[str, float]:
+def _told(fleet: ProcessFleet, name: str) -> dict[str, float]:
     """What the agent counts, and when it said so."""
     found = json.loads((fleet.files.state(name) / "cache" / STATUS_FILE).read_text())
     return {"wall": found["wall"], **found["disk_writes"]}
 
 
-def _seen(fleet: Fleet, name: str) -> tuple[float, int]:
+def _seen(fleet: ProcessFleet, name: str) -> tuple[float, int]:
     """Now, and the kernel's count of bytes for the disk."""
     return time.monotonic(), psutil.Process(fleet.pid(name)).io_counters().write_bytes
 
 
-def _written(fleet: Fleet, name: str) -> bool:
+def _written(fleet: ProcessFleet, name: str) -> bool:
     return (fleet.files.state(name) / "cache" / STATUS_FILE).is_file()
 
 
@@ -46,7 +46,7 @@ def measure(watch_s: float, say: Say) -> dict[str, dict[str, float]]:
     """Watch both agents; figures by setting and name."""
     task = demo_task().model_copy(update={"rounds": Rounds(min_devices=1000)})
     names = {"rest": _AT_REST, "busy": _COLLECTING}
-    with Fleet(task) as fleet:
+    with ProcessFleet(task) as fleet:
         fleet.broker()
         fleet.coordinator(export={"enabled": False})
         few = noise_recording(fleet.root / "few.npz", task, _FEW)

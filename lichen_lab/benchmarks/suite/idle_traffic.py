@@ -12,7 +12,7 @@ from typing import Final
 
 from edge_agent.config.agent import AgentSettings
 from lichen_lab.benchmarks.result import Bench, Goal, ResultRow, Say, row
-from lichen_lab.benchmarks.support.fleet import Fleet, noise_recording
+from lichen_lab.benchmarks.support.fleet import ProcessFleet, noise_recording
 from lichen_lab.benchmarks.support.tasks import demo_task
 from lichen_lab.simulation.processes.byte_meter import Meter
 from protocol.tasks.task import Rounds
@@ -37,7 +37,7 @@ def watch(state_every_s: float, watch_s: float, say: Say) -> tuple[list[int], li
         bytes it received meanwhile.
     """
     task = demo_task().model_copy(update={"rounds": Rounds(min_devices=1000)})
-    with Fleet(task) as fleet:
+    with ProcessFleet(task) as fleet:
         fleet.broker()
         fleet.coordinator(export={"enabled": False})
         file = noise_recording(fleet.root / "quiet.npz", task, _WINDOWS)

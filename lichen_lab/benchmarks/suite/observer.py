@@ -16,7 +16,7 @@ import psutil
 
 from lichen_lab.benchmarks.result import Bench, Goal, ResultRow, Say, row
 from lichen_lab.benchmarks.suite.serving import WHERE
-from lichen_lab.benchmarks.support.fleet import Fleet, noise_recording
+from lichen_lab.benchmarks.support.fleet import ProcessFleet, noise_recording
 from lichen_lab.benchmarks.support.tasks import demo_task
 from lichen_lab.simulation.processes.environment import Environment, environment, memory_mb
 from protocol.errors import Transient
@@ -79,7 +79,7 @@ def _by_process(pid: int) -> dict[str, float]:
     return found
 
 
-def _observer(fleet: Fleet, place: Environment, isolation: str, file: Path, speed: float) -> int:
+def _observer(fleet: ProcessFleet, place: Environment, isolation: str, file: Path, speed: float) -> int:
     """Start it; its process id."""
     fleet.agent(
         _WATCHER,
@@ -93,7 +93,7 @@ def _observer(fleet: Fleet, place: Environment, isolation: str, file: Path, spee
     return fleet.pid(_WATCHER)
 
 
-def _start_s(fleet: Fleet, place: Environment, isolation: str, file: Path) -> float:
+def _start_s(fleet: ProcessFleet, place: Environment, isolation: str, file: Path) -> float:
     """Seconds from ``exec`` until a prediction is on the disk; the stream is as fast as it can be read."""
     output = fleet.root / "predictions.jsonl"
     output.unlink(missing_ok=True)
@@ -105,7 +105,7 @@ def _start_s(fleet: Fleet, place: Environment, isolation: str, file: Path) -> fl
     return taken
 
 
-def _settle(fleet: Fleet, pid: int, isolation: str) -> None:
+def _settle(fleet: ProcessFleet, pid: int, isolation: str) -> None:
     """What has tried whether models run here goes after a while."""
     if isolation == "none":
         fleet.until(lambda: not psutil.Process(pid).children(), _PROBE_S, "the agent is by itself")
@@ -119,7 +119,7 @@ def measure(place: Environment, isolation: str, say: Say) -> dict[str, list[floa
             "config": {"epochs": 1},
         }
     )
-    with Fleet(task) as fleet:
+    with ProcessFleet(task) as fleet:
         fleet.broker()
         file = noise_recording(fleet.root / "stream.npz", task, _WINDOWS)
         output = fleet.root / "predictions.jsonl"

@@ -20,7 +20,7 @@ from protocol.tasks.task import Task
 FLEET: Final = "bench"
 
 
-class Fleet:
+class ProcessFleet:
     """A context: what it starts, it stops; its folder goes with it.
 
     Args:

@@ -22,7 +22,7 @@ CLINIC: Final = "clinic"
 
 
 @dataclass(frozen=True)
-class Watch:
+class ObserverWatch:
     """An observing device, on the wrist of a person whom no training device has met."""
 
     name: str
@@ -31,10 +31,10 @@ class Watch:
 
 
 WATCHES: Final = (
-    Watch(spar_fleet.OBSERVER, spar_fleet.OBSERVED, LAB),
-    Watch("alectoria", 8, CLINIC),
-    Watch("letharia", 9, CLINIC),
-    Watch("ramalina", 10, CLINIC),
+    ObserverWatch(spar_fleet.OBSERVER, spar_fleet.OBSERVED, LAB),
+    ObserverWatch("alectoria", 8, CLINIC),
+    ObserverWatch("letharia", 9, CLINIC),
+    ObserverWatch("ramalina", 10, CLINIC),
 )
 CANARY: Final = WATCHES[0]
 
@@ -64,7 +64,7 @@ def before(rounds: int) -> int:
     return rounds // 2
 
 
-def played(series: tuple[spar.Series, ...], watch: Watch, seed: int) -> spar_fleet.Played:
+def played(series: tuple[spar.Series, ...], watch: ObserverWatch, seed: int) -> spar_fleet.Played:
     """What its sensors deliver: some seconds of each exercise; the canary's gyroscope fails in the middle."""
     if watch is CANARY:
         return spar_fleet.observed(series, seed)
@@ -72,7 +72,7 @@ def played(series: tuple[spar.Series, ...], watch: Watch, seed: int) -> spar_fle
     return spar_fleet.Played(spar.recording(own, seed=seed + watch.person, limit_s=LIMIT_S), ())
 
 
-def config(layout: Layout, watch: Watch) -> dict[str, Any]:
+def config(layout: Layout, watch: ObserverWatch) -> dict[str, Any]:
     """Its configuration: it plays its recording for ever, and has the operator's word for where it is."""
     source = layout.replay(watch.name, SPEED, loop=True, loop_gap_s=GAP_S)
     tables = {"state_every_s": STATE_EVERY_S, "labels": {"site": watch.site}, "source": [source]}

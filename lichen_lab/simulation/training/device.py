@@ -159,7 +159,7 @@ class VirtualDevice:
 
 
 @dataclass(frozen=True)
-class Delivery:
+class DeviceResult:
     """What came of one device in one round.
 
     Attributes:
@@ -217,7 +217,7 @@ class Site:
         """
         return registry.method(self.task.method).prototyper()
 
-    def deliver(self, device: VirtualDevice, state: Blobs, round_: int) -> Delivery:
+    def deliver(self, device: VirtualDevice, state: Blobs, round_: int) -> DeviceResult:
         """One device's round, from ``state``."""
         context = self.context(device, round_)
         base = digest(f"{self.task.name}/{round_ - 1}".encode())
@@ -226,10 +226,10 @@ class Site:
             mine |= _ROUTES[device.role](self, device, context, state)
             frame, result = _WORK[device.role](self, device, context, mine, base)
         except (Refused, Transient) as error:
-            return Delivery(device.name, None, {}, str(error), tuple(mine))
+            return DeviceResult(device.name, None, {}, str(error), tuple(mine))
         finally:
             device.forget()
-        return Delivery(device.name, frame, result.metrics, route=tuple(mine))
+        return DeviceResult(device.name, frame, result.metrics, route=tuple(mine))
 
     def context(self, device: VirtualDevice, round_: int) -> ClientContext:
         """Of a device's round, its profile aside."""

@@ -12,7 +12,7 @@ from coordinator.aggregation.fold import (
     update_norms,
 )
 from coordinator.ingest.header_checks import check_header
-from lichen_lab.simulation.training.device import Delivery
+from lichen_lab.simulation.training.device import DeviceResult
 from lichen_lab.simulation.training.downloads import Downloads
 from lichen_lab.simulation.training.guided import Guide
 from lichen_lab.simulation.training.selection import Choice
@@ -106,7 +106,9 @@ class Engine:
         """Who takes part; None: everybody."""
         return None if self.choice is None else self.choice.of(round_)
 
-    def close(self, deliveries: Iterable[Delivery], state: Blobs, round_: int) -> tuple[RoundRecord, Blobs]:
+    def close(
+        self, deliveries: Iterable[DeviceResult], state: Blobs, round_: int
+    ) -> tuple[RoundRecord, Blobs]:
         """Take what the devices sent from ``state``.
 
         Returns:
@@ -135,7 +137,7 @@ class Engine:
         return record, version
 
     def _received(
-        self, record: RoundRecord, deliveries: Iterable[Delivery], model: Blobs, limits: Limits
+        self, record: RoundRecord, deliveries: Iterable[DeviceResult], model: Blobs, limits: Limits
     ) -> dict[str, _Received]:
         """The updates that pass the checks, by device; the record lists the others."""
         received = {}

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Final, Protocol
 
-from lichen_lab.simulation.training.device import TRAIN, Delivery, Site, VirtualDevice
+from lichen_lab.simulation.training.device import TRAIN, DeviceResult, Site, VirtualDevice
 from models.contract import Blobs, Tensors
 from protocol.errors import Misconfigured, Transient
 
@@ -30,7 +30,7 @@ class Crew(Protocol):
     def start(self, state: Blobs, round_: int, chosen: Collection[str] | None = None) -> None:
         """Let the chosen devices (None: all) work on this state."""
 
-    def finish(self) -> list[Delivery]:
+    def finish(self) -> list[DeviceResult]:
         """What came of them, in the devices' order."""
 
     def private(self) -> dict[str, Tensors]:
@@ -52,7 +52,7 @@ class LocalWorker:
         """See :class:`Crew`."""
         self._order, self._chosen = (state, round_), chosen
 
-    def finish(self) -> list[Delivery]:
+    def finish(self) -> list[DeviceResult]:
         """See :class:`Crew`."""
         assert self._order is not None  # noqa: S101 - Crew's order of calls
         takes_part = [one for one in self._devices if self._chosen is None or one.name in self._chosen]
@@ -129,7 +129,7 @@ class Workers:
             if hand.waits_for:
                 self._send(hand, (state, round_, tuple(hand.waits_for)))
 
-    def finish(self) -> list[Delivery]:
+    def finish(self) -> list[DeviceResult]:
         """See :class:`Crew`.
 
         Raises:
@@ -137,7 +137,7 @@ class Workers:
             Misconfigured: what a device is given is wrong.
             RuntimeError: a fault of ours; the message has the worker's traceback.
         """
-        done: dict[str, Delivery] = {}
+        done: dict[str, DeviceResult] = {}
         while busy := [hand for hand in self._hands if hand.waits_for]:
             ready = wait([hand.pipe for hand in busy])
             for hand in busy:

@@ -8,14 +8,14 @@ from typing import Final
 
 from lichen_lab.benchmarks.studies.disentafl import variants as v
 from lichen_lab.benchmarks.studies.disentafl.run_spec import run
-from lichen_lab.benchmarks.studies.disentafl.settings import One, Outcome
+from lichen_lab.benchmarks.studies.disentafl.settings import DisentAflOutcome, DisentAflRun
 from lichen_lab.benchmarks.study.study import Study
 
 STUDY: Final = Study(
     package=__name__,
     title="the DisentAFL study: devices with different sensors and targets; ablation, bytes, cost",
-    spec=One,
-    outcome=Outcome,
+    spec=DisentAflRun,
+    outcome=DisentAflOutcome,
     run=run,
     sources=(
         "coordinator.selection.policies",

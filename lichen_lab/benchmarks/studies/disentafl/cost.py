@@ -15,7 +15,7 @@ from lichen_lab.benchmarks.studies.disentafl import names as n
 from lichen_lab.benchmarks.studies.disentafl.data import merge_fa, uci_har, vehicle
 from lichen_lab.benchmarks.studies.disentafl.data.made import build
 from lichen_lab.benchmarks.studies.disentafl.data.windows import words
-from lichen_lab.benchmarks.studies.disentafl.settings import Fleet, Setting
+from lichen_lab.benchmarks.studies.disentafl.settings import DisentAflSetting, TargetFleet
 from lichen_lab.benchmarks.study.run_spec import quiet
 from models.contract import Blobs, Profile
 from protocol.frames.frame import encode_frame
@@ -108,7 +108,7 @@ def usual_but(field: str, value: int) -> Size:
     return replace(USUAL, **{field: value})
 
 
-def measured(size: Size, setting: Setting, seed: int = 0) -> Cost:
+def measured(size: Size, setting: DisentAflSetting, seed: int = 0) -> Cost:
     """One round of a made fleet of that size; its first device reads one input and learns ``label``."""
     from lichen_lab.benchmarks.studies.disentafl import federation  # noqa: PLC0415 - torch
 
@@ -171,7 +171,7 @@ def rows(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every benc
     found = []
     for place, size in enumerate(wanted):
         say(f"cost at {size.words} ({place + 1} of {len(wanted)})")
-        found += rows_of(size, measured(size, Setting()))
+        found += rows_of(size, measured(size, DisentAflSetting()))
     return found + [one for fleet in TASKS for one in rows_of_kinds(fleet)]
 
 
@@ -181,7 +181,7 @@ def rows_of_kinds(fleet: str) -> list[ResultRow]:
     from models.methods.disentafl.routing.blob_names import route  # noqa: PLC0415 - only where it is measured
 
     make_task, profiles = TASKS[fleet]
-    learned = task_of(Fleet(fleet, make_task(), ()), Setting(), 0)
+    learned = task_of(TargetFleet(fleet, make_task(), ()), DisentAflSetting(), 0)
     sizes_of = framed(initial(learned))
     whole = sum(sizes_of.values())
     found = [row(fleet, SUPERNET, EVERYTHING, DOWN, [whole])]

@@ -14,15 +14,15 @@ from lichen_lab.benchmarks.result import Say
 from lichen_lab.benchmarks.studies.disentafl.scores import score
 from lichen_lab.benchmarks.studies.disentafl.settings import (
     NETWORK,
-    Fleet,
-    Outcome,
+    DisentAflOutcome,
+    DisentAflSetting,
     Scores,
-    Setting,
+    TargetFleet,
     fleet_mean,
     looks,
 )
 from lichen_lab.benchmarks.study import federation as study
-from lichen_lab.benchmarks.study.federation import Device
+from lichen_lab.benchmarks.study.federation import StudyDevice
 from lichen_lab.simulation.training.downloads import Downloads
 from models.contract import Blobs, FloatArray, LocalResult, WindowSet, blob_of
 from models.data import window_set
@@ -37,7 +37,7 @@ _OUR_OWN = ("devices_per_round", "selection", "uplink")
 """Options of the run; all others are the method's."""
 
 
-def task_of(fleet: Fleet, setting: Setting, seed: int) -> Task:
+def task_of(fleet: TargetFleet, setting: DisentAflSetting, seed: int) -> Task:
     """The fleet's task, with the study's network and the method's options."""
     options = dict(setting.options)
     ours = {name: options.pop(name) for name in _OUR_OWN if name in options}
@@ -51,12 +51,12 @@ def task_of(fleet: Fleet, setting: Setting, seed: int) -> Task:
     return Task.model_validate(known | changed | {"method": NAME, "config": config, "seed": seed})
 
 
-class Federation(study.Federation):
+class TargetFederation(study.Federation):
     """One run."""
 
-    def __init__(self, fleet: Fleet, setting: Setting, seed: int) -> None:
+    def __init__(self, fleet: TargetFleet, setting: DisentAflSetting, seed: int) -> None:
         devices = [
-            Device.of(m.name, number, m.profile, m.train, look=self._look)
+            StudyDevice.of(m.name, number, m.profile, m.train, look=self._look)
             for number, m in enumerate(fleet.members)
         ]
         super().__init__(task_of(fleet, setting, seed), devices, down=Downloads())
@@ -67,7 +67,7 @@ class Federation(study.Federation):
         self._moved: dict[str, Sequence[str]] = {}
         self._history: list[PastRound] = []
 
-    def before_round(self, round_: int) -> Sequence[Device]:
+    def before_round(self, round_: int) -> Sequence[StudyDevice]:
         """Who takes part, by the task's selection policy; in the last round everybody does."""
         rounds = self.task.rounds
         self._moved, self.personal = {}, {}
@@ -81,7 +81,7 @@ class Federation(study.Federation):
         )
         return [self.everybody[name] for name in policy(rounds.selection).choose(draw).devices]
 
-    def _look(self, device: Device, route: Blobs, result: LocalResult) -> None:
+    def _look(self, device: StudyDevice, route: Blobs, result: LocalResult) -> None:
         """What a device's own model is worth after its training, in rounds in which that is looked at."""
         self._moved[device.name] = sorted({blob_of(name) for name in result.tensors})
         if looks(len(self.records) + 1, self.task.rounds.count):
@@ -137,9 +137,9 @@ def predicted(model: torch.nn.Module, windows: WindowSet, task: Task) -> dict[st
 
 
 @study.timed_run
-def run(fleet: Fleet, setting: Setting, seed: int, tell: Say) -> Outcome:
+def run(fleet: TargetFleet, setting: DisentAflSetting, seed: int, tell: Say) -> DisentAflOutcome:
     """DisentAFL on a fleet; see :data:`lichen_lab.benchmarks.study.run_spec.Run`."""
-    federation = Federation(fleet, setting, seed)
+    federation = TargetFederation(fleet, setting, seed)
     by_round = study.play_rounds(setting.rounds, tell, federation.play)
     if federation.refused:
         tell(f"{federation.refused} updates were refused")
@@ -147,7 +147,7 @@ def run(fleet: Fleet, setting: Setting, seed: int, tell: Say) -> Outcome:
     for record in federation.records:
         for name, size in record.bytes_down.items():
             down.setdefault(name, []).append(size)
-    return Outcome(
+    return DisentAflOutcome(
         federation.personal,
         federation.aggregate(),
         by_round,

@@ -1,39 +1,30 @@
-"""A part of the study: :mod:`lichen_lab.benchmarks.study.part` on the runs of this one."""
+"""Parts and lines of this study."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
 from typing import Final
 
-from lichen_lab.benchmarks.studies.disentafl.settings import One, Outcome, fleet_mean
-from lichen_lab.benchmarks.study import part as base
+from lichen_lab.benchmarks.studies.disentafl.settings import DisentAflOutcome, DisentAflRun, fleet_mean
+from lichen_lab.benchmarks.study.part import Figure, PartResults, StudyLine
+from lichen_lab.benchmarks.study.part import Part as StudyPart
 
 EVERYBODY: Final = "all devices in every round"
-PERSONAL: Final = base.Figure[Outcome]("own models, mean over devices, %", lambda one: one.mean)
-AGGREGATE: Final = base.Figure[Outcome](
+PERSONAL: Final = Figure[DisentAflOutcome]("own models, mean over devices, %", attrgetter("mean"))
+AGGREGATE: Final = Figure[DisentAflOutcome](
     "what the fleet gives, mean over devices, %",
-    lambda one: None if one.aggregate is None else fleet_mean(one.aggregate),
+    lambda outcome: None if outcome.aggregate is None else fleet_mean(outcome.aggregate),
 )
-Results = base.PartResults[One, Outcome]
+Results = PartResults[DisentAflRun, DisentAflOutcome]
+Line = StudyLine[DisentAflRun, DisentAflOutcome]
+Part = partial(StudyPart[DisentAflRun, DisentAflOutcome], figures=(PERSONAL, AGGREGATE))
+"""A part with the study's figures."""
 
 
-@dataclass(frozen=True)
-class Variant(base.Variant[One, Outcome]):
-    """One line of a table."""
-
-    under: str = EVERYBODY
-
-
-@dataclass(frozen=True, kw_only=True)
-class Part(base.Part[One, Outcome]):
-    """One part of the study."""
-
-    figures: tuple[base.Figure[Outcome], ...] = (PERSONAL, AGGREGATE)
-
-
-def of_kind(kind: str) -> Callable[[Outcome], float]:
+def of_kind(kind: str) -> Callable[[DisentAflOutcome], float]:
     """The mean of the personal models over the devices of a kind."""
 
-    def figure(outcome: Outcome) -> float:
+    def figure(outcome: DisentAflOutcome) -> float:
         return fleet_mean({name: s for name, s in outcome.personal.items() if outcome.kinds[name] == kind})
 
     return figure

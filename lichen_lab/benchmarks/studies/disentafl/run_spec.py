@@ -6,11 +6,11 @@ from functools import lru_cache
 from lichen_lab.benchmarks.result import Say
 from lichen_lab.benchmarks.studies.disentafl.data import fleets
 from lichen_lab.benchmarks.studies.disentafl.names import OURS
-from lichen_lab.benchmarks.studies.disentafl.settings import Fleet, One, Outcome
+from lichen_lab.benchmarks.studies.disentafl.settings import DisentAflOutcome, DisentAflRun, TargetFleet
 from lichen_lab.benchmarks.study.run_spec import quiet
 
 
-def run(one: One, tell: Say = quiet) -> Outcome:
+def run(one: DisentAflRun, tell: Say = quiet) -> DisentAflOutcome:
     """Make a run, in whatever process this is.
 
     Args:
@@ -29,7 +29,7 @@ def run(one: One, tell: Say = quiet) -> Outcome:
 
 
 @lru_cache(maxsize=2)
-def _fleet(name: str, seed: int, tuning: bool, small: bool) -> Fleet:  # noqa: FBT001 - fields of One
+def _fleet(name: str, seed: int, tuning: bool, small: bool) -> TargetFleet:  # noqa: FBT001 - fields of One
     """A fleet is built once for the methods that follow each other on it."""
     whole = fleets.fleet(name, seed, small=small)
     return fleets.tuning(whole, seed) if tuning else whole

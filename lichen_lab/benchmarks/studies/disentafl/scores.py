@@ -4,13 +4,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from lichen_lab.benchmarks.studies.disentafl.settings import Fleet, Member
+from lichen_lab.benchmarks.studies.disentafl.settings import TargetDevice, TargetFleet
 from models.contract import FloatArray
 from models.data import window_set
 from protocol.tasks.task import Target
 
 
-def score(fleet: Fleet, member: Member, outputs: Mapping[str, FloatArray]) -> dict[str, float]:
+def score(fleet: TargetFleet, member: TargetDevice, outputs: Mapping[str, FloatArray]) -> dict[str, float]:
     """By target of the member's profile, in its order.
 
     Args:
@@ -32,13 +32,13 @@ def score(fleet: Fleet, member: Member, outputs: Mapping[str, FloatArray]) -> di
     return {t.name: _one(fleet, member, t, outputs[t.name]) for t in targets}
 
 
-def r2(fleet: Fleet, member: Member, outputs: Mapping[str, FloatArray]) -> dict[str, float]:
+def r2(fleet: TargetFleet, member: TargetDevice, outputs: Mapping[str, FloatArray]) -> dict[str, float]:
     """R^2 of the member's regressions and generations; 1 is exact, 0 no better than the mean of the truth."""
     targets = (fleet.task.target(name) for name in member.profile.targets)
     return {t.name: _explained(member, t, outputs[t.name]) for t in targets if t.kind != "classification"}
 
 
-def _one(fleet: Fleet, member: Member, target: Target, output: FloatArray) -> float:
+def _one(fleet: TargetFleet, member: TargetDevice, target: Target, output: FloatArray) -> float:
     if len(output) != len(member.test):
         raise ValueError(f"{member.name}, {target.name}: {len(output)} outputs of {len(member.test)} windows")
     if target.kind == "classification":
@@ -56,7 +56,7 @@ def _one(fleet: Fleet, member: Member, target: Target, output: FloatArray) -> fl
     return 100 * float((judge(output) == member.truth[target.name]).mean())
 
 
-def _explained(member: Member, target: Target, output: FloatArray) -> float:
+def _explained(member: TargetDevice, target: Target, output: FloatArray) -> float:
     """R^2 over labelled windows, all values: 1 - squared error / squared distance from the truth's mean."""
     if target.modality is None:
         truth = window_set.target(member.test, target.name)

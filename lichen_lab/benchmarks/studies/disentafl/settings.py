@@ -13,12 +13,12 @@ from models.contract import FloatArray, Profile, WindowSet
 from protocol.tasks.task import Task
 
 Scores = dict[str, dict[str, float]]
-"""Member's name -> target -> score, 0 to 100."""
+"""TargetDevice's name -> target -> score, 0 to 100."""
 NETWORK: Final = ("width", "latent", "hidden", "lr", "batch", "epochs")
 """Fields of a setting that are options of the product's method, too."""
 
 
-class Judge(Protocol):
+class WindowJudge(Protocol):
     """Recognises what is in a window of one modality; it has seen no member's data."""
 
     def __call__(self, x_BCT: FloatArray) -> NDArray[np.int64]:
@@ -27,7 +27,7 @@ class Judge(Protocol):
 
 
 @dataclass(frozen=True)
-class Member:
+class TargetDevice:
     """One device.
 
     Attributes:
@@ -52,7 +52,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Fleet:
+class TargetFleet:
     """Devices that learn one task.
 
     Attributes:
@@ -64,16 +64,16 @@ class Fleet:
 
     name: str
     task: Task
-    members: tuple[Member, ...]
-    judges: Mapping[str, Judge] = field(default_factory=dict)
+    members: tuple[TargetDevice, ...]
+    judges: Mapping[str, WindowJudge] = field(default_factory=dict)
 
     @property
-    def kinds(self) -> dict[str, tuple[Member, ...]]:
+    def kinds(self) -> dict[str, tuple[TargetDevice, ...]]:
         """Members by kind, in order of first mention: the groups of "FedAvg per group"."""
         names = dict.fromkeys(member.kind for member in self.members)
         return {name: tuple(m for m in self.members if m.kind == name) for name in names}
 
-    def member(self, name: str) -> Member:
+    def member(self, name: str) -> TargetDevice:
         """The one of that name; raises KeyError."""
         for member in self.members:
             if member.name == name:
@@ -82,7 +82,7 @@ class Fleet:
 
 
 @dataclass(frozen=True)
-class Setting:
+class DisentAflSetting:
     """The network and the training that every method is given.
 
     Attributes:
@@ -107,10 +107,10 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class One(run_spec.RunSpec[Setting, None]):
+class DisentAflRun(run_spec.RunSpec[DisentAflSetting, None]):
     """A run; ``fleet`` is a name of ``data.fleets``, ``method`` one of ``names``."""
 
-    setting: Setting = Setting()
+    setting: DisentAflSetting = DisentAflSetting()
     conditions: None = None
 
     def tiny(self) -> Self:
@@ -119,7 +119,7 @@ class One(run_spec.RunSpec[Setting, None]):
 
 
 @dataclass(frozen=True)
-class Outcome(run_spec.Outcome):
+class DisentAflOutcome(run_spec.RunOutcome):
     """What a run leaves.
 
     Attributes:

@@ -10,15 +10,15 @@ from dataclasses import replace
 from typing import Any, Final
 
 from lichen_lab.benchmarks.studies.disentafl import names as n
-from lichen_lab.benchmarks.studies.disentafl.part import Variant
-from lichen_lab.benchmarks.studies.disentafl.settings import One, Setting
+from lichen_lab.benchmarks.studies.disentafl.part import EVERYBODY, Line
+from lichen_lab.benchmarks.studies.disentafl.settings import DisentAflRun, DisentAflSetting
 
 VEHICLE: Final = "vehicle-xm"
 UCI_HAR: Final = "uci-har-xm"
 MERGE_FA: Final = "merge-fa"
 FLEETS: Final = (VEHICLE, UCI_HAR, MERGE_FA)
-BASE: Final[Mapping[str, Setting]] = {
-    name: Setting(rounds=40, batch=16, latent=64, options={"lr_decay": 0.95}) for name in FLEETS
+BASE: Final[Mapping[str, DisentAflSetting]] = {
+    name: DisentAflSetting(rounds=40, batch=16, latent=64, options={"lr_decay": 0.95}) for name in FLEETS
 }
 """What all methods are given on a fleet. The decay lifts own models of all of them: a last local round at the
 full rate undoes some of what the fleet gave."""
@@ -104,14 +104,21 @@ def lr_of(fleet: str, title: str) -> float:
     return BEST_LR[fleet].get(title, _LR)
 
 
-def one(fleet: str, title: str, *, lr: float | None = None, tuning: bool = False, **options: Any) -> One:
+def spec(
+    fleet: str, title: str, *, lr: float | None = None, tuning: bool = False, **options: Any
+) -> DisentAflRun:
     """A method's run on a fleet, as tuned but for what is named here."""
     own = {**OPTIONS.get(title, {}), **ON_FLEET[fleet].get(title, {})}
     whole = {**BASE[fleet].options, **own, **options}
     setting = replace(BASE[fleet], lr=lr_of(fleet, title) if lr is None else lr, options=whole)
-    return One(fleet, METHODS[title], setting, tuning=tuning)
+    return DisentAflRun(fleet, METHODS[title], setting, tuning=tuning)
 
 
-def table() -> tuple[Variant, ...]:
+def line(fleet: str, title: str, under: str = EVERYBODY, *, named: str | None = None, **options: Any) -> Line:
+    """A line of a table: a method, ``named`` otherwise, and its conditions; the rest as of :func:`spec`."""
+    return Line(named or title, spec(fleet, title, **options), under)
+
+
+def table() -> tuple[Line, ...]:
     """Every method on every fleet."""
-    return tuple(Variant(title, one(fleet, title)) for fleet in FLEETS for title in METHODS)
+    return tuple(line(fleet, title) for fleet in FLEETS for title in METHODS)

@@ -8,11 +8,11 @@ from typing import Final
 
 from lichen_lab.benchmarks.studies.mmfed3_hide import variants as v
 from lichen_lab.benchmarks.studies.mmfed3_hide.run_spec import run
-from lichen_lab.benchmarks.studies.mmfed3_hide.settings import One, Outcome
+from lichen_lab.benchmarks.studies.mmfed3_hide.settings import MmFed3Outcome, MmFed3Run
 from lichen_lab.benchmarks.study.study import Study
 
 
-def _order(one: One) -> tuple[int, str, str, str]:
+def _order(one: MmFed3Run) -> tuple[int, str, str, str]:
     """Runs that go on from the same warm start follow each other."""
     return one.seed, one.fleet, one.conditions.who, repr(one.setting.start())
 
@@ -20,8 +20,8 @@ def _order(one: One) -> tuple[int, str, str, str]:
 STUDY: Final = Study(
     package=__name__,
     title="the MMFeD3-HidE study: completion of private graphs, absent features, bytes, throughput",
-    spec=One,
-    outcome=Outcome,
+    spec=MmFed3Run,
+    outcome=MmFed3Outcome,
     run=run,
     sources=(
         "lichen_lab.benchmarks.studies.mmfed3_hide.federation",

@@ -11,9 +11,15 @@ from typing import Final
 import numpy as np
 
 from lichen_lab.benchmarks.result import Say
-from lichen_lab.benchmarks.studies.mmfed3_hide.settings import Fleet, Judge, Look, Outcome, Setting
+from lichen_lab.benchmarks.studies.mmfed3_hide.settings import (
+    GraphFleet,
+    HeldOutFacts,
+    Look,
+    MmFed3Outcome,
+    MmFed3Setting,
+)
 from lichen_lab.benchmarks.studies.mmfed3_hide.shared import task_of, test_figures, valid_mrr
-from lichen_lab.benchmarks.study.federation import Device, Federation, bytes_per_update, timed_run
+from lichen_lab.benchmarks.study.federation import Federation, StudyDevice, bytes_per_update, timed_run
 from lichen_lab.simulation.training.downloads import Downloads
 from models.contract import Profile
 from models.knowledge_graph.data.keyed import KeyedGraph
@@ -24,15 +30,17 @@ from protocol.tasks.task import Task
 
 _FLOAT_BYTES: Final = 4
 _SHORT_S: Final = 1e-9
-_STARTS: dict[tuple[str, str, int], list["Group"]] = {}
+_STARTS: dict[tuple[str, str, int], list["GatewayGroup"]] = {}
 """The last warm starts of this process."""
 _MOST_STARTS: Final = 2
 
 
-class Group(Federation):
+class GatewayGroup(Federation):
     """Devices that share a state."""
 
-    def __init__(self, task: Task, devices: Sequence[Device], before: "Group | None" = None) -> None:
+    def __init__(
+        self, task: Task, devices: Sequence[StudyDevice], before: "GatewayGroup | None" = None
+    ) -> None:
         self.gateways = devices
         self.downloads = Downloads(codecs=method(task.method).codecs)
         super().__init__(task, devices, down=self.downloads, state=dict(before.state) if before else None)
@@ -41,23 +49,23 @@ class Group(Federation):
             self.engine.reference = before.engine.reference
             self.downloads.kept |= {name: dict(kept) for name, kept in before.downloads.kept.items()}
 
-    def going_on(self, task: Task, fleet: Fleet) -> "Group":
+    def going_on(self, task: Task, fleet: GraphFleet) -> "GatewayGroup":
         """The same between the same two rounds, with other options and features; this one stays as it is."""
         devices = [device_of(task, one.name, one.number, fleet) for one in self.gateways]
         for new, one in zip(devices, self.gateways, strict=True):
             new.private, new.carry = dict(one.private), dict(one.carry)
-        return Group(task, devices, self)
+        return GatewayGroup(task, devices, self)
 
 
-def device_of(task: Task, name: str, number: int, fleet: Fleet) -> Device:
+def device_of(task: Task, name: str, number: int, fleet: GraphFleet) -> StudyDevice:
     """A device with those modalities of which an entity of its graph has features."""
     graph = fleet.devices[name]
     known = tuple(each for m, each in enumerate(task.modality_names) if graph.present_EM[:, m].any())
-    return Device.of(name, number, Profile(known, ()), graph)
+    return StudyDevice.of(name, number, Profile(known, ()), graph)
 
 
 @timed_run
-def run(fleet: Fleet, setting: Setting, seed: int, tell: Say) -> Outcome:
+def run(fleet: GraphFleet, setting: MmFed3Setting, seed: int, tell: Say) -> MmFed3Outcome:
     """See :data:`lichen_lab.benchmarks.study.run_spec.Run`.
 
     Raises:
@@ -80,10 +88,10 @@ def run(fleet: Fleet, setting: Setting, seed: int, tell: Say) -> Outcome:
             break
     up, down = bytes_per_update([record for group in groups for record in group.records])
     whole = fmean(whole_bytes(graph, setting.dim) for graph in fleet.devices.values())
-    return Outcome(looks, up, down, whole, fmean(speeds), sum(group.refused for group in groups))
+    return MmFed3Outcome(looks, up, down, whole, fmean(speeds), sum(group.refused for group in groups))
 
 
-def _warmed(fleet: Fleet, setting: Setting, seed: int, task: Task) -> list[Group]:
+def _warmed(fleet: GraphFleet, setting: MmFed3Setting, seed: int, task: Task) -> list[GatewayGroup]:
     """Groups of devices that share a state, after the warm start."""
     if not setting.warmup:
         return _fresh(fleet, task)
@@ -103,7 +111,7 @@ def _warmed(fleet: Fleet, setting: Setting, seed: int, task: Task) -> list[Group
     return [group.going_on(task, fleet) for group in _STARTS[key]]
 
 
-def _bare(fleet: Fleet) -> Fleet:
+def _bare(fleet: GraphFleet) -> GraphFleet:
     """The same facts without any feature: what of them there will be is nothing to the warm start."""
     devices = {
         name: replace(graph, present_EM=np.zeros_like(graph.present_EM))
@@ -112,18 +120,18 @@ def _bare(fleet: Fleet) -> Fleet:
     return replace(fleet, devices=devices)
 
 
-def _fresh(fleet: Fleet, task: Task) -> list[Group]:
+def _fresh(fleet: GraphFleet, task: Task) -> list[GatewayGroup]:
     everybody = [device_of(task, name, number, fleet) for number, name in enumerate(fleet.devices)]
-    return [Group(task, own) for own in ([[one] for one in everybody] if fleet.apart else [everybody])]
+    return [GatewayGroup(task, own) for own in ([[one] for one in everybody] if fleet.apart else [everybody])]
 
 
-def _look(task: Task, judges: Sequence[Judge], groups: Sequence[Group], round_: int) -> Look:
+def _look(task: Task, judges: Sequence[HeldOutFacts], groups: Sequence[GatewayGroup], round_: int) -> Look:
     private = {device.name: device.private for group in groups for device in group.gateways}
     spent_s = sum(group.spent_s for group in groups)
     return Look(round_, spent_s, valid_mrr(task, judges, private), test_figures(task, judges, private))
 
 
-def _speed(groups: Sequence[Group], setting: Setting) -> float:
+def _speed(groups: Sequence[GatewayGroup], setting: MmFed3Setting) -> float:
     """Triples a second of a round's training, all devices together."""
     devices = [device for group in groups for device in group.gateways]
     trained = setting.epochs * sum(len(device.held(0)) for device in devices)

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from lichen_lab.benchmarks.studies.mmfed3_hide.settings import Conditions, Fleet, Judge
+from lichen_lab.benchmarks.studies.mmfed3_hide.settings import GraphConditions, GraphFleet, HeldOutFacts
 from lichen_lab.simulation.data.sets import fb15k237
 from models.knowledge_graph.data.graph import Graph, IntArray
 from models.knowledge_graph.data.keyed import KeyedGraph
@@ -29,7 +29,7 @@ _SECRET: Final = b"keys of the study, of one length"
 CENTRE: Final = "centre"
 
 
-def fleet(name: str, seed: int, conditions: Conditions, *, small: bool = False) -> Fleet:
+def fleet(name: str, seed: int, conditions: GraphConditions, *, small: bool = False) -> GraphFleet:
     """The graph of that name, dealt out.
 
     Args:
@@ -62,7 +62,7 @@ def busiest(graph: Graph, count: int) -> Graph:
     return part(left, np.unique(left.triples_N3[:, 1]))[0]
 
 
-def dealt(graph: Graph, name: str, seed: int, conditions: Conditions) -> Fleet:
+def dealt(graph: Graph, name: str, seed: int, conditions: GraphConditions) -> GraphFleet:
     """A graph as a fleet.
 
     Args:
@@ -79,11 +79,13 @@ def dealt(graph: Graph, name: str, seed: int, conditions: Conditions) -> Fleet:
     if conditions.who == "centre":
         devices = {CENTRE: KeyedGraph.of(together(graph, clients), _SECRET, task)}
     judges = tuple(
-        Judge(device if device in devices else CENTRE, keyed, client.valid_N3, client.test_N3, client.known())
+        HeldOutFacts(
+            device if device in devices else CENTRE, keyed, client.valid_N3, client.test_N3, client.known()
+        )
         for (device, keyed), client in zip(own.items(), clients, strict=True)
     )
     deal = f"{name} {len(graph)} {seed} {conditions.clients} {conditions.who}"
-    return Fleet(name, deal, features, devices, judges, apart=conditions.who == "alone")
+    return GraphFleet(name, deal, features, devices, judges, apart=conditions.who == "alone")
 
 
 def together(graph: Graph, clients: Sequence[GraphClient]) -> Graph:

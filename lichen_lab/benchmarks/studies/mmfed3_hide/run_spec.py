@@ -5,11 +5,16 @@ from functools import lru_cache
 
 from lichen_lab.benchmarks.result import Say
 from lichen_lab.benchmarks.studies.mmfed3_hide import fleets
-from lichen_lab.benchmarks.studies.mmfed3_hide.settings import Conditions, Fleet, One, Outcome
+from lichen_lab.benchmarks.studies.mmfed3_hide.settings import (
+    GraphConditions,
+    GraphFleet,
+    MmFed3Outcome,
+    MmFed3Run,
+)
 from lichen_lab.benchmarks.study.run_spec import quiet
 
 
-def run(one: One, tell: Say = quiet) -> Outcome:
+def run(one: MmFed3Run, tell: Say = quiet) -> MmFed3Outcome:
     """Make a run, in whatever process this is.
 
     Args:
@@ -28,6 +33,6 @@ def run(one: One, tell: Say = quiet) -> Outcome:
 
 
 @lru_cache(maxsize=2)
-def _fleet(name: str, seed: int, conditions: Conditions, small: bool) -> Fleet:  # noqa: FBT001 - fields of One
+def _fleet(name: str, seed: int, conditions: GraphConditions, small: bool) -> GraphFleet:  # noqa: FBT001 - fields of One
     """A graph is dealt once for the methods that follow each other on it."""
     return fleets.fleet(name, seed, conditions, small=small)

@@ -28,7 +28,7 @@ FIGURES: Final = ("mrr", "hits1", "hits3", "hits10")
 
 
 @dataclass(frozen=True)
-class Conditions:
+class GraphConditions:
     """Who has which facts and features.
 
     Attributes:
@@ -44,7 +44,7 @@ class Conditions:
 
 
 @dataclass(frozen=True, eq=False)
-class Judge:
+class HeldOutFacts:
     """What one client's facts ask, and of whom.
 
     Attributes:
@@ -63,7 +63,7 @@ class Judge:
 
 
 @dataclass(frozen=True, eq=False)
-class Fleet:
+class GraphFleet:
     """Devices with a graph each.
 
     Attributes:
@@ -79,12 +79,12 @@ class Fleet:
     deal: str
     features: Mapping[str, int]
     devices: Mapping[str, KeyedGraph]
-    judges: tuple[Judge, ...]
+    judges: tuple[HeldOutFacts, ...]
     apart: bool = False
 
 
 @dataclass(frozen=True)
-class Setting:
+class MmFed3Setting:
     """What every method is given, and the options of one.
 
     Attributes:
@@ -145,12 +145,12 @@ class Look:
 
 
 @dataclass(frozen=True)
-class One(run_spec.RunSpec[Setting, Conditions]):
+class MmFed3Run(run_spec.RunSpec[MmFed3Setting, GraphConditions]):
     """A run; ``fleet`` is a graph of ``mmfed3_hide.fleets``, methods differ in options."""
 
     method: str = METHOD
-    setting: Setting = Setting()
-    conditions: Conditions = Conditions()
+    setting: MmFed3Setting = MmFed3Setting()
+    conditions: GraphConditions = GraphConditions()
 
     def tiny(self) -> Self:
         """A short round or two of few entities."""
@@ -161,7 +161,7 @@ class One(run_spec.RunSpec[Setting, Conditions]):
 
 
 @dataclass(frozen=True)
-class Outcome(run_spec.Outcome):
+class MmFed3Outcome(run_spec.RunOutcome):
     """What a run leaves.
 
     Attributes:

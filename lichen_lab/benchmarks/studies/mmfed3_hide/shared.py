@@ -3,7 +3,12 @@
 from collections.abc import Mapping, Sequence
 
 from lichen_lab.benchmarks.studies.mmfed3_hide.fleets import bare_task
-from lichen_lab.benchmarks.studies.mmfed3_hide.settings import FIGURES, Fleet, Judge, Setting
+from lichen_lab.benchmarks.studies.mmfed3_hide.settings import (
+    FIGURES,
+    GraphFleet,
+    HeldOutFacts,
+    MmFed3Setting,
+)
 from models.contract import Tensors
 from models.knowledge_graph.training.ranking import Ranking, pooled
 from models.methods.mmfed3_hide.evaluation import ranked
@@ -13,7 +18,7 @@ _SAME = ("score", "dim", "gamma", "lr", "dense_lr", "batch", "negatives", "epoch
 """Fields of a setting that are options of the method, too."""
 
 
-def task_of(fleet: Fleet, setting: Setting, seed: int) -> Task:
+def task_of(fleet: GraphFleet, setting: MmFed3Setting, seed: int) -> Task:
     """The fleet's task with the run's options.
 
     Args:
@@ -44,7 +49,7 @@ Private = Mapping[str, Tensors]
 """Of each device, what its method keeps on it."""
 
 
-def valid_mrr(task: Task, judges: Sequence[Judge], private: Private) -> float:
+def valid_mrr(task: Task, judges: Sequence[HeldOutFacts], private: Private) -> float:
     """Of all clients' validation facts, heads and tails; a fraction.
 
     Raises:
@@ -53,7 +58,7 @@ def valid_mrr(task: Task, judges: Sequence[Judge], private: Private) -> float:
     return pooled([ranked(task, private[j.holder], j.graph, j.valid_N3, (j.known_N3,)) for j in judges]).mrr
 
 
-def test_figures(task: Task, judges: Sequence[Judge], private: Private) -> dict[str, float]:
+def test_figures(task: Task, judges: Sequence[HeldOutFacts], private: Private) -> dict[str, float]:
     """Likewise of test facts, by name of ``settings.FIGURES``."""
     found: Ranking = pooled(
         [ranked(task, private[j.holder], j.graph, j.test_N3, (j.known_N3,)) for j in judges]

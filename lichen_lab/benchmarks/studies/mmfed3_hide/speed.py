@@ -13,7 +13,7 @@ from lichen_lab.benchmarks.result import ResultRow, Say, row
 from lichen_lab.benchmarks.studies.mmfed3_hide import fleets, pykeen_side
 from lichen_lab.benchmarks.studies.mmfed3_hide import names as n
 from lichen_lab.benchmarks.studies.mmfed3_hide import variants as v
-from lichen_lab.benchmarks.studies.mmfed3_hide.settings import Conditions, Fleet, Setting
+from lichen_lab.benchmarks.studies.mmfed3_hide.settings import GraphConditions, GraphFleet, MmFed3Setting
 from lichen_lab.simulation.training.device import Site
 
 SPEED: Final = "triples/s"
@@ -68,12 +68,14 @@ def rows(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every benc
         say("PyKEEN is not here, and not compared with: pip install 'lichen-lab[pykeen]'")
     with one_thread():
         if quick:
-            fleet = fleets.fleet(_QUICK.graph, 0, Conditions(rate=v.RATE), small=True)
+            fleet = fleets.fleet(_QUICK.graph, 0, GraphConditions(rate=v.RATE), small=True)
             return of(_QUICK, fleet, say, quick=True)
-        return [each for case in CASES for each in of(case, fleets.fleet(case.graph, 0, Conditions()), say)]
+        return [
+            each for case in CASES for each in of(case, fleets.fleet(case.graph, 0, GraphConditions()), say)
+        ]
 
 
-def of(case: SpeedCase, fleet: Fleet, say: Say, *, quick: bool = False) -> list[ResultRow]:
+def of(case: SpeedCase, fleet: GraphFleet, say: Say, *, quick: bool = False) -> list[ResultRow]:
     """Of one graph: the product's methods, then PyKEEN, then one beside the other."""
     under = case.words + (", quick" if quick else "")
     found: list[ResultRow] = []
@@ -99,7 +101,7 @@ def of(case: SpeedCase, fleet: Fleet, say: Say, *, quick: bool = False) -> list[
     return found
 
 
-def epoch_s(fleet: Fleet, title: str, dim: int) -> float:
+def epoch_s(fleet: GraphFleet, title: str, dim: int) -> float:
     """Seconds of a round of one epoch, all that a device does in it, after one that is not counted.
 
     Args:
@@ -110,8 +112,8 @@ def epoch_s(fleet: Fleet, title: str, dim: int) -> float:
     from lichen_lab.benchmarks.studies.mmfed3_hide.federation import device_of  # noqa: PLC0415 - torch
     from lichen_lab.benchmarks.studies.mmfed3_hide.shared import task_of  # noqa: PLC0415 - torch
 
-    own = v.one(*n.PLACES[title]).setting
-    setting: Setting = replace(own, rounds=2, warmup=0, epochs=1, dim=dim)
+    own = v.spec(*n.PLACES[title]).setting
+    setting: MmFed3Setting = replace(own, rounds=2, warmup=0, epochs=1, dim=dim)
     task = task_of(fleet, setting, 0)
     device, site = device_of(task, next(iter(fleet.devices)), 0, fleet), Site(task, 0)
     state = site.client.initial(task, 0)
@@ -120,7 +122,7 @@ def epoch_s(fleet: Fleet, title: str, dim: int) -> float:
     return device.train_s
 
 
-def _theirs(case: SpeedCase, fleet: Fleet, say: Say) -> dict[str, float]:
+def _theirs(case: SpeedCase, fleet: GraphFleet, say: Say) -> dict[str, float]:
     """PyKEEN's triples/s by way; empty where it is not installed."""
     if not pykeen_side.here():
         return {}

@@ -10,17 +10,23 @@ from typing import Any, Final
 
 from lichen_lab.benchmarks.studies.mmfed3_hide import names as n
 from lichen_lab.benchmarks.studies.mmfed3_hide.fleets import BUSY, WHOLE
-from lichen_lab.benchmarks.studies.mmfed3_hide.part import Variant
-from lichen_lab.benchmarks.studies.mmfed3_hide.settings import STRUCTURE, Conditions, One, Setting, Who
+from lichen_lab.benchmarks.studies.mmfed3_hide.part import Line
+from lichen_lab.benchmarks.studies.mmfed3_hide.settings import (
+    STRUCTURE,
+    GraphConditions,
+    MmFed3Run,
+    MmFed3Setting,
+    Who,
+)
 
 SEEDS: Final = 3
 TUNING_SEEDS: Final = (100, 101, 102)
 """No table uses these."""
 RATE: Final = 0.5
 """r where nothing else is said, the paper's."""
-BASE: Final[Mapping[str, Setting]] = {
-    BUSY: Setting(rounds=12, warmup=4, epochs=3, dim=64, dense_lr=0.0002, look_every=1),
-    WHOLE: Setting(
+BASE: Final[Mapping[str, MmFed3Setting]] = {
+    BUSY: MmFed3Setting(rounds=12, warmup=4, epochs=3, dim=64, dense_lr=0.0002, look_every=1),
+    WHOLE: MmFed3Setting(
         rounds=200, warmup=4, epochs=3, dim=128, lr=0.01, dense_lr=0.0002, look_every=2, cpu_s=1200.0
     ),
 }
@@ -48,7 +54,7 @@ class Recipe:
 
     Attributes:
         options: of the method, over its defaults.
-        who: see :class:`lichen_lab.benchmarks.studies.mmfed3_hide.settings.Conditions`.
+        who: see :class:`lichen_lab.benchmarks.studies.mmfed3_hide.settings.GraphConditions`.
         rate: of features, whatever the conditions: of what reads none, or has all; None: theirs.
     """
 
@@ -79,7 +85,7 @@ IMPUTING: Final[Mapping[str, Mapping[str, Any]]] = {
 """Options of what fills absent features."""
 
 
-def one(
+def spec(
     recipe: str,
     imputer: str = n.NONE,
     *,
@@ -88,18 +94,16 @@ def one(
     setting: Mapping[str, Any] | None = None,
     tuning: bool = False,
     **options: Any,
-) -> One:
+) -> MmFed3Run:
     """A run, as tuned but for what is named here.
 
     Args:
         recipe: a key of :data:`RECIPES`.
-        imputer: a key of :data:`lichen_lab.benchmarks.studies.mmfed3_hide.names.IMPUTERS`; of one that reads
-        no features
-            nothing.
+        imputer: a key of :data:`lichen_lab.benchmarks.studies.mmfed3_hide.names.IMPUTERS`.
         graph: a key of :data:`BASE`.
         rate: of features that clients have.
-        setting: fields of :class:`lichen_lab.benchmarks.studies.mmfed3_hide.settings.Setting`, ``options``
-        aside.
+        setting: fields of :class:`~lichen_lab.benchmarks.studies.mmfed3_hide.settings.MmFed3Setting`; not
+            ``options``.
         tuning: judge on validation facts.
         options: of the method.
     """
@@ -113,13 +117,13 @@ def one(
         **options,
     }
     whole = replace(BASE[graph], **dict(setting or {}), options=own)
-    who = Conditions(rate=rate if chosen.rate is None else chosen.rate, who=chosen.who)
-    return One(graph, setting=whole, conditions=who, tuning=tuning)
+    who = GraphConditions(rate=rate if chosen.rate is None else chosen.rate, who=chosen.who)
+    return MmFed3Run(graph, setting=whole, conditions=who, tuning=tuning)
 
 
-def usual(title: str, under: str, **more: Any) -> Variant:
-    """A line of a table: its title, its conditions in words; the rest as of :func:`one`."""
-    return Variant(title, one(*n.PLACES[title], **more), under)
+def usual(title: str, under: str, **more: Any) -> Line:
+    """A line of a table: its title, its conditions in words; the rest as of :func:`spec`."""
+    return Line(title, spec(*n.PLACES[title], **more), under)
 
 
 TRIED: Final[Mapping[str, Sequence[Mapping[str, Any]]]] = {

@@ -8,11 +8,11 @@ of them asks. What is compared, with which options, stands in :mod:`variants`.
 from typing import Final
 
 from lichen_lab.benchmarks.studies.qqr import variants as v
-from lichen_lab.benchmarks.studies.qqr.settings import One, Outcome
+from lichen_lab.benchmarks.studies.qqr.settings import QqrOutcome, QqrRun
 from lichen_lab.benchmarks.study.study import Study
 
 
-def run(one: One) -> Outcome:
+def run(one: QqrRun) -> QqrOutcome:
     """A run, in whatever process this is."""
     from lichen_lab.benchmarks.studies.qqr.run_spec import run  # noqa: PLC0415 - torch, only where runs are made
 
@@ -22,8 +22,8 @@ def run(one: One) -> Outcome:
 STUDY: Final = Study(
     package=__name__,
     title="the QQR study: missing and noisy modalities, bytes, dead sensors, new classes, own models",
-    spec=One,
-    outcome=Outcome,
+    spec=QqrRun,
+    outcome=QqrOutcome,
     run=run,
     sources=(
         "edge_agent.inference.onnx_models.encoder_model",

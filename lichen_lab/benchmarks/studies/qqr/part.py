@@ -1,26 +1,23 @@
-"""A part of the study: :mod:`lichen_lab.benchmarks.study.part` on the runs of this one."""
+"""Parts and lines of this study."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
 from typing import Any, Final
 
-from lichen_lab.benchmarks.studies.qqr.settings import Flow, One, Outcome, Setting
-from lichen_lab.benchmarks.study import part as base
+from lichen_lab.benchmarks.studies.qqr.settings import QqrOutcome, QqrRun, QqrSetting, StreamConditions
+from lichen_lab.benchmarks.study.part import Figure, PartResults, StudyLine
+from lichen_lab.benchmarks.study.part import Part as StudyPart
 
 ACCURACY: Final = "accuracy, %"
-Results = base.PartResults[One, Outcome]
-Variant = base.Variant[One, Outcome]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Part(base.Part[One, Outcome]):
-    """One part of the study."""
-
-    figures: tuple[base.Figure[Outcome], ...] = (base.Figure(ACCURACY, lambda one: one.accuracy),)
+Results = PartResults[QqrRun, QqrOutcome]
+Line = StudyLine[QqrRun, QqrOutcome]
+Part = partial(StudyPart[QqrRun, QqrOutcome], figures=(Figure[QqrOutcome](ACCURACY, attrgetter("accuracy")),))
+"""A part with the study's figure."""
 
 
 def line(
-    method: str, under: str, flow: Flow, config: Mapping[str, Any], *probes: str, **setting: Any
-) -> Variant:
+    method: str, under: str, flow: StreamConditions, config: Mapping[str, Any], *probes: str, **setting: Any
+) -> Line:
     """A line of a table: its title, its conditions in words, its windows, options and further settings."""
-    return Variant(method, One(setting=Setting(config, **setting), conditions=flow, probes=probes), under)
+    return Line(method, QqrRun(setting=QqrSetting(config, **setting), conditions=flow, probes=probes), under)

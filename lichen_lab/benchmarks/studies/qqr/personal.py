@@ -41,7 +41,7 @@ def personal(trained: Trained) -> dict[str, float]:
         if not len(own) or not len(other):
             continue
         windows += len(other)
-        rng = rng_of(_MISSING, trained.one.seed, person)
+        rng = rng_of(_MISSING, trained.spec.seed, person)
         judged = {WHOLE: other, ONE_DEAD: without_modality(other, 1.0, rng)}
         private = _private(trained, own, person)
         for kind, kept in kinds.items():
@@ -58,7 +58,7 @@ def figure(kind: str, sensors: str) -> str:
 def _some(trained: Trained) -> list[int]:
     """The people; in a small run the first two."""
     people: list[int] = np.unique(trained.people.person_B).tolist()
-    return people[:2] if trained.one.small else people
+    return people[:2] if trained.spec.small else people
 
 
 def halves(people: DataSplit, person: int) -> tuple[WindowSet, WindowSet]:
@@ -76,8 +76,8 @@ def halves(people: DataSplit, person: int) -> tuple[WindowSet, WindowSet]:
 def _private(trained: Trained, own: WindowSet, person: int) -> Tensors:
     """What the person's device keeps after training once: head and prototypes."""
     task = trained.with_options(personal="both", **LOCAL)
-    seed = int(rng_of(_ORDER, trained.one.seed, person).integers(2**31))
-    context = ClientContext(task, f"person{person}", trained.one.setting.rounds + 1, seed)
+    seed = int(rng_of(_ORDER, trained.spec.seed, person).integers(2**31))
+    context = ClientContext(task, f"person{person}", trained.spec.setting.rounds + 1, seed)
     return trained.client.train(context, own, trained.state, {}).private
 
 

@@ -47,7 +47,7 @@ def unseen_class(trained: Trained) -> dict[str, float]:
 
     ``with``: as configured. ``without``: the same state without the nearest-prototype head.
     """
-    hidden = trained.one.conditions.unseen_class
+    hidden = trained.spec.conditions.unseen_class
     found = {}
     for words, novel in (("with", True), ("without", False)):
         task = trained.with_options(novel_classes=novel)

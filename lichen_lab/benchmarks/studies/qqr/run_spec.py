@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from lichen_lab.benchmarks.studies.qqr import probes, studies
-from lichen_lab.benchmarks.studies.qqr.settings import Flow, One, Outcome, evaluated
+from lichen_lab.benchmarks.studies.qqr.settings import QqrOutcome, QqrRun, StreamConditions, evaluated
 from lichen_lab.benchmarks.studies.qqr.trained import Trained
 from lichen_lab.benchmarks.study.federation import Federation
 from lichen_lab.simulation.data.access.split import DataSplit
@@ -28,7 +28,7 @@ _EVEN = 10.0
 """alpha of prototype devices' pools: each holds some windows of every class."""
 
 
-def run(one: One) -> Outcome:
+def run(one: QqrRun) -> QqrOutcome:
     """Train and judge.
 
     Raises:
@@ -51,7 +51,7 @@ def run(one: One) -> Outcome:
             curve[round_], bytes_at[round_] = found.metrics["accuracy"], bytes_up.total()
             confusion_KK = np.array(found.confusion_KK, float)
     trained = Trained(one, task, client, federation.state, test, studies.split(one, "test"))
-    return Outcome(
+    return QqrOutcome(
         curve=curve,
         bytes_at=bytes_at,
         bytes_up=dict(bytes_up),
@@ -62,7 +62,7 @@ def run(one: One) -> Outcome:
     )
 
 
-def _graphs(one: One, task: Task) -> dict[str, bytes]:
+def _graphs(one: QqrRun, task: Task) -> dict[str, bytes]:
     """The encoders as ONNX graphs, where some device has no torch."""
     if not one.conditions.prototype_devices:
         return {}
@@ -77,7 +77,7 @@ def _exported(task: str) -> dict[str, bytes]:
     return feature_graphs(Task.model_validate_json(task))
 
 
-def judged_on(one: One) -> WindowSet:
+def judged_on(one: QqrRun) -> WindowSet:
     """The test windows; of a small run some of them, drawn evenly."""
     windows = studies.split(one, "test").windows
     if not one.small:
@@ -86,7 +86,7 @@ def judged_on(one: One) -> WindowSet:
     return select(windows, np.sort(drawn))
 
 
-def fleet_of(one: One) -> list[VirtualDevice]:
+def fleet_of(one: QqrRun) -> list[VirtualDevice]:
     """The devices that train, then those that send prototypes alone."""
     whole, flow = studies.split(one, "train"), one.conditions
     trainers = online_fleet(_without(whole, flow.unseen_class), seed=one.seed, **_numbers(flow))
@@ -103,7 +103,7 @@ def fleet_of(one: One) -> list[VirtualDevice]:
     return fleet
 
 
-def _numbers(flow: Flow) -> Mapping[str, Any]:
+def _numbers(flow: StreamConditions) -> Mapping[str, Any]:
     """The flow as the arguments of :func:`lichen_lab.simulation.data.online_fleet.online_fleet`."""
     names = ("devices", "pool", "alpha", "size", "step", "missing_share", "affected_rounds")
     return {name: getattr(flow, name) for name in (*names, "noisy_rounds", "snr_db")}

@@ -17,7 +17,7 @@ _LAST_EVERY: Final = 2
 
 
 @dataclass(frozen=True)
-class Flow:
+class StreamConditions:
     """The fleet, and how windows come to it (:class:`lichen_lab.simulation.data.streams.Evolving`).
 
     Attributes:
@@ -48,7 +48,7 @@ class Flow:
 
 
 @dataclass(frozen=True)
-class Setting:
+class QqrSetting:
     """The training.
 
     Attributes:
@@ -70,13 +70,13 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class One(run_spec.RunSpec[Setting, Flow]):
+class QqrRun(run_spec.RunSpec[QqrSetting, StreamConditions]):
     """A run; ``fleet`` is a data set of ``data.dataset_tasks``, ``probes`` are names of ``probes``."""
 
     fleet: str = "uci-har"
     method: str = METHOD.name
-    setting: Setting = Setting()
-    conditions: Flow = Flow()
+    setting: QqrSetting = QqrSetting()
+    conditions: StreamConditions = StreamConditions()
 
     @property
     def dataset(self) -> str:
@@ -90,7 +90,7 @@ class One(run_spec.RunSpec[Setting, Flow]):
 
 
 @dataclass(frozen=True)
-class Outcome(run_spec.Outcome):
+class QqrOutcome(run_spec.RunOutcome):
     """What a run left; its seconds are of CPU.
 
     Attributes:

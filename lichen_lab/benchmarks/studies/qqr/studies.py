@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Final
 
-from lichen_lab.benchmarks.studies.qqr.settings import One
+from lichen_lab.benchmarks.studies.qqr.settings import QqrRun
 from lichen_lab.simulation.data.access.split import DataSplit, Part
 from lichen_lab.simulation.data.dataset_tasks import study
 from models.contract import WindowSet
@@ -14,7 +14,7 @@ _DATA_SEED: Final = 0
 """Pairs and people stay as they are: a run's seed decides partition, faults, model and batches."""
 
 
-def task_of(one: One) -> Task:
+def task_of(one: QqrRun) -> Task:
     """The task of one run: the study's network, the setting's options.
 
     Raises:
@@ -37,7 +37,7 @@ def _loaded(name: str, part: Part) -> DataSplit:
     return study(name).load(part, _DATA_SEED)
 
 
-def split(one: One, part: Part) -> DataSplit:
+def split(one: QqrRun, part: Part) -> DataSplit:
     """A part of the data set, with the setting's modalities alone. Read once a process.
 
     Raises:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from lichen_lab.benchmarks.studies.qqr.settings import One
+from lichen_lab.benchmarks.studies.qqr.settings import QqrRun
 from lichen_lab.simulation.data.access.split import DataSplit
 from models.contract import Blobs, Client, WindowSet
 from protocol.tasks.task import Task
@@ -14,7 +14,7 @@ class Trained:
     """A run's end.
 
     Attributes:
-        one: the run.
+        spec: the run.
         task: the run's.
         client: the method's.
         state: the final one.
@@ -22,7 +22,7 @@ class Trained:
         people: all test windows, with whose they are.
     """
 
-    one: One
+    spec: QqrRun
     task: Task
     client: Client
     state: Blobs

@@ -7,7 +7,7 @@ rates, on seeds that no table uses.
 from collections.abc import Mapping
 from typing import Any, Final
 
-from lichen_lab.benchmarks.studies.qqr.settings import Flow
+from lichen_lab.benchmarks.studies.qqr.settings import StreamConditions
 
 Options = Mapping[str, Any]
 
@@ -74,15 +74,15 @@ RULES: Final[Mapping[str, Options]] = {
 }
 """How features and prototypes meet; what the literal rule sets outweighs a method's own options."""
 
-CLEAN: Final = Flow()
-HALF: Final = Flow(missing_share=0.9, affected_rounds=0.5)
-EVERY: Final = Flow(missing_share=0.9, affected_rounds=1.0)
+CLEAN: Final = StreamConditions()
+HALF: Final = StreamConditions(missing_share=0.9, affected_rounds=0.5)
+EVERY: Final = StreamConditions(missing_share=0.9, affected_rounds=1.0)
 SNR_DB: Final = (10.0, 5.0, 0.0, -5.0)
 
 
-def noisy(snr_db: float) -> Flow:
+def noisy(snr_db: float) -> StreamConditions:
     """Half of the rounds have a noisy modality."""
-    return Flow(noisy_rounds=0.5, snr_db=snr_db)
+    return StreamConditions(noisy_rounds=0.5, snr_db=snr_db)
 
 
 def quantity(method: str, rule: str = NORMALISED, **more: Any) -> dict[str, Any]:

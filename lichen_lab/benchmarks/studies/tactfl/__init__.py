@@ -8,14 +8,14 @@ from typing import Final
 
 from lichen_lab.benchmarks.studies.tactfl import variants as v
 from lichen_lab.benchmarks.studies.tactfl.run_spec import run
-from lichen_lab.benchmarks.studies.tactfl.settings import One, Outcome
+from lichen_lab.benchmarks.studies.tactfl.settings import TactflOutcome, TactflRun
 from lichen_lab.benchmarks.study.study import Study
 
 STUDY: Final = Study(
     package=__name__,
     title="the TACTFL study: no label on a device; missing modalities, shifted and broken devices",
-    spec=One,
-    outcome=Outcome,
+    spec=TactflRun,
+    outcome=TactflOutcome,
     run=run,
     sources=(
         "lichen_lab.benchmarks.studies.tactfl.baselines",

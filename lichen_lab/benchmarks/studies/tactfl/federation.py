@@ -5,7 +5,7 @@ from dataclasses import replace
 from statistics import fmean
 
 from lichen_lab.benchmarks.result import Say
-from lichen_lab.benchmarks.studies.tactfl.settings import Fleet, Outcome, Setting
+from lichen_lab.benchmarks.studies.tactfl.settings import TactflOutcome, TactflSetting, UnlabelledFleet
 from lichen_lab.benchmarks.studies.tactfl.shared import StudyCoordinator, task_of
 from lichen_lab.benchmarks.study.federation import Federation, bytes_per_update, timed_run
 from lichen_lab.simulation.data.streams import Fixed
@@ -15,7 +15,7 @@ from models.guided import DeviceWeights
 
 
 @timed_run
-def run(fleet: Fleet, setting: Setting, seed: int, tell: Say) -> Outcome:
+def run(fleet: UnlabelledFleet, setting: TactflSetting, seed: int, tell: Say) -> TactflOutcome:
     """TACTFL on a fleet; see :data:`lichen_lab.benchmarks.study.run_spec.Run`.
 
     The fine-tuned end goes on from the last version.

@@ -1,40 +1,24 @@
-"""A part of the study: :mod:`lichen_lab.benchmarks.study.part` on the runs of this one."""
+"""Parts and lines of this study."""
 
-from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
-from lichen_lab.benchmarks.studies.tactfl.settings import HERE, TRAINED, One, Outcome
-from lichen_lab.benchmarks.study import part as base
+from lichen_lab.benchmarks.studies.tactfl.settings import HERE, TRAINED, TactflOutcome, TactflRun
+from lichen_lab.benchmarks.study.part import Figure, PartResults, StudyLine
+from lichen_lab.benchmarks.study.part import Part as StudyPart
 
 F1: Final = "F1, mean over classes, %"
 ACCURACY: Final = "accuracy, %"
-FIGURES: Final[tuple[base.Figure[Outcome], ...]] = (
-    base.Figure(F1, Outcome.f1),
-    base.Figure(ACCURACY, lambda one: one.scores[TRAINED][HERE]["accuracy"]),
+FIGURES: Final[tuple[Figure[TactflOutcome], ...]] = (
+    Figure(F1, TactflOutcome.f1),
+    Figure(ACCURACY, lambda outcome: outcome.scores[TRAINED][HERE]["accuracy"]),
 )
-Results = base.PartResults[One, Outcome]
+Results = PartResults[TactflRun, TactflOutcome]
+Line = StudyLine[TactflRun, TactflOutcome]
+Part = partial(StudyPart[TactflRun, TactflOutcome], figures=FIGURES, worst=True)
+"""A part with the study's figures."""
 
 
-@dataclass(frozen=True)
-class Variant(base.Variant[One, Outcome]):
-    """One line of a table.
-
-    Attributes:
-        end: which end of the run it shows: several lines may show one run.
-        test: which test set.
-    """
-
-    end: str = TRAINED
-    test: str = HERE
-
-    def view(self, outcome: Outcome) -> Outcome:
-        """What this line shows of a run."""
-        return outcome.view(self.end, self.test)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Part(base.Part[One, Outcome]):
-    """One part of the study."""
-
-    figures: tuple[base.Figure[Outcome], ...] = FIGURES
-    worst: bool = True
+def line(method: str, run: TactflRun, under: str, end: str = TRAINED, test: str = HERE) -> Line:
+    """A line of a table that shows one end of a run on one test set; several lines may show one run."""
+    return Line(method, run, under, lambda outcome: outcome.view(end, test))

@@ -6,11 +6,16 @@ from functools import lru_cache
 from lichen_lab.benchmarks.result import Say
 from lichen_lab.benchmarks.studies.tactfl.data import fleets
 from lichen_lab.benchmarks.studies.tactfl.names import OURS
-from lichen_lab.benchmarks.studies.tactfl.settings import Conditions, Fleet, One, Outcome
+from lichen_lab.benchmarks.studies.tactfl.settings import (
+    DealConditions,
+    TactflOutcome,
+    TactflRun,
+    UnlabelledFleet,
+)
 from lichen_lab.benchmarks.study.run_spec import quiet
 
 
-def run(one: One, tell: Say = quiet) -> Outcome:
+def run(one: TactflRun, tell: Say = quiet) -> TactflOutcome:
     """Make a run, in whatever process this is.
 
     Args:
@@ -32,9 +37,9 @@ def run(one: One, tell: Say = quiet) -> Outcome:
 def _fleet(
     name: str,
     seed: int,
-    conditions: Conditions,
+    conditions: DealConditions,
     tuning: bool,  # noqa: FBT001
     small: bool,  # noqa: FBT001
-) -> Fleet:
+) -> UnlabelledFleet:
     """A fleet is built once for the methods that follow each other on it."""
     return fleets.fleet(name, seed, conditions, tuning=tuning, small=small)

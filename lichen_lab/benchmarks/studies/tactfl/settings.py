@@ -19,7 +19,7 @@ HERE: Final = "test people"
 
 
 @dataclass(frozen=True)
-class Conditions:
+class DealConditions:
     """Who has which windows.
 
     Attributes:
@@ -47,7 +47,7 @@ class Conditions:
 
 
 @dataclass(frozen=True)
-class Member:
+class UnlabelledDevice:
     """One device.
 
     Attributes:
@@ -62,7 +62,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Fleet:
+class UnlabelledFleet:
     """Devices without labels, and a coordinator with a few.
 
     Attributes:
@@ -75,13 +75,13 @@ class Fleet:
 
     name: str
     task: Task
-    members: tuple[Member, ...]
+    members: tuple[UnlabelledDevice, ...]
     labelled: WindowSet
     tests: Mapping[str, WindowSet]
 
 
 @dataclass(frozen=True)
-class Setting:
+class TactflSetting:
     """The network and the training that every method is given.
 
     Attributes:
@@ -117,11 +117,11 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class One(run_spec.RunSpec[Setting, Conditions]):
+class TactflRun(run_spec.RunSpec[TactflSetting, DealConditions]):
     """A run; ``fleet`` is a name of ``data.fleets``, ``method`` one of ``names``."""
 
-    setting: Setting = Setting()
-    conditions: Conditions = Conditions()
+    setting: TactflSetting = TactflSetting()
+    conditions: DealConditions = DealConditions()
 
     def tiny(self) -> Self:
         """Two short rounds of a small fleet."""
@@ -136,7 +136,7 @@ class One(run_spec.RunSpec[Setting, Conditions]):
 
 
 @dataclass(frozen=True)
-class Outcome(run_spec.Outcome):
+class TactflOutcome(run_spec.RunOutcome):
     """What a run leaves.
 
     Attributes:

@@ -17,10 +17,10 @@ from lichen_lab.benchmarks.studies.tactfl.settings import (
     HERE,
     TRAINED,
     TUNED,
-    Fleet,
-    Outcome,
     Scores,
-    Setting,
+    TactflOutcome,
+    TactflSetting,
+    UnlabelledFleet,
 )
 from lichen_lab.benchmarks.study.federation import play_rounds
 from models.aggregation.server_optimizer import model_of
@@ -37,7 +37,7 @@ LOOK_EVERY: Final = 5
 """Rounds between two looks at the version."""
 
 
-def task_of(fleet: Fleet, setting: Setting, seed: int, options: Mapping[str, Any]) -> Task:
+def task_of(fleet: UnlabelledFleet, setting: TactflSetting, seed: int, options: Mapping[str, Any]) -> Task:
     """The fleet's task with the study's network.
 
     Args:
@@ -89,13 +89,13 @@ class StudyCoordinator:
         client: judges versions.
     """
 
-    fleet: Fleet
+    fleet: UnlabelledFleet
     task: Task
-    setting: Setting
+    setting: TactflSetting
     client: Client
 
     @classmethod
-    def of(cls, fleet: Fleet, task: Task, setting: Setting) -> Self:
+    def of(cls, fleet: UnlabelledFleet, task: Task, setting: TactflSetting) -> Self:
         """With the product's own halves."""
         return cls(fleet, task, setting, method(OURS).client())
 
@@ -148,7 +148,7 @@ class StudyCoordinator:
 
     def play_rounds(
         self, tell: Say, play: Callable[[int], None], model: Callable[[], Blobs], *, tuned: bool
-    ) -> Outcome:
+    ) -> TactflOutcome:
         """All rounds of a run, what versions are worth as they come, and the last one trained further.
 
         Args:
@@ -170,4 +170,4 @@ class StudyCoordinator:
         by_round = play_rounds(rounds, tell, figure)
         if self.setting.tune_epochs and tuned:
             scores[TUNED] = self.judged(self.whole(rounds, model(), self.setting.tune_epochs))
-        return Outcome(scores, by_round)
+        return TactflOutcome(scores, by_round)

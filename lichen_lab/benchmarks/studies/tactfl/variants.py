@@ -9,8 +9,16 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from lichen_lab.benchmarks.studies.tactfl import names as n
-from lichen_lab.benchmarks.studies.tactfl.part import Variant
-from lichen_lab.benchmarks.studies.tactfl.settings import HERE, TRAINED, TUNED, Conditions, One, Setting
+from lichen_lab.benchmarks.studies.tactfl import part
+from lichen_lab.benchmarks.studies.tactfl.part import Line
+from lichen_lab.benchmarks.studies.tactfl.settings import (
+    HERE,
+    TRAINED,
+    TUNED,
+    DealConditions,
+    TactflRun,
+    TactflSetting,
+)
 
 UCI_HAR: Final = "uci-har"
 HAPT: Final = "hapt"
@@ -18,8 +26,8 @@ SEEDS: Final = 3
 TUNING_SEEDS: Final = (100, 101, 102)
 """No table uses these."""
 
-BASE: Final[Mapping[str, Setting]] = {
-    name: Setting(
+BASE: Final[Mapping[str, TactflSetting]] = {
+    name: TactflSetting(
         rounds=15,
         lr=0.002,
         batch=128,
@@ -30,9 +38,9 @@ BASE: Final[Mapping[str, Setting]] = {
     for name in (UCI_HAR, HAPT)
 }
 """What all methods are given on a fleet."""
-CONDITIONS: Final[Mapping[str, Conditions]] = {
-    UCI_HAR: Conditions(devices=10, alpha=1.0, labelled=0.1, context_s=5.12),
-    HAPT: Conditions(devices=21, labelled=0.1, context_s=5.12, windows=120),
+CONDITIONS: Final[Mapping[str, DealConditions]] = {
+    UCI_HAR: DealConditions(devices=10, alpha=1.0, labelled=0.1, context_s=5.12),
+    HAPT: DealConditions(devices=21, labelled=0.1, context_s=5.12, windows=120),
 }
 """Where nothing else is said."""
 OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -76,7 +84,7 @@ FEDYOGI: Final[Mapping[str, Any]] = {**FEDADAM, "kind": "fedyogi"}
 
 
 @dataclass(frozen=True)
-class Line:
+class MethodSetup:
     """A method as tables name it.
 
     Attributes:
@@ -91,23 +99,23 @@ class Line:
 
 
 _EQUAL: Final[Mapping[str, Any]] = {"weighting": "equal"}
-LINES: Final[Mapping[str, Line]] = {
-    n.BASELINES[n.RANDOM]: Line(n.RANDOM),
-    n.LABELLED_ONLY: Line(n.LABELLED),
-    n.BASELINES[n.FEDAVG]: Line(n.FEDAVG),
-    n.BASELINES[n.FEDOPT]: Line(n.FEDOPT),
-    n.BASELINES[n.FEDPROX]: Line(n.FEDPROX),
-    n.BASELINES[n.MOON]: Line(n.MOON),
-    n.BASELINES[n.AUTOENCODER]: Line(n.AUTOENCODER),
-    n.AUTOENCODER_TUNED: Line(n.AUTOENCODER, TUNED),
-    n.TACTFL: Line(n.OURS),
-    n.TACTFL_TUNED: Line(n.OURS, TUNED),
-    n.TACTFL_SHORTER_TUNED: Line(n.OURS, TUNED, {"segment_share": 0.7}),
-    n.TACTFL_PLAIN: Line(n.OURS, TRAINED, PLAIN),
-    n.TACTFL_PLAIN_TUNED: Line(n.OURS, TUNED, PLAIN),
-    n.NO_SIMILARITY: Line(n.OURS, TRAINED, _EQUAL),
-    n.NO_SIMILARITY_TUNED: Line(n.OURS, TUNED, _EQUAL),
-    n.NO_CONTRAST_TUNED: Line(n.RANDOM, TUNED),
+LINES: Final[Mapping[str, MethodSetup]] = {
+    n.BASELINES[n.RANDOM]: MethodSetup(n.RANDOM),
+    n.LABELLED_ONLY: MethodSetup(n.LABELLED),
+    n.BASELINES[n.FEDAVG]: MethodSetup(n.FEDAVG),
+    n.BASELINES[n.FEDOPT]: MethodSetup(n.FEDOPT),
+    n.BASELINES[n.FEDPROX]: MethodSetup(n.FEDPROX),
+    n.BASELINES[n.MOON]: MethodSetup(n.MOON),
+    n.BASELINES[n.AUTOENCODER]: MethodSetup(n.AUTOENCODER),
+    n.AUTOENCODER_TUNED: MethodSetup(n.AUTOENCODER, TUNED),
+    n.TACTFL: MethodSetup(n.OURS),
+    n.TACTFL_TUNED: MethodSetup(n.OURS, TUNED),
+    n.TACTFL_SHORTER_TUNED: MethodSetup(n.OURS, TUNED, {"segment_share": 0.7}),
+    n.TACTFL_PLAIN: MethodSetup(n.OURS, TRAINED, PLAIN),
+    n.TACTFL_PLAIN_TUNED: MethodSetup(n.OURS, TUNED, PLAIN),
+    n.NO_SIMILARITY: MethodSetup(n.OURS, TRAINED, _EQUAL),
+    n.NO_SIMILARITY_TUNED: MethodSetup(n.OURS, TUNED, _EQUAL),
+    n.NO_CONTRAST_TUNED: MethodSetup(n.RANDOM, TUNED),
 }
 """Title -> the run that it shows, in the tables' order. Without contrast, encoders stay random: the first
 line is TACTFL without contrast, and the last the same, fine-tuned."""
@@ -117,7 +125,7 @@ ALONE: Final = frozenset({n.RANDOM, n.LABELLED})
 """Methods that ask nothing of devices: what these hold and lack is the same to them."""
 
 
-def one(
+def spec(
     fleet: str,
     method: str,
     *,
@@ -126,14 +134,15 @@ def one(
     tuning: bool = False,
     seed: int = 0,
     **options: Any,
-) -> One:
+) -> TactflRun:
     """A method's run on a fleet, as tuned but for what is named here.
 
     Args:
         fleet: :data:`UCI_HAR` or :data:`HAPT`.
         method: a name of :mod:`lichen_lab.benchmarks.studies.tactfl.names`.
-        conditions: fields of :class:`lichen_lab.benchmarks.studies.tactfl.settings.Conditions`.
-        setting: fields of :class:`lichen_lab.benchmarks.studies.tactfl.settings.Setting`, ``options`` aside.
+        conditions: fields of :class:`lichen_lab.benchmarks.studies.tactfl.settings.DealConditions`.
+        setting: fields of :class:`~lichen_lab.benchmarks.studies.tactfl.settings.TactflSetting`; not
+            ``options``.
         tuning: judge on training people who are held out.
         seed: of everything.
         options: of the method.
@@ -148,14 +157,14 @@ def one(
     given = dict(conditions or {})
     # One run serves all devices' conditions where nothing is asked of devices.
     who = replace(CONDITIONS[fleet], **{k: x for k, x in given.items() if method not in ALONE or k in OF_ALL})
-    return One(fleet, method, whole, who, seed, tuning)
+    return TactflRun(fleet, method, whole, who, seed, tuning)
 
 
-def line(title: str, fleet: str, under: str, *, test: str = HERE, **more: Any) -> Variant:
-    """A line of a table: the conditions in words, the test set it shows; the rest as of :func:`one`."""
+def line(title: str, fleet: str, under: str, *, test: str = HERE, **more: Any) -> Line:
+    """A line of a table: the conditions in words, the test set it shows; the rest as of :func:`spec`."""
     shown = LINES[title]
-    return Variant(
-        title, one(fleet, shown.method, **{**(shown.options or {}), **more}), under, shown.end, test
+    return part.line(
+        title, spec(fleet, shown.method, **{**(shown.options or {}), **more}), under, shown.end, test
     )
 
 

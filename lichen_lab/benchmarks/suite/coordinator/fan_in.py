@@ -22,7 +22,7 @@ import psutil
 
 from lichen_lab.benchmarks.result import Bench, Goal, ResultRow, Say, row
 from lichen_lab.benchmarks.support import swarm
-from lichen_lab.benchmarks.support.fleet import FLEET, Fleet
+from lichen_lab.benchmarks.support.fleet import FLEET, ProcessFleet
 from lichen_lab.benchmarks.support.tasks import demo_task, noise_windows
 from lichen_lab.simulation.data.streams import Fixed
 from lichen_lab.simulation.processes import mosquitto
@@ -74,7 +74,7 @@ def templates(task: Task, folder: Path) -> list[str]:
 
 
 @contextmanager
-def _swarm_process(fleet: Fleet, args: dict[str, Any]) -> Iterator[Iterator[dict[str, Any]]]:
+def _swarm_process(fleet: ProcessFleet, args: dict[str, Any]) -> Iterator[Iterator[dict[str, Any]]]:
     """The devices; yields what they print, one object a line.
 
     Raises:
@@ -104,7 +104,7 @@ def measure(devices: int, storms: int, say: Say) -> list[dict[str, Any]]:
     """Run the fleet; one report a round: the swarm's, and what the coordinator used meanwhile."""
     rates = [*([0.0] * storms), _RATE]
     task, metrics = fleet_task(devices, len(rates)), free_port()
-    with Fleet(task) as fleet:
+    with ProcessFleet(task) as fleet:
         fleet.start(BROKER, mosquitto.command(fleet.root / "broker", HOST, fleet.port))
         fleet.coordinator(
             export={"enabled": False},

@@ -20,7 +20,7 @@ import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
 from lichen_lab.benchmarks.result import Bench, Goal, ResultRow, Say, row
-from lichen_lab.benchmarks.support.fleet import FLEET, Fleet
+from lichen_lab.benchmarks.support.fleet import FLEET, ProcessFleet
 from lichen_lab.benchmarks.support.tasks import demo_task
 from lichen_lab.simulation.processes import mosquitto
 from lichen_lab.simulation.processes.embedded_broker import HOST
@@ -102,7 +102,7 @@ def _told(config: Path, *command: str) -> bytes:
 def measure(names: int, attempts: int, say: Say) -> dict[str, float]:
     """Announce names, let so many attempts go by, and look at what they left."""
     rounds = Rounds(count=2, deadline_s=_ATTEMPT_S, min_devices=1, min_windows=1)
-    with Fleet(demo_task().model_copy(update={"rounds": rounds})) as fleet:
+    with ProcessFleet(demo_task().model_copy(update={"rounds": rounds})) as fleet:
         fleet.start(BROKER, mosquitto.command(fleet.root / "broker", HOST, fleet.port))
         state = fleet.coordinator(export={"enabled": False}, spread_s=4.0, devices={"most": max(names, 100)})
         config, log, database = (
@@ -144,7 +144,7 @@ def _size(database: Path) -> int:
     return (pages - free) * size
 
 
-def _restart(fleet: Fleet, crowd: _Crowd) -> float:
+def _restart(fleet: ProcessFleet, crowd: _Crowd) -> float:
     """Seconds from the start of the process until it says where its round stands."""
     fleet.kill(COORDINATOR)
     crowd.said.clear()

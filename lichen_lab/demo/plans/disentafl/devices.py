@@ -27,7 +27,7 @@ IN_WORDS: Final = {LABEL: "exercise", ARM: "which arm", SPEED: "turning speed"}
 
 
 @dataclass(frozen=True)
-class Watch:
+class LabelledWatch:
     """One device: whose wrist, its sensors, what it has labels for."""
 
     name: str
@@ -48,20 +48,20 @@ class Watch:
 
 
 DEVICES: Final = (
-    Watch("cladonia", 1, (ACCELEROMETER,), (LABEL, ARM)),
-    Watch("evernia", 2, (ACCELEROMETER,), (LABEL, SPEED)),
-    Watch("lobaria", 3, (GYROSCOPE,), (LABEL,)),
-    Watch("parmelia", 4, (GYROSCOPE,), (LABEL, SPEED)),
-    Watch(
+    LabelledWatch("cladonia", 1, (ACCELEROMETER,), (LABEL, ARM)),
+    LabelledWatch("evernia", 2, (ACCELEROMETER,), (LABEL, SPEED)),
+    LabelledWatch("lobaria", 3, (GYROSCOPE,), (LABEL,)),
+    LabelledWatch("parmelia", 4, (GYROSCOPE,), (LABEL, SPEED)),
+    LabelledWatch(
         "usnea",
         5,
         (ACCELEROMETER, GYROSCOPE),
         (LABEL, ARM, SPEED),
         faults=FaultPlan(outage_time=0.3, outage_bias={ACCELEROMETER: 0.0}),
     ),
-    Watch("xanthoria", 6, (ACCELEROMETER,), (LABEL, SPEED), later=(GYROSCOPE,)),
+    LabelledWatch("xanthoria", 6, (ACCELEROMETER,), (LABEL, SPEED), later=(GYROSCOPE,)),
 )
-OBSERVED: Final = Watch("physcia", 7, (ACCELEROMETER,), (LABEL, ARM, SPEED))
+OBSERVED: Final = LabelledWatch("physcia", 7, (ACCELEROMETER,), (LABEL, ARM, SPEED))
 """Only observes. No training device reads the accelerometer alone and learns all three."""
 OBSERVER_SPEED: Final = 30.0
 OBSERVED_S: Final = 12.0
@@ -103,7 +103,7 @@ def later(name: str) -> str:
     return f"{name}-later"
 
 
-def watch_config(layout: Layout, watch: Watch, options: Options) -> dict[str, Any]:
+def watch_config(layout: Layout, watch: LabelledWatch, options: Options) -> dict[str, Any]:
     """A training device; it also runs the model that is made for it. Its recordings play again and again."""
     sources = [layout.replay(watch.name, options.speed, loop=True)]
     if watch.later:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from lichen_lab.demo.plans.disentafl.devices import ARM, OBSERVED, OBSERVED_S, SPEED, Watch
+from lichen_lab.demo.plans.disentafl.devices import ARM, OBSERVED, OBSERVED_S, SPEED, LabelledWatch
 from lichen_lab.simulation.data.sensor_faults import inject, plan_faults
 from lichen_lab.simulation.data.sets import spar
 from protocol.tasks.task import LABEL
@@ -71,7 +71,7 @@ def part(recorded: Recording, sensors: Sequence[str], targets: Sequence[str]) ->
     return {key: values for key, values in recorded.items() if key.rpartition("/")[0] in kept}
 
 
-def played(series: Sequence[spar.Series], watch: Watch, seed: int) -> tuple[Recording, Recording]:
+def played(series: Sequence[spar.Series], watch: LabelledWatch, seed: int) -> tuple[Recording, Recording]:
     """What a training device plays: its sensors with labels, and its later sensors without any."""
     recorded = whole(spar.of_person(series, watch.person), seed)
     if watch.faults is not None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from lichen_lab.demo.plans.tactfl.comparison import LABELLED, RANDOM
-from lichen_lab.demo.plans.tactfl.devices import Watch
+from lichen_lab.demo.plans.tactfl.devices import UnlabelledWatch
 from lichen_lab.demo.plans.tactfl.results import Rival, UnlabelledStory, Weighed
 
 
@@ -22,7 +22,7 @@ def weighed(story: UnlabelledStory, history: Mapping[str, Any]) -> None:
     ]
 
 
-def absent(story: UnlabelledStory, watches: Iterable[Watch]) -> None:
+def absent(story: UnlabelledStory, watches: Iterable[UnlabelledWatch]) -> None:
     """An update says nothing of a sensor that is not there: none of its windows has it."""
     sensors = {watch.name: watch.sensors for watch in watches}
     for device in story.devices:

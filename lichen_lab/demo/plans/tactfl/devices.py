@@ -35,7 +35,7 @@ CONFIG: Final = {
 
 
 @dataclass(frozen=True)
-class Watch:
+class UnlabelledWatch:
     """One device: whose wrist, its sensors, what is wrong with them."""
 
     name: str
@@ -48,12 +48,12 @@ class Watch:
 
 
 DEVICES: Final = (
-    Watch("cladonia", 1, "healthy"),
-    Watch("evernia", 2, "has no gyroscope", sensors=(ACCELEROMETER,)),
-    Watch("lobaria", 3, "healthy"),
-    Watch("parmelia", 4, "both drop out in turn", faults=FaultPlan(outage_time=0.3)),
-    Watch("usnea", 5, "healthy"),
-    Watch("xanthoria", 6, "broken: its sensors deliver noise", broken=True),
+    UnlabelledWatch("cladonia", 1, "healthy"),
+    UnlabelledWatch("evernia", 2, "has no gyroscope", sensors=(ACCELEROMETER,)),
+    UnlabelledWatch("lobaria", 3, "healthy"),
+    UnlabelledWatch("parmelia", 4, "both drop out in turn", faults=FaultPlan(outage_time=0.3)),
+    UnlabelledWatch("usnea", 5, "healthy"),
+    UnlabelledWatch("xanthoria", 6, "broken: its sensors deliver noise", broken=True),
 )
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lichen_lab.demo.plans.tactfl import devices
-from lichen_lab.demo.plans.tactfl.devices import Watch
+from lichen_lab.demo.plans.tactfl.devices import UnlabelledWatch
 from lichen_lab.simulation.data import spar_fleet
 from lichen_lab.simulation.data.sensor_faults import SensorFault, inject, plan_faults
 from lichen_lab.simulation.data.sets import spar
@@ -25,7 +25,7 @@ def whole(series: Sequence[spar.Series], person: int, seed: int) -> spar.Recordi
     return spar.recording(own, seed=seed * _PAIR + person)
 
 
-def faults(recorded: spar.Recording, watch: Watch, seed: int) -> list[SensorFault]:
+def faults(recorded: spar.Recording, watch: UnlabelledWatch, seed: int) -> list[SensorFault]:
     """What goes wrong on a device, and when."""
     if watch.broken:
         end = spar.seconds(recorded)
@@ -33,7 +33,7 @@ def faults(recorded: spar.Recording, watch: Watch, seed: int) -> list[SensorFaul
     return [] if watch.faults is None else plan_faults(recorded, watch.faults, seed * _PAIR + watch.person)
 
 
-def played(series: Sequence[spar.Series], watch: Watch, seed: int) -> spar_fleet.Played:
+def played(series: Sequence[spar.Series], watch: UnlabelledWatch, seed: int) -> spar_fleet.Played:
     """What a training device's sensors deliver: no label is in it."""
     recorded = whole(series, watch.person, seed)
     wrong = faults(recorded, watch, seed)

@@ -18,7 +18,7 @@ _AFTER_S: Final = 1e-3
 _BREAKS: Final = (Loss.RESET, Loss.RESET, Loss.CLOSED, Loss.UNHEARD)
 
 
-class Client(Protocol):
+class ClientEnd(Protocol):
     """The client's end of a connection."""
 
     def accepted(self, *, present: bool) -> None:
@@ -37,7 +37,7 @@ class Client(Protocol):
         """The connection is over."""
 
 
-class Wire:
+class SimulatedConnection:
     """See the module.
 
     Args:
@@ -49,7 +49,13 @@ class Wire:
     """
 
     def __init__(
-        self, broker: SimBroker, client: Client, client_id: str, *, receive_maximum: int, keepalive_s: float
+        self,
+        broker: SimBroker,
+        client: ClientEnd,
+        client_id: str,
+        *,
+        receive_maximum: int,
+        keepalive_s: float,
     ) -> None:
         self._broker = broker
         self._client = client

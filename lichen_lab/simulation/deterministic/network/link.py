@@ -12,10 +12,10 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 from lichen_lab.simulation.deterministic.machine.process_life import LIFE
 from lichen_lab.simulation.deterministic.network.broker import SimBroker
-from lichen_lab.simulation.deterministic.network.connection import Wire
+from lichen_lab.simulation.deterministic.network.connection import SimulatedConnection
 from lichen_lab.simulation.deterministic.network.session import Loss, Packet
 from protocol.errors import Transient
-from runtime.mqtt.connection import AckOrder, Arrival, Events, Identity, fail, no_ack, succeed
+from runtime.mqtt.connection import AckOrder, Arrival, ConnectOptions, Events, fail, no_ack, succeed
 from runtime.mqtt.errors import ConnectFailed, dial_words
 from runtime.settings.load import MqttSettings
 
@@ -40,7 +40,7 @@ class SimConnection:
     def __init__(
         self,
         settings: MqttSettings,
-        identity: Identity,
+        identity: ConnectOptions,
         receive_maximum: int,
         events: Events,
         *,
@@ -52,7 +52,7 @@ class SimConnection:
         self._broker = broker
         self._order = AckOrder()
         self._mids = itertools.count(1)
-        self._wire = Wire(
+        self._wire = SimulatedConnection(
             broker,
             self,
             identity.client_id,

@@ -18,10 +18,10 @@ from edge_agent.deployment.events import (
     FetchBundle,
     Fetched,
     Loaded,
+    NothingToDo,
     Outcome,
     Pointed,
     PointerRejected,
-    Say,
     Started,
     Stopped,
     Swap,
@@ -67,7 +67,7 @@ def after(*events: Event, book: DeploymentRecord | None = None) -> Outcome:
 
 
 def words(commands: Sequence[object]) -> str:
-    return " ".join(command.words for command in commands if isinstance(command, Say))
+    return " ".join(command.words for command in commands if isinstance(command, NothingToDo))
 
 
 ON_A = DeploymentRecord(committed=kept(A))

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from structlog.testing import capture_logs
 
 from edge_agent.messaging.contact import Contact
-from edge_agent.messaging.dispatcher import Dispatcher
+from edge_agent.messaging.dispatcher import MessageDispatcher
 from protocol.messages import Offer, decode
 from protocol.topics import Kind, Route
 from runtime.clock import ManualClock
@@ -31,7 +31,7 @@ async def test_a_flood_of_messages_that_are_refused_is_no_flood_of_the_log() -> 
     async def on_offer(_route: Route, payload: bytes) -> None:
         decode(payload, Offer)
 
-    dispatcher = Dispatcher(
+    dispatcher = MessageDispatcher(
         SimpleNamespace(messages=flood),
         {Kind.OFFER: on_offer},
         contact=Contact(clock),

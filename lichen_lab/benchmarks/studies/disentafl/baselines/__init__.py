@@ -33,9 +33,9 @@ from typing import Final
 
 from lichen_lab.benchmarks.studies.disentafl import names as n
 from lichen_lab.benchmarks.studies.disentafl.baselines import sharing
-from lichen_lab.benchmarks.studies.disentafl.baselines.loop import Baseline, run
+from lichen_lab.benchmarks.studies.disentafl.baselines.loop import SharingBaseline, run
 from lichen_lab.benchmarks.studies.disentafl.baselines.network import Aligned, Concatenated, Segmented
-from lichen_lab.benchmarks.studies.disentafl.settings import Fleet, Outcome, Setting
+from lichen_lab.benchmarks.studies.disentafl.settings import DisentAflOutcome, DisentAflSetting, TargetFleet
 from lichen_lab.benchmarks.study.federation import timed_run
 from lichen_lab.benchmarks.study.run_spec import Run
 
@@ -43,10 +43,10 @@ DISTIL: Final = 0.1
 """Weight of the distillation. The appendix names 0.8, of DisentAFL-KD: that costs Cross-FedAvg four points on
 MERGE-FA (windows and seeds of tuning), and gains the others nothing beyond noise."""
 
-BASELINES: Final[Mapping[str, Baseline]] = {
-    n.LOCAL: Baseline(n.LOCAL, Concatenated, sharing.group, lambda _: sharing.own, shares=False),
-    n.FEDAVG: Baseline(n.FEDAVG, Concatenated, sharing.group, lambda _: sharing.mean),
-    n.CROSS_FEDAVG: Baseline(
+BASELINES: Final[Mapping[str, SharingBaseline]] = {
+    n.LOCAL: SharingBaseline(n.LOCAL, Concatenated, sharing.group, lambda _: sharing.own, shares=False),
+    n.FEDAVG: SharingBaseline(n.FEDAVG, Concatenated, sharing.group, lambda _: sharing.mean),
+    n.CROSS_FEDAVG: SharingBaseline(
         n.CROSS_FEDAVG,
         Segmented,
         sharing.related,
@@ -54,7 +54,7 @@ BASELINES: Final[Mapping[str, Baseline]] = {
         {"distil": DISTIL},
         distils=sharing.everyone,
     ),
-    n.ALIGN_FEDAVG: Baseline(
+    n.ALIGN_FEDAVG: SharingBaseline(
         n.ALIGN_FEDAVG,
         Aligned,
         sharing.everyone,
@@ -62,7 +62,7 @@ BASELINES: Final[Mapping[str, Baseline]] = {
         {"distil": DISTIL},
         distils=sharing.unrelated,
     ),
-    n.CROSS_PFL: Baseline(
+    n.CROSS_PFL: SharingBaseline(
         n.CROSS_PFL,
         Segmented,
         sharing.related,
@@ -70,7 +70,7 @@ BASELINES: Final[Mapping[str, Baseline]] = {
         {"distil": DISTIL, "pull": 0.5},
         distils=sharing.everyone,
     ),
-    n.FEDMSPLIT: Baseline(
+    n.FEDMSPLIT: SharingBaseline(
         n.FEDMSPLIT,
         Aligned,
         sharing.everyone,
@@ -79,7 +79,7 @@ BASELINES: Final[Mapping[str, Baseline]] = {
         distils=sharing.unrelated,
     ),
 }
-RUNS: Final[Mapping[str, Run[Fleet, Setting, Outcome]]] = {
+RUNS: Final[Mapping[str, Run[TargetFleet, DisentAflSetting, DisentAflOutcome]]] = {
     name: timed_run(partial(run, baseline)) for name, baseline in BASELINES.items()
 }
 """By name: each runs it on a fleet."""

@@ -8,7 +8,7 @@ from torch.nn.utils import parameters_to_vector
 from lichen_lab.benchmarks.studies.disentafl.baselines import distil
 from lichen_lab.benchmarks.studies.disentafl.baselines.network import BaselineNetwork
 from lichen_lab.benchmarks.studies.disentafl.baselines.sharing import Blocks
-from lichen_lab.benchmarks.studies.disentafl.settings import Member
+from lichen_lab.benchmarks.studies.disentafl.settings import TargetDevice
 from models.contract import FloatArray
 from models.methods.disentafl import DisentAflConfig
 from models.methods.disentafl.local_training import objective
@@ -20,7 +20,9 @@ from protocol.tasks.task import Target, Task
 class BaselineDevice:
     """A member at work."""
 
-    def __init__(self, member: Member, task: Task, network: BaselineNetwork, config: DisentAflConfig) -> None:
+    def __init__(
+        self, member: TargetDevice, task: Task, network: BaselineNetwork, config: DisentAflConfig
+    ) -> None:
         self.member, self.task, self.network, self.config = member, task, network, config
         self.train_on = SupernetBatch.of(task, network, member.train)
         self.test_on = SupernetBatch.of(task, network, member.test)

@@ -17,10 +17,10 @@ from lichen_lab.benchmarks.studies.disentafl.names import TITLES
 from lichen_lab.benchmarks.studies.disentafl.scores import score
 from lichen_lab.benchmarks.studies.disentafl.settings import (
     NETWORK,
-    Fleet,
-    Outcome,
+    DisentAflOutcome,
+    DisentAflSetting,
     Scores,
-    Setting,
+    TargetFleet,
     fleet_mean,
     looks,
 )
@@ -38,7 +38,7 @@ _COMMON: Final[Mapping[str, float]] = {"keep_adam": True}
 
 
 @dataclass(frozen=True)
-class Baseline:
+class SharingBaseline:
     """What makes one of them.
 
     Attributes:
@@ -60,10 +60,12 @@ class Baseline:
     shares: bool = True
 
 
-class Federation:
+class SharingRun:
     """One run of one baseline."""
 
-    def __init__(self, baseline: Baseline, fleet: Fleet, setting: Setting, seed: int) -> None:
+    def __init__(
+        self, baseline: SharingBaseline, fleet: TargetFleet, setting: DisentAflSetting, seed: int
+    ) -> None:
         config, self.options = options_of(baseline, setting)
         self.baseline, self.fleet, self.seed = baseline, fleet, seed
         self.devices = {
@@ -121,20 +123,24 @@ class Federation:
         return float(up + told), float(sum(part.nbytes for part in parts) + heard)
 
 
-def options_of(baseline: Baseline, setting: Setting) -> tuple[DisentAflConfig, dict[str, float]]:
+def options_of(
+    baseline: SharingBaseline, setting: DisentAflSetting
+) -> tuple[DisentAflConfig, dict[str, float]]:
     """Sizes and training of the networks, and the method's own options; see the study's."""
     own = {**_COMMON, **baseline.options}
     network, options = study.options_of(TITLES[baseline.name], setting.options, _OURS_TOO, own)
     return DisentAflConfig(**{name: getattr(setting, name) for name in NETWORK}, **network), options
 
 
-def run(baseline: Baseline, fleet: Fleet, setting: Setting, seed: int, tell: Say) -> Outcome:
+def run(
+    baseline: SharingBaseline, fleet: TargetFleet, setting: DisentAflSetting, seed: int, tell: Say
+) -> DisentAflOutcome:
     """One baseline on a fleet: :data:`lichen_lab.benchmarks.study.run_spec.Run` for each of them.
 
     Raises:
         Misconfigured: the baseline has no such option.
     """
-    federation = Federation(baseline, fleet, setting, seed)
+    federation = SharingRun(baseline, fleet, setting, seed)
     personal: Scores = {}
 
     def play(round_: int) -> float | None:
@@ -146,7 +152,7 @@ def run(baseline: Baseline, fleet: Fleet, setting: Setting, seed: int, tell: Say
 
     by_round = study.play_rounds(setting.rounds, tell, play)
     traffic = {name: federation.traffic(name) for name in federation.devices}
-    return Outcome(
+    return DisentAflOutcome(
         personal=personal,
         aggregate=federation.scores() if baseline.shares else None,
         by_round=by_round,

@@ -9,17 +9,17 @@ import numpy as np
 from lichen_lab.benchmarks.studies.disentafl.data.merge_fa import build as merge_fa
 from lichen_lab.benchmarks.studies.disentafl.data.uci_har import build as uci_har_xm
 from lichen_lab.benchmarks.studies.disentafl.data.vehicle import build as vehicle
-from lichen_lab.benchmarks.studies.disentafl.settings import Fleet, Member
+from lichen_lab.benchmarks.studies.disentafl.settings import TargetDevice, TargetFleet
 from models.data.window_set import select
 from protocol.errors import Misconfigured
 
-BUILDERS: Final[Mapping[str, Callable[[int], Fleet]]] = {
+BUILDERS: Final[Mapping[str, Callable[[int], TargetFleet]]] = {
     "vehicle-xm": vehicle,
     "uci-har-xm": uci_har_xm,
     "merge-fa": merge_fa,
 }
 """The tables' fleets, at their usual sizes."""
-SMALL: Final[Mapping[str, Callable[[int], Fleet]]] = {
+SMALL: Final[Mapping[str, Callable[[int], TargetFleet]]] = {
     "vehicle-xm": lambda seed: vehicle(seed, each=1, samples=40),
     "uci-har-xm": lambda seed: uci_har_xm(seed, each=1, train=24, test=24),
     "merge-fa": lambda seed: merge_fa(seed, each=1, train=30, test=20),
@@ -28,7 +28,7 @@ SMALL: Final[Mapping[str, Callable[[int], Fleet]]] = {
 _TUNED_ON: Final = 0.3
 
 
-def fleet(name: str, seed: int, *, small: bool = False) -> Fleet:
+def fleet(name: str, seed: int, *, small: bool = False) -> TargetFleet:
     """The fleet of that name.
 
     Raises:
@@ -40,7 +40,7 @@ def fleet(name: str, seed: int, *, small: bool = False) -> Fleet:
     return known[name](seed)
 
 
-def tuning(fleet: Fleet, seed: int = 0) -> Fleet:
+def tuning(fleet: TargetFleet, seed: int = 0) -> TargetFleet:
     """The same fleet without its test windows: what it trains on, cut into train and test.
 
     Learning rates are chosen on this, so that no table's test windows are looked at.
@@ -48,7 +48,7 @@ def tuning(fleet: Fleet, seed: int = 0) -> Fleet:
     return replace(fleet, members=tuple(_tuned(m, at, seed) for at, m in enumerate(fleet.members)))
 
 
-def _tuned(member: Member, at: int, seed: int) -> Member:
+def _tuned(member: TargetDevice, at: int, seed: int) -> TargetDevice:
     order = np.random.default_rng([seed, 5, at]).permutation(len(member.train))
     cut = max(1, round(_TUNED_ON * len(order)))
     test, train = np.sort(order[:cut]), np.sort(order[cut:])

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from lichen_lab.benchmarks.studies.disentafl.data.judges import RandomFeatureJudge
 from lichen_lab.benchmarks.studies.disentafl.data.windows import seen_by, truths, words
-from lichen_lab.benchmarks.studies.disentafl.settings import Fleet, Judge, Member
+from lichen_lab.benchmarks.studies.disentafl.settings import TargetDevice, TargetFleet, WindowJudge
 from models.contract import FloatArray, Profile, WindowSet
 from models.data.window_set import select
 from protocol.tasks.task import LABEL, Modality, Rounds, Target, Task, Window
@@ -72,7 +72,7 @@ def profile(task: Task, device: int) -> Profile:
 
 def build(
     seed: int, *, inputs: int = 2, targets: int = 3, devices: int = 6, train: int = 24, test: int = 24
-) -> Fleet:
+) -> TargetFleet:
     """The fleet.
 
     Args:
@@ -91,7 +91,7 @@ def build(
         told = truths(learned, own, {_CLEAN: windows.y_B})
         mine, first, last = seen_by(learned, own, windows), np.arange(train), np.arange(train, train + test)
         members.append(
-            Member(
+            TargetDevice(
                 f"d{at:02d}",
                 words(own),
                 own,
@@ -101,7 +101,7 @@ def build(
                 {name: y_B[first] for name, y_B in told.items()},
             )
         )
-    return Fleet(NAME, learned, tuple(members), _judges(learned, seed))
+    return TargetFleet(NAME, learned, tuple(members), _judges(learned, seed))
 
 
 def _windows(task: Task, count: int, rng: np.random.Generator) -> WindowSet:
@@ -130,7 +130,7 @@ def _waves(y_B: NDArray[np.int64]) -> FloatArray:
     return wave_BCT
 
 
-def _judges(task: Task, seed: int) -> dict[str, Judge]:
+def _judges(task: Task, seed: int) -> dict[str, WindowJudge]:
     windows = _windows(task, 300, np.random.default_rng([seed, 8]))
     return {
         t.name: RandomFeatureJudge.fitted(windows.x[t.modality], windows.y_B, CLASSES, seed, hidden=64)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from lichen_lab.benchmarks.studies.disentafl.data import pictures
 from lichen_lab.benchmarks.studies.disentafl.data.pictures import Pool
 from lichen_lab.benchmarks.studies.disentafl.data.windows import seen_by, truths, words
-from lichen_lab.benchmarks.studies.disentafl.settings import Fleet, Member
+from lichen_lab.benchmarks.studies.disentafl.settings import TargetDevice, TargetFleet
 from lichen_lab.simulation.data.access import log_mel
 from lichen_lab.simulation.data.access.split import Part
 from lichen_lab.simulation.data.sets import av_mnist, fashion_mnist, fsdd
@@ -101,7 +101,7 @@ class _Pools:
 
 def build(
     seed: int, *, each: int = EACH, train: int = TRAIN, test: int = TEST, classes: int = CLASSES
-) -> Fleet:
+) -> TargetFleet:
     """The fleet.
 
     Args:
@@ -125,8 +125,10 @@ def build(
         both = [_windows(pools[part], count, two, seen, rng) for part, count in counts]
         mine = [seen_by(learned, profile, windows) for windows in both]
         told = [truths(learned, profile, {"digit": w.y_B, "audio": w.y_B}) for w in both]
-        members.append(Member(f"d{at:02d}", words(profile), profile, mine[0], mine[1], told[1], told[0]))
-    return Fleet(NAME, learned, tuple(members), pictures.judges(seed, sounds))
+        members.append(
+            TargetDevice(f"d{at:02d}", words(profile), profile, mine[0], mine[1], told[1], told[0])
+        )
+    return TargetFleet(NAME, learned, tuple(members), pictures.judges(seed, sounds))
 
 
 def _pools(sounds: Sounds, part: Part) -> _Pools:

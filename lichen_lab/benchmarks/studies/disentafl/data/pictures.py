@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lichen_lab.benchmarks.studies.disentafl.data.judges import RandomFeatureJudge
-from lichen_lab.benchmarks.studies.disentafl.settings import Judge
+from lichen_lab.benchmarks.studies.disentafl.settings import WindowJudge
 from lichen_lab.simulation.data.access.split import Part
 from lichen_lab.simulation.data.sets import av_mnist
 from lichen_lab.simulation.data.sets.fsdd import Sounds
@@ -58,7 +58,7 @@ def spoken(sounds: Sounds, part: Part | None) -> Pool:
     return Pool(pooled(sounds.mel[chosen]), sounds.digit[chosen])
 
 
-def judges(seed: int, sounds: Sounds) -> dict[str, Judge]:
+def judges(seed: int, sounds: Sounds) -> dict[str, WindowJudge]:
     """By generation: who recognises its windows.
 
     Raises:

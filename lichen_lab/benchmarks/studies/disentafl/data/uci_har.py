@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lichen_lab.benchmarks.studies.disentafl.data.windows import seen_by, words
-from lichen_lab.benchmarks.studies.disentafl.settings import Fleet, Member
+from lichen_lab.benchmarks.studies.disentafl.settings import TargetDevice, TargetFleet
 from lichen_lab.simulation.data.access.split import DataSplit, Part
 from lichen_lab.simulation.data.sets import uci_har
 from models.contract import FloatArray, Profile, WindowSet
@@ -73,7 +73,7 @@ def intensity(gyro_BCT: FloatArray) -> FloatArray:
     return value_B
 
 
-def build(seed: int, *, each: int = EACH, train: int = TRAIN, test: int = TEST) -> Fleet:
+def build(seed: int, *, each: int = EACH, train: int = TRAIN, test: int = TEST) -> TargetFleet:
     """The fleet: ``each`` devices of a kind, no two of them the same person's.
 
     Args:
@@ -100,8 +100,8 @@ def build(seed: int, *, each: int = EACH, train: int = TRAIN, test: int = TEST) 
             seen_by(learned, profile, select(own, np.sort(rng.permutation(places)[:count])))
             for places, count in ((head, train), (tail, test))
         )
-        members.append(Member(f"d{at:02d}", words(profile), profile, first, last))
-    return Fleet(NAME, learned, tuple(members))
+        members.append(TargetDevice(f"d{at:02d}", words(profile), profile, first, last))
+    return TargetFleet(NAME, learned, tuple(members))
 
 
 def _halves(y_B: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

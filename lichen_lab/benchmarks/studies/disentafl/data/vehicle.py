@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from lichen_lab.benchmarks.studies.disentafl.data.windows import seen_by, stratified, words
-from lichen_lab.benchmarks.studies.disentafl.settings import Fleet, Member
+from lichen_lab.benchmarks.studies.disentafl.settings import TargetDevice, TargetFleet
 from lichen_lab.simulation.data.access.split import DataSplit
 from lichen_lab.simulation.data.sets import vehicle
 from models.contract import Profile
@@ -41,7 +41,9 @@ def task() -> Task:
     )
 
 
-def build(seed: int, *, each: int | None = None, samples: int | None = None, train: float = TRAIN) -> Fleet:
+def build(
+    seed: int, *, each: int | None = None, samples: int | None = None, train: float = TRAIN
+) -> TargetFleet:
     """The fleet.
 
     Args:
@@ -63,9 +65,11 @@ def build(seed: int, *, each: int | None = None, samples: int | None = None, tra
         trains_B = stratified(windows.y_B, train, rng)
         mine = seen_by(learned, profile, windows)
         members.append(
-            Member(f"d{at:02d}", words(profile), profile, select(mine, trains_B), select(mine, ~trains_B))
+            TargetDevice(
+                f"d{at:02d}", words(profile), profile, select(mine, trains_B), select(mine, ~trains_B)
+            )
         )
-    return Fleet(NAME, learned, tuple(members))
+    return TargetFleet(NAME, learned, tuple(members))
 
 
 def _dealt(split: DataSplit, devices: int, rng: np.random.Generator) -> DataSplit:

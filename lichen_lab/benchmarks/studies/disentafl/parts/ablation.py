@@ -6,7 +6,7 @@ from typing import Any, Final
 from lichen_lab.benchmarks.result import ResultRow
 from lichen_lab.benchmarks.studies.disentafl import names as n
 from lichen_lab.benchmarks.studies.disentafl import variants as v
-from lichen_lab.benchmarks.studies.disentafl.part import EVERYBODY, Part, Results, Variant
+from lichen_lab.benchmarks.studies.disentafl.part import EVERYBODY, Line, Part, Results
 
 _FLEETS: Final = (v.MERGE_FA,)
 WITHOUT: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -36,14 +36,14 @@ def without(what: str) -> str:
     return f"{n.AVG} without {what}"
 
 
-def _variants() -> tuple[Variant, ...]:
+def _variants() -> tuple[Line, ...]:
     made = []
     for fleet in _FLEETS:
-        made.append(Variant(n.AVG, v.one(fleet, n.AVG)))
-        made += [Variant(without(what), v.one(fleet, n.AVG, **more)) for what, more in WITHOUT.items()]
-        made += [Variant(f"{n.AVG}, {what}", v.one(fleet, n.AVG, **more)) for what, more in LIKE.items()]
+        made.append(v.line(fleet, n.AVG))
+        made += [v.line(fleet, n.AVG, named=without(what), **more) for what, more in WITHOUT.items()]
+        made += [v.line(fleet, n.AVG, named=f"{n.AVG}, {what}", **more) for what, more in LIKE.items()]
         made += [
-            Variant(name, v.one(fleet, n.AVG, devices_per_round=SOME, selection=policy), _CHOSEN)
+            v.line(fleet, n.AVG, _CHOSEN, named=name, devices_per_round=SOME, selection=policy)
             for name, policy in ((BANDIT, "bandit"), (COVERAGE, "coverage"))
         ]
     return tuple(made)

@@ -6,7 +6,7 @@ from typing import Final
 from lichen_lab.benchmarks.result import ResultRow
 from lichen_lab.benchmarks.studies.disentafl import names as n
 from lichen_lab.benchmarks.studies.disentafl import variants as v
-from lichen_lab.benchmarks.studies.disentafl.part import Part, Results, Variant
+from lichen_lab.benchmarks.studies.disentafl.part import Part, Results
 
 _METHODS: Final = (n.TITLES[n.FEDAVG], n.AVG, n.KD)
 
@@ -37,6 +37,6 @@ PART: Final = Part(
     name="bytes",
     place=3,
     title="bytes of a device and round, by kind of device",
-    variants=tuple(Variant(title, v.one(fleet, title)) for fleet in v.FLEETS for title in _METHODS),
+    variants=tuple(v.line(fleet, title) for fleet in v.FLEETS for title in _METHODS),
     rows=_rows,
 )

@@ -3,7 +3,7 @@
 from typing import Final
 
 from lichen_lab.benchmarks.studies.disentafl import variants as v
-from lichen_lab.benchmarks.studies.disentafl.part import Part, Variant
+from lichen_lab.benchmarks.studies.disentafl.part import Part
 from lichen_lab.benchmarks.study.part import condition_text
 
 PART: Final = Part(
@@ -11,7 +11,7 @@ PART: Final = Part(
     place=8,
     title="options of each method, on seeds and windows of their own",
     variants=tuple(
-        Variant(title, v.one(fleet, title, tuning=True, **options), condition_text(options))
+        v.line(fleet, title, condition_text(options), tuning=True, **options)
         for fleet in v.FLEETS
         for title, tried in v.TRIED.items()
         for options in ({}, *tried)

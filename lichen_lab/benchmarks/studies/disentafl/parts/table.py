@@ -44,7 +44,7 @@ def _beside_all(results: Results, ours: str) -> list[ResultRow]:
     for variant, runs in results.pairs():
         if variant.method != ours:
             continue
-        fleet = variant.one.fleet
+        fleet = variant.spec.fleet
         others = [runs_ for title in n.TITLES.values() if (runs_ := results.of(title, dataset=fleet))]
         if others:
             best = max(others, key=lambda runs_: fmean(one.mean for one in runs_.values()))

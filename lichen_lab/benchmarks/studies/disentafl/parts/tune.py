@@ -5,7 +5,7 @@ from typing import Final
 
 from lichen_lab.benchmarks.result import ResultRow
 from lichen_lab.benchmarks.studies.disentafl import variants as v
-from lichen_lab.benchmarks.studies.disentafl.part import Part, Results, Variant
+from lichen_lab.benchmarks.studies.disentafl.part import Part, Results
 
 BEST: Final = "best learning rate of the grid"
 CHOSEN: Final = "learning rate in the tables"
@@ -25,7 +25,7 @@ def _rows(results: Results) -> list[ResultRow]:
                 if (runs := results.of(title, _under(lr), fleet))
             }
             if tried:
-                shown = Variant(title, v.one(fleet, title), "grid")
+                shown = v.line(fleet, title, "grid")
                 rows += results.row(shown, BEST, [max(tried, key=lambda lr: tried[lr])])
                 rows += results.row(shown, CHOSEN, [v.lr_of(fleet, title)])
     return rows
@@ -36,7 +36,7 @@ PART: Final = Part(
     place=9,
     title="learning rates, on seeds and windows of their own",
     variants=tuple(
-        Variant(title, v.one(fleet, title, lr=lr, tuning=True), _under(lr))
+        v.line(fleet, title, _under(lr), lr=lr, tuning=True)
         for fleet in v.FLEETS
         for title in v.METHODS
         for lr in v.GRID

@@ -9,7 +9,7 @@ from lichen_lab.benchmarks.studies.disentafl import names as n
 from lichen_lab.benchmarks.studies.disentafl.part import Results
 from lichen_lab.benchmarks.studies.disentafl.report import plots
 from lichen_lab.benchmarks.studies.disentafl.report.sheets import BY_KIND, BY_SIZE, kinds
-from lichen_lab.benchmarks.studies.disentafl.settings import Outcome
+from lichen_lab.benchmarks.studies.disentafl.settings import DisentAflOutcome
 from lichen_lab.benchmarks.study.report.page import Page, ReportGroup, drawings
 from lichen_lab.benchmarks.study.report.plots import by_round, margins
 from lichen_lab.benchmarks.study.report.sheets import Pivot, pivot
@@ -57,7 +57,7 @@ def _curves(results: Results, fleet: str, part: str) -> Iterable[tuple[str, str]
         yield under, by_round(results, _curve, figure, name, dataset=fleet, under=under)
 
 
-def _curve(outcome: Outcome) -> dict[int, float]:
+def _curve(outcome: DisentAflOutcome) -> dict[int, float]:
     return dict(outcome.by_round)
 
 

@@ -8,7 +8,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from lichen_lab.benchmarks.result import ResultRow
 from lichen_lab.benchmarks.studies.disentafl import cost
 from lichen_lab.benchmarks.studies.disentafl.part import Results
-from lichen_lab.benchmarks.studies.disentafl.settings import Outcome
+from lichen_lab.benchmarks.studies.disentafl.settings import DisentAflOutcome
 from lichen_lab.benchmarks.study.report.plots import look
 from lichen_lab.simulation.reporting import style
 
@@ -44,7 +44,7 @@ def growth(rows: Sequence[ResultRow], metric: str, name: str) -> str:
 
 def traffic(results: Results, fleet: str, name: str) -> str:
     """Bytes of a device and round, both ways together, by kind: one mark a method."""
-    told = [(v.method, runs) for v, runs in results.pairs() if v.one.fleet == fleet]
+    told = [(v.method, runs) for v, runs in results.pairs() if v.spec.fleet == fleet]
     kinds = list(
         dict.fromkeys(kind for _, runs in told for one in runs.values() for kind in one.kinds.values())
     )
@@ -61,6 +61,6 @@ def traffic(results: Results, fleet: str, name: str) -> str:
     return style.svg(made, name)
 
 
-def _moved(outcome: Outcome, kind: str) -> float:
+def _moved(outcome: DisentAflOutcome, kind: str) -> float:
     members = [member for member, other in outcome.kinds.items() if other == kind]
     return float(np.mean([outcome.bytes_up[m] + outcome.bytes_down[m] for m in members]))

@@ -28,7 +28,7 @@ BY_SIZE: Final[Pivot] = _by_size
 
 def kinds(results: Results, fleet: str) -> Sheet | None:
     """Own models by kind of device, mean over seeds and devices, in %; None where nothing was run."""
-    told = [(v.method, runs) for v, runs in results.pairs() if v.one.fleet == fleet]
+    told = [(v.method, runs) for v, runs in results.pairs() if v.spec.fleet == fleet]
     if not told:
         return None
     names = dict.fromkeys(next(iter(told[0][1].values())).kinds.values())

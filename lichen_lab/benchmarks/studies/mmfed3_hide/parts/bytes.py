@@ -8,7 +8,7 @@ from lichen_lab.benchmarks.result import Goal, ResultRow
 from lichen_lab.benchmarks.studies.mmfed3_hide import names as n
 from lichen_lab.benchmarks.studies.mmfed3_hide import variants as v
 from lichen_lab.benchmarks.studies.mmfed3_hide.fleets import BUSY
-from lichen_lab.benchmarks.studies.mmfed3_hide.part import Part, Results, Variant, best
+from lichen_lab.benchmarks.studies.mmfed3_hide.part import Line, Part, Results, best
 from lichen_lab.benchmarks.study.part import paired
 
 WHOLE: Final = "float32, all rows"
@@ -32,7 +32,7 @@ _EQUAL: Final = 0.3
 """Points of MRR that count as equal: .003."""
 
 
-def _variants() -> tuple[Variant, ...]:
+def _variants() -> tuple[Line, ...]:
     made = []
     for words, (codec, share) in LINES.items():
         options: Mapping[str, Any] = {} if share == 1 else {"rows_share": share}

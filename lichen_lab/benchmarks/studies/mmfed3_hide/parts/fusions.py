@@ -6,7 +6,7 @@ from lichen_lab.benchmarks.result import Goal, ResultRow
 from lichen_lab.benchmarks.studies.mmfed3_hide import names as n
 from lichen_lab.benchmarks.studies.mmfed3_hide import variants as v
 from lichen_lab.benchmarks.studies.mmfed3_hide.fleets import BUSY
-from lichen_lab.benchmarks.studies.mmfed3_hide.part import Part, Results, Variant
+from lichen_lab.benchmarks.studies.mmfed3_hide.part import Line, Part, Results
 from lichen_lab.benchmarks.study.part import usual
 
 UNDER: Final = "r = 50 %"
@@ -14,7 +14,7 @@ ABOVE: Final = {theirs: f"best fusion above {theirs}, on the worst seed" for the
 _LINES: Final = (n.MMFEDE, n.OURS)
 
 
-def _variants() -> tuple[Variant, ...]:
+def _variants() -> tuple[Line, ...]:
     made = [
         v.usual(title, f"{UNDER}, fusion: {words}", fusion=fusion)
         for fusion, words in v.FUSIONS.items()

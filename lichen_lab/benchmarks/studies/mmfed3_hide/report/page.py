@@ -9,7 +9,7 @@ from lichen_lab.benchmarks.studies.mmfed3_hide import speed
 from lichen_lab.benchmarks.studies.mmfed3_hide.part import MRR, Results
 from lichen_lab.benchmarks.studies.mmfed3_hide.parts import table
 from lichen_lab.benchmarks.studies.mmfed3_hide.report import plots
-from lichen_lab.benchmarks.studies.mmfed3_hide.settings import Outcome
+from lichen_lab.benchmarks.studies.mmfed3_hide.settings import MmFed3Outcome
 from lichen_lab.benchmarks.study.report.page import Page, ReportGroup, drawings
 from lichen_lab.benchmarks.study.report.plots import bars, by_round, conditions
 from lichen_lab.benchmarks.study.report.sheets import Sheet, pivot
@@ -73,7 +73,7 @@ def _figures(
         yield "triples a second", bars(speeds, f"{drawing}-speed")
 
 
-def _curve(outcome: Outcome) -> dict[int, float]:
+def _curve(outcome: MmFed3Outcome) -> dict[int, float]:
     return {look.round: 100 * look.test["mrr"] for look in outcome.looks}
 
 

@@ -4,17 +4,17 @@ from dataclasses import replace
 from typing import Final
 
 from lichen_lab.benchmarks.studies.qqr import variants as v
-from lichen_lab.benchmarks.studies.qqr.part import Part, Variant, line
+from lichen_lab.benchmarks.studies.qqr.part import Line, Part, line
 from lichen_lab.benchmarks.studies.qqr.parts.quantity import HALF
 
 _METHODS: Final = (v.FC, v.PNR, v.ZP_INPUT, v.ZP_FEATURE, v.IS)
 _ROUNDS: Final = 20
 
 
-def _line(method: str) -> Variant:
+def _line(method: str) -> Line:
     flow = v.CLEAN if method == v.FC else v.HALF
     made = line(method, HALF, flow, v.quantity(method, **v.AV_MNIST), rounds=_ROUNDS)
-    return replace(made, one=replace(made.one, fleet="av-mnist"))
+    return replace(made, spec=replace(made.spec, fleet="av-mnist"))
 
 
 PART: Final = Part(

@@ -21,7 +21,7 @@ def _rows(results: Results) -> list[ResultRow]:
     rows = usual(results)
     for variant in results.part.variants:
         runs = results.of(variant.method, variant.under).values()
-        devices, rounds = variant.one.conditions.devices, variant.one.setting.rounds
+        devices, rounds = variant.spec.conditions.devices, variant.spec.setting.rounds
         for part in sorted({part for one in runs for part in one.bytes_up}):
             each = [one.bytes_up.get(part, 0) / (devices * rounds) for one in runs]
             rows += results.row(variant, f"bytes a device and round: {part}", each)

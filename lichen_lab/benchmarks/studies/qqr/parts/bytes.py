@@ -6,9 +6,9 @@ from typing import Final
 
 from lichen_lab.benchmarks.result import Goal, ResultRow
 from lichen_lab.benchmarks.studies.qqr import variants as v
-from lichen_lab.benchmarks.studies.qqr.part import Part, Results, Variant, line
+from lichen_lab.benchmarks.studies.qqr.part import Line, Part, Results, line
 from lichen_lab.benchmarks.studies.qqr.parts.quantity import HALF
-from lichen_lab.benchmarks.studies.qqr.settings import Outcome
+from lichen_lab.benchmarks.studies.qqr.settings import QqrOutcome
 from lichen_lab.benchmarks.study.part import usual
 
 FLOAT32: Final[Mapping[str, str]] = {
@@ -20,7 +20,7 @@ _SMOOTH: Final = 3
 """Evaluations that a point of the smoothed curve is the mean of."""
 
 
-def _ours(codec: str, every: int = 1) -> Variant:
+def _ours(codec: str, every: int = 1) -> Line:
     words = f"PNR, {codec}" + (f", model in every {every}th round" if every > 1 else "")
     return line(words, HALF, v.HALF, v.quantity(v.PNR, model_every=every), codec=codec)
 
@@ -39,7 +39,7 @@ def reached(theirs: str) -> str:
     return f"reaches the accuracy of {theirs} (1: yes)"
 
 
-def smoothed(outcomes: Mapping[int, Outcome]) -> dict[int, float]:
+def smoothed(outcomes: Mapping[int, QqrOutcome]) -> dict[int, float]:
     """Mean over the seeds and over the last evaluations, by evaluated round, in %."""
     rounds = sorted(set.intersection(*(set(one.curve) for one in outcomes.values())))
     mean = [100 * fmean(one.curve[round_] for one in outcomes.values()) for round_ in rounds]
@@ -48,12 +48,12 @@ def smoothed(outcomes: Mapping[int, Outcome]) -> dict[int, float]:
     }
 
 
-def bytes_at(outcomes: Mapping[int, Outcome], round_: int) -> float:
+def bytes_at(outcomes: Mapping[int, QqrOutcome], round_: int) -> float:
     """Bytes sent up until then: mean over the seeds."""
     return fmean(one.bytes_at[round_] for one in outcomes.values())
 
 
-def bytes_to(outcomes: Mapping[int, Outcome], accuracy: float) -> float | None:
+def bytes_to(outcomes: Mapping[int, QqrOutcome], accuracy: float) -> float | None:
     """Bytes after which the smoothed curve first stands at that accuracy (%); None: it never does."""
     for round_, reached in smoothed(outcomes).items():
         if reached >= accuracy:
@@ -71,7 +71,7 @@ def _rows(results: Results) -> list[ResultRow]:
     return rows
 
 
-def _compared(results: Results, variant: Variant, name: str) -> list[ResultRow]:
+def _compared(results: Results, variant: Line, name: str) -> list[ResultRow]:
     """Bytes until the last point of theirs' smoothed curve, ours over theirs."""
     ours, theirs = results.of(variant.method, variant.under), results.of(name, HALF)
     if not theirs:
@@ -84,7 +84,7 @@ def _compared(results: Results, variant: Variant, name: str) -> list[ResultRow]:
     return rows
 
 
-def _fedavg(name: str) -> Variant:
+def _fedavg(name: str) -> Line:
     # It needs no prototypes. Its frames hold them, at under a hundredth of its bytes.
     return line(name, HALF, v.HALF, v.quantity(FLOAT32[name]), codec="float32")
 

@@ -6,10 +6,10 @@ from typing import Final
 
 from lichen_lab.benchmarks.result import Goal, ResultRow
 from lichen_lab.benchmarks.studies.qqr import variants as v
-from lichen_lab.benchmarks.studies.qqr.part import Part, Results, Variant, line
+from lichen_lab.benchmarks.studies.qqr.part import Line, Part, Results, line
 from lichen_lab.benchmarks.studies.qqr.parts import quantity
 from lichen_lab.benchmarks.studies.qqr.probes import FILLS
-from lichen_lab.benchmarks.studies.qqr.settings import Flow, Outcome
+from lichen_lab.benchmarks.studies.qqr.settings import QqrOutcome, StreamConditions
 from lichen_lab.benchmarks.study.part import above
 
 ACCURACY: Final = "accuracy with one sensor dead, %"
@@ -18,7 +18,7 @@ _WHOLE: Final = "whole windows"
 _ALONE: Final = "the other sensor alone, trained on whole windows"
 """Wherever it is shown: such a model has lacked nothing while it was trained, whatever the others have."""
 SENSORS: Final = ("accelerometer", "gyroscope")
-_TRAINED: Final[Mapping[str, tuple[Flow, tuple[str, ...]]]] = {
+_TRAINED: Final[Mapping[str, tuple[StreamConditions, tuple[str, ...]]]] = {
     _WHOLE: (v.CLEAN, (v.FC,)),
     quantity.HALF: (v.HALF, (v.PNR, v.ZP_INPUT, v.ZP_FEATURE, v.MEAN, v.DROPOUT)),
     quantity.EVERY: (v.EVERY, (v.PNR, v.ZP_INPUT, v.ZP_FEATURE, v.MEAN, v.DROPOUT)),
@@ -33,19 +33,19 @@ class _Contestant:
     name: str
     method: str
     under: str
-    figure: Callable[[Outcome, str], float]
+    figure: Callable[[QqrOutcome, str], float]
 
 
-def _final(outcome: Outcome, dead: str) -> float:
+def _final(outcome: QqrOutcome, dead: str) -> float:
     del dead
     return 100 * outcome.curve[max(outcome.curve)]
 
 
-def _own(outcome: Outcome, dead: str) -> float:
+def _own(outcome: QqrOutcome, dead: str) -> float:
     return outcome.probes["dead_sensor"][dead]
 
 
-def _filled(words: str) -> Callable[[Outcome, str], float]:
+def _filled(words: str) -> Callable[[QqrOutcome, str], float]:
     return lambda outcome, dead: outcome.probes["fillings"][f"{dead}: {words}"]
 
 
@@ -78,10 +78,10 @@ def _rows(results: Results) -> list[ResultRow]:
             ours, *others = _contestants(training, dead)
             for one in (ours, *others):
                 runs = results.of(one.method, one.under)
-                shown = Variant(one.name, results.part.variants[0].one, under(training, dead))
+                shown = Line(one.name, results.part.variants[0].spec, under(training, dead))
                 rows += results.row(shown, ACCURACY, [one.figure(run, dead) for run in runs.values()])
             for one in others:
-                shown = Variant(OURS, results.part.variants[0].one, under(training, dead))
+                shown = Line(OURS, results.part.variants[0].spec, under(training, dead))
                 rows += results.row(shown, above(one.name), _margins(results, ours, one, dead))
     return rows
 
@@ -98,7 +98,7 @@ def _asked(training: str) -> str:
     return "fillings" if training == _WHOLE else "dead_sensor"
 
 
-def _variants() -> tuple[Variant, ...]:
+def _variants() -> tuple[Line, ...]:
     trained = [
         line(method, training, flow, v.quantity(method), _asked(training))
         for training, (flow, methods) in _TRAINED.items()

@@ -6,8 +6,8 @@ from typing import Final
 
 from lichen_lab.benchmarks.result import Goal, ResultRow
 from lichen_lab.benchmarks.studies.qqr import variants as v
-from lichen_lab.benchmarks.studies.qqr.part import Part, Results, Variant, line
-from lichen_lab.benchmarks.studies.qqr.settings import Flow, Outcome
+from lichen_lab.benchmarks.studies.qqr.part import Line, Part, Results, line
+from lichen_lab.benchmarks.studies.qqr.settings import QqrOutcome, StreamConditions
 from lichen_lab.benchmarks.study.part import above
 from lichen_lab.simulation.data.sets import uci_har
 
@@ -16,7 +16,7 @@ BEFORE: Final = "4 training devices"
 AFTER: Final = "4 training, 2 prototype devices"
 _RECALL: Final = "recall of the class, %"
 _OTHERS: Final = "accuracy on the other classes, %"
-_FLOW: Final = Flow(devices=4)
+_FLOW: Final = StreamConditions(devices=4)
 _ROUNDS: Final = 20
 """Enough to see it, in half of the time."""
 
@@ -26,7 +26,7 @@ def under(label: str) -> str:
     return f"no training device holds {label!r}"
 
 
-def _variants(label: str) -> list[Variant]:
+def _variants(label: str) -> list[Line]:
     before = replace(_FLOW, unseen_class=uci_har.LABELS.index(label))
     flows = {BEFORE: before, AFTER: replace(before, prototype_devices=2)}
     return [
@@ -35,7 +35,7 @@ def _variants(label: str) -> list[Variant]:
     ]
 
 
-def _probed(name: str) -> Callable[[Outcome], float]:
+def _probed(name: str) -> Callable[[QqrOutcome], float]:
     return lambda outcome: outcome.probes["unseen_class"][name]
 
 

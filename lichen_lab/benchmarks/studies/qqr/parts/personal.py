@@ -4,7 +4,7 @@ from typing import Final
 
 from lichen_lab.benchmarks.result import ResultRow
 from lichen_lab.benchmarks.studies.qqr import variants as v
-from lichen_lab.benchmarks.studies.qqr.part import Part, Results, Variant, line
+from lichen_lab.benchmarks.studies.qqr.part import Line, Part, Results, line
 from lichen_lab.benchmarks.studies.qqr.parts.quantity import HALF
 from lichen_lab.benchmarks.studies.qqr.personal import GLOBAL, ONE_DEAD, PERSONAL, WHOLE, figure
 from lichen_lab.benchmarks.study.part import above
@@ -14,7 +14,7 @@ _WHOLE: Final = "trained on whole windows"
 _LACKING: Final = f"trained with {HALF}"
 
 
-def _variant(method: str, under: str) -> Variant:
+def _variant(method: str, under: str) -> Line:
     flow = v.CLEAN if method == v.FC else v.HALF
     return line(method, under, flow, v.quantity(method), "personal")
 
@@ -27,7 +27,7 @@ def _rows(results: Results) -> list[ResultRow]:
         for sensors in (WHOLE, ONE_DEAD):
             base = [one[figure(GLOBAL, sensors)] for one in told]
             for kind in (GLOBAL, *PERSONAL):
-                shown = Variant(kind, variant.one, f"{variant.under}; {sensors}")
+                shown = Line(kind, variant.spec, f"{variant.under}; {sensors}")
                 own = [one[figure(kind, sensors)] for one in told]
                 rows += results.row(shown, ACCURACY, own)
                 if kind != GLOBAL:

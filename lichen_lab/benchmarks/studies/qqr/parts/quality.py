@@ -4,7 +4,7 @@ from typing import Final
 
 from lichen_lab.benchmarks.result import Goal
 from lichen_lab.benchmarks.studies.qqr import variants as v
-from lichen_lab.benchmarks.studies.qqr.part import Part, Variant, line
+from lichen_lab.benchmarks.studies.qqr.part import Line, Part, line
 from lichen_lab.benchmarks.study.part import above
 
 
@@ -13,7 +13,7 @@ def under(snr_db: float, rule: str) -> str:
     return f"noise at {snr_db:g} dB in half of the rounds, {rule}"
 
 
-def variant(method: str, snr_db: float, rule: str) -> Variant:
+def variant(method: str, snr_db: float, rule: str) -> Line:
     """A method at a noise under a rule."""
     flow = v.CLEAN if method == v.PQ else v.noisy(snr_db)
     return line(method, under(snr_db, rule), flow, v.quality(method, rule))

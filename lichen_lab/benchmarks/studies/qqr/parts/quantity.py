@@ -4,7 +4,7 @@ from typing import Final
 
 from lichen_lab.benchmarks.result import Goal
 from lichen_lab.benchmarks.studies.qqr import variants as v
-from lichen_lab.benchmarks.studies.qqr.part import ACCURACY, Part, Variant, line
+from lichen_lab.benchmarks.studies.qqr.part import ACCURACY, Line, Part, line
 from lichen_lab.benchmarks.study.part import above
 
 HALF: Final = "90 % missing in half of the rounds"
@@ -15,7 +15,7 @@ def under(rule: str) -> str:
     return f"{HALF}, {rule}"
 
 
-def _variant(method: str, rule: str) -> Variant:
+def _variant(method: str, rule: str) -> Line:
     flow = v.CLEAN if method == v.FC else v.HALF
     # Asked here too, so that the part `dead_sensor` finds its runs made.
     probes = (("fillings",) if method == v.FC else ("dead_sensor",)) if rule == v.NORMALISED else ()

@@ -3,13 +3,13 @@
 from typing import Final
 
 from lichen_lab.benchmarks.studies.qqr import variants as v
-from lichen_lab.benchmarks.studies.qqr.part import Part, Variant, line
+from lichen_lab.benchmarks.studies.qqr.part import Line, Part, line
 from lichen_lab.benchmarks.studies.qqr.parts.quantity import EVERY, HALF
 
 _FLOWS: Final = {HALF: v.HALF, EVERY: v.EVERY}
 
 
-def _variant(method: str, under: str) -> Variant:
+def _variant(method: str, under: str) -> Line:
     flow = v.CLEAN if method == v.FC else _FLOWS[under]
     config = v.quantity(method, lr=v.BEST_RATES[method])
     return line(method, f"{under}, each at its best learning rate", flow, config)

@@ -5,7 +5,7 @@ from typing import Final
 
 from lichen_lab.benchmarks.studies.qqr import variants as v
 from lichen_lab.benchmarks.studies.qqr.part import Part, line
-from lichen_lab.benchmarks.studies.qqr.settings import Flow
+from lichen_lab.benchmarks.studies.qqr.settings import StreamConditions
 
 MISSING: Final = (0.3, 0.5, 0.7, 0.9, 1.0)
 AFFECTED: Final = (0.25, 0.5, 0.75, 1.0)
@@ -18,7 +18,7 @@ def _percent(share: float) -> str:
     return f"{100 * share:g} %"
 
 
-def _missing() -> dict[str, Flow]:
+def _missing() -> dict[str, StreamConditions]:
     half = {
         f"{_percent(share)} missing in half of the rounds": replace(v.HALF, missing_share=share)
         for share in MISSING
@@ -30,7 +30,7 @@ def _missing() -> dict[str, Flow]:
     return half | rounds
 
 
-def _noisy() -> dict[str, Flow]:
+def _noisy() -> dict[str, StreamConditions]:
     return {
         f"noise at {_AT_DB:g} dB in {_percent(share)} of the rounds": replace(
             v.noisy(_AT_DB), noisy_rounds=share

@@ -5,7 +5,7 @@ from typing import Final
 
 from lichen_lab.benchmarks.result import ResultRow
 from lichen_lab.benchmarks.studies.qqr import variants as v
-from lichen_lab.benchmarks.studies.qqr.part import Part, Results, Variant, line
+from lichen_lab.benchmarks.studies.qqr.part import Line, Part, Results, line
 from lichen_lab.benchmarks.studies.qqr.parts.quantity import HALF
 from lichen_lab.benchmarks.study.part import usual
 
@@ -13,12 +13,12 @@ _BEST: Final = "best learning rate of the grid"
 _CHOSEN: Final = "learning rate in the tables"
 
 
-def _variant(method: str, lr: float) -> Variant:
+def _variant(method: str, lr: float) -> Line:
     flow = v.CLEAN if method == v.FC else v.HALF
     return line(method, f"{HALF}, lr {lr:g}", flow, v.quantity(method, lr=lr))
 
 
-def _literal(lr: float) -> Variant:
+def _literal(lr: float) -> Line:
     config = v.quantity(v.PNR, v.LITERAL, lr=lr)
     return line(v.PNR, f"{HALF}, {v.LITERAL}, lr {lr:g}", v.HALF, config)
 
@@ -33,8 +33,8 @@ def _rows(results: Results) -> list[ResultRow]:
         ]
         if tried:
             best = max(tried, key=lambda pair: pair[0])[1]
-            shown = Variant(method, best.one, HALF)
-            rows += results.row(shown, _BEST, [float(best.one.setting.config["lr"])])
+            shown = Line(method, best.spec, HALF)
+            rows += results.row(shown, _BEST, [float(best.spec.setting.config["lr"])])
             rows += results.row(shown, _CHOSEN, [float(v.quantity(method)["lr"])])
     return rows
 

@@ -6,7 +6,7 @@ from typing import Final
 from lichen_lab.benchmarks.result import ResultRow
 from lichen_lab.benchmarks.studies.qqr.part import Results
 from lichen_lab.benchmarks.studies.qqr.report import plots
-from lichen_lab.benchmarks.studies.qqr.settings import Outcome
+from lichen_lab.benchmarks.studies.qqr.settings import QqrOutcome
 from lichen_lab.benchmarks.study.report.page import Page, ReportGroup, drawings
 from lichen_lab.benchmarks.study.report.plots import bars, by_round
 from lichen_lab.benchmarks.tables import is_margin, tables
@@ -35,7 +35,7 @@ def _figures(results: Results, rows: Sequence[ResultRow]) -> Iterable[tuple[str,
             yield metric, bars([row for row in rows if row.metric == metric], f"{name}{place}")
 
 
-def _curve(outcome: Outcome) -> dict[int, float]:
+def _curve(outcome: QqrOutcome) -> dict[int, float]:
     return {at: 100 * x for at, x in outcome.curve.items()}
 
 

@@ -32,24 +32,24 @@ from typing import Final
 
 from lichen_lab.benchmarks.studies.tactfl import names as n
 from lichen_lab.benchmarks.studies.tactfl.baselines.autoencoder import AutoencoderReconstruction
-from lichen_lab.benchmarks.studies.tactfl.baselines.loop import Baseline, labelled_only, run
+from lichen_lab.benchmarks.studies.tactfl.baselines.loop import LabelledBaseline, labelled_only, run
 from lichen_lab.benchmarks.studies.tactfl.baselines.pseudo import PseudoLabels
-from lichen_lab.benchmarks.studies.tactfl.settings import Fleet, Outcome, Setting
+from lichen_lab.benchmarks.studies.tactfl.settings import TactflOutcome, TactflSetting, UnlabelledFleet
 from lichen_lab.benchmarks.study.federation import timed_run
 from lichen_lab.benchmarks.study.run_spec import Run
 
 _PSEUDO: Final[Mapping[str, float]] = {"confidence": 0.9, "warm_epochs": 10.0}
 _SERVER: Final[Mapping[str, float]] = {"server_lr": 0.003, "beta1": 0.9, "beta2": 0.99, "tau": 1e-3}
 
-BASELINES: Final[Mapping[str, Baseline]] = {
-    n.RANDOM: Baseline(n.RANDOM),
-    n.FEDAVG: Baseline(n.FEDAVG, PseudoLabels, _PSEUDO, whole=True),
-    n.FEDOPT: Baseline(n.FEDOPT, PseudoLabels, {**_PSEUDO, **_SERVER}, whole=True, adaptive=True),
-    n.FEDPROX: Baseline(n.FEDPROX, PseudoLabels, {**_PSEUDO, "prox": 0.01}, whole=True),
-    n.MOON: Baseline(n.MOON, PseudoLabels, {**_PSEUDO, "moon": 1.0, "moon_tau": 0.5}, whole=True),
-    n.AUTOENCODER: Baseline(n.AUTOENCODER, AutoencoderReconstruction, {"decoder_dim": 64.0}),
+BASELINES: Final[Mapping[str, LabelledBaseline]] = {
+    n.RANDOM: LabelledBaseline(n.RANDOM),
+    n.FEDAVG: LabelledBaseline(n.FEDAVG, PseudoLabels, _PSEUDO, whole=True),
+    n.FEDOPT: LabelledBaseline(n.FEDOPT, PseudoLabels, {**_PSEUDO, **_SERVER}, whole=True, adaptive=True),
+    n.FEDPROX: LabelledBaseline(n.FEDPROX, PseudoLabels, {**_PSEUDO, "prox": 0.01}, whole=True),
+    n.MOON: LabelledBaseline(n.MOON, PseudoLabels, {**_PSEUDO, "moon": 1.0, "moon_tau": 0.5}, whole=True),
+    n.AUTOENCODER: LabelledBaseline(n.AUTOENCODER, AutoencoderReconstruction, {"decoder_dim": 64.0}),
 }
-RUNS: Final[Mapping[str, Run[Fleet, Setting, Outcome]]] = {
+RUNS: Final[Mapping[str, Run[UnlabelledFleet, TactflSetting, TactflOutcome]]] = {
     n.LABELLED: labelled_only,
     **{name: timed_run(partial(run, baseline)) for name, baseline in BASELINES.items()},
 }

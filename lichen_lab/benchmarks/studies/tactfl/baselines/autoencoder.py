@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lichen_lab.benchmarks.studies.tactfl.baselines.loop import Trained
-from lichen_lab.benchmarks.studies.tactfl.settings import Member, Setting
+from lichen_lab.benchmarks.studies.tactfl.settings import TactflSetting, UnlabelledDevice
 from models.contract import Blobs, Tensors
 from models.methods.tactfl.coordinator_training.finetune import remeasured
 from models.multimodal.network import MultimodalNetwork, build, load_blobs, to_blobs
@@ -27,7 +27,7 @@ class AutoencoderReconstruction:
         seed: of decoders and of the order of windows.
     """
 
-    def __init__(self, task: Task, setting: Setting, options: Mapping[str, float], seed: int) -> None:
+    def __init__(self, task: Task, setting: TactflSetting, options: Mapping[str, float], seed: int) -> None:
         self._task, self._setting, self._seed = task, setting, seed
         self._hidden = int(options["decoder_dim"])
 
@@ -43,7 +43,7 @@ class AutoencoderReconstruction:
         dim = self._task.network.feature_dim
         return nn.Sequential(nn.Linear(dim, self._hidden), nn.ReLU(), nn.Linear(self._hidden, values))
 
-    def train(self, member: Member, state: Blobs, round_: int) -> Trained | None:
+    def train(self, member: UnlabelledDevice, state: Blobs, round_: int) -> Trained | None:
         """All epochs, encoder and decoder of every modality that the device has."""
         order = local.start_deterministic(local.derive_seed(self._seed, member.name, round_))
         net = build(self._task)
@@ -58,7 +58,7 @@ class AutoencoderReconstruction:
                 weight = max(weight, len(x_BCT))
         return (float(weight), made) if made else None
 
-    def error(self, member: Member, state: Blobs) -> dict[str, float]:
+    def error(self, member: UnlabelledDevice, state: Blobs) -> dict[str, float]:
         """By modality, the mean squared error of a device's reconstructed windows, in units of ``scale``."""
         net = build(self._task)
         load_blobs(net, state)

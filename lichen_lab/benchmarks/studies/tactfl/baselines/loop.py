@@ -8,7 +8,14 @@ import numpy as np
 
 from lichen_lab.benchmarks.result import Say
 from lichen_lab.benchmarks.studies.tactfl.names import BASELINES as TITLES
-from lichen_lab.benchmarks.studies.tactfl.settings import HERE, TRAINED, Fleet, Member, Outcome, Setting
+from lichen_lab.benchmarks.studies.tactfl.settings import (
+    HERE,
+    TRAINED,
+    TactflOutcome,
+    TactflSetting,
+    UnlabelledDevice,
+    UnlabelledFleet,
+)
 from lichen_lab.benchmarks.studies.tactfl.shared import StudyCoordinator, task_of
 from lichen_lab.benchmarks.study import federation as study
 from models.aggregation.server_optimizer import model_of, rejoined, stepped
@@ -29,12 +36,12 @@ class Local(Protocol):
     def begin(self, state: Blobs) -> Blobs:
         """The first state, with parts that the baseline adds to the network."""
 
-    def train(self, member: Member, state: Blobs, round_: int) -> Trained | None:
+    def train(self, member: UnlabelledDevice, state: Blobs, round_: int) -> Trained | None:
         """One device's training from ``state``; None where none of its windows can train."""
 
 
 @dataclass(frozen=True)
-class Baseline:
+class LabelledBaseline:
     """What makes one of them.
 
     Attributes:
@@ -46,24 +53,26 @@ class Baseline:
     """
 
     name: str
-    local: Callable[[Task, Setting, Mapping[str, float], int], Local] | None = None
+    local: Callable[[Task, TactflSetting, Mapping[str, float], int], Local] | None = None
     options: Mapping[str, float] = field(default_factory=dict)
     whole: bool = False
     adaptive: bool = False
 
 
-def run(baseline: Baseline, fleet: Fleet, setting: Setting, seed: int, tell: Say) -> Outcome:
+def run(
+    baseline: LabelledBaseline, fleet: UnlabelledFleet, setting: TactflSetting, seed: int, tell: Say
+) -> TactflOutcome:
     """One baseline on a fleet: :data:`lichen_lab.benchmarks.study.run_spec.Run` for each of them.
 
     Raises:
         Misconfigured: the baseline has no such option.
     """
-    made = Federation(baseline, fleet, setting, seed)
+    made = LabelledRun(baseline, fleet, setting, seed)
     return made.coordinator.play_rounds(tell, made.round, lambda: made.model, tuned=not baseline.whole)
 
 
 @study.timed_run
-def labelled_only(fleet: Fleet, setting: Setting, seed: int, tell: Say) -> Outcome:
+def labelled_only(fleet: UnlabelledFleet, setting: TactflSetting, seed: int, tell: Say) -> TactflOutcome:
     """The fresh network trained end to end on the labelled windows; another such run.
 
     Raises:
@@ -74,13 +83,15 @@ def labelled_only(fleet: Fleet, setting: Setting, seed: int, tell: Say) -> Outco
     fresh = coordinator.client.initial(task, seed)
     scores = {TRAINED: coordinator.judged(coordinator.whole(setting.rounds, fresh, setting.tune_epochs))}
     tell(f"{setting.tune_epochs} passes")
-    return Outcome(scores, [(setting.rounds, scores[TRAINED][HERE]["f1"])])
+    return TactflOutcome(scores, [(setting.rounds, scores[TRAINED][HERE]["f1"])])
 
 
-class Federation:
+class LabelledRun:
     """One run of one baseline."""
 
-    def __init__(self, baseline: Baseline, fleet: Fleet, setting: Setting, seed: int) -> None:
+    def __init__(
+        self, baseline: LabelledBaseline, fleet: UnlabelledFleet, setting: TactflSetting, seed: int
+    ) -> None:
         for_ours, self.options = options_of(baseline, setting)
         self.baseline, self.fleet, self.setting = baseline, fleet, setting
         self.task = task_of(fleet, setting, seed, for_ours)
@@ -145,6 +156,6 @@ def mean(state: Blobs, trained: Iterable[Trained]) -> Blobs:
     return {**state, **folded}
 
 
-def options_of(baseline: Baseline, setting: Setting) -> tuple[dict[str, Any], dict[str, float]]:
+def options_of(baseline: LabelledBaseline, setting: TactflSetting) -> tuple[dict[str, Any], dict[str, float]]:
     """Options of features and head that all methods share, and the baseline's own; see the study's."""
     return study.options_of(TITLES[baseline.name], setting.options, _FOR_OURS, baseline.options)

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 from lichen_lab.benchmarks.studies.tactfl.baselines.loop import Trained
-from lichen_lab.benchmarks.studies.tactfl.settings import Member, Setting
+from lichen_lab.benchmarks.studies.tactfl.settings import TactflSetting, UnlabelledDevice
 from models.contract import Blobs
 from models.methods.tactfl import METHOD, TactflConfig
 from models.methods.tactfl.coordinator_training.finetune import FinetuneBatch, features, remeasured
@@ -54,7 +54,7 @@ class PseudoLabels:
         seed: of the order of windows.
     """
 
-    def __init__(self, task: Task, setting: Setting, options: Mapping[str, float], seed: int) -> None:
+    def __init__(self, task: Task, setting: TactflSetting, options: Mapping[str, float], seed: int) -> None:
         self._task, self._setting, self._options, self._seed = task, setting, options, seed
         self._recipe = HeadRecipe.of_head(cast("TactflConfig", METHOD.configure(task)))
         self._last: dict[str, Blobs] = {}
@@ -63,7 +63,7 @@ class PseudoLabels:
         """Nothing is added."""
         return state
 
-    def train(self, member: Member, state: Blobs, round_: int) -> Trained | None:
+    def train(self, member: UnlabelledDevice, state: Blobs, round_: int) -> Trained | None:
         """All epochs on the windows that the global model is confident about."""
         order = local.start_deterministic(local.derive_seed(self._seed, member.name, round_))
         whole, every = self._loaded(state).eval(), FinetuneBatch.of(self._task, member.windows)

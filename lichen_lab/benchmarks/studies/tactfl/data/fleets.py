@@ -6,7 +6,7 @@ from typing import Final, Protocol
 
 from lichen_lab.benchmarks.studies.tactfl.data.hapt import build as hapt
 from lichen_lab.benchmarks.studies.tactfl.data.uci_har import build as uci_har
-from lichen_lab.benchmarks.studies.tactfl.settings import Conditions, Fleet
+from lichen_lab.benchmarks.studies.tactfl.settings import DealConditions, UnlabelledFleet
 from protocol.errors import Misconfigured
 
 
@@ -14,8 +14,8 @@ class Builder(Protocol):
     """Makes a fleet of a seed; see :func:`lichen_lab.benchmarks.studies.tactfl.data.uci_har.build`."""
 
     def __call__(
-        self, seed: int, conditions: Conditions, *, tuning: bool = False, tests: int | None = None
-    ) -> Fleet:
+        self, seed: int, conditions: DealConditions, *, tuning: bool = False, tests: int | None = None
+    ) -> UnlabelledFleet:
         """The fleet."""
 
 
@@ -27,8 +27,8 @@ _SMALL_SHARE: Final = 0.1
 
 
 def fleet(
-    name: str, seed: int, conditions: Conditions, *, tuning: bool = False, small: bool = False
-) -> Fleet:
+    name: str, seed: int, conditions: DealConditions, *, tuning: bool = False, small: bool = False
+) -> UnlabelledFleet:
     """The fleet of that name.
 
     Args:

@@ -27,7 +27,12 @@ from numpy.typing import NDArray
 from lichen_lab.benchmarks.studies.tactfl.data import dealing
 from lichen_lab.benchmarks.studies.tactfl.data.faults import broken
 from lichen_lab.benchmarks.studies.tactfl.data.uci_har import BROKEN
-from lichen_lab.benchmarks.studies.tactfl.settings import HERE, Conditions, Fleet, Member
+from lichen_lab.benchmarks.studies.tactfl.settings import (
+    HERE,
+    DealConditions,
+    UnlabelledDevice,
+    UnlabelledFleet,
+)
 from lichen_lab.simulation.data.sets import hapt, uci_har
 from models.contract import FloatArray, WindowSet
 from models.data.streams.cutting import cut
@@ -70,7 +75,9 @@ def task(context_s: float | None = None) -> Task:
     )
 
 
-def build(seed: int, conditions: Conditions, *, tuning: bool = False, tests: int | None = None) -> Fleet:
+def build(
+    seed: int, conditions: DealConditions, *, tuning: bool = False, tests: int | None = None
+) -> UnlabelledFleet:
     """The fleet; arguments as of :func:`lichen_lab.benchmarks.studies.tactfl.data.uci_har.build`.
 
     ``alpha`` means nothing here: a device's windows are one person's.
@@ -97,11 +104,11 @@ def build(seed: int, conditions: Conditions, *, tuning: bool = False, tests: int
             own = broken(own, fault, dealing.rng_of(seed, dealing.BROKEN))
         if not lacks_M.all():
             kind = f"{BROKEN}: {fault}" if fault else ""
-            members.append(Member(f"p{person:02d}", kind, dealing.without(own, lacks_M)))
+            members.append(UnlabelledDevice(f"p{person:02d}", kind, dealing.without(own, lacks_M)))
     found = {HERE: _judged(learned, judged, seed, (), tests)}
     if conditions.shift:
         found[WORN] = _judged(learned, judged, seed, conditions.shift, tests)
-    return Fleet(NAME, learned, tuple(members), ours, found)
+    return UnlabelledFleet(NAME, learned, tuple(members), ours, found)
 
 
 def _people(seed: int, *, tuning: bool) -> tuple[list[int], list[int]]:

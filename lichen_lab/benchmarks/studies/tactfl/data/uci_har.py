@@ -3,7 +3,7 @@
 The coordinator holds a random tenth of the official training people's windows, with labels; the devices
 divide the others by Dirichlet. Judged on the official test people, whose windows have both modalities. The
 paper names neither the number of clients nor alpha:
-:class:`lichen_lab.benchmarks.studies.tactfl.settings.Conditions` has ours.
+:class:`lichen_lab.benchmarks.studies.tactfl.settings.DealConditions` has ours.
 """
 
 from dataclasses import replace
@@ -15,7 +15,12 @@ from numpy.typing import NDArray
 
 from lichen_lab.benchmarks.studies.tactfl.data import dealing
 from lichen_lab.benchmarks.studies.tactfl.data.faults import broken
-from lichen_lab.benchmarks.studies.tactfl.settings import HERE, Conditions, Fleet, Member
+from lichen_lab.benchmarks.studies.tactfl.settings import (
+    HERE,
+    DealConditions,
+    UnlabelledDevice,
+    UnlabelledFleet,
+)
 from lichen_lab.simulation.data.access.split import DataSplit, Part
 from lichen_lab.simulation.data.sets import uci_har
 from models.contract import Context
@@ -49,7 +54,9 @@ def task(context_s: float | None = None) -> Task:
     )
 
 
-def build(seed: int, conditions: Conditions, *, tuning: bool = False, tests: int | None = None) -> Fleet:
+def build(
+    seed: int, conditions: DealConditions, *, tuning: bool = False, tests: int | None = None
+) -> UnlabelledFleet:
     """The fleet.
 
     Args:
@@ -80,9 +87,9 @@ def build(seed: int, conditions: Conditions, *, tuning: bool = False, tests: int
             own = broken(own, fault, dealing.rng_of(seed, dealing.BROKEN))
         if len(own) and not lacks_M.all():
             kind = f"{BROKEN}: {fault}" if fault else ""
-            members.append(Member(f"d{at:02d}", kind, dealing.without(own, lacks_M)))
+            members.append(UnlabelledDevice(f"d{at:02d}", kind, dealing.without(own, lacks_M)))
     judged = select(test.windows, dealing.some(np.arange(len(test)), tests))
-    return Fleet(NAME, learned, tuple(members), labelled, {HERE: judged})
+    return UnlabelledFleet(NAME, learned, tuple(members), labelled, {HERE: judged})
 
 
 @cache

@@ -8,7 +8,7 @@ from lichen_lab.benchmarks.result import Goal, ResultRow
 from lichen_lab.benchmarks.studies.tactfl import names as n
 from lichen_lab.benchmarks.studies.tactfl import variants as v
 from lichen_lab.benchmarks.studies.tactfl.part import Part, Results
-from lichen_lab.benchmarks.studies.tactfl.settings import Outcome
+from lichen_lab.benchmarks.studies.tactfl.settings import TactflOutcome
 from lichen_lab.benchmarks.study.part import paired, usual
 
 DEVICES: Final = 5
@@ -24,7 +24,7 @@ _LINES: Final = (n.TACTFL, n.TACTFL_TUNED, n.NO_SIMILARITY, n.NO_SIMILARITY_TUNE
 _SOUND: Final = next(iter(FAULTS))
 
 
-def weight(outcome: Outcome) -> float:
+def weight(outcome: TactflOutcome) -> float:
     """Mean share of the broken devices over rounds and encoders; 0 where their updates were refused."""
     broken = [name for name, kind in outcome.kinds.items() if kind]
     return fmean(outcome.shares.get(name, 0.0) for name in broken)
@@ -36,7 +36,7 @@ def _rows(results: Results) -> list[ResultRow]:
         if variant.under == _SOUND:
             continue
         rows += results.row(variant, WEIGHT, [weight(one) for one in runs.values()])
-        rows += results.row(variant, COST, paired(results.of(variant.method, _SOUND), runs, Outcome.f1))
+        rows += results.row(variant, COST, paired(results.of(variant.method, _SOUND), runs, TactflOutcome.f1))
     return rows
 
 

@@ -5,7 +5,7 @@ from typing import Final
 
 from lichen_lab.benchmarks.studies.tactfl import names as n
 from lichen_lab.benchmarks.studies.tactfl import variants as v
-from lichen_lab.benchmarks.studies.tactfl.part import Part, Variant
+from lichen_lab.benchmarks.studies.tactfl.part import Line, Part
 
 SHARES: Final = (0.1, 0.3, 0.5, 0.7, 0.9)
 _TABLE: Final = 0.1
@@ -20,7 +20,7 @@ def passes(share: float) -> int:
     return max(min(usual, _FEWEST), min(_MOST * usual, round(usual * _TABLE / share)))
 
 
-def lines(shares: Iterable[float]) -> tuple[Variant, ...]:
+def lines(shares: Iterable[float]) -> tuple[Line, ...]:
     """The part's lines at these shares."""
     return tuple(
         v.line(

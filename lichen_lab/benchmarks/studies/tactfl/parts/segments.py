@@ -4,13 +4,13 @@ from typing import Final
 
 from lichen_lab.benchmarks.studies.tactfl import names as n
 from lichen_lab.benchmarks.studies.tactfl import variants as v
-from lichen_lab.benchmarks.studies.tactfl.part import Part, Variant
+from lichen_lab.benchmarks.studies.tactfl.part import Line, Part
 
 SHARES: Final = (0.5, 0.6, 0.7, 0.8, 0.9)
 _LINES: Final = (n.TACTFL, n.TACTFL_TUNED)
 
 
-def _variants() -> tuple[Variant, ...]:
+def _variants() -> tuple[Line, ...]:
     made = [
         v.line(title, v.UCI_HAR, f"segments of {share:g} of a window", segment_share=share)
         for share in SHARES

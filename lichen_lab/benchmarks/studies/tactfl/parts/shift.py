@@ -6,7 +6,7 @@ from typing import Final
 from lichen_lab.benchmarks.studies.tactfl import names as n
 from lichen_lab.benchmarks.studies.tactfl import variants as v
 from lichen_lab.benchmarks.studies.tactfl.data.hapt import SHIFTS, WORN
-from lichen_lab.benchmarks.studies.tactfl.part import Part, Variant
+from lichen_lab.benchmarks.studies.tactfl.part import Line, Part
 from lichen_lab.benchmarks.studies.tactfl.settings import HERE
 
 WORDS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -20,7 +20,7 @@ _EVERYWHERE: Final = (n.BASELINES[n.RANDOM], n.LABELLED_ONLY, n.NO_CONTRAST_TUNE
 _WITH_ALL: Final = (n.NO_SIMILARITY, n.NO_SIMILARITY_TUNED)
 
 
-def _variants() -> tuple[Variant, ...]:
+def _variants() -> tuple[Line, ...]:
     made = []
     for words, shift in WORDS.items():
         titles = _EVERYWHERE + (_WITH_ALL if shift == SHIFTS else ())

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from lichen_lab.benchmarks.studies.tactfl import names as n
+from lichen_lab.benchmarks.studies.tactfl import part
 from lichen_lab.benchmarks.studies.tactfl import variants as v
-from lichen_lab.benchmarks.studies.tactfl.part import Part, Variant
+from lichen_lab.benchmarks.studies.tactfl.part import Line, Part
 from lichen_lab.benchmarks.studies.tactfl.settings import TRAINED, TUNED
 from lichen_lab.benchmarks.study.part import condition_text
 
@@ -20,7 +21,7 @@ Change = tuple[Mapping[str, Any], Mapping[str, Any]]
 """Fields of the setting, and options of the method."""
 
 
-def _variants() -> tuple[Variant, ...]:
+def _variants() -> tuple[Line, ...]:
     made = []
     for method in _TITLES:
         rates: list[Change] = [({"lr": lr}, {}) for lr in v.LEARNING_RATES if method not in v.ALONE]
@@ -28,10 +29,10 @@ def _variants() -> tuple[Variant, ...]:
         changes: list[Change] = [({}, {}), *rates, *own, *((tune, {}) for tune in v.TUNES)]
         for setting, options in changes:
             under = condition_text({**setting, **options})
-            run = v.one(v.UCI_HAR, method, setting=setting, tuning=True, **options)
-            made.append(Variant(_TITLES[method], run, under, TRAINED))
+            run = v.spec(v.UCI_HAR, method, setting=setting, tuning=True, **options)
+            made.append(part.line(_TITLES[method], run, under, TRAINED))
             if method in _TUNED:
-                made.append(Variant(_TUNED[method], run, under, TUNED))
+                made.append(part.line(_TUNED[method], run, under, TUNED))
     return tuple(made)
 
 

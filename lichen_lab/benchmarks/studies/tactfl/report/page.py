@@ -6,7 +6,7 @@ from typing import Final
 from lichen_lab.benchmarks.result import ResultRow
 from lichen_lab.benchmarks.studies.tactfl.part import F1, Results
 from lichen_lab.benchmarks.studies.tactfl.report import plots
-from lichen_lab.benchmarks.studies.tactfl.settings import Outcome
+from lichen_lab.benchmarks.studies.tactfl.settings import TactflOutcome
 from lichen_lab.benchmarks.study.report.page import Page, ReportGroup, drawings
 from lichen_lab.benchmarks.study.report.plots import by_round, conditions
 from lichen_lab.benchmarks.tables import tables
@@ -45,7 +45,7 @@ def _figures(results: Results, rows: Sequence[ResultRow]) -> Iterable[tuple[str,
             yield f"{under}: weights", plots.shares(results, under, f"{name}-w{number}")
 
 
-def _curve(outcome: Outcome) -> dict[int, float]:
+def _curve(outcome: TactflOutcome) -> dict[int, float]:
     return dict(outcome.by_round)
 
 

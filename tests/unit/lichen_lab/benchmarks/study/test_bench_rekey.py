@@ -12,15 +12,15 @@ from typer.testing import CliRunner
 from lichen_lab.benchmarks import cli, registry, run_cache
 from lichen_lab.benchmarks.run_cache import digest
 from lichen_lab.benchmarks.studies.qqr import STUDY
-from lichen_lab.benchmarks.studies.qqr.settings import One, Outcome, Setting
+from lichen_lab.benchmarks.studies.qqr.settings import QqrOutcome, QqrRun, QqrSetting
 from lichen_lab.benchmarks.studies.tactfl import STUDY as TACTFL
 from lichen_lab.benchmarks.study.rekey import rekey
 from protocol.errors import Misconfigured
 from tests.support.qqr_study import made_up
 
 Change = Callable[[], None]
-SLOW = [One(seed=seed, setting=Setting({"lr": 0.04})) for seed in (0, 1, 2)]
-FAST = [One(seed=seed, setting=Setting({"lr": 0.16})) for seed in (0, 1)]
+SLOW = [QqrRun(seed=seed, setting=QqrSetting({"lr": 0.04})) for seed in (0, 1, 2)]
+FAST = [QqrRun(seed=seed, setting=QqrSetting({"lr": 0.16})) for seed in (0, 1)]
 
 
 def quiet(_line: str) -> None:
@@ -39,7 +39,7 @@ def changed(monkeypatch: pytest.MonkeyPatch) -> Change:
     return change
 
 
-def finish(file: Path, runs: list[One]) -> None:
+def finish(file: Path, runs: list[QqrRun]) -> None:
     for one in runs:
         STUDY.store(file).put(one, made_up(one))
 
@@ -47,12 +47,12 @@ def finish(file: Path, runs: list[One]) -> None:
 def test_bench_runs_whose_like_comes_out_as_it_was_count_again_and_others_do_not(
     tmp_path: Path, changed: Change
 ) -> None:
-    file, made, said = tmp_path / "runs.jsonl", list[One](), list[str]()
-    alone = One(setting=Setting({"lr": 0.32}))
+    file, made, said = tmp_path / "runs.jsonl", list[QqrRun](), list[str]()
+    alone = QqrRun(setting=QqrSetting({"lr": 0.32}))
     finish(file, [*SLOW, *FAST, alone, *(replace(one, small=True) for one in SLOW)])
     changed()
 
-    def now(one: One) -> Outcome:
+    def now(one: QqrRun) -> QqrOutcome:
         """Slower than before, and with other figures for one of the settings."""
         made.append(one)
         outcome = replace(made_up(one), seconds=9.0)

@@ -34,7 +34,7 @@ class Case:
 
     def finished(self, seeds: tuple[int, ...] = SEEDS, *, quick: bool = False) -> PartResults[Any, Any]:
         made_up = MADE_UP[self.study.name]
-        done = {one.key(): made_up(one) for one in self.part.ones(seeds)}
+        done = {one.key(): made_up(one) for one in self.part.specs(seeds)}
         return self.part.results(done, seeds, quick=quick)
 
 
@@ -62,7 +62,7 @@ def test_bench_studies_are_all_here() -> None:
 def test_bench_study_each_line_of_a_part_has_a_name_of_its_own_and_options_that_there_are(case: Case) -> None:
     lines = [(line.dataset, line.method, line.under) for line in case.part.variants]
     assert len(lines) == len(set(lines))
-    assert all(line.one.key() for line in case.part.variants)
+    assert all(line.spec.key() for line in case.part.variants)
     assert case.part.title
 
 
@@ -78,8 +78,8 @@ def test_bench_study_goals_speak_about_rows_that_there_are_and_none_of_a_quick_r
             continue  # made-up curves need not get there
         assert any(goal.concerns(row) for row in rows), goal
     small = Case(case.study, part.small())
-    assert all(one.small and one.setting.rounds == 2 for one in small.part.ones((0,)))
-    assert {one.seed for one in small.part.ones((0,))} <= {0}, "quick is one seed, whatever a part names"
+    assert all(one.small and one.setting.rounds == 2 for one in small.part.specs((0,)))
+    assert {one.seed for one in small.part.specs((0,))} <= {0}, "quick is one seed, whatever a part names"
     quick = small.part.rows(small.finished((0,), quick=True))
     assert bool(quick) == bool(part.variants)
     assert not [(goal, row) for goal in part.goals for row in quick if goal.concerns(row)]
@@ -87,7 +87,7 @@ def test_bench_study_goals_speak_about_rows_that_there_are_and_none_of_a_quick_r
 
 def test_bench_study_tables_and_tuning_share_no_seed_and_tuning_no_test_data(case: Case) -> None:
     usual = set(range(case.study.seeds))
-    runs = case.part.ones(usual)
+    runs = case.part.specs(usual)
     if case.part.name not in TUNING:
         assert not any(one.tuning for one in runs)
         return
@@ -136,7 +136,7 @@ def test_bench_study_a_finished_run_is_found_again_and_no_other(
     study: Study[Any, Any], tmp_path: Path
 ) -> None:
     file, made_up = tmp_path / "runs.jsonl", MADE_UP[study.name]
-    one = study.parts.part(study.parts.names()[0]).variants[0].one
+    one = study.parts.part(study.parts.names()[0]).variants[0].spec
     others = [one.at(1), replace(one, tuning=True), replace(one, small=True), replace(one, fleet="another")]
     study.store(file).put(one, made_up(one))
     assert study.store(file).get(one) == made_up(one)

@@ -17,7 +17,7 @@ from lichen_lab.benchmarks.suite.coordinator import fold_memory
 from lichen_lab.benchmarks.suite.spar import ALONE, PROTOTYPES, SparOutcome, dealt, rows_of
 from lichen_lab.benchmarks.support import fold_child as _fold_child
 from lichen_lab.benchmarks.support import timed_worker
-from lichen_lab.benchmarks.support.fleet import Fleet, cpu_seconds, noise_recording
+from lichen_lab.benchmarks.support.fleet import ProcessFleet, cpu_seconds, noise_recording
 from lichen_lab.benchmarks.support.tasks import demo_task, noise_windows
 from lichen_lab.simulation.data.sets import spar
 from lichen_lab.simulation.processes.byte_meter import Meter
@@ -137,7 +137,7 @@ def test_bench_meter_counts_both_directions_and_passes_everything_on() -> None:
 
 
 def test_bench_fleet_names_the_program_that_failed_and_stops_what_it_started() -> None:
-    with Fleet(small_task()) as fleet:
+    with ProcessFleet(small_task()) as fleet:
         sleeper = fleet.start("sleeper", [sys.executable, "-c", "import time; time.sleep(60)"])
         fleet.start("broken", [sys.executable, "-c", "import sys; print('no such sensor'); sys.exit(3)"])
         with pytest.raises(Transient, match=r"(?s)broken ended with exit status 3; .*no such sensor"):
@@ -150,7 +150,10 @@ def test_bench_fleet_names_the_program_that_failed_and_stops_what_it_started() -
 
 
 def test_bench_fleet_waits_no_longer_than_said() -> None:
-    with Fleet(small_task()) as fleet, pytest.raises(Transient, match=r"waited 0\.2 s for pigs to fly"):
+    with (
+        ProcessFleet(small_task()) as fleet,
+        pytest.raises(Transient, match=r"waited 0\.2 s for pigs to fly"),
+    ):
         fleet.until(lambda: False, 0.2, "pigs to fly")
     assert lichen("agent", "run")[-3:] == ["lichen", "agent", "run"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lichen_lab.benchmarks.suite import call_counts
-from lichen_lab.benchmarks.suite.call_counts import Call
+from lichen_lab.benchmarks.suite.call_counts import CountedCall
 from protocol.errors import Transient
 
 _ROOT = Path(__file__).resolve().parents[5]
@@ -39,11 +39,11 @@ def test_functions_of_threads_and_forked_processes_are_traced_and_class_bodies_a
 
 def test_calls_outside_a_span_and_published_messages_are_not_counted() -> None:
     calls = [
-        Call(1.0, "a.py", "early"),
-        Call(2.0, "publish", "lichen/v1/f/d/x/down/offer"),
-        Call(2.5, "a.py", "f"),
-        Call(2.6, "a.py", "f"),
-        Call(4.0, "a.py", "late"),
+        CountedCall(1.0, "a.py", "early"),
+        CountedCall(2.0, "publish", "lichen/v1/f/d/x/down/offer"),
+        CountedCall(2.5, "a.py", "f"),
+        CountedCall(2.6, "a.py", "f"),
+        CountedCall(4.0, "a.py", "late"),
     ]
 
     assert call_counts.entered(calls, 2.0, 3.0) == {("a.py", "f")}

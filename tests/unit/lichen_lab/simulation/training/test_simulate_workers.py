@@ -15,7 +15,7 @@ import torch
 
 from lichen_lab.simulation.data.streams import Evolving, Fixed, RoundStream
 from lichen_lab.simulation.training import workers as simulated_workers
-from lichen_lab.simulation.training.device import Delivery, VirtualDevice
+from lichen_lab.simulation.training.device import DeviceResult, VirtualDevice
 from lichen_lab.simulation.training.runner import History, simulate
 from lichen_lab.simulation.training.workers import LocalWorker, serve
 from models.contract import Blobs, WindowSet
@@ -201,9 +201,9 @@ count = 100000
 class Answers:
     """Stands in for the place where devices are trained."""
 
-    def deliver(self, device: VirtualDevice, state: Blobs, round_: int) -> Delivery:
+    def deliver(self, device: VirtualDevice, state: Blobs, round_: int) -> DeviceResult:
         del state
-        return Delivery(device.name, None, {}, f"round {round_}")
+        return DeviceResult(device.name, None, {}, f"round {round_}")
 
 
 def test_simulate_a_worker_lets_those_work_that_take_part() -> None:

@@ -13,7 +13,7 @@ from lichen_lab.benchmarks.studies.disentafl.data.made import build
 from lichen_lab.benchmarks.studies.disentafl.part import PERSONAL, of_kind
 from lichen_lab.benchmarks.studies.disentafl.parts import table
 from lichen_lab.benchmarks.studies.disentafl.run_spec import run
-from lichen_lab.benchmarks.studies.disentafl.settings import One, Outcome, Setting
+from lichen_lab.benchmarks.studies.disentafl.settings import DisentAflOutcome, DisentAflRun, DisentAflSetting
 from lichen_lab.benchmarks.study.part import above, in_errors, paired
 from lichen_lab.benchmarks.study.study import Wish
 from models.methods.disentafl import DisentAflConfig
@@ -31,10 +31,10 @@ def quiet(_line: str) -> None:
 def test_bench_disentafl_every_method_is_tuned_over_the_same_grid_on_every_fleet() -> None:
     tried: dict[tuple[str, str], set[float]] = {}
     for variant in parts.part("tune").variants:
-        tried.setdefault((variant.one.fleet, variant.method), set()).add(variant.one.setting.lr)
+        tried.setdefault((variant.spec.fleet, variant.method), set()).add(variant.spec.setting.lr)
     assert tried == {(fleet, title): set(v.GRID) for fleet in v.FLEETS for title in v.METHODS}
     lines = [line for name in parts.names() for line in parts.part(name).variants]
-    assert {line.one.fleet for line in lines} == set(v.FLEETS)
+    assert {line.spec.fleet for line in lines} == set(v.FLEETS)
     assert all(lr in v.GRID for by_title in v.BEST_LR.values() for lr in by_title.values())
     assert all(set(by_title) <= set(v.METHODS) for by_title in v.BEST_LR.values())
 
@@ -45,16 +45,16 @@ def test_bench_disentafl_every_option_that_is_tried_is_one_that_the_method_has()
 
     for title, tried in v.TRIED.items():
         for options in ({}, *tried):
-            one = v.one(v.MERGE_FA, title, **options)
+            one = v.spec(v.MERGE_FA, title, **options)
             if one.method == n.OURS:
                 DisentAflConfig.model_validate(one.setting.options)
             else:
                 options_of(BASELINES[one.method], one.setting)
 
 
-def _outcome(by_device: dict[str, float]) -> Outcome:
+def _outcome(by_device: dict[str, float]) -> DisentAflOutcome:
     personal = {name: {"label": value} for name, value in by_device.items()}
-    return Outcome(personal=personal, kinds={name: name[0] for name in by_device})
+    return DisentAflOutcome(personal=personal, kinds={name: name[0] for name in by_device})
 
 
 def test_bench_disentafl_differences_are_paired_by_seed_and_by_kind() -> None:
@@ -70,13 +70,13 @@ def test_bench_disentafl_the_best_baseline_is_of_the_fleet_and_the_worst_kind_is
     levels = dict.fromkeys(v.METHODS, 50.0) | {n.TITLES[n.FEDAVG]: 60.0, n.AVG: 65.0, n.KD: 99.0}
     part = parts.part("table")
 
-    def made(one: One) -> Outcome:
-        title = next(t.method for t in part.variants if t.one.at(one.seed) == one)
+    def made(one: DisentAflRun) -> DisentAflOutcome:
+        title = next(t.method for t in part.variants if t.spec.at(one.seed) == one)
         kind_b = -20.0 if title == n.AVG else 0.0
         made = _outcome({"a1": levels[title] + one.seed, "b1": levels[title] + kind_b})
         return replace(made, aggregate={name: {"label": levels[title]} for name in made.personal})
 
-    rows = part.rows(part.results({one.key(): made(one) for one in part.ones(SEEDS)}, SEEDS))
+    rows = part.rows(part.results({one.key(): made(one) for one in part.specs(SEEDS)}, SEEDS))
     found = {(r.dataset, r.metric): r.mean for r in rows if r.method == n.AVG}
     assert found[v.VEHICLE, PERSONAL.metric] == 65.0 - 10 + 0.5
     assert found[v.VEHICLE, above(n.TITLES[n.LOCAL])] == 5.0
@@ -89,9 +89,9 @@ def test_bench_disentafl_the_best_baseline_is_of_the_fleet_and_the_worst_kind_is
 def test_bench_disentafl_a_run_is_of_its_fleet_and_names_the_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = build(0, devices=4, train=12, test=8)
     monkeypatch.setattr(module, "_fleet", lambda *_: fleet)
-    setting = Setting(rounds=1, batch=8, width=16, latent=8, hidden=8, options={"tokens": 4})
+    setting = DisentAflSetting(rounds=1, batch=8, width=16, latent=8, hidden=8, options={"tokens": 4})
     for name in (n.OURS, n.ALIGN_FEDAVG):
-        outcome = run(One("made", name, setting))
+        outcome = run(DisentAflRun("made", name, setting))
         assert outcome.kinds == {m.name: m.kind for m in fleet.members}
         assert set(outcome.personal) == set(outcome.kinds)
 
@@ -107,7 +107,7 @@ def test_bench_disentafl_tuning_looks_at_no_test_window(monkeypatch: pytest.Monk
 
 
 def test_bench_disentafl_a_key_is_of_all_of_a_run() -> None:
-    plain = One(v.VEHICLE, n.OURS)
+    plain = DisentAflRun(v.VEHICLE, n.OURS)
     others = [
         plain.at(1),
         replace(plain, method=n.LOCAL),
@@ -121,9 +121,9 @@ def test_bench_disentafl_a_key_is_of_all_of_a_run() -> None:
 
 
 def test_bench_disentafl_an_interrupted_bench_makes_only_what_is_left(tmp_path: Path) -> None:
-    made: list[One] = []
+    made: list[DisentAflRun] = []
 
-    def noting(one: One) -> Outcome:
+    def noting(one: DisentAflRun) -> DisentAflOutcome:
         made.append(one)
         return made_up(one)
 
@@ -139,4 +139,4 @@ def test_bench_disentafl_an_interrupted_bench_makes_only_what_is_left(tmp_path: 
 
 def test_bench_disentafl_an_unknown_fleet_is_named() -> None:
     with pytest.raises(Misconfigured, match="no fleet 'bus'"):
-        run(One("bus", n.LOCAL))
+        run(DisentAflRun("bus", n.LOCAL))

@@ -9,11 +9,13 @@ from lichen_lab.benchmarks.studies.disentafl.cost import Cost, Size
 from lichen_lab.benchmarks.studies.disentafl.data import merge_fa, uci_har, vehicle
 from lichen_lab.benchmarks.studies.disentafl.data.made import build
 from lichen_lab.benchmarks.studies.disentafl.federation import task_of
-from lichen_lab.benchmarks.studies.disentafl.settings import Setting
+from lichen_lab.benchmarks.studies.disentafl.settings import DisentAflSetting
 from models.contract import Profile
 from models.methods.disentafl.routing.blob_names import route
 
-TINY = Setting(rounds=1, width=16, latent=4, hidden=8, options={"heads": 2, "tokens": 4, "bottleneck": 2})
+TINY = DisentAflSetting(
+    rounds=1, width=16, latent=4, hidden=8, options={"heads": 2, "tokens": 4, "bottleneck": 2}
+)
 SMALL = Size(inputs=2, targets=2, domains=2, devices=2)
 
 

@@ -4,14 +4,16 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from lichen_lab.benchmarks.result import ResultRow
 from lichen_lab.benchmarks.studies.disentafl import STUDY, cost
 from lichen_lab.benchmarks.studies.disentafl import variants as v
 from lichen_lab.benchmarks.studies.disentafl.cost import Cost
-from lichen_lab.benchmarks.studies.disentafl.part import Part, Results
+from lichen_lab.benchmarks.studies.disentafl.part import Results
 from lichen_lab.benchmarks.studies.disentafl.report import sheets
 from lichen_lab.benchmarks.studies.disentafl.report.page import PAGE
+from lichen_lab.benchmarks.study.part import Part
 from lichen_lab.benchmarks.study.report.sheets import Sheet, pivot
 from tests.support.disentafl_study import made_up
 from tests.support.pages import check_whole
@@ -22,9 +24,9 @@ SPENT = Cost(down=400.0, up=100.0, holds=800, supernet=2000, whole=900, group=30
 COMPUTED = [row for size in cost.sizes() for row in cost.rows_of(size, SPENT)]
 
 
-def finished(part: Part, fleets: Sequence[str] = v.FLEETS) -> Results:
-    part = replace(part, variants=tuple(one for one in part.variants if one.one.fleet in fleets))
-    return part.results({one.key(): made_up(one) for one in part.ones(SEEDS)}, SEEDS)
+def finished(part: Part[Any, Any], fleets: Sequence[str] = v.FLEETS) -> Results:
+    part = replace(part, variants=tuple(one for one in part.variants if one.spec.fleet in fleets))
+    return part.results({one.key(): made_up(one) for one in part.specs(SEEDS)}, SEEDS)
 
 
 def test_the_page_is_whole_and_fetches_nothing(tmp_path: Path) -> None:
@@ -43,7 +45,7 @@ def test_the_page_is_whole_and_fetches_nothing(tmp_path: Path) -> None:
 
 def test_a_page_of_one_quick_part_says_so() -> None:
     small = parts.part("bytes").small()
-    results = small.results({one.key(): made_up(one) for one in small.ones((0,))}, (0,), quick=True)
+    results = small.results({one.key(): made_up(one) for one in small.specs((0,))}, (0,), quick=True)
     assert "its figures mean nothing" in PAGE.html([results], small.rows(results))
 
 
@@ -76,7 +78,7 @@ def test_a_pivot_puts_every_row_into_one_cell() -> None:
 
 def test_the_sheet_of_kinds_is_the_mean_over_seeds_and_devices() -> None:
     table = finished(parts.part("table"))
-    fleet = table.part.variants[0].one.fleet
+    fleet = table.part.variants[0].spec.fleet
     sheet = sheets.kinds(table, fleet)
     assert sheet is not None
     runs = table.of(sheet.columns[1], dataset=fleet)

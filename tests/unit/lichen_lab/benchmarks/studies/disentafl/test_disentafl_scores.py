@@ -9,7 +9,12 @@ import pytest
 from lichen_lab.benchmarks.studies.disentafl import STUDY, scores
 from lichen_lab.benchmarks.studies.disentafl.data import made
 from lichen_lab.benchmarks.studies.disentafl.data.judges import RandomFeatureJudge
-from lichen_lab.benchmarks.studies.disentafl.settings import Fleet, Member, Outcome, fleet_mean
+from lichen_lab.benchmarks.studies.disentafl.settings import (
+    DisentAflOutcome,
+    TargetDevice,
+    TargetFleet,
+    fleet_mean,
+)
 from models.contract import FloatArray, Profile
 from models.data import window_set
 from protocol.tasks.task import LABEL
@@ -18,15 +23,15 @@ ALL = Profile(("m0",), (LABEL, "t1", "t2"))
 
 
 @pytest.fixture
-def fleet() -> Fleet:
+def fleet() -> TargetFleet:
     """One device that predicts all kinds of target."""
     fleet = made.build(0, devices=1, test=30)
     windows = made._windows(fleet.task, 30, np.random.default_rng(5))
-    member = Member("d", "all", ALL, windows, windows, {"t2": windows.y_B}, {"t2": windows.y_B})
+    member = TargetDevice("d", "all", ALL, windows, windows, {"t2": windows.y_B}, {"t2": windows.y_B})
     return replace(fleet, members=(member,))
 
 
-def true_outputs(fleet: Fleet) -> dict[str, FloatArray]:
+def true_outputs(fleet: TargetFleet) -> dict[str, FloatArray]:
     test = fleet.members[0].test
     return {
         LABEL: np.eye(3, dtype=np.float32)[test.y_B],
@@ -35,7 +40,7 @@ def true_outputs(fleet: Fleet) -> dict[str, FloatArray]:
     }
 
 
-def test_what_is_true_scores_all_of_it(fleet: Fleet) -> None:
+def test_what_is_true_scores_all_of_it(fleet: TargetFleet) -> None:
     (member,) = fleet.members
     found = scores.score(fleet, member, true_outputs(fleet))
     assert found == {LABEL: 100.0, "t1": 100.0, "t2": 100.0}
@@ -43,7 +48,7 @@ def test_what_is_true_scores_all_of_it(fleet: Fleet) -> None:
     assert scores.r2(fleet, member, true_outputs(fleet)) == {"t1": 1.0, "t2": 1.0}
 
 
-def test_each_kind_loses_by_its_own_measure(fleet: Fleet) -> None:
+def test_each_kind_loses_by_its_own_measure(fleet: TargetFleet) -> None:
     (member,) = fleet.members
     outputs = true_outputs(fleet)
     outputs[LABEL][:15] = np.roll(outputs[LABEL][:15], 1, axis=1)
@@ -56,7 +61,7 @@ def test_each_kind_loses_by_its_own_measure(fleet: Fleet) -> None:
     assert found["t2"] == pytest.approx(100 * 20 / 30)
 
 
-def test_a_regression_worse_than_the_mean_scores_nothing_not_less(fleet: Fleet) -> None:
+def test_a_regression_worse_than_the_mean_scores_nothing_not_less(fleet: TargetFleet) -> None:
     (member,) = fleet.members
     outputs = true_outputs(fleet)
     outputs["t1"] = -5 * outputs["t1"]
@@ -66,7 +71,7 @@ def test_a_regression_worse_than_the_mean_scores_nothing_not_less(fleet: Fleet) 
     assert scores.score(fleet, member, outputs)["t1"] == 0.0
 
 
-def test_an_unlabelled_window_does_not_count(fleet: Fleet) -> None:
+def test_an_unlabelled_window_does_not_count(fleet: TargetFleet) -> None:
     (member,) = fleet.members
     outputs = true_outputs(fleet)
     outputs[LABEL][0] = np.roll(outputs[LABEL][0], 1)
@@ -78,7 +83,7 @@ def test_an_unlabelled_window_does_not_count(fleet: Fleet) -> None:
     assert (found[LABEL], found["t1"]) == (100.0, 100.0)
 
 
-def test_without_a_judge_a_generation_is_scored_as_a_regression(fleet: Fleet) -> None:
+def test_without_a_judge_a_generation_is_scored_as_a_regression(fleet: TargetFleet) -> None:
     (member,) = fleet.members
     outputs = true_outputs(fleet)
     outputs["t2"] = np.broadcast_to(outputs["t2"].mean(axis=0), outputs["t2"].shape).astype(np.float32)
@@ -88,7 +93,9 @@ def test_without_a_judge_a_generation_is_scored_as_a_regression(fleet: Fleet) ->
 @pytest.mark.parametrize(
     ("target", "shape"), [(LABEL, (30, 2)), (LABEL, (29, 3)), (LABEL, (30,)), ("t1", (30, 1)), ("t1", (29,))]
 )
-def test_an_output_of_the_wrong_shape_is_no_score(fleet: Fleet, target: str, shape: tuple[int, ...]) -> None:
+def test_an_output_of_the_wrong_shape_is_no_score(
+    fleet: TargetFleet, target: str, shape: tuple[int, ...]
+) -> None:
     outputs = true_outputs(fleet) | {target: np.zeros(shape, np.float32)}
     with pytest.raises(ValueError, match=f"d, {target}"):
         scores.score(fleet, fleet.members[0], outputs)
@@ -119,7 +126,7 @@ def test_the_mean_weighs_devices_alike_however_many_targets_they_have() -> None:
 
 
 def test_an_outcome_survives_json() -> None:
-    outcome = Outcome(
+    outcome = DisentAflOutcome(
         {"a": {LABEL: 50.0}}, None, [(1, 20.0), (2, 50.0)], {"a": 10.0}, {"a": 20.0}, seconds=1.5
     )
     again = STUDY.read(json.loads(json.dumps(asdict(outcome))))

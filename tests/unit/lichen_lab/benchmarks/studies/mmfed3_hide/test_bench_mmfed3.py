@@ -3,6 +3,7 @@
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,14 +12,14 @@ from lichen_lab.benchmarks.result import ResultRow
 from lichen_lab.benchmarks.studies.mmfed3_hide import STUDY, federation, fleets, pykeen_side, speed
 from lichen_lab.benchmarks.studies.mmfed3_hide import names as n
 from lichen_lab.benchmarks.studies.mmfed3_hide import variants as v
-from lichen_lab.benchmarks.studies.mmfed3_hide.part import MRR, Part, Results
+from lichen_lab.benchmarks.studies.mmfed3_hide.part import MRR, Results
 from lichen_lab.benchmarks.studies.mmfed3_hide.parts import bytes as travel
 from lichen_lab.benchmarks.studies.mmfed3_hide.parts import full, fusions, table
 from lichen_lab.benchmarks.studies.mmfed3_hide.report.page import PAGE, matrix
 from lichen_lab.benchmarks.studies.mmfed3_hide.run_spec import run
-from lichen_lab.benchmarks.studies.mmfed3_hide.settings import Fleet, One, Outcome
+from lichen_lab.benchmarks.studies.mmfed3_hide.settings import GraphFleet, MmFed3Outcome, MmFed3Run
 from lichen_lab.benchmarks.studies.mmfed3_hide.shared import task_of
-from lichen_lab.benchmarks.study.part import above, least
+from lichen_lab.benchmarks.study.part import Part, above, least
 from models.registry import method
 from protocol.errors import Misconfigured
 from tests.support.mmfed3_study import TINY, made_up, small_fleet
@@ -28,28 +29,28 @@ SEEDS = (0, 1, 2)
 parts = STUDY.parts
 
 
-def finished(part: Part, seeds: tuple[int, ...] = SEEDS) -> Results:
-    return part.results({one.key(): made_up(one) for one in part.ones(seeds)}, seeds)
+def finished(part: Part[Any, Any], seeds: tuple[int, ...] = SEEDS) -> Results:
+    return part.results({one.key(): made_up(one) for one in part.specs(seeds)}, seeds)
 
 
 @pytest.fixture(params=parts.names())
-def part(request: pytest.FixtureRequest) -> Part:
+def part(request: pytest.FixtureRequest) -> Part[Any, Any]:
     return parts.part(request.param)
 
 
-def test_bench_mmfed3_every_option_is_one_that_the_method_has(part: Part) -> None:
+def test_bench_mmfed3_every_option_is_one_that_the_method_has(part: Part[Any, Any]) -> None:
     fleet = small_fleet()
-    for one in part.ones((0,)):
+    for one in part.specs((0,)):
         task = task_of(fleet, one.setting, 0)
         method(task.method).configure(task)
 
 
 def test_bench_mmfed3_tuning_looks_at_no_test_fact(monkeypatch) -> None:
-    asked: list[Fleet] = []
+    asked: list[GraphFleet] = []
     monkeypatch.setattr("lichen_lab.benchmarks.studies.mmfed3_hide.run_spec._fleet", lambda *_: small_fleet())
     monkeypatch.setattr(federation, "run", lambda fleet, *_: asked.append(fleet))
     for tuning in (True, False):
-        run(One("made", setting=TINY, tuning=tuning))
+        run(MmFed3Run("made", setting=TINY, tuning=tuning))
     seen = [{np.array_equal(j.test_N3, j.valid_N3) for j in fleet.judges} for fleet in asked]
     assert seen == [{True}, {False}]
 
@@ -58,25 +59,25 @@ def test_bench_mmfed3_what_reads_no_features_is_run_once_for_all_rates() -> None
     runs = {title: set() for title in (n.FEDE, n.S_IND, n.MM_CEN, n.OURS)}
     for line in parts.part("rates").variants:
         if line.method in runs:
-            runs[line.method].add(line.one.key())
+            runs[line.method].add(line.spec.key())
     assert {title: len(keys) for title, keys in runs.items()} == {
         n.FEDE: 1,
         n.S_IND: 1,
         n.MM_CEN: 1,
         n.OURS: 5,
     }
-    assert runs[n.FEDE] <= {one.key() for one in parts.part("table").ones((0,))}
+    assert runs[n.FEDE] <= {one.key() for one in parts.part("table").specs((0,))}
 
 
 def test_bench_mmfed3_the_round_that_validates_best_counts_and_differences_are_paired() -> None:
     part = parts.part("table")
     level = {n.OURS: (0.45, 0.43), n.MMFEDE: (0.40, 0.44)}
 
-    def made(one: One) -> Outcome:
-        title = next(line.method for line in part.variants if line.one.at(one.seed) == one)
+    def made(one: MmFed3Run) -> MmFed3Outcome:
+        title = next(line.method for line in part.variants if line.spec.at(one.seed) == one)
         return made_up(one, level.get(title, (0.3, 0.3))[one.seed])
 
-    rows = part.rows(part.results({one.key(): made(one) for one in part.ones((0, 1))}, (0, 1)))
+    rows = part.rows(part.results({one.key(): made(one) for one in part.specs((0, 1))}, (0, 1)))
     found = {(row.method, row.metric): row.mean for row in rows}
     assert found[n.OURS, MRR] == pytest.approx(44.0)
     assert found[n.OURS, above(n.MMFEDE)] == pytest.approx(2.0)
@@ -94,11 +95,11 @@ def test_bench_mmfed3_the_round_that_validates_best_counts_and_differences_are_p
 def test_bench_mmfed3_the_best_fusion_is_named_with_its_worst_seed() -> None:
     part = parts.part("fusions")
 
-    def made(one: One) -> Outcome:
+    def made(one: MmFed3Run) -> MmFed3Outcome:
         concat = one.setting.options["fusion"] == "concat" and one.setting.options["dual"]
         return made_up(one, 0.44 - 0.01 * one.seed if concat else 0.43)
 
-    rows = part.rows(part.results({one.key(): made(one) for one in part.ones((0, 1))}, (0, 1)))
+    rows = part.rows(part.results({one.key(): made(one) for one in part.specs((0, 1))}, (0, 1)))
     (told,) = [row for row in rows if row.metric == fusions.ABOVE[n.S_IND]]
     assert (told.method, told.setting) == (n.OURS, "r = 50 %, fusion: concatenation")
     assert told.mean == pytest.approx(0.0)
@@ -112,7 +113,7 @@ def test_bench_mmfed3_bytes_are_told_beside_all_rows_in_float32() -> None:
 
 
 def test_bench_mmfed3_what_was_reached_early_is_the_best_until_then() -> None:
-    outcome = made_up(One("made"), 0.33)
+    outcome = made_up(MmFed3Run("made"), 0.33)
     assert outcome.within(150.0) == outcome.looks[1]
     assert outcome.within(59.0) is None
     rows = full.PART.rows(finished(full.PART, (0,)))
@@ -138,16 +139,16 @@ def test_bench_mmfed3_speed_is_told_with_pykeens_and_without(monkeypatch: pytest
 
 
 def test_bench_mmfed3_a_key_is_of_all_of_a_run_and_an_outcome_survives_json() -> None:
-    plain = v.one(n.MMFED3)
+    plain = v.spec(n.MMFED3)
     others = [
         plain.at(1),
-        v.one(n.MMFED3, "hide"),
-        v.one(n.MMFEDE),
-        v.one(n.MMFED3, graph=fleets.WHOLE),
-        v.one(n.MMFED3, rate=0.1),
-        v.one(n.MMFED3, setting={"lr": 0.1}),
-        v.one(n.MMFED3, tuning=True),
-        v.one(n.MM_IND),
+        v.spec(n.MMFED3, "hide"),
+        v.spec(n.MMFEDE),
+        v.spec(n.MMFED3, graph=fleets.WHOLE),
+        v.spec(n.MMFED3, rate=0.1),
+        v.spec(n.MMFED3, setting={"lr": 0.1}),
+        v.spec(n.MMFED3, tuning=True),
+        v.spec(n.MM_IND),
         replace(plain, small=True),
     ]
     assert len({one.key() for one in (plain, *others)}) == 1 + len(others)
@@ -156,7 +157,7 @@ def test_bench_mmfed3_a_key_is_of_all_of_a_run_and_an_outcome_survives_json() ->
 
 def test_bench_mmfed3_an_unknown_graph_is_named() -> None:
     with pytest.raises(Misconfigured, match="no graph 'WN18'"):
-        run(One("WN18"))
+        run(MmFed3Run("WN18"))
 
 
 def test_bench_mmfed3_the_page_is_whole_and_fetches_nothing(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from lichen_lab.benchmarks.studies.qqr import run_spec, studies
 from lichen_lab.benchmarks.studies.qqr import variants as v
 from lichen_lab.benchmarks.studies.qqr.personal import halves
 from lichen_lab.benchmarks.studies.qqr.probes import without
-from lichen_lab.benchmarks.studies.qqr.settings import Flow, One, Setting
+from lichen_lab.benchmarks.studies.qqr.settings import QqrRun, QqrSetting, StreamConditions
 from lichen_lab.simulation.data.access.split import DataSplit, Part
 from tests.support.qqr_study import PROBES, SENSORS, made_split, tiny
 
@@ -26,8 +26,8 @@ def _made_up_data(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_bench_qqr_a_run_is_the_same_again_and_answers_its_probes() -> None:
-    setting = Setting(v.quantity(v.PNR))
-    asked = tiny(One(setting=setting, conditions=v.HALF, probes=("dead_sensor", "fillings", "personal")))
+    setting = QqrSetting(v.quantity(v.PNR))
+    asked = tiny(QqrRun(setting=setting, conditions=v.HALF, probes=("dead_sensor", "fillings", "personal")))
     first, second = run_spec.run(asked), run_spec.run(replace(asked, probes=()))
     assert (first.curve, first.bytes_up) == (second.curve, second.bytes_up)
     assert list(first.curve) == [2]
@@ -43,18 +43,18 @@ def test_bench_qqr_a_run_is_the_same_again_and_answers_its_probes() -> None:
 
 def test_bench_qqr_methods_of_one_seed_begin_with_the_same_model_and_windows() -> None:
     fleets = [
-        run_spec.fleet_of(tiny(One(setting=Setting(v.quantity(method)), conditions=flow)))
+        run_spec.fleet_of(tiny(QqrRun(setting=QqrSetting(v.quantity(method)), conditions=flow)))
         for flow, method in ((v.CLEAN, v.FC), (v.HALF, v.PNR), (v.noisy(0.0), v.IS))
     ]
     held = [[device.stream.at(2).y_B.tolist() for device in fleet] for fleet in fleets]
     assert held[0] == held[1] == held[2]
-    other = run_spec.fleet_of(tiny(One(seed=1)))
+    other = run_spec.fleet_of(tiny(QqrRun(seed=1)))
     assert [device.stream.at(2).y_B.tolist() for device in other] != held[0]
 
 
 def test_bench_qqr_no_training_device_holds_the_unseen_class_and_prototype_devices_do() -> None:
-    flow = Flow(unseen_class=4, prototype_devices=1)
-    fleet = run_spec.fleet_of(tiny(One(conditions=flow)))
+    flow = StreamConditions(unseen_class=4, prototype_devices=1)
+    fleet = run_spec.fleet_of(tiny(QqrRun(conditions=flow)))
     holds = {device.name: 4 in device.stream.at(1).y_B for device in fleet}
     assert holds == {"d0": False, "d1": False, "p0": True}
     assert [device.role for device in fleet] == ["train", "train", "prototype"]
@@ -62,8 +62,8 @@ def test_bench_qqr_no_training_device_holds_the_unseen_class_and_prototype_devic
 
 
 def test_bench_qqr_prototype_devices_alone_can_teach_a_class() -> None:
-    setting, flow = Setting(v.quantity(v.PNR)), Flow(unseen_class=4)
-    before = tiny(One(setting=setting, conditions=flow, probes=("unseen_class",)))
+    setting, flow = QqrSetting(v.quantity(v.PNR)), StreamConditions(unseen_class=4)
+    before = tiny(QqrRun(setting=setting, conditions=flow, probes=("unseen_class",)))
     after = replace(before, conditions=replace(before.conditions, prototype_devices=1))
     found = [run_spec.run(each) for each in (before, after)]
     assert sorted(found[1].probes["unseen_class"]) == sorted(PROBES["unseen_class"])
@@ -75,7 +75,7 @@ def test_bench_qqr_prototype_devices_alone_can_teach_a_class() -> None:
 
 
 def test_bench_qqr_a_task_of_one_sensor_has_its_windows_alone() -> None:
-    alone = tiny(One(setting=Setting(v.quantity(v.FC), modalities=("gyroscope",))))
+    alone = tiny(QqrRun(setting=QqrSetting(v.quantity(v.FC), modalities=("gyroscope",))))
     task, windows = studies.task_of(alone), studies.split(alone, "test").windows
     assert task.modality_names == ("gyroscope",)
     assert set(task.network.encoders) == {"gyroscope"}
@@ -107,6 +107,6 @@ def test_bench_qqr_what_a_person_is_judged_on_overlaps_nothing_that_was_learned(
 def test_bench_qqr_a_small_run_is_judged_on_some_windows_and_a_whole_one_on_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert len(run_spec.judged_on(One())) == len(SPLITS["test"])
+    assert len(run_spec.judged_on(QqrRun())) == len(SPLITS["test"])
     monkeypatch.setattr(run_spec, "_SMALL_TEST", 50)
-    assert len(run_spec.judged_on(One(small=True))) == 50
+    assert len(run_spec.judged_on(QqrRun(small=True))) == 50

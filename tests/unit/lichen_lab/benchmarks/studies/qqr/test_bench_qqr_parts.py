@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -10,11 +11,11 @@ from lichen_lab.benchmarks import cli, registry
 from lichen_lab.benchmarks.result import Goal, ResultRow
 from lichen_lab.benchmarks.studies.qqr import STUDY
 from lichen_lab.benchmarks.studies.qqr import variants as v
-from lichen_lab.benchmarks.studies.qqr.part import Part, Results
+from lichen_lab.benchmarks.studies.qqr.part import Results
 from lichen_lab.benchmarks.studies.qqr.parts.bytes import FLOAT32, bytes_to, smoothed
 from lichen_lab.benchmarks.studies.qqr.report.page import PAGE
-from lichen_lab.benchmarks.studies.qqr.settings import Outcome
-from lichen_lab.benchmarks.study.part import paired, standard_error
+from lichen_lab.benchmarks.studies.qqr.settings import QqrOutcome
+from lichen_lab.benchmarks.study.part import Part, paired, standard_error
 from lichen_lab.benchmarks.study.study import Study, Wish
 from lichen_lab.benchmarks.tables import tables
 from protocol.errors import Misconfigured
@@ -25,21 +26,21 @@ SEEDS = (0, 1, 2)
 parts = STUDY.parts
 
 
-def finished(part: Part) -> Results:
-    done = {setting.key(): made_up(setting) for setting in part.ones(SEEDS)}
+def finished(part: Part[Any, Any]) -> Results:
+    done = {setting.key(): made_up(setting) for setting in part.specs(SEEDS)}
     return part.results(done, SEEDS)
 
 
-def outcome(curve: dict[int, float], each: int = 10) -> Outcome:
-    return Outcome(curve, {r: each * r for r in curve}, {"head": each}, [], 0)
+def outcome(curve: dict[int, float], each: int = 10) -> QqrOutcome:
+    return QqrOutcome(curve, {r: each * r for r in curve}, {"head": each}, [], 0)
 
 
 @pytest.fixture(params=parts.names())
-def part(request: pytest.FixtureRequest) -> Part:
+def part(request: pytest.FixtureRequest) -> Part[Any, Any]:
     return parts.part(request.param)
 
 
-def test_bench_qqr_every_goal_speaks_about_one_row(part: Part) -> None:
+def test_bench_qqr_every_goal_speaks_about_one_row(part: Part[Any, Any]) -> None:
     rows = part.rows(finished(part))
     for goal in part.goals:
         if "reaches" in goal.metric or "% of its own" in goal.metric:
@@ -47,7 +48,7 @@ def test_bench_qqr_every_goal_speaks_about_one_row(part: Part) -> None:
         assert sum(goal.concerns(row) for row in rows) == 1, goal
 
 
-def test_bench_qqr_every_part_has_rows_of_every_seed(part: Part) -> None:
+def test_bench_qqr_every_part_has_rows_of_every_seed(part: Part[Any, Any]) -> None:
     rows = part.rows(finished(part))
     assert rows
     counts = {row.n for row in rows if "bytes to" not in row.metric and "reaches" not in row.metric}
@@ -56,7 +57,7 @@ def test_bench_qqr_every_part_has_rows_of_every_seed(part: Part) -> None:
 
 
 def test_bench_qqr_parts_share_their_runs() -> None:
-    keys = {name: {s.key() for s in parts.part(name).ones((0,))} for name in parts.names()}
+    keys = {name: {s.key() for s in parts.part(name).specs((0,))} for name in parts.names()}
     assert keys["quantity"] & keys["quality"], "FC is PQ"
     assert keys["quantity"] & keys["bits"], "PNR with 4 bits"
     assert keys["quantity"] & keys["bytes"]
@@ -65,8 +66,8 @@ def test_bench_qqr_parts_share_their_runs() -> None:
 
 
 def test_bench_qqr_the_tables_do_not_use_the_seeds_of_tuning() -> None:
-    assert {s.seed for s in parts.part("tune").ones(range(v.SEEDS))} == set(v.TUNING_SEEDS)
-    grid = {(one.method, one.one.setting.config["lr"]) for one in parts.part("tune").variants}
+    assert {s.seed for s in parts.part("tune").specs(range(v.SEEDS))} == set(v.TUNING_SEEDS)
+    grid = {(one.method, one.spec.setting.config["lr"]) for one in parts.part("tune").variants}
     assert grid == {(method, lr) for method in v.QUANTITY for lr in v.GRID}
 
 
@@ -109,9 +110,9 @@ def test_bench_qqr_bytes_to_an_accuracy_are_those_of_the_smoothed_mean_curve() -
 
 def test_bench_qqr_who_never_reaches_the_accuracy_misses_that_goal() -> None:
     part = parts.part("bytes")
-    low = {setting.key(): outcome({40: 0.3}) for setting in part.ones((0,))}
+    low = {setting.key(): outcome({40: 0.3}) for setting in part.specs((0,))}
     fedavg = next(one for one in part.variants if one.method in FLOAT32)
-    low[fedavg.one.at(0).key()] = outcome({40: 0.9})
+    low[fedavg.spec.at(0).key()] = outcome({40: 0.9})
     rows = part.rows(part.results(low, (0,)))
     missed = [goal for goal in part.goals for row in rows if goal.concerns(row) and not goal.met(row)]
     assert any("reaches" in goal.metric for goal in missed)
@@ -130,7 +131,7 @@ def test_bench_qqr_the_page_is_whole_and_fetches_nothing(tmp_path: Path) -> None
 
 def test_bench_qqr_a_page_of_nothing_but_one_quick_part_says_so() -> None:
     small = parts.part("bits").small()
-    done = {setting.key(): made_up(setting) for setting in small.ones((0,))}
+    done = {setting.key(): made_up(setting) for setting in small.specs((0,))}
     results = [small.results(done, (0,), quick=True)]
     assert "its figures mean nothing" in PAGE.html(results, small.rows(results[0]))
 

@@ -10,19 +10,21 @@ from lichen_lab.benchmarks.parallel_runs import run_each
 from lichen_lab.benchmarks.result import Say
 from lichen_lab.benchmarks.run_cache import RunCache
 from lichen_lab.benchmarks.studies.qqr import STUDY
-from lichen_lab.benchmarks.studies.qqr.settings import One, Outcome
+from lichen_lab.benchmarks.studies.qqr.settings import QqrOutcome, QqrRun
 from lichen_lab.benchmarks.study.study import distinct
 from protocol.errors import Misconfigured, Transient
 from tests.support.qqr_study import killed_in_seed_1, made_up, refused_in_seed_1
 
-RUNS = [One(seed=seed) for seed in range(4)]
+RUNS = [QqrRun(seed=seed) for seed in range(4)]
 
 
 def quiet(_line: str) -> None:
     pass
 
 
-def run_all(runs: list[One], store: RunCache[One, Outcome], say: Say, **how: object) -> dict[str, Outcome]:
+def run_all(
+    runs: list[QqrRun], store: RunCache[QqrRun, QqrOutcome], say: Say, **how: object
+) -> dict[str, QqrOutcome]:
     return run_each(distinct(runs), store, say, **how)  # type: ignore[arg-type]
 
 
@@ -36,11 +38,11 @@ def test_bench_qqr_the_same_training_is_run_once_with_every_probe() -> None:
 def test_bench_qqr_an_interrupted_bench_goes_on_where_it_was(tmp_path: Path) -> None:
     file, made = tmp_path / "runs.jsonl", []
 
-    def noting(one: One) -> Outcome:
+    def noting(one: QqrRun) -> QqrOutcome:
         made.append(one.seed)
         return made_up(one)
 
-    def until_2(one: One) -> Outcome:
+    def until_2(one: QqrRun) -> QqrOutcome:
         if one.seed == 2:
             raise KeyboardInterrupt
         return noting(one)

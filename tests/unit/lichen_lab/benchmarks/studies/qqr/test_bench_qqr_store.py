@@ -10,22 +10,22 @@ from pydantic import ValidationError
 from lichen_lab.benchmarks import run_cache
 from lichen_lab.benchmarks.run_cache import RunFormat, digest
 from lichen_lab.benchmarks.studies.qqr import STUDY
-from lichen_lab.benchmarks.studies.qqr.settings import Flow, One, Setting, evaluated
+from lichen_lab.benchmarks.studies.qqr.settings import QqrRun, QqrSetting, StreamConditions, evaluated
 from runtime.outputs import NotWritten
 from tests.support.qqr_study import made_up
 
 
 def test_bench_qqr_a_key_is_of_what_is_trained() -> None:
-    plain = One()
-    same = One(setting=Setting({"impute": "pnr", "lr": 0.08, "batch": 128}), probes=("personal",))
+    plain = QqrRun()
+    same = QqrRun(setting=QqrSetting({"impute": "pnr", "lr": 0.08, "batch": 128}), probes=("personal",))
     assert plain.key() == same.key(), "an option at its default, or a probe, is no other training"
     others = [
         plain.at(1),
-        replace(plain, setting=Setting({"lr": 0.04})),
-        replace(plain, conditions=Flow(snr_db=5.0)),
-        replace(plain, setting=Setting(codec="int4")),
-        replace(plain, setting=Setting(modalities=("gyroscope",))),
-        replace(plain, setting=Setting(rounds=39)),
+        replace(plain, setting=QqrSetting({"lr": 0.04})),
+        replace(plain, conditions=StreamConditions(snr_db=5.0)),
+        replace(plain, setting=QqrSetting(codec="int4")),
+        replace(plain, setting=QqrSetting(modalities=("gyroscope",))),
+        replace(plain, setting=QqrSetting(rounds=39)),
         replace(plain, fleet="av-mnist"),
         replace(plain, small=True),
     ]
@@ -34,25 +34,25 @@ def test_bench_qqr_a_key_is_of_what_is_trained() -> None:
 
 def test_bench_qqr_an_option_that_there_is_not_is_an_error_before_anything_runs() -> None:
     with pytest.raises(ValidationError, match="imputt"):
-        Setting({"imputt": "pnr"})
+        QqrSetting({"imputt": "pnr"})
 
 
 def test_bench_qqr_the_figure_is_the_mean_of_the_last_evaluations() -> None:
     assert [r for r in range(1, 41) if evaluated(r, 40)] == [4, 8, 12, 16, 20, 24, 28, 32, 36, 38, 40]
     assert [r for r in range(1, 3) if evaluated(r, 2)] == [2]
-    made = replace(made_up(One()), curve={4: 0.1, 35: 0.2, 36: 0.5, 38: 0.6, 40: 0.7})
+    made = replace(made_up(QqrRun()), curve={4: 0.1, 35: 0.2, 36: 0.5, 38: 0.6, 40: 0.7})
     assert made.accuracy == pytest.approx(60.0)
 
 
 def test_bench_qqr_finished_runs_are_found_again(tmp_path: Path) -> None:
-    file, setting = tmp_path / "new" / "runs.jsonl", One(probes=("personal",))
+    file, setting = tmp_path / "new" / "runs.jsonl", QqrRun(probes=("personal",))
     STUDY.store(file).put(setting, made_up(setting))
     assert STUDY.store(file).get(setting) == made_up(setting)
     assert STUDY.store(file).get(setting.at(1)) is None
 
 
 def test_bench_qqr_probes_of_two_runs_add_up_and_one_not_asked_is_not_answered(tmp_path: Path) -> None:
-    file, base = tmp_path / "runs.jsonl", One()
+    file, base = tmp_path / "runs.jsonl", QqrRun()
     asked = [replace(base, probes=(probe,)) for probe in ("personal", "dead_sensor")]
     for one in asked:
         STUDY.store(file).put(one, made_up(one))
@@ -65,20 +65,20 @@ def test_bench_qqr_probes_of_two_runs_add_up_and_one_not_asked_is_not_answered(t
 def test_bench_qqr_a_torn_line_costs_its_own_run_alone(tmp_path: Path) -> None:
     file = tmp_path / "runs.jsonl"
     for seed in (0, 1):
-        STUDY.store(file).put(One(seed=seed), made_up(One(seed=seed)))
+        STUDY.store(file).put(QqrRun(seed=seed), made_up(QqrRun(seed=seed)))
     whole = file.read_bytes()
     file.write_bytes(whole[:-40])
     store = STUDY.store(file)
-    assert store.get(One(seed=0)) is not None
-    assert store.get(One(seed=1)) is None
-    store.put(One(seed=1), made_up(One(seed=1)))
-    assert STUDY.store(file).get(One(seed=1)) is not None, "the torn line swallowed the next one"
+    assert store.get(QqrRun(seed=0)) is not None
+    assert store.get(QqrRun(seed=1)) is None
+    store.put(QqrRun(seed=1), made_up(QqrRun(seed=1)))
+    assert STUDY.store(file).get(QqrRun(seed=1)) is not None, "the torn line swallowed the next one"
 
 
 def test_bench_qqr_runs_of_other_code_count_only_where_wished_and_with_the_same_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, setting = tmp_path / "runs.jsonl", One()
+    file, setting = tmp_path / "runs.jsonl", QqrRun()
     STUDY.store(file).put(setting, made_up(setting))
     changed: set[tuple[str, ...]] = {(*STUDY.figures, *STUDY.sources, *run_cache.ENGINE)}
     monkeypatch.setattr(
@@ -99,10 +99,10 @@ def test_bench_qqr_a_cache_in_a_wrong_place_is_no_error_and_a_named_file_is(
     file = tmp_path / "file" / "runs.jsonl"
     monkeypatch.setattr(RunFormat, "default", lambda _form: file)
     store = STUDY.store()
-    store.put(One(), made_up(One()))
-    assert store.get(One()) is not None
+    store.put(QqrRun(), made_up(QqrRun()))
+    assert store.get(QqrRun()) is not None
     with pytest.raises(NotWritten, match=r"runs\.jsonl"):
-        STUDY.store(file).put(One(), made_up(One()))
+        STUDY.store(file).put(QqrRun(), made_up(QqrRun()))
 
 
 def test_bench_qqr_a_folder_instead_of_a_file_is_told_before_the_first_run(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_bench_qqr_a_folder_instead_of_a_file_is_told_before_the_first_run(tmp_p
 
 def test_bench_qqr_a_line_says_what_it_is_of(tmp_path: Path) -> None:
     file = tmp_path / "runs.jsonl"
-    STUDY.store(file).put(One(seed=7), made_up(One(seed=7)))
+    STUDY.store(file).put(QqrRun(seed=7), made_up(QqrRun(seed=7)))
     told = json.loads(file.read_text())
     assert told["setting"]["seed"] == 7
     assert set(told) == {"key", "code", "figures", "setting", "outcome"}

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,13 +10,13 @@ from lichen_lab.benchmarks.studies.tactfl import STUDY
 from lichen_lab.benchmarks.studies.tactfl import names as n
 from lichen_lab.benchmarks.studies.tactfl import run_spec as module
 from lichen_lab.benchmarks.studies.tactfl import variants as v
-from lichen_lab.benchmarks.studies.tactfl.part import ACCURACY, F1, Part, Results
+from lichen_lab.benchmarks.studies.tactfl.part import ACCURACY, F1, Results
 from lichen_lab.benchmarks.studies.tactfl.parts import broken, missing, table
 from lichen_lab.benchmarks.studies.tactfl.parts.labels import SHARES
 from lichen_lab.benchmarks.studies.tactfl.report.page import PAGE
 from lichen_lab.benchmarks.studies.tactfl.run_spec import run
-from lichen_lab.benchmarks.studies.tactfl.settings import HERE, TRAINED, TUNED, One, Outcome
-from lichen_lab.benchmarks.study.part import above, least
+from lichen_lab.benchmarks.studies.tactfl.settings import HERE, TRAINED, TUNED, TactflOutcome, TactflRun
+from lichen_lab.benchmarks.study.part import Part, above, least
 from models.methods.tactfl import TactflConfig
 from protocol.errors import Misconfigured
 from protocol.tasks.folding import Aggregator
@@ -27,24 +28,25 @@ SEEDS = (0, 1, 2)
 parts = STUDY.parts
 
 
-def finished(part: Part, seeds: tuple[int, ...] = SEEDS) -> Results:
-    return part.results({one.key(): made_up(one) for one in part.ones(seeds)}, seeds)
+def finished(part: Part[Any, Any], seeds: tuple[int, ...] = SEEDS) -> Results:
+    return part.results({one.key(): made_up(one) for one in part.specs(seeds)}, seeds)
 
 
 @pytest.fixture(params=parts.names())
-def part(request: pytest.FixtureRequest) -> Part:
+def part(request: pytest.FixtureRequest) -> Part[Any, Any]:
     return parts.part(request.param)
 
 
-def test_bench_tactfl_lines_of_a_part_show_several_runs_or_ends(part: Part) -> None:
-    assert len({(one.one.key(), one.end, one.test) for one in part.variants}) >= 2
+def test_bench_tactfl_lines_of_a_part_show_several_runs_or_ends(part: Part[Any, Any]) -> None:
+    shown = {(line.spec.key(), repr(line.view(made_up(line.spec)))) for line in part.variants}
+    assert len(shown) >= 2
 
 
-def test_bench_tactfl_every_option_is_one_that_its_method_has(part: Part) -> None:
+def test_bench_tactfl_every_option_is_one_that_its_method_has(part: Part[Any, Any]) -> None:
     from lichen_lab.benchmarks.studies.tactfl.baselines import BASELINES  # noqa: PLC0415 - torch
     from lichen_lab.benchmarks.studies.tactfl.baselines.loop import options_of  # noqa: PLC0415 - likewise
 
-    for one in part.ones((0,)):
+    for one in part.specs((0,)):
         Aggregator.model_validate(dict(one.setting.aggregator))
         tune = {f"finetune_{name}": value for name, value in one.setting.tune.items()}
         own = dict(one.setting.options)
@@ -54,23 +56,23 @@ def test_bench_tactfl_every_option_is_one_that_its_method_has(part: Part) -> Non
 
 
 def test_bench_tactfl_what_asks_nothing_of_devices_is_run_once_for_all_their_conditions() -> None:
-    runs = {one.key() for one in parts.part("missing").ones((0,)) if one.method in v.ALONE}
+    runs = {one.key() for one in parts.part("missing").specs((0,)) if one.method in v.ALONE}
     assert len(runs) == len(v.ALONE)
-    assert runs <= {one.key() for one in parts.part("table").ones((0,))}
-    shares = [one for one in parts.part("labels").ones((0,)) if one.method == n.RANDOM]
+    assert runs <= {one.key() for one in parts.part("table").specs((0,))}
+    shares = [one for one in parts.part("labels").specs((0,)) if one.method == n.RANDOM]
     assert len({one.key() for one in shares}) == len(SHARES), "the labelled windows are another matter"
 
 
-def _outcome(f1: float, tuned: float | None = None, **more: object) -> Outcome:
+def _outcome(f1: float, tuned: float | None = None, **more: object) -> TactflOutcome:
     ends = {TRAINED: f1} | ({} if tuned is None else {TUNED: tuned})
     scores = {end: {HERE: {"f1": value, "accuracy": value + 1}} for end, value in ends.items()}
-    return Outcome(scores, **more)  # type: ignore[arg-type]  # its own fields
+    return TactflOutcome(scores, **more)  # type: ignore[arg-type]  # its own fields
 
 
-def _rows(part: Part, outcome: dict[str, Outcome]) -> dict[tuple[str, str, str], float]:
+def _rows(part: Part[Any, Any], outcome: dict[str, TactflOutcome]) -> dict[tuple[str, str, str], float]:
     """Method, conditions, metric -> mean, where each method has one outcome, one point better by seed."""
 
-    def made(one: One) -> Outcome:
+    def made(one: TactflRun) -> TactflOutcome:
         found = outcome[one.method]
         scores = {
             end: {name: {k: x + one.seed for k, x in s.items()} for name, s in by_test.items()}
@@ -78,7 +80,7 @@ def _rows(part: Part, outcome: dict[str, Outcome]) -> dict[tuple[str, str, str],
         }
         return replace(found, scores=scores)
 
-    rows = part.rows(part.results({one.key(): made(one) for one in part.ones(SEEDS)}, SEEDS))
+    rows = part.rows(part.results({one.key(): made(one) for one in part.specs(SEEDS)}, SEEDS))
     return {(row.method, row.setting, row.metric): row.mean for row in rows}
 
 
@@ -99,11 +101,11 @@ def test_bench_tactfl_lines_show_ends_of_runs_and_differences_are_paired() -> No
 def test_bench_tactfl_the_worst_seed_is_told() -> None:
     part = parts.part("table")
 
-    def made(one: One) -> Outcome:
+    def made(one: TactflRun) -> TactflOutcome:
         tuned = {0: 81.0, 1: 79.5, 2: 95.0}[one.seed]
         return _outcome(80.0, tuned)
 
-    rows = part.rows(part.results({one.key(): made(one) for one in part.ones(SEEDS)}, SEEDS))
+    rows = part.rows(part.results({one.key(): made(one) for one in part.specs(SEEDS)}, SEEDS))
     worst = [
         row for row in rows if (row.method, row.metric) == (n.TACTFL_SHORTER_TUNED, least(n.LABELLED_ONLY))
     ]
@@ -123,14 +125,14 @@ def test_bench_tactfl_a_broken_device_is_told_by_its_weight_and_its_cost() -> No
     part = parts.part("broken")
     words = list(broken.FAULTS)
 
-    def made(one: One) -> Outcome:
+    def made(one: TactflRun) -> TactflOutcome:
         hurt = one.conditions.broken != ""
         lost = 1.5 if one.setting.options.get("weighting") != "equal" else 6.0
         shares = {"d00": 0.4, "d01": 1.2} if hurt else {"d00": 1.0, "d01": 1.0}
         kinds = {"d00": "broken" if hurt else "", "d01": ""}
         return _outcome(80.0 - lost * hurt, 84.0, shares=shares, kinds=kinds)
 
-    rows = part.rows(part.results({one.key(): made(one) for one in part.ones(SEEDS)}, SEEDS))
+    rows = part.rows(part.results({one.key(): made(one) for one in part.specs(SEEDS)}, SEEDS))
     found = {(row.method, row.setting, row.metric): row.mean for row in rows}
     assert found[n.TACTFL, words[1], broken.WEIGHT] == pytest.approx(0.4)
     assert found[n.TACTFL, words[1], broken.COST] == 1.5
@@ -143,23 +145,23 @@ def test_bench_tactfl_a_run_is_of_its_fleet_and_names_the_kinds(monkeypatch: pyt
     fleet = replace(fleet, members=(replace(fleet.members[0], kind="odd"), *fleet.members[1:]))
     monkeypatch.setattr(module, "_fleet", lambda *_: fleet)
     told: list[str] = []
-    outcome = run(One("made", n.OURS, tactfl_study.TINY), told.append)
+    outcome = run(TactflRun("made", n.OURS, tactfl_study.TINY), told.append)
     assert outcome.kinds == {"d0": "odd", "d1": "", "d2": ""}
     assert told[-1] == "round 2 of 2"
-    assert run(One("made", n.OURS, tactfl_study.TINY)).scores == outcome.scores
+    assert run(TactflRun("made", n.OURS, tactfl_study.TINY)).scores == outcome.scores
 
 
 def test_bench_tactfl_a_key_is_of_all_of_a_run() -> None:
-    plain = v.one(v.UCI_HAR, n.OURS)
+    plain = v.spec(v.UCI_HAR, n.OURS)
     others = [
         plain.at(1),
-        v.one(v.UCI_HAR, n.FEDAVG),
-        v.one(v.HAPT, n.OURS),
-        v.one(v.UCI_HAR, n.OURS, setting={"lr": 0.1}),
-        v.one(v.UCI_HAR, n.OURS, setting={"tune": {"lr": 0.1}}),
-        v.one(v.UCI_HAR, n.OURS, conditions={"missing": 0.5}),
-        v.one(v.UCI_HAR, n.OURS, temperature=0.7),
-        v.one(v.UCI_HAR, n.OURS, tuning=True),
+        v.spec(v.UCI_HAR, n.FEDAVG),
+        v.spec(v.HAPT, n.OURS),
+        v.spec(v.UCI_HAR, n.OURS, setting={"lr": 0.1}),
+        v.spec(v.UCI_HAR, n.OURS, setting={"tune": {"lr": 0.1}}),
+        v.spec(v.UCI_HAR, n.OURS, conditions={"missing": 0.5}),
+        v.spec(v.UCI_HAR, n.OURS, temperature=0.7),
+        v.spec(v.UCI_HAR, n.OURS, tuning=True),
         replace(plain, small=True),
     ]
     assert len({one.key() for one in (plain, *others)}) == 1 + len(others)
@@ -167,7 +169,7 @@ def test_bench_tactfl_a_key_is_of_all_of_a_run() -> None:
 
 def test_bench_tactfl_an_unknown_fleet_is_named() -> None:
     with pytest.raises(Misconfigured, match="no fleet 'bus'"):
-        run(One("bus", n.OURS))
+        run(TactflRun("bus", n.OURS))
 
 
 def test_bench_tactfl_the_page_is_whole_and_fetches_nothing(tmp_path: Path) -> None:

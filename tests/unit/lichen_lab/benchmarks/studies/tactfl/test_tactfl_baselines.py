@@ -10,11 +10,18 @@ from lichen_lab.benchmarks.studies.tactfl import STUDY
 from lichen_lab.benchmarks.studies.tactfl import names as n
 from lichen_lab.benchmarks.studies.tactfl.baselines import BASELINES, RUNS
 from lichen_lab.benchmarks.studies.tactfl.baselines.autoencoder import AutoencoderReconstruction
-from lichen_lab.benchmarks.studies.tactfl.baselines.loop import Baseline, Federation, mean
+from lichen_lab.benchmarks.studies.tactfl.baselines.loop import LabelledBaseline, LabelledRun, mean
 from lichen_lab.benchmarks.studies.tactfl.baselines.pseudo import PseudoLabels, contrast
 from lichen_lab.benchmarks.studies.tactfl.federation import run as tactfl
 from lichen_lab.benchmarks.studies.tactfl.federation import shares
-from lichen_lab.benchmarks.studies.tactfl.settings import HERE, TRAINED, TUNED, Fleet, Outcome, Setting
+from lichen_lab.benchmarks.studies.tactfl.settings import (
+    HERE,
+    TRAINED,
+    TUNED,
+    TactflOutcome,
+    TactflSetting,
+    UnlabelledFleet,
+)
 from lichen_lab.benchmarks.studies.tactfl.shared import StudyCoordinator, task_of
 from lichen_lab.simulation.training.guided import Guide
 from models.contract import Blobs
@@ -30,15 +37,15 @@ def quiet(_line: str) -> None:
     pass
 
 
-def setting(**options: object) -> Setting:
+def setting(**options: object) -> TactflSetting:
     return replace(tactfl_study.TINY, options={**tactfl_study.TINY.options, **options})
 
 
-def federation(name: str, fleet: Fleet | None = None, **options: object) -> Federation:
-    return Federation(BASELINES[name], fleet or tactfl_study.fleet(), setting(**options), 0)
+def federation(name: str, fleet: UnlabelledFleet | None = None, **options: object) -> LabelledRun:
+    return LabelledRun(BASELINES[name], fleet or tactfl_study.fleet(), setting(**options), 0)
 
 
-def trained(made: Federation, member: int = 0) -> Blobs:
+def trained(made: LabelledRun, member: int = 0) -> Blobs:
     """What a device sends in round 1."""
     assert made.local is not None
     found = made.local.train(made.fleet.members[member], made.state, 1)
@@ -151,13 +158,16 @@ def test_tactfl_baseline_autoencoders_reconstruct_ever_better() -> None:
 
 
 def test_tactfl_baseline_all_begin_alike_and_pass_over_the_labelled_windows_as_often() -> None:
-    passes = Federation(
+    passes = LabelledRun(
         BASELINES[n.RANDOM], tactfl_study.fleet(), replace(setting(), rounds=7, tune_epochs=60), 0
     )
     assert sum(passes._epochs(round_) for round_ in range(1, 8)) == 60
     first = StudyCoordinator.of(tactfl_study.fleet(), passes.task, setting()).client.initial(passes.task, 0)
-    made = Federation(
-        Baseline("random", BASELINES[n.AUTOENCODER].local, {"decoder_dim": 8}), passes.fleet, setting(), 0
+    made = LabelledRun(
+        LabelledBaseline("random", BASELINES[n.AUTOENCODER].local, {"decoder_dim": 8}),
+        passes.fleet,
+        setting(),
+        0,
     )
     assert distance(made.model, first) == 0
 
@@ -216,7 +226,7 @@ def test_tactfl_study_measured_encoders_have_the_labelled_windows_statistics() -
 
 
 def test_tactfl_study_an_outcome_survives_json_and_names_ends_that_are_not_there() -> None:
-    outcome = Outcome({TRAINED: {HERE: {"f1": 1.0, "accuracy": 2.0}}}, [(2, 1.0)])
+    outcome = TactflOutcome({TRAINED: {HERE: {"f1": 1.0, "accuracy": 2.0}}}, [(2, 1.0)])
     assert STUDY.read({**outcome.__dict__, "by_round": [[2, 1.0]]}) == outcome
     with pytest.raises(KeyError, match="fine-tuned"):
         outcome.f1(TUNED)

@@ -106,7 +106,7 @@ def test_the_broken_watch_delivers_mostly_noise_and_the_others_what_was_measured
 
 
 def test_the_seed_decides_the_order_of_exercises_and_the_faults(everybody: tuple[spar.Series, ...]) -> None:
-    watch = devices.Watch("a", 4, "drops out", faults=FaultPlan(outage_time=1.0, block_s=5.0))
+    watch = devices.UnlabelledWatch("a", 4, "drops out", faults=FaultPlan(outage_time=1.0, block_s=5.0))
     first, again, other = (recordings.played(everybody, watch, seed) for seed in (0, 0, 1))
     assert first.faults == again.faults != other.faults
     np.testing.assert_array_equal(first.recorded["gyroscope/values"], again.recorded["gyroscope/values"])

@@ -6,15 +6,15 @@ import pytest
 import torch
 
 from lichen_lab.benchmarks.studies.disentafl.baselines import BASELINES, RUNS, distil, sharing
-from lichen_lab.benchmarks.studies.disentafl.baselines.loop import Federation, options_of
+from lichen_lab.benchmarks.studies.disentafl.baselines.loop import SharingRun, options_of
 from lichen_lab.benchmarks.studies.disentafl.baselines.network import LATENT
 from lichen_lab.benchmarks.studies.disentafl.data.made import build
-from lichen_lab.benchmarks.studies.disentafl.settings import Fleet, Setting
+from lichen_lab.benchmarks.studies.disentafl.settings import DisentAflSetting, TargetFleet
 from models.contract import Profile
 from models.methods.disentafl import DisentAflConfig
 from protocol.errors import Misconfigured
 
-SMALL = Setting(rounds=2, lr=0.01, batch=8, width=16, latent=8, hidden=8, options={"tokens": 4})
+SMALL = DisentAflSetting(rounds=2, lr=0.01, batch=8, width=16, latent=8, hidden=8, options={"tokens": 4})
 A, B = Profile(("m0",)), Profile(("m1",))
 AB = Profile(("m0", "m1"), ("label", "t1"))
 C = Profile(("m1",), ("t1",))
@@ -22,12 +22,12 @@ PROFILES = {"a": A, "a2": A, "b": B, "ab": AB, "c": C}
 
 
 @pytest.fixture(scope="module")
-def fleet() -> Fleet:
+def fleet() -> TargetFleet:
     return build(0, devices=6, train=12, test=8)
 
 
-def after_a_round(name: str, fleet: Fleet) -> Federation:
-    made = Federation(BASELINES[name], fleet, SMALL, 3)
+def after_a_round(name: str, fleet: TargetFleet) -> SharingRun:
+    made = SharingRun(BASELINES[name], fleet, SMALL, 3)
     made.train(1)
     return made
 
@@ -74,9 +74,9 @@ def test_disentafl_baselines_attention_prefers_what_correlates_and_ends_in_the_m
 
 @pytest.mark.parametrize("name", BASELINES)
 def test_disentafl_baselines_every_parameter_is_in_one_block_and_begins_alike(
-    name: str, fleet: Fleet
+    name: str, fleet: TargetFleet
 ) -> None:
-    made = Federation(BASELINES[name], fleet, SMALL, 3)
+    made = SharingRun(BASELINES[name], fleet, SMALL, 3)
     begun: dict[tuple[str, int], torch.Tensor] = {}
     for device in made.devices.values():
         blocks = [p for block in device.blocks.values() for p in block]
@@ -85,7 +85,9 @@ def test_disentafl_baselines_every_parameter_is_in_one_block_and_begins_alike(
             assert torch.equal(begun.setdefault((block, len(w_N)), w_N), w_N)
 
 
-def test_disentafl_baselines_local_shares_nothing_and_fedavg_within_the_group_alone(fleet: Fleet) -> None:
+def test_disentafl_baselines_local_shares_nothing_and_fedavg_within_the_group_alone(
+    fleet: TargetFleet,
+) -> None:
     for name, alike in (("local", False), ("fedavg", True)):
         made = after_a_round(name, fleet)
         before = {member: device.held() for member, device in made.devices.items()}
@@ -99,7 +101,7 @@ def test_disentafl_baselines_local_shares_nothing_and_fedavg_within_the_group_al
             assert not torch.equal(after[one][block], after[other][block])
 
 
-def _three(fleet: Fleet):
+def _three(fleet: TargetFleet):
     """Two members of a kind, and one of another that reads the same."""
     kinds = [members for members in fleet.kinds.values() if len(members) > 1]
     one, same = kinds[0][:2]
@@ -108,7 +110,7 @@ def _three(fleet: Fleet):
     return one, same, other
 
 
-def test_disentafl_baselines_align_shares_an_encoder_between_kinds(fleet: Fleet) -> None:
+def test_disentafl_baselines_align_shares_an_encoder_between_kinds(fleet: TargetFleet) -> None:
     made = after_a_round("align_fedavg", fleet)
     made.share()
     one, _, other = _three(fleet)
@@ -117,7 +119,7 @@ def test_disentafl_baselines_align_shares_an_encoder_between_kinds(fleet: Fleet)
     assert torch.equal(*held)
 
 
-def test_disentafl_baselines_devices_that_share_a_mean_train_on_copies_of_it(fleet: Fleet) -> None:
+def test_disentafl_baselines_devices_that_share_a_mean_train_on_copies_of_it(fleet: TargetFleet) -> None:
     made = after_a_round("fedavg", fleet)
     made.share()
     one, same, _ = _three(fleet)
@@ -143,7 +145,7 @@ def test_disentafl_baselines_distil_by_class_and_one_row_by_its_mean() -> None:
     assert lonely == {"a": {}, "b": {}}
 
 
-def test_disentafl_baselines_distillation_draws_features_towards_the_fleets(fleet: Fleet) -> None:
+def test_disentafl_baselines_distillation_draws_features_towards_the_fleets(fleet: TargetFleet) -> None:
     def distance(weight: float) -> float:
         made = after_a_round("cross_fedavg", fleet)
         made.share()
@@ -160,7 +162,7 @@ def test_disentafl_baselines_distillation_draws_features_towards_the_fleets(flee
 
 @pytest.mark.parametrize("name", BASELINES)
 def test_disentafl_baselines_read_in_normalised_units_and_not_what_is_missing(
-    name: str, fleet: Fleet
+    name: str, fleet: TargetFleet
 ) -> None:
     task, config = fleet.task, DisentAflConfig(width=16, hidden=8, tokens=4)
     scaled = [m.model_copy(update={"offset": 1.0, "scale": 2.0}) for m in task.modalities]
@@ -180,7 +182,7 @@ def test_disentafl_baselines_read_in_normalised_units_and_not_what_is_missing(
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_disentafl_baselines_a_run_is_whole_and_the_same_twice(name: str, fleet: Fleet) -> None:
+def test_disentafl_baselines_a_run_is_whole_and_the_same_twice(name: str, fleet: TargetFleet) -> None:
     outcomes = [RUNS[name](fleet, SMALL, 5, told) for _ in range(2)]
     first = outcomes[0]
     assert first.personal == outcomes[1].personal
@@ -193,10 +195,12 @@ def test_disentafl_baselines_a_run_is_whole_and_the_same_twice(name: str, fleet:
     assert all(0 <= first.bytes_up[m] <= first.bytes_down[m] for m in first.bytes_up)
 
 
-def test_disentafl_baselines_learning_rate_decays_by_the_round_and_moments_are_kept(fleet: Fleet) -> None:
+def test_disentafl_baselines_learning_rate_decays_by_the_round_and_moments_are_kept(
+    fleet: TargetFleet,
+) -> None:
     for keep in (True, False):
         options = {"tokens": 4, "lr_decay": 0.5, "keep_adam": keep}
-        made = Federation(BASELINES["fedavg"], fleet, replace(SMALL, options=options), 3)
+        made = SharingRun(BASELINES["fedavg"], fleet, replace(SMALL, options=options), 3)
         device = next(iter(made.devices.values()))
         steps = []
         for round_ in (1, 2, 3):
@@ -206,7 +210,7 @@ def test_disentafl_baselines_learning_rate_decays_by_the_round_and_moments_are_k
         assert (steps[2] == 3 * steps[0]) == keep
 
 
-def test_disentafl_baselines_learn(fleet: Fleet) -> None:
+def test_disentafl_baselines_learn(fleet: TargetFleet) -> None:
     setting = replace(SMALL, rounds=15)
     one_round = replace(setting, rounds=1, lr=1e-6)
     better = RUNS["fedavg"](fleet, setting, 0, told).mean - RUNS["fedavg"](fleet, one_round, 0, told).mean

@@ -8,7 +8,7 @@ import pytest
 
 from lichen_lab.benchmarks.studies.disentafl.data import fleets, judges, made, merge_fa, uci_har, vehicle
 from lichen_lab.benchmarks.studies.disentafl.data.windows import stratified
-from lichen_lab.benchmarks.studies.disentafl.settings import Fleet, Member
+from lichen_lab.benchmarks.studies.disentafl.settings import TargetDevice, TargetFleet
 from lichen_lab.simulation.data.access import locations
 from lichen_lab.simulation.data.sets import av_mnist, fashion_mnist
 from lichen_lab.simulation.data.sets import vehicle as vehicle_data
@@ -65,7 +65,7 @@ def write_vehicle(root: Path, **other: object) -> None:
     np.savez(root / vehicle_data.FOLDER / vehicle_data.FILE, **arrays)  # type: ignore[arg-type]
 
 
-SMALL: dict[str, Callable[[int], Fleet]] = {
+SMALL: dict[str, Callable[[int], TargetFleet]] = {
     "vehicle-xm": vehicle.build,
     "uci-har-xm": lambda seed: uci_har.build(seed, each=1, train=10, test=10),
     "merge-fa": lambda seed: merge_fa.build(seed, each=1, train=20, test=10),
@@ -74,7 +74,7 @@ SMALL: dict[str, Callable[[int], Fleet]] = {
 EVERY = pytest.mark.parametrize("name", SMALL)
 
 
-def parts(member: Member) -> tuple[WindowSet, WindowSet]:
+def parts(member: TargetDevice) -> tuple[WindowSet, WindowSet]:
     return member.train, member.test
 
 

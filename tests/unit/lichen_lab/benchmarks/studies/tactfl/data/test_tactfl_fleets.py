@@ -10,15 +10,15 @@ import pytest
 from lichen_lab.benchmarks.studies.tactfl.data import dealing, fleets, hapt, uci_har
 from lichen_lab.benchmarks.studies.tactfl.data.faults import FAULTS, broken
 from lichen_lab.benchmarks.studies.tactfl.data.hapt import WORN
-from lichen_lab.benchmarks.studies.tactfl.settings import HERE, Conditions, Fleet
+from lichen_lab.benchmarks.studies.tactfl.settings import HERE, DealConditions, UnlabelledFleet
 from lichen_lab.simulation.data.access import locations
 from lichen_lab.simulation.data.sets import uci_har as har_data
 from models.contract import WindowSet
 from protocol.errors import Misconfigured
 from tests.support import tactfl_study
 
-FEW = Conditions(devices=3, alpha=100.0, labelled=0.25)
-WORN_BY = Conditions(devices=21, labelled=0.25)
+FEW = DealConditions(devices=3, alpha=100.0, labelled=0.25)
+WORN_BY = DealConditions(devices=21, labelled=0.25)
 
 
 @pytest.fixture(autouse=True)
@@ -40,13 +40,13 @@ def marks(windows: WindowSet) -> set[bytes]:
     return {x_CT.tobytes() for x_CT in windows.x["gyroscope"]}
 
 
-def held(fleet: Fleet) -> list[set[bytes]]:
+def held(fleet: UnlabelledFleet) -> list[set[bytes]]:
     return [marks(member.windows) for member in fleet.members]
 
 
 @pytest.mark.parametrize(("name", "conditions"), [("uci-har", FEW), ("hapt", WORN_BY)])
 def test_tactfl_fleet_windows_lie_with_one_holder_and_devices_have_no_label(
-    name: str, conditions: Conditions
+    name: str, conditions: DealConditions
 ) -> None:
     made = fleets.fleet(name, 1, conditions)
     parts = [marks(made.labelled), marks(made.tests[HERE]), *held(made)]
@@ -68,14 +68,14 @@ def test_tactfl_fleet_all_training_windows_are_dealt_out_and_the_same_seed_deals
 
 def test_tactfl_fleet_a_condition_changes_nothing_but_itself() -> None:
     plain = fleets.fleet("uci-har", 0, FEW)
-    more = fleets.fleet("uci-har", 0, Conditions(devices=3, alpha=100.0, labelled=0.5))
+    more = fleets.fleet("uci-har", 0, DealConditions(devices=3, alpha=100.0, labelled=0.5))
     assert marks(plain.labelled) < marks(more.labelled)
     lacks = [dealing.lacking(20, 2, rate, 0) for rate in (0.0, 0.5, 0.8, 0.99)]
     assert not lacks[0].any()
     for fewer, further in pairwise(lacks):
         assert not (fewer & ~further).any(), "what is missing at one rate is there at a larger one"
     assert all((~lack).any(axis=0).all() for lack in lacks), "a modality is on no device"
-    some = fleets.fleet("uci-har", 0, Conditions(devices=3, alpha=100.0, labelled=0.25, missing=0.7))
+    some = fleets.fleet("uci-har", 0, DealConditions(devices=3, alpha=100.0, labelled=0.25, missing=0.7))
     for member in some.members:
         present_M = member.windows.present_BM.any(axis=0)
         assert present_M.any()
@@ -96,7 +96,7 @@ def test_tactfl_fleet_a_small_alpha_makes_uneven_devices() -> None:
 
 def test_tactfl_fleet_context_is_the_stream_before_the_window() -> None:
     plain = fleets.fleet("uci-har", 0, FEW)
-    longer = fleets.fleet("uci-har", 0, Conditions(devices=3, alpha=100.0, labelled=0.25, context_s=4.5))
+    longer = fleets.fleet("uci-har", 0, DealConditions(devices=3, alpha=100.0, labelled=0.25, context_s=4.5))
     assert held(plain) == held(longer)
     assert longer.labelled.context is None
     whole = uci_har._split("train").windows.x["gyroscope"]
@@ -121,7 +121,7 @@ def test_tactfl_fleet_context_is_the_stream_before_the_window() -> None:
 
 
 @pytest.mark.parametrize(("name", "conditions"), [("uci-har", FEW), ("hapt", WORN_BY)])
-def test_tactfl_fleet_tuning_looks_at_training_people_alone(name: str, conditions: Conditions) -> None:
+def test_tactfl_fleet_tuning_looks_at_training_people_alone(name: str, conditions: DealConditions) -> None:
     plain, tuned = (fleets.fleet(name, 3, conditions, tuning=tuning) for tuning in (False, True))
     assert not marks(plain.tests[HERE]) & (marks(tuned.tests[HERE]) | marks(tuned.labelled))
     judged = marks(tuned.tests[HERE])
@@ -132,7 +132,7 @@ def test_tactfl_fleet_tuning_looks_at_training_people_alone(name: str, condition
 @pytest.mark.parametrize("fault", FAULTS)
 def test_tactfl_fleet_one_device_is_broken_and_says_nothing_of_it(fault: str) -> None:
     sound = fleets.fleet("uci-har", 0, FEW)
-    made = fleets.fleet("uci-har", 0, Conditions(devices=3, alpha=100.0, labelled=0.25, broken=fault))
+    made = fleets.fleet("uci-har", 0, DealConditions(devices=3, alpha=100.0, labelled=0.25, broken=fault))
     assert [member.kind for member in made.members] == [f"broken: {fault}", "", ""]
     assert held(made)[1:] == held(sound)[1:]
     first, before = made.members[0].windows, sound.members[0].windows
@@ -158,13 +158,13 @@ def test_tactfl_fleet_faults_do_what_they_say() -> None:
     assert not np.ptp(broken(windows, "stuck", np.random.default_rng(0)).x["accelerometer"], axis=2).any()
 
 
-def _of(fleet: Fleet, sensor: str) -> list[np.ndarray]:
+def _of(fleet: UnlabelledFleet, sensor: str) -> list[np.ndarray]:
     return [member.windows.x[sensor] for member in fleet.members]
 
 
 def test_tactfl_fleet_worn_elsewhere_keeps_gravity_and_worn_askew_tilts_it() -> None:
     plain, elsewhere, askew = (
-        fleets.fleet("hapt", 0, Conditions(devices=21, labelled=0.25, shift=shift))
+        fleets.fleet("hapt", 0, DealConditions(devices=21, labelled=0.25, shift=shift))
         for shift in ((), ("placement",), ("gravity",))
     )
     up = np.array([1.0, 0.0, 0.0])
@@ -189,7 +189,7 @@ def test_tactfl_fleet_worn_elsewhere_keeps_gravity_and_worn_askew_tilts_it() -> 
 
 def test_tactfl_fleet_a_slower_sensor_is_interpolated_between_its_samples() -> None:
     plain, slow = (
-        fleets.fleet("hapt", 0, Conditions(devices=21, labelled=0.25, shift=shift))
+        fleets.fleet("hapt", 0, DealConditions(devices=21, labelled=0.25, shift=shift))
         for shift in ((), ("rate",))
     )
     steps = set()
@@ -204,20 +204,20 @@ def test_tactfl_fleet_a_slower_sensor_is_interpolated_between_its_samples() -> N
 
 
 def test_tactfl_fleet_small_ones_are_small_and_errors_name_what_is_wrong(data: Path) -> None:
-    small = fleets.fleet("uci-har", 0, Conditions(labelled=0.5), small=True)
+    small = fleets.fleet("uci-har", 0, DealConditions(labelled=0.5), small=True)
     assert len(small.members) == fleets.SMALL_DEVICES
     with pytest.raises(Misconfigured, match="no fleet 'bus'; there are uci-har, hapt"):
         fleets.fleet("bus", 0, FEW)
     with pytest.raises(Misconfigured, match="no shift 'mood'"):
-        fleets.fleet("hapt", 0, Conditions(shift=("mood",)))
+        fleets.fleet("hapt", 0, DealConditions(shift=("mood",)))
     with pytest.raises(Misconfigured, match="devices cannot differ by gravity"):
-        fleets.fleet("uci-har", 0, Conditions(shift=("gravity",)))
+        fleets.fleet("uci-har", 0, DealConditions(shift=("gravity",)))
     with pytest.raises(Misconfigured, match=r"labelled share of 0\.0001"):
-        fleets.fleet("uci-har", 0, Conditions(labelled=0.0001))
+        fleets.fleet("uci-har", 0, DealConditions(labelled=0.0001))
     file = data / har_data.FOLDER / har_data.file_name("train")
     with np.load(file) as arrays:
         kept = {key: arrays[key] for key in arrays if key != "continues_previous"}
     np.savez(file, **kept)
     uci_har._before.cache_clear()
     with pytest.raises(Misconfigured, match="continues_previous"):
-        fleets.fleet("uci-har", 0, Conditions(context_s=5.12))
+        fleets.fleet("uci-har", 0, DealConditions(context_s=5.12))
